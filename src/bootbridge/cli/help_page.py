@@ -1,0 +1,59 @@
+"""A help page that teaches: what the command is for, how it is called, then every flag by purpose."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bootbridge.cli.pflags import Flag, FlagSet
+
+_WIDTH_MIN, _WIDTH_MAX = 40, 100
+_INDENT = "        "
+
+
+def width() -> int:
+    """The columns of the terminal, within what reads well."""
+    return max(_WIDTH_MIN, min(_WIDTH_MAX, shutil.get_terminal_size((80, 24)).columns))
+
+
+def render(program: str, synopsis: str, examples: str, flags: FlagSet, columns: int) -> str:
+    """The whole page; ``{program}`` in the examples becomes the name we were called by."""
+    parts = [
+        _wrap(synopsis, columns),
+        f"Usage:\n  {program} [flags]",
+        "Examples:\n" + textwrap.indent(textwrap.dedent(examples).strip(), "  ").format(program=program),
+    ]
+    for title, group in flags.groups:
+        entries = [_entry(flag, flags, columns) for flag in group if not flag.deprecated]
+        if entries:
+            parts.append(f"{title}:\n" + "\n".join(entries))
+    parts.append("Other:\n  -h, --help\n        Show this page.\n  --version\n        Show the version.")
+    return "\n\n".join(parts) + "\n"
+
+
+def _entry(flag: Flag, flags: FlagSet, columns: int) -> str:
+    word = flags.kind(flag).word
+    default = _default(flag, flags)
+    head = f"  {flag.spelling}{' ' + word if word else ''}{f'  (default {default})' if default else ''}"
+    return f"{head}\n{_wrap(flag.help, columns, _INDENT)}"
+
+
+def _wrap(text: str, columns: int, indent: str = "") -> str:
+    # Flag names stay whole: they are copied from here.
+    return textwrap.fill(
+        text,
+        columns,
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _default(flag: Flag, flags: FlagSet) -> str:
+    if flag.default_text:
+        return flag.default_text
+    default = flags.default(flag)
+    return flags.kind(flag).show(default) if default not in ("", (), False, 0, None) else ""

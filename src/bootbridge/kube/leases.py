@@ -1,0 +1,136 @@
+"""A lease is a server's sign of life: who holds it, when it was renewed, how long that counts.
+
+Valid means renewTime (else acquireTime) + duration lies in the future. A lease without
+either time or without a duration is invalid. All times are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from bootbridge.errors import OperatorError
+from bootbridge.kube.requests import Json
+
+LEASE_SECONDS = 30
+RENEW_SECONDS = 15.0
+RENEW_JITTER = 0.04
+COLLECT_SECONDS = 15.0
+LEASE_NAME_PREFIX = "konnectivity-proxy-server-"
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The parts of a Lease object that we read, whatever else or however odd the object is."""
+
+    name: str
+    labels: Mapping[str, str]
+    resource_version: str
+    holder: str
+    renewed: float | None
+    acquired: float | None
+    duration: int | None
+
+    @classmethod
+    def from_json(cls, item: Any) -> Lease:
+        metadata, spec = _mapping(item, "metadata"), _mapping(item, "spec")
+        duration = spec.get("leaseDurationSeconds")
+        return cls(
+            name=_text(metadata, "name"),
+            labels={k: v for k, v in _mapping(metadata, "labels").items() if isinstance(v, str)},
+            resource_version=_text(metadata, "resourceVersion"),
+            holder=_text(spec, "holderIdentity"),
+            renewed=parse_time(_text(spec, "renewTime")),
+            acquired=parse_time(_text(spec, "acquireTime")),
+            duration=duration if isinstance(duration, int) and not isinstance(duration, bool) else None,
+        )
+
+    @property
+    def expires_at(self) -> float | None:
+        """When it ends to be valid; None if it never was."""
+        since = self.renewed if self.renewed is not None else self.acquired
+        return None if since is None or self.duration is None else since + self.duration
+
+    def valid(self, now: float) -> bool:
+        return self.expires_at is not None and self.expires_at > now
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many leases are valid at a moment, and when the next of them ends."""
+
+    valid: int
+    next_expiry: float | None
+
+    @classmethod
+    def of(cls, leases: Iterable[Lease], now: float) -> Tally:
+        ends = [end for lease in leases if (end := lease.expires_at) is not None and end > now]
+        return cls(len(ends), min(ends, default=None))
+
+
+def lease_name(server_id: str) -> str:
+    name = LEASE_NAME_PREFIX + server_id
+    if len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
+        raise OperatorError(
+            f"{server_id!r} cannot be part of a lease name",
+            subject="--server-id",
+            hint="use lower-case letters, digits, '-' and '.', or turn --enable-lease-controller off",
+        )
+    return name
+
+
+def server_lease(
+    name: str,
+    namespace: str,
+    server_id: str,
+    labels: Mapping[str, str],
+    renewed: float,
+    base: Json | None = None,
+) -> Json:
+    """The lease a server writes; with ``base``, a renewal of exactly that version of it."""
+    known = _mapping(base, "metadata")
+    spec = {
+        **_mapping(base, "spec"),
+        "holderIdentity": server_id,
+        "leaseDurationSeconds": LEASE_SECONDS,
+        "renewTime": format_time(renewed),
+    }
+    metadata = {**known, "name": name, "namespace": namespace}
+    metadata["labels"] = {**_mapping(known, "labels"), **labels}
+    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+
+
+def known_server_count(source: str, from_responses: int, from_leases: int | None) -> int:
+    """How many servers to connect to (``--server-count-source``); no leases counted is None."""
+    if from_leases is None:
+        return max(1, from_responses)
+    if source == "max":
+        return max(1, from_leases, from_responses)
+    return max(1, from_leases)
+
+
+def format_time(seconds: float) -> str:
+    """Kubernetes' MicroTime: always six digits, always Z."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_time(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp() if "T" in text else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _mapping(item: Any, field: str) -> Mapping[str, Any]:
+    value = item.get(field) if isinstance(item, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(item: Mapping[str, Any], field: str) -> str:
+    value = item.get(field)
+    return value if isinstance(value, str) else ""

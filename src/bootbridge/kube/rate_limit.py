@@ -1,0 +1,30 @@
+"""How many requests may leave per second: ``--kubeconfig-qps`` and ``--kubeconfig-burst``."""
+
+from __future__ import annotations
+
+QPS_DEFAULT = 5.0
+BURST_DEFAULT = 10
+
+
+class RateLimit:
+    """A token bucket kept as one number: the time at which the bucket would be full again.
+
+    Zero means the default of 5 per second with bursts of 10; negative means no limit.
+    """
+
+    def __init__(self, qps: float = 0.0, burst: int = 0) -> None:
+        self.qps = qps or QPS_DEFAULT
+        self.burst = max(1, burst or BURST_DEFAULT)
+        self._full_at = float("-inf")
+
+    def reserve(self, now: float, patience: float) -> float | None:
+        """Take the next turn: the seconds until it. None, and no turn, if that is past ``patience``."""
+        if self.qps < 0:
+            return 0.0
+        interval = 1 / self.qps
+        full_at = max(self._full_at, now)
+        wait = max(0.0, full_at + interval - self.burst * interval - now)
+        if wait > patience:
+            return None
+        self._full_at = full_at + interval
+        return wait

@@ -1,0 +1,150 @@
+"""The law of list-then-watch, without I/O: follow a resource and never miss a change.
+
+::
+
+    LIST ──listed──▶ WATCH ──events──▶ WATCH      each event moves the resourceVersion on
+     ▲                 │
+     │                 ├─ ended by the server ──▶ WATCH from the last version
+     │                 ├─ connection lost ──────▶ WATCH from the last version, after a pause
+     └─ 410 Gone,      │
+        any refusal ◀──┘
+
+A 410 means that the version is forgotten: list again, at once. A watch that is refused
+otherwise (say, no right to watch) is followed by a list after a pause, so that polling is
+what remains. Pauses double up to a bound and are jittered; any event resets them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+from bootbridge.kube.requests import Json
+
+GONE = 410
+PAUSE_SECONDS_MIN = 0.5
+PAUSE_SECONDS_MAX = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """List from ``resource_version``: "0" accepts the API server's cache, "" wants the newest state."""
+
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    seconds: float
+
+
+class Seen(Enum):
+    """What an event meant: the objects changed, nothing of ours changed, or the watch is over."""
+
+    CHANGE = auto()
+    NOTHING = auto()
+    BREAK = auto()
+
+
+class ListWatch:
+    """Ask ``next_step``, do it, tell the outcome; ``objects`` is the resource as known now."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.objects: dict[str, Json] = {}
+        self._rng = rng
+        self._version = ""  # of the last list or event; empty: a list is due
+        self._list_version = "0"
+        self._failures = 0
+        self._pause = 0.0
+        self._progress = False
+
+    def next_step(self) -> List | Watch | Pause:
+        if self._pause:
+            pause, self._pause = self._pause, 0.0
+            return Pause(pause)
+        if not self._version:
+            return List(self._list_version)
+        self._progress = False
+        return Watch(self._version)
+
+    def listed(self, answer: Json) -> bool:
+        """Take a whole list over; False (and a pause) if it is none."""
+        version, items = _version(answer), answer.get("items") or []
+        if not version or not isinstance(items, list):
+            self.refused(0)
+            return False
+        self.objects = {key: item for item in items if (key := _key(item))}
+        self._version, self._list_version = version, "0"
+        return True
+
+    def event(self, event: Json) -> Seen:
+        kind, item = event.get("type"), event.get("object")
+        if kind == "ERROR":
+            self.refused(_code(item))
+            return Seen.BREAK
+        key, version = _key(item), _version(item)
+        if not version or (kind != "BOOKMARK" and not key):
+            return Seen.NOTHING
+        self._version, self._failures, self._progress = version, 0, True
+        return self._apply(kind, key, item)
+
+    def ended(self) -> None:
+        """The API server ended the watch; one that brought nothing is not repeated without a pause."""
+        if not self._progress:
+            self._back_off()
+
+    def lost(self) -> None:
+        """No answer, or the connection broke: what we know stays, the step is repeated after a pause."""
+        self._back_off()
+
+    def refused(self, status: int, retry_after: float = 0.0) -> None:
+        """The API server said no to a list or a watch: list again."""
+        self._version = ""
+        if status == GONE:
+            self._list_version = ""
+            if not self._failures:
+                self._failures = 1
+                return
+        self._back_off(min(retry_after, PAUSE_SECONDS_MAX))
+
+    def _apply(self, kind: Any, key: str, item: Any) -> Seen:
+        if kind in ("ADDED", "MODIFIED"):
+            self.objects[key] = item
+            return Seen.CHANGE
+        if kind == "DELETED" and self.objects.pop(key, None) is not None:
+            return Seen.CHANGE
+        return Seen.NOTHING
+
+    def _back_off(self, at_least: float = 0.0) -> None:
+        self._failures = min(self._failures + 1, 16)
+        longest = min(PAUSE_SECONDS_MIN * 2 ** (self._failures - 1), PAUSE_SECONDS_MAX)
+        self._pause = max(at_least, longest * self._rng.uniform(0.5, 1.0))
+
+
+def _metadata(item: Any) -> Mapping[str, Any]:
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _key(item: Any) -> str:
+    metadata = _metadata(item)
+    name = metadata.get("name")
+    return f"{metadata.get('namespace', '')}/{name}" if name and isinstance(name, str) else ""
+
+
+def _version(item: Any) -> str:
+    version = _metadata(item).get("resourceVersion")
+    return version if isinstance(version, str) else ""
+
+
+def _code(status: Any) -> int:
+    code = status.get("code") if isinstance(status, dict) else None
+    return code if isinstance(code, int) else 0

@@ -1,0 +1,263 @@
+"""A small HTTP/1.1 server for health, metrics and status: GET and HEAD, nothing to upload.
+
+h11 speaks the protocol; this module moves the bytes and sets the limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import h11
+
+from bootbridge.errors import OperatorError
+from bootbridge.runtime import logs
+
+# Upstream's limit for a request head; also how long an idle or unread connection may stay.
+PATIENCE_SECONDS = 60
+# A scraper's request is below 1 KiB; browsers with many cookies stay below this.
+HEAD_BYTES_MAX = 64 * 1024
+READ_BYTES = 16 * 1024
+# Far above what probes and scrapers need, far below what would eat our file descriptors.
+CONNECTIONS_MAX = 256
+
+TEXT = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a route may want to know."""
+
+    path: str
+    query: Mapping[str, str]
+    host: str
+
+
+@dataclass(frozen=True)
+class Response:
+    body: str = ""
+    status: int = 200
+    content_type: str = TEXT
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Route = Callable[[Request], Response | Awaitable[Response]]
+
+
+class AdminServer:
+    """Serves `routes` by exact path until closed."""
+
+    def __init__(self, routes: Mapping[str, Route], *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        self._routes = dict(routes)
+        self._patience = patience_seconds
+        self._connections: set[asyncio.Task[None]] = set()
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self, host: str, port: int, *, subject: str = "--health-port") -> None:
+        """Listen; an empty host means all interfaces. `subject` is the flag to blame."""
+        for listener in await _bind(host, port, subject):
+            self._servers.append(await asyncio.start_server(self._accept, sock=listener))
+
+    @property
+    def port(self) -> int:
+        port: int = self._servers[0].sockets[0].getsockname()[1]
+        return port
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._connections)
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        for server in self._servers:
+            server.close()
+        connections = list(self._connections)
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        for server in self._servers:
+            await server.wait_closed()
+        self._servers.clear()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        if task is None or len(self._connections) >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._connections.add(task)
+        # "Drained" shall mean that the peer's kernel has it all, so that closing never waits for a peer.
+        writer.transport.set_write_buffer_limits(high=0)
+        try:
+            await _Conversation(reader, writer, self._routes, self._patience).run()
+            writer.close()
+        except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
+            # A peer that left, or is too slow, or `close`: nobody is waiting for this task.
+            writer.transport.abort()
+        finally:
+            self._connections.discard(task)
+
+
+class _Conversation:
+    """One connection: requests and answers in turn."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        routes: Mapping[str, Route],
+        patience: float,
+    ) -> None:
+        self._reader, self._writer = reader, writer
+        self._routes = routes
+        self._patience = patience
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+
+    async def run(self) -> None:
+        while True:
+            try:
+                # Not asyncio.wait_for: on Python 3.11 it can swallow the cancellation that `close` sends.
+                async with asyncio.timeout(self._patience):
+                    request = await self._next_request()
+            except h11.RemoteProtocolError as error:
+                await self._refuse(error)
+                return
+            if request is None:
+                return
+            await self._send(request.method, await self._answer(request))
+            if not self._start_over():
+                return
+
+    async def _next_request(self) -> h11.Request | None:
+        while True:
+            event = self._http.next_event()
+            if isinstance(event, h11.Request):
+                return event
+            if event is not h11.NEED_DATA:
+                return None
+            self._http.receive_data(await self._reader.read(READ_BYTES))
+
+    async def _answer(self, request: h11.Request) -> Response:
+        if request.method not in (b"GET", b"HEAD"):
+            method = request.method.decode("ascii", "replace")
+            return Response(f"method {method} not allowed: use GET\n", 405, headers=(("Allow", "GET, HEAD"),))
+        asked = _parse(request, self._writer)
+        route = self._routes.get(asked.path)
+        if route is None:
+            return Response("404 page not found\n", 404)
+        try:
+            answer = route(asked)
+            return answer if isinstance(answer, Response) else await answer
+        except Exception as error:
+            logs.event("admin", logs.ERROR, "request failed", path=asked.path, reason=repr(error))
+            return Response("internal error, see the log\n", 500)
+
+    async def _send(self, method: bytes, response: Response) -> None:
+        body = response.body.encode()
+        headers = [
+            ("Content-Type", response.content_type),
+            ("Content-Length", str(len(body))),
+            ("X-Content-Type-Options", "nosniff"),
+            *response.headers,
+        ]
+        if self._more_than_a_head():
+            headers.append(("Connection", "close"))
+        reason = HTTPStatus(response.status).phrase
+        out = (
+            self._http.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""
+        )
+        if method != b"HEAD" and body:
+            out += self._http.send(h11.Data(data=body)) or b""
+        self._writer.write(out + (self._http.send(h11.EndOfMessage()) or b""))
+        async with asyncio.timeout(self._patience):
+            await self._writer.drain()
+
+    async def _refuse(self, error: h11.RemoteProtocolError) -> None:
+        if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            await self._send(b"GET", Response(f"{error}\n", error.error_status_hint))
+
+    def _more_than_a_head(self) -> bool:
+        """Whether the request brings more than its head; no route wants that, so the connection ends."""
+        try:
+            end = self._http.next_event()
+        except h11.RemoteProtocolError:
+            return True
+        return not isinstance(end, h11.EndOfMessage)
+
+    def _start_over(self) -> bool:
+        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
+            return False
+        self._http.start_next_cycle()
+        return True
+
+
+def _parse(request: h11.Request, writer: asyncio.StreamWriter) -> Request:
+    path, _, query = request.target.decode("ascii", "replace").partition("?")
+    pairs = (pair.partition("=") for pair in query.split("&") if pair)
+    headers = {name: value for name, value in request.headers if name == b"host"}
+    host = headers.get(b"host", b"").decode("ascii", "replace") or _own_address(writer)
+    return Request(path, {key: value for key, _, value in pairs}, host)
+
+
+def _own_address(writer: asyncio.StreamWriter) -> str:
+    address: str = writer.get_extra_info("sockname")[0]
+    return f"[{address}]" if ":" in address else address
+
+
+async def _bind(host: str, port: int, subject: str) -> list[socket.socket]:
+    """Listening sockets for every address that `host` means; all of them, or an error and none."""
+    if not host:
+        return [_bind_everywhere(port, subject)]
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except OSError as error:
+        raise OperatorError(f"cannot listen on {host}: {error.strerror}", subject=subject) from error
+    listeners: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+            listeners.append(_bound(family, address, subject))
+    except OperatorError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _bind_everywhere(port: int, subject: str) -> socket.socket:
+    """One socket for both families; IPv4 alone where IPv6 is missing or switched off."""
+    if socket.has_dualstack_ipv6() and _ipv6_is_on():
+        return _bound(socket.AF_INET6, ("::", port), subject, dualstack_ipv6=True)
+    return _bound(socket.AF_INET, ("0.0.0.0", port), subject)
+
+
+def _ipv6_is_on() -> bool:
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(("::", 0))
+        except OSError:
+            return False
+    return True
+
+
+def _bound(
+    family: int, address: tuple[Any, ...], subject: str, *, dualstack_ipv6: bool = False
+) -> socket.socket:
+    try:
+        return socket.create_server(address, family=family, dualstack_ipv6=dualstack_ipv6)
+    except OSError as error:
+        host, port = address[:2]
+        reasons = {
+            errno.EADDRINUSE: (f"port {port} is in use", "choose another port, or stop who uses it"),
+            errno.EACCES: (f"port {port} is not ours to use", "choose a port above 1023"),
+            errno.EADDRNOTAVAIL: (f"{host} is not an address of this machine", "choose one of its own"),
+        }
+        why = os.strerror(error.errno) if error.errno else str(error)
+        message, hint = reasons.get(error.errno or 0, (f"cannot listen on {host} port {port}: {why}", ""))
+        raise OperatorError(message, subject=subject, hint=hint) from error

@@ -1,0 +1,76 @@
+"""What the health and admin ports answer, in upstream's words where upstream has some."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+from bootbridge import metrics
+from bootbridge.metrics import Registry
+from bootbridge.runtime.admin_http import Request, Response, Route
+
+Status = Callable[[], Mapping[str, object]]
+Check = Callable[[], bool]
+
+
+def server_health_routes(registry: Registry, *, ready: Check, status: Status) -> dict[str, Route]:
+    """The server's health port; `ready` says whether an agent can take dials."""
+
+    def readiness(_request: Request) -> Response:
+        return Response("ok") if ready() else Response("no connection to any proxy agent", 500)
+
+    return _health_routes(registry, readiness, status)
+
+
+def agent_health_routes(registry: Registry, *, connected: Check, status: Status) -> dict[str, Route]:
+    """The agent's health port; `connected` says whether a server can send dials."""
+
+    def readiness(request: Request) -> Response:
+        if not connected():
+            return Response("[+]ping ok\n[-]server-connected failed: no servers connected\n", 503)
+        verbose = "[+]ping ok\n[+]server-connected ok\ncheck passed\n"
+        return Response(verbose if "verbose" in request.query else "ok")
+
+    return _health_routes(registry, readiness, status)
+
+
+def server_admin_routes(registry: Registry) -> dict[str, Route]:
+    """The server's admin port: `/metrics` is there too, as it always was."""
+    return {"/metrics": _metrics_page(registry)}
+
+
+def agent_admin_routes(health_port: int) -> dict[str, Route]:
+    """The agent's admin port sends scrapers to the health port."""
+
+    def moved(request: Request) -> Response:
+        return redirect(f"//{_without_port(request.host)}:{health_port}/metrics")
+
+    return {"/metrics": moved}
+
+
+def redirect(location: str) -> Response:
+    return Response(f"moved to {location}\n", 301, headers=(("Location", location),))
+
+
+def _health_routes(registry: Registry, readiness: Route, status: Status) -> dict[str, Route]:
+    def status_page(_request: Request) -> Response:
+        return Response(json.dumps(status(), indent=2, default=str) + "\n", content_type="application/json")
+
+    return {
+        "/healthz": lambda _request: Response("ok"),
+        "/readyz": readiness,
+        "/ready": readiness,
+        "/metrics": _metrics_page(registry),
+        "/status": status_page,
+    }
+
+
+def _metrics_page(registry: Registry) -> Route:
+    return lambda _request: Response(registry.exposition(), content_type=metrics.CONTENT_TYPE)
+
+
+def _without_port(host: str) -> str:
+    """`name`, `127.0.0.1` or `[::1]`, without what follows the colon."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]

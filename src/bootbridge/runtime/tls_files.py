@@ -1,0 +1,360 @@
+"""TLS from files: certificate, key and CA are read again when they change.
+
+`context()` gives the context of this moment and costs three `stat` calls; ask it for every
+new connection. Connections that run keep the context they began with. A listener that
+can hold one context only uses `live_context()`. New files that do not work are reported
+once, and the last good ones stay in use.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+import ssl
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from bootbridge.errors import OperatorError
+from bootbridge.runtime import logs
+
+# Go's list of secure cipher suites, by Go's names. TLS 1.3 suites cannot be chosen there either.
+_TLS13_SUITES = frozenset(
+    {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
+)
+_OPENSSL_NAMES = {
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256": "ECDHE-RSA-AES128-GCM-SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384": "ECDHE-RSA-AES256-GCM-SHA384",
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-RSA-CHACHA20-POLY1305",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_CBC_SHA": "ECDHE-ECDSA-AES128-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_CBC_SHA": "ECDHE-ECDSA-AES256-SHA",
+    "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
+}
+_VERSIONS = {
+    "VersionTLS10": ssl.TLSVersion.TLSv1,
+    "VersionTLS11": ssl.TLSVersion.TLSv1_1,
+    "VersionTLS12": ssl.TLSVersion.TLSv1_2,
+    "VersionTLS13": ssl.TLSVersion.TLSv1_3,
+}
+
+_CERTIFICATE_BLOCK = re.compile(
+    rb"^-----BEGIN CERTIFICATE-----[ \t]*\r?\n([A-Za-z0-9+/=\s]*?)-----END CERTIFICATE-----", re.MULTILINE
+)
+
+# Where YYYYMMDDHHMMSS is cut; datetime.strptime would cost 20 ms of start-up for its import.
+_TIME_FIELDS = ((0, 4), (4, 6), (6, 8), (8, 10), (10, 12), (12, 14))
+
+ASYNCIO_TLS_BUFFER_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class TlsPolicy:
+    """The least version and the TLS 1.2 cipher suites (OpenSSL's names) of a listener."""
+
+    min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    ciphers: tuple[str, ...] = tuple(_OPENSSL_NAMES.values())
+
+    @classmethod
+    def from_flags(cls, tls_min_version: str = "", cipher_suites: Sequence[str] = ()) -> TlsPolicy:
+        """Read `--tls-min-version` and `--cipher-suites`; empty values mean the defaults."""
+        version = parse_min_version(tls_min_version)
+        if not cipher_suites:
+            return cls(version)
+        ciphers = parse_cipher_suites(cipher_suites)
+        # Nothing but TLS 1.3 suites allowed means that nothing older can be agreed on.
+        return cls(version if ciphers else ssl.TLSVersion.TLSv1_3, ciphers)
+
+    @property
+    def is_weak(self) -> bool:
+        return self.min_version < ssl.TLSVersion.TLSv1_2
+
+
+def parse_min_version(name: str) -> ssl.TLSVersion:
+    if not name:
+        return ssl.TLSVersion.TLSv1_2
+    if name not in _VERSIONS:
+        known = ", ".join(_VERSIONS)
+        raise OperatorError(
+            f'unsupported TLS version "{name}", supported values are: {known}', subject="--tls-min-version"
+        )
+    return _VERSIONS[name]
+
+
+def parse_cipher_suites(names: Sequence[str]) -> tuple[str, ...]:
+    """OpenSSL's names of the suites below TLS 1.3, in the order given."""
+    for name in names:
+        if name not in _OPENSSL_NAMES and name not in _TLS13_SUITES:
+            raise OperatorError(
+                f"cipher suite {name} not supported, doesn't exist or considered as insecure",
+                subject="--cipher-suites",
+            )
+    return tuple(_OPENSSL_NAMES[name] for name in names if name in _OPENSSL_NAMES)
+
+
+@dataclass(frozen=True)
+class FlagFile:
+    """A file, and the flag that named it."""
+
+    flag: str
+    path: str
+
+    def read(self) -> bytes:
+        try:
+            with open(self.path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise self.problem(
+                f"cannot read {self.path}: {error.strerror}", "name a file that this user may read"
+            ) from error
+
+    def problem(self, message: str, hint: str = "") -> OperatorError:
+        return OperatorError(message, subject=self.flag, hint=hint)
+
+    def signature(self) -> tuple[int, ...]:
+        """Another one whenever the content may have changed: rewritten, replaced, its symlink turned."""
+        try:
+            status = os.stat(self.path)
+        except OSError:
+            return ()
+        return status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev, status.st_size
+
+
+class TlsFiles:
+    """One side of TLS made from files; made by `agent_listener`, `frontend_listener` or `agent_client`."""
+
+    def __init__(
+        self,
+        side: int,
+        *,
+        cert: FlagFile | None,
+        key: FlagFile | None,
+        ca: FlagFile | None,
+        alpn: Sequence[str],
+        policy: TlsPolicy,
+    ) -> None:
+        self._side = side
+        self._cert, self._key, self._ca = cert, key, ca
+        self._alpn = list(alpn)
+        self._policy = policy
+        self._files = [file for file in (cert, key, ca) if file is not None]
+        self.expires: datetime | None = None
+        self.reload_error = ""
+        self._signature = self._signatures()
+        self._context = self._build()
+        self._live = self._context
+
+    @classmethod
+    def agent_listener(
+        cls, cert: str, key: str, ca: str = "", *, policy: TlsPolicy | None = None
+    ) -> TlsFiles:
+        """For agents that dial in; with a CA, an agent without a certificate of that CA is refused."""
+        return cls(
+            ssl.PROTOCOL_TLS_SERVER,
+            cert=FlagFile("--cluster-cert", cert),
+            key=FlagFile("--cluster-key", key),
+            ca=FlagFile("--cluster-ca-cert", ca) if ca else None,
+            alpn=["h2"],
+            policy=policy or TlsPolicy(),
+        )
+
+    @classmethod
+    def frontend_listener(
+        cls, cert: str, key: str, ca: str, *, alpn: str, policy: TlsPolicy | None = None
+    ) -> TlsFiles:
+        """For frontends over TCP, always with client certificates; `alpn` is `h2` or `http/1.1`."""
+        return cls(
+            ssl.PROTOCOL_TLS_SERVER,
+            cert=FlagFile("--server-cert", cert),
+            key=FlagFile("--server-key", key),
+            ca=FlagFile("--server-ca-cert", ca),
+            alpn=[alpn],
+            policy=policy or TlsPolicy(),
+        )
+
+    @classmethod
+    def agent_client(
+        cls, ca: str = "", cert: str = "", key: str = "", *, alpn_protos: Sequence[str] = ()
+    ) -> TlsFiles:
+        """For an agent that dials a server; without a CA the system's roots decide."""
+        return cls(
+            ssl.PROTOCOL_TLS_CLIENT,
+            cert=FlagFile("--agent-cert", cert) if cert else None,
+            key=FlagFile("--agent-key", key) if cert else None,
+            ca=FlagFile("--ca-cert", ca) if ca else None,
+            alpn=list(dict.fromkeys((*alpn_protos, "h2"))),
+            policy=TlsPolicy(),
+        )
+
+    def context(self) -> ssl.SSLContext:
+        """The context of this moment; never fails, because the last good one stays."""
+        signature = self._signatures()
+        if signature != self._signature:
+            self._reload(signature)
+        return self._context
+
+    def live_context(self) -> ssl.SSLContext:
+        """One context for the life of a listener, whose handshakes all use `context()`.
+
+        OpenSSL asks the server-name callback in every handshake, also when the client sends
+        no name, and takes certificate, key and CA from the context that the callback sets.
+        """
+        self._live.sni_callback = self._use_current
+        return self._live
+
+    def status(self) -> dict[str, object]:
+        """For `/status`: which files are in use, until when, and why newer ones are not."""
+        return {
+            "files": {file.flag: file.path for file in self._files},
+            "certificate_expires": self.expires.isoformat() if self.expires else None,
+            "reload_error": self.reload_error or None,
+        }
+
+    def _use_current(self, connection: ssl.SSLObject, _name: str | None, _own: ssl.SSLContext) -> None:
+        connection.context = self.context()
+
+    def _signatures(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(file.signature() for file in self._files)
+
+    def _reload(self, signature: tuple[tuple[int, ...], ...]) -> None:
+        try:
+            self._context = self._build()
+        except OperatorError as error:
+            # The signature stays the old one: what failed for want of a file descriptor is tried again.
+            if str(error) != self.reload_error:
+                self.reload_error = str(error)
+                logs.event("tls", logs.ERROR, "changed TLS files not taken over", reason=self.reload_error)
+            return
+        self._signature = signature
+        self.reload_error = ""
+        flags = ",".join(file.flag for file in self._files)
+        logs.event("tls", logs.INFO, "TLS files read again", files=flags, expires=self.expires)
+
+    def _build(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(self._side)
+        _harden(context, self._policy)
+        context.set_alpn_protocols(self._alpn)
+        self._load_trust(context)
+        if self._cert is not None and self._key is not None:
+            _load_pair(context, self._cert, self._key)
+            self.expires = _expiry(self._cert)
+        return context
+
+    def _load_trust(self, context: ssl.SSLContext) -> None:
+        if self._ca is not None:
+            for der in certificates(self._ca):
+                context.load_verify_locations(cadata=der)
+            context.verify_mode = ssl.CERT_REQUIRED
+        elif self._side == ssl.PROTOCOL_TLS_CLIENT:
+            _load_system_roots(context)
+
+
+def certificates(file: FlagFile) -> list[bytes]:
+    """The certificates of a PEM file as DER, by the rules of client-go.
+
+    Only CERTIFICATE blocks without headers count; other text and bad base64 are passed over,
+    a block that is no certificate is an error, and so is a file without any.
+    """
+    found = []
+    for block in _CERTIFICATE_BLOCK.finditer(file.read()):
+        try:
+            der = base64.b64decode(b"".join(block[1].split()), validate=True)
+        except binascii.Error:
+            continue
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=der)
+        except ssl.SSLError as error:
+            raise file.problem(f"{file.path} holds a CERTIFICATE block that is not a certificate") from error
+        found.append(der)
+    if not found:
+        raise file.problem(f"{file.path} does not contain any certificate", "name a PEM file")
+    return found
+
+
+def use_small_asyncio_tls_buffers(size: int = ASYNCIO_TLS_BUFFER_BYTES) -> None:
+    """Without uvloop, asyncio keeps a 256 KiB buffer per TLS connection; take less."""
+    from asyncio import sslproto
+
+    sslproto.SSLProtocol.max_size = size
+
+
+def _harden(context: ssl.SSLContext, policy: TlsPolicy) -> None:
+    context.minimum_version = policy.min_version
+    # OpenSSL knows TLS 1.0 and 1.1 only at security level 0.
+    context.set_ciphers(":".join(policy.ciphers or ("HIGH",)) + (":@SECLEVEL=0" if policy.is_weak else ""))
+    # No tickets: tunnels live long, and a resumed session would not look at the certificate again.
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    if context.protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0
+    # As in Go: every certificate of the CA file is an anchor, and a common name is not a server name.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.hostname_checks_common_name = False
+
+
+def _load_pair(context: ssl.SSLContext, cert: FlagFile, key: FlagFile) -> None:
+    certificates(cert)
+    key.read()
+
+    def refuse_passphrase() -> str:
+        raise key.problem(f"{key.path} is encrypted", "give a key without a passphrase")
+
+    try:
+        context.load_cert_chain(cert.path, key.path, password=refuse_passphrase)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise key.problem(f"the key {key.path} does not belong to the certificate {cert.path}") from error
+        reason = (error.reason or "not a PEM private key").replace("_", " ").lower()
+        raise key.problem(f"cannot use {key.path} with {cert.path}: {reason}") from error
+    except OSError as error:
+        raise key.problem(f"cannot read {cert.path} and {key.path}: {error.strerror}") from error
+
+
+def _expiry(cert: FlagFile) -> datetime:
+    expires = _not_after(certificates(cert)[0])
+    if expires.timestamp() < time.time():
+        # Peers will refuse it, but our clock may be the wrong one, and a new file may come any moment.
+        logs.event("tls", logs.WARNING, "certificate has expired", flag=cert.flag, file=cert.path, at=expires)
+    return expires
+
+
+def _load_system_roots(context: ssl.SSLContext) -> None:
+    paths = ssl.get_default_verify_paths()
+    if not paths.cafile and not (paths.capath and os.listdir(paths.capath)):
+        raise OperatorError(
+            "this system has no trusted root certificates",
+            subject="--ca-cert",
+            hint="name the file with the CA of the proxy server",
+        )
+    context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+
+
+def _not_after(der: bytes) -> datetime:
+    """The end of a certificate's validity: a short walk through its first fields."""
+
+    def element(at: int) -> tuple[int, int, int]:
+        """Tag, start and end of the DER element at this place."""
+        length, start = der[at + 1], at + 2
+        if length & 0x80:
+            start += length & 0x7F
+            length = int.from_bytes(der[at + 2 : start], "big")
+        return der[at], start, start + length
+
+    _, at, _ = element(0)
+    _, at, _ = element(at)
+    if element(at)[0] == 0xA0:  # the version, which the oldest certificates do not have
+        at = element(at)[2]
+    for _ in ("serial number", "signature algorithm", "issuer"):
+        at = element(at)[2]
+    _, not_before, _ = element(at)
+    tag, start, end = element(element(not_before)[2])
+    text = der[start:end].decode("ascii")
+    if tag == 0x17:  # UTCTime, two digits for a year between 1950 and 2049
+        text = ("19" if text >= "50" else "20") + text
+    year, month, day, hour, minute, second = (int(text[a:b]) for a, b in _TIME_FIELDS)
+    return datetime(year, month, day, hour, minute, second, tzinfo=UTC)

@@ -1,0 +1,93 @@
+"""Addresses as text: which part is the host, and when two spellings mean one host.
+
+Frontends name their destination ``host:port``; agents advertise hosts without a
+port. ``host_of`` is lenient because it only chooses an agent; ``split_host_port`` is
+strict because its result is dialled, and words its errors as Go does, since those
+texts travel to Go peers.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
+
+IPAddress = IPv4Address | IPv6Address
+IPNetwork = IPv4Network | IPv6Network
+
+_MAPPED_PREFIX_BITS = 96  # ::ffff:0:0/96 holds the IPv4 addresses
+
+
+def host_of(address: str) -> str:
+    """The host in ``address``, whether or not a port follows."""
+    if address.count(":") <= 1:
+        return address.partition(":")[0].strip("[]")
+    if "[" in address and not address.endswith("]"):
+        address = address.rpartition(":")[0]
+    return address.strip("[]")
+
+
+def parse_ip(host: str) -> IPAddress | None:
+    """The IP address that ``host`` spells, an IPv4-mapped one as IPv4; None for a name."""
+    try:
+        ip = ip_address(host)
+    except ValueError:
+        return None
+    if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
+        return ip.ipv4_mapped
+    return ip
+
+
+def parse_cidr(text: str) -> IPNetwork | None:
+    """The network that ``text`` (``address/bits``) spells, host bits cleared; None if it is none."""
+    host, slash, bits = text.partition("/")
+    if not slash or not bits.isascii() or not bits.isdigit() or len(bits) > 3 or "%" in host:
+        return None
+    try:
+        ip, length = ip_address(host), int(bits)
+        if isinstance(ip, IPv4Address):
+            return IPv4Network((ip, length), strict=False)
+        if ip.ipv4_mapped is not None and length >= _MAPPED_PREFIX_BITS:
+            return IPv4Network((ip.ipv4_mapped, length - _MAPPED_PREFIX_BITS), strict=False)
+        return IPv6Network((ip, length), strict=False)
+    except ValueError:
+        return None
+
+
+def comparable_host(host: str) -> str:
+    """One spelling for all that mean the same host: ``0:0::1`` is ``::1``, names ignore case."""
+    ip = parse_ip(host)
+    return host.lower() if ip is None else str(ip)
+
+
+def split_host_port(address: str) -> tuple[str, int]:
+    """Host and port of an address to dial; ValueError says what is wrong with it."""
+    host, port = _split(address)
+    if not host:
+        raise ValueError(f"address {address}: missing host in address")
+    if not port.isascii() or not port.isdigit():
+        raise ValueError(f"address tcp/{port}: unknown port")
+    if len(port) > 5 or not 1 <= int(port) <= 65535:
+        raise ValueError(f"address {port}: invalid port")
+    return host, int(port)
+
+
+def _split(address: str) -> tuple[str, str]:
+    if address.startswith("["):
+        host, bracket, rest = address[1:].partition("]")
+        if not bracket:
+            raise ValueError(f"address {address}: missing ']' in address")
+    else:
+        host, colon, port = address.partition(":")
+        rest = colon + port
+    if not rest.startswith(":"):
+        raise ValueError(f"address {address}: missing port in address")
+    if ":" in rest[1:]:
+        raise ValueError(f"address {address}: too many colons in address")
+    for bracket in "[]":
+        if bracket in host or bracket in rest:
+            raise ValueError(f"address {address}: unexpected '{bracket}' in address")
+    return host, rest[1:]
+
+
+def join_host_port(host: str, port: int) -> str:
+    """``host:port``, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,234 @@
+"""The agent's brain: its streams to the servers, and the endpoints it dialled for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from bootbridge.metrics import Counter
+from bootbridge.tunnel import extension
+from bootbridge.tunnel.agent_metrics import AgentMetrics
+from bootbridge.tunnel.endpoint import Endpoint, EndpointDial
+from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters
+from bootbridge.tunnel.ports import Dialler, Notebook
+from bootbridge.tunnel.timers import Timers
+from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire import packets as p
+from bootbridge.wire.frames import CANCEL
+from bootbridge.wire.header_blocks import Headers, values_of
+from bootbridge.wire.link import Link, Stream
+
+CONNECT_PATH: Final = "/AgentService/Connect"
+
+
+class ServerStream(PacketStream):
+    """One server's Connect stream, as the agent sees it."""
+
+    def __init__(self, core: AgentCore, stream: Stream, greeted: Callable[[ServerStream], None]) -> None:
+        super().__init__(stream, core.counters, core.timers)
+        self.core = core
+        self.server_id = ""
+        self.server_count = 0
+        self.connected = False
+        self.error = ""
+        self.dials: dict[int, EndpointDial] = {}
+        self.endpoints: dict[int, Endpoint] = {}
+        self.on_ended: Callable[[ServerStream], None] = greeted
+        self._greeted = greeted
+        self._last_connect_id = 0
+
+    def __repr__(self) -> str:
+        return f"<ServerStream {self.server_id!r} {len(self.endpoints)} endpoints, {len(self.dials)} dials>"
+
+    # --- greeting
+
+    def on_headers(self, headers: Headers, end: bool) -> None:
+        if end:
+            status, message = grpc.status_of(headers)
+            if status != grpc.OK or not self.connected:
+                self.error = message or f"the server ended the stream with status {status}"
+            return
+        ids, counts = values_of(headers, "serverid"), values_of(headers, "servercount")
+        if len(ids) != 1:
+            self.fail(grpc.INTERNAL, f"expected one server ID in the context, got [{' '.join(ids)}]")
+        elif len(counts) != 1 or not (counts[0].isascii() and counts[0].isdigit() and len(counts[0]) < 9):
+            self.fail(grpc.INTERNAL, f"expected one server count, got {len(counts)}")
+        else:
+            self.server_id, self.server_count = ids[0], int(counts[0])
+            agreed = extension.parse(values_of(headers, extension.KEY))
+            self.bound_inlets(agreed, self.stream, self.core.stall_seconds)
+            self.connected = True
+            self.core.streams[self] = None
+            self._greeted(self)
+
+    # --- packets
+
+    def on_packet(self, packet: p.Packet) -> None:
+        match packet:
+            case p.DialRequest(protocol, address, random):
+                self._on_dial(protocol, address, random)
+            case p.CloseRequest(connect_id):
+                endpoint = self.endpoints.get(connect_id)
+                if endpoint is not None:
+                    endpoint.on_close_request()
+                else:
+                    self.send(p.CloseResponse("Unknown connectID", connect_id))
+            case p.Credit(connect_id, size) if self.extension:
+                endpoint = self.endpoints.get(connect_id)
+                if endpoint is not None and size > 0:
+                    endpoint.outlet.grant(size)
+            case p.End(connect_id) if self.extension:
+                endpoint = self.endpoints.get(connect_id)
+                if endpoint is not None:
+                    endpoint.on_server_ended()
+            case p.CloseDial(random):
+                dial = self.dials.pop(random, None)
+                if dial is not None:
+                    dial.cancel()
+            case p.Data(connect_id, data) if connect_id != 0:
+                self._on_uncommon_data(connect_id, data)
+            case _:
+                pass
+
+    def _on_dial(self, protocol: str, address: str, random: int) -> None:
+        if random in self.dials:
+            self.send(p.DialResponse("a dial with this id is already pending", 0, random))
+            return
+        dial = self.dials[random] = EndpointDial(self, address, random)
+        dial.pending = self.core.dialler.dial(protocol, address, dial)
+
+    def _on_uncommon_data(self, connect_id: int, data: bytes) -> None:
+        """DATA in a spelling that the fast path does not know, or for no endpoint of ours."""
+        inlet = self.inlets.get(connect_id)
+        if inlet is None:
+            self.send(p.CloseResponse("unrecognized connectID", connect_id))
+        elif data:
+            inlet.deliver(memoryview(data))
+
+    def next_connect_id(self) -> int:
+        self._last_connect_id += 1
+        return self._last_connect_id
+
+    def add_endpoint(self, endpoint: Endpoint) -> None:
+        self.endpoints[endpoint.connect_id] = endpoint
+        self.inlets[endpoint.connect_id] = endpoint.inlet
+
+    def forget_endpoint(self, endpoint: Endpoint) -> None:
+        if self.endpoints.pop(endpoint.connect_id, None) is not None:
+            del self.inlets[endpoint.connect_id]
+        self.core.changed()
+
+    # --- the end
+
+    def fail(self, status: int, reason: str) -> None:
+        self._over(status, reason)
+        self.stream.reset(CANCEL)
+
+    def on_gone(self, status: int, reason: str) -> None:
+        self.error = self.error or reason
+        self.core.streams.pop(self, None)
+        if self.connected and status != grpc.OK:
+            self.core.metrics.server_connection_failure_count.labels("from_server").value += 1
+            self.core.metrics.stream_errors_total.labels(
+                "to_agent", grpc.STATUS_NAMES[status], "Unknown"
+            ).value += 1
+        for dial in self.dials.values():
+            dial.cancel()
+        self.dials.clear()
+        for endpoint in list(self.endpoints.values()):
+            endpoint.on_server_lost()
+        self.endpoints.clear()
+        self.inlets.clear()
+        self.on_ended(self)
+        self.core.changed()
+
+
+class AgentCore:
+    def __init__(
+        self,
+        *,
+        agent_id: str,
+        identifiers: str,
+        stall_seconds: float,
+        timers: Timers,
+        metrics: AgentMetrics,
+        notes: Notebook,
+        dialler: Dialler,
+    ) -> None:
+        self.agent_id = agent_id
+        self.identifiers = identifiers
+        self.stall_seconds = stall_seconds
+        self.timers = timers
+        self.metrics = metrics
+        self.notes = notes
+        self.dialler = dialler
+        self.draining = False
+        self.streams: dict[ServerStream, None] = {}  # those that were greeted, oldest first
+        self.changed: Callable[[], None] = lambda: None
+        self.counters = _counters(metrics)
+        metrics.open_server_connections.set_function(lambda: len(self.streams))
+        metrics.open_endpoint_connections.set_function(lambda: self.endpoint_count)
+        metrics.queued_bytes.labels("to_server").set_function(
+            lambda: sum(e.outlet.backlog for s in self.streams for e in s.endpoints.values())
+        )
+        metrics.queued_bytes.labels("to_endpoint").set_function(
+            lambda: sum(e.inlet.sink.backlog for s in self.streams for e in s.endpoints.values())
+        )
+
+    def connect(
+        self, link: Link, authority: str, token: str | None, greeted: Callable[[ServerStream], None]
+    ) -> ServerStream:
+        """Call Connect on a new link; ``greeted`` is told when the server has answered or gone."""
+        metadata = [
+            ("agentid", self.agent_id),
+            ("agentidentifiers", self.identifiers),
+            (extension.KEY, extension.OFFER),
+        ]
+        if token is not None:
+            metadata.append(("authorization", f"Bearer {token}"))
+        headers = grpc.request_headers(CONNECT_PATH, authority, metadata)
+        return link.open_stream(headers, lambda stream: ServerStream(self, stream, greeted))
+
+    @property
+    def endpoint_count(self) -> int:
+        return sum(len(stream.endpoints) for stream in self.streams)
+
+    @property
+    def idle(self) -> bool:
+        return not any(stream.endpoints or stream.dials for stream in self.streams)
+
+    def drain(self) -> None:
+        """Ask the servers to prefer other agents; what is under way goes on."""
+        self.draining = True
+        for stream in self.streams:
+            stream.send(p.Drain())
+
+    def status(self) -> dict[str, object]:
+        return {
+            "agent_id": self.agent_id,
+            "draining": self.draining,
+            "endpoints": self.endpoint_count,
+            "servers": [
+                {
+                    "id": stream.server_id,
+                    "extension": bool(stream.extension),
+                    "endpoints": len(stream.endpoints),
+                    "pending_dials": len(stream.dials),
+                    "queued_bytes": stream.queued_bytes,
+                    "stalled_connections": len(stream.guard) if stream.guard else 0,
+                }
+                for stream in self.streams
+            ],
+        }
+
+
+def _counters(metrics: AgentMetrics) -> StreamCounters:
+    packets, transferred = metrics.stream_packets_total, metrics.transferred_bytes_total
+    stalled: Counter = metrics.stalled_seconds_total.labels("to_server")
+    return StreamCounters(
+        packets_in={kind: packets.labels("to_agent", name) for kind, name in p.TYPE_NAMES.items()},
+        packets_out={kind: packets.labels("from_agent", name) for kind, name in p.TYPE_NAMES.items()},
+        bytes_in=transferred.labels("to_endpoint"),
+        bytes_out=transferred.labels("to_server"),
+        stalled_seconds=stalled,
+    )

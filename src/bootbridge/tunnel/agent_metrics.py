@@ -1,0 +1,81 @@
+"""What the proxy agent counts: upstream's metrics under upstream's names, then our own."""
+
+from __future__ import annotations
+
+from bootbridge.metrics import Registry
+
+PREFIX = "konnectivity_network_proxy_agent_"
+
+_DIAL = (0.005, 0.025, 0.1, 0.5, 2.5, 10, 30)
+
+DIAL_FAILURES = ("timeout", "unknown")
+SERVER_DIRECTIONS = ("to_server", "from_server")
+DIRECTIONS = ("to_endpoint", "to_server")
+
+
+class AgentMetrics:
+    """The proxy agent's metrics; labelled ones are families, the others are ready to count."""
+
+    def __init__(self, registry: Registry) -> None:
+        own = registry.with_prefix(PREFIX)
+        self._endpoints(own)
+        self._servers(own)
+        self._leases(own)
+        self._beyond_upstream(own)
+
+    def _endpoints(self, own: Registry) -> None:
+        self.dial_duration_seconds = own.histogram(
+            "dial_duration_seconds", "Time that successful dials to an endpoint took.", buckets=_DIAL
+        )
+        self.endpoint_dial_failure_total = own.counters(
+            "endpoint_dial_failure_total", "Endpoints that could not be dialled, by reason.", "reason"
+        ).preset(*DIAL_FAILURES)
+        self.open_endpoint_connections = own.gauge(
+            "open_endpoint_connections", "Open connections to endpoints."
+        )
+
+    def _servers(self, own: Registry) -> None:
+        self.server_connection_failure_count = own.counters(
+            "server_connection_failure_count",
+            "Server streams that failed, by direction (deprecated: use stream_errors_total).",
+            "direction",
+        ).preset(*SERVER_DIRECTIONS)
+        self.open_server_connections = own.gauge("open_server_connections", "Open streams to proxy servers.")
+        self.known_server_count = own.gauge(
+            "known_server_count", "Proxy servers that the agent wants to hold."
+        )
+        self.stream_packets_total = own.counters(
+            "stream_packets_total", "Packets handled, by segment and packet type.", "segment", "packet_type"
+        )
+        self.stream_errors_total = own.counters(
+            "stream_errors_total",
+            "Streams that failed, by segment, gRPC code and packet type.",
+            "segment",
+            "code",
+            "packet_type",
+        )
+
+    def _leases(self, own: Registry) -> None:
+        self.lease_lists_total = own.counters(
+            "lease_lists_total", "Lease list requests, by outcome.", "http_response_code", "reason"
+        )
+        self.lease_watches_total = own.counters(
+            "lease_watches_total", "Lease watch requests, by outcome.", "http_response_code", "reason"
+        )
+        self.lease_list_latency_seconds = own.histograms(
+            "lease_list_latency_seconds", "Time of lease list requests.", "http_response_code"
+        )
+
+    def _beyond_upstream(self, own: Registry) -> None:
+        self.transferred_bytes_total = own.counters(
+            "transferred_bytes_total", "Payload bytes carried, by direction.", "direction"
+        ).preset(*DIRECTIONS)
+        self.queued_bytes = own.gauges(
+            "queued_bytes", "Payload bytes that wait for a slow receiver now.", "direction"
+        ).preset(*DIRECTIONS)
+        self.stalled_seconds_total = own.counters(
+            "stalled_seconds_total", "Time that connections spent waiting for a slow receiver.", "direction"
+        ).preset(*DIRECTIONS)
+        self.closed_connections_total = own.counters(
+            "closed_connections_total", "Closed connections, by reason.", "reason"
+        )

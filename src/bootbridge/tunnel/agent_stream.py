@@ -1,0 +1,115 @@
+"""One agent's Connect stream, as the server sees it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bootbridge.tunnel import extension
+from bootbridge.tunnel.identifiers import AgentIdentifiers, parse_identifiers
+from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters
+from bootbridge.tunnel.route import AgentRoute
+from bootbridge.tunnel.timers import Timers
+from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire import packets as p
+from bootbridge.wire.header_blocks import Headers, values_of
+from bootbridge.wire.link import Stream
+
+if TYPE_CHECKING:
+    from bootbridge.tunnel.proxy_core import Dial, ProxyCore
+
+
+class AgentStream(PacketStream):
+    """Joins the roster once it is authenticated; its routes and pending dials die with it."""
+
+    def __init__(
+        self, core: ProxyCore, stream: Stream, counters: StreamCounters, timers: Timers, headers: Headers
+    ) -> None:
+        super().__init__(stream, counters, timers)
+        self._core = core
+        self.agent_id, self.identifiers = who_connects(headers)
+        self.draining = False
+        self.connected_at = timers.now()
+        self.dials: dict[int, Dial] = {}
+        self.routes: dict[int, AgentRoute] = {}
+        self.bound_inlets(
+            extension.parse(values_of(headers, extension.KEY)), stream, core.limits.stall_seconds
+        )
+
+    def __repr__(self) -> str:
+        return f"<AgentStream {self.agent_id!r} {len(self.routes)} routes, {len(self.dials)} dials>"
+
+    @property
+    def route_count(self) -> int:
+        return len(self.routes) + len(self.dials)
+
+    def welcome(self, server_id: str, server_count: int) -> None:
+        agreed = ((extension.KEY, extension.OFFER),) if self.extension else ()
+        metadata = (("serverid", server_id), ("servercount", str(server_count)), *agreed)
+        self.stream.send_headers(grpc.response_headers(metadata))
+
+    def add_route(self, route: AgentRoute) -> None:
+        self.routes[route.connect_id] = route
+        self.inlets[route.connect_id] = route.inlet
+
+    def forget_route(self, route: AgentRoute) -> None:
+        if self.routes.get(route.connect_id) is route:
+            del self.routes[route.connect_id]
+            del self.inlets[route.connect_id]
+
+    def on_packet(self, packet: p.Packet) -> None:
+        match packet:
+            case p.DialResponse():
+                self._core.on_dial_response(self, packet)
+            case p.CloseResponse(error, connect_id):
+                route = self.routes.get(connect_id)
+                if route is not None:
+                    route.on_closed(error)
+            case p.Credit(connect_id, size) if self.extension:
+                route = self.routes.get(connect_id)
+                if route is not None and size > 0:
+                    route.outlet.grant(size)
+            case p.End(connect_id) if self.extension:
+                route = self.routes.get(connect_id)
+                if route is not None:
+                    route.on_ended()
+            case p.Data(connect_id, data):
+                self._on_uncommon_data(connect_id, data)
+            case p.CloseDial(random):
+                self._core.on_agent_gave_up(self, random)
+            case p.Drain():
+                self.draining = True
+                self._core.notes.info("agent is draining", agent=self.agent_id)
+            case _:
+                pass
+
+    def _on_uncommon_data(self, connect_id: int, data: bytes) -> None:
+        """DATA in a spelling that the fast path does not know, or for no route of ours."""
+        inlet = self.inlets.get(connect_id)
+        if inlet is not None:
+            if data:
+                inlet.deliver(memoryview(data))
+        elif connect_id != 0:
+            self.send(p.CloseRequest(connect_id))
+
+    def on_gone(self, status: int, reason: str) -> None:
+        self._core.on_agent_gone(self, status, reason)
+        self.finish(grpc.OK)
+
+
+class BadAgent(ValueError):
+    """The metadata of a Connect call is not what an agent sends."""
+
+
+def who_connects(headers: Headers) -> tuple[str, AgentIdentifiers]:
+    ids = values_of(headers, "agentid")
+    if len(ids) != 1:
+        raise BadAgent(f"expected one agent ID in the context, got [{' '.join(ids)}]")
+    texts = values_of(headers, "agentidentifiers")
+    if len(texts) > 1:
+        raise BadAgent(
+            f"expected at most one set of agent identifiers in the context, got [{' '.join(texts)}]"
+        )
+    try:
+        return ids[0], parse_identifiers(texts[0] if texts else "")
+    except ValueError as error:
+        raise BadAgent(str(error)) from error

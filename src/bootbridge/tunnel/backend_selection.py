@@ -1,0 +1,205 @@
+"""Backend selection: a destination, the roster and the strategies give one agent stream.
+
+The strategies are asked in the operator's order and the first that finds an agent
+wins. They are asked twice: first for agents that are not draining, then, if nobody
+was found, for any. So a draining agent gets a new dial only if no other can take it,
+even where another would come from a later strategy: with ``destHost,default`` a
+node's own agent that is about to leave yields to any agent that stays, since a
+connection that works through a neighbour is better than one cut at exit.
+
+Who advertises the very same thing is equal, and equals share the load: two are drawn
+at random and the one with fewer routes gets the dial, which comes close to the best
+choice without looking at everyone. destHost alone takes the oldest stream: agents
+that advertise one host are the same agent, reconnecting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from bootbridge.tunnel.addresses import IPNetwork, host_of, parse_ip
+from bootbridge.tunnel.agent_roster import Agents, Roster, Stream
+from bootbridge.tunnel.agent_roster import Strategy as Strategy
+
+if TYPE_CHECKING:
+    from random import Random
+
+NO_AGENT = "No agent available"  # on the wire; Go clients and their tests know this text
+
+_HOST_SHOWN_MAX = 253  # the longest DNS name; a caller may send anything
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen(Generic[Stream]):
+    """This agent stream takes the dial."""
+
+    stream: Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """The server dials from its own host."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nobody can take the dial: ``reason`` is for the caller, ``detail`` for the log."""
+
+    reason: str
+    detail: str
+
+
+def parse_strategies(text: str) -> tuple[Strategy, ...]:
+    """Read a comma list of strategies; empty items are skipped, ValueError names an unknown one."""
+    strategies = tuple(_strategy(name) for name in text.split(",") if name)
+    if not strategies:
+        raise ValueError("proxy strategies cannot be empty")
+    return strategies
+
+
+def _strategy(name: str) -> Strategy:
+    try:
+        return Strategy(name)
+    except ValueError:
+        raise ValueError(f"unknown proxy strategy: {name}") from None
+
+
+def ready(roster: Roster[Stream], strategies: Sequence[Strategy]) -> bool:
+    """Whether any strategy could find an agent; ``direct`` counts only where it stands alone.
+
+    Next to others ``direct`` serves only its own CIDRs, so it does not make a server
+    ready that is still waiting for its first agent.
+    """
+    through_agents = [strategy for strategy in strategies if strategy is not Strategy.DIRECT]
+    return not through_agents or any(map(roster.ready_count, through_agents))
+
+
+def select_backend(
+    address: str,
+    roster: Roster[Stream],
+    strategies: Sequence[Strategy],
+    rng: Random,
+    direct_cidrs: Sequence[IPNetwork] = (),
+    exclude: Collection[Stream] = frozenset(),
+) -> Chosen[Stream] | Direct | Refused:
+    """Decide who dials ``address``; ``exclude`` are the streams that already failed it."""
+    search = _Search(host_of(address), roster, rng, exclude)
+    for accept_draining in (False, True):
+        search.accept_draining = accept_draining
+        for strategy in strategies:
+            if strategy is Strategy.DIRECT:
+                if search.lies_in(direct_cidrs):
+                    return Direct()
+            elif (stream := search.find(strategy)) is not None:
+                return Chosen(stream)
+    return Refused(NO_AGENT, "; ".join(search.why_not(strategy) for strategy in dict.fromkeys(strategies)))
+
+
+class _Search(Generic[Stream]):
+    """One dial's walk through the roster."""
+
+    __slots__ = ("_exclude", "_host", "_rng", "_roster", "accept_draining")
+
+    def __init__(self, host: str, roster: Roster[Stream], rng: Random, exclude: Collection[Stream]) -> None:
+        self._host = host
+        self._roster = roster
+        self._rng = rng
+        self._exclude = exclude
+        self.accept_draining = False
+
+    def find(self, strategy: Strategy) -> Stream | None:
+        match strategy:
+            case Strategy.DEFAULT:
+                return self._least_loaded_agent(self._roster.agents)
+            case Strategy.DEST_HOST:
+                return self._oldest(self._roster.streams_for_host(self._host))
+            case Strategy.DEFAULT_ROUTE:
+                return self._least_loaded_agent(self._roster.default_route_agents)
+            case Strategy.CIDR:
+                return self._by_longest_prefix()
+            case Strategy.DIRECT:
+                return None
+
+    def lies_in(self, networks: Sequence[IPNetwork]) -> bool:
+        ip = parse_ip(self._host)
+        return ip is not None and any(ip in network for network in networks)
+
+    def _by_longest_prefix(self) -> Stream | None:
+        ip = parse_ip(self._host)
+        if ip is None:
+            return None
+        for streams in self._roster.networks.holding(ip):
+            stream = self._least_loaded(streams, self._if_usable)
+            if stream is not None:
+                return stream
+        return None
+
+    def _least_loaded_agent(self, agents: Agents[Stream]) -> Stream | None:
+        return self._least_loaded(agents.ids, lambda agent_id: self._oldest(agents.streams_of(agent_id)))
+
+    def _least_loaded(self, of: Sequence[T], stream_of: Callable[[T], Stream | None]) -> Stream | None:
+        """The less loaded of two drawn at random; all are looked at only if a drawn one is of no use."""
+        if len(of) > 1:
+            one, other = map(stream_of, _draw_two(of, self._rng))
+            if one is not None and other is not None:
+                return _less_loaded(one, other)
+        usable = [stream for stream in map(stream_of, of) if stream is not None]
+        if len(usable) > 1:
+            return _less_loaded(*_draw_two(usable, self._rng))
+        return usable[0] if usable else None
+
+    def _oldest(self, streams: Sequence[Stream]) -> Stream | None:
+        for stream in streams:
+            if self._if_usable(stream) is not None:
+                return stream
+        return None
+
+    def _if_usable(self, stream: Stream) -> Stream | None:
+        if (stream.draining and not self.accept_draining) or stream in self._exclude:
+            return None
+        return stream
+
+    def why_not(self, strategy: Strategy) -> str:
+        """Why this strategy found nobody."""
+        return f"{strategy}: {self._why_not(strategy)}"
+
+    def _why_not(self, strategy: Strategy) -> str:
+        host = repr(self._host[:_HOST_SHOWN_MAX])
+        match strategy:
+            case Strategy.DIRECT:
+                return self._needs_ip(host) or f"{host} is outside --direct-cidrs"
+            case Strategy.CIDR:
+                fact = self._needs_ip(host) or f"no agent advertises a CIDR that holds {host}"
+            case Strategy.DEST_HOST:
+                fact = f"no agent advertises {host}"
+            case Strategy.DEFAULT_ROUTE:
+                fact = "no agent advertises default-route=true"
+            case Strategy.DEFAULT:
+                fact = "no agent is connected"
+        if self._finds_when_all_may_be_used(strategy):
+            return "every agent that could take it has already failed it"
+        return fact
+
+    def _needs_ip(self, host: str) -> str:
+        return "" if parse_ip(self._host) else f"{host} is not an IP address"
+
+    def _finds_when_all_may_be_used(self, strategy: Strategy) -> bool:
+        unrestricted = _Search[Stream](self._host, self._roster, self._rng, ())
+        unrestricted.accept_draining = True
+        return unrestricted.find(strategy) is not None
+
+
+T = TypeVar("T")
+
+
+def _draw_two(items: Sequence[T], rng: Random) -> tuple[T, T]:
+    """Two different items, every pair as likely as any other."""
+    first = int(rng.random() * len(items))
+    second = int(rng.random() * (len(items) - 1))
+    return items[first], items[second + (second >= first)]
+
+
+def _less_loaded(one: Stream, other: Stream) -> Stream:
+    return other if other.route_count < one.route_count else one

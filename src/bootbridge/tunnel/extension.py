@@ -1,0 +1,44 @@
+"""What our own server and agent agree on beyond Konnectivity, in gRPC metadata.
+
+The agent offers ``bootbridge-ext: credit=1048576,half-close`` on Connect, the server
+answers with what it accepts. The number is how many bytes of one connection its sender can
+take before it has to grant more. Go peers ignore the key, unknown names are ignored, and
+without an agreement everything is as upstream does it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+KEY: Final = "bootbridge-ext"
+
+# Two reads of a socket on their way while the third is being written. More buys nothing on
+# a local network and is what a stalled reader makes us hold.
+CREDIT_BYTES: Final = 1024 * 1024
+_CREDIT_BYTES_MAX: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """``credit`` bytes may be sent to the peer per connection before it grants more; 0: no limit known."""
+
+    credit: int = 0
+    half_close: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.credit)
+
+
+NONE: Final = Extension()
+OFFER: Final = f"credit={CREDIT_BYTES},half-close"
+
+
+def parse(values: list[str]) -> Extension:
+    """What the peer offers or accepts. Half-close makes sense only with credit."""
+    names = dict(item.strip().partition("=")[::2] for value in values for item in value.split(","))
+    raw = names.get("credit", "")
+    if not (raw.isascii() and raw.isdigit()) or not 0 < len(raw) < 12:
+        return NONE
+    credit = min(int(raw), _CREDIT_BYTES_MAX)
+    return Extension(credit, "half-close" in names) if credit else NONE

@@ -1,0 +1,371 @@
+"""Frontends: the callers on the apiserver's side, in their two dialects.
+
+Both offer the same few things to a route: a sink for what the endpoint says, a source that
+can be paused, and the news (established, refused, end of data, closed) in their own words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from bootbridge.tunnel.packet_stream import Inlet, Outlet, PacketStream, StreamCounters
+from bootbridge.tunnel.ports import BytePort, Sink
+from bootbridge.tunnel.timers import Timer, Timers
+from bootbridge.wire import connect_request as http
+from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire import packets as p
+from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.link import Stream
+
+if TYPE_CHECKING:
+    from bootbridge.tunnel.proxy_core import ProxyCore
+
+HEAD_SECONDS_MAX: Final = 60.0
+# What a caller may send ahead of the 200; more waits in its socket.
+EARLY_BYTES_MAX: Final = 64 * 1024
+
+
+class Cause(Enum):
+    """Why a dial failed: which hop, and what the metric calls it."""
+
+    NO_AGENT = "no_agent"
+    ENDPOINT = "error_response"
+    AGENT_LOST = "backend_close"
+    TIMEOUT = "backend_dial_timeout"
+
+
+class DialFailure(NamedTuple):
+    cause: Cause
+    text: str
+
+
+class Connection(Protocol):
+    """An established route, as its frontend sees it."""
+
+    def upload(self, data: memoryview) -> None: ...
+    def front_ended(self) -> None: ...
+    def front_gone(self, reason: str) -> None: ...
+    def front_drained(self) -> None: ...
+
+
+class Dialling(Protocol):
+    """A dial that is not answered yet, as its frontend sees it."""
+
+    def cancel(self) -> None: ...
+
+
+class Frontend(Protocol):
+    @property
+    def sink(self) -> Sink: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def established(self, route: Connection, connect_id: int) -> None: ...
+    def refused(self, failure: DialFailure) -> None: ...
+    def dial_moved(self, dialling: Dialling) -> None:
+        """The dial goes on as another one, because its agent was lost."""
+
+    def upload_to(self, sink: Sink) -> None:
+        """From now on the caller's bytes go straight there."""
+
+    def end_of_data(self) -> bool:
+        """The endpoint sends no more, but still listens. False: this caller knows no half-close
+        and was told that the connection is closed."""
+
+    def close(self, error: str) -> None:
+        """The connection is over; an empty error is an orderly end."""
+
+
+class ConnectFrontend:
+    """HTTP CONNECT on a byte stream: one request, one answer, then bytes."""
+
+    __slots__ = ("_core", "_dialling", "_early", "_ended", "_parser", "_route", "_timer", "on_bytes", "sink")
+
+    def __init__(self, core: ProxyCore, port: BytePort) -> None:
+        self._core = core
+        self.sink: BytePort = port
+        self._parser = http.ConnectParser()
+        self._early = b""
+        self._ended = False
+        self._dialling: Dialling | None = None
+        self._route: Connection | None = None
+        self._timer: Timer | None = core.timers.after(HEAD_SECONDS_MAX, self._too_slow)
+        self.on_bytes: Callable[[memoryview], None] = self._on_head
+        core.connect_frontends.add(self)
+
+    def __repr__(self) -> str:
+        return f"<ConnectFrontend {'open' if self._route else 'dialling' if self._dialling else 'new'}>"
+
+    # --- from the socket
+
+    def _on_head(self, data: memoryview) -> None:
+        request = self._parser.receive(bytes(data))
+        if request is None:
+            return
+        self._stop_timer()
+        if isinstance(request, http.Refusal):
+            self._core.notes.info("request refused", status=request.status, why=request.reason)
+            self.sink.write(request.reply)
+            self._leave()
+            return
+        self.on_bytes = self._on_early
+        self._early = self._parser.leftover
+        self._dialling = self._core.dial(self, "tcp", request.target)
+
+    def _on_early(self, data: memoryview) -> None:
+        self._early += bytes(data)
+        if len(self._early) > EARLY_BYTES_MAX:
+            self.sink.pause_reading()
+
+    def on_eof(self, gone: bool) -> None:
+        if self._route is not None:
+            if gone:
+                self._gone("frontend closed")
+            else:
+                self._route.front_ended()
+        elif gone or self._dialling is None:
+            self._gone("frontend closed before the connection was made")
+        else:
+            self._ended = True
+
+    def on_drained(self) -> None:
+        if self._route is not None:
+            self._route.front_drained()
+
+    def on_lost(self, reason: str) -> None:
+        self._gone(reason)
+
+    def _gone(self, reason: str) -> None:
+        route, dialling = self._route, self._dialling
+        self._leave()
+        if route is not None:
+            route.front_gone(reason)
+        elif dialling is not None:
+            dialling.cancel()
+
+    def _too_slow(self) -> None:
+        self._core.notes.info("request refused", why=f"no complete request within {HEAD_SECONDS_MAX:.0f} s")
+        self._leave()
+
+    def _leave(self) -> None:
+        self._stop_timer()
+        self._route = self._dialling = None
+        self.on_bytes = _discard
+        self._core.connect_frontends.discard(self)
+        self.sink.close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # --- from the route
+
+    def pause_reading(self) -> None:
+        self.sink.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.sink.resume_reading()
+
+    def established(self, route: Connection, connect_id: int) -> None:
+        self._dialling = None
+        self._route = route
+        self.sink.write(http.CONNECTION_ESTABLISHED)
+        self.on_bytes = route.upload
+        early, self._early = self._early, b""
+        if early:
+            route.upload(memoryview(early))
+            if len(early) > EARLY_BYTES_MAX:
+                self.sink.resume_reading()
+        if self._ended and self._route is not None:
+            route.front_ended()
+
+    def refused(self, failure: DialFailure) -> None:
+        self.sink.write(_REPLIES[failure.cause](failure.text))
+        self._leave()
+
+    def dial_moved(self, dialling: Dialling) -> None:
+        self._dialling = dialling
+
+    def upload_to(self, sink: Sink) -> None:
+        self.on_bytes = sink.write
+
+    def end_of_data(self) -> bool:
+        self.sink.finish()
+        return True
+
+    def close(self, error: str) -> None:
+        port = self.sink
+        if error:
+            port.abort()
+        self._leave()
+
+
+def _discard(data: memoryview) -> None:
+    return None
+
+
+_REPLIES: Final[dict[Cause, Callable[[str], bytes]]] = {
+    Cause.NO_AGENT: http.no_agent_reply,
+    Cause.ENDPOINT: http.dial_error_reply,
+    Cause.AGENT_LOST: lambda _: http.agent_lost_reply(),
+    Cause.TIMEOUT: lambda _: http.dial_timeout_reply(),
+}
+
+
+class _NoSource:
+    """The agents' side needs no pausing from a gRPC frontend: credit or the stall guard bounds it."""
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+_NO_SOURCE: Final = _NoSource()
+
+
+class GrpcFrontend(PacketStream):
+    """One Proxy stream: a single dial, then packets. It may touch no connection but its own.
+
+    Konnectivity's clients know no half-close: for them the end of data is the end.
+    """
+
+    def __init__(self, core: ProxyCore, stream: Stream, counters: StreamCounters, timers: Timers) -> None:
+        super().__init__(stream, counters, timers)
+        self._core = core
+        self._random = 0
+        self._dialled = False
+        self._dialling: Dialling | None = None
+        self._route: Connection | None = None
+        self._outlet: Outlet | None = None
+        core.grpc_frontends.add(self)
+
+    def __repr__(self) -> str:
+        return f"<GrpcFrontend {'open' if self._route else 'dialling' if self._dialling else 'idle'}>"
+
+    # --- from the caller
+
+    def on_headers(self, headers: Headers, end: bool) -> None:
+        self.stream.send_headers(grpc.response_headers())
+
+    def on_packet(self, packet: p.Packet) -> None:
+        match packet:
+            case p.DialRequest(protocol, address, random):
+                self._on_dial(protocol, address, random)
+            case p.CloseRequest(connect_id):
+                self._on_close(connect_id)
+            case p.CloseDial(random):
+                self._on_close_dial(random)
+            case p.Data(connect_id) if connect_id != 0:
+                self._on_stray_data(connect_id)
+            case _:
+                pass
+
+    def _on_dial(self, protocol: str, address: str, random: int) -> None:
+        if self._dialled:
+            self.send(p.DialResponse("a Proxy stream is for one connection only", 0, random))
+            return
+        self._dialled = True
+        self._random = random
+        self._dialling = self._core.dial(self, protocol, address)
+
+    def _on_close(self, connect_id: int) -> None:
+        if self._outlet is None:
+            self.send(p.CloseResponse("backend uninitialized", connect_id))
+        elif connect_id == self._outlet.connect_id and self._route is not None:
+            self._release_route("frontend closed")
+            self._outlet.discard()
+            self.send(p.CloseResponse("", connect_id))
+
+    def _on_close_dial(self, random: int) -> None:
+        if random != self._random:
+            return
+        if self._dialling is not None:
+            self._dialling.cancel()
+            self._dialling = None
+        elif self._route is not None:
+            # The answer crossed the cancellation: nobody will ever use this connection.
+            self._release_route("frontend gave up the dial")
+
+    def _on_stray_data(self, connect_id: int) -> None:
+        if self._outlet is None:
+            self.send(p.CloseResponse("backend not initialized", connect_id))
+        elif connect_id != self._outlet.connect_id and self._route is not None:
+            own = self._outlet.connect_id
+            self._release_route("frontend mixed up connection ids")
+            for wrong in (own, connect_id):
+                self.send(p.CloseResponse("mismatched connection IDs", wrong))
+
+    def on_gone(self, status: int, reason: str) -> None:
+        self._core.grpc_frontends.discard(self)
+        if status != grpc.OK:
+            self._core.count_stream_error("from_client", status)
+        if self._dialling is not None:
+            self._dialling.cancel()
+            self._dialling = None
+        self._release_route("frontend closed" if status in (grpc.OK, grpc.CANCELLED) else reason)
+        self.finish(grpc.OK)
+
+    def _release_route(self, reason: str) -> None:
+        route, self._route = self._route, None
+        self.inlets.clear()
+        if route is not None:
+            route.front_gone(reason)
+
+    # --- from the route
+
+    @property
+    def sink(self) -> Sink:
+        assert self._outlet is not None
+        return self._outlet
+
+    def pause_reading(self) -> None:
+        self.stream.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.stream.resume_reading()
+
+    def established(self, route: Connection, connect_id: int) -> None:
+        self._dialling = None
+        self._route = route
+        self._outlet = Outlet(self, connect_id, _NO_SOURCE)
+        self._outlet.on_drained = route.front_drained
+        self.send(p.DialResponse("", connect_id, self._random))
+        self.inlets[connect_id] = Inlet(self, connect_id, _Upload(route), self)
+
+    def refused(self, failure: DialFailure) -> None:
+        self._dialling = None
+        self.send(p.DialResponse(failure.text, 0, self._random))
+
+    def dial_moved(self, dialling: Dialling) -> None:
+        self._dialling = dialling
+
+    def upload_to(self, sink: Sink) -> None:
+        for inlet in self.inlets.values():
+            inlet.sink = sink
+
+    def end_of_data(self) -> bool:
+        self.close("")
+        return False
+
+    def close(self, error: str) -> None:
+        outlet, self._route = self._outlet, None
+        self.inlets.clear()
+        if outlet is not None:
+            outlet.then(p.CloseResponse(error, outlet.connect_id))
+
+    def close_overrun(self, reason: str) -> None:
+        raise AssertionError("a frontend's bytes are bounded by its own flow-control window")
+
+
+class _Upload:
+    """A gRPC caller's first bytes, before the route says where the rest goes."""
+
+    __slots__ = ("_route",)
+    backlog = 0
+
+    def __init__(self, route: Connection) -> None:
+        self._route = route
+
+    def write(self, data: p.Buffer) -> None:
+        self._route.upload(memoryview(data))

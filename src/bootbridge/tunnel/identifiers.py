@@ -1,0 +1,88 @@
+"""What an agent says about itself: the hosts, addresses and networks it stands for.
+
+The text is a URL query with the keys ``ipv4``, ``ipv6``, ``host``, ``cidr`` and
+``default-route``; a repeated key adds a value. A server skips keys it does not know,
+so that newer agents may say more; an agent refuses them, so that a typo shows up at
+its start. Values are taken as given: a CIDR that makes no sense stays in the list,
+is named by ``unusable_cidrs`` and matches nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from urllib.parse import unquote_to_bytes
+
+from bootbridge.tunnel.addresses import IPNetwork, comparable_host, parse_cidr
+
+KNOWN_KEYS = frozenset({"ipv4", "ipv6", "host", "cidr", "default-route"})
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})  # as Go's ParseBool reads it
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class AgentIdentifiers:
+    """What one agent advertises, in the order it was given."""
+
+    ipv4: tuple[str, ...] = ()
+    ipv6: tuple[str, ...] = ()
+    host: tuple[str, ...] = ()
+    cidr: tuple[str, ...] = ()
+    default_route: bool = False
+
+    @cached_property
+    def comparable_hosts(self) -> tuple[str, ...]:
+        """Every host, name or address, each once and in its comparable spelling."""
+        return tuple(dict.fromkeys(map(comparable_host, self.ipv4 + self.ipv6 + self.host)))
+
+    @cached_property
+    def networks(self) -> tuple[IPNetwork, ...]:
+        """The networks that the CIDRs spell, each once."""
+        return tuple(dict.fromkeys(network for network in map(parse_cidr, self.cidr) if network is not None))
+
+    @cached_property
+    def unusable_cidrs(self) -> tuple[str, ...]:
+        """The CIDRs that spell no network, for the log."""
+        return tuple(text for text in self.cidr if parse_cidr(text) is None)
+
+
+NO_IDENTIFIERS = AgentIdentifiers()
+
+
+def parse_identifiers(text: str, *, strict: bool = False) -> AgentIdentifiers:
+    """Read an agent's identifiers; ValueError if they are no URL query or, when strict, have unknown keys."""
+    if not text:
+        return NO_IDENTIFIERS
+    values: dict[str, list[str]] = {}
+    for key, value in _query_pairs(text):
+        if key in KNOWN_KEYS:
+            values.setdefault(key, []).append(value)
+        elif strict:
+            raise ValueError(f"agent address is invalid: unknown address type: {key}")
+    return AgentIdentifiers(
+        ipv4=tuple(values.get("ipv4", ())),
+        ipv6=tuple(values.get("ipv6", ())),
+        host=tuple(values.get("host", ())),
+        cidr=tuple(values.get("cidr", ())),
+        default_route=values.get("default-route", [""])[0] in _TRUE,
+    )
+
+
+def _query_pairs(text: str) -> list[tuple[str, str]]:
+    pairs = []
+    for part in text.split("&"):
+        if ";" in part:
+            raise ValueError("agent identifiers are no URL query: invalid semicolon separator in query")
+        if part:
+            key, _, value = part.partition("=")
+            pairs.append((_unquote(key), _unquote(value)))
+    return pairs
+
+
+def _unquote(text: str) -> str:
+    bad = _BAD_ESCAPE.search(text)
+    if bad is not None:
+        raise ValueError(f'agent identifiers are no URL query: invalid URL escape "{bad[0]}"')
+    return unquote_to_bytes(text.replace("+", " ")).decode("utf-8", "replace")

@@ -1,0 +1,352 @@
+"""Packets over one gRPC stream, and the two ends that every connection has on it.
+
+All connections of an agent share one stream, so nothing here ever waits for one of them.
+Outgoing: control packets first, then the outlets that have something to say, one packet
+each in turn. Incoming: bytes go straight to the connection's sink, and what bounds them is
+credit that the peer may not exceed or, towards a peer that knows no credit, the stall guard.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from bootbridge.errors import PeerError
+from bootbridge.metrics import Counter
+from bootbridge.tunnel.extension import CREDIT_BYTES, NONE, Extension
+from bootbridge.tunnel.ports import Sink, Source
+from bootbridge.tunnel.stall_guard import StallGuard
+from bootbridge.tunnel.timers import Timers
+from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire.frames import CANCEL
+from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.link import Stream
+from bootbridge.wire.packets import (
+    DATA,
+    Buffer,
+    Credit,
+    Packet,
+    Unknown,
+    data_head,
+    decode,
+    encode,
+    peek_data,
+)
+
+# An outlet that holds this much asks its source to wait, and lets it go on below the lower mark.
+OUTLET_BYTES_HIGH: Final = 256 * 1024
+OUTLET_BYTES_LOW: Final = 64 * 1024
+# Credit is spent in whole packets, so the last one may overdraw it by its own size.
+CREDIT_OVERDRAFT_MAX: Final = grpc.MESSAGE_BYTES_MAX
+NO_LIMIT: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class StreamCounters:
+    """The metrics that one kind of packet stream moves."""
+
+    packets_in: Mapping[int, Counter]
+    packets_out: Mapping[int, Counter]
+    bytes_in: Counter
+    bytes_out: Counter
+    stalled_seconds: Counter
+
+
+class PacketStream:
+    """One gRPC stream of packets. Subclasses say what the packets mean."""
+
+    def __init__(self, stream: Stream, counters: StreamCounters, timers: Timers) -> None:
+        self.stream = stream
+        self.counters = counters
+        self.timers = timers
+        self.extension: Extension = NONE
+        self.guard: StallGuard | None = None
+        # How much may wait in one connection's sink. Without a limit here, the sink itself
+        # must pause this stream.
+        self.inlet_bound = NO_LIMIT
+        self.ended = False
+        self.inlets: dict[int, Inlet] = {}
+        self._reader = grpc.MessageReader(self.on_message)
+        self._urgent: deque[bytes] = deque()
+        self._turns: deque[Outlet] = deque()
+        self._finish: tuple[int, str] | None = None
+        self._data_in = counters.packets_in[DATA]
+        self._data_out = counters.packets_out[DATA]
+
+    def bound_inlets(self, extension: Extension, source: Source, stall_seconds: float) -> None:
+        """Decide what keeps this peer's connections within bounds: credit, or the stall guard."""
+        self.extension = extension
+        if extension:
+            self.inlet_bound = CREDIT_BYTES + CREDIT_OVERDRAFT_MAX
+        else:
+            self.guard = StallGuard(source, self.timers, stall_seconds)
+            self.inlet_bound = self.guard.bound
+
+    # --- what a subclass answers to
+
+    def on_packet(self, packet: Packet) -> None:
+        raise NotImplementedError
+
+    def on_gone(self, status: int, reason: str) -> None:
+        """The stream is over, whoever ended it. Told once."""
+        raise NotImplementedError
+
+    def on_headers(self, headers: Headers, end: bool) -> None: ...
+
+    # --- receiving
+
+    def on_data(self, buffer: Buffer, start: int, end: int) -> None:
+        try:
+            self._reader.receive(buffer, start, end)
+        except PeerError as error:
+            self.fail(error.code or grpc.INTERNAL, str(error))
+
+    def on_message(self, buffer: Buffer, start: int, end: int) -> None:
+        peeked = peek_data(buffer, start, end)
+        if peeked is not None:
+            inlet = self.inlets.get(peeked[0])
+            if inlet is not None:
+                self._data_in.value += 1
+                self.counters.bytes_in.value += end - peeked[1]
+                inlet.deliver(memoryview(buffer)[peeked[1] : end])
+                return
+        if not self.ended:
+            packet = decode(buffer[start:end])
+            if not isinstance(packet, Unknown):
+                self.counters.packets_in[packet.type].value += 1
+                self.on_packet(packet)
+
+    def on_end(self) -> None:
+        self._over(grpc.OK, "the peer closed the stream")
+
+    def on_reset(self, code: int, reason: str) -> None:
+        self._over(grpc.CANCELLED if code == CANCEL else grpc.UNAVAILABLE, reason)
+
+    def fail(self, status: int, reason: str) -> None:
+        """Our side ends the stream because of something the peer did."""
+        self._over(status, reason)
+        self.finish(status, reason)
+
+    def _over(self, status: int, reason: str) -> None:
+        if not self.ended:
+            self.ended = True
+            self.on_gone(status, reason)
+            if self.guard is not None:
+                self.guard.close()
+
+    # --- sending
+
+    def send(self, packet: Packet) -> None:
+        """Send a control packet, ahead of all waiting data."""
+        if self.stream.local_closed:
+            return
+        self.counters.packets_out[packet.type].value += 1
+        body = encode(packet)
+        message = grpc.message_prefix(len(body)) + body
+        if self._urgent or not self.stream.ready:
+            self._urgent.append(message)
+        else:
+            self.stream.send(message)
+
+    def send_data(self, head: bytes, data: Buffer) -> None:
+        self._data_out.value += 1
+        self.counters.bytes_out.value += len(data)
+        self.stream.send(head, data)
+
+    @property
+    def idle(self) -> bool:
+        """Whether data may go out at once, because nobody waits for a turn."""
+        return not self._turns and not self._urgent and self.stream.ready
+
+    def take_turns(self, outlet: Outlet) -> None:
+        self._turns.append(outlet)
+
+    def on_ready(self) -> None:
+        stream = self.stream
+        while stream.ready:
+            if self._urgent:
+                stream.send(self._urgent.popleft())
+            elif self._turns:
+                outlet = self._turns.popleft()
+                if outlet.send_one():
+                    self._turns.append(outlet)
+            else:
+                if self._finish is not None:
+                    self._send_trailers()
+                return
+
+    def finish(self, status: int, message: str = "") -> None:
+        """End the call (server side) once everything accepted so far is sent."""
+        if self.stream.local_closed or self._finish is not None:
+            return
+        self._finish = (status, message)
+        if self.idle:
+            self._send_trailers()
+
+    def _send_trailers(self) -> None:
+        assert self._finish is not None
+        self.stream.send_headers(grpc.trailers(*self._finish), end=True)
+
+    @property
+    def queued_bytes(self) -> int:
+        return sum(outlet.backlog for outlet in self._turns)
+
+
+def _nothing() -> None:
+    return None
+
+
+class Outlet:
+    """Bytes of one connection going out on a packet stream: bounded, credited, in turn."""
+
+    __slots__ = (
+        "_after",
+        "_chunks",
+        "_head",
+        "_head_size",
+        "_paused_at",
+        "_waiting",
+        "backlog",
+        "connect_id",
+        "credit",
+        "on_drained",
+        "source",
+        "stream",
+    )
+
+    def __init__(self, stream: PacketStream, connect_id: int, source: Source) -> None:
+        self.stream = stream
+        self.connect_id = connect_id
+        self.source = source
+        self.credit = stream.extension.credit or NO_LIMIT
+        self.backlog = 0
+        self.on_drained: Callable[[], None] = _nothing
+        self._chunks: deque[bytes] = deque()
+        self._after: list[tuple[Packet, Callable[[], None]]] = []
+        self._waiting = False
+        self._paused_at: float | None = None
+        self._head = b""
+        self._head_size = -1
+
+    def __repr__(self) -> str:
+        return f"<Outlet {self.connect_id} {self.backlog}B credit {min(self.credit, 1 << 40)}>"
+
+    def write(self, data: Buffer) -> None:
+        stream = self.stream
+        if not self._chunks and self.credit > 0 and stream.idle:
+            self._send(data)
+            return
+        self._chunks.append(bytes(data))
+        self.backlog += len(data)
+        self._wait_for_turn()
+        if self.backlog >= OUTLET_BYTES_HIGH and self._paused_at is None:
+            self._paused_at = stream.timers.now()
+            self.source.pause_reading()
+
+    def _send(self, data: Buffer) -> None:
+        size = len(data)
+        if size != self._head_size:
+            packet_head = data_head(self.connect_id, size)
+            self._head = grpc.message_prefix(len(packet_head) + size) + packet_head
+            self._head_size = size
+        self.credit -= size
+        self.stream.send_data(self._head, data)
+
+    def send_one(self) -> bool:
+        """Our turn: one packet. True if we have more to send now."""
+        self._waiting = False
+        if self._chunks and self.credit > 0:
+            chunk = self._chunks.popleft()
+            self.backlog -= len(chunk)
+            self._send(chunk)
+            if self._paused_at is not None and self.backlog <= OUTLET_BYTES_LOW:
+                self._resume()
+            self.on_drained()
+        if not self._chunks:
+            self._send_after()
+        self._waiting = bool(self._chunks) and self.credit > 0
+        return self._waiting
+
+    def _resume(self) -> None:
+        if self._paused_at is not None:
+            self.stream.counters.stalled_seconds.value += self.stream.timers.now() - self._paused_at
+            self._paused_at = None
+            self.source.resume_reading()
+
+    def grant(self, size: int) -> None:
+        """The peer can take more."""
+        self.credit += size
+        if self._chunks:
+            self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        if not self._waiting and self.credit > 0:
+            self._waiting = True
+            self.stream.take_turns(self)
+            if self.stream.stream.ready:
+                self.stream.on_ready()
+
+    def then(self, packet: Packet, sent: Callable[[], None] = _nothing) -> None:
+        """Send a packet behind all bytes written so far: the end of this connection's data."""
+        self._after.append((packet, sent))
+        if not self._chunks:
+            self._send_after()
+
+    def _send_after(self) -> None:
+        after, self._after = self._after, []
+        for packet, sent in after:
+            self.stream.send(packet)
+            sent()
+
+    def discard(self) -> None:
+        """Nobody wants what is waiting here any more."""
+        self._chunks.clear()
+        self.backlog = 0
+        self._after.clear()
+        self._resume()
+
+
+class InletOwner(Protocol):
+    def close_overrun(self, reason: str) -> None:
+        """The bytes of this one connection exceed their bound: close it alone."""
+
+
+class Inlet:
+    """Bytes of one connection that came in on a packet stream, on their way to a sink."""
+
+    __slots__ = ("_bound", "_credit", "_returned", "connect_id", "owner", "sink", "stream", "written")
+
+    def __init__(self, stream: PacketStream, connect_id: int, sink: Sink, owner: InletOwner) -> None:
+        self.stream = stream
+        self.connect_id = connect_id
+        self.sink = sink
+        self.owner = owner
+        self.written = 0
+        self._returned = 0
+        self._credit = CREDIT_BYTES if stream.extension else 0
+        self._bound = stream.inlet_bound
+
+    def deliver(self, data: memoryview) -> None:
+        self.written += len(data)
+        self.sink.write(data)
+        if self.sink.backlog > self._bound:
+            self._over_bound()
+
+    def _over_bound(self) -> None:
+        if self.stream.guard is not None:
+            self.stream.guard.watch(self)
+        else:
+            self.owner.close_overrun("the peer sent more than its credit")
+
+    def drained(self) -> None:
+        """The sink has taken some: let the peer send as much again."""
+        if not self._credit:
+            return
+        taken = self.written - self.sink.backlog
+        if taken - self._returned >= self._credit // 4:
+            self.stream.send(Credit(self.connect_id, taken - self._returned))
+            self._returned = taken
+
+

@@ -1,0 +1,450 @@
+"""The server's brain: frontends, dials, the roster of agents and the routes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final
+
+from bootbridge.metrics import Counter, Family
+from bootbridge.tunnel.addresses import IPNetwork
+from bootbridge.tunnel.agent_roster import Roster, Strategy
+from bootbridge.tunnel.agent_stream import AgentStream, BadAgent
+from bootbridge.tunnel.backend_selection import Direct, Refused, ready, select_backend
+from bootbridge.tunnel.frontend import Cause, ConnectFrontend, DialFailure, Frontend, GrpcFrontend
+from bootbridge.tunnel.packet_stream import StreamCounters
+from bootbridge.tunnel.ports import Authenticator, ByteHandler, BytePort, Dialler, Notebook, PendingDial
+from bootbridge.tunnel.route import AgentRoute, DirectRoute
+from bootbridge.tunnel.server_metrics import ServerMetrics
+from bootbridge.tunnel.timers import Timer, Timers
+from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire import packets as p
+from bootbridge.wire.header_blocks import Headers, values_of
+from bootbridge.wire.link import Stream, StreamHandler
+
+AGENT_PATH: Final = "/AgentService/Connect"
+PROXY_PATH: Final = "/ProxyService/Proxy"
+# kube-apiserver gives up a dial after 30 s; a dial that nobody waits for is a leak.
+DIAL_SECONDS_MAX: Final = 30.0
+DIAL_TIMEOUT_TEXT: Final = "timed out waiting for backend dial"
+AGENT_LOST_TEXT: Final = "the agent's connection was lost"
+STOPPING_TEXT: Final = "the proxy server is shutting down"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    dial_seconds: float = DIAL_SECONDS_MAX
+    stall_seconds: float = 10.0
+
+
+class Dial:
+    """A frontend's wish, with one agent at a time. Answered exactly once, whatever dies."""
+
+    __slots__ = ("_core", "address", "agent", "front", "id", "lost", "protocol", "started_at", "timer")
+
+    def __init__(self, core: ProxyCore, front: Frontend, protocol: str, address: str, dial_id: int) -> None:
+        self._core = core
+        self.front = front
+        self.protocol = protocol
+        self.address = address
+        self.id = dial_id
+        self.started_at = core.timers.now()
+        self.agent: AgentStream | None = None
+        self.lost: list[AgentStream] = []
+        self.timer: Timer = core.timers.after(core.limits.dial_seconds, self._too_late)
+
+    def __repr__(self) -> str:
+        return f"<Dial {self.address} with {self.agent}>"
+
+    def cancel(self) -> None:
+        """The frontend no longer wants it."""
+        self._core.metrics.dial_failure_count.labels("frontend_close").value += 1
+        self._withdraw()
+
+    def _too_late(self) -> None:
+        self._withdraw()
+        self._core.refuse(self, DialFailure(Cause.TIMEOUT, DIAL_TIMEOUT_TEXT))
+
+    def _withdraw(self) -> None:
+        self.timer.cancel()
+        if self.agent is not None:
+            self.agent.dials.pop(self.id, None)
+            self.agent.send(p.CloseDial(self.id))
+
+
+class DirectDial:
+    """A dial from the server's own host."""
+
+    def __init__(self, core: ProxyCore, front: Frontend, address: str) -> None:
+        self._core = core
+        self._front = front
+        self.address = address
+        self.started_at = core.timers.now()
+        self.pending: PendingDial | None = None
+
+    def __repr__(self) -> str:
+        return f"<DirectDial {self.address}>"
+
+    def cancel(self) -> None:
+        self._core.direct_dials.discard(self)
+        self._core.metrics.dial_failure_count.labels("frontend_close").value += 1
+        if self.pending is not None:
+            self.pending.cancel()
+
+    def on_dialled(self, port: BytePort) -> ByteHandler:
+        core = self._core
+        core.direct_dials.discard(self)
+        route = DirectRoute(core, self._front, port)
+        core.direct_routes.add(route)
+        core.metrics.dial_duration_seconds.observe(core.timers.now() - self.started_at)
+        self._front.established(route, 1)
+        return route
+
+    def on_dial_failed(self, error: str, timed_out: bool) -> None:
+        core = self._core
+        core.direct_dials.discard(self)
+        core.metrics.dial_failure_count.labels(Cause.ENDPOINT.value).value += 1
+        core.notes.warning("dial refused", address=self.address, hop="server to endpoint", why=error)
+        self._front.refused(DialFailure(Cause.ENDPOINT, error))
+
+
+class ProxyCore:
+    def __init__(
+        self,
+        *,
+        strategies: Sequence[Strategy],
+        direct_cidrs: Sequence[IPNetwork] = (),
+        server_id: str,
+        server_count: Callable[[], int],
+        limits: Limits,
+        timers: Timers,
+        rng: Random,
+        metrics: ServerMetrics,
+        notes: Notebook,
+        dialler: Dialler,
+        authenticate: Authenticator | None = None,
+    ) -> None:
+        self.strategies = tuple(strategies)
+        self.direct_cidrs = tuple(direct_cidrs)
+        self.server_id = server_id
+        self.server_count = server_count
+        self.limits = limits
+        self.timers = timers
+        self.metrics = metrics
+        self.notes = notes
+        self.stopping = False
+        self.roster: Roster[AgentStream] = Roster()
+        self.connect_frontends: set[ConnectFrontend] = set()
+        self.grpc_frontends: set[GrpcFrontend] = set()
+        self.direct_dials: set[DirectDial] = set()
+        self.direct_routes: set[DirectRoute] = set()
+        self._agents_waiting: set[AgentStream] = set()
+        self._rng = rng
+        self._dialler = dialler
+        self._authenticate = authenticate
+        self._agent_counters = _counters(metrics, "from_agent", "to_agent", "to_frontend", "to_agent")
+        self._front_counters = _counters(metrics, "from_client", "to_client", None, "to_frontend")
+        self._mirror_tables()
+
+    # --- agents
+
+    def on_agent_request(self, stream: Stream, headers: Headers) -> StreamHandler:
+        """A new stream on the agent port."""
+        refused = _refused_call(stream, headers, AGENT_PATH)
+        if refused is not None:
+            return refused
+        try:
+            agent = AgentStream(self, stream, self._agent_counters, self.timers, headers)
+        except BadAgent as error:
+            self.notes.warning("agent refused", why=str(error))
+            return RefusedCall(stream, grpc.refusal(grpc.UNKNOWN, str(error)), wait_for_end=False)
+        self._agents_waiting.add(agent)
+        if self._authenticate is None:
+            self._admit(agent)
+        else:
+            self._authenticate(
+                values_of(headers, "authorization"), lambda denied: self._on_authenticated(agent, denied)
+            )
+        return agent
+
+    def _on_authenticated(self, agent: AgentStream, denied: str | None) -> None:
+        if agent.ended:
+            return
+        if denied is None:
+            self._admit(agent)
+            return
+        self.notes.warning("agent refused", agent=agent.agent_id, why=denied)
+        self._agents_waiting.discard(agent)
+        agent.ended = True
+        agent.stream.send_headers(grpc.refusal(grpc.UNKNOWN, denied), end=True)
+
+    def _admit(self, agent: AgentStream) -> None:
+        self._agents_waiting.discard(agent)
+        agent.welcome(self.server_id, self.server_count())
+        self.roster.add(agent)
+        self.notes.info(
+            "agent connected",
+            agent=agent.agent_id,
+            extension="credit" if agent.extension else "none",
+            agents=len(self.roster),
+        )
+
+    def on_agent_gone(self, agent: AgentStream, status: int, reason: str) -> None:
+        self._agents_waiting.discard(agent)
+        if not self.roster.remove(agent):
+            return
+        if status != grpc.OK:
+            self.count_stream_error("from_agent", status)
+        self.notes.info(
+            "agent disconnected",
+            agent=agent.agent_id,
+            why=reason,
+            routes=len(agent.routes),
+            agents=len(self.roster),
+        )
+        for route in list(agent.routes.values()):
+            route.on_agent_lost(AGENT_LOST_TEXT)
+        for dial in list(agent.dials.values()):
+            self._on_dial_agent_lost(dial, agent)
+        agent.dials.clear()
+
+    # --- dials
+
+    def on_proxy_request(self, stream: Stream, headers: Headers) -> StreamHandler:
+        """A new stream on the gRPC frontend."""
+        refused = _refused_call(stream, headers, PROXY_PATH)
+        return refused or GrpcFrontend(self, stream, self._front_counters, self.timers)
+
+    def dial(self, front: Frontend, protocol: str, address: str) -> Dial | DirectDial | None:
+        """Start a dial. None: it was refused at once."""
+        if self.stopping:
+            front.refused(DialFailure(Cause.NO_AGENT, STOPPING_TEXT))
+            return None
+        dial = Dial(self, front, protocol, address, self._rng.getrandbits(63))
+        return self._send_to_agent(dial)
+
+    def _send_to_agent(self, dial: Dial) -> Dial | DirectDial | None:
+        choice = select_backend(
+            dial.address, self.roster, self.strategies, self._rng, self.direct_cidrs, dial.lost
+        )
+        if isinstance(choice, Refused):
+            cause = Cause.AGENT_LOST if dial.lost else Cause.NO_AGENT
+            text = AGENT_LOST_TEXT if dial.lost else choice.reason
+            self.refuse(dial, DialFailure(cause, text), choice.detail)
+            return None
+        if isinstance(choice, Direct):
+            return self._dial_directly(dial)
+        dial.agent = choice.stream
+        dial.agent.dials[dial.id] = dial
+        dial.agent.send(p.DialRequest(dial.protocol, dial.address, dial.id))
+        return dial
+
+    def _dial_directly(self, dial: Dial) -> DirectDial:
+        dial.timer.cancel()
+        direct = DirectDial(self, dial.front, dial.address)
+        self.direct_dials.add(direct)
+        direct.pending = self._dialler.dial(dial.protocol, dial.address, direct)
+        return direct
+
+    def refuse(self, dial: Dial, failure: DialFailure, detail: str = "") -> None:
+        dial.timer.cancel()
+        self.metrics.dial_failure_count.labels(failure.cause.value).value += 1
+        self.notes.warning(
+            "dial refused",
+            address=dial.address,
+            hop=_HOPS[failure.cause],
+            agent=dial.agent.agent_id if dial.agent else "",
+            why=detail or failure.text,
+        )
+        dial.front.refused(failure)
+
+    def on_dial_response(self, agent: AgentStream, response: p.DialResponse) -> None:
+        dial = agent.dials.pop(response.random, None)
+        if dial is None:
+            self.metrics.dial_failure_count.labels("unrecognized_response").value += 1
+            if response.connect_id:
+                agent.send(p.CloseRequest(response.connect_id))
+        elif response.error or not response.connect_id:
+            self.refuse(dial, DialFailure(Cause.ENDPOINT, response.error or "the agent gave no connection"))
+        else:
+            dial.timer.cancel()
+            self._establish(dial, agent, response.connect_id)
+
+    def _establish(self, dial: Dial, agent: AgentStream, connect_id: int) -> None:
+        reused = agent.routes.get(connect_id)
+        if reused is not None:
+            reused.on_agent_lost("the agent used this connection's id again")
+        route = AgentRoute(self, dial.front, agent, connect_id)
+        agent.add_route(route)
+        self.metrics.dial_duration_seconds.observe(self.timers.now() - dial.started_at)
+        dial.front.established(route, connect_id)
+
+    def on_agent_gave_up(self, agent: AgentStream, dial_id: int) -> None:
+        dial = agent.dials.pop(dial_id, None)
+        if dial is not None:
+            self.refuse(dial, DialFailure(Cause.AGENT_LOST, "the agent gave up the dial"))
+
+    def _on_dial_agent_lost(self, dial: Dial, agent: AgentStream) -> None:
+        """Nothing was sent on this connection yet, so another agent may try: once."""
+        if dial.lost or self.stopping:
+            self.refuse(dial, DialFailure(Cause.AGENT_LOST, AGENT_LOST_TEXT))
+            return
+        dial.lost.append(agent)
+        self.metrics.dial_retries_total.value += 1
+        again = self._send_to_agent(dial)
+        if isinstance(again, DirectDial):
+            dial.front.dial_moved(again)
+
+    # --- routes
+
+    def route_closed(self, route: AgentRoute | DirectRoute, reason: str) -> None:
+        if isinstance(route, DirectRoute):
+            self.direct_routes.discard(route)
+        self.metrics.connection_duration_seconds.observe(self.timers.now() - route.opened_at)
+        self.metrics.closed_connections_total.labels(_short(reason)).value += 1
+        self.notes.debug("connection closed", why=reason)
+
+    # --- lifecycle and views
+
+    @property
+    def ready(self) -> bool:
+        return not self.stopping and ready(self.roster, self.strategies)
+
+    @property
+    def route_count(self) -> int:
+        return len(self.direct_routes) + sum(
+            not route.closing for agent in self.roster for route in agent.routes.values()
+        )
+
+    @property
+    def dial_count(self) -> int:
+        return len(self.direct_dials) + sum(len(agent.dials) for agent in self.roster)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way that a graceful stop would have to wait for."""
+        return not self.dial_count and not self.direct_routes and not any(a.routes for a in self.roster)
+
+    def stop_accepting(self) -> None:
+        """Refuse new dials from now on; what is established goes on."""
+        self.stopping = True
+
+    def count_stream_error(self, segment: str, status: int) -> None:
+        code = grpc.STATUS_NAMES[status] if 0 <= status < len(grpc.STATUS_NAMES) else "Unknown"
+        self.metrics.stream_errors_total.labels(segment, code, "Unknown").value += 1
+
+    def status(self) -> dict[str, object]:
+        now = self.timers.now()
+        return {
+            "server_id": self.server_id,
+            "server_count": self.server_count(),
+            "ready": self.ready,
+            "stopping": self.stopping,
+            "strategies": [str(strategy) for strategy in self.strategies],
+            "frontends": {"http_connect": len(self.connect_frontends), "grpc": len(self.grpc_frontends)},
+            "pending_dials": self.dial_count,
+            "routes": self.route_count,
+            "agents": [
+                {
+                    "id": agent.agent_id,
+                    "connected_seconds": round(now - agent.connected_at, 1),
+                    "draining": agent.draining,
+                    "extension": bool(agent.extension),
+                    "routes": len(agent.routes),
+                    "pending_dials": len(agent.dials),
+                    "queued_bytes": agent.queued_bytes,
+                    "stalled_connections": len(agent.guard) if agent.guard else 0,
+                }
+                for agent in self.roster
+            ],
+        }
+
+    def _mirror_tables(self) -> None:
+        """Gauges ask the tables when they are read, so the two cannot disagree."""
+        m = self.metrics
+        m.grpc_connections.labels("Proxy").set_function(lambda: len(self.grpc_frontends))
+        m.grpc_connections.labels("Connect").set_function(
+            lambda: len(self.roster) + len(self._agents_waiting)
+        )
+        m.http_connections.set_function(lambda: len(self.connect_frontends))
+        m.pending_backend_dials.set_function(lambda: self.dial_count)
+        m.established_connections.set_function(lambda: self.route_count)
+        m.ready_backend_connections.set_function(lambda: len(self.roster))
+        for strategy in self.strategies:
+            m.ready_backends.labels(str(strategy)).set_function(partial(self.roster.ready_count, strategy))
+        m.queued_bytes.labels("to_agent").set_function(
+            lambda: sum(route.outlet.backlog for agent in self.roster for route in agent.routes.values())
+        )
+        m.queued_bytes.labels("to_frontend").set_function(
+            lambda: sum(inlet.sink.backlog for agent in self.roster for inlet in agent.inlets.values())
+        )
+        m.full_receive_channels.labels("Connect").set_function(
+            lambda: sum(agent.stream.paused for agent in self.roster)
+        )
+        m.full_receive_channels.labels("Proxy").set_function(
+            lambda: sum(front.stream.paused for front in self.grpc_frontends)
+        )
+
+
+_HOPS: Final = {
+    Cause.NO_AGENT: "server: no agent for it",
+    Cause.ENDPOINT: "agent to endpoint",
+    Cause.AGENT_LOST: "server to agent",
+    Cause.TIMEOUT: "agent did not answer",
+}
+
+
+def _short(reason: str) -> str:
+    """Metric labels must be few: only what stands before the details."""
+    return reason.partition(":")[0]
+
+
+def _counters(
+    metrics: ServerMetrics, segment_in: str, segment_out: str, bytes_in: str | None, bytes_out: str
+) -> StreamCounters:
+    packets: Family[Counter] = metrics.stream_packets_total
+    transferred = metrics.transferred_bytes_total
+    return StreamCounters(
+        packets_in={kind: packets.labels(segment_in, name) for kind, name in p.TYPE_NAMES.items()},
+        packets_out={kind: packets.labels(segment_out, name) for kind, name in p.TYPE_NAMES.items()},
+        # Bytes are counted once, where they cross the agents' side.
+        bytes_in=transferred.labels(bytes_in) if bytes_in else Counter(),
+        bytes_out=transferred.labels(bytes_out) if bytes_in else Counter(),
+        stalled_seconds=metrics.stalled_seconds_total.labels(bytes_out),
+    )
+
+
+def _refused_call(stream: Stream, headers: Headers, path: str) -> StreamHandler | None:
+    """What is not a call of the one method that lives here."""
+    answer = grpc.request_refusal(headers)
+    if answer is not None:
+        return RefusedCall(stream, answer, wait_for_end=True)
+    asked = dict(headers)[":path"]
+    if asked != path:
+        text = f"unknown method {asked[:200]}; this port serves {path}"
+        return RefusedCall(stream, grpc.refusal(grpc.UNIMPLEMENTED, text), wait_for_end=False)
+    return None
+
+
+class RefusedCall:
+    """A call that is answered with an error. What is not even gRPC is heard out first."""
+
+    def __init__(self, stream: Stream, answer: Headers, *, wait_for_end: bool) -> None:
+        self._stream = stream
+        self._answer = answer
+        self._wait = wait_for_end
+
+    def on_headers(self, headers: Headers, end: bool) -> None:
+        if not self._wait:
+            self._stream.send_headers(self._answer, end=True)
+        self._stream.pause_reading()
+
+    def on_end(self) -> None:
+        if self._wait:
+            self._stream.send_headers(self._answer, end=True)
+
+    def on_data(self, buffer: p.Buffer, start: int, end: int) -> None: ...
+    def on_reset(self, code: int, reason: str) -> None: ...
+    def on_ready(self) -> None: ...

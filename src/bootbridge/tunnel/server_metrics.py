@@ -1,0 +1,122 @@
+"""What the proxy server counts: upstream's metrics under upstream's names, then our own.
+
+An attribute is called as its metric is, without the prefix. Dashboards and alerts made
+for the original keep working; that is why some names and bucket bounds look odd.
+"""
+
+from __future__ import annotations
+
+from bootbridge.metrics import Registry
+
+PREFIX = "konnectivity_network_proxy_server_"
+
+_SHORT = (1e-6, 1e-5, 1e-4, 0.005, 0.025, 0.1, 0.5, 2.5, 12.5)
+_LIFETIME = (1, 5, 15, 30, 60, 300, 900, 1800, 3600, 14400, 43200, 86400)
+
+SERVICE_METHODS = ("Proxy", "Connect")
+STRATEGIES = ("default", "destHost", "defaultRoute")
+DIAL_FAILURES = (
+    "no_agent",
+    "error_response",
+    "unrecognized_response",
+    "send_rsp",
+    "backend_close",
+    "backend_dial_timeout",
+    "frontend_close",
+)
+DIRECTIONS = ("to_agent", "to_frontend")
+TOKEN_REVIEW_RESULTS = ("authenticated", "denied", "error", "cached")
+
+
+class ServerMetrics:
+    """The proxy server's metrics; labelled ones are families, the others are ready to count."""
+
+    def __init__(self, registry: Registry) -> None:
+        own = registry.with_prefix(PREFIX)
+        self._dials(own)
+        self._connections(own)
+        self._streams(own)
+        self._leases(own)
+        self._beyond_upstream(own)
+
+    def _dials(self, own: Registry) -> None:
+        self.dial_duration_seconds = own.histogram(
+            "dial_duration_seconds", "Time from DIAL_REQ to a successful DIAL_RSP.", buckets=_SHORT
+        )
+        self.pending_backend_dials = own.gauge(
+            "pending_backend_dials", "Dials sent to an agent and not answered yet."
+        )
+        self.dial_failure_count = own.counters(
+            "dial_failure_count", "Dials that did not become a connection, by reason.", "reason"
+        ).preset(*DIAL_FAILURES)
+
+    def _connections(self, own: Registry) -> None:
+        self.grpc_connections = own.gauges(
+            "grpc_connections", "Open gRPC streams, by service method.", "service_method"
+        ).preset(*SERVICE_METHODS)
+        self.http_connections = own.gauge("http_connections", "Open HTTP CONNECT connections.")
+        self.established_connections = own.gauge(
+            "established_connections", "Connections from a frontend to an endpoint that are established now."
+        )
+        self.connection_duration_seconds = own.histogram(
+            "connection_duration_seconds", "Lifetime of closed connections.", buckets=_LIFETIME
+        )
+        self.ready_backend_connections = own.gauge(
+            "ready_backend_connections", "Agent streams that can take dials (deprecated: use ready_backends)."
+        )
+        self.ready_backends = own.gauges(
+            "ready_backends", "What each strategy can choose from.", "proxy_strategy"
+        ).preset(*STRATEGIES)
+
+    def _streams(self, own: Registry) -> None:
+        self.stream_packets_total = own.counters(
+            "stream_packets_total", "Packets handled, by segment and packet type.", "segment", "packet_type"
+        )
+        self.stream_errors_total = own.counters(
+            "stream_errors_total",
+            "Streams that failed, by segment, gRPC code and packet type.",
+            "segment",
+            "code",
+            "packet_type",
+        )
+        self.full_receive_channels = own.gauges(
+            "full_receive_channels", "Streams whose receive queue is full.", "service_method"
+        ).preset(*SERVICE_METHODS)
+        self.frontend_write_duration_seconds = own.histogram(
+            "frontend_write_duration_seconds", "Time that a write to a frontend took.", buckets=_SHORT
+        )
+
+    def _leases(self, own: Registry) -> None:
+        self.culled_leases_count = own.counter("culled_leases_count", "Expired server leases deleted.")
+        self.lease_delete_latency_seconds = own.histograms(
+            "lease_delete_latency_seconds", "Time of lease delete requests.", "http_status_code"
+        )
+        self.lease_list_latency_seconds = own.histograms(
+            "lease_list_latency_seconds", "Time of lease list requests.", "http_status_code"
+        )
+        self.lease_delete_total = own.counters(
+            "lease_delete_total", "Lease delete requests, by outcome.", "http_status_code", "reason"
+        )
+        self.lease_list_total = own.counters(
+            "lease_list_total", "Lease list requests, by outcome.", "http_status_code", "reason"
+        )
+
+    def _beyond_upstream(self, own: Registry) -> None:
+        self.transferred_bytes_total = own.counters(
+            "transferred_bytes_total", "Payload bytes carried, by direction.", "direction"
+        ).preset(*DIRECTIONS)
+        self.queued_bytes = own.gauges(
+            "queued_bytes", "Payload bytes that wait for a slow receiver now.", "direction"
+        ).preset(*DIRECTIONS)
+        self.stalled_seconds_total = own.counters(
+            "stalled_seconds_total", "Time that connections spent waiting for a slow receiver.", "direction"
+        ).preset(*DIRECTIONS)
+        self.closed_connections_total = own.counters(
+            "closed_connections_total", "Closed connections, by reason.", "reason"
+        )
+        self.dial_retries_total = own.counter(
+            "dial_retries_total", "Dials sent to a second agent because the first was lost."
+        )
+        self.token_reviews_total = own.counters(
+            "token_reviews_total", "Agent tokens examined, by result.", "result"
+        ).preset(*TOKEN_REVIEW_RESULTS)

@@ -1,0 +1,206 @@
+"""The HTTP CONNECT frontend's bytes: one request head in, one reply out.
+
+A kube-apiserver sends exactly ``CONNECT host:port HTTP/1.1`` with a ``Host`` header
+and nothing else; curl and friends add headers, some end their lines with a bare LF
+or speak HTTP/1.0, as Go's server allows too. Whatever follows the head belongs to
+the tunnel and is kept in ``leftover``.
+
+What a stream of bytes leads to depends on the bytes alone, never on how they were
+cut: a first byte that cannot start a method is refused at once, an end of head
+within the limit is parsed, a head that reaches the limit without an end is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from bootbridge.errors import LocalError
+
+# Go's server allows 1 MiB. The head comes before any check of who is calling, so what
+# it may hold is what thousands of idle callers may hold; 64 KiB is a thousand times
+# the head a kube-apiserver sends, and what other HTTP servers settle on.
+HEAD_BYTES_MAX = 64 * 1024
+
+CONNECTION_ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
+ONLY_CONNECT = "this proxy only supports CONNECT passthrough\n"
+
+_STATUS_LINES = {
+    400: "400 Bad Request",
+    405: "405 Method Not Allowed",
+    431: "431 Request Header Fields Too Large",
+    500: "500 Internal Server Error",
+    502: "502 Bad Gateway",
+    503: "503 Service Unavailable",
+    504: "504 Gateway Timeout",
+    505: "505 HTTP Version Not Supported",
+}
+
+_TOKEN = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_FIRST_BYTE = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]")
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
+_REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e\x80-\xff]+) HTTP/([0-9])\.([0-9])")
+_HEADER = re.compile(rb"(" + _TOKEN + rb"):([\t\x20-\x7e\x80-\xff]*)")
+_AUTHORITY = re.compile(
+    r"(?:\[[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._~%-]+)?\]|[^\x00-\x20\x7f-\xff:/?#@\[\]\\]+):([0-9]{1,5})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectRequest:
+    """A wish to reach ``target``, always ``host:port`` or ``[v6]:port``."""
+
+    target: str
+    user_agent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A head we do not serve: ``reply`` is what to send before closing."""
+
+    status: int
+    reason: str
+
+    @property
+    def reply(self) -> bytes:
+        if self.status == 405:
+            return _method_not_allowed()
+        return _reply(self.status, f"{_STATUS_LINES[self.status]}: {self.reason}", _PLAIN_UTF8, _CLOSE)
+
+
+class ConnectParser:
+    """Takes bytes as they come until the head is decided, once."""
+
+    __slots__ = ("_buffer", "_decided", "_head_bytes_max", "_searched", "leftover")
+
+    def __init__(self, head_bytes_max: int = HEAD_BYTES_MAX) -> None:
+        self._head_bytes_max = head_bytes_max
+        self._buffer = bytearray()
+        self._searched = 0
+        self._decided = False
+        self.leftover = b""
+
+    def receive(self, data: bytes) -> ConnectRequest | Refusal | None:
+        """The request, a refusal, or None while the head is incomplete."""
+        if self._decided:
+            raise LocalError("bytes after a CONNECT head belong to the tunnel, not to its parser")
+        self._buffer += data
+        result = self._decide()
+        if result is not None:
+            self._decided = True
+            self._buffer = bytearray()
+        return result
+
+    def _decide(self) -> ConnectRequest | Refusal | None:
+        buffer = self._buffer
+        if not buffer:
+            return None
+        if not _FIRST_BYTE.match(buffer):
+            return Refusal(400, _not_http(buffer[0]))
+        end = _END_OF_HEAD.search(buffer, self._searched)
+        if end is not None and end.end() <= self._head_bytes_max:
+            result = parse_head(bytes(buffer[: end.start()]))
+            if isinstance(result, ConnectRequest):
+                self.leftover = bytes(buffer[end.end() :])
+            return result
+        if len(buffer) >= self._head_bytes_max:
+            return Refusal(431, f"the request head exceeds {self._head_bytes_max} bytes")
+        self._searched = max(0, len(buffer) - 2)  # the end may be cut after "\n" or "\n\r"
+        return None
+
+
+def parse_head(head: bytes) -> ConnectRequest | Refusal:
+    """Judge a whole head, given without its last line end and the empty line."""
+    request_line, *header_lines = [line.removesuffix(b"\r") for line in head.split(b"\n")]
+    request = _REQUEST_LINE.fullmatch(request_line)
+    if request is None:
+        return Refusal(400, "malformed request line")
+    method, target, major, minor = request.groups()
+    if major != b"1":
+        version = f"{major.decode()}.{minor.decode()}"
+        return Refusal(505, f"this frontend speaks HTTP/1.1 CONNECT, not HTTP/{version} (a gRPC caller?)")
+    user_agent = b""
+    for line in header_lines:
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            return Refusal(400, "malformed header line")
+        if header[1].lower() == b"user-agent":
+            user_agent = header[2].strip(b" \t")
+    if method != b"CONNECT":
+        return Refusal(405, ONLY_CONNECT.rstrip())
+    return _request_for(target.decode("latin-1"), user_agent.decode("latin-1"))
+
+
+def _request_for(target: str, user_agent: str) -> ConnectRequest | Refusal:
+    authority = _AUTHORITY.fullmatch(target)
+    if authority is None:
+        return Refusal(400, "the CONNECT target must be host:port or [IPv6]:port")
+    if not 1 <= int(authority[1]) <= 65535:
+        return Refusal(400, f"the CONNECT target's port {authority[1]} is not within 1..65535")
+    return ConnectRequest(target, user_agent)
+
+
+def _not_http(first_byte: int) -> str:
+    if first_byte == 0x16:
+        return "a TLS handshake on a plain HTTP socket"
+    return "malformed request line"
+
+
+# --- replies ---------------------------------------------------------------------------
+
+_CLOSE = "Connection: close"
+_PLAIN_UTF8 = "Content-Type: text/plain; charset=utf-8"
+
+
+def no_agent_reply(error: str = "No agent available") -> bytes:
+    """No strategy found an agent."""
+    return _reply(500, f"currently no tunnels available: {error}", "Content-Type: text/plain")
+
+
+def dial_error_status(error: str) -> int:
+    """The status for an agent's dial error; Go peers leave nothing but its text to tell by."""
+    text = error.lower()
+    if "timeout" in text or "deadline exceeded" in text:
+        return 504
+    return 503 if "too many open files" in text else 502
+
+
+def dial_error_reply(error: str) -> bytes:
+    """The agent answered that it could not reach the endpoint."""
+    return _reply(dial_error_status(error), error, _CLOSE, _PLAIN_UTF8)
+
+
+def send_failed_reply(error: str) -> bytes:
+    """The dial could not even be handed to the agent."""
+    return _hop_failed(502, f"Failed to tunnel dial request: {error}")
+
+
+def agent_lost_reply() -> bytes:
+    """The agent's stream ended while the dial was pending."""
+    return _hop_failed(502, "Backend context error: context canceled")
+
+
+def dial_timeout_reply() -> bytes:
+    """Nobody answered the dial in time."""
+    return _hop_failed(504, "Backend dial timeout: timed out waiting for backend dial")
+
+
+def _hop_failed(status: int, text: str) -> bytes:
+    return _reply(status, f"{text}\r\n", _PLAIN_UTF8)
+
+
+def _method_not_allowed() -> bytes:
+    return _reply(
+        405,
+        ONLY_CONNECT,
+        _PLAIN_UTF8,
+        "X-Content-Type-Options: nosniff",
+        "Allow: CONNECT",
+        f"Content-Length: {len(ONLY_CONNECT)}",
+        _CLOSE,
+    )
+
+
+def _reply(status: int, body: str, *headers: str) -> bytes:
+    head = "\r\n".join((f"HTTP/1.1 {_STATUS_LINES[status]}", *headers))
+    return f"{head}\r\n\r\n{body}".encode("utf-8", "replace")

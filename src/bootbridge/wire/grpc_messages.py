@@ -1,0 +1,177 @@
+"""gRPC over HTTP/2: length-prefixed messages, request and response headers, status.
+
+``MessageReader`` turns the DATA of one stream into messages. It hands each message out as
+(buffer, start, end), still lying in the buffer it arrived in wherever possible: the five
+prefix bytes then stand right before ``start``, so a proxy can pass both on unchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Final
+from urllib.parse import quote, unquote
+
+from bootbridge.errors import PeerError
+from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.packets import Buffer
+
+# Status codes that we send or look at.
+OK: Final = 0
+CANCELLED: Final = 1
+UNKNOWN: Final = 2
+RESOURCE_EXHAUSTED: Final = 8
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+UNAVAILABLE: Final = 14
+
+# The names that Go's metrics use for the codes.
+STATUS_NAMES: Final = (
+    "OK",
+    "Canceled",
+    "Unknown",
+    "InvalidArgument",
+    "DeadlineExceeded",
+    "NotFound",
+    "AlreadyExists",
+    "PermissionDenied",
+    "ResourceExhausted",
+    "FailedPrecondition",
+    "Aborted",
+    "OutOfRange",
+    "Unimplemented",
+    "Internal",
+    "Unavailable",
+    "DataLoss",
+    "Unauthenticated",
+)
+
+# grpc-go refuses to receive more by default, so nobody can depend on more.
+MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
+PREFIX: Final = Struct(">BL")
+PREFIX_SIZE: Final = 5
+
+MessageSink = Callable[[Buffer, int, int], None]
+
+
+class GrpcError(PeerError):
+    """A gRPC-level fault of the peer; ``code`` is the gRPC status."""
+
+
+def message_prefix(size: int) -> bytes:
+    return PREFIX.pack(0, size)
+
+
+class MessageReader:
+    """One stream's DATA → messages, handed to ``sink(buffer, start, end)``."""
+
+    __slots__ = ("_held", "_held_size", "_need", "_sink")
+
+    def __init__(self, sink: MessageSink) -> None:
+        self._sink = sink
+        self._held: list[bytes] = []
+        self._held_size = 0
+        self._need = 0
+
+    @property
+    def mid_message(self) -> bool:
+        return bool(self._held)
+
+    def receive(self, buffer: Buffer, start: int, end: int) -> None:
+        while self._held:
+            missing = self._need - self._held_size
+            if end - start < missing:
+                self._hold(buffer, start, end)
+                return
+            self._held.append(bytes(buffer[start : start + missing]))
+            start += missing
+            whole = b"".join(self._held)
+            if self._need == PREFIX_SIZE:
+                self._held, self._held_size = [whole], PREFIX_SIZE
+                self._need = PREFIX_SIZE + _size_at(whole, 0)
+                if self._need > PREFIX_SIZE:
+                    continue
+            self._held, self._held_size = [], 0
+            self._sink(whole, PREFIX_SIZE, self._need)
+        while end - start >= PREFIX_SIZE:
+            stop = start + PREFIX_SIZE + _size_at(buffer, start)
+            if stop > end:
+                self._need = stop - start
+                self._hold(buffer, start, end)
+                return
+            self._sink(buffer, start + PREFIX_SIZE, stop)
+            start = stop
+        if start < end:
+            self._need = PREFIX_SIZE
+            self._hold(buffer, start, end)
+
+    def _hold(self, buffer: Buffer, start: int, end: int) -> None:
+        if start < end:
+            self._held.append(bytes(buffer[start:end]))
+            self._held_size += end - start
+
+
+def _size_at(buffer: Buffer, start: int) -> int:
+    compressed, size = PREFIX.unpack_from(buffer, start)
+    if compressed:
+        raise GrpcError("compressed message, but no compression was agreed on", INTERNAL)
+    if size > MESSAGE_BYTES_MAX:
+        raise GrpcError(
+            f"received message larger than max ({size} vs. {MESSAGE_BYTES_MAX})", RESOURCE_EXHAUSTED
+        )
+    return int(size)
+
+
+# --- headers ------------------------------------------------------------------------------
+
+
+def request_headers(
+    path: str, authority: str, metadata: Headers = (), *, scheme: str = "https"
+) -> tuple[tuple[str, str], ...]:
+    return (
+        (":method", "POST"),
+        (":scheme", scheme),
+        (":path", path),
+        (":authority", authority),
+        ("content-type", "application/grpc"),
+        ("user-agent", "bootbridge"),
+        ("te", "trailers"),
+        *metadata,
+    )
+
+
+def response_headers(metadata: Headers = ()) -> tuple[tuple[str, str], ...]:
+    return ((":status", "200"), ("content-type", "application/grpc"), *metadata)
+
+
+def trailers(status: int, message: str = "") -> tuple[tuple[str, str], ...]:
+    text = (("grpc-message", quote(message, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}")),) if message else ()
+    return (("grpc-status", str(status)), *text)
+
+
+def refusal(status: int, message: str) -> tuple[tuple[str, str], ...]:
+    """Trailers-only: the call failed before it began."""
+    return (*response_headers(), *trailers(status, message))
+
+
+def request_refusal(headers: Headers) -> tuple[tuple[str, str], ...] | None:
+    """What to answer to a request that is not gRPC at all, or None."""
+    fields = dict(headers)
+    if fields.get(":method") != "POST":
+        text = "gRPC requires HTTP POST"
+        return ((":status", "405"), ("content-type", "application/grpc"), *trailers(INTERNAL, text))
+    if not fields.get("content-type", "").startswith("application/grpc"):
+        text = "content-type must be application/grpc"
+        return ((":status", "415"), ("content-type", "application/grpc"), *trailers(INTERNAL, text))
+    return None
+
+
+def status_of(headers: Headers) -> tuple[int, str]:
+    """(status, message) of trailers, or of a trailers-only response."""
+    fields = dict(headers)
+    raw = fields.get("grpc-status", "")
+    if raw.isascii() and raw.isdigit() and len(raw) < 4:
+        return int(raw), unquote(fields.get("grpc-message", ""))
+    if fields.get(":status", "200") != "200":
+        return UNAVAILABLE, f"the peer answered with HTTP status {fields[':status'][:20]}"
+    return UNKNOWN, "the peer ended the stream without a gRPC status"

@@ -1,0 +1,106 @@
+"""Header blocks: HPACK by the ``hpack`` library, kept within limits, and the header rules.
+
+We send every field as a literal that is never indexed. Such a block does not depend on
+the connection's compression state, so it can be built once and used on every connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final
+
+import hpack
+from hpack.exceptions import HPACKError
+
+from bootbridge.wire.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, LinkError
+
+Headers = Sequence[tuple[str, str]]
+
+# A service account token is about 1.5 KiB; 64 KiB leaves room for anything sane.
+HEADER_LIST_BYTES_MAX: Final = 65536
+# What the encoder says first if the peer wants a smaller table than the default: use none.
+NO_DYNAMIC_TABLE: Final = b"\x20"
+
+_CONNECTION_HEADERS: Final = frozenset(
+    {"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"}
+)
+_REQUEST_PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
+
+
+@lru_cache(maxsize=256)
+def encode(headers: tuple[tuple[str, str], ...]) -> bytes:
+    fields = [hpack.NeverIndexedHeaderTuple(name, value) for name, value in headers]
+    return hpack.Encoder().encode(fields)
+
+
+class Decoder:
+    """One direction's HPACK state; raises only LinkError."""
+
+    def __init__(self) -> None:
+        self._hpack: hpack.Decoder | None = None
+
+    def decode(self, block: bytes) -> list[tuple[str, str]]:
+        if self._hpack is None:
+            self._hpack = hpack.Decoder(max_header_list_size=HEADER_LIST_BYTES_MAX)
+        try:
+            fields = self._hpack.decode(block, raw=True)
+        except hpack.OversizedHeaderListError as error:
+            raise LinkError("header list is too large", ENHANCE_YOUR_CALM) from error
+        except (HPACKError, ValueError, IndexError) as error:
+            raise LinkError("header block does not decode", COMPRESSION_ERROR) from error
+        return [(_text(name), _text(value)) for name, value in fields]
+
+
+def _text(raw: bytes | str) -> str:
+    return raw if isinstance(raw, str) else bytes(raw).decode("latin-1")
+
+
+def request_fault(headers: Headers) -> str | None:
+    """Why these request headers are malformed (RFC 9113 §8.3), or None."""
+    pseudo = [name for name, _ in headers if name.startswith(":")]
+    for name in pseudo:
+        if name not in _REQUEST_PSEUDO:
+            return f"unknown pseudo-header {name}"
+    if len(set(pseudo)) != len(pseudo):
+        return "repeated pseudo-header"
+    if not {":method", ":scheme", ":path"} <= set(pseudo):
+        return "a pseudo-header is missing"
+    if not dict(headers)[":path"]:
+        return "empty :path"
+    return _common_fault(headers)
+
+
+def response_fault(headers: Headers) -> str | None:
+    """Why these response headers are malformed, or None."""
+    if [name for name, _ in headers if name.startswith(":")] != [":status"]:
+        return "a response has exactly one pseudo-header, :status"
+    return _common_fault(headers)
+
+
+def trailers_fault(headers: Headers) -> str | None:
+    """Why these trailers are malformed, or None."""
+    if any(name.startswith(":") for name, _ in headers):
+        return "pseudo-header in trailers"
+    return _common_fault(headers)
+
+
+def _common_fault(headers: Headers) -> str | None:
+    regular = False
+    for name, value in headers:
+        if name.startswith(":"):
+            if regular:
+                return "pseudo-header after a regular header"
+            continue
+        regular = True
+        if not name or name != name.lower():
+            return "header name is empty or not lower case"
+        if name in _CONNECTION_HEADERS or (name == "te" and value != "trailers"):
+            return f"connection-specific header {name}"
+    return None
+
+
+def values_of(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
+    return [value for key, value in headers if key == name]
+
+

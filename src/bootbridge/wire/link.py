@@ -1,0 +1,722 @@
+"""One HTTP/2 connection that carries gRPC streams, either role, without I/O.
+
+Bytes go in through ``receive``; what must be sent gathers in ``out`` and is taken by
+``take_output``. What happened is told to the handlers: a server link calls ``on_request``
+for every new stream, and each ``Stream`` calls its ``StreamHandler``.
+
+Why by hand and not with a library: DATA frames are the hot path, and a general library
+spends 4-8 times as long on each (docs/performance.md). Every buffer handed to a sink is
+only valid during the call.
+
+Flow control, sending: ``Stream.send`` takes one message at a time. What the windows do not
+admit stays in the stream as its *tail*, and ``ready`` is False until the tail is gone; so a
+stream never holds more than one message, and queueing is the caller's business.
+Flow control, receiving: a stream's window is returned as bytes arrive, unless the stream is
+paused, which stops that one sender and nobody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol, TypeVar
+
+from bootbridge.wire import frames as f
+from bootbridge.wire.frames import HEADER, HEADER_SIZE, LinkError, StreamError
+from bootbridge.wire.header_blocks import (
+    HEADER_LIST_BYTES_MAX,
+    NO_DYNAMIC_TABLE,
+    Decoder,
+    Headers,
+    encode,
+    request_fault,
+    response_fault,
+    trailers_fault,
+    values_of,
+)
+from bootbridge.wire.packets import Buffer
+
+# The connection window never limits anyone: memory is bounded per stream and per route.
+LINK_WINDOW: Final = 2**30
+# Larger frames than the default 16 KiB mean fewer headers per byte between our own peers;
+# grpc-go never sends more than 16 KiB whatever we offer.
+FRAME_BYTES_MAX: Final = 1024 * 1024
+# How much may gather in ``out`` before the streams wait for it to be written.
+OUT_BYTES_MAX: Final = 512 * 1024
+# Replies (acks, resets) that a peer may have waiting for it when it does not read.
+REPLIES_WAITING_MAX: Final = 1000
+# How many closed streams are remembered, to tell a late frame from a wrong one.
+CLOSED_REMEMBERED: Final = 128
+
+
+class StreamHandler(Protocol):
+    """What a stream tells its owner."""
+
+    def on_headers(self, headers: Headers, end: bool) -> None: ...
+    def on_data(self, buffer: Buffer, start: int, end: int) -> None: ...
+    def on_end(self) -> None: ...
+    def on_reset(self, code: int, reason: str) -> None: ...
+    def on_ready(self) -> None: ...
+
+
+Handler = TypeVar("Handler", bound=StreamHandler)
+
+
+class Stream:
+    """One request: its windows, its two half-closed flags, and at most one unsent message."""
+
+    __slots__ = (
+        "_after_tail",
+        "_tail",
+        "_unreturned",
+        "body_expected",
+        "got_headers",
+        "handler",
+        "id",
+        "link",
+        "local_closed",
+        "paused",
+        "receive_window",
+        "remote_closed",
+        "window",
+    )
+
+    def __init__(self, link: Link, stream_id: int, handler: StreamHandler) -> None:
+        self.link = link
+        self.id = stream_id
+        self.handler = handler
+        self.window = link.peer_initial_window
+        self.receive_window = link.stream_window
+        self.local_closed = False
+        self.remote_closed = False
+        self.got_headers = False
+        self.paused = False
+        self.body_expected: int | None = None
+        self._unreturned = 0
+        self._tail: memoryview | None = None
+        self._after_tail: tuple[Headers, bool] | None = None
+
+    def __repr__(self) -> str:
+        state = f"{'-' if self.local_closed else 'L'}{'-' if self.remote_closed else 'R'}"
+        return f"<Stream {self.id} {state} window {self.window}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next message would start on its way at once."""
+        link = self.link
+        return (
+            self._tail is None
+            and link.writable
+            and self.window > 0
+            and link.window > 0
+            and link.out_size < OUT_BYTES_MAX
+            and not self.local_closed
+        )
+
+    # --- sending
+
+    def send(self, head: bytes, payload: Buffer = b"") -> None:
+        """Send one message, given in two parts. Only when ``ready`` or as the very next."""
+        link = self.link
+        size = len(head) + len(payload)
+        if self._tail is None and size <= self.window and size <= link.window and size <= link.peer_frame_max:
+            self.window -= size
+            link.window -= size
+            link.push(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)
+            if payload:
+                link.push(payload)
+            return
+        assert self._tail is None, "one message at a time: ask ready first"
+        self._tail = memoryview(b"".join((head, payload)))
+        self.push_tail()
+
+    def push_tail(self) -> bool:
+        """Send as much of the tail as the windows admit; True if nothing is left of it."""
+        tail = self._tail
+        if tail is None:
+            return True
+        link = self.link
+        while tail:
+            size = min(len(tail), self.window, link.window, link.peer_frame_max)
+            if size <= 0:
+                self._tail = tail
+                return False
+            self.window -= size
+            link.window -= size
+            link.push(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id))
+            link.push(tail[:size])
+            tail = tail[size:]
+        self._tail = None
+        if self._after_tail is not None:
+            headers, end = self._after_tail
+            self._after_tail = None
+            self.send_headers(headers, end=end)
+        return True
+
+    def send_headers(self, headers: Headers, *, end: bool = False) -> None:
+        if self._tail is not None:
+            self._after_tail = (headers, end)
+            return
+        link = self.link
+        link.push_headers(self.id, headers, end)
+        if end:
+            self.local_closed = True
+            if not self.remote_closed and not link.client:
+                # The call is over although the client still had something to say.
+                link.push(f.rst_stream(self.id, f.NO_ERROR))
+                link.forget(self, by_us=True)
+            else:
+                link.forget_if_done(self)
+
+    def reset(self, code: int) -> None:
+        if not (self.local_closed and self.remote_closed):
+            self.link.push(f.rst_stream(self.id, code))
+            self.link.forget(self, by_us=True)
+
+    # --- receiving
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        if self.paused:
+            self.paused = False
+            self.return_window(0)
+
+    def return_window(self, size: int) -> None:
+        self._unreturned += size
+        if self.paused or self._unreturned < self.link.stream_window // 4 or self.remote_closed:
+            return
+        self.link.push(f.window_update(self.id, self._unreturned))
+        self.receive_window += self._unreturned
+        self._unreturned = 0
+
+
+class Link:
+    """One HTTP/2 connection. ``closed`` turns True when it must be closed once ``out`` is sent."""
+
+    def __init__(
+        self,
+        *,
+        client: bool,
+        on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
+        touched: Callable[[], None] = lambda: None,
+        stream_window: int = 1024 * 1024,
+        streams_max: int = 1000,
+    ) -> None:
+        self.client = client
+        self.out: list[Buffer] = []
+        self.out_size = 0
+        self.writable = True
+        self.closed = False
+        self.error: LinkError | None = None
+        self.reads_seen = 0  # moves whenever the peer shows a sign of life
+        self.going_away = False
+        self.peer_going_away = False
+        self.window = f.DEFAULT_WINDOW
+        self.peer_initial_window = f.DEFAULT_WINDOW
+        self.peer_frame_max = f.DEFAULT_FRAME_MAX
+        self.stream_window = stream_window
+        self.streams: dict[int, Stream] = {}
+        self.on_pong: Callable[[], None] = lambda: None
+        self.on_goaway: Callable[[int, str], None] = lambda code, text: None
+        self._on_request = on_request
+        self._touched = touched
+        self._streams_max = streams_max
+        self._receive_window = LINK_WINDOW
+        self._decoder = Decoder()
+        self._next_id = 1
+        self._last_peer_id = 0
+        self._closed_streams: dict[int, bool] = {}
+        self._block: tuple[int, int, list[bytes], int] | None = None
+        self._block_prefix = b""
+        self._preface_due = not client
+        self._settings_due = True
+        self._replies_waiting = 0
+        self._held: list[bytes] = []
+        self._held_size = 0
+        self._need = len(f.PREFACE) if self._preface_due else HEADER_SIZE
+        self._greet()
+
+    def _greet(self) -> None:
+        if self.client:
+            self.push(f.PREFACE)
+        values = {f.INITIAL_WINDOW_SIZE: self.stream_window, f.MAX_FRAME_SIZE: FRAME_BYTES_MAX}
+        if self.client:
+            values[f.ENABLE_PUSH] = 0
+        else:
+            values[f.MAX_CONCURRENT_STREAMS] = self._streams_max
+            values[f.MAX_HEADER_LIST_SIZE] = HEADER_LIST_BYTES_MAX
+        self.push(f.settings(values) + f.window_update(0, LINK_WINDOW - f.DEFAULT_WINDOW))
+
+    # --- output
+
+    def push(self, data: Buffer) -> None:
+        if not self.out:
+            self._touched()
+        self.out.append(data)
+        self.out_size += len(data)
+
+    def take_output(self) -> list[Buffer]:
+        """What is to be written now. Its buffers are only valid until the next input."""
+        out, self.out = self.out, []
+        return out
+
+    def flushed(self, writable: bool) -> None:
+        """The output taken last was handed over; ``writable``: the socket welcomes more."""
+        was_full = not self.writable or self.out_size >= OUT_BYTES_MAX
+        self.out_size = sum(map(len, self.out))
+        self.writable = writable
+        if writable and was_full:
+            self._replies_waiting = 0
+            self._wake_streams()
+
+    def push_headers(self, stream_id: int, headers: Headers, end: bool) -> None:
+        block = self._block_prefix + encode(tuple(headers))
+        self._block_prefix = b""
+        flags = f.END_STREAM if end else 0
+        kind = f.HEADERS
+        while len(block) > self.peer_frame_max:
+            self.push(f.frame(kind, flags, stream_id, block[: self.peer_frame_max]))
+            block = block[self.peer_frame_max :]
+            kind, flags = f.CONTINUATION, 0
+        self.push(f.frame(kind, flags | f.END_HEADERS, stream_id, block))
+
+    def ping(self, opaque: bytes = b"bootbrdg") -> None:
+        self.push(f.frame(f.PING, 0, 0, opaque))
+
+    def go_away(self, code: int = f.NO_ERROR, text: str = "") -> None:
+        """Take no new streams; those that are open go on."""
+        if not self.going_away:
+            self.going_away = True
+            self.push(f.goaway(self._last_peer_id, code, text))
+
+    def open_stream(self, headers: Headers, handler_for: Callable[[Stream], Handler]) -> Handler:
+        """Start a request; returns its handler, which is made knowing its stream."""
+        stream = Stream(self, self._next_id, _NOBODY)
+        self._next_id += 2
+        self.streams[stream.id] = stream
+        self.push_headers(stream.id, headers, False)
+        handler = handler_for(stream)
+        stream.handler = handler
+        return handler
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone: every stream learns it."""
+        self.closed = True
+        for stream in list(self.streams.values()):
+            self.forget(stream, by_us=True)
+            stream.handler.on_reset(f.CANCEL, reason)
+
+    # --- streams
+
+    def forget_if_done(self, stream: Stream) -> None:
+        if stream.local_closed and stream.remote_closed:
+            self.forget(stream, by_us=False)
+
+    def forget(self, stream: Stream, *, by_us: bool) -> None:
+        stream.local_closed = stream.remote_closed = True
+        stream._tail = None
+        if self.streams.pop(stream.id, None) is None:
+            return
+        self._closed_streams[stream.id] = by_us
+        if len(self._closed_streams) > CLOSED_REMEMBERED:
+            del self._closed_streams[next(iter(self._closed_streams))]
+
+    def _wake_streams(self) -> None:
+        for stream in list(self.streams.values()):
+            if self.window <= 0 or not self.writable or self.out_size >= OUT_BYTES_MAX:
+                return
+            if stream.push_tail():
+                stream.handler.on_ready()
+
+    # --- input
+
+    def receive(self, data: Buffer) -> None:
+        """Bytes from the peer. A broken protocol ends the link; nothing is raised."""
+        if self.closed:
+            return
+        self.reads_seen += 1
+        try:
+            self._receive(memoryview(data))
+        except LinkError as error:
+            self._fail(error)
+
+    def _fail(self, error: LinkError) -> None:
+        self.error = error
+        self.push(f.goaway(self._last_peer_id, error.code, str(error)))
+        self.lost(f"protocol error: {error}")
+
+    def _receive(self, data: memoryview) -> None:
+        while self._held_size or self._preface_due:
+            missing = self._need - self._held_size
+            if len(data) < missing:
+                self._hold(data)
+                return
+            self._hold(data[:missing])
+            data = data[missing:]
+            whole = memoryview(b"".join(self._held))
+            if self._preface_due:
+                self._check_preface(whole)
+            elif len(whole) == HEADER_SIZE and self._frame_size(whole) > HEADER_SIZE:
+                self._need = self._frame_size(whole)
+                continue
+            else:
+                self._consume(whole)
+            self._held, self._held_size, self._need = [], 0, HEADER_SIZE
+            if self.closed:
+                return
+        at = self._consume(data)
+        rest = len(data) - at
+        if rest and not self.closed:
+            self._need = self._frame_size(data[at:]) if rest >= HEADER_SIZE else HEADER_SIZE
+            self._hold(data[at:])
+
+    def _hold(self, data: memoryview) -> None:
+        if self._preface_due and not f.PREFACE.startswith(b"".join((*self._held, data[:24]))[:24]):
+            raise LinkError("this is not HTTP/2: wrong connection preface", f.PROTOCOL_ERROR)
+        if data:
+            self._held.append(bytes(data))
+            self._held_size += len(data)
+
+    def _check_preface(self, whole: memoryview) -> None:
+        if bytes(whole) != f.PREFACE:
+            raise LinkError("this is not HTTP/2: wrong connection preface", f.PROTOCOL_ERROR)
+        self._preface_due = False
+
+    def _frame_size(self, data: memoryview) -> int:
+        high, low, _, _, _ = HEADER.unpack_from(data)
+        size = high << 16 | low
+        if size > FRAME_BYTES_MAX:
+            raise LinkError(f"frame of {size} bytes", f.FRAME_SIZE_ERROR)
+        return HEADER_SIZE + int(size)
+
+    def _consume(self, data: memoryview) -> int:
+        """Handle every whole frame in ``data``; returns where the first partial one begins."""
+        at = 0
+        size = len(data)
+        streams = self.streams
+        while size - at >= HEADER_SIZE:
+            high, low, kind, flags, stream_id = HEADER.unpack_from(data, at)
+            length: int = high << 16 | low
+            end = at + HEADER_SIZE + length
+            if end > size or length > FRAME_BYTES_MAX:
+                return at
+            if kind == 0 and not flags and self._block is None and not self._settings_due:
+                stream = streams.get(stream_id)
+                if stream is not None and not stream.remote_closed and stream.got_headers:
+                    self._receive_window -= length
+                    stream.receive_window -= length
+                    if stream.receive_window < 0 or stream.body_expected is not None:
+                        self._checked_data(stream, length)
+                    stream.handler.on_data(data, at + HEADER_SIZE, end)
+                    stream.return_window(length)
+                    if self._receive_window < LINK_WINDOW // 2:
+                        self._return_link_window()
+                    at = end
+                    continue
+            self._frame(kind, flags, stream_id & 0x7FFFFFFF, data[at + HEADER_SIZE : end])
+            at = end
+            if self.closed:
+                break
+        return at
+
+    def _return_link_window(self) -> None:
+        self.push(f.window_update(0, LINK_WINDOW - self._receive_window))
+        self._receive_window = LINK_WINDOW
+
+    def _frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
+        if self._settings_due:
+            if kind != f.SETTINGS or flags & f.ACK:
+                raise LinkError("the first frame must be SETTINGS", f.PROTOCOL_ERROR)
+            self._settings_due = False
+        if self._block is not None and (kind != f.CONTINUATION or stream_id != self._block[0]):
+            raise LinkError("a header block was interrupted", f.PROTOCOL_ERROR)
+        handler = _FRAME_HANDLERS.get(kind)
+        if handler is None:
+            return  # unknown frame types are to be ignored
+        try:
+            handler(self, flags, stream_id, payload)
+        except StreamError as error:
+            self._fail_stream(error)
+
+    def _fail_stream(self, error: StreamError) -> None:
+        self._reply(f.rst_stream(error.stream_id, error.code))
+        stream = self.streams.get(error.stream_id)
+        if stream is not None:
+            self.forget(stream, by_us=True)
+            stream.handler.on_reset(error.code, str(error))
+        else:
+            self._closed_streams[error.stream_id] = True
+
+    def _reply(self, data: bytes) -> None:
+        """Something the peer made us say; a peer that does not listen may not do so for ever."""
+        if not self.writable:
+            self._replies_waiting += 1
+            if self._replies_waiting > REPLIES_WAITING_MAX:
+                raise LinkError("too many replies are waiting to be read", f.ENHANCE_YOUR_CALM)
+        self.push(data)
+
+    def _existing(self, stream_id: int, kind: str) -> Stream | None:
+        """The stream, or None if it was closed before; an idle one is an error."""
+        if stream_id == 0:
+            raise LinkError(f"{kind} on stream 0", f.PROTOCOL_ERROR)
+        stream = self.streams.get(stream_id)
+        if stream is None and self._is_idle(stream_id):
+            raise LinkError(f"{kind} on idle stream {stream_id}", f.PROTOCOL_ERROR)
+        return stream
+
+    def _is_idle(self, stream_id: int) -> bool:
+        if (stream_id % 2 == 1) == self.client:
+            return stream_id >= self._next_id
+        return stream_id > self._last_peer_id
+
+    # --- one method per frame type
+
+    def _on_data(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        length = len(payload)
+        stream = self._existing(stream_id, "DATA")
+        self._receive_window -= length
+        if self._receive_window < LINK_WINDOW // 2:
+            self._return_link_window()
+        if stream is None or stream.remote_closed:
+            self._late_frame(stream_id, "DATA")
+            return
+        if not stream.got_headers:
+            raise StreamError(stream_id, "DATA before HEADERS", f.PROTOCOL_ERROR)
+        stream.receive_window -= length
+        body = f.unpad(payload, flags)
+        self._checked_data(stream, len(body))
+        stream.handler.on_data(body, 0, len(body))
+        stream.return_window(length)
+        if flags & f.END_STREAM:
+            self._remote_end(stream)
+
+    def _checked_data(self, stream: Stream, size: int) -> None:
+        if stream.receive_window < 0:
+            raise LinkError(f"stream {stream.id} overran its window", f.FLOW_CONTROL_ERROR)
+        if stream.body_expected is not None:
+            stream.body_expected -= size
+
+    def _late_frame(self, stream_id: int, kind: str) -> None:
+        """A frame for a stream that is closed: normal if we closed it, else the peer's mistake."""
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            raise StreamError(stream_id, f"{kind} after END_STREAM", f.STREAM_CLOSED)
+        by_us = self._closed_streams.get(stream_id)
+        if by_us is False:
+            raise LinkError(f"{kind} on closed stream {stream_id}", f.STREAM_CLOSED)
+        if by_us is None:
+            raise StreamError(stream_id, f"{kind} on closed stream", f.STREAM_CLOSED)
+
+    def _remote_end(self, stream: Stream) -> None:
+        if stream.body_expected:
+            raise StreamError(stream.id, "content-length does not match the body", f.PROTOCOL_ERROR)
+        if stream.remote_closed:
+            return
+        stream.remote_closed = True
+        stream.handler.on_end()
+        self.forget_if_done(stream)
+
+    def _on_headers(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id == 0:
+            raise LinkError("HEADERS on stream 0", f.PROTOCOL_ERROR)
+        body = f.unpad(payload, flags)
+        if flags & f.PRIORITISED:
+            if len(body) < 5:
+                raise LinkError("HEADERS too short for its priority", f.FRAME_SIZE_ERROR)
+            if f.UINT32.unpack_from(body)[0] & 0x7FFFFFFF == stream_id:
+                raise StreamError(stream_id, "a stream depends on itself", f.PROTOCOL_ERROR)
+            body = body[5:]
+        self._block = (stream_id, flags, [bytes(body)], len(body))
+        if flags & f.END_HEADERS:
+            self._block_done()
+        elif len(body) > HEADER_LIST_BYTES_MAX:
+            raise LinkError("header block is too large", f.ENHANCE_YOUR_CALM)
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if self._block is None:
+            raise LinkError("CONTINUATION without HEADERS", f.PROTOCOL_ERROR)
+        first_id, first_flags, parts, size = self._block
+        size += len(payload) + HEADER_SIZE  # the header counts too, so empty frames do not go on for ever
+        if size > HEADER_LIST_BYTES_MAX:
+            raise LinkError("header block is too large", f.ENHANCE_YOUR_CALM)
+        parts.append(bytes(payload))
+        self._block = (first_id, first_flags, parts, size)
+        if flags & f.END_HEADERS:
+            self._block_done()
+
+    def _block_done(self) -> None:
+        assert self._block is not None
+        stream_id, flags, parts, _ = self._block
+        self._block = None
+        headers = self._decoder.decode(b"".join(parts))
+        end = bool(flags & f.END_STREAM)
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self._more_headers(stream, headers, end)
+        elif not self.client and stream_id % 2 == 1 and stream_id > self._last_peer_id:
+            self._new_request(stream_id, headers, end)
+        elif self._is_idle(stream_id) or (stream_id % 2 == 0):
+            raise LinkError(f"HEADERS on stream {stream_id} that cannot be opened", f.PROTOCOL_ERROR)
+        else:
+            self._late_frame(stream_id, "HEADERS")
+
+    def _new_request(self, stream_id: int, headers: Headers, end: bool) -> None:
+        self._last_peer_id = stream_id
+        if self.going_away or len(self.streams) >= self._streams_max:
+            raise StreamError(stream_id, "no more streams are taken", f.REFUSED_STREAM)
+        fault = request_fault(headers)
+        if fault:
+            raise StreamError(stream_id, fault, f.PROTOCOL_ERROR)
+        assert self._on_request is not None
+        stream = Stream(self, stream_id, _NOBODY)
+        stream.got_headers = True
+        stream.body_expected = _content_length(stream_id, headers)
+        self.streams[stream_id] = stream
+        stream.handler = self._on_request(stream, headers)
+        stream.handler.on_headers(headers, end)
+        if end and not stream.remote_closed:
+            self._remote_end(stream)
+
+    def _more_headers(self, stream: Stream, headers: Headers, end: bool) -> None:
+        if stream.remote_closed:
+            raise LinkError(f"HEADERS after END_STREAM on {stream.id}", f.STREAM_CLOSED)
+        first = not stream.got_headers
+        fault = response_fault(headers) if first else trailers_fault(headers)
+        if not first and not end:
+            fault = "trailers without END_STREAM"
+        if fault:
+            raise StreamError(stream.id, fault, f.PROTOCOL_ERROR)
+        if first and headers[0][1].startswith("1") and not end:
+            return  # an interim response; the real one follows
+        stream.got_headers = True
+        stream.handler.on_headers(headers, end)
+        if end and not stream.remote_closed:
+            self._remote_end(stream)
+
+    def _on_priority(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id == 0:
+            raise LinkError("PRIORITY on stream 0", f.PROTOCOL_ERROR)
+        if len(payload) != 5:
+            raise StreamError(stream_id, "PRIORITY must have 5 bytes", f.FRAME_SIZE_ERROR)
+        if f.UINT32.unpack_from(payload)[0] & 0x7FFFFFFF == stream_id:
+            raise StreamError(stream_id, "a stream depends on itself", f.PROTOCOL_ERROR)
+
+    def _on_rst_stream(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if len(payload) != 4:
+            raise LinkError("RST_STREAM must have 4 bytes", f.FRAME_SIZE_ERROR)
+        stream = self._existing(stream_id, "RST_STREAM")
+        if stream is not None:
+            code = int(f.UINT32.unpack(payload)[0])
+            self.forget(stream, by_us=False)
+            name = f.ERROR_NAMES.get(code, str(code))
+            stream.handler.on_reset(code, f"the peer reset the stream: {name}")
+
+    def _on_settings(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id != 0:
+            raise LinkError("SETTINGS on a stream", f.PROTOCOL_ERROR)
+        if flags & f.ACK:
+            if payload:
+                raise LinkError("SETTINGS ACK with content", f.FRAME_SIZE_ERROR)
+            return
+        if len(payload) % 6:
+            raise LinkError("SETTINGS of odd size", f.FRAME_SIZE_ERROR)
+        for key, value in f.parse_settings(payload):
+            if key == f.INITIAL_WINDOW_SIZE:
+                self._change_initial_window(value)
+            elif key == f.MAX_FRAME_SIZE:
+                self.peer_frame_max = min(value, FRAME_BYTES_MAX)
+            elif key == f.HEADER_TABLE_SIZE and value < 4096:
+                self._block_prefix = NO_DYNAMIC_TABLE
+        self._reply(f.frame(f.SETTINGS, f.ACK, 0))
+        self._wake_streams()
+
+    def _change_initial_window(self, value: int) -> None:
+        change = value - self.peer_initial_window
+        self.peer_initial_window = value
+        for stream in self.streams.values():
+            stream.window += change
+            if stream.window > f.WINDOW_LIMIT:
+                raise LinkError("SETTINGS overflow a window", f.FLOW_CONTROL_ERROR)
+
+    def _on_push_promise(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        raise LinkError("PUSH_PROMISE was never allowed", f.PROTOCOL_ERROR)
+
+    def _on_ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id != 0:
+            raise LinkError("PING on a stream", f.PROTOCOL_ERROR)
+        if len(payload) != 8:
+            raise LinkError("PING must have 8 bytes", f.FRAME_SIZE_ERROR)
+        if flags & f.ACK:
+            self.on_pong()
+        else:
+            self._reply(f.frame(f.PING, f.ACK, 0, bytes(payload)))
+
+    def _on_goaway(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id != 0:
+            raise LinkError("GOAWAY on a stream", f.PROTOCOL_ERROR)
+        if len(payload) < 8:
+            raise LinkError("GOAWAY is too short", f.FRAME_SIZE_ERROR)
+        last_id, code = f.GOAWAY_HEAD.unpack_from(payload)
+        self.peer_going_away = True
+        text = bytes(payload[8:208]).decode("latin-1")
+        for stream in [s for s in self.streams.values() if self.client and s.id > last_id & 0x7FFFFFFF]:
+            self.forget(stream, by_us=False)
+            stream.handler.on_reset(f.REFUSED_STREAM, "the peer is going away")
+        self.on_goaway(int(code), text)
+
+    def _on_window_update(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if len(payload) != 4:
+            raise LinkError("WINDOW_UPDATE must have 4 bytes", f.FRAME_SIZE_ERROR)
+        increment = int(f.UINT32.unpack(payload)[0]) & 0x7FFFFFFF
+        if stream_id == 0:
+            if increment == 0 or self.window + increment > f.WINDOW_LIMIT:
+                code = f.FLOW_CONTROL_ERROR if increment else f.PROTOCOL_ERROR
+                raise LinkError(f"WINDOW_UPDATE of {increment}", code)
+            self.window += increment
+            self._wake_streams()
+            return
+        stream = self._existing(stream_id, "WINDOW_UPDATE")
+        if stream is None:
+            return
+        if increment == 0 or stream.window + increment > f.WINDOW_LIMIT:
+            code = f.FLOW_CONTROL_ERROR if increment else f.PROTOCOL_ERROR
+            raise StreamError(stream_id, f"WINDOW_UPDATE of {increment}", code)
+        stream.window += increment
+        if self.writable and stream.push_tail():
+            stream.handler.on_ready()
+
+
+def _content_length(stream_id: int, headers: Headers) -> int | None:
+    values = values_of(headers, "content-length")
+    if not values:
+        return None
+    if len(set(values)) > 1 or not (values[0].isascii() and values[0].isdigit() and len(values[0]) < 16):
+        raise StreamError(stream_id, "content-length is not a number", f.PROTOCOL_ERROR)
+    return int(values[0])
+
+
+class _Nobody:
+    """The handler of a stream in the moment before its owner is known."""
+
+    def on_headers(self, headers: Headers, end: bool) -> None: ...
+    def on_data(self, buffer: Buffer, start: int, end: int) -> None: ...
+    def on_end(self) -> None: ...
+    def on_reset(self, code: int, reason: str) -> None: ...
+    def on_ready(self) -> None: ...
+
+
+_NOBODY: Final = _Nobody()
+
+_FRAME_HANDLERS: Final[dict[int, Callable[[Link, int, int, memoryview], None]]] = {
+    f.DATA: Link._on_data,
+    f.HEADERS: Link._on_headers,
+    f.PRIORITY: Link._on_priority,
+    f.RST_STREAM: Link._on_rst_stream,
+    f.SETTINGS: Link._on_settings,
+    f.PUSH_PROMISE: Link._on_push_promise,
+    f.PING: Link._on_ping,
+    f.GOAWAY: Link._on_goaway,
+    f.WINDOW_UPDATE: Link._on_window_update,
+    f.CONTINUATION: Link._on_continuation,
+}

@@ -1,0 +1,377 @@
+"""Konnectivity's packets, as they travel inside gRPC messages.
+
+Everything but DATA is rare and becomes a small frozen object. DATA is hot: ``data_head``
+writes the bytes that precede a payload, ``peek_data`` finds a payload without copying it.
+
+The protobuf schema is tiny and stable (see docs/protocol.md), so it is coded here by
+hand; the tests hold it against the protobuf library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from bootbridge.errors import PeerError
+
+Buffer = bytes | bytearray | memoryview
+
+# Packet.type. The last two are our extension, used only between peers that agreed on it.
+DIAL_REQ: Final = 0
+DIAL_RSP: Final = 1
+CLOSE_REQ: Final = 2
+CLOSE_RSP: Final = 3
+DATA: Final = 4
+DIAL_CLS: Final = 5
+DRAIN: Final = 6
+CREDIT: Final = 20001
+END: Final = 20002
+
+TYPE_NAMES: Final = {
+    DIAL_REQ: "DIAL_REQ",
+    DIAL_RSP: "DIAL_RSP",
+    CLOSE_REQ: "CLOSE_REQ",
+    CLOSE_RSP: "CLOSE_RSP",
+    DATA: "DATA",
+    DIAL_CLS: "DIAL_CLS",
+    DRAIN: "DRAIN",
+    CREDIT: "CREDIT",
+    END: "END",
+}
+
+# Packet's oneof: the field number that carries each type's payload.
+_PAYLOAD_FIELD: Final = {
+    DIAL_REQ: 2,
+    DIAL_RSP: 3,
+    DATA: 4,
+    CLOSE_REQ: 5,
+    CLOSE_RSP: 6,
+    DIAL_CLS: 7,
+    DRAIN: 8,
+    CREDIT: CREDIT,
+    END: END,
+}
+_PAYLOAD_FIELDS: Final = frozenset(_PAYLOAD_FIELD.values())
+_GROUP_DEPTH_MAX: Final = 64
+
+
+class PacketError(PeerError):
+    """A message that is not a protobuf Packet."""
+
+
+@dataclass(frozen=True, slots=True)
+class DialRequest:
+    protocol: str
+    address: str
+    random: int
+    type = DIAL_REQ
+
+
+@dataclass(frozen=True, slots=True)
+class DialResponse:
+    error: str
+    connect_id: int
+    random: int
+    type = DIAL_RSP
+
+
+@dataclass(frozen=True, slots=True)
+class CloseRequest:
+    connect_id: int
+    type = CLOSE_REQ
+
+
+@dataclass(frozen=True, slots=True)
+class CloseResponse:
+    error: str
+    connect_id: int
+    type = CLOSE_RSP
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    connect_id: int
+    data: bytes
+    type = DATA
+
+    def __repr__(self) -> str:
+        return f"<Packet DATA {self.connect_id} {len(self.data)}B>"
+
+
+@dataclass(frozen=True, slots=True)
+class CloseDial:
+    random: int
+    type = DIAL_CLS
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    type = DRAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Extension: the receiver can take ``size`` more bytes on this connection."""
+
+    connect_id: int
+    size: int
+    type = CREDIT
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Extension: no more bytes follow in this direction (half-close)."""
+
+    connect_id: int
+    type = END
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    type: int
+
+
+Packet = (
+    DialRequest
+    | DialResponse
+    | CloseRequest
+    | CloseResponse
+    | Data
+    | CloseDial
+    | Drain
+    | Credit
+    | End
+    | Unknown
+)
+
+
+# --- encoding -----------------------------------------------------------------------------
+
+
+def varint(value: int) -> bytes:
+    if value < 0:
+        value += 1 << 64
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _int_field(number: int, value: int) -> bytes:
+    return varint(number << 3) + varint(value) if value else b""
+
+
+def _bytes_field(number: int, value: Buffer) -> bytes:
+    return varint(number << 3 | 2) + varint(len(value)) + value if value else b""
+
+
+def _packet(kind: int, payload: bytes) -> bytes:
+    field = varint(_PAYLOAD_FIELD[kind] << 3 | 2)
+    return _int_field(1, kind) + field + varint(len(payload)) + payload
+
+
+def encode(packet: Packet) -> bytes:
+    """The protobuf body, byte for byte as the Go peers write it."""
+    match packet:
+        case DialRequest(protocol, address, random):
+            payload = (
+                _bytes_field(1, protocol.encode())
+                + _bytes_field(2, address.encode())
+                + _int_field(3, random)
+            )
+        case DialResponse(error, connect_id, random):
+            payload = _bytes_field(1, error.encode()) + _int_field(2, connect_id) + _int_field(3, random)
+        case CloseResponse(error, connect_id):
+            payload = _bytes_field(1, error.encode()) + _int_field(2, connect_id)
+        case Data(connect_id, data):
+            payload = _int_field(1, connect_id) + _bytes_field(3, data)
+        case CloseRequest(connect_id) | End(connect_id):
+            payload = _int_field(1, connect_id)
+        case CloseDial(random):
+            payload = _int_field(1, random)
+        case Credit(connect_id, size):
+            payload = _int_field(1, connect_id) + _int_field(2, size)
+        case Drain():
+            payload = b""
+        case Unknown(kind):
+            return _int_field(1, kind)
+    return _packet(packet.type, payload)
+
+
+def data_head(connect_id: int, size: int) -> bytes:
+    """What precedes ``size`` (at least 1) payload bytes in a DATA packet."""
+    inner = b"\x08" + varint(connect_id) + b"\x1a" + varint(size)
+    return b"\x08\x04\x22" + varint(len(inner) + size) + inner
+
+
+# --- decoding -----------------------------------------------------------------------------
+
+
+def peek_data(buffer: Buffer, start: int, end: int) -> tuple[int, int] | None:
+    """(connect id, where the payload begins) if buffer[start:end] is a DATA packet in the
+    form that every known peer writes; None sends the caller to ``decode``."""
+    head = bytes(buffer[start : start + 24])
+    if head[:3] != b"\x08\x04\x22":
+        return None
+    try:
+        at = 3
+        byte = head[at]
+        outer = byte & 0x7F
+        shift = 7
+        while byte > 0x7F:
+            at += 1
+            byte = head[at]
+            outer |= (byte & 0x7F) << shift
+            shift += 7
+        at += 1
+        if head[at] != 0x08 or start + at + outer != end:
+            return None
+        at += 1
+        byte = head[at]
+        connect_id = byte & 0x7F
+        shift = 7
+        while byte > 0x7F:
+            at += 1
+            byte = head[at]
+            connect_id |= (byte & 0x7F) << shift
+            shift += 7
+        at += 1
+        if head[at] != 0x1A:
+            return None
+        at += 1
+        byte = head[at]
+        size = byte & 0x7F
+        shift = 7
+        while byte > 0x7F:
+            at += 1
+            byte = head[at]
+            size |= (byte & 0x7F) << shift
+            shift += 7
+    except IndexError:
+        return None
+    at += start + 1
+    return (connect_id, at) if size and at + size == end and connect_id < 1 << 63 else None
+
+
+def decode(body: Buffer) -> Packet:
+    kind = 0
+    field = 0
+    values: dict[int, int | bytes] = {}
+    for number, value in _fields(body):
+        if number == 1:
+            kind = _int(value)
+        elif number in _PAYLOAD_FIELDS:
+            if number != field:
+                field, values = number, {}
+            values.update(_fields(_bytes(value)))
+    if kind not in _PAYLOAD_FIELD:
+        return Unknown(kind)
+    return _build(kind, values if _PAYLOAD_FIELD[kind] == field else {})
+
+
+def _build(kind: int, values: dict[int, int | bytes]) -> Packet:
+    def number(field: int) -> int:
+        return _int(values.get(field, 0))
+
+    def text(field: int) -> str:
+        try:
+            return _bytes(values.get(field, b"")).decode()
+        except UnicodeDecodeError as error:
+            raise PacketError("a string field is not UTF-8") from error
+
+    match kind:
+        case 0:
+            return DialRequest(text(1), text(2), number(3))
+        case 1:
+            return DialResponse(text(1), number(2), number(3))
+        case 2:
+            return CloseRequest(number(1))
+        case 3:
+            return CloseResponse(text(1), number(2))
+        case 4:
+            return Data(number(1), _bytes(values.get(3, b"")))
+        case 5:
+            return CloseDial(number(1))
+        case 6:
+            return Drain()
+        case 20001:
+            return Credit(number(1), number(2))
+        case _:
+            return End(number(1))
+
+
+def _int(value: int | bytes) -> int:
+    if isinstance(value, bytes):
+        raise PacketError("a number field holds bytes")
+    return value
+
+
+def _bytes(value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        raise PacketError("a bytes field holds a number")
+    return value
+
+
+def _fields(body: Buffer) -> list[tuple[int, int | bytes]]:
+    """Every field of one message in order; fixed-size fields and groups are skipped."""
+    body = bytes(body)
+    found: list[tuple[int, int | bytes]] = []
+    at = 0
+    while at < len(body):
+        tag, at = _varint_at(body, at)
+        number, wire_type = (tag & 0xFFFFFFFF) >> 3, tag & 7
+        if number == 0:
+            raise PacketError("field number 0")
+        if wire_type == 0:
+            value, at = _varint_at(body, at)
+            found.append((number, value))
+        elif wire_type == 2:
+            chunk, at = _chunk_at(body, at)
+            found.append((number, chunk))
+        else:
+            at = _skip(body, at, number, wire_type, 0)
+    return found
+
+
+def _varint_at(body: bytes, at: int) -> tuple[int, int]:
+    """(value as a signed 64-bit number, position behind it)."""
+    result = 0
+    for index in range(10):
+        if at + index >= len(body):
+            raise PacketError("truncated varint")
+        byte = body[at + index]
+        result |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if index == 9 and byte > 1:
+                break
+            return (result - (1 << 64) if result >> 63 else result), at + index + 1
+    raise PacketError("varint is longer than 64 bits")
+
+
+def _chunk_at(body: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _varint_at(body, at)
+    if size < 0 or at + size > len(body):
+        raise PacketError("truncated field")
+    return body[at : at + size], at + size
+
+
+def _skip(body: bytes, at: int, number: int, wire_type: int, depth: int) -> int:
+    if wire_type == 0:
+        return _varint_at(body, at)[1]
+    if wire_type == 2:
+        return _chunk_at(body, at)[1]
+    if wire_type in (1, 5):
+        at += 8 if wire_type == 1 else 4
+        if at > len(body):
+            raise PacketError("truncated field")
+        return at
+    if wire_type != 3 or depth > _GROUP_DEPTH_MAX:
+        raise PacketError(f"wire type {wire_type}")
+    while True:
+        tag, at = _varint_at(body, at)
+        inner, inner_type = (tag & 0xFFFFFFFF) >> 3, tag & 7
+        if inner_type == 4 and inner == number:
+            return at
+        at = _skip(body, at, inner, inner_type, depth + 1)

@@ -1,0 +1,421 @@
+"""The three commands as an operator meets them: exit codes, the one line, help, version."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pty
+import re
+import subprocess
+import sys
+import termios
+import types
+
+import pytest
+
+from bootbridge import __version__
+from bootbridge.cli import agent, agent_flags, help_page, main, server, server_flags
+from bootbridge.errors import OperatorError
+
+COMMANDS = [
+    ("proxy-server", server.main, server_flags),
+    ("proxy-agent", agent.main, agent_flags),
+]
+
+UPSTREAM_LOGGING = [
+    "--logtostderr=true",
+    "--log-file=",
+    "--log-file-max-size=0",
+    "--v=4",
+    "--stderrthreshold=1",
+    "-v",
+    "0",
+    "--alsologtostderr=true",
+]
+
+SERVER_MANIFESTS = {
+    "unix socket, tokens": [
+        "--log-file=/var/log/konnectivity-server.log",
+        "--logtostderr=true",
+        "--log-file-max-size=0",
+        "--uds-name=/etc/kubernetes/konnectivity-server/konnectivity-server.socket",
+        "--delete-existing-uds-file",
+        "--cluster-cert={file}",
+        "--cluster-key={file}",
+        "--server-port=0",
+        "--agent-port=8091",
+        "--health-port=8092",
+        "--admin-port=8093",
+        "--keepalive-time=1h",
+        "--mode=grpc",
+        "--agent-namespace=kube-system",
+        "--agent-service-account=konnectivity-agent",
+        "--kubeconfig={file}",
+        "--authentication-audience=system:konnectivity-server",
+        "--enable-lease-controller",
+    ],
+    "controller of a small distribution": [
+        "--uds-name=/run/k0s/konnectivity-server/konnectivity-server.sock",
+        "--cluster-cert={file}",
+        "--cluster-key={file}",
+        "--kubeconfig={file}",
+        "--mode=grpc",
+        "--server-port=0",
+        "--agent-port=8132",
+        "--admin-port=8133",
+        "--agent-namespace=kube-system",
+        "--agent-service-account=konnectivity-agent",
+        "--authentication-audience=system:konnectivity-server",
+        "--logtostderr=true",
+        "--stderrthreshold=1",
+        "--v=2",
+        "--enable-profiling=false",
+        "--delete-existing-uds-file=true",
+        "--server-id=0123456789abcdef",
+        "--proxy-strategies=destHost,default",
+        "--server-count=3",
+    ],
+    "TCP, client certificates": [
+        "--server-ca-cert={file}",
+        "--server-cert={file}",
+        "--server-key={file}",
+        "--cluster-ca-cert={file}",
+        "--cluster-cert={file}",
+        "--cluster-key={file}",
+        "--mode",
+        "http-connect",
+        "--proxy-strategies",
+        "default",
+        "--cipher-suites=TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+        "--warn-on-channel-limit=true",
+        *UPSTREAM_LOGGING,
+    ],
+}
+
+AGENT_MANIFESTS = {
+    "service account token": [
+        "--logtostderr=true",
+        "--ca-cert={file}",
+        "--proxy-server-host=konnectivity-server.kube-system.svc.cluster.local",
+        "--proxy-server-port=8091",
+        "--sync-interval=5s",
+        "--sync-interval-cap=30s",
+        "--sync-forever",
+        "--probe-interval=5s",
+        "--service-account-token-path={file}",
+        "--agent-identifiers=ipv4=10.0.0.1",
+        "--count-server-leases",
+    ],
+    "every flag spelled out": [
+        "--admin-bind-address=127.0.0.1", "--admin-server-port=8094", "--agent-cert=", "--agent-id=1f2e",
+        "--agent-identifiers=", "--agent-key=", "--alpn-proto=[]", "--ca-cert={file}",
+        "--count-server-leases=false", "--enable-contention-profiling=false", "--enable-profiling=false",
+        "--health-server-host=localhost", "--health-server-port=8093", "--keepalive-time=1h0m0s",
+        "--kube-api-content-type=application/vnd.kubernetes.protobuf", "--kubeconfig=",
+        "--lease-label=k8s-app=konnectivity-server", "--lease-namespace=kube-system",
+        "--probe-interval=100ms", "--proxy-server-host=127.0.0.1", "--proxy-server-port=40001",
+        "--server-count-source=default", "--service-account-token-path=", "--sync-forever=false",
+        "--sync-interval=100ms", "--sync-interval-cap=10s", "--warn-on-channel-limit=false",
+        "--xfr-channel-size=150",
+    ],
+    "logging": UPSTREAM_LOGGING,
+}  # fmt: skip
+
+
+class Recorder:
+    """Stands where the assembled program would: the commands are tested up to that call."""
+
+    def __init__(self) -> None:
+        self.options: object = None
+        self.outcome: int | OperatorError = 0
+
+    def run(self, options: object) -> int:
+        self.options = options
+        if isinstance(self.outcome, OperatorError):
+            raise self.outcome
+        return self.outcome
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    """Replace what the commands import late."""
+    recorder = Recorder()
+    for name in ("proxy_server", "proxy_agent", "demo"):
+        module = types.ModuleType(f"bootbridge.{name}.main")
+        module.run = recorder.run  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return recorder
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A file that is there, for flags that want one."""
+    path = tmp_path / "file.pem"
+    path.write_text("x")
+    return str(path)
+
+
+def spelled(argv: list[str], file: str) -> list[str]:
+    return [word.replace("{file}", file) for word in argv]
+
+
+@pytest.mark.parametrize("manifest", SERVER_MANIFESTS)
+def test_a_server_manifest_of_the_original_starts(recorder, file, capsys, manifest):
+    """Nothing in it needs changing."""
+    assert server.main(spelled(SERVER_MANIFESTS[manifest], file)) == 0
+    assert recorder.options is not None
+    assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("manifest", AGENT_MANIFESTS)
+def test_an_agent_manifest_of_the_original_starts(recorder, file, capsys, manifest):
+    """Nothing in it needs changing."""
+    assert agent.main(spelled(AGENT_MANIFESTS[manifest], file)) == 0
+    assert recorder.options is not None
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_klog_flags_arrive(recorder):
+    """The last -v wins over --v, whatever their spelling."""
+    assert agent.main(UPSTREAM_LOGGING) == 0
+    options = recorder.options
+    assert (options.v, options.stderrthreshold, options.log_file_max_size) == (0, 1, 0)
+    assert (options.logtostderr, options.alsologtostderr, options.log_file) == (True, True, "")
+
+
+@pytest.mark.parametrize(("program", "command", "_flags"), COMMANDS)
+def test_a_bad_flag_is_one_line_and_where_to_read_on(recorder, capsys, program, command, _flags):
+    """Exit code 1, nothing on stdout, nothing run."""
+    assert command(["--foo=1"]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == f"{program}: unknown flag: --foo\nrun '{program} --help' for usage\n"
+    assert recorder.options is None
+
+
+def test_a_bad_combination_is_one_line_with_flag_and_fix(recorder, capsys):
+    """The text of the original stands in the middle of it."""
+    assert agent.main(["--sync-interval=1h"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        "proxy-agent: --sync-interval: sync interval 1h0m0s must be less than sync interval cap 10s "
+        "(lower it, or raise --sync-interval-cap)",
+        "run 'proxy-agent --help' for usage",
+    ]
+
+
+def test_control_characters_on_the_command_line_do_not_break_the_line(recorder, capsys):
+    """A newline in a flag can not fake a second message."""
+    assert agent.main(["--a\nb\x1b[31m"]) == 1
+    assert capsys.readouterr().err.splitlines()[0] == "proxy-agent: unknown flag: --a\\nb\\x1b[31m"
+
+
+def test_a_failure_at_start_is_one_line(recorder, capsys):
+    """A port in use has nothing to do with usage, so that is not mentioned."""
+    recorder.outcome = OperatorError(
+        "port 8093 is in use", subject="--health-server-port", hint="choose another"
+    )
+    assert agent.main([]) == 1
+    expected = "proxy-agent: --health-server-port: port 8093 is in use (choose another)\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_the_exit_code_of_the_program_is_ours(recorder):
+    """Whatever it is."""
+    recorder.outcome = 3
+    assert agent.main([]) == 3
+
+
+def test_stray_words_and_deprecated_flags_are_told(recorder, capsys):
+    """The original drops the words silently; a bool written with a blank is such a case."""
+    assert agent.main(["--sync-forever", "false", "--lease-label=a=b"]) == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "Flag --lease-label has been deprecated, use --lease-label-selector instead",
+        "proxy-agent: warning: argument 'false' is ignored",
+    ]
+
+
+def test_open_doors_are_told(recorder, file, capsys):
+    """Authentication can be given up, but not unnoticed."""
+    argv = ["--uds-name=/run/x", "--server-port=0", f"--cluster-cert={file}", f"--cluster-key={file}"]
+    assert server.main(argv) == 1
+    assert "--insecure-agents" in capsys.readouterr().err
+    assert server.main([*argv, "--insecure-agents"]) == 0
+    assert "proxy-server: warning: --insecure-agents: anyone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("program", "command", "_flags"), COMMANDS)
+def test_version(capsys, program, command, _flags):
+    """On stdout, exit code 0."""
+    assert command(["--version"]) == 0
+    assert capsys.readouterr().out == f"{program} (bootbridge) {__version__}\n"
+
+
+@pytest.mark.parametrize(("program", "command", "flags"), COMMANDS)
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_help_shows_every_flag_within_the_terminal(capsys, monkeypatch, program, command, flags, columns):
+    """Deprecated ones excepted; words wrap, and only a single word may be longer."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert command(["--help"]) == 0
+    page = capsys.readouterr().out
+    assert f"Usage:\n  {program} [flags]" in page
+    for flag in flags.FLAGS:
+        shown = re.search(rf"^  (-\w, )?--{flag.name}( \w+)?(  \(default .*\))?$", page, re.MULTILINE)
+        assert bool(shown) != bool(flag.deprecated), flag.name
+    prose = [line for line in page.splitlines() if line.startswith("        ") and "--" not in line]
+    assert not any(line.endswith("-") for line in prose)
+    too_long = [line for line in prose if len(line) > min(columns, 100)]
+    assert all(len(line.split()) == 1 for line in too_long)
+
+
+def test_help_names_types_defaults_and_groups():
+    """Enough to write a manifest from."""
+    page = help_page.render("proxy-server", "S.", server_flags.EXAMPLES, server_flags.FLAGS, 80)
+    for expected in (
+        "  --agent-port int  (default 8091)\n",
+        "  --keepalive-time duration  (default 1h0m0s)\n",
+        "  --delete-existing-uds-file  (default true)\n",
+        "  -v, --v level  (default 4)\n",
+        "  --server-id string  (default $PROXY_SERVER_ID or a random UUID)\n",
+        "\nRouting:\n",
+        "\nExamples:\n  # ",
+    ):
+        assert expected in page
+    assert "{program}" not in page
+
+
+def test_every_flag_has_a_help_text():
+    """Except the deprecated, which are hidden."""
+    for flags in (server_flags.FLAGS, agent_flags.FLAGS):
+        for flag in flags:
+            assert bool(flag.help) != bool(flag.deprecated), flag.name
+
+
+def test_the_examples_of_the_help_are_read_without_complaint():
+    """They would be copied."""
+    for flags in (server_flags, agent_flags):
+        for example in flags.EXAMPLES.replace("\\\n", " ").split("\n\n"):
+            line = next(line for line in example.splitlines() if "{program}" in line)
+            parsed = flags.FLAGS.parse([word.strip("'") for word in line.split()[1:]])
+            assert parsed.fields
+            assert not parsed.strays
+
+
+@pytest.mark.parametrize("verb", ["server", "agent"])
+def test_bootbridge_server_and_agent_are_the_same_programs(recorder, capsys, verb):
+    """Under their longer name."""
+    assert main.main([verb, "--foo"]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"bootbridge {verb}: unknown flag: --foo",
+        f"run 'bootbridge {verb} --help' for usage",
+    ]
+    assert main.main([verb, "--help"]) == 0
+    assert f"bootbridge {verb} [flags]" in capsys.readouterr().out
+
+
+def test_bootbridge_agent_and_demo_run(recorder):
+    """The demo gets the words behind its verb."""
+    assert main.main(["agent", "--proxy-server-port=1234"]) == 0
+    assert recorder.options.proxy_server_port == 1234
+    recorder.outcome = 4
+    assert main.main(["demo", "--fast"]) == 4
+    assert recorder.options == ["--fast"]
+
+
+def test_a_demo_that_can_not_run_says_why_in_one_line(recorder, capsys):
+    """Like the others."""
+    recorder.outcome = OperatorError("no loopback")
+    assert main.main(["demo"]) == 1
+    assert capsys.readouterr().err == "bootbridge demo: no loopback\n"
+
+
+@pytest.mark.parametrize(("word", "kind"), [("serve", "verb"), ("", "verb"), ("--serve", "flag")])
+def test_an_unknown_verb_is_named_with_the_known_ones(capsys, word, kind):
+    """Exit code 1."""
+    assert main.main([word]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"bootbridge: unknown {kind} {word!r} (the verbs are: server, agent, demo, version, help)"
+    assert second == "run 'bootbridge --help' for usage"
+
+
+@pytest.mark.parametrize("argv", [[], ["help"], ["--help"], ["-h"]])
+def test_bootbridge_alone_explains_itself(capsys, argv):
+    """All verbs are in it."""
+    assert main.main(argv) == 0
+    page = capsys.readouterr().out
+    for verb in ("server", "agent", "demo", "version"):
+        assert f"\n  {verb} " in page
+
+
+@pytest.mark.parametrize("word", ["version", "--version"])
+def test_bootbridge_version(capsys, word):
+    """Both spellings."""
+    assert main.main([word]) == 0
+    assert capsys.readouterr().out == f"bootbridge {__version__}\n"
+
+
+@pytest.mark.parametrize("module", ["server", "agent", "main"])
+def test_a_command_reads_its_own_command_line_and_exits_with_its_code(module):
+    """As a process: the console scripts do the same."""
+    command = [sys.executable, "-m", f"bootbridge.cli.{module}"]
+    failed = subprocess.run([*command, "--foo"], capture_output=True, text=True, check=False)
+    assert failed.returncode == 1
+    assert "--foo" in failed.stderr
+    assert "Traceback" not in failed.stderr
+    assert subprocess.run([*command, "--version"], capture_output=True, check=False).returncode == 0
+
+
+def test_a_reader_who_leaves_early_is_no_failure():
+    """``proxy-server --help | true`` stays silent."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "bootbridge.cli.server", "--help"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_wraps_to_the_real_terminal():
+    """Measured by a terminal of 60 columns, without any help from the environment."""
+    controller, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (24, 60))
+    environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bootbridge.cli.agent", "--help"], stdout=terminal, env=environment
+    )
+    os.close(terminal)
+    page = _read_all(controller).replace("\r\n", "\n")
+    assert process.wait(10) == 0
+    assert "\n        Log to this file. Only with" in page
+    assert (
+        max(len(line) for line in page.splitlines() if line.startswith("        ") and "--" not in line) <= 60
+    )
+
+
+def _read_all(descriptor: int) -> str:
+    pieces = []
+    with contextlib.closing(os.fdopen(descriptor, "rb", buffering=0)) as stream:
+        while True:
+            try:
+                piece = stream.read(65536)
+            except OSError as error:
+                # Linux reports a terminal whose other end is closed this way.
+                if error.errno != errno.EIO:
+                    raise
+                break
+            if not piece:
+                break
+            pieces.append(piece)
+    return b"".join(pieces).decode()
+
+
+HEAVY = ("argparse", "asyncio", "ssl", "socket", "logging", "ipaddress", "urllib.parse", "json", "uuid",
+         "cryptography", "yaml", "subprocess", "csv", "difflib")  # fmt: skip
+
+
+@pytest.mark.parametrize("module", ["server", "agent", "main"])
+def test_reading_flags_loads_nothing_heavy(module):
+    """A start takes its time for the tunnel alone."""
+    code = f"import sys, bootbridge.cli.{module}; print(*(n for n in {HEAVY!r} if n in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

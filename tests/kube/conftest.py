@@ -1,0 +1,75 @@
+"""An API server for each test, a client for it, and proof that nothing of either stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootbridge.kube.access import BearerToken, ClusterAccess, Material, TlsTrust
+from bootbridge.kube.client import KubeClient
+from tests.kube.api_server import ApiServer
+
+TOKEN = "server-side-credential"
+
+
+@pytest.fixture
+async def api(tmp_path: Path) -> AsyncIterator[ApiServer]:
+    """The API server; when the test is over, every task of it and of the test must be over too."""
+    before = asyncio.all_tasks()
+    async with ApiServer(tmp_path, bearer_tokens={TOKEN}) as server:
+        yield server
+    await until(lambda: not asyncio.all_tasks() - before - {asyncio.current_task()})
+
+
+def access_to(api: ApiServer, token: str = TOKEN, host: str = "127.0.0.1") -> ClusterAccess:
+    return ClusterAccess(
+        host=host,
+        port=api.port,
+        server_name=host,
+        tls=TlsTrust(Material("ca", data=api.authority.cert_pem)),
+        token=BearerToken(Material("token", data=token.encode())),
+    )
+
+
+@pytest.fixture
+async def client(api: ApiServer) -> AsyncIterator[KubeClient]:
+    client = KubeClient(access_to(api), qps=-1)
+    yield client
+    await client.aclose()
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    """Wait for a condition; fail if it does not come true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "the awaited condition did not come true"
+        await asyncio.sleep(0.005)
+
+
+class running:
+    """A coroutine that runs during a block, and is cancelled and gone after it."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._coroutine = coroutine
+
+    async def __aenter__(self) -> asyncio.Task[None]:
+        self._task = asyncio.create_task(self._coroutine)
+        return self._task
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await self._task
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port

@@ -1,0 +1,277 @@
+"""The client: kept connections, time limits, the rate limit, and errors that tell who failed."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from contextlib import aclosing
+
+import pytest
+
+from bootbridge.kube.access import ClusterAccess
+from bootbridge.kube.client import KubeClient, KubeError, KubeThrottled, KubeUnreachable, observed
+from bootbridge.kube.rate_limit import RateLimit
+from bootbridge.kube.requests import (
+    create_token_review,
+    get_lease,
+    list_leases,
+    watch_leases,
+)
+from tests.kube.api_server import LEASES, ApiServer, drop, refuse
+from tests.kube.conftest import access_to, running, until
+
+LIST = list_leases("kube-system")
+WATCH = watch_leases("kube-system", "", "100", 300)
+
+
+async def test_requests_one_after_the_other_share_a_connection(api: ApiServer, client: KubeClient) -> None:
+    for _ in range(5):
+        await client.send(LIST)
+    assert api.connections_seen == 1
+
+
+async def test_requests_at_once_do_not_wait_for_each_other(api: ApiServer, client: KubeClient) -> None:
+    api.gate.clear()
+    sends = [asyncio.create_task(client.send(LIST)) for _ in range(6)]
+    await until(lambda: len(api.calls) == 6)
+    api.gate.set()
+    assert [answer.status for answer in await asyncio.gather(*sends)] == [200] * 6
+    assert repr(client).endswith("4 idle>")
+
+
+async def test_a_kept_connection_that_died_is_replaced_unseen(api: ApiServer, client: KubeClient) -> None:
+    await client.send(LIST)
+    api.cut_idle_connections()
+    assert (await client.send(LIST)).status == 200
+
+
+async def test_a_kept_connection_that_dies_on_the_request_is_replaced_unseen(
+    api: ApiServer, client: KubeClient
+) -> None:
+    await client.send(LIST)
+    api.faults.append(drop)
+    assert (await client.send(LIST)).status == 200
+    assert api.connections_seen == 2
+
+
+async def test_a_new_connection_that_dies_is_reported(api: ApiServer, client: KubeClient) -> None:
+    api.faults.append(drop)
+    with pytest.raises(KubeUnreachable, match=r"GET .*/leases: the connection was closed without an answer"):
+        await client.send(LIST)
+    assert len(api.calls) == 1
+
+
+async def test_a_refusal_carries_status_reason_and_message(api: ApiServer, client: KubeClient) -> None:
+    with pytest.raises(KubeError) as refusal:
+        await client.send(get_lease("kube-system", "nobody"))
+    assert (refusal.value.status, refusal.value.reason) == (404, "NotFound")
+    assert '"nobody" not found' in refusal.value.message
+
+
+async def test_a_refusal_carries_the_wished_delay(api: ApiServer, client: KubeClient) -> None:
+    api.faults.append(refuse(429, "TooManyRequests", headers=[("Retry-After", "7")]))
+    with pytest.raises(KubeError) as refusal:
+        await client.send(LIST)
+    assert refusal.value.retry_after == 7
+
+
+async def test_wrong_credentials_are_a_refusal(api: ApiServer) -> None:
+    client = KubeClient(access_to(api, token="wrong"), qps=-1)
+    with pytest.raises(KubeError, match="401 Unauthorized"):
+        await client.send(LIST)
+    await client.aclose()
+
+
+async def test_no_answer_in_time_is_reported_with_the_limit(api: ApiServer, client: KubeClient) -> None:
+    api.gate.clear()
+    with pytest.raises(KubeUnreachable, match=r"no answer within 0\.05 s"):
+        await client.send(LIST, timeout=0.05)
+    api.gate.set()
+    await until(lambda: not api._streams)
+
+
+async def test_a_server_that_never_finishes_tls_is_given_up_in_time(api: ApiServer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        access = access_to(api)
+        client = KubeClient(
+            type(access)("127.0.0.1", silent.getsockname()[1], tls=access.tls, server_name="x")
+        )
+        with pytest.raises(KubeUnreachable, match="no answer within"):
+            await client.send(LIST, timeout=0.1)
+        await client.aclose()
+
+
+async def test_a_refused_connection_is_reported_with_the_address(api: ApiServer, client: KubeClient) -> None:
+    await api.stop()
+    with pytest.raises(KubeUnreachable, match=rf"127\.0\.0\.1:{api.port}: GET .*: .*"):
+        await client.send(LIST)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<html>...",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{",
+    ],
+    ids=["not http", "not json", "not an object", "cut off"],
+)
+async def test_an_answer_that_makes_no_sense_is_reported(answer: bytes) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        client = KubeClient(ClusterAccess("127.0.0.1", server.sockets[0].getsockname()[1]))
+        with pytest.raises(KubeUnreachable):
+            await client.send(LIST)
+        await client.aclose()
+
+
+async def test_an_endless_answer_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bootbridge.kube.client.BODY_BYTES_MAX", 1 << 20)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 999999999999\r\n\r\n")
+        try:
+            while True:
+                writer.write(b"x" * 65536)
+                await writer.drain()
+        except ConnectionError:
+            writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        client = KubeClient(ClusterAccess("127.0.0.1", server.sockets[0].getsockname()[1]))
+        with pytest.raises(KubeUnreachable, match="exceeds 1048576 bytes"):
+            await client.send(LIST)
+        await client.aclose()
+
+
+async def test_a_request_hides_its_body(api: ApiServer) -> None:
+    assert "s3cr3t" not in repr(create_token_review("s3cr3t", "audience"))
+
+
+async def test_watch_events_arrive_one_by_one_and_the_end_is_seen(api: ApiServer, client: KubeClient) -> None:
+    async with aclosing(client.watch(WATCH)) as events:
+        waiting = asyncio.ensure_future(anext(events))
+        await until(lambda: api.watches)
+        api.put_lease("one", {})
+        assert (await waiting)["object"]["metadata"]["name"] == "one"
+        api.watch_bytes(b'{"type":"BOOK')
+        api.watch_bytes(b'MARK"}\n\n{"type":"X"}\n{"ty')
+        api.watch_bytes(b'pe":"Y"}\n')
+        assert [(await anext(events))["type"] for _ in range(3)] == ["BOOKMARK", "X", "Y"]
+        api.end_watches()
+        assert await anext(events, None) is None
+    await until(lambda: not api.watches)
+
+
+async def test_a_watch_that_is_left_is_closed(api: ApiServer, client: KubeClient) -> None:
+    async def follow() -> None:
+        async with aclosing(client.watch(WATCH)) as events:
+            async for _ in events:
+                pass
+
+    async with running(follow()):
+        await until(lambda: api.watches)
+    await until(lambda: not api._streams)
+
+
+async def test_a_watch_cut_off_is_reported(api: ApiServer, client: KubeClient) -> None:
+    async with aclosing(client.watch(WATCH)) as events:
+        waiting = asyncio.ensure_future(anext(events))
+        await until(lambda: api.watches)
+        api.cut_watches()
+        with pytest.raises(KubeUnreachable):
+            await waiting
+
+
+async def test_a_watch_silent_past_its_limit_is_given_up(api: ApiServer, client: KubeClient) -> None:
+    async with aclosing(client.watch(WATCH, silence=0.05)) as events:
+        with pytest.raises(KubeUnreachable, match=r"no answer within 0\.05 s"):
+            await anext(events)
+
+
+async def test_a_refused_watch_is_a_refusal(api: ApiServer, client: KubeClient) -> None:
+    api.faults.append(refuse(403, "Forbidden", "may not watch"))
+    async with aclosing(client.watch(WATCH)) as events:
+        with pytest.raises(KubeError, match="403 Forbidden: may not watch"):
+            await anext(events)
+
+
+async def test_an_endless_watch_event_is_not_held_in_memory(
+    api: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bootbridge.kube.client.EVENT_BYTES_MAX", 1000)
+    async with aclosing(client.watch(WATCH)) as events:
+        waiting = asyncio.ensure_future(anext(events))
+        await until(lambda: api.watches)
+        api.watch_bytes(b"x" * 2000)
+        with pytest.raises(KubeUnreachable, match="a watch event exceeds"):
+            await waiting
+
+
+class TestRateLimit:
+    def test_zero_means_five_per_second_with_bursts_of_ten(self) -> None:
+        limit = RateLimit(0, 0)
+        waits = [limit.reserve(100.0, 60) for _ in range(15)]
+        assert waits[:10] == pytest.approx([0.0] * 10)
+        assert waits[10:] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+
+    def test_quiet_time_refills_the_bucket_and_no_further(self) -> None:
+        limit = RateLimit(2, 3)
+        for _ in range(3):
+            limit.reserve(0.0, 60)
+        waits = [limit.reserve(1000.0, 60) for _ in range(4)]
+        assert waits == pytest.approx([0.0, 0.0, 0.0, 0.5])
+
+    def test_a_turn_past_ones_patience_is_refused_and_not_taken(self) -> None:
+        limit = RateLimit(1, 1)
+        assert limit.reserve(0.0, 10) == 0.0
+        assert limit.reserve(0.0, 0.5) is None
+        assert limit.reserve(0.0, 10) == 1.0
+
+    def test_negative_means_no_limit(self) -> None:
+        limit = RateLimit(-1, 0)
+        assert {limit.reserve(0.0, 0) for _ in range(1000)} == {0.0}
+
+    async def test_a_request_that_cannot_leave_in_time_fails_at_once(self, api: ApiServer) -> None:
+        """Issue 237: reviews queued for 11 minutes behind the limit."""
+        client = KubeClient(access_to(api), qps=0.01, burst=1)
+        await client.send(LIST)
+        started = time.monotonic()
+        with pytest.raises(KubeThrottled, match="--kubeconfig-qps"):
+            await client.send(LIST, timeout=5)
+        assert time.monotonic() - started < 1
+        await client.aclose()
+
+    async def test_requests_within_the_limit_are_only_delayed(self, api: ApiServer) -> None:
+        client = KubeClient(access_to(api), qps=20, burst=1)
+        started = time.monotonic()
+        for _ in range(3):
+            await client.send(LIST)
+        assert time.monotonic() - started >= 0.1
+        await client.aclose()
+
+
+async def test_an_observer_is_told_once_how_a_call_went(api: ApiServer, client: KubeClient) -> None:
+    told: list[tuple[str, int, str]] = []
+
+    def observe(verb: str, status: int, reason: str, seconds: float) -> None:
+        told.append((verb, status, reason))
+
+    for fault in (None, refuse(403, "Forbidden"), drop):
+        if fault:
+            api.cut_idle_connections()
+            await until(lambda: not api._streams)
+            api.faults.append(fault)
+        try:
+            with observed(observe, "list", time.monotonic) as report:
+                report((await client.send(LIST)).status)
+        except (KubeError, KubeUnreachable):
+            pass
+    assert told == [("list", 200, ""), ("list", 403, "Forbidden"), ("list", 0, "Unreachable")]
+    assert len(api.calls_to("GET", LEASES)) == 3

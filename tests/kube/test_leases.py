@@ -1,0 +1,505 @@
+"""Server leases: valid or not, published, collected, counted."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bootbridge.errors import OperatorError
+from bootbridge.kube.access import ClusterAccess
+from bootbridge.kube.client import KubeClient, KubeError, KubeUnreachable
+from bootbridge.kube.labels import Selector
+from bootbridge.kube.lease_collector import LeaseCollector
+from bootbridge.kube.lease_counter import LeaseCounter
+from bootbridge.kube.lease_publisher import LeasePublisher
+from bootbridge.kube.leases import Lease, Tally, format_time, known_server_count, lease_name, parse_time
+from tests.kube.api_server import LEASES, ApiServer, Call, drop, fine, refuse
+from tests.kube.conftest import running, until
+
+LABELS = {"k8s-app": "konnectivity-server"}
+SELECTOR = Selector.of(LABELS)
+
+
+def ago(seconds: float) -> str:
+    return format_time(time.time() - seconds)
+
+
+VALID = {"leaseDurationSeconds": 1000, "acquireTime": ago(1)}
+RENEWED = {"leaseDurationSeconds": 1000, "acquireTime": ago(10_000), "renewTime": ago(1)}
+EXPIRED = {"leaseDurationSeconds": 1000, "acquireTime": ago(10_000)}
+
+
+class TestValidity:
+    """konnectivity.md §7.2, "lease GC / validity": the five cases, and two that crash the original."""
+
+    @pytest.mark.parametrize(
+        ("case", "spec", "valid"),
+        [
+            ("freshly acquired", VALID, True),
+            ("freshly renewed", RENEWED, True),
+            ("neither acquisition nor renewal time", {"leaseDurationSeconds": 1000}, False),
+            ("expired, only acquired", EXPIRED, False),
+            ("expired, acquired and renewed", {**EXPIRED, "renewTime": ago(9_000)}, False),
+            ("no duration", {"renewTime": ago(1)}, False),
+            ("a time that is none", {"leaseDurationSeconds": 1000, "renewTime": "yesterday"}, False),
+        ],
+    )
+    def test_case(self, case: str, spec: dict[str, Any], valid: bool) -> None:
+        assert Lease.from_json({"metadata": {"name": "x"}, "spec": spec}).valid(time.time()) is valid
+
+    def test_a_lease_ends_exactly_when_its_duration_is_over(self) -> None:
+        lease = Lease.from_json({"spec": {"leaseDurationSeconds": 30, "renewTime": format_time(1000.0)}})
+        assert lease.valid(1029.999)
+        assert not lease.valid(1030.0)
+
+    @pytest.mark.parametrize(
+        "text",
+        ["2026-01-02T03:04:05.678901Z", "2026-01-02T03:04:05.678901234Z", "2026-01-02T04:04:05.678901+01:00"],
+    )
+    def test_times_are_read_in_every_form_kubernetes_writes(self, text: str) -> None:
+        assert parse_time(text) == pytest.approx(1767323045.678901, abs=1e-5)
+
+    @given(st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+        lambda inner: st.dictionaries(
+            st.sampled_from(["metadata", "spec", "labels", "renewTime", "leaseDurationSeconds"]), inner
+        ) | st.lists(inner),
+    ))  # fmt: skip
+    def test_no_object_is_odd_enough_to_crash_us(self, item: Any) -> None:
+        Lease.from_json(item).valid(0.0)
+
+    def test_a_tally_counts_the_valid_and_knows_the_next_end(self) -> None:
+        leases = [
+            Lease.from_json({"spec": {"leaseDurationSeconds": d, "renewTime": format_time(100)}})
+            for d in (5, 20, 30)
+        ]
+        assert Tally.of(leases, now=110.0) == Tally(2, 120.0)
+        assert Tally.of(leases, now=200.0) == Tally(0, None)
+
+
+class TestCountSources:
+    """konnectivity.md §7.2, "counters"."""
+
+    @pytest.mark.parametrize(
+        ("case", "source", "responses", "leases", "count"),
+        [
+            ("max, leases larger", "max", 2, 3, 3),
+            ("max, responses larger", "max", 4, 3, 4),
+            ("default takes leases", "default", 4, 3, 3),
+            ("empty is default", "", 4, 3, 3),
+            ("nil lease counter", "default", 4, None, 4),
+            ("nil lease counter, max", "max", 4, None, 4),
+            ("zero is one", "default", 0, 0, 1),
+            ("zero is one, max", "max", 0, 0, 1),
+            ("response 0 is one", "default", 0, None, 1),
+        ],
+    )
+    def test_case(self, case: str, source: str, responses: int, leases: int | None, count: int) -> None:
+        assert known_server_count(source, responses, leases) == count
+
+
+class Watched:
+    """A running counter with all it told."""
+
+    def __init__(self, client: KubeClient, selector: Selector = SELECTOR) -> None:
+        self.counts: list[int] = []
+        self.calls: list[tuple[str, int]] = []
+        self.counter = LeaseCounter(
+            client,
+            "kube-system",
+            selector,
+            clock=time.time,
+            rng=random.Random(1),
+            on_count=self.counts.append,
+            observe=lambda verb, status, reason, seconds: self.calls.append((verb, status)),
+        )
+
+
+class TestCounter:
+    """konnectivity.md §7.2, "counters", over the wire."""
+
+    @pytest.mark.parametrize(
+        ("case", "leases", "count"),
+        [
+            ("none", [], 1),
+            ("none matching", [({"k8s-app": "x"}, VALID), ({"other": "konnectivity-server"}, VALID)], 1),
+            ("expired", [(LABELS, EXPIRED), ({"k8s-app": "x"}, VALID)], 1),
+            ("only valid counted", [(LABELS, VALID), (LABELS, RENEWED), (LABELS, EXPIRED), ({}, VALID)], 2),
+        ],
+    )
+    async def test_leases(
+        self, api: ApiServer, client: KubeClient, case: str, leases: list[Any], count: int
+    ) -> None:
+        for number, (labels, spec) in enumerate(leases):
+            api.put_lease(f"lease-{number}", labels, **spec)
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: api.watches)
+            assert watched.counter.count == count
+
+    async def test_list_error_is_one(self, api: ApiServer, client: KubeClient) -> None:
+        api.put_lease("a", LABELS, **VALID)
+        api.put_lease("b", LABELS, **VALID)
+        api.faults.append(refuse(500, "InternalError"))
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: watched.calls)
+            assert watched.counter.count == 1
+            await until(lambda: watched.counter.count == 2)  # and it recovers by itself
+
+    async def test_fallback_is_the_last_good_count(self, api: ApiServer, client: KubeClient) -> None:
+        for name in "abc":
+            api.put_lease(name, LABELS, **VALID)
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: watched.counter.count == 3)
+            api.faults += [drop] * 3
+            api.cut_watches()
+            await until(lambda: len(watched.calls) >= 3)
+            assert watched.counter.count == 3
+
+    async def test_fallback_is_kept_when_no_lease_is_valid_any_more(
+        self, api: ApiServer, client: KubeClient
+    ) -> None:
+        for name in "ab":
+            api.put_lease(name, LABELS, **VALID)
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: watched.counter.count == 2)
+            api.remove_lease("a")
+            await until(lambda: watched.counter.count == 1)
+            api.remove_lease("b")
+            api.put_lease("c", LABELS, **EXPIRED)
+            api.put_lease("d", LABELS, **VALID)
+            api.put_lease("e", LABELS, **VALID)
+            await until(lambda: watched.counter.count == 2)
+        assert watched.counts == [2, 1, 2]
+
+    async def test_an_unreachable_api_server_keeps_nobody_from_starting(self, free_port: int) -> None:
+        """The original agent is not even alive until the first list succeeds."""
+        client = KubeClient(ClusterAccess("127.0.0.1", free_port))
+        watched = Watched(client)
+        async with running(watched.counter.run()) as task:
+            assert watched.counter.count == 1
+            await until(lambda: watched.calls == [("list", 0)])
+            assert not task.done()
+
+    async def test_lease_events_count_at_once(self, api: ApiServer, client: KubeClient) -> None:
+        """Issue 648; and no list is repeated for it."""
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: api.watches)
+            api.put_lease("a", LABELS, **VALID)
+            api.put_lease("b", LABELS, **VALID)
+            await until(lambda: watched.counter.count == 2, seconds=1)
+            api.remove_lease("a")
+            await until(lambda: watched.counter.count == 1, seconds=1)
+        assert len(api.calls) == 2
+
+    async def test_the_api_server_selects(self, api: ApiServer, client: KubeClient) -> None:
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: api.watches)
+        assert {call.query["labelSelector"] for call in api.calls} == {"k8s-app=konnectivity-server"}
+
+    async def test_the_empty_selector_counts_every_lease(self, api: ApiServer, client: KubeClient) -> None:
+        api.put_lease("a", {}, **VALID)
+        api.put_lease("b", {"x": "y"}, **VALID)
+        watched = Watched(client, Selector())
+        async with running(watched.counter.run()):
+            await until(lambda: watched.counter.count == 2)
+        assert "labelSelector" not in api.calls[0].query
+
+    async def test_a_lease_that_runs_out_is_noticed_without_an_event(
+        self, api: ApiServer, client: KubeClient
+    ) -> None:
+        api.put_lease("stays", LABELS, **VALID)
+        api.put_lease("ends", LABELS, leaseDurationSeconds=1, renewTime=ago(0))
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: watched.counter.count == 2)
+            await until(lambda: watched.counter.count == 1, seconds=2)
+            assert not Lease.from_json(api.leases["ends"]).valid(time.time())
+
+    @pytest.mark.parametrize("as_status", [False, True])
+    async def test_a_forgotten_version_leads_to_a_new_list(
+        self, api: ApiServer, client: KubeClient, as_status: bool
+    ) -> None:
+        api.gone_as_status = as_status
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: api.watches)
+            api.put_lease("a", LABELS, **VALID)
+            await until(lambda: api.leases and watched.counter._law.objects)
+            api.put_lease("hidden", {}, **VALID)
+            api.forget_history()
+            api.leases["b"] = {**api.leases["a"], "metadata": {**api.leases["a"]["metadata"], "name": "b"}}
+            api.end_watches()
+            await until(lambda: watched.counter.count == 2)
+        assert len(api.calls_to("GET", LEASES)) >= 4
+
+    async def test_bookmarks_spare_the_new_list(self, api: ApiServer, client: KubeClient) -> None:
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: api.watches)
+            api.forget_history()
+            api.bookmark()
+            await until(lambda: watched.counter._law._version == str(api._version))
+            api.end_watches()
+            await until(lambda: len(api.calls_to("GET", LEASES, watch="true")) == 2)
+        assert [verb for verb, _ in watched.calls] == ["list", "watch", "watch"]
+
+    async def test_changes_during_a_cut_are_not_missed(self, api: ApiServer, client: KubeClient) -> None:
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: api.watches)
+            api.cut_watches()
+            await until(lambda: not api.watches)
+            api.put_lease("a", LABELS, **VALID)
+            api.put_lease("b", LABELS, **VALID)
+            await until(lambda: watched.counter.count == 2)
+        assert len(api.calls_to("GET", LEASES)) == 3  # list, watch, watch: no second list
+
+    async def test_watches_are_observed_as_watches(self, api: ApiServer, client: KubeClient) -> None:
+        """Defect B9: the original's lease_watches_total never moves."""
+        api.faults += [fine, refuse(403, "Forbidden")]
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: api.watches)
+            await until(lambda: len(watched.calls) == 4)
+        assert watched.calls == [("list", 200), ("watch", 403), ("list", 200), ("watch", 200)]
+
+    async def test_a_lease_without_a_duration_does_not_crash(
+        self, api: ApiServer, client: KubeClient
+    ) -> None:
+        api.put_lease("odd", LABELS, renewTime=ago(1))
+        api.put_lease("a", LABELS, **VALID)
+        api.put_lease("b", LABELS, **VALID)
+        watched = Watched(client)
+        async with running(watched.counter.run()):
+            await until(lambda: watched.counter.count == 2)
+
+
+class TestCollector:
+    """konnectivity.md §7.2, "lease GC"."""
+
+    def collector(self, client: KubeClient) -> LeaseCollector:
+        self.culled = 0
+        self.calls: list[tuple[str, int, str]] = []
+
+        def count() -> None:
+            self.culled += 1
+
+        return LeaseCollector(
+            client,
+            "kube-system",
+            SELECTOR,
+            clock=time.time,
+            observe=lambda verb, status, reason, seconds: self.calls.append((verb, status, reason)),
+            culled=count,
+        )
+
+    @pytest.mark.parametrize(
+        ("case", "labels", "spec"),
+        [
+            ("valid acquired", LABELS, VALID),
+            ("valid renewed", LABELS, RENEWED),
+            ("non-matching", {"k8s-app": "x"}, EXPIRED),
+        ],
+    )
+    async def test_keeps(
+        self, api: ApiServer, client: KubeClient, case: str, labels: dict[str, str], spec: dict[str, Any]
+    ) -> None:
+        api.put_lease("a", labels, **spec)
+        await self.collector(client).collect()
+        assert "a" in api.leases
+        assert self.culled == 0
+
+    async def test_deletes_expired_matching(self, api: ApiServer, client: KubeClient) -> None:
+        for name in "ab":
+            api.put_lease(name, LABELS, **EXPIRED)
+        api.put_lease("kept", LABELS, **VALID)
+        await self.collector(client).collect()
+        assert set(api.leases) == {"kept"}
+        assert self.culled == 2
+        assert self.calls == [("list", 200, ""), ("delete", 200, ""), ("delete", 200, "")]
+
+    async def test_a_lease_renewed_meanwhile_is_kept(self, api: ApiServer, client: KubeClient) -> None:
+        api.put_lease("a", LABELS, **EXPIRED)
+
+        def renew(call: Call) -> None:
+            api.put_lease("a", LABELS, **RENEWED)
+
+        api.faults += [fine, renew]
+        await self.collector(client).collect()
+        assert "a" in api.leases
+        assert self.calls[-1] == ("delete", 409, "Conflict")
+        assert self.culled == 0
+
+    async def test_a_lease_already_gone_is_no_error(self, api: ApiServer, client: KubeClient) -> None:
+        api.put_lease("a", LABELS, **EXPIRED)
+        api.faults += [fine, lambda call: api.remove_lease("a")]
+        await self.collector(client).collect()
+        assert self.calls[-1] == ("delete", 404, "NotFound")
+        assert self.culled == 0
+
+    async def test_one_failure_does_not_keep_the_others(self, api: ApiServer, client: KubeClient) -> None:
+        for name in "ab":
+            api.put_lease(name, LABELS, **EXPIRED)
+        api.faults += [fine, refuse(403, "Forbidden")]
+        with pytest.raises(KubeError, match="403"):
+            await self.collector(client).collect()
+        assert len(api.leases) == 1
+
+    async def test_a_server_that_ignores_the_selector_costs_no_foreign_lease(
+        self, api: ApiServer, client: KubeClient
+    ) -> None:
+        api.put_lease("foreign", {"k8s-app": "x"}, **EXPIRED)
+        api.faults.append(lambda call: call.query.pop("labelSelector"))
+        await self.collector(client).collect()
+        assert "foreign" in api.leases
+
+    async def test_it_runs_again_and_again_also_after_failures(
+        self, api: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("bootbridge.kube.lease_collector.COLLECT_SECONDS", 0.02)
+        api.faults += [refuse(500, "InternalError"), drop]
+        async with running(self.collector(client).run()):
+            await until(lambda: len(api.calls) > 2)
+            api.put_lease("a", LABELS, **EXPIRED)
+            await until(lambda: not api.leases)
+
+
+class TestPublisher:
+    def publisher(self, client: KubeClient, server_id: str = "s1") -> LeasePublisher:
+        return LeasePublisher(client, "kube-system", server_id, LABELS, clock=time.time, rng=random.Random(1))
+
+    async def test_the_lease_is_written_as_the_original_writes_it(
+        self, api: ApiServer, client: KubeClient
+    ) -> None:
+        before = time.time()
+        await self.publisher(client).publish()
+        stored = api.leases["konnectivity-proxy-server-s1"]
+        lease = Lease.from_json(stored)
+        assert set(stored["spec"]) == {"holderIdentity", "leaseDurationSeconds", "renewTime"}
+        assert (lease.holder, lease.labels, lease.duration) == ("s1", LABELS, 30)
+        assert lease.renewed is not None
+        assert before - 0.001 <= lease.renewed <= time.time()
+
+    async def test_a_renewal_is_one_request_and_moves_the_time(
+        self, api: ApiServer, client: KubeClient
+    ) -> None:
+        publisher = self.publisher(client)
+        await publisher.publish()
+        first = api.leases[publisher.name]["spec"]["renewTime"]
+        await publisher.publish()
+        assert api.leases[publisher.name]["spec"]["renewTime"] > first
+        assert [call.method for call in api.calls] == ["GET", "POST", "PUT"]
+
+    async def test_a_lease_left_by_a_former_life_is_taken_over(
+        self, api: ApiServer, client: KubeClient
+    ) -> None:
+        api.put_lease("konnectivity-proxy-server-s1", {"note": "kept"}, **EXPIRED)
+        publisher = self.publisher(client)
+        await publisher.publish()
+        lease = Lease.from_json(api.leases[publisher.name])
+        assert lease.valid(time.time())
+        assert lease.labels == {**LABELS, "note": "kept"}
+
+    @pytest.mark.parametrize("what", ["changed", "deleted"])
+    async def test_a_lease_that_others_touched_is_renewed_all_the_same(
+        self, api: ApiServer, client: KubeClient, what: str
+    ) -> None:
+        publisher = self.publisher(client)
+        await publisher.publish()
+        if what == "changed":
+            api.put_lease(publisher.name, LABELS, **EXPIRED)
+        else:
+            api.remove_lease(publisher.name)
+        await publisher.publish()
+        assert Lease.from_json(api.leases[publisher.name]).valid(time.time())
+
+    async def test_it_publishes_without_any_token_authentication(
+        self, api: ApiServer, client: KubeClient
+    ) -> None:
+        """Issue 671: the original panicked when leases were on and token authentication off."""
+        async with running(self.publisher(client).run()):
+            await until(lambda: api.leases)
+
+    async def test_failures_are_retried_soon(self, api: ApiServer, client: KubeClient) -> None:
+        api.faults += [refuse(500, "InternalError"), drop]
+        async with running(self.publisher(client).run()):
+            await until(lambda: api.leases)
+
+    def test_the_schedule_is_fifteen_seconds_with_four_percent_jitter(self) -> None:
+        publisher = self.publisher(KubeClient(ClusterAccess("h", 1)))
+        delays = [publisher.delay(0) for _ in range(200)]
+        assert all(15 <= delay <= 15.6 for delay in delays)
+        assert max(delays) - min(delays) > 0.4
+
+    def test_retries_begin_at_a_fifth_of_a_second_and_end_at_seven(self) -> None:
+        publisher = self.publisher(KubeClient(ClusterAccess("h", 1)))
+        assert 0.1 <= publisher.delay(1) <= 0.2
+        assert all(3.5 <= publisher.delay(failures) <= 7 for failures in (7, 50, 10_000))
+
+    async def test_the_own_lease_is_deleted_at_shutdown(self, api: ApiServer, client: KubeClient) -> None:
+        publisher = self.publisher(client)
+        async with running(publisher.run()):
+            await until(lambda: api.leases)
+        await publisher.withdraw()
+        assert not api.leases
+
+    async def test_a_write_whose_answer_was_lost_is_deleted_too(
+        self, api: ApiServer, client: KubeClient
+    ) -> None:
+        publisher = self.publisher(client)
+
+        def store_and_drop(call: Call) -> None:
+            api._create(call)
+            drop(call)
+
+        api.cut_idle_connections()
+        api.faults += [fine, store_and_drop, drop]
+        with pytest.raises((KubeUnreachable, KubeError)):
+            await publisher.publish()
+        assert api.leases
+        await publisher.withdraw()
+        assert not api.leases
+
+    async def test_a_successors_lease_is_left_alone(self, api: ApiServer, client: KubeClient) -> None:
+        old, new = self.publisher(client), self.publisher(client)
+        await old.publish()
+        await new.publish()
+        await old.withdraw()
+        assert api.leases
+
+    async def test_withdrawing_nothing_asks_nothing(self, api: ApiServer, client: KubeClient) -> None:
+        await self.publisher(client).withdraw()
+        assert not api.calls
+
+    async def test_shutdown_does_not_wait_for_a_dead_api_server(
+        self,
+        api: ApiServer,
+        client: KubeClient,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        monkeypatch.setattr("bootbridge.kube.lease_publisher.WITHDRAW_SECONDS_MAX", 0.05)
+        publisher = self.publisher(client)
+        await publisher.publish()
+        api.gate.clear()
+        async with asyncio.timeout(2):
+            await publisher.withdraw()
+        assert "own lease stays until it expires" in caplog.text
+        api.gate.set()
+
+    @pytest.mark.parametrize("server_id", ["Server_1", "a" * 300, "x/y", "é"])
+    def test_an_id_that_cannot_name_a_lease_is_refused_at_start(self, server_id: str) -> None:
+        with pytest.raises(OperatorError, match="--server-id"):
+            lease_name(server_id)

@@ -1,0 +1,323 @@
+"""Token authentication of agents by TokenReview."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from bootbridge.kube import token_review
+from bootbridge.kube.client import KubeClient
+from bootbridge.kube.token_review import TokenDenied, TokenReviewer
+from tests.kube.api_server import REVIEWS, ApiServer, drop, refuse
+from tests.kube.conftest import access_to, until
+
+AUDIENCE = "system:konnectivity-server"
+INVALID = "Failed to validate authentication token, err:lookup failed: "
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def user(name: str) -> dict[str, Any]:
+    return {"authenticated": True, "user": {"username": name}, "audiences": [AUDIENCE]}
+
+
+GOOD = user("system:serviceaccount:kube-system:konnectivity-agent")
+
+
+def jwt(**claims: Any) -> str:
+    parts = (b'{"alg":"RS256"}', json.dumps(claims).encode(), b"signature")
+    return ".".join(base64.urlsafe_b64encode(part).decode().rstrip("=") for part in parts)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def outcomes() -> list[tuple[str, bool]]:
+    return []
+
+
+@pytest.fixture
+async def reviewer(
+    client: KubeClient, clock: Clock, outcomes: list[tuple[str, bool]]
+) -> AsyncIterator[TokenReviewer]:
+    def observe(outcome: str, remembered: bool, seconds: float) -> None:
+        outcomes.append((outcome, remembered))
+
+    reviewer = TokenReviewer(client, "kube-system", "konnectivity-agent", AUDIENCE, clock, observe)
+    yield reviewer
+    await reviewer.aclose()
+
+
+async def denied(reviewer: TokenReviewer, *values: str) -> TokenDenied:
+    with pytest.raises(TokenDenied) as denial:
+        await reviewer.authenticate(values)
+    return denial.value
+
+
+class TestTheNineCases:
+    """konnectivity.md §7.2, "token auth (9 cases)", with the texts of §6.2."""
+
+    @pytest.mark.parametrize("case", ["no context", "wrong key"])
+    async def test_no_context_and_wrong_key(self, case: str, reviewer: TokenReviewer) -> None:
+        """Neither leaves a value under `authorization`, which is all that we are given."""
+        assert str(await denied(reviewer)) == "Authentication context was not found in metadata"
+
+    @pytest.mark.parametrize("value", ["test-token", "bearer test-token", "Basic dTpw", "Bearer", ""])
+    async def test_no_prefix(self, value: str, reviewer: TokenReviewer) -> None:
+        assert str(await denied(reviewer, value)) == 'received token does not have "Bearer " prefix'
+
+    async def test_two_tokens(self, reviewer: TokenReviewer) -> None:
+        assert str(await denied(reviewer, "Bearer a", "Bearer b")) == "too many (2) tokens are received"
+
+    async def test_not_authenticated(self, api: ApiServer, reviewer: TokenReviewer) -> None:
+        api.verdicts["t"] = {"authenticated": False}
+        assert str(await denied(reviewer, "Bearer t")) == INVALID + "service account jwt not valid"
+
+    async def test_review_error(self, api: ApiServer, reviewer: TokenReviewer) -> None:
+        api.verdicts["t"] = {**GOOD, "error": "token expired"}
+        assert str(await denied(reviewer, "Bearer t")) == INVALID + "token expired"
+
+    async def test_wrong_ns(self, api: ApiServer, reviewer: TokenReviewer) -> None:
+        api.verdicts["t"] = user("system:serviceaccount:default:konnectivity-agent")
+        expected = INVALID + 'incoming request from "default" namespace. Expected "kube-system"'
+        assert str(await denied(reviewer, "Bearer t")) == expected
+
+    async def test_wrong_sa(self, api: ApiServer, reviewer: TokenReviewer) -> None:
+        api.verdicts["t"] = user("system:serviceaccount:kube-system:other")
+        expected = INVALID + 'incoming request from "other" service account. Expected "konnectivity-agent"'
+        assert str(await denied(reviewer, "Bearer t")) == expected
+
+    async def test_good(self, api: ApiServer, reviewer: TokenReviewer) -> None:
+        api.verdicts["t"] = GOOD
+        await reviewer.authenticate(["Bearer t"])
+        (review,) = api.calls_to("POST", REVIEWS)
+        assert review.body["spec"] == {"token": "t", "audiences": [AUDIENCE]}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("joe", "unexpected username format"),
+        ("system:serviceaccount:kube-system:konnectivity-agent:x", "unexpected username format"),
+        ("system:node:kube-system:konnectivity-agent", "username returned is not a service account"),
+    ],
+)
+async def test_a_user_that_is_no_service_account(
+    api: ApiServer, reviewer: TokenReviewer, name: str, says: str
+) -> None:
+    api.verdicts["t"] = user(name)
+    assert str(await denied(reviewer, "Bearer t")) == INVALID + says
+
+
+async def test_a_returned_audience_must_be_ours(api: ApiServer, reviewer: TokenReviewer) -> None:
+    """The original does not look at it."""
+    api.verdicts["t"] = {**GOOD, "audiences": ["https://kubernetes.default.svc"]}
+    assert "is meant for audience" in str(await denied(reviewer, "Bearer t"))
+    api.verdicts["text"] = {**GOOD, "audiences": f"x{AUDIENCE}x"}
+    assert "is meant for audience" in str(await denied(reviewer, "Bearer text"))
+
+
+async def test_an_api_server_that_knows_no_audiences_is_believed(
+    api: ApiServer, reviewer: TokenReviewer
+) -> None:
+    api.verdicts["t"] = {"authenticated": True, "user": GOOD["user"]}
+    await reviewer.authenticate(["Bearer t"])
+
+
+@pytest.mark.parametrize("verdict", [None, [], "yes", {"authenticated": "true"}, {**GOOD, "user": None}])
+async def test_an_odd_status_is_no_yes(api: ApiServer, reviewer: TokenReviewer, verdict: Any) -> None:
+    api.verdicts["t"] = verdict
+    assert not (await denied(reviewer, "Bearer t")).transient
+
+
+async def test_empty_and_enormous_tokens_are_denied_without_asking(
+    api: ApiServer, reviewer: TokenReviewer
+) -> None:
+    for token in ("", "x" * 20_000):
+        assert "the token is" in str(await denied(reviewer, f"Bearer {token}"))
+    assert not api.calls
+
+
+class TestMemory:
+    async def test_a_yes_is_remembered_for_a_minute(
+        self, api: ApiServer, reviewer: TokenReviewer, clock: Clock, outcomes: list[tuple[str, bool]]
+    ) -> None:
+        api.verdicts["t"] = GOOD
+        for seconds in (0, 59):
+            clock.now += seconds
+            await reviewer.authenticate(["Bearer t"])
+        assert len(api.calls) == 1
+        clock.now += 1
+        await reviewer.authenticate(["Bearer t"])
+        assert len(api.calls) == 2
+        assert outcomes == [("allowed", False), ("allowed", True), ("allowed", False)]
+
+    async def test_a_no_is_remembered_for_ten_seconds(
+        self, api: ApiServer, reviewer: TokenReviewer, clock: Clock, outcomes: list[tuple[str, bool]]
+    ) -> None:
+        for seconds in (0, 9.5):
+            clock.now += seconds
+            await denied(reviewer, "Bearer t")
+        assert len(api.calls) == 1
+        clock.now += 0.5
+        api.verdicts["t"] = GOOD
+        await reviewer.authenticate(["Bearer t"])
+        assert outcomes == [("denied", False), ("denied", True), ("allowed", False)]
+
+    async def test_a_yes_ends_with_the_token(
+        self, api: ApiServer, reviewer: TokenReviewer, clock: Clock
+    ) -> None:
+        token = jwt(exp=clock.now + 20)
+        api.verdicts[token] = GOOD
+        await reviewer.authenticate([f"Bearer {token}"])
+        clock.now += 20
+        api.verdicts[token] = {"authenticated": False}
+        await denied(reviewer, f"Bearer {token}")
+
+    @pytest.mark.parametrize("claims", [{}, {"exp": "soon"}, {"exp": None}, {"exp": 10**400}])
+    async def test_a_token_without_a_usable_end_is_remembered_for_a_minute(
+        self, api: ApiServer, reviewer: TokenReviewer, claims: dict[str, Any]
+    ) -> None:
+        token = jwt(**claims)
+        api.verdicts[token] = GOOD
+        for _ in range(2):
+            await reviewer.authenticate([f"Bearer {token}"])
+        assert len(api.calls) == 1
+
+    async def test_a_clock_set_back_does_not_lengthen_a_yes(
+        self, api: ApiServer, reviewer: TokenReviewer, clock: Clock
+    ) -> None:
+        api.verdicts["t"] = GOOD
+        await reviewer.authenticate(["Bearer t"])
+        clock.now -= 3600
+        await reviewer.authenticate(["Bearer t"])
+        assert len(api.calls) == 2
+
+    async def test_tokens_are_not_mistaken_for_each_other(
+        self, api: ApiServer, reviewer: TokenReviewer
+    ) -> None:
+        api.verdicts["t"] = GOOD
+        await reviewer.authenticate(["Bearer t"])
+        await denied(reviewer, "Bearer t2")
+
+    async def test_the_memory_is_bounded(
+        self, api: ApiServer, reviewer: TokenReviewer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(token_review, "ANSWERS_MAX", 3)
+        for number in range(5):
+            await denied(reviewer, f"Bearer {number}")
+        assert len(reviewer._memory._entries) == 3
+        await denied(reviewer, "Bearer 4")
+        assert len(api.calls) == 5
+
+    @pytest.mark.parametrize("fault", [refuse(403, "Forbidden", "cannot create tokenreviews"), drop])
+    async def test_what_could_not_be_asked_is_not_remembered(
+        self, api: ApiServer, reviewer: TokenReviewer, outcomes: list[tuple[str, bool]], fault: Any
+    ) -> None:
+        api.verdicts["t"] = GOOD
+        api.faults.append(fault)
+        denial = await denied(reviewer, "Bearer t")
+        assert denial.transient
+        assert "err:Failed to authenticate request. err:" in str(denial)
+        await reviewer.authenticate(["Bearer t"])
+        assert outcomes == [("error", False), ("allowed", False)]
+
+
+async def test_the_operator_reads_why_the_review_was_refused(api: ApiServer, reviewer: TokenReviewer) -> None:
+    api.faults.append(refuse(403, "Forbidden", "cannot create tokenreviews"))
+    assert "403 Forbidden: cannot create tokenreviews" in str(await denied(reviewer, "Bearer t"))
+
+
+async def test_the_same_token_at_once_is_one_request(api: ApiServer, reviewer: TokenReviewer) -> None:
+    api.verdicts["t"] = GOOD
+    api.gate.clear()
+    agents = [asyncio.create_task(reviewer.authenticate(["Bearer t"])) for _ in range(50)]
+    await until(lambda: api.calls)
+    api.gate.set()
+    await asyncio.gather(*agents)
+    assert len(api.calls) == 1
+
+
+async def test_an_agent_that_hangs_up_does_not_spoil_the_others_review(
+    api: ApiServer, reviewer: TokenReviewer
+) -> None:
+    api.verdicts["t"] = GOOD
+    api.gate.clear()
+    first, second = (asyncio.create_task(reviewer.authenticate(["Bearer t"])) for _ in range(2))
+    await until(lambda: api.calls)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    api.gate.set()
+    await second
+
+
+async def test_a_review_has_a_time_limit(
+    api: ApiServer, reviewer: TokenReviewer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_review, "REVIEW_SECONDS_MAX", 0.05)
+    api.gate.clear()
+    denial = await denied(reviewer, "Bearer t")
+    assert denial.transient
+    assert "no answer within 0.05 s" in str(denial)
+    api.gate.set()
+
+
+async def test_a_fleet_beyond_the_rate_limit_is_told_at_once_instead_of_queueing(
+    api: ApiServer, clock: Clock
+) -> None:
+    """Issue 237: TokenReviews were delayed by up to 11 minutes."""
+    client = KubeClient(access_to(api), qps=0.09, burst=2)  # the third would wait for 11 s
+    reviewer = TokenReviewer(client, "kube-system", "konnectivity-agent", AUDIENCE, clock)
+    api.verdicts.update({f"t{n}": GOOD for n in range(2)})
+    for number in range(2):
+        await reviewer.authenticate([f"Bearer t{number}"])
+    async with asyncio.timeout(3):
+        denials = await asyncio.gather(*(denied(reviewer, f"Bearer late{n}") for n in range(100)))
+    assert all(denial.transient and "--kubeconfig-qps" in str(denial) for denial in denials)
+    await reviewer.authenticate(["Bearer t0"])  # remembered, so the limit does not matter
+    await reviewer.aclose()
+    await client.aclose()
+
+
+async def test_closing_gives_up_reviews_under_way(api: ApiServer, reviewer: TokenReviewer) -> None:
+    api.gate.clear()
+    asking = asyncio.create_task(reviewer.authenticate(["Bearer t"]))
+    await until(lambda: api.calls)
+    await reviewer.aclose()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    api.gate.set()
+
+
+async def test_the_token_shows_nowhere(
+    api: ApiServer, reviewer: TokenReviewer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not even when the API server quotes it."""
+    caplog.set_level(logging.DEBUG)
+    secret = jwt(sub="agent")
+    api.verdicts[secret] = {"error": f"invalid token {secret}"}
+    api.faults.append(refuse(400, "BadRequest", f"cannot decode {secret}"))
+    denials = [await denied(reviewer, f"Bearer {secret}") for _ in range(2)]
+    assert [str(denial).rpartition("err:")[2] for denial in denials] == [
+        "400 BadRequest: cannot decode <token>",
+        "lookup failed: invalid token <token>",
+    ]
+    shown = (
+        repr(denials) + repr([denial.__context__ for denial in denials]) + repr(vars(reviewer)) + caplog.text
+    )
+    assert secret not in shown

@@ -1,0 +1,204 @@
+"""What the health and admin ports say, in upstream's exact words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from bootbridge.metrics import Registry
+from bootbridge.runtime.admin_http import AdminServer, Request, Response, Route
+from bootbridge.runtime.admin_routes import (
+    agent_admin_routes,
+    agent_health_routes,
+    server_admin_routes,
+    server_health_routes,
+)
+from bootbridge.runtime.profiling_routes import profiling_routes
+from bootbridge.tunnel.agent_metrics import AgentMetrics
+from bootbridge.tunnel.server_metrics import ServerMetrics
+
+
+def ask(routes: dict[str, Route], path: str, host: str = "localhost:1", **query: str) -> Response:
+    answer = routes[path](Request(path, query, host))
+    assert isinstance(answer, Response)
+    return answer
+
+
+def said(response: Response) -> tuple[int, str]:
+    return response.status, response.body
+
+
+class World:
+    """A registry, and whether the other side is connected."""
+
+    def __init__(self) -> None:
+        self.registry = Registry()
+        self.connected = False
+
+    def server(self) -> dict[str, Route]:
+        status = {"agents": [], "routes": 0}
+        return server_health_routes(self.registry, ready=lambda: self.connected, status=lambda: status)
+
+    def agent(self) -> dict[str, Route]:
+        return agent_health_routes(self.registry, connected=lambda: self.connected, status=dict)
+
+
+def test_both_are_alive_whatever_happens() -> None:
+    """Liveness does not depend on anybody else."""
+    world = World()
+    assert said(ask(world.server(), "/healthz")) == (200, "ok")
+    assert said(ask(world.agent(), "/healthz")) == (200, "ok")
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/ready"])
+def test_the_server_is_ready_once_an_agent_is_connected(path: str) -> None:
+    """500 with the reason before, 200 after."""
+    world = World()
+    routes = world.server()
+    assert said(ask(routes, path)) == (500, "no connection to any proxy agent")
+    world.connected = True
+    assert said(ask(routes, path)) == (200, "ok")
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/ready"])
+def test_the_agent_is_ready_once_a_server_is_connected(path: str) -> None:
+    """503 with the list of checks before; `ok`, or the list if asked for, after."""
+    world = World()
+    routes = world.agent()
+    failing = (503, "[+]ping ok\n[-]server-connected failed: no servers connected\n")
+    assert said(ask(routes, path)) == failing
+    assert said(ask(routes, path, verbose="")) == failing
+    world.connected = True
+    assert said(ask(routes, path)) == (200, "ok")
+    assert said(ask(routes, path, verbose="")) == (200, "[+]ping ok\n[+]server-connected ok\ncheck passed\n")
+
+
+def test_metrics_are_on_the_health_port_and_on_the_servers_admin_port() -> None:
+    """Both pages are the same, and Prometheus can read them."""
+    world = World()
+    ServerMetrics(world.registry).http_connections.set(3)
+    pages = [ask(world.server(), "/metrics"), ask(server_admin_routes(world.registry), "/metrics")]
+
+    assert pages[0] == pages[1]
+    assert pages[0].content_type == "text/plain; version=0.0.4; charset=utf-8"
+    samples = {s.name: s.value for f in text_string_to_metric_families(pages[0].body) for s in f.samples}
+    assert samples["konnectivity_network_proxy_server_http_connections"] == 3
+
+
+@pytest.mark.parametrize(
+    ("host", "location"),
+    [
+        ("localhost:8094", "//localhost:8093/metrics"),
+        ("127.0.0.1", "//127.0.0.1:8093/metrics"),
+        ("[::1]:8094", "//[::1]:8093/metrics"),
+        ("[::1]", "//[::1]:8093/metrics"),
+    ],
+)
+def test_the_agents_admin_port_sends_scrapers_to_the_health_port(host: str, location: str) -> None:
+    """301 to the same host under the health port."""
+    answer = ask(agent_admin_routes(8093), "/metrics", host)
+    assert (answer.status, answer.headers) == (301, (("Location", location),))
+
+
+def test_status_is_json() -> None:
+    """What the tables say, for people and scripts."""
+    answer = ask(World().server(), "/status")
+    assert answer.content_type == "application/json"
+    assert json.loads(answer.body) == {"agents": [], "routes": 0}
+
+
+def test_profiling_is_off_unless_it_is_asked_for() -> None:
+    """No health or admin route shows the inside of the process."""
+    world = World()
+    routes = {
+        **world.server(),
+        **world.agent(),
+        **server_admin_routes(world.registry),
+        **agent_admin_routes(8093),
+    }
+    assert not [path for path in routes if path.startswith("/debug")]
+
+
+async def test_the_profiling_index_shows_every_task_and_where_it_waits() -> None:
+    """A hanging task can be found by its name and line."""
+
+    async def wait_for_nothing() -> None:
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(wait_for_nothing(), name="the-hanging-one")
+    await asyncio.sleep(0)
+    page = ask(profiling_routes(), "/debug/pprof/").body
+    task.cancel()
+
+    assert "the-hanging-one" in page
+    assert "in wait_for_nothing" in page
+    moved = ask(profiling_routes(), "/debug/pprof")
+    assert (moved.status, moved.headers) == (301, (("Location", "/debug/pprof/"),))
+
+
+async def test_a_cpu_profile_shows_what_ran_meanwhile() -> None:
+    """The profile is taken from the running loop; a second one at the same time is refused."""
+
+    async def remarkable_work() -> None:
+        while True:
+            sum(range(1000))
+            await asyncio.sleep(0.01)
+
+    async def profile() -> Response:
+        answer = routes["/debug/pprof/profile"](Request("/debug/pprof/profile", {"seconds": "1"}, ""))
+        assert not isinstance(answer, Response)
+        return await answer
+
+    routes = profiling_routes()
+    worker = asyncio.create_task(remarkable_work())
+    first = asyncio.create_task(profile())
+    await asyncio.sleep(0)
+    second = await profile()
+    page = await first
+    worker.cancel()
+
+    assert second.status == 409
+    assert page.status == 200
+    assert "remarkable_work" in page.body
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "x", "301", "²", ""])
+async def test_a_cpu_profile_has_a_sensible_length(seconds: str) -> None:
+    """Anything but 1 to 300 seconds is refused."""
+    answer = profiling_routes()["/debug/pprof/profile"](Request("", {"seconds": seconds}, ""))
+    assert not isinstance(answer, Response)
+    assert said(await answer) == (400, "seconds must be a number from 1 to 300\n")
+
+
+def test_the_heap_page_counts_objects_by_type() -> None:
+    """Types with the most objects come first."""
+
+    class Peculiar:
+        pass
+
+    kept = [Peculiar() for _ in range(50_000)]
+    page = ask(profiling_routes(), "/debug/pprof/heap").body
+
+    assert "Peculiar" in page
+    assert len(kept) == 50_000
+
+
+async def test_the_routes_work_over_a_real_socket() -> None:
+    """An agent's whole health port, asked the way a kubelet asks."""
+    world = World()
+    AgentMetrics(world.registry)
+    server = AdminServer(world.agent())
+    await server.start("127.0.0.1", 0)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /readyz?verbose HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+    finally:
+        await server.close()
+
+    assert answer.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+    assert answer.endswith(b"\r\n\r\n[+]ping ok\n[-]server-connected failed: no servers connected\n")
