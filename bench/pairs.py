@@ -140,8 +140,8 @@ class Process:
 
     def check_alive(self) -> None:
         if self.popen.poll() is not None:
-            tail = self.log.read_text(errors="replace")[-800:] if self.log.exists() else ""
-            raise BenchError(f"{self.title} exited with {self.popen.returncode}: {tail.strip() or 'no output'}")
+            tail = self.log.read_text(errors="replace")[-800:].strip() or "no output"
+            raise BenchError(f"{self.title} exited with {self.popen.returncode}: {tail}")
 
 
 @dataclass
@@ -228,7 +228,7 @@ class Implementation:
     def command(self, program: str) -> str:
         path = self.directory / program
         if not os.access(path, os.X_OK):
-            raise BenchError(f"{self.name}: {path} is missing; `make peers` builds the Go one, `make` installs ours")
+            raise BenchError(f"{self.name}: {path} is missing (ours: `make install`, Go: `make peers`)")
         return str(path)
 
 
@@ -259,7 +259,9 @@ class Server:
             time.sleep(0.05)
 
 
-def start_server(children: Processes, kind: Implementation, title: str, mode: str, certs: Certificates) -> Server:
+def start_server(
+    children: Processes, kind: Implementation, title: str, mode: str, certs: Certificates
+) -> Server:
     uds = str(children.directory / f"{title.replace(' ', '-')}.sock")
     agent_port, health_port = free_port(), free_port()
     argv = [
@@ -283,7 +285,9 @@ def start_server(children: Processes, kind: Implementation, title: str, mode: st
     return server
 
 
-def start_agent(children: Processes, kind: Implementation, title: str, server: Server, certs: Certificates) -> Process:
+def start_agent(
+    children: Processes, kind: Implementation, title: str, server: Server, certs: Certificates
+) -> Process:
     argv = [
         kind.command("proxy-agent"),
         f"--ca-cert={certs.path('ca.crt')}",
@@ -317,7 +321,11 @@ class Pair:
 
 
 def start_pair(
-    children: Processes, name: str, kinds: tuple[Implementation, Implementation], mode: str, certs: Certificates
+    children: Processes,
+    name: str,
+    kinds: tuple[Implementation, Implementation],
+    mode: str,
+    certs: Certificates,
 ) -> Pair:
     title = f"{name} {mode}"
     server = start_server(children, kinds[0], title, mode, certs)

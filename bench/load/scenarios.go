@@ -44,7 +44,9 @@ func (s *scenario) window() time.Duration {
 }
 
 // settle waits for the backend to be rid of this scenario's connections.
-func (s *scenario) settle() (bool, error) {
+func (s *scenario) settle() (bool, error) { return s.settleWithin(settleTimeout) }
+
+func (s *scenario) settleWithin(limit time.Duration) (bool, error) {
 	if *s.control == "" {
 		return true, nil
 	}
@@ -52,7 +54,7 @@ func (s *scenario) settle() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return watch.settled(settleTimeout), nil
+	return watch.settled(limit), nil
 }
 
 type pingResult struct {

@@ -57,7 +57,7 @@ func runStall(args []string) error {
 	result.NewConnectionMs = s.openWithin(*limit)
 	result.Reader = readOn(reader, *limit)
 	closeAll([]net.Conn{reader, second})
-	if result.Settled, err = s.settle(); err != nil {
+	if result.Settled, err = s.settleWithin(*limit); err != nil {
 		return err
 	}
 	return printJSON(result)

@@ -21,6 +21,12 @@ from bootbridge.kube.requests import (
 from tests.kube.api_server import LEASES, ApiServer, drop, refuse
 from tests.kube.conftest import access_to, running, until
 
+# A connection left to the garbage collector is a leak, not a close.
+pytestmark = [
+    pytest.mark.filterwarnings("error::ResourceWarning"),
+    pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
+]
+
 LIST = list_leases("kube-system")
 WATCH = watch_leases("kube-system", "", "100", 300)
 

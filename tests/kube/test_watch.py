@@ -198,6 +198,11 @@ class FollowingAChangingResource(RuleBasedStateMachine):
     @rule()
     def the_next_event_arrives(self) -> None:
         assert self.position is not None
+        if self.position < self.oldest:  # what this watch has yet to see is forgotten
+            gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410}}
+            assert self.law.event(gone) is Seen.BREAK
+            self.position = None
+            return
         for version, event in self.history:
             if version > self.position:
                 assert self.law.event(event) is not Seen.BREAK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from asyncio import sslproto
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from bootbridge.runtime.tls_files import TlsFiles
+from bootbridge.runtime.tls_files import TlsFiles, use_small_asyncio_tls_buffers
 from bootbridge.trust.authority import Authority
 
 DEADLINE = 10
@@ -177,3 +178,23 @@ def test_an_agents_own_renewed_files_are_used_for_its_next_connection(tmp_path: 
             assert not await refused(port, agent, "localhost")
 
     run(scenario())
+
+
+def test_asyncio_connections_work_with_small_tls_buffers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without uvloop each connection takes 64 KiB for reading, and large messages still pass."""
+    monkeypatch.setattr(sslproto.SSLProtocol, "max_size", sslproto.SSLProtocol.max_size)
+    use_small_asyncio_tls_buffers()
+    authority = Authority.create("root")
+
+    async def scenario() -> None:
+        async with echo_server(listener(tmp_path, authority)) as port:
+            connection = await connect(port, client(tmp_path / "agent", authority), "localhost")
+            message = bytes(300_000)
+            assert await connection.echo(message) == message
+            connection.close()
+
+    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(scenario(), DEADLINE))
+    assert sslproto.SSLProtocol.max_size == 65536

@@ -348,5 +348,3 @@ class Inlet:
         if taken - self._returned >= self._credit // 4:
             self.stream.send(Credit(self.connect_id, taken - self._returned))
             self._returned = taken
-
-

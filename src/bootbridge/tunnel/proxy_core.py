@@ -331,6 +331,14 @@ class ProxyCore:
         """Refuse new dials from now on; what is established goes on."""
         self.stopping = True
 
+    def close(self) -> None:
+        """Let go of everybody at once."""
+        self.stopping = True
+        for front in list(self.connect_frontends):
+            front.on_lost(STOPPING_TEXT)
+        for route in list(self.direct_routes):
+            route.stop(STOPPING_TEXT)
+
     def count_stream_error(self, segment: str, status: int) -> None:
         code = grpc.STATUS_NAMES[status] if 0 <= status < len(grpc.STATUS_NAMES) else "Unknown"
         self.metrics.stream_errors_total.labels(segment, code, "Unknown").value += 1

@@ -102,5 +102,3 @@ def _common_fault(headers: Headers) -> str | None:
 
 def values_of(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
     return [value for key, value in headers if key == name]
-
-

@@ -53,6 +53,7 @@ _PAYLOAD_FIELD: Final = {
 }
 _PAYLOAD_FIELDS: Final = frozenset(_PAYLOAD_FIELD.values())
 _GROUP_DEPTH_MAX: Final = 64
+_SHIFT_MAX: Final = 70  # a varint has at most ten bytes
 
 
 class PacketError(PeerError):
@@ -177,9 +178,7 @@ def encode(packet: Packet) -> bytes:
     match packet:
         case DialRequest(protocol, address, random):
             payload = (
-                _bytes_field(1, protocol.encode())
-                + _bytes_field(2, address.encode())
-                + _int_field(3, random)
+                _bytes_field(1, protocol.encode()) + _bytes_field(2, address.encode()) + _int_field(3, random)
             )
         case DialResponse(error, connect_id, random):
             payload = _bytes_field(1, error.encode()) + _int_field(2, connect_id) + _int_field(3, random)
@@ -226,7 +225,7 @@ def peek_data(buffer: Buffer, start: int, end: int) -> tuple[int, int] | None:
             outer |= (byte & 0x7F) << shift
             shift += 7
         at += 1
-        if head[at] != 0x08 or start + at + outer != end:
+        if head[at] != 0x08 or start + at + outer != end or shift > _SHIFT_MAX:
             return None
         at += 1
         byte = head[at]
@@ -238,7 +237,7 @@ def peek_data(buffer: Buffer, start: int, end: int) -> tuple[int, int] | None:
             connect_id |= (byte & 0x7F) << shift
             shift += 7
         at += 1
-        if head[at] != 0x1A:
+        if head[at] != 0x1A or shift > _SHIFT_MAX:
             return None
         at += 1
         byte = head[at]
@@ -252,32 +251,40 @@ def peek_data(buffer: Buffer, start: int, end: int) -> tuple[int, int] | None:
     except IndexError:
         return None
     at += start + 1
-    return (connect_id, at) if size and at + size == end and connect_id < 1 << 63 else None
+    if size and at + size == end and connect_id < 1 << 63 and shift <= _SHIFT_MAX:
+        return connect_id, at
+    return None
 
 
 def decode(body: Buffer) -> Packet:
     kind = 0
     field = 0
-    values: dict[int, int | bytes] = {}
-    for number, value in _fields(body):
-        if number == 1:
-            kind = _int(value)
-        elif number in _PAYLOAD_FIELDS:
+    payload: dict[int, int | bytes] = {}
+    for tag, value in _fields(body):
+        number = tag >> 3
+        if tag == 0x08 and isinstance(value, int):
+            kind = (value & 0xFFFFFFFF ^ 0x80000000) - 0x80000000  # an enum is 32 bits wide
+        elif number in _PAYLOAD_FIELDS and isinstance(value, bytes):
             if number != field:
-                field, values = number, {}
-            values.update(_fields(_bytes(value)))
+                field, payload = number, {}
+            payload.update(_fields(value))
     if kind not in _PAYLOAD_FIELD:
         return Unknown(kind)
-    return _build(kind, values if _PAYLOAD_FIELD[kind] == field else {})
+    return _build(kind, payload if _PAYLOAD_FIELD[kind] == field else {})
 
 
-def _build(kind: int, values: dict[int, int | bytes]) -> Packet:
+def _build(kind: int, payload: dict[int, int | bytes]) -> Packet:
     def number(field: int) -> int:
-        return _int(values.get(field, 0))
+        value = payload.get(field << 3)
+        return value if isinstance(value, int) else 0
+
+    def chunk(field: int) -> bytes:
+        value = payload.get(field << 3 | 2)
+        return value if isinstance(value, bytes) else b""
 
     def text(field: int) -> str:
         try:
-            return _bytes(values.get(field, b"")).decode()
+            return chunk(field).decode()
         except UnicodeDecodeError as error:
             raise PacketError("a string field is not UTF-8") from error
 
@@ -291,7 +298,7 @@ def _build(kind: int, values: dict[int, int | bytes]) -> Packet:
         case 3:
             return CloseResponse(text(1), number(2))
         case 4:
-            return Data(number(1), _bytes(values.get(3, b"")))
+            return Data(number(1), chunk(3))
         case 5:
             return CloseDial(number(1))
         case 6:
@@ -302,37 +309,33 @@ def _build(kind: int, values: dict[int, int | bytes]) -> Packet:
             return End(number(1))
 
 
-def _int(value: int | bytes) -> int:
-    if isinstance(value, bytes):
-        raise PacketError("a number field holds bytes")
-    return value
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise PacketError("a bytes field holds a number")
-    return value
-
-
 def _fields(body: Buffer) -> list[tuple[int, int | bytes]]:
-    """Every field of one message in order; fixed-size fields and groups are skipped."""
+    """(tag, value) of every field of one message in order; fixed-size fields and groups are skipped.
+
+    A tag is the field's number and wire type, so a field of the wrong type is an unknown one.
+    """
     body = bytes(body)
     found: list[tuple[int, int | bytes]] = []
     at = 0
     while at < len(body):
-        tag, at = _varint_at(body, at)
-        number, wire_type = (tag & 0xFFFFFFFF) >> 3, tag & 7
-        if number == 0:
-            raise PacketError("field number 0")
+        tag, at = _tag_at(body, at)
+        wire_type = tag & 7
         if wire_type == 0:
             value, at = _varint_at(body, at)
-            found.append((number, value))
+            found.append((tag, value))
         elif wire_type == 2:
             chunk, at = _chunk_at(body, at)
-            found.append((number, chunk))
+            found.append((tag, chunk))
         else:
-            at = _skip(body, at, number, wire_type, 0)
+            at = _skip(body, at, tag, 0)
     return found
+
+
+def _tag_at(body: bytes, at: int) -> tuple[int, int]:
+    tag, at = _varint_at(body, at)
+    if not 8 <= tag < 1 << 32:
+        raise PacketError(f"field number {tag >> 3}")
+    return tag, at
 
 
 def _varint_at(body: bytes, at: int) -> tuple[int, int]:
@@ -357,7 +360,8 @@ def _chunk_at(body: bytes, at: int) -> tuple[bytes, int]:
     return body[at : at + size], at + size
 
 
-def _skip(body: bytes, at: int, number: int, wire_type: int, depth: int) -> int:
+def _skip(body: bytes, at: int, tag: int, depth: int) -> int:
+    wire_type = tag & 7
     if wire_type == 0:
         return _varint_at(body, at)[1]
     if wire_type == 2:
@@ -370,8 +374,7 @@ def _skip(body: bytes, at: int, number: int, wire_type: int, depth: int) -> int:
     if wire_type != 3 or depth > _GROUP_DEPTH_MAX:
         raise PacketError(f"wire type {wire_type}")
     while True:
-        tag, at = _varint_at(body, at)
-        inner, inner_type = (tag & 0xFFFFFFFF) >> 3, tag & 7
-        if inner_type == 4 and inner == number:
+        inner, at = _tag_at(body, at)
+        if inner == tag + 1:  # the group's own end
             return at
-        at = _skip(body, at, inner, inner_type, depth + 1)
+        at = _skip(body, at, inner, depth + 1)

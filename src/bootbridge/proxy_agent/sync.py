@@ -1,0 +1,164 @@
+"""The agent's way to its servers: as many as there are, found and held, again after every loss."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from typing import Final
+
+from bootbridge.proxy_agent.options import AgentOptions
+from bootbridge.proxy_agent.server_connection import NotConnected, ServerConnection
+from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.tasks import spawn
+from bootbridge.runtime.tls_files import TlsFiles
+from bootbridge.tunnel.addresses import parse_ip
+from bootbridge.tunnel.agent_core import AgentCore
+from bootbridge.tunnel.server_set import Admission, CountSource, Outcome, ServerSet, best_of
+
+LOOKUP_SECONDS_MAX: Final = 5.0
+
+
+class Target:
+    """A host that the operator named, at one of its addresses."""
+
+    __slots__ = ("address", "host")
+
+    def __init__(self, host: str, address: str) -> None:
+        self.host = host
+        self.address = address
+
+    @property
+    def key(self) -> str:
+        return f"{self.host} {self.address}"
+
+
+class ServerSync:
+    def __init__(self, options: AgentOptions, pump: Pump, core: AgentCore, tls: TlsFiles) -> None:
+        self._options = options
+        self._pump = pump
+        self._core = core
+        self._tls = tls
+        self._hosts = [host.strip("[]") for host in options.proxy_server_host]
+        self._wake = asyncio.Event()
+        self._in_flight: set[str] = set()
+        self._last_errors: dict[str, str] = {}
+        self.servers: ServerSet[ServerConnection] = ServerSet(
+            random.Random(),
+            sync_interval=options.sync_interval,
+            sync_interval_cap=options.sync_interval_cap,
+            sync_forever=options.sync_forever,
+            count_leases=options.count_server_leases,
+            count_source=CountSource(options.server_count_source or "default"),
+            hosts=len(self._hosts),
+        )
+        core.metrics.known_server_count.set_function(lambda: self.servers.wanted)
+
+    def on_lease_count(self, count: int) -> None:
+        if self.servers.on_lease_count(count):
+            self._wake.set()
+
+    def start_draining(self) -> None:
+        self.servers.start_draining()
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            outcome = await self._round()
+            delay = self.servers.next_delay(outcome)
+            try:
+                async with asyncio.timeout(delay):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _round(self) -> Outcome:
+        targets = {target.key: target for target in await self._targets()}
+        wanted = self.servers.attempts(list(targets), self._in_flight)
+        if not wanted:
+            return Outcome.IDLE if targets else Outcome.FAILED
+        attempts = [spawn(self._attempt(targets[key]), f"connect to {key}") for key in wanted]
+        # A slow server must not keep us from the others: what is not done goes on by itself.
+        done, _ = await asyncio.wait(attempts, timeout=self._options.sync_interval_cap)
+        return best_of([task.result() for task in done if not task.cancelled()] or [Outcome.FAILED])
+
+    async def _targets(self) -> list[Target]:
+        found = await asyncio.gather(*map(self._addresses, self._hosts))
+        return [target for targets in found for target in targets]
+
+    async def _addresses(self, host: str) -> list[Target]:
+        if parse_ip(host) is not None:
+            return [Target(host, host)]
+        port = self._options.proxy_server_port
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS_MAX):
+                entries = await self._pump.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except TimeoutError:
+            self._complain(host, f"lookup of {host} timed out")
+            return []
+        except OSError as error:
+            self._complain(host, f"lookup of {host} failed: {error.strerror or error}")
+            return []
+        return [Target(host, str(address)) for address in dict.fromkeys(entry[4][0] for entry in entries)]
+
+    async def _attempt(self, target: Target) -> Outcome:
+        self._in_flight.add(target.key)
+        connection = ServerConnection(self._pump, self._core, self._options.keepalive_time)
+        try:
+            token = self._token()
+            server = await connection.open(
+                target.host, target.address, self._options.proxy_server_port, self._tls, token
+            )
+        except NotConnected as error:
+            self._complain(target.key, str(error))
+            return Outcome.FAILED
+        finally:
+            self._in_flight.discard(target.key)
+        self._last_errors.pop(target.key, None)
+        admission = self.servers.on_connected(
+            server.server_id, connection, server_count=server.server_count, address=target.key
+        )
+        if admission is not Admission.KEEP:
+            connection.close("held already")
+            return Outcome.DUPLICATE
+        connection.on_lost = self._on_lost
+        connection.on_leaving(lambda: self._on_leaving(connection))
+        self._core.notes.info(
+            "server connected",
+            server=server.server_id,
+            address=target.address,
+            extension="credit" if server.extension else "none",
+            servers=f"{len(self.servers)}/{self.servers.wanted}",
+        )
+        return Outcome.CONNECTED
+
+    def _token(self) -> str | None:
+        path = self._options.service_account_token_path
+        if not path:
+            return None
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read().strip()
+        except (OSError, UnicodeError) as error:
+            raise NotConnected(f"--service-account-token-path: cannot read {path}: {error}") from error
+
+    def _on_lost(self, connection: ServerConnection, reason: str) -> None:
+        if self.servers.on_closed(connection):
+            self._core.notes.warning("server lost", why=reason, servers=len(self.servers))
+            self._wake.set()
+
+    def _on_leaving(self, connection: ServerConnection) -> None:
+        """What runs over it may finish, but we look for another server at once."""
+        if self.servers.on_closed(connection):
+            self._core.notes.info("server is going away", servers=len(self.servers))
+            self._wake.set()
+
+    def _complain(self, key: str, reason: str) -> None:
+        """Say each reason once, not with every attempt."""
+        if self._last_errors.get(key) != reason:
+            self._last_errors[key] = reason
+            self._core.notes.warning("server not reached", target=key, why=reason)
+
+    def close(self) -> None:
+        for connection in self.servers.connections:
+            connection.close("the agent stopped")

@@ -1,0 +1,250 @@
+"""The proxy server: listeners, the core between them, health and admin ports, an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from contextlib import AsyncExitStack
+from typing import Final
+
+from bootbridge.metrics import Registry
+from bootbridge.proxy_server.options import ServerOptions
+from bootbridge.runtime import event_loop, logs
+from bootbridge.runtime.admin_http import AdminServer
+from bootbridge.runtime.admin_routes import server_admin_routes, server_health_routes
+from bootbridge.runtime.byte_stream import PlainStream, TlsStream, tune_link
+from bootbridge.runtime.dialler import TcpDialler
+from bootbridge.runtime.link_stream import LinkStream
+from bootbridge.runtime.listeners import Listener, tcp_socket, unix_socket
+from bootbridge.runtime.memory import use_little_memory
+from bootbridge.runtime.notebook import LogNotebook
+from bootbridge.runtime.process_metrics import register_process_metrics
+from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.tls_files import TlsFiles, TlsPolicy
+from bootbridge.tunnel.addresses import parse_cidr
+from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.tunnel.frontend import ConnectFrontend
+from bootbridge.tunnel.ports import Authenticator
+from bootbridge.tunnel.proxy_core import DIAL_SECONDS_MAX, Limits, ProxyCore
+from bootbridge.tunnel.server_metrics import ServerMetrics
+
+# An agent opens one stream on its connection; a caller may open one per dial on its own.
+AGENT_STREAMS_MAX: Final = 16
+FRONTEND_STREAMS_MAX: Final = 10_000
+# How often a graceful stop looks whether the last connection has ended.
+IDLE_CHECK_SECONDS: Final = 0.05
+
+
+def run(options: ServerOptions) -> int:
+    logs.configure(
+        options.log_format, options.v, "server", log_file=options.log_file, logtostderr=options.logtostderr
+    )
+    use_little_memory()
+    return event_loop.run(_serve(options))
+
+
+async def _serve(options: ServerOptions) -> int:
+    signals = event_loop.Signals()
+    async with AsyncExitStack() as stack:
+        server = await ProxyServer.start(options, stack)
+        await signals.asked()
+        if await server.stop_gracefully(signals):
+            return 0
+    return 1
+
+
+class ProxyServer:
+    """Everything that runs; ``start`` builds it in order and undoes it if a part fails."""
+
+    def __init__(self, options: ServerOptions, authenticate: Authenticator | None) -> None:
+        self._options = options
+        self.pump = Pump(asyncio.get_running_loop())
+        self.registry = Registry()
+        self.metrics = ServerMetrics(self.registry)
+        register_process_metrics(self.registry)
+        self._notes = LogNotebook("server")
+        self.core = ProxyCore(
+            strategies=[Strategy(name) for name in options.strategies],
+            direct_cidrs=[cidr for cidr in map(parse_cidr, options.direct_cidrs) if cidr],
+            server_id=options.server_id,
+            server_count=lambda: options.server_count,
+            limits=Limits(options.backend_dial_timeout or DIAL_SECONDS_MAX, options.stall_timeout),
+            timers=self.pump.timers,
+            rng=random.Random(),
+            metrics=self.metrics,
+            notes=self._notes,
+            dialler=TcpDialler(self.pump),
+            authenticate=authenticate,
+        )
+        self._links: set[LinkStream] = set()
+        self._listeners: list[Listener] = []
+        policy = TlsPolicy.from_flags(options.tls_min_version, options.cipher_suites)
+        self._agent_tls = TlsFiles.agent_listener(
+            options.cluster_cert, options.cluster_key, options.cluster_ca_cert, policy=policy
+        )
+        self._frontend_tls: TlsFiles | None = None
+        if not options.uds_name:
+            self._frontend_tls = TlsFiles.frontend_listener(
+                options.server_cert,
+                options.server_key,
+                options.server_ca_cert,
+                alpn="h2" if options.mode == "grpc" else "http/1.1",
+                policy=policy,
+            )
+
+    @classmethod
+    async def start(cls, options: ServerOptions, stack: AsyncExitStack) -> ProxyServer:
+        authenticate = None
+        kubernetes = None
+        if options.needs_kubernetes:
+            from bootbridge.proxy_server.kubernetes import KubernetesSide
+
+            kubernetes = KubernetesSide(options)
+            stack.push_async_callback(kubernetes.close)
+            authenticate = kubernetes.authenticator() if options.token_authentication else None
+        server = cls(options, authenticate)
+        stack.callback(server.close)
+        server._listen()
+        await server._open_admin_ports(stack)
+        if kubernetes is not None:
+            kubernetes.start(server.pump, server.metrics)
+        server._notes.info(
+            "ready for agents",
+            agent_port=options.agent_port,
+            frontend=options.uds_name or options.server_port,
+            mode=options.mode,
+            server_id=options.server_id,
+        )
+        return server
+
+    # --- listening
+
+    def _listen(self) -> None:
+        options = self._options
+        agent_socket = tcp_socket(options.agent_bind_address, options.agent_port, "--agent-port")
+        self._listeners.append(Listener(self.pump, agent_socket, self._accept_agent))
+        if options.uds_name:
+            sock = unix_socket(options.uds_name, delete_existing=options.delete_existing_uds_file)
+            accept = self._start_frontend_plain
+        else:
+            sock = tcp_socket(options.server_bind_address, options.server_port, "--server-port")
+            accept = self._accept_frontend_tls
+        self._listeners.append(Listener(self.pump, sock, accept, options.uds_name))
+
+    async def _open_admin_ports(self, stack: AsyncExitStack) -> None:
+        options = self._options
+        health = AdminServer(
+            server_health_routes(self.registry, ready=lambda: self.core.ready, status=self._status)
+        )
+        await health.start(options.health_bind_address, options.health_port, subject="--health-port")
+        stack.push_async_callback(health.close)
+        routes = server_admin_routes(self.registry)
+        if options.enable_profiling:
+            from bootbridge.runtime.profiling_routes import profiling_routes
+
+            routes |= profiling_routes()
+        admin = AdminServer(routes)
+        await admin.start(options.admin_bind_address, options.admin_port, subject="--admin-port")
+        stack.push_async_callback(admin.close)
+
+    def _status(self) -> dict[str, object]:
+        return {**self.core.status(), "tls": self._agent_tls.status()}
+
+    # --- accepting
+
+    def _accept_agent(self, sock: socket.socket) -> None:
+        tune_link(sock)
+        peer = _peer(sock)
+        TlsStream(
+            self.pump,
+            sock,
+            self._agent_tls.context(),
+            ready=self._start_agent_link,
+            failed=lambda why: self._notes.warning("agent refused", peer=peer, why=why),
+        )
+
+    def _start_agent_link(self, stream: TlsStream) -> None:
+        if stream.alpn is None:
+            self._notes.warning("agent refused", why="it did not negotiate h2 (ALPN)")
+            stream.close()
+            return
+        self._add_link(
+            LinkStream(
+                stream,
+                on_request=self.core.on_agent_request,
+                keepalive_seconds=self._options.keepalive_time,
+                streams_max=AGENT_STREAMS_MAX,
+            )
+        )
+
+    def _accept_frontend_tls(self, sock: socket.socket) -> None:
+        assert self._frontend_tls is not None
+        tune_link(sock)
+        peer = _peer(sock)
+        TlsStream(
+            self.pump,
+            sock,
+            self._frontend_tls.context(),
+            ready=self._start_frontend,
+            failed=lambda why: self._notes.warning("frontend refused", peer=peer, why=why),
+        )
+
+    def _start_frontend_plain(self, sock: socket.socket) -> None:
+        self._start_frontend(PlainStream(self.pump, sock))
+
+    def _start_frontend(self, stream: PlainStream) -> None:
+        if self._options.mode == "http-connect":
+            stream.start(ConnectFrontend(self.core, stream))
+        else:
+            self._add_link(
+                LinkStream(
+                    stream,
+                    on_request=self.core.on_proxy_request,
+                    keepalive_seconds=self._options.frontend_keepalive_time,
+                    streams_max=FRONTEND_STREAMS_MAX,
+                )
+            )
+
+    def _add_link(self, link: LinkStream) -> None:
+        self._links.add(link)
+        link.on_over = self._links.discard
+
+    # --- the end
+
+    async def stop_gracefully(self, signals: event_loop.Signals) -> bool:
+        """Let what runs finish within the limit. False: a second signal wants us gone now."""
+        self.core.stop_accepting()
+        for listener in self._listeners:
+            listener.close()
+        limit = self._options.graceful_shutdown_timeout
+        self._notes.info("stopping", routes=self.core.route_count, patience_seconds=limit)
+        insisted = asyncio.ensure_future(signals.insisted())
+        try:
+            deadline = self.pump.loop.time() + limit
+            while not self.core.idle and self.pump.loop.time() < deadline:
+                await asyncio.wait({insisted}, timeout=IDLE_CHECK_SECONDS)
+                if insisted.done():
+                    return False
+        finally:
+            insisted.cancel()
+        return True
+
+    def close(self) -> None:
+        self.core.stop_accepting()
+        for listener in self._listeners:
+            listener.close()
+        self.core.close()
+        for link in list(self._links):
+            link.link.go_away()
+            self.pump.end_turn()
+            link.close("the server stopped")
+        self.pump.end_turn()
+
+
+def _peer(sock: socket.socket) -> str:
+    try:
+        name = sock.getpeername()
+    except OSError:
+        return "gone"
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)

@@ -1,0 +1,233 @@
+"""TCP connections to endpoints: names resolved, every address tried, never later than the limit."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+from collections.abc import Callable
+from typing import Final, cast
+
+from bootbridge.runtime.byte_stream import PlainStream, tune
+from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.tasks import spawn
+from bootbridge.tunnel.addresses import join_host_port, parse_ip
+from bootbridge.tunnel.endpoint_policy import (
+    Endpoint,
+    LookupFailure,
+    NotDialled,
+    check_endpoint,
+    connect_failed,
+    dial_timed_out,
+    lookup_failed,
+)
+from bootbridge.tunnel.ports import DialResult
+from bootbridge.tunnel.timers import Timer
+
+DIAL_SECONDS_MAX: Final = 5.0
+# When the first address does not answer, the next is tried beside it after this long.
+NEXT_ADDRESS_SECONDS: Final = 0.25
+
+SocketAddress = tuple[str, int] | tuple[str, int, int, int]
+Address = tuple[int, SocketAddress]  # family, what connect takes
+
+
+class SocketDial:
+    """Tries addresses until one connects: tells ``connected(socket)`` or ``failed(text, timed_out)``."""
+
+    def __init__(
+        self,
+        pump: Pump,
+        endpoint: Endpoint,
+        seconds: float,
+        connected: Callable[[socket.socket], None],
+        failed: Callable[[str, bool], None],
+    ) -> None:
+        self._pump = pump
+        self._endpoint = endpoint
+        self._connected = connected
+        self._failed = failed
+        self._left: list[Address] = []
+        self._trying: dict[int, socket.socket] = {}
+        self._error = ""
+        self._lookup: asyncio.Task[None] | None = None
+        self._next: Timer | None = None
+        self._over = False
+        self._deadline = pump.timers.after(seconds, self._too_late)
+        family_and_address = _literal(endpoint)
+        if family_and_address is not None:
+            self._left = [family_and_address]
+            self._try_next()
+        else:
+            self._lookup = spawn(self._resolve(), f"look up {endpoint.host}")
+
+    def cancel(self) -> None:
+        self._stop()
+
+    # --- names
+
+    async def _resolve(self) -> None:
+        endpoint = self._endpoint
+        loop = self._pump.loop
+        try:
+            found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+        except socket.gaierror as error:
+            failure = LookupFailure.NO_ANSWER if error.errno == socket.EAI_AGAIN else LookupFailure.NOT_FOUND
+            self._fail(lookup_failed(endpoint.host, failure, endpoint.protocol))
+        except (OSError, UnicodeError):
+            self._fail(lookup_failed(endpoint.host, protocol=endpoint.protocol))
+        else:
+            wanted = {_FAMILIES[version] for version in endpoint.ip_versions}
+            self._left = [
+                (entry[0], cast("SocketAddress", entry[4])) for entry in found if entry[0] in wanted
+            ]
+            self._error = lookup_failed(endpoint.host, protocol=endpoint.protocol)
+            self._try_next()
+        self._pump.end_turn()
+
+    # --- addresses
+
+    def _try_next(self) -> None:
+        if self._over:
+            return
+        if not self._left:
+            if not self._trying:
+                # Not from within the caller's own call: a result never comes before dial() returns.
+                self._pump.loop.call_soon(self._give_up)
+            return
+        family, address = self._left.pop(0)
+        error = self._start(family, address)
+        if error:
+            self._error = connect_failed(join_host_port(address[0], address[1]), error)
+            self._try_next()
+        elif self._left:
+            self._next = self._pump.timers.after(NEXT_ADDRESS_SECONDS, self._try_next)
+
+    def _start(self, family: int, address: SocketAddress) -> int:
+        try:
+            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        except OSError as error:
+            return error.errno or errno.EMFILE
+        try:
+            result = sock.connect_ex(address)
+        except OSError as error:
+            result = error.errno or errno.EINVAL
+        if result not in (0, errno.EINPROGRESS):
+            sock.close()
+            return result
+        fd = sock.fileno()
+        self._trying[fd] = sock
+        shown = join_host_port(address[0], address[1])
+        self._pump.loop.add_writer(fd, self._on_answer, fd, shown)
+        return 0
+
+    def _on_answer(self, fd: int, shown: str) -> None:
+        self._pump.loop.remove_writer(fd)
+        sock = self._trying.pop(fd)
+        error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            sock.close()
+            self._error = connect_failed(shown, error)
+            if self._next is not None:
+                self._next.cancel()
+            if self._left:
+                self._try_next()
+            elif not self._trying:
+                self._give_up()
+        else:
+            self._stop()
+            tune(sock)
+            self._connected(sock)
+        self._pump.end_turn()
+
+    # --- the end
+
+    def _too_late(self) -> None:
+        looking_up = not self._trying and not self._left
+        self._stop()
+        endpoint = self._endpoint
+        if looking_up:
+            self._failed(lookup_failed(endpoint.host, LookupFailure.TIMED_OUT, endpoint.protocol), True)
+        else:
+            self._failed(dial_timed_out(endpoint.address, endpoint.protocol), True)
+
+    def _give_up(self) -> None:
+        if not self._over:
+            self._fail(self._error)
+            self._pump.end_turn()
+
+    def _fail(self, error: str) -> None:
+        if not self._over:
+            self._stop()
+            self._failed(error, False)
+
+    def _stop(self) -> None:
+        self._over = True
+        self._deadline.cancel()
+        if self._next is not None:
+            self._next.cancel()
+        if self._lookup is not None and self._lookup is not _current_task():
+            self._lookup.cancel()
+        for fd, sock in self._trying.items():
+            self._pump.loop.remove_writer(fd)
+            sock.close()
+        self._trying.clear()
+
+
+class TcpDialler:
+    """The agents' dials (and the server's own, for ``direct``)."""
+
+    def __init__(self, pump: Pump, seconds: float = DIAL_SECONDS_MAX) -> None:
+        self._pump = pump
+        self._seconds = seconds
+
+    def dial(self, protocol: str, address: str, result: DialResult) -> _Dial:
+        return _Dial(self._pump, check_endpoint(protocol, address), self._seconds, result)
+
+
+class _Dial:
+    def __init__(
+        self, pump: Pump, endpoint: Endpoint | NotDialled, seconds: float, result: DialResult
+    ) -> None:
+        self._pump = pump
+        self._result: DialResult | None = result
+        self._dial: SocketDial | None = None
+        if isinstance(endpoint, NotDialled):
+            pump.loop.call_soon(self._refuse, endpoint.error)
+        else:
+            self._dial = SocketDial(pump, endpoint, seconds, self._connected, result.on_dial_failed)
+
+    def cancel(self) -> None:
+        self._result = None
+        if self._dial is not None:
+            self._dial.cancel()
+
+    def _refuse(self, error: str) -> None:
+        if self._result is not None:
+            self._result.on_dial_failed(error, False)
+            self._pump.end_turn()
+
+    def _connected(self, sock: socket.socket) -> None:
+        assert self._result is not None
+        stream = PlainStream(self._pump, sock)
+        stream.start(self._result.on_dialled(stream))
+
+
+_FAMILIES: Final = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
+
+
+def _literal(endpoint: Endpoint) -> Address | None:
+    """The address of an endpoint that is given as one; a scoped one is looked up like a name."""
+    ip = parse_ip(endpoint.host)
+    if ip is None:
+        return None
+    if ip.version == 4:
+        return _FAMILIES[4], (str(ip), endpoint.port)
+    return _FAMILIES[6], (str(ip), endpoint.port, 0, 0)
+
+
+def _current_task() -> asyncio.Task[object] | None:
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

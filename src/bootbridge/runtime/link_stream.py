@@ -1,0 +1,70 @@
+"""An HTTP/2 link on a byte stream: what comes in is fed to it, what it says is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from bootbridge.runtime.byte_stream import PlainStream
+from bootbridge.tunnel.keepalive import Keepalive
+from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.link import Link, Stream, StreamHandler
+
+# The link stops taking from the connections behind it while this much waits for the socket.
+BACKLOG_BYTES_MAX: Final = 256 * 1024
+
+
+class LinkStream:
+    def __init__(
+        self,
+        stream: PlainStream,
+        *,
+        client: bool = False,
+        on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
+        keepalive_seconds: float,
+        streams_max: int = 1000,
+    ) -> None:
+        self._stream = stream
+        self._over = False
+        self.on_over: Callable[[LinkStream], None] = lambda link: None
+        self.link = Link(client=client, on_request=on_request, touched=self._touched, streams_max=streams_max)
+        self._keepalive = Keepalive(self.link, stream.pump.timers, keepalive_seconds, self.close)
+        stream.start(self)
+
+    def _touched(self) -> None:
+        self._stream.pump.dirty.append(self)
+
+    def flush(self) -> None:
+        stream = self._stream
+        for part in self.link.take_output():
+            stream.write(part)
+        if self.link.closed:
+            self._end(str(self.link.error or "closed"))
+
+    # --- from the byte stream
+
+    def on_bytes(self, data: memoryview) -> None:
+        self.link.receive(data)
+
+    def on_drained(self) -> None:
+        self.link.flushed(self._stream.backlog < BACKLOG_BYTES_MAX)
+
+    def on_eof(self, gone: bool) -> None:
+        self._end("the peer closed the connection")
+
+    def on_lost(self, reason: str) -> None:
+        self._end(reason)
+
+    # --- ending
+
+    def close(self, reason: str = "closed") -> None:
+        self._end(reason)
+
+    def _end(self, reason: str) -> None:
+        if self._over:
+            return
+        self._over = True
+        self._keepalive.close()
+        self.link.lost(reason)
+        self._stream.close()
+        self.on_over(self)

@@ -1,0 +1,154 @@
+"""Listening sockets: made carefully, named in errors by their flag, accepted from in batches."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+from collections.abc import Callable
+from typing import Final
+
+from bootbridge.errors import OperatorError
+from bootbridge.runtime import logs
+from bootbridge.runtime.byte_stream import tune
+from bootbridge.runtime.pump import Pump
+
+BACKLOG: Final = 1024
+ACCEPTS_PER_TURN: Final = 32
+# What is left for a while when the process has no file descriptor to spare.
+RETRY_SECONDS: Final = 0.1
+# The frontend socket: for the owner and the group, as upstream makes it.
+SOCKET_UMASK: Final = 0o007
+
+
+class Listener:
+    """Accepts on one socket and hands every connection to ``accepted``."""
+
+    def __init__(
+        self, pump: Pump, sock: socket.socket, accepted: Callable[[socket.socket], None], path: str = ""
+    ) -> None:
+        self._pump = pump
+        self._sock = sock
+        self._accepted = accepted
+        self._path = path
+        self._inode = _inode(path) if path else None
+        self._closed = False
+        self._start()
+
+    @property
+    def port(self) -> int:
+        return int(self._sock.getsockname()[1])
+
+    def _start(self) -> None:
+        if not self._closed:
+            self._pump.loop.add_reader(self._sock.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            try:
+                sock, _address = self._sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                break
+            except OSError as error:
+                self._rest(error)
+                break
+            sock.setblocking(False)
+            tune(sock)
+            self._accepted(sock)
+        self._pump.end_turn()
+
+    def _rest(self, error: OSError) -> None:
+        """Out of file descriptors or memory: let the running connections go on meanwhile."""
+        logs.event("listener", logs.WARNING, "cannot accept connections", why=error.strerror)
+        self._pump.loop.remove_reader(self._sock.fileno())
+        self._pump.timers.after(RETRY_SECONDS, self._start)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._pump.loop.remove_reader(self._sock.fileno())
+        self._sock.close()
+        # Only if it is still our own: a successor may have put its socket there.
+        if self._path and _inode(self._path) == self._inode:
+            os.unlink(self._path)
+
+
+def tcp_socket(host: str, port: int, subject: str) -> socket.socket:
+    """Bind a TCP port; an empty host means every address, IPv4 and IPv6."""
+    try:
+        if not host and socket.has_dualstack_ipv6():
+            return _listening(
+                socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)
+            )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return _listening(socket.create_server((host, port), family=family, backlog=BACKLOG))
+    except (OSError, UnicodeError, OverflowError) as error:
+        where = f"{host or '*'}:{port}"
+        in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        hint = "stop what is using it or choose another port" if in_use else "check address and port"
+        raise OperatorError(
+            f"cannot listen on {where}: {_text(error)}", subject=subject, hint=hint
+        ) from error
+
+
+def unix_socket(path: str, *, delete_existing: bool) -> socket.socket:
+    """Bind a unix socket; an existing one is replaced only if it is a socket, and ours to replace."""
+    subject = "--uds-name"
+    if delete_existing:
+        _remove_stale(path, subject)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(SOCKET_UMASK)
+    try:
+        sock.bind(path)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        hint = "create the directory or correct the path"
+        if error.errno == errno.EADDRINUSE:
+            hint = "remove the file, or let --delete-existing-uds-file do it"
+        raise OperatorError(f"cannot listen on {path}: {_text(error)}", subject=subject, hint=hint) from error
+    finally:
+        os.umask(before)
+    return _listening(sock)
+
+
+def _listening(sock: socket.socket) -> socket.socket:
+    sock.setblocking(False)
+    return sock
+
+
+def _remove_stale(path: str, subject: str) -> None:
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OperatorError(
+            f"cannot look at {path}: {_text(error)}", subject=subject, hint="check the path"
+        ) from error
+    if not stat.S_ISSOCK(mode):
+        raise OperatorError(
+            f"{path} exists and is not a socket", subject=subject, hint="move it away or choose another path"
+        )
+    try:
+        os.unlink(path)
+    except OSError as error:
+        raise OperatorError(
+            f"cannot remove the old socket {path}: {_text(error)}",
+            subject=subject,
+            hint="remove it, or run as its owner",
+        ) from error
+
+
+def _inode(path: str) -> tuple[int, int] | None:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def _text(error: Exception) -> str:
+    return (getattr(error, "strerror", None) or str(error)).lower()

@@ -1,0 +1,26 @@
+"""Keep the process small: give memory back after a burst instead of holding on to it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from typing import Final
+
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+# Blocks of this size and above get pages of their own, which go back when they are freed.
+_THRESHOLD_BYTES: Final = 128 * 1024
+
+
+def use_little_memory() -> None:
+    """Set glibc's thresholds, and leave what start-up made out of every later collection."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # not glibc
+    mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, _THRESHOLD_BYTES)
+    mallopt(_M_ARENA_MAX, 2)
+    gc.collect()
+    gc.freeze()

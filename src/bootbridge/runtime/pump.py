@@ -1,0 +1,56 @@
+"""Turns: one input to the cores, then everything they want written is written.
+
+The cores run to completion without awaiting; what they write gathers in the streams that
+they touched and leaves at the end of the turn, in one system call per stream. Received bytes
+lie in buffers shared by all streams, so a turn must end before the next read: whoever feeds
+the cores calls ``end_turn``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from bootbridge.tunnel.timers import Timers
+
+READ_BYTES: Final = 256 * 1024
+# Decrypted bytes of one read, plus what was left of the record before.
+PLAIN_BYTES: Final = READ_BYTES + 32 * 1024
+
+
+class Flushable(Protocol):
+    def flush(self) -> None: ...
+
+
+class Pump:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.timers = Timers(loop.time)
+        self.timers.on_earlier = self._arm
+        self.dirty: list[Flushable] = []
+        self.read_buffer = memoryview(bytearray(READ_BYTES))
+        self.plain_buffer = memoryview(bytearray(PLAIN_BYTES))
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = 0.0
+
+    def end_turn(self) -> None:
+        dirty = self.dirty
+        while dirty:
+            dirty.pop().flush()
+
+    def _arm(self) -> None:
+        deadline = self.timers.next_deadline()
+        if self._alarm is not None:
+            if deadline is not None and self._alarm_at <= deadline:
+                return  # it rings earlier than needed and then arms itself anew
+            self._alarm.cancel()
+            self._alarm = None
+        if deadline is not None:
+            self._alarm_at = deadline
+            self._alarm = self.loop.call_at(deadline, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.timers.fire_due()
+        self.end_turn()
+        self._arm()
