@@ -46,8 +46,16 @@ class Generator:
         self.ports: dict[str, str] = first_line(backend)
 
     def run(self, scenario: str, entry: Entry, target: str, *flags: str) -> dict[str, Any]:
-        """One scenario to its end. BenchError when the load could not be carried."""
-        argv = [self._binary, scenario, *self._common(entry, target), *flags]
+        """One scenario to its end, and until the backend has no connection left."""
+        return self._run(scenario, [*self._common(entry, target), *flags])
+
+    def run_beside(self, scenario: str, entry: Entry, *flags: str) -> dict[str, Any]:
+        """One echo scenario while others hold connections: without a control port it waits for none."""
+        return self._run(scenario, [*entry.flags(), f"--target={self.ports['echo']}", *flags])
+
+    def _run(self, scenario: str, flags: list[str]) -> dict[str, Any]:
+        """BenchError when the load could not be carried."""
+        argv = [self._binary, scenario, *flags]
         try:
             result = subprocess.run(
                 argv, capture_output=True, text=True, timeout=GRACE_SECONDS, process_group=0

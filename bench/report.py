@@ -14,6 +14,7 @@ PAIR_NAMES = (OURS, GO, OUR_SERVER, OUR_AGENT)
 DIRECT = "direct"
 MODES = ("http-connect", "grpc")
 
+FAMILIES = ("bulk", "cpu", "latency", "requests", "connections", "rss", "stall")
 HIGHER_IS_BETTER = {"MiB/s", "/s"}
 # A mixed pair counts as slower than the Go pair only beyond what noise explains.
 NOISE = 0.05
@@ -132,22 +133,21 @@ def print_table(figures: Figures) -> None:
     print(f"\n{'':34}{'unit':>6}{'direct':>10}{'Go':>10}{'ours':>10}{'ratio':>8}  {'target':<8}{'':8}"
           f"{'our server,':>18}{'Go server,':>18}")  # fmt: skip
     print(f"{'':84}{'':10}{'Go agent':>18}{'our agent':>18}")
-    family = ""
-    for name in figures.units:
-        if name.split(".")[0] != family:
-            family = name.split(".")[0]
-            print()
-        print(_line(figures, name))
+    for family in FAMILIES:
+        lines = [_line(figures, name) for name in figures.units if name.startswith(f"{family}.")]
+        if lines:
+            print("\n" + "\n".join(lines))
 
 
 def _line(figures: Figures, name: str) -> str:
     ours, ratio, target = figures.median(name, OURS), figures.ratio(name), target_of(name)
-    verdict = _verdict(target.met(ours, ratio)) if target and ours is not None else ""
+    bound = str(target) if target else ""
+    verdict = _verdict(_judge(figures, name))
     return (
         f"{name:34}{figures.units[name]:>6}"
         f"{_number(figures.median(without_mode(name), DIRECT)):>10}"
         f"{_number(figures.median(name, GO)):>10}{_number(ours):>10}"
-        f"{_times(ratio):>8}  {str(target or ''):<8}{verdict:8}"
+        f"{_times(ratio):>8}  {bound:<8}{verdict:8}"
         f"{_mixed(figures, name, OUR_SERVER):>18}{_mixed(figures, name, OUR_AGENT):>18}"
     )
 

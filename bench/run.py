@@ -148,6 +148,8 @@ class Bench:
     def measure(self, scenario: Scenario, pair: Pair, mode: str) -> bool:
         cpu_before = pair.cpu_seconds()
         result = self._load(scenario, Entry(mode, pair.server.uds))
+        if nothing_moved(result):
+            raise BenchError(f"{scenario}: nothing arrived during the measurement")
         cpu = pair.cpu_seconds() - cpu_before
         for name, unit, value in figures_of(scenario, result, cpu):
             self.figures.add(f"{name}.{mode}", unit, pair.name, value)
@@ -260,6 +262,10 @@ def figures_of(scenario: Scenario, result: dict[str, Any], cpu: float | None) ->
     if cpu is None:
         return rate
     return [*rate, (f"cpu.{direction}.{n}", "s/GiB", cpu / (result["bytes_total"] / 2**30))]
+
+
+def nothing_moved(result: dict[str, Any]) -> bool:
+    return result.get("mib_per_second", result.get("per_second")) == 0
 
 
 def stall_story(result: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
@@ -21,8 +21,11 @@ Event = tuple[Any, ...]
 class Recorder:
     """A stream handler that notes every call, with copies of what it was given."""
 
-    def __init__(self, events: list[Event] | None = None, name: object = None) -> None:
+    def __init__(
+        self, events: list[Event] | None = None, name: object = None, stream: Stream | None = None
+    ) -> None:
         self.events: list[Event] = [] if events is None else events
+        self.stream = stream
         self._name = () if name is None else (name,)
 
     def _note(self, *event: object) -> None:
@@ -68,6 +71,10 @@ class Caller:
         self._reader = grpc.MessageReader(self._on_message)
         self._queue: deque[bytes] = deque()
         self._finish: Callable[[Stream], None] | None = None
+
+    def bind(self, stream: Stream) -> Self:
+        self.stream = stream
+        return self
 
     def send(self, *messages: bytes) -> None:
         self._queue.extend(messages)
@@ -165,13 +172,12 @@ class Wire:
         return Recorder()
 
     def call(self, handler: Caller | None = None, headers: Headers = REQUEST) -> Caller:
-        caller = handler or Caller()
-        caller.stream = self.client.open_stream(headers, caller)
-        return caller
+        return self.client.open_stream(headers, (handler or Caller()).bind)
 
     def record(self, headers: Headers = REQUEST) -> tuple[Stream, Recorder]:
-        recorder = Recorder()
-        return self.client.open_stream(headers, recorder), recorder
+        recorder = self.client.open_stream(headers, lambda stream: Recorder(stream=stream))
+        assert recorder.stream is not None
+        return recorder.stream, recorder
 
     def carry(self) -> None:
         """Move bytes both ways until neither side has more to say."""

@@ -76,9 +76,7 @@ def to_protobuf(packet: p.Packet) -> Any:
         case p.DialRequest():
             _fill(message.dialRequest, protocol=packet.protocol, address=packet.address, random=packet.random)
         case p.DialResponse():
-            _fill(
-                message.dialResponse, error=packet.error, connectID=packet.connect_id, random=packet.random
-            )
+            _fill(message.dialResponse, error=packet.error, connectID=packet.connect_id, random=packet.random)
         case p.CloseRequest():
             _fill(message.closeRequest, connectID=packet.connect_id)
         case p.CloseResponse():

@@ -102,7 +102,9 @@ def read_by_library(schema: type, body: bytes) -> p.Packet | None:
 def read_by_us(body: bytes) -> p.Packet | None:
     try:
         return p.decode(body)
-    except p.PacketError:
+    except p.PacketError as error:
+        # Inside of unknown groups, Go and we refuse the number 0 and this library does not.
+        assume("field number 0" not in str(error))
         return None
 
 

@@ -25,7 +25,9 @@ class Latency:
 
     @classmethod
     def of(cls, way: str, connection: str, seconds: Sequence[float]) -> Latency:
-        return cls(way, connection, len(seconds), percentile(seconds, 50) * 1000, percentile(seconds, 99) * 1000)
+        return cls(
+            way, connection, len(seconds), percentile(seconds, 50) * 1000, percentile(seconds, 99) * 1000
+        )
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -34,7 +36,9 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
 
-def with_new_connections(dial: Dial, tls: ssl.SSLContext, calls: int, tick: Callable[[], None]) -> list[float]:
+def with_new_connections(
+    dial: Dial, tls: ssl.SSLContext, calls: int, tick: Callable[[], None]
+) -> list[float]:
     """Every call dials, shakes hands, asks and hangs up."""
 
     def call() -> None:

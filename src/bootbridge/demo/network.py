@@ -11,13 +11,14 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 NAMED_NAMESPACES = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NamespacesRefused(Exception):
@@ -146,17 +147,8 @@ def _ip(*words: str) -> None:
         raise NamespacesRefused(f"'ip {' '.join(words)}': {reason[-1] if reason else 'failed'}")
 
 
-def _find_setns() -> Callable[[int], None]:
-    if hasattr(os, "setns"):  # Python 3.12 and later
-        return lambda fd: os.setns(fd, _CLONE_NEWNET)
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def setns(fd: int) -> None:
-        if libc.setns(fd, _CLONE_NEWNET):
-            number = ctypes.get_errno()
-            raise OSError(number, f"setns: {os.strerror(number)}")
-
-    return setns
-
-
-_setns = _find_setns()
+def _setns(namespace: int) -> None:
+    # os.setns exists from Python 3.12 on only.
+    if _libc.setns(namespace, _CLONE_NEWNET):
+        number = ctypes.get_errno()
+        raise OSError(number, f"setns: {os.strerror(number)}")

@@ -97,7 +97,9 @@ class Programs:
 
     def left(self) -> list[str]:
         """Processes of ours that still exist, and those that they may have started."""
-        return [f"{program.name} (pid {program.pid})" for program in self._started if _group_exists(program.pid)]
+        return [
+            f"{program.name} (pid {program.pid})" for program in self._started if _group_exists(program.pid)
+        ]
 
 
 def _die_with_parent() -> None:

@@ -6,7 +6,14 @@ import random
 import socket
 from dataclasses import dataclass
 
-from bootbridge.demo.network import Link, Namespaces, Place
+from bootbridge.demo.network import (
+    Link,
+    Namespaces,
+    NamespacesRefused,
+    Place,
+    ipv6_works,
+    why_no_namespaces,
+)
 
 POD_IPV4, POD_IPV6 = "10.128.2.5", "fd00:10:128:2::5"
 
@@ -117,3 +124,23 @@ def free_ports(count: int) -> list[int]:
         if len(found) == count:
             return found
     raise OSError(f"fewer than {count} free ports between 15000 and 32000 on 127.0.0.1")
+
+
+def endpoint(host: str, port: int) -> str:
+    """`host:port`, with the brackets that an IPv6 address needs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def choose(namespaces: Namespaces, *, loopback_because: str) -> tuple[Site, str]:
+    """The best site this machine allows; where it is loopback, the reason for that comes with it."""
+    ipv6 = ipv6_works()
+    reason = loopback_because or why_no_namespaces()
+    if not reason:
+        # A kernel may speak IPv6 on loopback and still refuse it on new links.
+        for with_ipv6 in sorted({ipv6, False}, reverse=True):
+            try:
+                return namespaced(namespaces, with_ipv6), ""
+            except NamespacesRefused as refusal:
+                namespaces.remove()
+                reason = f"no network namespaces here: {refusal}"
+    return loopback(ipv6), reason

@@ -123,7 +123,7 @@ class Steps:
         step = Step(len(self.taken) + 1, title)
         self.taken.append(step)
         self._started = self._shown_at = self._clock()
-        self.screen.transient(f"{step.number:>3}   {'':>11}  {title} …")
+        self.screen.transient(f"{step.number:>3}   {'':>9}  {title} …")
         try:
             yield step
         except Interrupted as interruption:
@@ -139,7 +139,7 @@ class Steps:
         now = self._clock()
         if now - self._shown_at >= PATIENCE_SECONDS:
             self._shown_at = now
-            self.screen.progress(f"{'':>18} … {what} ({now - self._started:.0f} s)")
+            self.screen.progress(f"{'':>15} … {what} ({now - self._started:.0f} s)")
 
     def wait_until(self, condition: Callable[[], bool], what: str, seconds: float) -> bool:
         """Look again and again until it holds (true) or the time is over (false)."""
@@ -155,8 +155,8 @@ class Steps:
         step.ok, step.detail = ok, detail
         step.milliseconds = (self._clock() - self._started) * 1000
         screen = self.screen
-        took = screen.paint("dim", f"{step.milliseconds:>8.0f} ms")
+        took = screen.paint("dim", f"{step.milliseconds:>6.0f} ms")
         title = screen.paint("strong", f"{step.title:<{TITLE_COLUMNS}}")
         screen.line(f"{step.number:>3} {screen.mark(ok)} {took}  {title} {detail}")
         for note in step.notes:
-            screen.line(f"{'':>18}{'':{TITLE_COLUMNS}} {note}")
+            screen.line(f"{'':>16}{'':{TITLE_COLUMNS}} {note}")

@@ -12,6 +12,7 @@ import select
 import socket
 import ssl
 import struct
+import sys
 import termios
 from collections.abc import Callable
 from typing import Final, cast
@@ -26,6 +27,7 @@ JOIN_BYTES_MAX: Final = 32 * 1024
 PARTS_MAX: Final = 64
 # How long a closed stream waits for its peer to take what was written last.
 LINGER_SECONDS_MAX: Final = 5.0
+LINGER_CHECK_SECONDS: Final = 0.02
 FLUSH_SECONDS_MAX: Final = 30.0
 HANDSHAKE_SECONDS_MAX: Final = 20.0
 # A half-closed peer that goes away altogether is noticed within this time.
@@ -145,7 +147,6 @@ class PlainStream:
         self._eof = True
         self._read_off()
         if self._closing:
-            self._part()
             return
         gone = _hung_up(self._fd)
         if not gone:
@@ -176,34 +177,29 @@ class PlainStream:
         out = self._out
         if out:
             try:
-                self._send_out(out)
+                if len(out) == 1:
+                    rest = self._send(out[0])
+                elif self.backlog <= JOIN_BYTES_MAX:
+                    rest = self._send(b"".join(out))
+                else:
+                    rest = _rest(out, self._sock.sendmsg(out[:PARTS_MAX]))
             except (BlockingIOError, InterruptedError):
-                self._block([bytes(part) for part in out])
+                rest = [bytes(part) for part in out]
             except OSError as error:
                 self._broke(error)
                 return
+            if rest:
+                self._block(rest)
+            else:
+                out.clear()
+                self.backlog = 0
             self._handler.on_drained()
-        if not self.backlog:
+        if not self.backlog and (self._closing or self._finishing):
             self._flushed()
 
-    def _send_out(self, out: list[Buffer]) -> None:
-        if len(out) == 1:
-            data = out[0]
-            sent = self._sock.send(data)
-        elif self.backlog <= JOIN_BYTES_MAX:
-            data = b"".join(out)
-            sent = self._sock.send(data)
-        else:
-            sent = self._sock.sendmsg(out[:PARTS_MAX])
-            if sent < self.backlog:
-                self._block(_rest(out, sent))
-                return
-            data = b""
-        if sent < len(data):
-            self._block([bytes(data[sent:])])
-        else:
-            out.clear()
-            self.backlog = 0
+    def _send(self, data: Buffer) -> list[Buffer]:
+        sent = self._sock.send(data)
+        return [bytes(data[sent:])] if sent < len(data) else []
 
     def _block(self, rest: list[Buffer]) -> None:
         self._out = rest
@@ -253,15 +249,22 @@ class PlainStream:
             self._part()
 
     def _part(self) -> None:
-        """Everything is with the kernel. Wait for the peer if closing now could destroy it."""
-        if self._eof or self._sock.family == socket.AF_UNIX or _all_delivered(self._fd):
+        """Everything is with the kernel. Closing resets the connection if the peer has said something
+        that we did not read, and a reset would destroy what is still on its way to it: wait for that."""
+        if self._sock.family == socket.AF_UNIX or not _undelivered(self._fd):
             self._close_now()
             return
+        self._read_off()
         self._shut_down()
         self._stop_timer()
-        self._timer = self.pump.timers.after(LINGER_SECONDS_MAX, self._close_now)
-        self._paused = False
-        self._read_on()
+        self._wait_for_delivery(self.pump.timers.now() + LINGER_SECONDS_MAX)
+
+    def _wait_for_delivery(self, deadline: float) -> None:
+        timers = self.pump.timers
+        if timers.now() >= deadline or not _undelivered(self._fd):
+            self._close_now()
+        else:
+            self._timer = timers.after(LINGER_CHECK_SECONDS, lambda: self._wait_for_delivery(deadline))
 
     def abort(self) -> None:
         if not self._closed:
@@ -297,7 +300,7 @@ class PlainStream:
 class TlsStream(PlainStream):
     """TLS on a socket. ``ready`` is called once the handshake is done, ``failed`` if it is not."""
 
-    __slots__ = ("_encrypted", "_failed", "_incoming", "_outgoing", "_ready", "_tls")
+    __slots__ = ("_encrypted", "_failed", "_incoming", "_outgoing", "_read", "_ready", "_tls")
 
     def __init__(
         self,
@@ -315,6 +318,7 @@ class TlsStream(PlainStream):
         self._tls = context.wrap_bio(
             self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
         )
+        self._read = cast("Callable[[int, memoryview], int]", self._tls.read)
         self._ready: Callable[[TlsStream], None] | None = ready
         self._failed = failed
         self._encrypted: Buffer = b""
@@ -387,7 +391,7 @@ class TlsStream(PlainStream):
 
     def _decrypt(self) -> None:
         plain, incoming = self.pump.plain_buffer, self._incoming
-        read = cast("Callable[[int, memoryview], int]", self._tls.read)
+        read = self._read
         size = 0
         ended = False
         try:
@@ -415,9 +419,7 @@ class TlsStream(PlainStream):
             return
         self._eof = True
         self._read_off()
-        if self._closing:
-            self._part()
-        else:
+        if not self._closing:
             self._handler.on_eof(True)
 
     # --- writing
@@ -518,11 +520,9 @@ def _hung_up(fd: int) -> bool:
     return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
-def _all_delivered(fd: int) -> bool:
-    """Whether the peer has acknowledged every byte and we have read all of its own."""
-    unsent = fcntl.ioctl(fd, termios.TIOCOUTQ, b"\0\0\0\0")
-    unread = fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0")
-    return not any(unsent) and not any(unread)
+def _undelivered(fd: int) -> int:
+    """How many bytes the peer's kernel has not acknowledged yet."""
+    return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
 
 
 def _reason(error: OSError) -> str:

@@ -12,6 +12,8 @@ from bootbridge.wire.link import Link, Stream, StreamHandler
 
 # The link stops taking from the connections behind it while this much waits for the socket.
 BACKLOG_BYTES_MAX: Final = 256 * 1024
+# Output below this is gathered over all connections that are ready in the same moment.
+GATHER_BYTES_MAX: Final = 16 * 1024
 
 
 class LinkStream:
@@ -26,6 +28,7 @@ class LinkStream:
     ) -> None:
         self._stream = stream
         self._over = False
+        self._gathered: list[bytes] = []
         self.on_over: Callable[[LinkStream], None] = lambda link: None
         self.link = Link(client=client, on_request=on_request, touched=self._touched, streams_max=streams_max)
         self._keepalive = Keepalive(self.link, stream.pump.timers, keepalive_seconds, self.close)
@@ -35,8 +38,19 @@ class LinkStream:
         self._stream.pump.dirty.append(self)
 
     def flush(self) -> None:
+        """End of turn. Little output waits for what the other ready connections have to say."""
+        link = self.link
+        if link.out_size >= GATHER_BYTES_MAX or link.closed:
+            self._write_out()
+            return
+        if not self._gathered:
+            self._stream.pump.flush_later(self._write_out)
+        self._gathered.append(b"".join(link.take_output()))  # it has to outlive this turn
+
+    def _write_out(self) -> None:
+        gathered, self._gathered = self._gathered, []
         stream = self._stream
-        for part in self.link.take_output():
+        for part in (*gathered, *self.link.take_output()):
             stream.write(part)
         if self.link.closed:
             self._end(str(self.link.error or "closed"))
@@ -66,5 +80,6 @@ class LinkStream:
         self._over = True
         self._keepalive.close()
         self.link.lost(reason)
+        self._write_out()
         self._stream.close()
         self.on_over(self)

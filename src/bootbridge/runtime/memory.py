@@ -9,8 +9,10 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
-# Blocks of this size and above get pages of their own, which go back when they are freed.
-_THRESHOLD_BYTES: Final = 128 * 1024
+# Above the size of any buffer on the data path: fetching those from the kernel each time, page
+# by page, would cost more than all else. What a burst leaves free above this goes back.
+_MMAP_BYTES: Final = 2 * 1024 * 1024
+_TRIM_BYTES: Final = 1024 * 1024
 
 
 def use_little_memory() -> None:
@@ -19,8 +21,8 @@ def use_little_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return  # not glibc
-    mallopt(_M_MMAP_THRESHOLD, _THRESHOLD_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, _THRESHOLD_BYTES)
+    mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+    mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
     mallopt(_M_ARENA_MAX, 2)
     gc.collect()
     gc.freeze()

@@ -3,12 +3,14 @@
 The cores run to completion without awaiting; what they write gathers in the streams that
 they touched and leaves at the end of the turn, in one system call per stream. Received bytes
 lie in buffers shared by all streams, so a turn must end before the next read: whoever feeds
-the cores calls ``end_turn``.
+the cores calls ``end_turn``. A link, which many connections share, may wait a little longer
+(``flush_later``): when many of them speak at once, one write carries what all of them said.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from bootbridge.tunnel.timers import Timers
@@ -30,6 +32,7 @@ class Pump:
         self.dirty: list[Flushable] = []
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.plain_buffer = memoryview(bytearray(PLAIN_BYTES))
+        self._later: list[Callable[[], None]] = []
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
 
@@ -37,6 +40,18 @@ class Pump:
         dirty = self.dirty
         while dirty:
             dirty.pop().flush()
+
+    def flush_later(self, write_out: Callable[[], None]) -> None:
+        """Call it when every socket that is ready now has had its turn."""
+        if not self._later:
+            self.loop.call_soon(self._flush_later)
+        self._later.append(write_out)
+
+    def _flush_later(self) -> None:
+        later, self._later = self._later, []
+        for write_out in later:
+            write_out()
+        self.end_turn()
 
     def _arm(self) -> None:
         deadline = self.timers.next_deadline()

@@ -65,6 +65,7 @@ class Endpoint:
         "connect_id",
         "inlet",
         "on_bytes",
+        "on_drained",
         "outlet",
     )
 
@@ -76,6 +77,7 @@ class Endpoint:
         self.outlet = Outlet(server, connect_id, port)
         self.inlet = Inlet(server, connect_id, port, self)
         self.on_bytes: Callable[[memoryview], None] = self.outlet.write
+        self.on_drained: Callable[[], None] = self.inlet.drained
         self._ended = False
         self._server_ended = False
         self._closing = False
@@ -94,9 +96,6 @@ class Endpoint:
             self.outlet.then(p.End(self.connect_id))
         else:
             self._close_behind_data("", "endpoint closed")
-
-    def on_drained(self) -> None:
-        self.inlet.drained()
 
     def on_lost(self, reason: str) -> None:
         if not self._closing:

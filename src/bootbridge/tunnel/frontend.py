@@ -47,7 +47,9 @@ class Connection(Protocol):
     def upload(self, data: memoryview) -> None: ...
     def front_ended(self) -> None: ...
     def front_gone(self, reason: str) -> None: ...
-    def front_drained(self) -> None: ...
+    @property
+    def front_drained(self) -> Callable[[], None]:
+        """To be called when the frontend has taken some of what was written to it."""
 
 
 class Dialling(Protocol):
@@ -80,7 +82,18 @@ class Frontend(Protocol):
 class ConnectFrontend:
     """HTTP CONNECT on a byte stream: one request, one answer, then bytes."""
 
-    __slots__ = ("_core", "_dialling", "_early", "_ended", "_parser", "_route", "_timer", "on_bytes", "sink")
+    __slots__ = (
+        "_core",
+        "_dialling",
+        "_early",
+        "_ended",
+        "_parser",
+        "_route",
+        "_timer",
+        "on_bytes",
+        "on_drained",
+        "sink",
+    )
 
     def __init__(self, core: ProxyCore, port: BytePort) -> None:
         self._core = core
@@ -92,6 +105,7 @@ class ConnectFrontend:
         self._route: Connection | None = None
         self._timer: Timer | None = core.timers.after(HEAD_SECONDS_MAX, self._too_slow)
         self.on_bytes: Callable[[memoryview], None] = self._on_head
+        self.on_drained: Callable[[], None] = _nothing
         core.connect_frontends.add(self)
 
     def __repr__(self) -> str:
@@ -129,10 +143,6 @@ class ConnectFrontend:
         else:
             self._ended = True
 
-    def on_drained(self) -> None:
-        if self._route is not None:
-            self._route.front_drained()
-
     def on_lost(self, reason: str) -> None:
         self._gone(reason)
 
@@ -152,6 +162,7 @@ class ConnectFrontend:
         self._stop_timer()
         self._route = self._dialling = None
         self.on_bytes = _discard
+        self.on_drained = _nothing
         self._core.connect_frontends.discard(self)
         self.sink.close()
 
@@ -171,6 +182,7 @@ class ConnectFrontend:
     def established(self, route: Connection, connect_id: int) -> None:
         self._dialling = None
         self._route = route
+        self.on_drained = route.front_drained
         self.sink.write(http.CONNECTION_ESTABLISHED)
         self.on_bytes = route.upload
         early, self._early = self._early, b""
@@ -203,6 +215,10 @@ class ConnectFrontend:
 
 
 def _discard(data: memoryview) -> None:
+    return None
+
+
+def _nothing() -> None:
     return None
 
 

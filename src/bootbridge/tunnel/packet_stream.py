@@ -73,7 +73,7 @@ class PacketStream:
         self._turns: deque[Outlet] = deque()
         self._finish: tuple[int, str] | None = None
         self._data_in = counters.packets_in[DATA]
-        self._data_out = counters.packets_out[DATA]
+        self.data_out = counters.packets_out[DATA]
 
     def bound_inlets(self, extension: Extension, source: Source, stall_seconds: float) -> None:
         """Decide what keeps this peer's connections within bounds: credit, or the stall guard."""
@@ -99,6 +99,12 @@ class PacketStream:
 
     def on_data(self, buffer: Buffer, start: int, end: int) -> None:
         try:
+            if not self._reader.mid_message and end - start > grpc.PREFIX_SIZE:
+                # By far the most common frame holds exactly one message: skip the reader.
+                compressed, size = grpc.PREFIX.unpack_from(buffer, start)
+                if start + grpc.PREFIX_SIZE + size == end and not compressed:
+                    self.on_message(buffer, start + grpc.PREFIX_SIZE, end)
+                    return
             self._reader.receive(buffer, start, end)
         except PeerError as error:
             self.fail(error.code or grpc.INTERNAL, str(error))
@@ -149,11 +155,6 @@ class PacketStream:
             self._urgent.append(message)
         else:
             self.stream.send(message)
-
-    def send_data(self, head: bytes, data: Buffer) -> None:
-        self._data_out.value += 1
-        self.counters.bytes_out.value += len(data)
-        self.stream.send(head, data)
 
     @property
     def idle(self) -> bool:
@@ -235,7 +236,7 @@ class Outlet:
 
     def write(self, data: Buffer) -> None:
         stream = self.stream
-        if not self._chunks and self.credit > 0 and stream.idle:
+        if self.credit > 0 and not self._chunks and stream.idle:
             self._send(data)
             return
         self._chunks.append(bytes(data))
@@ -252,7 +253,10 @@ class Outlet:
             self._head = grpc.message_prefix(len(packet_head) + size) + packet_head
             self._head_size = size
         self.credit -= size
-        self.stream.send_data(self._head, data)
+        stream = self.stream
+        stream.data_out.value += 1
+        stream.counters.bytes_out.value += size
+        stream.stream.send(self._head, data)
 
     def send_one(self) -> bool:
         """Our turn: one packet. True if we have more to send now."""

@@ -136,8 +136,9 @@ class AgentRoute:
         self.outlet.then(p.CloseRequest(self.connect_id))
         self._timer = self._core.timers.after(CLOSING_SECONDS_MAX, self._give_up)
 
-    def front_drained(self) -> None:
-        self.inlet.drained()
+    @property
+    def front_drained(self) -> Callable[[], None]:
+        return self.inlet.drained
 
     # --- from the agent
 
@@ -249,7 +250,11 @@ class DirectRoute:
             self._close(reason)
             self._port.close()
 
-    def front_drained(self) -> None:
+    @property
+    def front_drained(self) -> Callable[[], None]:
+        return self._on_front_drained
+
+    def _on_front_drained(self) -> None:
         if not self._closed and self.front.sink.backlog <= OUTLET_BYTES_LOW:
             self._port.resume_reading()
 

@@ -51,6 +51,9 @@ MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 PREFIX: Final = Struct(">BL")
 PREFIX_SIZE: Final = 5
 
+# RFC 3986 would escape these too; in a grpc-message they are written as they are.
+_PLAIN_IN_MESSAGES: Final = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
+
 MessageSink = Callable[[Buffer, int, int], None]
 
 
@@ -65,36 +68,36 @@ def message_prefix(size: int) -> bytes:
 class MessageReader:
     """One stream's DATA → messages, handed to ``sink(buffer, start, end)``."""
 
-    __slots__ = ("_held", "_held_size", "_need", "_sink")
+    __slots__ = ("_held", "_need", "_sink", "mid_message")
 
     def __init__(self, sink: MessageSink) -> None:
         self._sink = sink
-        self._held: list[bytes] = []
-        self._held_size = 0
+        self._held = bytearray()
         self._need = 0
-
-    @property
-    def mid_message(self) -> bool:
-        return bool(self._held)
+        self.mid_message = False
 
     def receive(self, buffer: Buffer, start: int, end: int) -> None:
-        while self._held:
-            missing = self._need - self._held_size
+        while self.mid_message:
+            missing = self._need - len(self._held)
             if end - start < missing:
                 self._hold(buffer, start, end)
                 return
-            self._held.append(bytes(buffer[start : start + missing]))
+            self._hold(buffer, start, start + missing)
             start += missing
-            whole = b"".join(self._held)
-            if self._need == PREFIX_SIZE:
-                self._held, self._held_size = [whole], PREFIX_SIZE
-                self._need = PREFIX_SIZE + _size_at(whole, 0)
+            if len(self._held) == PREFIX_SIZE:
+                self._need = PREFIX_SIZE + _size_at(self._held, 0)
                 if self._need > PREFIX_SIZE:
                     continue
-            self._held, self._held_size = [], 0
+            whole, self._held, self.mid_message = self._held, bytearray(), False
             self._sink(whole, PREFIX_SIZE, self._need)
         while end - start >= PREFIX_SIZE:
-            stop = start + PREFIX_SIZE + _size_at(buffer, start)
+            try:
+                stop = start + PREFIX_SIZE + _size_at(buffer, start)
+            except GrpcError:
+                # What follows cannot be framed any more: keep the prefix, so that it fails again.
+                self._need = PREFIX_SIZE
+                self._hold(buffer, start, start + PREFIX_SIZE)
+                raise
             if stop > end:
                 self._need = stop - start
                 self._hold(buffer, start, end)
@@ -106,9 +109,8 @@ class MessageReader:
             self._hold(buffer, start, end)
 
     def _hold(self, buffer: Buffer, start: int, end: int) -> None:
-        if start < end:
-            self._held.append(bytes(buffer[start:end]))
-            self._held_size += end - start
+        self._held += memoryview(buffer)[start:end]
+        self.mid_message = True
 
 
 def _size_at(buffer: Buffer, start: int) -> int:
@@ -145,8 +147,10 @@ def response_headers(metadata: Headers = ()) -> tuple[tuple[str, str], ...]:
 
 
 def trailers(status: int, message: str = "") -> tuple[tuple[str, str], ...]:
-    text = (("grpc-message", quote(message, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}")),) if message else ()
-    return (("grpc-status", str(status)), *text)
+    status_field = ("grpc-status", str(status))
+    if not message:
+        return (status_field,)
+    return (status_field, ("grpc-message", quote(message, safe=_PLAIN_IN_MESSAGES, errors="replace")))
 
 
 def refusal(status: int, message: str) -> tuple[tuple[str, str], ...]:

@@ -6,6 +6,7 @@ the connection's compression state, so it can be built once and used on every co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
@@ -25,6 +26,10 @@ NO_DYNAMIC_TABLE: Final = b"\x20"
 _CONNECTION_HEADERS: Final = frozenset(
     {"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"}
 )
+_FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
+_NOT_IN_VALUES: Final = re.compile(r"[\x00\r\n]")
+# HPACK allows two (RFC 7541 §4.2); without a limit a block of nothing else costs half a second.
+_SIZE_UPDATES_MAX: Final = 2
 _REQUEST_PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 
 
@@ -43,6 +48,8 @@ class Decoder:
     def decode(self, block: bytes) -> list[tuple[str, str]]:
         if self._hpack is None:
             self._hpack = hpack.Decoder(max_header_list_size=HEADER_LIST_BYTES_MAX)
+        if _size_updates(block) > _SIZE_UPDATES_MAX:
+            raise LinkError("too many table size updates", COMPRESSION_ERROR)
         try:
             fields = self._hpack.decode(block, raw=True)
         except hpack.OversizedHeaderListError as error:
@@ -50,6 +57,19 @@ class Decoder:
         except (HPACKError, ValueError, IndexError) as error:
             raise LinkError("header block does not decode", COMPRESSION_ERROR) from error
         return [(_text(name), _text(value)) for name, value in fields]
+
+
+def _size_updates(block: bytes) -> int:
+    """How many dynamic table size updates a header block begins with, at most 3."""
+    at = count = 0
+    while at < len(block) and block[at] >> 5 == 1 and count <= _SIZE_UPDATES_MAX:
+        count += 1
+        more = block[at] == 0x3F
+        at += 1
+        while more and at < len(block):
+            more = block[at] > 0x7F
+            at += 1
+    return count
 
 
 def _text(raw: bytes | str) -> str:
@@ -88,13 +108,15 @@ def trailers_fault(headers: Headers) -> str | None:
 def _common_fault(headers: Headers) -> str | None:
     regular = False
     for name, value in headers:
+        if _NOT_IN_VALUES.search(value):
+            return "NUL, CR or LF in a header value"
         if name.startswith(":"):
             if regular:
                 return "pseudo-header after a regular header"
             continue
         regular = True
-        if not name or name != name.lower():
-            return "header name is empty or not lower case"
+        if not _FIELD_NAME.fullmatch(name):
+            return "header name is empty, not lower case, or no name at all"
         if name in _CONNECTION_HEADERS or (name == "te" and value != "trailers"):
             return f"connection-specific header {name}"
     return None

@@ -121,9 +121,13 @@ class Stream:
         if self._tail is None and size <= self.window and size <= link.window and size <= link.peer_frame_max:
             self.window -= size
             link.window -= size
-            link.push(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)
+            out = link.out
+            if not out:
+                link.touched()
+            out.append(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)
             if payload:
-                link.push(payload)
+                out.append(payload)
+            link.out_size += size
             return
         assert self._tail is None, "one message at a time: ask ready first"
         self._tail = memoryview(b"".join((head, payload)))
@@ -152,12 +156,19 @@ class Stream:
             self.send_headers(headers, end=end)
         return True
 
+    def end(self) -> None:
+        """Half-close, behind everything sent so far (client side: servers end with trailers)."""
+        self.send_headers((), end=True)
+
     def send_headers(self, headers: Headers, *, end: bool = False) -> None:
         if self._tail is not None:
             self._after_tail = (headers, end)
             return
         link = self.link
-        link.push_headers(self.id, headers, end)
+        if headers:
+            link.push_headers(self.id, headers, end)
+        else:
+            link.push(f.frame(f.DATA, f.END_STREAM, self.id))
         if end:
             self.local_closed = True
             if not self.remote_closed and not link.client:
@@ -220,7 +231,7 @@ class Link:
         self.on_pong: Callable[[], None] = lambda: None
         self.on_goaway: Callable[[int, str], None] = lambda code, text: None
         self._on_request = on_request
-        self._touched = touched
+        self.touched = touched
         self._streams_max = streams_max
         self._receive_window = LINK_WINDOW
         self._decoder = Decoder()
@@ -232,8 +243,7 @@ class Link:
         self._preface_due = not client
         self._settings_due = True
         self._replies_waiting = 0
-        self._held: list[bytes] = []
-        self._held_size = 0
+        self._held = bytearray()
         self._need = len(f.PREFACE) if self._preface_due else HEADER_SIZE
         self._greet()
 
@@ -252,7 +262,7 @@ class Link:
 
     def push(self, data: Buffer) -> None:
         if not self.out:
-            self._touched()
+            self.touched()
         self.out.append(data)
         self.out_size += len(data)
 
@@ -316,16 +326,22 @@ class Link:
     def forget(self, stream: Stream, *, by_us: bool) -> None:
         stream.local_closed = stream.remote_closed = True
         stream._tail = None
-        if self.streams.pop(stream.id, None) is None:
-            return
-        self._closed_streams[stream.id] = by_us
+        if self.streams.pop(stream.id, None) is not None:
+            self._remember_closed(stream.id, by_us)
+
+    def _remember_closed(self, stream_id: int, by_us: bool) -> None:
+        self._closed_streams[stream_id] = by_us
         if len(self._closed_streams) > CLOSED_REMEMBERED:
             del self._closed_streams[next(iter(self._closed_streams))]
 
     def _wake_streams(self) -> None:
-        for stream in list(self.streams.values()):
+        """Let the streams send, those first that have waited longest."""
+        streams = self.streams
+        for stream in list(streams.values()):
             if self.window <= 0 or not self.writable or self.out_size >= OUT_BYTES_MAX:
                 return
+            if len(streams) > 1 and stream.id in streams:
+                streams[stream.id] = streams.pop(stream.id)  # to the end of the queue
             if stream.push_tail():
                 stream.handler.on_ready()
 
@@ -336,8 +352,14 @@ class Link:
         if self.closed:
             return
         self.reads_seen += 1
+        view = memoryview(data)
         try:
-            self._receive(memoryview(data))
+            if self._held or self._preface_due:
+                self._receive_rest(view)
+            else:
+                at = self._consume(view)
+                if at < len(view):
+                    self._hold_partial(view[at:])
         except LinkError as error:
             self._fail(error)
 
@@ -346,44 +368,41 @@ class Link:
         self.push(f.goaway(self._last_peer_id, error.code, str(error)))
         self.lost(f"protocol error: {error}")
 
-    def _receive(self, data: memoryview) -> None:
-        while self._held_size or self._preface_due:
-            missing = self._need - self._held_size
+    def _receive_rest(self, data: memoryview) -> None:
+        """Complete what is held, then take the rest as usual."""
+        while self._held or self._preface_due:
+            missing = self._need - len(self._held)
             if len(data) < missing:
                 self._hold(data)
                 return
             self._hold(data[:missing])
             data = data[missing:]
-            whole = memoryview(b"".join(self._held))
+            if not self._preface_due and len(self._held) == HEADER_SIZE:
+                self._need = self._frame_size(self._held)
+                if self._need > HEADER_SIZE:
+                    continue
+            whole, self._held, self._need = self._held, bytearray(), HEADER_SIZE
             if self._preface_due:
-                self._check_preface(whole)
-            elif len(whole) == HEADER_SIZE and self._frame_size(whole) > HEADER_SIZE:
-                self._need = self._frame_size(whole)
-                continue
+                self._preface_due = False
             else:
-                self._consume(whole)
-            self._held, self._held_size, self._need = [], 0, HEADER_SIZE
+                self._consume(memoryview(whole))
             if self.closed:
                 return
         at = self._consume(data)
-        rest = len(data) - at
-        if rest and not self.closed:
-            self._need = self._frame_size(data[at:]) if rest >= HEADER_SIZE else HEADER_SIZE
-            self._hold(data[at:])
+        if at < len(data):
+            self._hold_partial(data[at:])
+
+    def _hold_partial(self, data: memoryview) -> None:
+        if not self.closed:
+            self._need = self._frame_size(data) if len(data) >= HEADER_SIZE else HEADER_SIZE
+            self._hold(data)
 
     def _hold(self, data: memoryview) -> None:
-        if self._preface_due and not f.PREFACE.startswith(b"".join((*self._held, data[:24]))[:24]):
+        self._held += data
+        if self._preface_due and not f.PREFACE.startswith(self._held):
             raise LinkError("this is not HTTP/2: wrong connection preface", f.PROTOCOL_ERROR)
-        if data:
-            self._held.append(bytes(data))
-            self._held_size += len(data)
 
-    def _check_preface(self, whole: memoryview) -> None:
-        if bytes(whole) != f.PREFACE:
-            raise LinkError("this is not HTTP/2: wrong connection preface", f.PROTOCOL_ERROR)
-        self._preface_due = False
-
-    def _frame_size(self, data: memoryview) -> int:
+    def _frame_size(self, data: Buffer) -> int:
         high, low, _, _, _ = HEADER.unpack_from(data)
         size = high << 16 | low
         if size > FRAME_BYTES_MAX:
@@ -446,7 +465,7 @@ class Link:
             self.forget(stream, by_us=True)
             stream.handler.on_reset(error.code, str(error))
         else:
-            self._closed_streams[error.stream_id] = True
+            self._remember_closed(error.stream_id, True)
 
     def _reply(self, data: bytes) -> None:
         """Something the peer made us say; a peer that does not listen may not do so for ever."""
@@ -509,10 +528,10 @@ class Link:
             raise StreamError(stream_id, f"{kind} on closed stream", f.STREAM_CLOSED)
 
     def _remote_end(self, stream: Stream) -> None:
-        if stream.body_expected:
-            raise StreamError(stream.id, "content-length does not match the body", f.PROTOCOL_ERROR)
         if stream.remote_closed:
             return
+        if stream.body_expected:
+            raise StreamError(stream.id, "content-length does not match the body", f.PROTOCOL_ERROR)
         stream.remote_closed = True
         stream.handler.on_end()
         self.forget_if_done(stream)
@@ -525,13 +544,14 @@ class Link:
             if len(body) < 5:
                 raise LinkError("HEADERS too short for its priority", f.FRAME_SIZE_ERROR)
             if f.UINT32.unpack_from(body)[0] & 0x7FFFFFFF == stream_id:
-                raise StreamError(stream_id, "a stream depends on itself", f.PROTOCOL_ERROR)
+                # Not the stream's error alone: its block would be missing from the HPACK state.
+                raise LinkError(f"stream {stream_id} depends on itself", f.PROTOCOL_ERROR)
             body = body[5:]
+        if len(body) > HEADER_LIST_BYTES_MAX:
+            raise LinkError("header block is too large", f.ENHANCE_YOUR_CALM)
         self._block = (stream_id, flags, [bytes(body)], len(body))
         if flags & f.END_HEADERS:
             self._block_done()
-        elif len(body) > HEADER_LIST_BYTES_MAX:
-            raise LinkError("header block is too large", f.ENHANCE_YOUR_CALM)
 
     def _on_continuation(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if self._block is None:

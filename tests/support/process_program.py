@@ -1,0 +1,141 @@
+"""A program under test: started with flags, watched through its log, ended by its process id."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+ROOT = Path(__file__).resolve().parents[2]
+OURS = ROOT / ".venv" / "bin"
+PEERS = ROOT / os.environ.get("BOOTBRIDGE_PEERS", "build/peers")
+# The originals refuse ports outside 1024..49151, and the kernel hands out those above 32767.
+PORTS = range(20_000, 32_000)
+# Generous: it bounds how long a broken program can hold up a test, and decides nothing else.
+DEADLINE_SECONDS = 20.0
+
+Flags = Mapping[str, object]
+T = TypeVar("T")
+_taken: set[int] = set()
+
+
+def until(condition: Callable[[], T], what: str, seconds: float = DEADLINE_SECONDS) -> T:
+    """Wait for a condition and return its value; fail with `what` if it does not come true in time."""
+    deadline = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.01)
+
+
+def free_port() -> int:
+    """A port that nobody listens on and that no other test of this run was given."""
+    while True:
+        port = random.choice(PORTS)
+        if port in _taken:
+            continue
+        try:
+            socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True).close()
+        except OSError:
+            continue
+        _taken.add(port)
+        return port
+
+
+class Program:
+    """One process, its standard output and error in a file."""
+
+    def __init__(
+        self,
+        binary: Path | str,
+        flags: Flags,
+        folder: Path,
+        *,
+        title: str = "",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.binary = Path(binary)
+        self.title = title or self.binary.name
+        self.log_path = folder / f"{self.title}-{time.monotonic_ns()}.log"
+        self.argv = [str(binary), *flag_arguments(flags)]
+        with self.log_path.open("wb") as log:
+            self._popen = subprocess.Popen(
+                self.argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(env or {})},
+            )
+
+    @property
+    def ours(self) -> bool:
+        return self.binary.parent == OURS
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._popen.poll() is None
+
+    @property
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def wait_for_log(self, text: str, seconds: float = DEADLINE_SECONDS) -> None:
+        try:
+            until(lambda: text in self.log, f"{text!r} in the log of {self.title}", seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.log[-3000:]}") from None
+
+    def wait(self, seconds: float = DEADLINE_SECONDS) -> int:
+        """Wait until it has ended by itself; its exit code."""
+        return self._popen.wait(seconds)
+
+    def terminate(self) -> None:
+        self._popen.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        if self.alive:
+            self._popen.kill()
+        self._popen.wait()
+
+    def pause(self) -> None:
+        self._popen.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._popen.send_signal(signal.SIGCONT)
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/task"))
+
+    def rss_bytes(self) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError(f"{self.title} has no resident memory: it is gone")
+
+    def complaints(self) -> list[str]:
+        """Lines that only a bug writes."""
+        signs = ("Traceback", "task failed", "Exception ignored", "Task was destroyed", "never awaited")
+        return [line for line in self.log.splitlines() if any(sign in line for sign in signs)]
+
+
+def flag_arguments(flags: Flags) -> list[str]:
+    return [f"--{name}={_value(value)}" for name, value in flags.items() if value is not None]
+
+
+def _value(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
