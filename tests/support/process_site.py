@@ -16,6 +16,7 @@ from tests.support.process_program import OURS, PEERS, Flags, Program, free_port
 
 SERVER_METRICS = "konnectivity_network_proxy_server_"
 AGENT_METRICS = "konnectivity_network_proxy_agent_"
+_LABEL = re.compile(r'\w+="(?:[^"\\]|\\.)*"')
 _SAMPLE = re.compile(r"^([a-zA-Z_:]\w*)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 
 
@@ -62,10 +63,10 @@ class Web:
             return 0, ""
 
     def metrics(self) -> dict[str, float]:
-        """Samples by name, those with labels as `name{label="value"}`."""
+        """Samples by name, those with labels as `name{label="value"}`, labels in alphabetical order."""
         _, text = self.get("/metrics")
         return {
-            f"{name}{{{labels}}}" if labels else name: float(value)
+            f"{name}{{{','.join(sorted(_LABEL.findall(labels)))}}}" if labels else name: float(value)
             for name, labels, value in _SAMPLE.findall(text)
         }
 
@@ -169,9 +170,7 @@ class Site:
     ) -> Server:
         """Start a server and wait for nothing: it may be meant to fail."""
         chosen = self.server_flags(mode, tcp=tcp, more=flags or {})
-        server = Server(
-            binary(kind, "proxy-server"), chosen, self.folder, title=f"{kind}-server", env=env
-        )
+        server = Server(binary(kind, "proxy-server"), chosen, self.folder, title=f"{kind}-server", env=env)
         self.programs.append(server)
         server.mode = mode
         server.uds = str(chosen.get("uds-name") or "")

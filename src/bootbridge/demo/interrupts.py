@@ -23,7 +23,10 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
-    """While entered, SIGINT, SIGTERM and SIGHUP raise `Interrupted` in the main thread."""
+    """While entered, the first SIGINT, SIGTERM or SIGHUP raises `Interrupted` in the main thread.
+
+    Only the first: what follows it is clean-up, and a second Ctrl-C must not leave half of that undone.
+    """
 
     def __init__(self) -> None:
         self._holds = 0
@@ -48,14 +51,16 @@ class Interrupts:
         finally:
             self._holds -= 1
         if self._pending and not self._holds:
+            self.ignore_from_now_on()
             raise Interrupted(self._pending)
 
     def ignore_from_now_on(self) -> None:
-        """Clean-up has begun: it is short, and a second Ctrl-C must not leave half of it undone."""
+        """Clean-up has begun for another reason than a signal."""
         self._holds += 1
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if self._holds:
             self._pending = number
-        else:
-            raise Interrupted(number)
+            return
+        self.ignore_from_now_on()
+        raise Interrupted(number)

@@ -42,15 +42,19 @@ def run(argv: Sequence[str]) -> int:
     exit_code = exit_code or int(not tidy)
     if flags.json:
         print(json.dumps(_as_json(story, exit_code), indent=2, ensure_ascii=False))
-    elif exit_code < 128:
-        screen.line(pages.verdict(steps.taken, screen))
+    elif screen.abandoned:
+        # The interpreter would flush once more at exit, and complain.
+        sys.stdout = None
+    else:
+        screen.line(pages.verdict(steps.taken, exit_code, screen))
     return exit_code
 
 
 def _tell(story: Story, screen: Screen, *, keep: bool) -> int:
     """The story up to its end or its first failure; the clean-up is not ours."""
-    screen.line(pages.opening(screen))
     try:
+        story.workshop.open()
+        screen.line(pages.opening(screen))
         story.tell()
         screen.line(pages.latency_table(story.latencies, screen))
         if keep:
@@ -59,6 +63,9 @@ def _tell(story: Story, screen: Screen, *, keep: bool) -> int:
             _wait_for_ctrl_c()
     except (StepFailed, HopFailed) as failure:
         _show_last_words(story, screen, failure.log_of)
+        return 1
+    except OSError:
+        # The step has said what it was.
         return 1
     return 0
 
@@ -76,7 +83,7 @@ def _show_last_words(story: Story, screen: Screen, name: str) -> None:
     program = story.workshop.programs.named(name) if name else None
     words = program.last_words() if program else []
     if words:
-        story.steps.taken[-1].notes += words
+        story.steps.taken[-1].last_words = words
         screen.line(f"\n{name} said last:")
         for line in words:
             screen.line(f"  {line}")

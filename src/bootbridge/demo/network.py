@@ -95,7 +95,7 @@ class Namespaces:
 
     def connect(self, link: Link) -> None:
         (here, there), (device, peer) = link.ends, link.devices
-        add = ("link", "add", device, "type", "veth", "peer", "name", peer, "netns", there.namespace)
+        add = ("link", "add", "name", device, "type", "veth", "peer", "name", peer, "netns", there.namespace)
         _ip("-n", here.namespace, *add)
         for place, name in zip(link.ends, link.devices, strict=True):
             _ip("-n", place.namespace, "link", "set", name, "up")
@@ -141,7 +141,8 @@ def ipv6_works() -> bool:
 
 
 def _ip(*words: str) -> None:
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False)
+    # A session of its own: a Ctrl-C reaches us, and never cuts a change to the network in half.
+    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False, start_new_session=True)
     if done.returncode:
         reason = (done.stderr or done.stdout).strip().splitlines()
         raise NamespacesRefused(f"'ip {' '.join(words)}': {reason[-1] if reason else 'failed'}")

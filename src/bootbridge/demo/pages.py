@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -71,7 +72,8 @@ def how_to_try(story: Story, relay_port: int, screen: Screen) -> str:
             "",
             "  # ask the webhook through the tunnel",
             f"  curl --proxy http://127.0.0.1:{relay_port} --connect-to {target} \\",
-            f"    --cacert {directory}/webhook-ca.crt --json @{directory}/review.json {url}",
+            f"    --cacert {directory}/webhook-ca.crt --data @{directory}/review.json \\",
+            f"    {url}",
             "",
             "  # what the proxy-server counts",
             f"  {' '.join(site.control_plane.command(metrics))}",
@@ -85,7 +87,9 @@ def how_to_try(story: Story, relay_port: int, screen: Screen) -> str:
     )
 
 
-def verdict(steps: Sequence[Step], screen: Screen) -> str:
+def verdict(steps: Sequence[Step], exit_code: int, screen: Screen) -> str:
+    if exit_code > 128:
+        return f"\n{screen.mark(False)} Stopped by {signal.Signals(exit_code - 128).name}.\n"
     failed = [step for step in steps if not step.ok]
     if not failed:
         return f"\n{screen.mark(True)} All {len(steps)} steps held.\n"

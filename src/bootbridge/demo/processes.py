@@ -104,7 +104,7 @@ class Programs:
 
 def _die_with_parent() -> None:
     # Even if the demo is killed with SIGKILL and cannot clean up, no process stays.
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _group_exists(group: int) -> bool:

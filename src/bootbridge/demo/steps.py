@@ -29,14 +29,14 @@ class StepFailed(Exception):
 
 @dataclass
 class Step:
-    """One step: what was tried, what came out, how long it took."""
+    """One step: what was tried, what came out, how long it took, what the program at fault said last."""
 
     number: int
     title: str
     detail: str = ""
     ok: bool | None = None
     milliseconds: float = 0.0
-    notes: list[str] = field(default_factory=list)
+    last_words: list[str] = field(default_factory=list)
 
 
 class Screen:
@@ -47,6 +47,12 @@ class Screen:
         self._live = out is not None and out.isatty() and environment.get("TERM") != "dumb"
         self._colour = self._live and not environment.get("NO_COLOR")
         self._transient = False
+        self._abandoned = False
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the reader left before the end (`| head`)."""
+        return self._abandoned
 
     def line(self, text: str = "") -> None:
         self._write(self._erase() + text + "\n")
@@ -81,7 +87,8 @@ class Screen:
     def _columns(self) -> int:
         assert self._out is not None
         try:
-            return max(os.get_terminal_size(self._out.fileno()).columns, 20)
+            # A terminal that does not know its size says 0.
+            return os.get_terminal_size(self._out.fileno()).columns or 80
         except OSError:
             return 80
 
@@ -96,9 +103,9 @@ class Screen:
         try:
             self._out.write(self._fit(text))
             self._out.flush()
-        except (BrokenPipeError, OSError):
-            # The reader has left (`| head`): be silent from now on, and stop.
-            self._out = None
+        except OSError:
+            # Be silent from now on, and stop.
+            self._out, self._abandoned = None, True
             self._live = False
             raise Interrupted(signal.SIGPIPE) from None
 
@@ -158,5 +165,3 @@ class Steps:
         took = screen.paint("dim", f"{step.milliseconds:>6.0f} ms")
         title = screen.paint("strong", f"{step.title:<{TITLE_COLUMNS}}")
         screen.line(f"{step.number:>3} {screen.mark(ok)} {took}  {title} {detail}")
-        for note in step.notes:
-            screen.line(f"{'':>16}{'':{TITLE_COLUMNS}} {note}")

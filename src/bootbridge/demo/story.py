@@ -61,7 +61,7 @@ class Story:
                 self.workshop.namespaces, loopback_because=self.loopback_because
             )
             if layout.isolated:
-                step.detail = "4 namespaces: cables from control plane to nodes and from nodes to pod only"
+                step.detail = "4 namespaces: control plane – nodes – pod; no route from control plane to pod"
             else:
                 step.detail = f"all on loopback ({self.loopback_because}): this shows only the tunnel itself"
         return layout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from bootbridge.demo.interrupts import Interrupts
 from bootbridge.demo.network import Namespaces
 from bootbridge.demo.processes import Programs
+from bootbridge.errors import OperatorError
 
 # sockaddr_un holds 108 bytes with the final zero.
 SOCKET_PATH_BYTES_MAX = 107
@@ -21,10 +23,19 @@ class Workshop:
 
     def __init__(self, interrupts: Interrupts) -> None:
         name = f"bb-demo-{os.getpid()}"
-        with interrupts.held():
-            self.directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=_directory_for_sockets(name)))
+        # Named now, made by `open`: there is no moment in which it exists and we do not know it.
+        self.directory = _parent_of_sockets(name) / f"{name}-{secrets.token_hex(4)}"
         self.namespaces = Namespaces(name)
         self.programs = Programs(self.directory, interrupts)
+
+    def open(self) -> None:
+        try:
+            self.directory.mkdir(mode=0o700)
+        except OSError as error:
+            raise OperatorError(
+                f"cannot make the directory {self.directory}: {error.strerror}",
+                hint="set TMPDIR to one that you may write to",
+            ) from error
 
     @property
     def unix_socket(self) -> str:
@@ -47,8 +58,8 @@ class Workshop:
         return f"{self.programs.started} processes, {namespaces}1 directory"
 
 
-def _directory_for_sockets(name: str) -> str:
+def _parent_of_sockets(name: str) -> Path:
     """The usual temporary directory, unless it is too deep for a unix socket."""
     usual = tempfile.gettempdir()
     longest = os.path.join(usual, f"{name}-xxxxxxxx", "proxy.sock")
-    return usual if len(os.fsencode(longest)) <= SOCKET_PATH_BYTES_MAX else "/tmp"
+    return Path(usual if len(os.fsencode(longest)) <= SOCKET_PATH_BYTES_MAX else "/tmp")

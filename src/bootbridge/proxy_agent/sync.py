@@ -53,6 +53,8 @@ class ServerSync:
             hosts=len(self._hosts),
         )
         core.metrics.known_server_count.set_function(lambda: self.servers.wanted)
+        # Not every stream that was greeted: a duplicate is closed in the same moment.
+        core.metrics.open_server_connections.set_function(lambda: len(self.servers))
 
     def on_lease_count(self, count: int) -> None:
         if self.servers.on_lease_count(count):

@@ -80,6 +80,7 @@ class PlainStream:
         "_reading",
         "_sock",
         "_timer",
+        "_unix",
         "backlog",
         "pump",
     )
@@ -89,6 +90,7 @@ class PlainStream:
         self.backlog = 0
         self._sock = sock
         self._fd = sock.fileno()
+        self._unix = sock.family == socket.AF_UNIX
         self._handler: ByteHandler = _NOBODY
         self._out: list[Buffer] = []
         self._blocked = False
@@ -251,7 +253,7 @@ class PlainStream:
     def _part(self) -> None:
         """Everything is with the kernel. Closing resets the connection if the peer has said something
         that we did not read, and a reset would destroy what is still on its way to it: wait for that."""
-        if self._sock.family == socket.AF_UNIX or not _undelivered(self._fd):
+        if self._unix or not _undelivered(self._fd):
             self._close_now()
             return
         self._read_off()

@@ -8,12 +8,16 @@ texts travel to Go peers.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 IPAddress = IPv4Address | IPv6Address
 IPNetwork = IPv4Network | IPv6Network
 
 _MAPPED_PREFIX_BITS = 96  # ::ffff:0:0/96 holds the IPv4 addresses
+
+
+_IP_CHARS_MAX = 128  # the longest IPv6 spelling has 45, and a zone may follow
 
 
 def host_of(address: str) -> str:
@@ -27,6 +31,11 @@ def host_of(address: str) -> str:
 
 def parse_ip(host: str) -> IPAddress | None:
     """The IP address that ``host`` spells, an IPv4-mapped one as IPv4; None for a name."""
+    return _parse_ip(host) if len(host) <= _IP_CHARS_MAX else None
+
+
+@lru_cache(maxsize=1024)  # the same few addresses are asked for with every dial
+def _parse_ip(host: str) -> IPAddress | None:
     try:
         ip = ip_address(host)
     except ValueError:

@@ -15,6 +15,7 @@ import errno
 import re
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from bootbridge.tunnel.addresses import join_host_port, parse_ip, split_host_port
 
@@ -82,6 +83,11 @@ class LookupFailure(Enum):
 
 def check_endpoint(protocol: str, address: str) -> Endpoint | NotDialled:
     """The endpoint that a frontend asks for, or why it is not dialled."""
+    # Callers dial the same few endpoints over and over; what is too long to be one is not kept.
+    return (_check_again if len(protocol) + len(address) <= _SHOWN_CHARS_MAX else _check)(protocol, address)
+
+
+def _check(protocol: str, address: str) -> Endpoint | NotDialled:
     if protocol not in _IP_VERSIONS:
         shown = _shown(protocol)
         return NotDialled(f"dial {shown}: unknown network {shown}: agents dial tcp only")
@@ -91,6 +97,9 @@ def check_endpoint(protocol: str, address: str) -> Endpoint | NotDialled:
         return NotDialled(f"dial {protocol}: {_shown(str(error))}")
     endpoint = Endpoint(host, port, protocol)
     return _unreachable(endpoint) or endpoint
+
+
+_check_again = lru_cache(maxsize=1024)(_check)
 
 
 def _unreachable(endpoint: Endpoint) -> NotDialled | None:

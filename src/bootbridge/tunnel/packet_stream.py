@@ -238,6 +238,7 @@ class Outlet:
         stream = self.stream
         if self.credit > 0 and not self._chunks and stream.idle:
             self._send(data)
+            self.on_drained()
             return
         self._chunks.append(bytes(data))
         self.backlog += len(data)

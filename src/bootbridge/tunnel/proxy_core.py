@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from random import Random
 from typing import Final
 
@@ -142,6 +143,8 @@ class ProxyCore:
         self.direct_routes: set[DirectRoute] = set()
         self._agents_waiting: set[AgentStream] = set()
         self._rng = rng
+        # Ours, not the callers': so they cannot collide, and small numbers are short on the wire.
+        self._dial_ids = count(1)
         self._dialler = dialler
         self._authenticate = authenticate
         self._agent_counters = _counters(metrics, "from_agent", "to_agent", "to_frontend", "to_agent")
@@ -222,7 +225,7 @@ class ProxyCore:
         if self.stopping:
             front.refused(DialFailure(Cause.NO_AGENT, STOPPING_TEXT))
             return None
-        dial = Dial(self, front, protocol, address, self._rng.getrandbits(63))
+        dial = Dial(self, front, protocol, address, next(self._dial_ids))
         return self._send_to_agent(dial)
 
     def _send_to_agent(self, dial: Dial) -> Dial | DirectDial | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bootbridge.errors import LocalError
 
@@ -21,6 +22,7 @@ from bootbridge.errors import LocalError
 # it may hold is what thousands of idle callers may hold; 64 KiB is a thousand times
 # the head a kube-apiserver sends, and what other HTTP servers settle on.
 HEAD_BYTES_MAX = 64 * 1024
+_REMEMBERED_BYTES_MAX = 512
 
 CONNECTION_ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
 ONLY_CONNECT = "this proxy only supports CONNECT passthrough\n"
@@ -99,7 +101,7 @@ class ConnectParser:
             return Refusal(400, _not_http(buffer[0]))
         end = _END_OF_HEAD.search(buffer, self._searched)
         if end is not None and end.end() <= self._head_bytes_max:
-            result = parse_head(bytes(buffer[: end.start()]))
+            result = _parse(bytes(buffer[: end.start()]))
             if isinstance(result, ConnectRequest):
                 self.leftover = bytes(buffer[end.end() :])
             return result
@@ -129,6 +131,14 @@ def parse_head(head: bytes) -> ConnectRequest | Refusal:
     if method != b"CONNECT":
         return Refusal(405, ONLY_CONNECT.rstrip())
     return _request_for(target.decode("latin-1"), user_agent.decode("latin-1"))
+
+
+_parse_again = lru_cache(maxsize=256)(parse_head)
+
+
+def _parse(head: bytes) -> ConnectRequest | Refusal:
+    """A kube-apiserver sends the same few short heads over and over."""
+    return (_parse_again if len(head) <= _REMEMBERED_BYTES_MAX else parse_head)(head)
 
 
 def _request_for(target: str, user_agent: str) -> ConnectRequest | Refusal:

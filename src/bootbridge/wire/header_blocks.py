@@ -20,6 +20,8 @@ Headers = Sequence[tuple[str, str]]
 
 # A service account token is about 1.5 KiB; 64 KiB leaves room for anything sane.
 HEADER_LIST_BYTES_MAX: Final = 65536
+# Short enough to hold no credentials, long enough for a Proxy call's headers.
+_REMEMBERED_BYTES_MAX: Final = 256
 # What the encoder says first if the peer wants a smaller table than the default: use none.
 NO_DYNAMIC_TABLE: Final = b"\x20"
 
@@ -40,23 +42,45 @@ def encode(headers: tuple[tuple[str, str], ...]) -> bytes:
 
 
 class Decoder:
-    """One direction's HPACK state; raises only LinkError."""
+    """One direction's HPACK state; raises only LinkError.
+
+    Most connections to a gRPC frontend carry one request, and its header block, the first on a
+    fresh state, is the same bytes every time. So first blocks are remembered together with
+    what they mean, and decoded for the state's sake only if a second block comes.
+    """
+
+    __slots__ = ("_first", "_hpack")
 
     def __init__(self) -> None:
         self._hpack: hpack.Decoder | None = None
+        self._first = b""
 
     def decode(self, block: bytes) -> list[tuple[str, str]]:
         if self._hpack is None:
+            if not self._first and len(block) <= _REMEMBERED_BYTES_MAX:
+                self._first = block
+                return list(_first_block(block))
             self._hpack = hpack.Decoder(max_header_list_size=HEADER_LIST_BYTES_MAX)
-        if _size_updates(block) > _SIZE_UPDATES_MAX:
-            raise LinkError("too many table size updates", COMPRESSION_ERROR)
-        try:
-            fields = self._hpack.decode(block, raw=True)
-        except hpack.OversizedHeaderListError as error:
-            raise LinkError("header list is too large", ENHANCE_YOUR_CALM) from error
-        except (HPACKError, ValueError, IndexError) as error:
-            raise LinkError("header block does not decode", COMPRESSION_ERROR) from error
-        return [(_text(name), _text(value)) for name, value in fields]
+            if self._first:
+                _decode(self._hpack, self._first)
+        return _decode(self._hpack, block)
+
+
+@lru_cache(maxsize=64)
+def _first_block(block: bytes) -> tuple[tuple[str, str], ...]:
+    return tuple(_decode(hpack.Decoder(max_header_list_size=HEADER_LIST_BYTES_MAX), block))
+
+
+def _decode(decoder: hpack.Decoder, block: bytes) -> list[tuple[str, str]]:
+    if _size_updates(block) > _SIZE_UPDATES_MAX:
+        raise LinkError("too many table size updates", COMPRESSION_ERROR)
+    try:
+        fields = decoder.decode(block, raw=True)
+    except hpack.OversizedHeaderListError as error:
+        raise LinkError("header list is too large", ENHANCE_YOUR_CALM) from error
+    except (HPACKError, ValueError, IndexError) as error:
+        raise LinkError("header block does not decode", COMPRESSION_ERROR) from error
+    return [(_text(name), _text(value)) for name, value in fields]
 
 
 def _size_updates(block: bytes) -> int:

@@ -693,8 +693,10 @@ class Link:
             if increment == 0 or self.window + increment > f.WINDOW_LIMIT:
                 code = f.FLOW_CONTROL_ERROR if increment else f.PROTOCOL_ERROR
                 raise LinkError(f"WINDOW_UPDATE of {increment}", code)
+            blocked = self.window <= 0
             self.window += increment
-            self._wake_streams()
+            if blocked:
+                self._wake_streams()
             return
         stream = self._existing(stream_id, "WINDOW_UPDATE")
         if stream is None:
@@ -702,8 +704,9 @@ class Link:
         if increment == 0 or stream.window + increment > f.WINDOW_LIMIT:
             code = f.FLOW_CONTROL_ERROR if increment else f.PROTOCOL_ERROR
             raise StreamError(stream_id, f"WINDOW_UPDATE of {increment}", code)
+        blocked = stream.window <= 0
         stream.window += increment
-        if self.writable and stream.push_tail():
+        if blocked and self.writable and stream.push_tail():
             stream.handler.on_ready()
 
 

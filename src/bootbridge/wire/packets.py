@@ -9,8 +9,9 @@ hand; the tests hold it against the protobuf library.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from bootbridge.errors import PeerError
 
@@ -150,6 +151,8 @@ Packet = (
 
 
 def varint(value: int) -> bytes:
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
     if value < 0:
         value += 1 << 64
     out = bytearray()
@@ -160,43 +163,62 @@ def varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _int_field(number: int, value: int) -> bytes:
-    return varint(number << 3) + varint(value) if value else b""
+_ONE_BYTE: Final = [bytes([value]) for value in range(0x80)]
 
 
-def _bytes_field(number: int, value: Buffer) -> bytes:
-    return varint(number << 3 | 2) + varint(len(value)) + value if value else b""
+def _number(tag: bytes, value: int) -> bytes:
+    return tag + varint(value) if value else b""
 
 
-def _packet(kind: int, payload: bytes) -> bytes:
-    field = varint(_PAYLOAD_FIELD[kind] << 3 | 2)
-    return _int_field(1, kind) + field + varint(len(payload)) + payload
+def _text(tag: bytes, value: str) -> bytes:
+    return _chunk(tag, value.encode()) if value else b""
+
+
+def _chunk(tag: bytes, value: bytes) -> bytes:
+    return tag + varint(len(value)) + value if value else b""
+
+
+def _encode_dial_request(packet: DialRequest) -> bytes:
+    return (
+        _text(b"\x0a", packet.protocol) + _text(b"\x12", packet.address) + _number(b"\x18", packet.random)
+    )
+
+
+def _encode_dial_response(packet: DialResponse) -> bytes:
+    return (
+        _text(b"\x0a", packet.error) + _number(b"\x10", packet.connect_id) + _number(b"\x18", packet.random)
+    )
+
+
+# What stands before each type's payload (the type, unless it is 0, and the payload's tag), and
+# how the payload is written. Tags: field number times 8, plus 0 for numbers or 2 for bytes.
+_ENCODERS: Final[dict[int, tuple[bytes, Callable[[Any], bytes]]]] = {
+    kind: ((b"\x08" + varint(kind) if kind else b"") + varint(field << 3 | 2), encoder)
+    for (kind, field), encoder in zip(
+        _PAYLOAD_FIELD.items(),
+        (
+            _encode_dial_request,
+            _encode_dial_response,
+            lambda packet: _number(b"\x08", packet.connect_id) + _chunk(b"\x1a", packet.data),
+            lambda packet: _number(b"\x08", packet.connect_id),
+            lambda packet: _text(b"\x0a", packet.error) + _number(b"\x10", packet.connect_id),
+            lambda packet: _number(b"\x08", packet.random),
+            lambda packet: b"",
+            lambda packet: _number(b"\x08", packet.connect_id) + _number(b"\x10", packet.size),
+            lambda packet: _number(b"\x08", packet.connect_id),
+        ),
+        strict=True,
+    )
+}
 
 
 def encode(packet: Packet) -> bytes:
     """The protobuf body, byte for byte as the Go peers write it."""
-    match packet:
-        case DialRequest(protocol, address, random):
-            payload = (
-                _bytes_field(1, protocol.encode()) + _bytes_field(2, address.encode()) + _int_field(3, random)
-            )
-        case DialResponse(error, connect_id, random):
-            payload = _bytes_field(1, error.encode()) + _int_field(2, connect_id) + _int_field(3, random)
-        case CloseResponse(error, connect_id):
-            payload = _bytes_field(1, error.encode()) + _int_field(2, connect_id)
-        case Data(connect_id, data):
-            payload = _int_field(1, connect_id) + _bytes_field(3, data)
-        case CloseRequest(connect_id) | End(connect_id):
-            payload = _int_field(1, connect_id)
-        case CloseDial(random):
-            payload = _int_field(1, random)
-        case Credit(connect_id, size):
-            payload = _int_field(1, connect_id) + _int_field(2, size)
-        case Drain():
-            payload = b""
-        case Unknown(kind):
-            return _int_field(1, kind)
-    return _packet(packet.type, payload)
+    if isinstance(packet, Unknown):
+        return _number(b"\x08", packet.type)
+    before, encoder = _ENCODERS[packet.type]
+    payload = encoder(packet)
+    return before + varint(len(payload)) + payload
 
 
 def data_head(connect_id: int, size: int) -> bytes:
@@ -274,39 +296,33 @@ def decode(body: Buffer) -> Packet:
 
 
 def _build(kind: int, payload: dict[int, int | bytes]) -> Packet:
-    def number(field: int) -> int:
-        value = payload.get(field << 3)
-        return value if isinstance(value, int) else 0
-
-    def chunk(field: int) -> bytes:
-        value = payload.get(field << 3 | 2)
-        return value if isinstance(value, bytes) else b""
-
-    def text(field: int) -> str:
-        try:
-            return chunk(field).decode()
-        except UnicodeDecodeError as error:
-            raise PacketError("a string field is not UTF-8") from error
-
+    get: Callable[[int, Any], Any] = payload.get  # the wire type in a tag decides the value's type
     match kind:
         case 0:
-            return DialRequest(text(1), text(2), number(3))
+            return DialRequest(_str(get(0x0A, b"")), _str(get(0x12, b"")), get(0x18, 0))
         case 1:
-            return DialResponse(text(1), number(2), number(3))
+            return DialResponse(_str(get(0x0A, b"")), get(0x10, 0), get(0x18, 0))
         case 2:
-            return CloseRequest(number(1))
+            return CloseRequest(get(0x08, 0))
         case 3:
-            return CloseResponse(text(1), number(2))
+            return CloseResponse(_str(get(0x0A, b"")), get(0x10, 0))
         case 4:
-            return Data(number(1), chunk(3))
+            return Data(get(0x08, 0), get(0x1A, b""))
         case 5:
-            return CloseDial(number(1))
+            return CloseDial(get(0x08, 0))
         case 6:
             return Drain()
         case 20001:
-            return Credit(number(1), number(2))
+            return Credit(get(0x08, 0), get(0x10, 0))
         case _:
-            return End(number(1))
+            return End(get(0x08, 0))
+
+
+def _str(raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise PacketError("a string field is not UTF-8") from error
 
 
 def _fields(body: Buffer) -> list[tuple[int, int | bytes]]:
@@ -340,6 +356,8 @@ def _tag_at(body: bytes, at: int) -> tuple[int, int]:
 
 def _varint_at(body: bytes, at: int) -> tuple[int, int]:
     """(value as a signed 64-bit number, position behind it)."""
+    if at < len(body) and body[at] < 0x80:
+        return body[at], at + 1
     result = 0
     for index in range(10):
         if at + index >= len(body):

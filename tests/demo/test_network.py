@@ -1,0 +1,90 @@
+"""Namespaces: sockets open where they should, links lead to their other end only, and all of it goes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from bootbridge.demo import site
+from bootbridge.demo.network import NAMED_NAMESPACES, Link, Namespaces, NamespacesRefused, why_no_namespaces
+
+needs_namespaces = pytest.mark.skipif(
+    bool(why_no_namespaces()), reason=f"network namespaces: {why_no_namespaces()}"
+)
+LISTENER = "import socket; s = socket.create_server(('192.0.2.9', 8443)); print('up', flush=True); s.accept()"
+
+
+@pytest.fixture
+def namespaces() -> Iterator[Namespaces]:
+    namespaces = Namespaces(f"bb-test-{os.getpid()}")
+    yield namespaces
+    namespaces.remove()
+
+
+@needs_namespaces
+def test_a_socket_opens_in_its_place_and_we_stay_at_home(namespaces: Namespaces) -> None:
+    """The peer is reached from inside; afterwards this process is where it was."""
+    home = os.readlink("/proc/self/ns/net")
+    near, far = namespaces.place("near", "near"), namespaces.place("far", "far")
+    namespaces.connect(Link((near, far), ("a", "b"), (("192.0.2.8", "192.0.2.9"),)))
+    listener = subprocess.Popen(far.command([sys.executable, "-c", LISTENER]), stdout=subprocess.PIPE)
+    assert listener.stdout is not None
+    assert listener.stdout.readline() == b"up\n"
+    with near.connect("192.0.2.9", 8443, timeout=5) as connection:
+        assert connection.getpeername() == ("192.0.2.9", 8443)
+    assert os.readlink("/proc/self/ns/net") == home
+    assert listener.wait(5) == 0
+    listener.stdout.close()
+
+
+@needs_namespaces
+@pytest.mark.parametrize("address", [site.POD_IPV4, site.POD_IPV6])
+def test_the_control_plane_has_no_route_to_the_pod(namespaces: Namespaces, address: str) -> None:
+    """The nodes get as far as the pod's closed port, the control plane nowhere."""
+    layout = site.namespaced(namespaces, ipv6=True)
+    with pytest.raises(OSError) as refused:
+        layout.nodes[1].place.connect(address, 8443, timeout=2)
+    with pytest.raises(OSError) as unreachable:
+        layout.control_plane.connect(address, 8443, timeout=2)
+    assert (refused.value.errno, unreachable.value.errno) == (errno.ECONNREFUSED, errno.ENETUNREACH)
+
+
+@needs_namespaces
+def test_remove_takes_everything_and_may_be_repeated(namespaces: Namespaces) -> None:
+    """The names are gone from the system, not only from our list."""
+    site.namespaced(namespaces, ipv6=True)
+    assert len(list(NAMED_NAMESPACES.glob(f"bb-test-{os.getpid()}-*"))) == 4
+    namespaces.remove()
+    namespaces.remove()
+    assert list(NAMED_NAMESPACES.glob(f"bb-test-{os.getpid()}-*")) == []
+
+
+def test_a_machine_that_refuses_namespaces_gets_loopback_and_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Root in a container without the capability: no failure, one clear reason."""
+
+    def refuse(*_: object) -> None:
+        raise NamespacesRefused("'ip netns add x': Operation not permitted")
+
+    monkeypatch.setattr("bootbridge.demo.site.why_no_namespaces", lambda: "")
+    monkeypatch.setattr("bootbridge.demo.network._ip", refuse)
+    layout, reason = site.choose(Namespaces("bb-test-none"), loopback_because="")
+    assert not layout.isolated
+    assert reason == "no network namespaces here: 'ip netns add x': Operation not permitted"
+
+
+def test_loopback_uses_ports_that_are_free_and_allowed() -> None:
+    """The originals refuse ports below 1024 and above 49151; nobody else may listen on ours."""
+    ports = site.free_ports(8)
+    assert len(set(ports)) == 8
+    assert all(1024 <= port <= 49151 for port in ports)
+    for port in ports:
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED

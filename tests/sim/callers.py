@@ -1,0 +1,366 @@
+"""Callers: scripted clients of the two frontends. They share no code with the cores but the codecs."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from bootbridge.runtime.link_stream import LinkStream
+from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire import packets as p
+from bootbridge.wire.frames import CANCEL
+from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.link import Stream
+from tests.sim.exchange import Exchange, speech
+from tests.support.sim_network import SimPort
+from tests.support.sim_world import SimPump, Violation, World
+
+PROXY_PATH = "/ProxyService/Proxy"
+
+
+class Caller:
+    """What both dialects have in common: the upload, the download, and how it all ends."""
+
+    def __init__(self, world: World, pump: SimPump, exchange: Exchange) -> None:
+        self.world = world
+        self.pump = pump
+        self.exchange = exchange
+        self.plan = exchange.plan
+        self.sent = 0
+        self.received = 0
+        self.asked_at: float | None = None
+        self.answered_at: float | None = None
+        self.answer = ""  # "ok" or the refusal
+        self.ended = False  # it said, in order, that it sends no more
+        self.heard_all = False
+        self.over = False
+        self.over_at = 0.0
+        self.outcome = ""  # end (told so in order), left (on its own), refused, lost
+        self._waiting = False
+        exchange.caller = self
+        if self.plan.give_up_after is not None:
+            pump.soon(self.plan.give_up_after, self._give_up)
+        if self.plan.caller_stall is not None:
+            begin, duration = self.plan.caller_stall
+            pump.soon(begin, lambda: self._stall(duration))
+
+    def __repr__(self) -> str:
+        state = self.outcome if self.over else "open" if self.answer else "dialling"
+        return f"<{type(self).__name__} {state} sent {self.sent} got {self.received}>"
+
+    # --- what a dialect does
+
+    def hold(self) -> None: ...
+    def go_on(self) -> None: ...
+    def room(self) -> bool:
+        raise NotImplementedError
+
+    def put(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def end_upload(self) -> None:
+        """Half-close."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        raise NotImplementedError
+
+    # --- the script
+
+    def _stall(self, duration: float) -> None:
+        if not self.over:
+            self.exchange.excuses.add("stalled")
+            self.hold()
+            self.pump.soon(duration, self._unstall)
+
+    def _unstall(self) -> None:
+        if not self.over:
+            self.go_on()
+
+    def _give_up(self) -> None:
+        if not self.over:
+            if self.plan.give_up_how == "abort":
+                self.exchange.excuses.add("caller broke")
+                self.finish("left")
+                self.abort()
+            else:
+                self.leave()
+
+    def leave(self) -> None:
+        self.ended = True
+        self.finish("left")
+        self.close()
+
+    def finish(self, outcome: str) -> None:
+        if not self.over:
+            self.over = True
+            self.over_at = self.world.now
+            self.outcome = outcome
+            self.world.say(f"exchange {self.exchange.id} over: {outcome} {self.answer}")
+
+    def answered(self, answer: str) -> None:
+        self.answered_at = self.world.now
+        self.answer = answer
+        if answer != "ok":
+            self.finish("refused")
+
+    def talk(self) -> None:
+        """Say the next piece of the upload if there is room for it."""
+        plan = self.plan
+        while not self.over and self.sent < plan.up and not self._waiting and self.room():
+            size = min(plan.up - self.sent, self.world.count(1, 3000))
+            data = speech(self.exchange.up_key, self.sent, size)
+            self.sent += size
+            self.put(data)
+            if plan.pause:
+                self._waiting = True
+                self.pump.soon(plan.pause * self.world.random(), self._talk_again)
+        if self.sent >= plan.up and not self.over and not self.ended:
+            self._said_all()
+
+    def _talk_again(self) -> None:
+        self._waiting = False
+        self.talk()
+
+    def _said_all(self) -> None:
+        if self.plan.hasty:
+            self.leave()
+        elif self.plan.half_close:
+            self.ended = True
+            self.end_upload()
+        else:
+            self._leave_if_done()
+
+    def heard(self, data: memoryview) -> None:
+        if self.answer != "ok":
+            raise Violation(5, f"{self.exchange}: bytes came before the answer")
+        if self.over:
+            return
+        self.exchange.check_down(self.received, data)
+        self.received += len(data)
+        self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        """Go when all was said and heard, unless the endpoint is the one who ends it."""
+        plan = self.plan
+        if self.ended or self.sent < plan.up:
+            return
+        if self.heard_all:
+            self.leave()
+        elif plan.kind in ("quitter", "resetter"):
+            return
+        elif plan.kind == "sink" or (plan.parting == "wait" and self.received >= self.expected):
+            self.leave()
+
+    @property
+    def expected(self) -> int:
+        plan = self.plan
+        return plan.banner + (plan.up if plan.kind == "echo" else plan.down)
+
+    def heard_end(self) -> None:
+        """The endpoint has said all, in order."""
+        if not self.over:
+            self.exchange.caller_saw_end()
+            self.heard_all = True
+            if self.plan.dialect == "connect" and not self.ended and self.sent < self.plan.up:
+                return  # the other direction goes on, as far as this end can know
+            self.ended = True
+            self.finish("end")
+            self.close()
+
+    def lost(self, reason: str) -> None:
+        self.world.say(f"exchange {self.exchange.id} lost: {reason}")
+        self.finish("lost")
+
+
+class ConnectCaller(Caller):
+    """HTTP CONNECT on a byte stream."""
+
+    def __init__(self, world: World, port: SimPort, exchange: Exchange) -> None:
+        super().__init__(world, port.pump, exchange)
+        self._port = port
+        self._head = b""
+        self._eof = False
+        address = exchange.address
+        head = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode()
+        port.start(self)
+        self.asked_at = world.now
+        port.write(head)
+        if self.plan.early:
+            self.talk()
+
+    def hold(self) -> None:
+        self._port.pause_reading()
+
+    def go_on(self) -> None:
+        self._port.resume_reading()
+
+    def room(self) -> bool:
+        return self._port.backlog < 2048 and (self.answer == "ok" or self.plan.early)
+
+    def put(self, data: bytes) -> None:
+        self._port.write(data)
+
+    def end_upload(self) -> None:
+        self._port.finish()
+
+    def close(self) -> None:
+        self._port.close()
+
+    def abort(self) -> None:
+        self._port.abort()
+
+    # --- ByteHandler
+
+    def on_bytes(self, data: memoryview) -> None:
+        if self.answer == "ok":
+            self.heard(data)
+            return
+        self._head += bytes(data)
+        if not b"HTTP/1.1 ".startswith(self._head[:9]):
+            raise Violation(5, f"{self.exchange}: {self._head[:40]!r} came instead of an answer")
+        head, blank, rest = self._head.partition(b"\r\n\r\n")
+        if blank and not self.answer:
+            status = head[9:12].decode()
+            self.answered("ok" if status == "200" else status)
+            if status != "200":
+                self._port.close()
+                return
+            if rest:
+                self.heard(memoryview(rest))
+            self.talk()
+
+    def on_drained(self) -> None:
+        self.talk()
+
+    def on_eof(self, gone: bool) -> None:
+        if self.over:
+            return
+        if not self.answer:
+            if not self.ended and "server crashed" not in self.exchange.excuses:
+                raise Violation(3, f"{self.exchange}: closed without an answer")
+            self.finish("lost")
+            self._port.close()
+            return
+        self.heard_end()
+
+    def on_lost(self, reason: str) -> None:
+        self.lost(reason)
+
+
+class GrpcCaller(Caller):
+    """One Proxy stream on a link, as Konnectivity's client library uses it."""
+
+    def __init__(self, world: World, pump: SimPump, link: LinkStream, exchange: Exchange) -> None:
+        super().__init__(world, pump, exchange)
+        self._link = link
+        self._reader = grpc.MessageReader(self._on_message)
+        self._queue: deque[bytes] = deque()
+        self._connect_id = 0
+        self._random = world.count(1, 1 << 40)
+        self._closed = False
+        self._close_sent = False
+        headers = grpc.request_headers(PROXY_PATH, "server")
+        self._stream: Stream
+        link.link.open_stream(headers, self._opened)
+        self.asked_at = world.now
+        self._say(p.DialRequest("tcp", exchange.address, self._random))
+
+    def _opened(self, stream: Stream) -> GrpcCaller:
+        self._stream = stream
+        return self
+
+    def hold(self) -> None:
+        self._stream.pause_reading()
+
+    def go_on(self) -> None:
+        self._stream.resume_reading()
+
+    def room(self) -> bool:
+        return self.answer == "ok" and not self._queue and self._stream.ready
+
+    def put(self, data: bytes) -> None:
+        self._say(p.Data(self._connect_id, data))
+
+    def _say(self, packet: p.Packet) -> None:
+        body = p.encode(packet)
+        self._queue.append(grpc.message_prefix(len(body)) + body)
+        self._push()
+
+    def _push(self) -> None:
+        while self._queue and self._stream.ready:
+            self._stream.send(self._queue.popleft())
+
+    def close(self) -> None:
+        if self._closed:
+            self._stream.reset(CANCEL)
+        elif self.answer == "ok":
+            self._close_sent = True
+            self._say(p.CloseRequest(self._connect_id))
+        else:
+            self._say(p.CloseDial(self._random))
+            self.pump.soon(0.05, self.abort)
+
+    def abort(self) -> None:
+        self._stream.reset(CANCEL)
+
+    # --- StreamHandler
+
+    def on_headers(self, headers: Headers, end: bool) -> None: ...
+
+    def on_data(self, buffer: p.Buffer, start: int, end: int) -> None:
+        self._reader.receive(buffer, start, end)
+
+    def on_ready(self) -> None:
+        self._push()
+        self.talk()
+
+    def on_end(self) -> None:
+        if not self.answer and not self.over and "server crashed" not in self.exchange.excuses:
+            raise Violation(3, f"{self.exchange}: the stream ended without an answer")
+        self.lost("stream ended")
+
+    def on_reset(self, code: int, reason: str) -> None:
+        self.lost(reason)
+
+    def _on_message(self, buffer: p.Buffer, start: int, end: int) -> None:
+        packet = p.decode(bytes(buffer[start:end]))
+        match packet:
+            case p.DialResponse(error, connect_id, random):
+                self._on_answer(error, connect_id, random)
+            case p.Data(connect_id, data):
+                if connect_id != self._connect_id or self.answer != "ok":
+                    raise Violation(2, f"{self.exchange} got DATA of connection {connect_id}")
+                if self._closed:
+                    raise Violation(5, f"{self.exchange} got DATA after the close")
+                self.heard(memoryview(data))
+            case p.CloseResponse(error, connect_id):
+                self._on_close(error, connect_id)
+            case _:
+                raise Violation(5, f"{self.exchange} got {packet}")
+
+    def _on_answer(self, error: str, connect_id: int, random: int) -> None:
+        if random != self._random or self.answer:
+            raise Violation(5, f"{self.exchange} got a wrong or second answer")
+        self._connect_id = connect_id
+        if self.over:
+            return
+        self.answered(error or "ok")
+        if error:
+            self._stream.reset(CANCEL)
+        self.talk()
+
+    def _on_close(self, error: str, connect_id: int) -> None:
+        if connect_id != self._connect_id:
+            raise Violation(2, f"{self.exchange} got a CLOSE of connection {connect_id}")
+        if self._closed:
+            raise Violation(5, f"{self.exchange} got two CLOSE_RSP")
+        self._closed = True
+        if self._close_sent:
+            self._stream.reset(CANCEL)
+        elif error:
+            self.lost(error)
+            self._stream.reset(CANCEL)
+        else:
+            self.heard_end()

@@ -1,0 +1,219 @@
+"""One exchange: what a caller and an endpoint mean to say to each other, and what each has seen.
+
+Every direction of every exchange has bytes of its own, so a byte that is missing, twice, out of
+order or from somewhere else is noticed where it arrives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING
+
+from tests.support.sim_network import SimPort
+from tests.support.sim_world import Violation, World
+
+if TYPE_CHECKING:
+    from tests.sim.callers import Caller
+
+_PERIOD = 65521
+_BASE = Random(20240).randbytes(_PERIOD)
+_BYTES = _BASE + _BASE[: 64 * 1024]
+
+
+def speech(key: int, start: int, size: int) -> bytes:
+    """Bytes ``start`` .. ``start + size`` of the endless text that belongs to ``key``."""
+    at = (key * 7919 + start) % _PERIOD
+    return _BYTES[at : at + size]
+
+
+@dataclass(slots=True)
+class Plan:
+    """What an exchange is about. Sizes in bytes, times in seconds after its start."""
+
+    kind: str  # of the endpoint: request, echo, source, sink, quitter, resetter, refuse, timeout, silent
+    dialect: str  # connect or grpc
+    up: int = 0
+    down: int = 0
+    early: bool = False
+    banner: int = 0
+    parting: str = "wait"  # what the endpoint does when it has said all: wait, finish or close
+    half_close: bool = False  # the caller half-closes after its upload
+    hasty: bool = False  # the caller closes right after its upload, without reading
+    give_up_after: float | None = None
+    give_up_how: str = "close"
+    caller_stall: tuple[float, float] | None = None
+    endpoint_stall: tuple[float, float] | None = None
+    pause: float = 0.0  # between two writes of the caller
+    direct: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    id: int
+    plan: Plan
+    started_at: float
+    caller: Caller | None = None
+    endpoints: list[EndpointApp] = field(default_factory=list)
+    dialled: int = 0  # how often an agent was asked to dial for it
+    excuses: set[str] = field(default_factory=set)
+
+    @property
+    def address(self) -> str:
+        prefix = "192.0" if self.plan.direct else "10.0"
+        return f"{prefix}.{self.id >> 8}.{self.id & 255}:80"
+
+    @property
+    def up_key(self) -> int:
+        return 2 * self.id
+
+    @property
+    def down_key(self) -> int:
+        return 2 * self.id + 1
+
+    @property
+    def endpoint(self) -> EndpointApp | None:
+        return self.endpoints[-1] if self.endpoints else None
+
+    def __repr__(self) -> str:
+        return f"<Exchange {self.id} {self.plan.dialect} {self.plan.kind} {self.caller} {self.endpoint}>"
+
+    # --- what the two ends report
+
+    def check_up(self, at: int, data: memoryview) -> None:
+        if data != speech(self.up_key, at, len(data)) and "villain" not in self.excuses:
+            raise Violation(1, f"{self} got wrong upload bytes at {at}")
+
+    def check_down(self, at: int, data: memoryview) -> None:
+        if data != speech(self.down_key, at, len(data)) and "villain" not in self.excuses:
+            raise Violation(1, f"{self} got wrong download bytes at {at}")
+
+    def caller_saw_end(self) -> None:
+        """The caller was told, in order, that the endpoint has said all."""
+        caller, endpoint = self.caller, self.endpoint
+        assert caller is not None
+        if self.excuses & {"villain", "server crashed", "agent crashed"}:
+            return
+        if caller.ended and self.endpoint is not None and not self.endpoint.half_close_known:
+            return  # an agent without half-close can only be told that all is over
+        if endpoint is None:
+            raise Violation(1, f"{self} ended without ever having begun")
+        if not endpoint.ended:
+            raise Violation(1, f"{self}: orderly end for the caller, but the endpoint has not ended")
+        if caller.received != endpoint.sent:
+            raise Violation(1, f"{self}: orderly end, but {endpoint.sent - caller.received} bytes are missing")
+
+    def endpoint_saw_end(self, endpoint: EndpointApp) -> None:
+        """The endpoint was told, in order, that the caller has said all."""
+        caller = self.caller
+        assert caller is not None
+        if self.excuses & {"villain", "server crashed", "agent crashed", "caller broke", "stalled"}:
+            return
+        if caller.sent != endpoint.received:
+            missing = caller.sent - endpoint.received
+            raise Violation(1, f"{self}: orderly end for the endpoint, but {missing} bytes are missing")
+        if not caller.ended and not caller.over:
+            raise Violation(1, f"{self}: orderly end for the endpoint, but the caller goes on")
+
+
+class EndpointApp:
+    """A pod's side of one exchange; a ``ByteHandler`` on the far end of the agent's socket."""
+
+    def __init__(self, world: World, exchange: Exchange, port: SimPort, *, half_close_known: bool) -> None:
+        self._world = world
+        self._port = port
+        self._plan = exchange.plan
+        self.exchange = exchange
+        self.half_close_known = half_close_known
+        self.received = 0
+        self.sent = 0
+        self.ended = False  # it has said all it will say, in order
+        self.heard_all = False
+        self.over = False
+        self._owed = 0
+        plan = self._plan
+        exchange.endpoints.append(self)
+        self._owed = plan.banner + (plan.down if plan.kind == "source" else 0)
+        if plan.endpoint_stall is not None:
+            begin, duration = plan.endpoint_stall
+            port.pump.soon(begin, lambda: self._stall(duration))
+        if plan.kind == "resetter":
+            port.pump.soon(world.between(0, 0.2), self._abort)
+
+    def __repr__(self) -> str:
+        state = "over" if self.over else "ended" if self.ended else "open"
+        return f"<EndpointApp {state} got {self.received} sent {self.sent} owes {self._owed}>"
+
+    def begin(self) -> None:
+        self._port.start(self)
+        self._talk()
+
+    def _stall(self, duration: float) -> None:
+        if not self.over:
+            self.exchange.excuses.add("stalled")
+            self._port.pause_reading()
+            self._port.pump.soon(duration, self._port.resume_reading)
+
+    def _abort(self) -> None:
+        if not self.over:
+            self.over = True
+            self._port.abort()
+
+    # --- ByteHandler
+
+    def on_bytes(self, data: memoryview) -> None:
+        plan = self._plan
+        before = self.received
+        self.exchange.check_up(before, data)
+        self.received = now = before + len(data)
+        if now > (self.exchange.caller.sent if self.exchange.caller else 0):
+            if "villain" not in self.exchange.excuses:
+                raise Violation(1, f"{self.exchange}: the endpoint got more than was sent")
+        if plan.kind == "echo":
+            self._owed += len(data)
+        elif plan.kind == "request" and before < plan.up <= now:
+            self._owed += plan.down
+        elif plan.kind == "quitter" and now >= plan.up // 2:
+            self._quit()
+            return
+        self._talk()
+
+    def on_drained(self) -> None:
+        self._talk()
+
+    def on_eof(self, gone: bool) -> None:
+        self.heard_all = True
+        self.exchange.endpoint_saw_end(self)
+        self._talk()
+
+    def on_lost(self, reason: str) -> None:
+        self.over = True
+
+    # --- talking
+
+    def _talk(self) -> None:
+        port = self._port
+        while self._owed and port.backlog < 2048 and not self.over:
+            size = min(self._owed, self._world.count(1, 3000))
+            port.write(speech(self.exchange.down_key, self.sent, size))
+            self.sent += size
+            self._owed -= size
+        if not self._owed and not self.over and not port.backlog:
+            self._said_all_for_now()
+
+    def _said_all_for_now(self) -> None:
+        plan = self._plan
+        if self.heard_all:
+            self._quit()
+        elif self.ended or plan.parting == "wait" or plan.kind in ("echo", "sink", "quitter", "resetter"):
+            return
+        elif plan.kind == "source" or self.received >= plan.up:
+            if plan.parting == "close":
+                self._quit()
+            else:
+                self.ended = True
+                self._port.finish()
+
+    def _quit(self) -> None:
+        self.ended = self.over = True
+        self._port.close()

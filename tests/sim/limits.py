@@ -1,0 +1,80 @@
+"""The cores' own limits, made small: what takes megabytes in production takes kilobytes here.
+
+Nothing else about the cores is changed. HTTP/2 windows stay as large as the protocol's default,
+because a peer may use that much before it has read our settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from bootbridge.runtime import link_stream
+from bootbridge.tunnel import extension, frontend, packet_stream, route, stall_guard
+from bootbridge.wire import link
+from tests.support.sim_world import READ_BYTES
+
+STREAM_WINDOW = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class SmallLimits:
+    outlet_high: int = 6 * 1024
+    outlet_low: int = 2 * 1024
+    credit: int = 8 * 1024
+    overdraft: int = READ_BYTES
+    guard_bound: int = 8 * 1024
+    guard_max: int = 96 * 1024
+    link_out: int = 8 * 1024
+    link_backlog: int = 8 * 1024
+    link_gather: int = 512
+    early: int = 2 * 1024
+
+    # What one connection may make a process hold, in each direction (promise 4).
+
+    @property
+    def outlet_max(self) -> int:
+        """A gRPC frontend is paused by its window, which it may still use up."""
+        return self.outlet_high + STREAM_WINDOW + 2 * READ_BYTES
+
+    @property
+    def inlet_max(self) -> int:
+        return self.credit + self.overdraft + READ_BYTES
+
+    @property
+    def guarded_max(self) -> int:
+        return self.guard_max + 2 * READ_BYTES
+
+    @property
+    def link_max(self) -> int:
+        return self.link_out + self.link_backlog + STREAM_WINDOW + 4 * READ_BYTES
+
+
+@contextmanager
+def small_limits(limits: SmallLimits) -> Iterator[None]:
+    changes: list[tuple[object, str, object]] = [
+        (packet_stream, "OUTLET_BYTES_HIGH", limits.outlet_high),
+        (packet_stream, "OUTLET_BYTES_LOW", limits.outlet_low),
+        (route, "OUTLET_BYTES_HIGH", limits.outlet_high),
+        (route, "OUTLET_BYTES_LOW", limits.outlet_low),
+        (packet_stream, "CREDIT_BYTES", limits.credit),
+        (packet_stream, "CREDIT_OVERDRAFT_MAX", limits.overdraft),
+        (extension, "CREDIT_BYTES", limits.credit),
+        (extension, "OFFER", f"credit={limits.credit},half-close"),
+        (stall_guard, "BYTES_MAX", limits.guard_max),
+        (stall_guard.StallGuard.__init__, "__defaults__", (limits.guard_bound,)),
+        (link, "OUT_BYTES_MAX", limits.link_out),
+        (link.Link.__init__, "__kwdefaults__", {**link.Link.__init__.__kwdefaults__, "stream_window": STREAM_WINDOW}),
+        (link_stream, "BACKLOG_BYTES_MAX", limits.link_backlog),
+        (link_stream, "GATHER_BYTES_MAX", limits.link_gather),
+        (frontend, "EARLY_BYTES_MAX", limits.early),
+    ]
+    before = [(where, name, getattr(where, name)) for where, name, _ in changes]
+    try:
+        for where, name, value in changes:
+            setattr(where, name, value)
+        yield
+    finally:
+        for where, name, value in before:
+            setattr(where, name, value)

@@ -1,0 +1,285 @@
+"""Servers and agents: the production cores and links on simulated sockets, as processes that can die."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from random import Random
+from typing import TYPE_CHECKING
+
+from bootbridge.metrics import Registry
+from bootbridge.runtime.link_stream import LinkStream
+from bootbridge.tunnel.agent_core import AgentCore, ServerStream
+from bootbridge.tunnel.agent_metrics import AgentMetrics
+from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.tunnel.frontend import ConnectFrontend
+from bootbridge.tunnel.ports import DialResult
+from bootbridge.tunnel.proxy_core import Limits, ProxyCore
+from bootbridge.tunnel.server_metrics import ServerMetrics
+from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire.link import Link
+from tests.sim.exchange import EndpointApp, Exchange
+from tests.support.sim_network import Network, SimPort
+from tests.support.sim_world import SimPump, World
+
+if TYPE_CHECKING:
+    from tests.sim.scenario import Scenario
+
+KEEPALIVE_SECONDS = 10.0
+GREETING_SECONDS_MAX = 30.0
+DIAL_TIMEOUT_SECONDS = 5.0
+STALL_SECONDS = 3.0
+
+
+class QuietNotes:
+    """Nobody reads the log of a simulated process, unless it is traced."""
+
+    def __init__(self, world: World, who: str) -> None:
+        self._world = world
+        self._who = who
+
+    def info(self, message: str, **fields: object) -> None:
+        if self._world.tracing:
+            print(f"{self._world.now:12.6f} {'':6} {self._who}: {message} {fields}")
+
+    warning = debug = info
+
+
+class SimDial:
+    def __init__(self) -> None:
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class SimDialler:
+    """Dials the endpoint of the exchange whose address it is given."""
+
+    def __init__(self, site: Scenario, pump: SimPump, owner: ServerProcess | AgentProcess) -> None:
+        self._site = site
+        self._pump = pump
+        self._owner = owner
+
+    def dial(self, protocol: str, address: str, result: DialResult) -> SimDial:
+        dial = SimDial()
+        exchange = self._site.exchange_at(address)
+        world = self._site.world
+        kind = exchange.plan.kind if exchange is not None else "refuse"
+        delay = world.between(0.0005, 0.02) if world.chance(0.8) else world.between(0.01, 0.5)
+
+        def answer() -> None:
+            if dial.cancelled:
+                return
+            if kind == "refuse":
+                result.on_dial_failed("dial tcp: connection refused", False)
+            elif kind == "timeout":
+                result.on_dial_failed("dial tcp: i/o timeout", True)
+            else:
+                assert exchange is not None
+                self._connect(exchange, result)
+
+        if kind == "timeout":
+            delay = DIAL_TIMEOUT_SECONDS
+        if kind != "silent":
+            self._pump.soon(delay, answer)
+        return dial
+
+    def _connect(self, exchange: Exchange, result: DialResult) -> None:
+        site = self._site
+        near, far = site.network.join(self._pump, site.outside, f"endpoint{exchange.id}")
+        app = EndpointApp(site.world, exchange, far, half_close_known=self._owner.knows_half_close)
+        self._owner.apps[app] = None
+        near.start(result.on_dialled(near))
+        site.outside.soon(site.network.delay(), app.begin)
+
+
+class Process:
+    """Something that can crash, and boot again as a new one."""
+
+    knows_half_close = True
+
+    def __init__(self, site: Scenario, name: str) -> None:
+        self.site = site
+        self.world = site.world
+        self.name = name
+        self.pump = SimPump(site.world)
+        self.apps: dict[EndpointApp, None] = {}
+
+    @property
+    def network(self) -> Network:
+        return self.site.network
+
+    @property
+    def alive(self) -> bool:
+        return self.pump.alive
+
+    def ports(self) -> list[SimPort]:
+        return [port for port in self.network.ports if port.pump is self.pump]
+
+    def crash(self, silently: bool) -> None:
+        """SIGKILL, or (silently) the machine's plug: every stream dies, with or without a word."""
+        self.world.say(f"{self.name} crashes{' silently' if silently else ''}")
+        self.pump.alive = False
+        for app in self.apps:
+            app.exchange.excuses.add(f"{self.kind} crashed")
+        for port in self.ports():
+            if silently:
+                port.vanish()
+            else:
+                port.die()
+
+    kind = "process"
+
+
+class ServerProcess(Process):
+    kind = "server"
+
+    def __init__(self, site: Scenario, index: int) -> None:
+        super().__init__(site, f"server{index}")
+        self.index = index
+        self.registry = Registry()
+        self.metrics = ServerMetrics(self.registry)
+        self.links: dict[LinkStream, None] = {}
+        self.exchanges: dict[Exchange, None] = {}
+        strategies = [Strategy.DEFAULT]
+        if site.options.direct:
+            strategies.insert(0, Strategy.DIRECT)
+        self.core = ProxyCore(
+            strategies=strategies,
+            direct_cidrs=[ip_network("192.0.0.0/16")],
+            server_id=f"{self.name}-{site.world.count(0, 10**9)}",
+            server_count=lambda: site.options.servers,
+            limits=Limits(dial_seconds=site.options.dial_seconds, stall_seconds=STALL_SECONDS),
+            timers=self.pump.timers,
+            rng=Random(site.world.count(0, 1 << 60)),
+            metrics=self.metrics,
+            notes=QuietNotes(site.world, self.name),
+            dialler=SimDialler(site, self.pump, self),
+        )
+
+    def accept_agent(self, port: SimPort) -> None:
+        self._add(LinkStream(port, on_request=self.core.on_agent_request, keepalive_seconds=KEEPALIVE_SECONDS))
+
+    def accept_grpc(self, port: SimPort) -> None:
+        self._add(LinkStream(port, on_request=self.core.on_proxy_request, keepalive_seconds=3600.0))
+
+    def accept_connect(self, port: SimPort) -> None:
+        port.start(ConnectFrontend(self.core, port))
+
+    def _add(self, link: LinkStream) -> None:
+        self.links[link] = None
+        link.on_over = lambda over: self.links.pop(over, None) and None
+        self.pump.end_turn()
+
+    def crash(self, silently: bool) -> None:
+        for exchange in self.exchanges:
+            exchange.excuses.add("server crashed")
+        super().crash(silently)
+
+    def stop(self) -> None:
+        """As ``proxy_server.main.ProxyServer.close`` does it."""
+        self.world.say(f"{self.name} stops")
+        for exchange in self.exchanges:
+            exchange.excuses.add("server stopped")
+        self.core.stop_accepting()
+        self.core.close()
+        for link in list(self.links):
+            link.link.go_away()
+            self.pump.end_turn()
+            link.close("the server stopped")
+        self.pump.end_turn()
+
+
+class GoLikeAgentCore(AgentCore):
+    """An agent that offers no extension, as the original does not."""
+
+    def connect(
+        self, link: Link, authority: str, token: str | None, greeted: Callable[[ServerStream], None]
+    ) -> ServerStream:
+        metadata = [("agentid", self.agent_id), ("agentidentifiers", self.identifiers)]
+        headers = grpc.request_headers("/AgentService/Connect", authority, metadata)
+        return link.open_stream(headers, lambda stream: ServerStream(self, stream, greeted))
+
+
+@dataclass(eq=False)
+class Uplink:
+    """An agent's connection to one server, from the dial to its end."""
+
+    server: int
+    link: LinkStream
+    stream: ServerStream | None = None
+    port: SimPort = field(kw_only=True)
+
+
+class AgentProcess(Process):
+    kind = "agent"
+
+    def __init__(self, site: Scenario, index: int, agent_id: str, *, go_like: bool) -> None:
+        super().__init__(site, f"agent{index}")
+        self.index = index
+        self.agent_id = agent_id
+        self.go_like = go_like
+        self.knows_half_close = not go_like
+        self.draining = False
+        self.uplinks: dict[Uplink, None] = {}
+        self.registry = Registry()
+        self.metrics = AgentMetrics(self.registry)
+        self.core = (GoLikeAgentCore if go_like else AgentCore)(
+            agent_id=agent_id,
+            identifiers="",
+            stall_seconds=STALL_SECONDS,
+            timers=self.pump.timers,
+            metrics=self.metrics,
+            notes=QuietNotes(site.world, self.name),
+            dialler=SimDialler(site, self.pump, self),
+        )
+
+    def connect(self, server_index: int) -> None:
+        """Dial a server; try again for as long as there is no uplink to it."""
+        if self.site.quiet_down:
+            return
+        server = self.site.servers[server_index]
+        if not server.alive or server.core.stopping or self.site.partitioned(self, server):
+            self._connect_later(server_index)
+            return
+        near, far = self.network.join(self.pump, server.pump, f"{self.name}-{server.name}")
+        self.site.outside.soon(self.network.delay(), lambda: server.alive and server.accept_agent(far))
+        link = LinkStream(near, client=True, keepalive_seconds=KEEPALIVE_SECONDS)
+        uplink = Uplink(server_index, link, port=near)
+        self.uplinks[uplink] = None
+        uplink.stream = self.core.connect(link.link, "server", None, lambda stream: self._greeted(uplink, stream))
+        self.pump.soon(GREETING_SECONDS_MAX, lambda: self._check_greeting(uplink))
+        self.pump.end_turn()
+
+    def _check_greeting(self, uplink: Uplink) -> None:
+        if uplink in self.uplinks and uplink.stream is not None and not uplink.stream.connected:
+            self._ended(uplink)
+
+    def _greeted(self, uplink: Uplink, stream: ServerStream) -> None:
+        if not stream.connected or stream.ended:
+            self._ended(uplink)
+            return
+        stream.on_ended = lambda ended: self._ended(uplink)
+        self.site.checks.watch_agent_side(stream, honest=True)
+        if self.draining:
+            self.core.drain()
+
+    def _ended(self, uplink: Uplink) -> None:
+        uplink.link.close("ended")
+        if self.uplinks.pop(uplink, 0) is None:
+            self._connect_later(uplink.server)
+
+    def _connect_later(self, server_index: int) -> None:
+        self.pump.soon(self.world.between(0.1, 2.0), lambda: self._connect_if_needed(server_index))
+
+    def _connect_if_needed(self, server_index: int) -> None:
+        if not any(uplink.server == server_index for uplink in self.uplinks):
+            self.connect(server_index)
+
+    def drain(self) -> None:
+        self.world.say(f"{self.name} drains")
+        self.draining = True
+        self.core.drain()
+        self.pump.end_turn()

@@ -1,0 +1,330 @@
+"""Byte streams between simulated processes, as unkind as real ones.
+
+A stream has two ``SimPort`` ends, each driven exactly as ``runtime.byte_stream.PlainStream`` is: writes
+gather until the end of the turn, what the network does not take is the backlog, and the owner
+hears of it through a ``ByteHandler``. Bytes arrive late, cut up anew, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bootbridge.tunnel.ports import ByteHandler
+from bootbridge.wire.packets import Buffer
+from tests.support.sim_world import SimPump, World
+
+FLUSH_SECONDS_MAX = 30.0
+LINGER_SECONDS_MAX = 5.0
+
+
+class _Nobody:
+    def on_bytes(self, data: memoryview) -> None: ...
+    def on_eof(self, gone: bool) -> None: ...
+    def on_drained(self) -> None: ...
+    def on_lost(self, reason: str) -> None: ...
+
+
+_NOBODY = _Nobody()
+
+
+@dataclass(slots=True)
+class Weather:
+    """How the network behaves in one world."""
+
+    delay_min: float = 0.0002
+    delay_max: float = 0.003
+    late_chance: float = 0.02
+    late_max: float = 0.3
+    chop_chance: float = 0.08
+    read_max: int = 4096
+    capacity: int = 8192
+
+
+class Network:
+    def __init__(self, world: World, weather: Weather | None = None) -> None:
+        self.world = world
+        self.weather = weather or Weather()
+        self.ports: dict[SimPort, None] = {}  # every end that is not closed for good
+        self._numbers = 0
+
+    def join(self, one: SimPump, other: SimPump, name: str) -> tuple[SimPort, SimPort]:
+        """A new stream between two processes."""
+        self._numbers += 1
+        name = f"{name}#{self._numbers}"
+        a, b = SimPort(self, one, f"{name}<"), SimPort(self, other, f"{name}>")
+        a.peer, b.peer = b, a
+        # A unix socket tells at once when its peer is gone; TCP only when something is sent to it.
+        a.tells_gone = b.tells_gone = self.world.chance(0.5)
+        return a, b
+
+    def delay(self) -> float:
+        weather, world = self.weather, self.world
+        delay = weather.delay_min + (weather.delay_max - weather.delay_min) * world.random()
+        if weather.late_chance and world.random() < weather.late_chance:
+            delay += weather.late_max * world.random()
+        return delay
+
+    def chunk(self, size: int) -> int:
+        weather = self.weather
+        draw = self.world.random()
+        if draw < weather.chop_chance:
+            return min(size, 1 + int(20 * self.world.random()))
+        return min(size, weather.read_max, 1 + int(2 * weather.read_max * draw))
+
+
+class SimPort:
+    """One end of a stream. ``BytePort`` for its owner, plus what the weather may do to it."""
+
+    peer: SimPort
+    tells_gone = False
+
+    def __init__(self, network: Network, pump: SimPump, name: str) -> None:
+        self.pump = pump
+        self.name = name
+        self.backlog = 0
+        self.closed = False  # by its owner, for good
+        self._network = network
+        self._world = network.world
+        self._handler: ByteHandler = _NOBODY
+        self._out: list[Buffer] = []
+        self._inbox = bytearray()
+        self._fin = False  # the peer sends no more once the inbox is empty
+        self._eof = False
+        self._reset: str | None = None
+        self._arriving = False
+        self._blocked = False
+        self._paused = True
+        self._finishing = False
+        self._closing = False
+        self._lingering = False
+        self._frozen_until = 0.0
+        network.ports[self] = None
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "closing" if self._closing else "open"
+        return f"<SimPort {self.name} {state} backlog {self.backlog}B inbox {len(self._inbox)}B>"
+
+    def start(self, handler: ByteHandler) -> None:
+        self._handler = handler
+        self._paused = False
+        self._expect()
+
+    # --- reading
+
+    def pause_reading(self) -> None:
+        self._paused = True
+
+    def resume_reading(self) -> None:
+        if self._paused:
+            self._paused = False
+            self._expect()
+
+    def _expect(self) -> None:
+        """Something may be on its way to us: let it arrive after a while."""
+        if not self._arriving and (self._inbox or self._fin or self._reset) and not self.closed:
+            self._arriving = True
+            self._world.after(self._network.delay(), self._arrive)
+
+    def _arrive(self) -> None:
+        self._arriving = False
+        if self.closed or not self.pump.alive:
+            return
+        if self._world.now < self._frozen_until:
+            if self._frozen_until != float("inf"):
+                self._arriving = True
+                self._world.at(self._frozen_until, self._arrive)
+            return
+        if self._reset is not None:
+            self._broke(self._reset)
+        elif self._closing:
+            self._arrive_unwanted()
+        elif not self._paused:
+            if self._inbox:
+                self._arrive_bytes()
+            elif self._fin and not self._eof:
+                self._arrive_end()
+        self._expect_more()
+
+    def _expect_more(self) -> None:
+        if not self._paused and not self.closed and (self._inbox or (self._fin and not self._eof)):
+            self._expect()
+
+    def _arrive_bytes(self) -> None:
+        inbox, pump = self._inbox, self.pump
+        size = self._network.chunk(len(inbox))
+        pump.read_buffer[:size] = inbox[:size]
+        del inbox[:size]
+        self._world.note(pump.view[:size], f"{self.name} {size}B" if self._world.tracing else "")
+        self._handler.on_bytes(pump.view[:size])
+        pump.end_turn()
+        pump.scribble(size)
+        self.peer._room_made()
+
+    def _arrive_unwanted(self) -> None:
+        """We closed: what still comes is thrown away, for a time, then it is an error for its sender."""
+        if self._inbox:
+            self._inbox.clear()
+            self.peer._room_made()
+            if not self._lingering and not self.backlog:
+                self._close_now()
+                self.peer._reset_by_peer("connection reset by peer")
+        elif self._fin and not self.backlog:
+            self._close_now()
+
+    def _arrive_end(self) -> None:
+        self._eof = True
+        gone = self.tells_gone and self.peer._closing
+        self._world.note(b"eof", f"{self.name} EOF{' gone' if gone else ''}")
+        self._handler.on_eof(gone)
+        self.pump.end_turn()
+
+    # --- writing
+
+    def write(self, data: Buffer) -> None:
+        if self._closing or not data:
+            return
+        if self._blocked:
+            data = bytes(data)
+        elif not self._out:
+            self.pump.dirty.append(self)
+        self._out.append(data)
+        self.backlog += len(data)
+
+    def flush(self) -> None:
+        if self._blocked or self.closed:
+            return
+        if self._out:
+            self._send()
+            self._handler.on_drained()
+        if not self.backlog and (self._closing or self._finishing):
+            self._say_end()
+
+    def _send(self) -> None:
+        data = b"".join(self._out)
+        peer = self.peer
+        if peer.closed:  # it is gone: our bytes get nowhere, and we are told so
+            if self._world.now < peer._frozen_until:
+                room = self._network.weather.capacity - len(peer._inbox)
+                peer._inbox += data[:room]
+            else:
+                self._reset_by_peer("broken pipe")
+                room = len(data)
+        else:
+            room = max(0, self._network.weather.capacity - len(peer._inbox))
+            peer._inbox += data[:room]
+            peer._expect()
+        rest = data[room:]
+        self._out = [rest] if rest else []
+        self.backlog = len(rest)
+        self._blocked = bool(rest)
+
+    def _room_made(self) -> None:
+        if self._blocked and not self.closed:
+            self._world.after(self._network.delay(), self._on_writable)
+
+    def _on_writable(self) -> None:
+        if self._blocked and not self.closed and self.pump.alive:
+            self._blocked = False
+            self.flush()
+            self.pump.end_turn()
+
+    # --- ending
+
+    def finish(self) -> None:
+        self._finishing = True
+        if not self.backlog:
+            self._say_end()
+
+    def _say_end(self) -> None:
+        self.peer._fin = True
+        self.peer._expect()
+        if self._closing:
+            if self._eof:
+                self._close_now()
+            elif not self._lingering:
+                self._lingering = True
+                self._paused = False
+                self._expect()
+                self._world.after(LINGER_SECONDS_MAX, self._stop_lingering)
+
+    def _stop_lingering(self) -> None:
+        self._lingering = False
+        if not self.closed:
+            self._close_now()
+
+    def close(self) -> None:
+        if self._closing or self.closed:
+            return
+        self._closing = True
+        self._handler = _NOBODY
+        self._paused = False
+        if self.backlog:
+            self._world.after(FLUSH_SECONDS_MAX, self._give_up_flushing)
+        else:
+            self._say_end()
+
+    def _give_up_flushing(self) -> None:
+        if self.backlog and not self.closed:
+            self.abort()
+
+    def abort(self) -> None:
+        if not self.closed:
+            self._close_now()
+            self.peer._reset_by_peer("connection reset by peer")
+
+    def _reset_by_peer(self, reason: str) -> None:
+        if not self.closed and self._reset is None:
+            self._reset = reason
+            self._inbox.clear()
+            self._expect()
+
+    def _broke(self, reason: str) -> None:
+        handler = self._handler
+        self._close_now()
+        self._world.note(b"lost", f"{self.name} LOST {reason}")
+        handler.on_lost(reason)
+        self.pump.end_turn()
+
+    def _close_now(self) -> None:
+        self.closed = self._closing = True
+        self._handler = _NOBODY
+        self._out = []
+        self.backlog = 0
+        self._inbox.clear()
+        self._network.ports.pop(self, None)
+        if self.peer._blocked:
+            self.peer._room_made()
+
+    # --- the weather
+
+    def cut(self) -> None:
+        """The connection breaks under both ends."""
+        self._reset_by_peer("connection reset by peer")
+        self.peer._reset_by_peer("connection reset by peer")
+
+    def freeze(self, seconds: float) -> None:
+        """Nothing arrives here for a while (for ever: a blackhole), and nobody is told."""
+        self._frozen_until = max(self._frozen_until, self._world.now + seconds)
+
+    def thaw(self) -> None:
+        self._frozen_until = self._world.now
+        self._expect()
+
+    def vanish(self) -> None:
+        """This end's machine is gone without a word: the other end hears nothing ever again."""
+        self._frozen_until = self.peer._frozen_until = float("inf")
+        self._close_now()
+
+    def die(self) -> None:
+        """This end's process is gone, its kernel says so: FIN if all was read, else a reset."""
+        unread = bool(self._inbox) or self.backlog > 0
+        self._close_now()
+        if unread or self._world.chance(0.5):
+            self.peer._reset_by_peer("connection reset by peer")
+        else:
+            self.peer._fin = True
+            self.peer._expect()
+
+
+Flip = Callable[[], bool]

@@ -1,0 +1,147 @@
+"""A world with its own clock: one seed decides everything that happens in it, and when."""
+
+from __future__ import annotations
+
+import heapq
+import zlib
+from collections.abc import Callable
+from random import Random
+
+from bootbridge.runtime.pump import Flushable
+from bootbridge.tunnel.timers import Timers
+
+READ_BYTES = 16 * 1024
+_SCRIBBLE = b"\xee" * READ_BYTES
+
+
+class Violation(AssertionError):
+    """A promise of the architecture note was broken; ``promise`` is its number, 0 is a crash."""
+
+    def __init__(self, promise: int, text: str) -> None:
+        super().__init__(text)
+        self.promise = promise
+
+
+class World:
+    """Events in the order of their time; what is due at the same time, in the order it was asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.random = self.rng.random
+        self.now = 0.0
+        self.steps = 0
+        self.digest = 0
+        self.tracing = False
+        self.after_step: Callable[[], None] = lambda: None
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        self._order += 1
+        heapq.heappush(self._heap, (when, self._order, action))
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        self.at(self.now + seconds, action)
+
+    def chance(self, probability: float) -> bool:
+        return self.random() < probability
+
+    def between(self, low: float, high: float) -> float:
+        return low + (high - low) * self.random()
+
+    def count(self, low: int, high: int) -> int:
+        """A whole number, both ends included."""
+        return low + int((high - low + 1) * self.random())
+
+    def note(self, data: bytes | bytearray, text: str = "") -> None:
+        """Make an event part of the trace; equal seeds must give equal digests."""
+        self.digest = zlib.crc32(data, self.digest)
+        if self.tracing:
+            print(f"{self.now:12.6f} {self.steps:6d} {text}")
+
+    def say(self, text: str) -> None:
+        self.note(text.encode(), text)
+
+    def step(self) -> bool:
+        if not self._heap:
+            return False
+        when, _, action = heapq.heappop(self._heap)
+        self.now = max(self.now, when)
+        self.steps += 1
+        action()
+        self.after_step()
+        return True
+
+    def run_until(self, done: Callable[[], bool], deadline: float) -> bool:
+        """Step on until ``done``; False if the deadline passed (or nothing happens any more) before."""
+        while not done():
+            if not self._heap or self._heap[0][0] > deadline:
+                self.now = max(self.now, deadline)
+                return done()
+            self.step()
+        return True
+
+    def run_for(self, seconds: float) -> None:
+        self.run_until(lambda: False, self.now + seconds)
+
+
+class SimPump:
+    """What ``runtime.pump.Pump`` is to sockets: the turns and timers of one process."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.alive = True
+        self.timers = Timers(world.clock)
+        self.timers.on_earlier = self._arm
+        self.dirty: list[Flushable] = []
+        self.read_buffer = bytearray(READ_BYTES)
+        self.view = memoryview(self.read_buffer)
+        self._later: list[Callable[[], None]] = []
+        self._armed = float("inf")
+
+    def end_turn(self) -> None:
+        dirty = self.dirty
+        while dirty:
+            dirty.pop().flush()
+
+    def scribble(self, size: int) -> None:
+        """A received buffer is valid during its turn only: whoever kept it will read this."""
+        self.read_buffer[:size] = _SCRIBBLE[:size]
+
+    def flush_later(self, write_out: Callable[[], None]) -> None:
+        if not self._later:
+            self.world.after(0.0, self._flush_later)
+        self._later.append(write_out)
+
+    def _flush_later(self) -> None:
+        later, self._later = self._later, []
+        if self.alive:
+            for write_out in later:
+                write_out()
+            self.end_turn()
+
+    def soon(self, seconds: float, action: Callable[[], None]) -> None:
+        """A turn of this process, later; nothing happens if it has crashed by then."""
+
+        def turn() -> None:
+            if self.alive:
+                action()
+                self.end_turn()
+
+        self.world.after(seconds, turn)
+
+    def _arm(self) -> None:
+        deadline = self.timers.next_deadline()
+        if deadline is not None and deadline < self._armed:
+            self._armed = deadline
+            self.world.at(deadline, self._ring)
+
+    def _ring(self) -> None:
+        self._armed = float("inf")
+        if self.alive:
+            self.timers.fire_due()
+            self.end_turn()
+            self._arm()

@@ -1,0 +1,203 @@
+"""What peers may say on a link: valid conversations, and nearly valid ones, for hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import hpack
+from hypothesis import strategies as st
+
+from bootbridge.wire import frames as f
+from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire.header_blocks import HEADER_LIST_BYTES_MAX, Headers
+from bootbridge.wire.link import FRAME_BYTES_MAX, Link, Stream
+from tests.support.wire_peers import REQUEST, RESPONSE, Event, Recorder
+
+STREAMS = 4  # how many requests a client under test has open when it begins to listen
+
+Step = tuple[str, int, int, bytes]
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["open", "data", "data", "end", "reset", "ping", "settings", "window", "priority", "unknown"]
+        ),
+        st.integers(0, STREAMS - 1),  # which stream
+        st.integers(0, 255),  # a choice that the step makes use of as it likes
+        st.binary(max_size=40),  # content
+    ),
+    max_size=20,
+)
+
+
+@dataclass
+class Speaker:
+    """Turns steps into the bytes of a peer that keeps to the rules; steps that would not are left out."""
+
+    client: bool
+    encoder: hpack.Encoder = field(default_factory=hpack.Encoder)
+    out: bytearray = field(default_factory=bytearray)
+    opened: list[int] = field(default_factory=list)
+    alive: set[int] = field(default_factory=set)
+    next_id: int = 1
+
+    def say(self, steps: Iterable[Step]) -> bytes:
+        if self.client:
+            self.out += f.PREFACE
+        self.out += f.settings({})
+        for name, which, choice, content in steps:
+            getattr(self, name)(which, choice, content)
+        return bytes(self.out)
+
+    def _stream(self, which: int) -> int | None:
+        stream_id = self.opened[which] if which < len(self.opened) else 0
+        return stream_id if stream_id in self.alive else None
+
+    def open(self, which: int, choice: int, content: bytes) -> None:
+        """The next stream: a client makes a request, a server answers one (there are not many)."""
+        if not self.client and self.next_id >= 2 * STREAMS:
+            return
+        stream_id, self.next_id = self.next_id, self.next_id + 2
+        self.opened.insert(0, stream_id)
+        self.alive.add(stream_id)
+        first = REQUEST if self.client else RESPONSE
+        self._headers(stream_id, choice, (*first, ("x-content", content.hex())), end=False)
+
+    def _headers(self, stream_id: int, choice: int, headers: Headers, *, end: bool) -> None:
+        """One header block: perhaps padded, with priority, or cut in two or three."""
+        block = self.encoder.encode(list(headers), huffman=bool(choice & 1))
+        flags = f.END_STREAM if end else 0
+        cuts = [block]
+        if choice & 2:
+            cuts = [block[:3], block[3:9], block[9:]]
+        first = cuts[0]
+        if choice & 4:
+            first = bytes(4) + b"\x10" + first
+            flags |= f.PRIORITISED
+        if choice & 8:
+            first = b"\x02" + first + bytes(2)
+            flags |= f.PADDED
+        for index, part in enumerate([first, *cuts[1:]]):
+            last = f.END_HEADERS if index == len(cuts) - 1 else 0
+            kind = f.CONTINUATION if index else f.HEADERS
+            self.out += f.frame(kind, (0 if index else flags) | last, stream_id, part)
+
+    def data(self, which: int, choice: int, content: bytes) -> None:
+        stream_id = self._stream(which)
+        if stream_id is not None:
+            body = content * (1 + 50 * (choice & 3))
+            if choice & 4:
+                self.out += f.frame(f.DATA, f.PADDED, stream_id, b"\x03" + body + bytes(3))
+            else:
+                self.out += f.frame(f.DATA, 0, stream_id, body)
+
+    def end(self, which: int, choice: int, content: bytes) -> None:
+        stream_id = self._stream(which)
+        if stream_id is None:
+            return
+        self.alive.discard(stream_id)
+        if choice & 16:
+            self.out += f.frame(f.DATA, f.END_STREAM, stream_id, content)
+        else:
+            self._headers(stream_id, choice, grpc.trailers(choice % 17, content.hex()), end=True)
+
+    def reset(self, which: int, choice: int, content: bytes) -> None:
+        stream_id = self._stream(which)
+        if stream_id is not None:
+            self.alive.discard(stream_id)
+            self.out += f.rst_stream(stream_id, choice % 14)
+
+    def ping(self, which: int, choice: int, content: bytes) -> None:
+        self.out += f.frame(f.PING, choice & 1, 0, content[:8].ljust(8, b"."))
+
+    def settings(self, which: int, choice: int, content: bytes) -> None:
+        if choice & 1:
+            self.out += f.frame(f.SETTINGS, f.ACK, 0)
+        else:
+            self.out += f.settings({f.INITIAL_WINDOW_SIZE: choice * 1000, f.MAX_FRAME_SIZE: 16384 + choice})
+
+    def window(self, which: int, choice: int, content: bytes) -> None:
+        self.out += f.window_update(self._stream(which) or 0, 1 + choice)
+
+    def priority(self, which: int, choice: int, content: bytes) -> None:
+        self.out += f.frame(f.PRIORITY, 0, 2 * choice + 1, bytes(5))
+
+    def unknown(self, which: int, choice: int, content: bytes) -> None:
+        self.out += f.frame(10 + choice % 200, choice, which, content)
+
+
+valid_from_client = steps.map(lambda spoken: Speaker(client=True).say(spoken))
+valid_from_server = steps.map(lambda spoken: Speaker(client=False).say(spoken))
+
+any_frame = st.builds(
+    f.frame,
+    st.one_of(st.integers(0, 10), st.integers(0, 255)),
+    st.one_of(st.sampled_from([0, 1, 4, 5, 8, 0x20]), st.integers(0, 255)),
+    st.one_of(st.integers(0, 9), st.integers(0, 2**32 - 1)),
+    st.one_of(st.sampled_from([bytes(4), bytes(5), bytes(6), bytes(8)]), st.binary(max_size=30)),
+)
+
+
+def damaged(valid: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    """A valid stream with something foreign in it, or anything at all."""
+    foreign = st.one_of(any_frame, st.lists(any_frame, max_size=5).map(b"".join), st.binary(max_size=12))
+    return st.one_of(
+        st.builds(_overwritten, valid, st.integers(0, 5000), foreign),
+        st.builds(lambda first, more: first + more, valid, foreign),
+        st.builds(lambda data, at: data[: at % (len(data) + 1)], valid, st.integers(0, 5000)),
+        st.builds(lambda more: f.PREFACE + f.settings({}) + b"".join(more), st.lists(any_frame, max_size=8)),
+        st.builds(lambda more: f.settings({}) + b"".join(more), st.lists(any_frame, max_size=8)),
+        st.binary(max_size=60),
+    )
+
+
+def _overwritten(data: bytes, at: int, foreign: bytes) -> bytes:
+    at %= len(data) + 1
+    return data[:at] + foreign + data[at + len(foreign) // 2 :]
+
+
+# --- listening
+
+Heard = tuple[list[Event], bytes, str | None, list[int]]
+
+
+def server_hears(pieces: Iterable[bytes]) -> Heard:
+    """Everything that comes of these bytes at a server link."""
+    events: list[Event] = []
+
+    def on_request(stream: Stream, headers: Headers) -> Recorder:
+        events.append((stream.id, "request", tuple(headers)))
+        return Recorder(events, stream.id)
+
+    return _hears(Link(client=False, on_request=on_request, streams_max=8), pieces, events)
+
+
+def client_hears(pieces: Iterable[bytes]) -> Heard:
+    """Everything that comes of these bytes at a client link that has a few requests open."""
+    events: list[Event] = []
+    link = Link(client=True)
+    for _ in range(STREAMS):
+        link.open_stream(REQUEST, lambda stream: Recorder(events, stream.id))
+    return _hears(link, pieces, events)
+
+
+def _hears(link: Link, pieces: Iterable[bytes], events: list[Event]) -> Heard:
+    link.on_pong = lambda: events.append((0, "pong"))
+    link.on_goaway = lambda code, text: events.append((0, "goaway", code, text))
+    for piece in pieces:
+        # The caller may reuse its buffer at once: nothing may be read from it later.
+        buffer = bytearray(piece)
+        link.receive(buffer)
+        buffer[:] = b"\xa5" * len(buffer)
+        assert held_bytes(link) <= HELD_BYTES_MAX
+    told = [event for event in events if event[1] != "ready"]
+    return told, b"".join(link.out), str(link.error) if link.error else None, sorted(link.streams)
+
+
+# A frame that has not arrived whole, and a header block that has not.
+HELD_BYTES_MAX = f.HEADER_SIZE + FRAME_BYTES_MAX + HEADER_LIST_BYTES_MAX
+
+
+def held_bytes(link: Link) -> int:
+    """What a link keeps of what it has been given."""
+    return len(link._held) + (sum(map(len, link._block[2])) if link._block else 0)
