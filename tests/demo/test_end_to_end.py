@@ -192,7 +192,7 @@ def test_a_dead_tunnel_is_told_by_hop(
     failed = [step for step in result["steps"] if not step["ok"]]
     assert len(failed) == 1
     assert failed[0]["detail"].startswith("tunnel to 127.0.0.1:")
-    assert "503" in failed[0]["detail"]
+    assert failed[0]["detail"].endswith("No agent available")
     assert result["ok"] is False
 
 

@@ -7,6 +7,7 @@ HTTP CONNECT is a bare socket. gRPC uses the independent `h2` library for HTTP/2
 from __future__ import annotations
 
 import re
+import secrets
 import socket
 import ssl
 import struct
@@ -158,11 +159,12 @@ class GrpcTunnel:
         address: str,
         *,
         protocol: str = "tcp",
-        random: int = 4711,
+        random: int | None = None,
         patience: float = PATIENCE_SECONDS,
     ) -> GrpcTunnel:
         tunnel = cls(frontend_socket(server, "h2", patience))
         try:
+            random = secrets.randbits(62) if random is None else random
             tunnel.send_packet(p.DialRequest(protocol, address, random))
             response = tunnel.next_packet()
         except BaseException:

@@ -98,7 +98,7 @@ class Namespaces:
         add = ("link", "add", "name", device, "type", "veth", "peer", "name", peer, "netns", there.namespace)
         _ip("-n", here.namespace, *add)
         for place, name in zip(link.ends, link.devices, strict=True):
-            _ip("-n", place.namespace, "link", "set", name, "up")
+            _ip("-n", place.namespace, "link", "set", "dev", name, "up")
         for address, other in link.addresses:
             self._address(here, device, address, other)
             self._address(there, peer, other, address)
