@@ -8,8 +8,8 @@ import pytest
 
 from bootbridge.cli.agent_flags import FLAGS
 from bootbridge.errors import OperatorError
+from bootbridge.options import LoggingOptions
 from bootbridge.proxy_agent.options import AgentOptions, validate
-from bootbridge.proxy_server.options import LoggingOptions
 
 DEFAULTS = {
     "agent_cert": "",

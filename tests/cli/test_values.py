@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bootbridge.cli import values
-from bootbridge.proxy_server.options import format_duration, format_nanoseconds
+from bootbridge.options import format_duration, format_nanoseconds
 
 NANOSECONDS = st.integers(min_value=-(1 << 63), max_value=(1 << 63) - 1)
 

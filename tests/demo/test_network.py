@@ -62,6 +62,7 @@ def test_remove_takes_everything_and_may_be_repeated(namespaces: Namespaces) -> 
     assert len(list(NAMED_NAMESPACES.glob(f"bb-test-{os.getpid()}-*"))) == 4
     namespaces.remove()
     namespaces.remove()
+    assert namespaces.made == 0
     assert list(NAMED_NAMESPACES.glob(f"bb-test-{os.getpid()}-*")) == []
 
 
@@ -71,13 +72,13 @@ def test_a_machine_that_refuses_namespaces_gets_loopback_and_the_reason(
     """Root in a container without the capability: no failure, one clear reason."""
 
     def refuse(*_: object) -> None:
-        raise NamespacesRefused("'ip netns add x': Operation not permitted")
+        raise NamespacesRefused("ip netns add: Operation not permitted")
 
     monkeypatch.setattr("bootbridge.demo.site.why_no_namespaces", lambda: "")
     monkeypatch.setattr("bootbridge.demo.network._ip", refuse)
     layout, reason = site.choose(Namespaces("bb-test-none"), loopback_because="")
     assert not layout.isolated
-    assert reason == "no network namespaces here: 'ip netns add x': Operation not permitted"
+    assert reason == "no network namespaces here: ip netns add: Operation not permitted"
 
 
 def test_loopback_uses_ports_that_are_free_and_allowed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import select
 from collections.abc import Iterator
 
 import pytest
@@ -30,10 +31,14 @@ class Terminal:
         self._near, far = pty.openpty()
         self.out = open(far, "w", encoding="utf-8")  # noqa: SIM115
 
-    def text(self) -> str:
+    def text(self, end: str = "made\r\n") -> str:
+        """What has come out, up to and with `end`; a terminal hands it over in pieces."""
         self.out.flush()
-        os.set_blocking(self._near, False)
-        return os.read(self._near, 65536).decode()
+        seen = b""
+        while end.encode() not in seen:
+            assert select.select([self._near], [], [], 5)[0], f"{end!r} never came after {seen!r}"
+            seen += os.read(self._near, 65536)
+        return seen.decode()
 
     def close(self) -> None:
         self.out.close()
@@ -89,8 +94,8 @@ def test_a_terminal_names_the_step_that_is_running(terminal: Terminal) -> None:
     """Before it is done, and overwritten by its result."""
     steps = Steps(Screen(terminal.out, environment={"TERM": "xterm"}))
     with steps.step("Certificates"):
-        assert "Certificates …" in terminal.text()
-    assert terminal.text().startswith("\r\x1b[K")
+        terminal.text(end="Certificates …")
+    assert terminal.text(end="\r\n").startswith("\r\x1b[K")
 
 
 def test_a_dumb_terminal_gets_plain_lines(terminal: Terminal) -> None:

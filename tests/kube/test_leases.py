@@ -18,7 +18,7 @@ from bootbridge.kube.labels import Selector
 from bootbridge.kube.lease_collector import LeaseCollector
 from bootbridge.kube.lease_counter import LeaseCounter
 from bootbridge.kube.lease_publisher import LeasePublisher
-from bootbridge.kube.leases import Lease, Tally, format_time, known_server_count, lease_name, parse_time
+from bootbridge.kube.leases import Lease, Tally, format_time, lease_name, parse_time
 from tests.kube.api_server import LEASES, ApiServer, Call, drop, fine, refuse
 from tests.kube.conftest import running, until
 
@@ -81,27 +81,6 @@ class TestValidity:
         ]
         assert Tally.of(leases, now=110.0) == Tally(2, 120.0)
         assert Tally.of(leases, now=200.0) == Tally(0, None)
-
-
-class TestCountSources:
-    """konnectivity.md §7.2, "counters"."""
-
-    @pytest.mark.parametrize(
-        ("case", "source", "responses", "leases", "count"),
-        [
-            ("max, leases larger", "max", 2, 3, 3),
-            ("max, responses larger", "max", 4, 3, 4),
-            ("default takes leases", "default", 4, 3, 3),
-            ("empty is default", "", 4, 3, 3),
-            ("nil lease counter", "default", 4, None, 4),
-            ("nil lease counter, max", "max", 4, None, 4),
-            ("zero is one", "default", 0, 0, 1),
-            ("zero is one, max", "max", 0, 0, 1),
-            ("response 0 is one", "default", 0, None, 1),
-        ],
-    )
-    def test_case(self, case: str, source: str, responses: int, leases: int | None, count: int) -> None:
-        assert known_server_count(source, responses, leases) == count
 
 
 class Watched:

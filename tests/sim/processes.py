@@ -262,7 +262,7 @@ class AgentProcess(Process):
             self._ended(uplink)
             return
         stream.on_ended = lambda ended: self._ended(uplink)
-        self.site.checks.watch_agent_side(stream, honest=True)
+        self.site.checks.watch_agent_side(stream)
         if self.draining:
             self.core.drain()
 

@@ -7,7 +7,6 @@ hears of it through a ``ByteHandler``. Bytes arrive late, cut up anew, or not at
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from bootbridge.tunnel.ports import ByteHandler
@@ -132,8 +131,7 @@ class SimPort:
             return
         if self._world.now < self._frozen_until:
             if self._frozen_until != float("inf"):
-                self._arriving = True
-                self._world.at(self._frozen_until, self._arrive)
+                self._world.at(self._frozen_until, self._expect)
             return
         if self._reset is not None:
             self._broke(self._reset)
@@ -311,6 +309,11 @@ class SimPort:
         self._frozen_until = self._world.now
         self._expect()
 
+    @property
+    def mute(self) -> bool:
+        """Whether nothing will ever arrive here again, and nobody knows."""
+        return self._frozen_until == float("inf") or not self.peer.pump.alive
+
     def vanish(self) -> None:
         """This end's machine is gone without a word: the other end hears nothing ever again."""
         self._frozen_until = self.peer._frozen_until = float("inf")
@@ -326,5 +329,3 @@ class SimPort:
             self.peer._fin = True
             self.peer._expect()
 
-
-Flip = Callable[[], bool]

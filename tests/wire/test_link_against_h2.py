@@ -16,16 +16,14 @@ KIB = 1024
 messages = st.lists(
     st.one_of(
         st.binary(max_size=40),
-        st.sampled_from([16 * KIB - 5, 16 * KIB, 64 * KIB, 100_000, 1024 * KIB]).map(
+        st.sampled_from([16 * KIB - 5, 16 * KIB, 64 * KIB, 100_000, 300_000]).map(
             lambda n: bytes([n % 251]) * n
         ),
     ),
     max_size=5,
 )
 calls = st.lists(messages, min_size=1, max_size=4)
-piece_sizes = st.lists(st.sampled_from([0, 7, 1000, 16384, 65536]), min_size=1, max_size=4).filter(
-    lambda sizes: max(sizes) > 7 or 0 in sizes
-)
+piece_sizes = st.lists(st.sampled_from([0, 700, 16384, 65536]), min_size=1, max_size=4)
 
 
 def framed(sent: list[bytes]) -> bytes:
@@ -36,7 +34,7 @@ def echo_server() -> Link:
     return Link(client=False, on_request=lambda stream, headers: Echo().bind(stream))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(calls, piece_sizes)
 def test_an_h2_client_gets_its_messages_back(calls: list[list[bytes]], sizes: list[int]) -> None:
     """All of them, in order, on every stream, with headers, trailers and the end."""
@@ -56,7 +54,7 @@ def test_an_h2_client_gets_its_messages_back(calls: list[list[bytes]], sizes: li
     assert link.error is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(calls, piece_sizes)
 def test_our_client_gets_its_messages_back_from_an_h2_server(
     calls: list[list[bytes]], sizes: list[int]
@@ -77,7 +75,7 @@ def test_our_client_gets_its_messages_back_from_an_h2_server(
     assert link.error is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.integers(0, 200_000),
     st.lists(st.tuples(st.integers(1, 300_000), st.integers(16384, 100_000)), max_size=5),
@@ -96,7 +94,8 @@ def test_h2_may_change_its_settings_in_mid_flight(first: int, changes: list[tupl
             peer.receive(frame)
         peer.connection.update_settings({4: window, 5: frame_size})  # type: ignore[dict-item]
         link.receive(peer.output())
-    peer.connection.update_settings({4: 65535})  # type: ignore[dict-item]
+    # h2 itself may wait for ever after a window shrinks, so the last word makes it larger.
+    peer.connection.update_settings({4: 2**20})  # type: ignore[dict-item]
     converse(link, peer)
     assert caller.messages == sent
     assert link.error is None

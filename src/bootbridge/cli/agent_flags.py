@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bootbridge.cli.logging_flags import LOGGING
 from bootbridge.cli.pflags import Flag, FlagSet, Kind
+from bootbridge.options import quote
 from bootbridge.proxy_agent.options import AgentOptions
-from bootbridge.proxy_server.options import quote
 
 SYNOPSIS = (
     "Runs where the pods can be reached, dials out to every proxy-server, and makes the connections that "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from bootbridge.cli import values
 from bootbridge.errors import OperatorError
-from bootbridge.proxy_server.options import format_duration, quote
+from bootbridge.options import format_duration, quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

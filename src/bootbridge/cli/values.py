@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from bootbridge.proxy_server.options import quote
+from bootbridge.options import quote
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -106,6 +106,7 @@ class Namespaces:
     def remove(self) -> None:
         for namespace in self.left():
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
+        self._made = set(self.left())
 
     @property
     def made(self) -> int:
@@ -145,7 +146,8 @@ def _ip(*words: str) -> None:
     done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False, start_new_session=True)
     if done.returncode:
         reason = (done.stderr or done.stdout).strip().splitlines()
-        raise NamespacesRefused(f"'ip {' '.join(words)}': {reason[-1] if reason else 'failed'}")
+        action = words[2:4] if words[0] == "-n" else words[:2]
+        raise NamespacesRefused(f"ip {' '.join(action)}: {reason[-1] if reason else 'failed'}")
 
 
 def _setns(namespace: int) -> None:

@@ -105,15 +105,6 @@ def server_lease(
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
 
-def known_server_count(source: str, from_responses: int, from_leases: int | None) -> int:
-    """How many servers to connect to (``--server-count-source``); no leases counted is None."""
-    if from_leases is None:
-        return max(1, from_responses)
-    if source == "max":
-        return max(1, from_leases, from_responses)
-    return max(1, from_leases)
-
-
 def format_time(seconds: float) -> str:
     """Kubernetes' MicroTime: always six digits, always Z."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

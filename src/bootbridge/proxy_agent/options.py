@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from bootbridge.errors import OperatorError
-from bootbridge.proxy_server.options import (
+from bootbridge.options import (
     LoggingOptions,
     format_duration,
     identity,

@@ -154,6 +154,15 @@ class ConnectFrontend:
         elif dialling is not None:
             dialling.cancel()
 
+    def stop(self, reason: str) -> None:
+        """The server goes. A connection is broken, not closed: nobody may take it for a whole one."""
+        dialling = self._dialling
+        if dialling is not None:
+            dialling.cancel()
+            self.refused(DialFailure(Cause.NO_AGENT, reason))
+        else:
+            self.close(reason)
+
     def _too_slow(self) -> None:
         self._core.notes.info("request refused", why=f"no complete request within {HEAD_SECONDS_MAX:.0f} s")
         self._leave()
@@ -186,10 +195,10 @@ class ConnectFrontend:
         self.sink.write(http.CONNECTION_ESTABLISHED)
         self.on_bytes = route.upload
         early, self._early = self._early, b""
+        if len(early) > EARLY_BYTES_MAX:
+            self.sink.resume_reading()  # before the upload, which may have its own reason to pause
         if early:
             route.upload(memoryview(early))
-            if len(early) > EARLY_BYTES_MAX:
-                self.sink.resume_reading()
         if self._ended and self._route is not None:
             route.front_ended()
 

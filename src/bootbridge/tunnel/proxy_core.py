@@ -338,7 +338,7 @@ class ProxyCore:
         """Let go of everybody at once."""
         self.stopping = True
         for front in list(self.connect_frontends):
-            front.on_lost(STOPPING_TEXT)
+            front.stop(STOPPING_TEXT)
         for route in list(self.direct_routes):
             route.stop(STOPPING_TEXT)
 

@@ -1,0 +1,276 @@
+"""The promises of the architecture note, checked from outside: on tables, packets and counters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bootbridge.tunnel.agent_core import ServerStream
+from bootbridge.tunnel.agent_stream import AgentStream
+from bootbridge.tunnel.packet_stream import PacketStream
+from bootbridge.tunnel.proxy_core import Dial, DirectDial, ProxyCore
+from bootbridge.tunnel.route import AgentRoute
+from bootbridge.wire import packets as p
+from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.link import Stream, StreamHandler
+from tests.sim.limits import SmallLimits
+from tests.support.sim_world import Violation
+
+if TYPE_CHECKING:
+    from tests.sim.processes import AgentProcess, ServerProcess
+    from tests.sim.scenario import Scenario
+
+CONTROL_WAITING_MAX = 2000
+# Answers to a connection that is unknown are no part of its life.
+_STRAY = ("Unknown connectID", "unrecognized connectID")
+
+
+class Checks:
+    def __init__(self, site: Scenario, limits: SmallLimits) -> None:
+        self._site = site
+        self._limits = limits
+        self._dials_started: dict[ProxyCore, int] = {}
+
+    # --- taps
+
+    def watch_server(self, server: ServerProcess) -> None:
+        core = server.core
+        self._dials_started[core] = 0
+        start, send, request = core.dial, core._send_to_agent, core.on_agent_request
+        tries: dict[Dial, int] = {}
+
+        def dial(front: object, protocol: str, address: str) -> Dial | DirectDial | None:
+            self._dials_started[core] += 1
+            exchange = self._site.exchange_at(address)
+            if exchange is not None:
+                server.exchanges[exchange] = None
+            return start(front, protocol, address)  # type: ignore[arg-type]
+
+        def send_to_agent(dial: Dial) -> Dial | DirectDial | None:
+            tries[dial] = tries.get(dial, 0) + 1
+            if tries[dial] > 2:
+                raise Violation(6, f"{dial} was tried {tries[dial]} times")
+            sent = send(dial)
+            if isinstance(sent, Dial):
+                self._check_choice(core, sent)
+            return sent
+
+        def on_agent_request(stream: Stream, headers: Headers) -> StreamHandler:
+            handler = request(stream, headers)
+            if isinstance(handler, AgentStream) and not handler.agent_id.startswith("villain"):
+                _tap_server_side(handler)
+            return handler
+
+        core.dial = dial  # type: ignore[method-assign]
+        core._send_to_agent = send_to_agent  # type: ignore[method-assign]
+        core.on_agent_request = on_agent_request  # type: ignore[method-assign]
+
+    def _check_choice(self, core: ProxyCore, dial: Dial) -> None:
+        agent = dial.agent
+        assert agent is not None
+        if agent in dial.lost:
+            raise Violation(6, f"{dial} was sent again to the agent that failed it")
+        if agent.draining and any(not a.draining and a not in dial.lost for a in core.roster):
+            raise Violation(6, f"{dial} went to a draining agent although others are there")
+
+    def watch_agent_side(self, stream: ServerStream) -> None:
+        """What a server says to an agent: nothing more about a connection that it closed."""
+        closed: set[int] = set()
+        handle = stream.on_packet
+
+        def on_packet(packet: p.Packet) -> None:
+            match packet:
+                case p.CloseRequest(connect_id):
+                    closed.add(connect_id)
+                case p.Data(connect_id) | p.Credit(connect_id) | p.End(connect_id):
+                    if connect_id in closed:
+                        raise Violation(5, f"{packet} followed CLOSE_REQ")
+                case p.DialRequest(_, address, _):
+                    exchange = self._site.exchange_at(address)
+                    if exchange is not None:
+                        exchange.dialled += 1
+            handle(packet)
+
+        stream.on_packet = on_packet  # type: ignore[method-assign]
+
+    # --- tables, after every few steps
+
+    def check(self) -> None:
+        for server in self._site.servers:
+            if server.alive:
+                self._check_server(server)
+        for agent in self._site.agents:
+            if agent.alive:
+                self._check_agent(agent)
+
+    def _check_server(self, server: ServerProcess) -> None:
+        core = server.core
+        routes, dials, queued_up, queued_down = 0, 0, 0, 0
+        for agent in core.roster:
+            if agent.ended:
+                raise Violation(7, f"{agent} has ended but is in the roster")
+            if agent.routes.keys() != agent.inlets.keys():
+                raise Violation(7, f"{agent}: routes {agent.routes} but inlets {agent.inlets}")
+            for dial in agent.dials.values():
+                dials += 1
+                self._check_dial(core, agent, dial)
+            for route in agent.routes.values():
+                routes += not route.closing
+                queued_up += route.outlet.backlog
+                queued_down += route.inlet.sink.backlog
+                self._check_route(agent, route)
+            self._check_stream(agent)
+        self._check_fronts(core)
+        self._check_numbers(
+            core, server, routes + len(core.direct_routes), dials + len(core.direct_dials), queued_up, queued_down
+        )
+        for link in server.links:
+            if link.link.out_size > self._limits.link_max:
+                raise Violation(4, f"{link.link.out_size} bytes wait in a link of {server.name}")
+
+    def _check_dial(self, core: ProxyCore, agent: AgentStream, dial: Dial) -> None:
+        if dial.agent is not agent:
+            raise Violation(3, f"{dial} is in the table of {agent}")
+        if dial.timer.cancelled or dial.timer.when < self._site.world.now:
+            raise Violation(3, f"{dial} is pending without a deadline")
+
+    def _check_route(self, agent: AgentStream, route: AgentRoute) -> None:
+        limits = self._limits
+        if route.agent is not agent:
+            raise Violation(2, f"{route} is in the table of {agent}")
+        if route.outlet.backlog > limits.outlet_max:
+            raise Violation(4, f"{route} holds {route.outlet.backlog} bytes of upload")
+        down_max = limits.inlet_max if agent.extension else limits.guarded_max
+        if route.inlet.sink.backlog > down_max:
+            raise Violation(4, f"{route} holds {route.inlet.sink.backlog} bytes of download")
+
+    def _check_stream(self, stream: PacketStream) -> None:
+        if len(stream._urgent) > CONTROL_WAITING_MAX:
+            raise Violation(4, f"{len(stream._urgent)} control packets wait in {stream}")
+
+    def _check_fronts(self, core: ProxyCore) -> None:
+        for front in (*core.connect_frontends, *core.grpc_frontends):
+            dialling, route = front._dialling, front._route
+            if isinstance(dialling, Dial):
+                agent = dialling.agent
+                if agent is None or agent not in core.roster or agent.dials.get(dialling.id) is not dialling:
+                    raise Violation(3, f"{front} waits for {dialling}, which nobody works on")
+            elif isinstance(dialling, DirectDial) and dialling not in core.direct_dials:
+                raise Violation(3, f"{front} waits for {dialling}, which nobody works on")
+            if isinstance(route, AgentRoute):
+                if route.agent.routes.get(route.connect_id) is not route or route.agent not in core.roster:
+                    raise Violation(2, f"{front} uses {route}, which is in no table")
+                if route.closing:
+                    raise Violation(5, f"{front} uses {route} after its close")
+            elif route is not None and route not in core.direct_routes:
+                raise Violation(2, f"{front} uses {route}, which is in no table")
+
+    def _check_numbers(
+        self, core: ProxyCore, server: ServerProcess, routes: int, dials: int, queued_up: int, queued_down: int
+    ) -> None:
+        m = server.metrics
+        shown = {
+            "established": _value(m.established_connections),
+            "pending": _value(m.pending_backend_dials),
+            "http": _value(m.http_connections),
+            "proxy": _value(m.grpc_connections.labels("Proxy")),
+            "backends": _value(m.ready_backend_connections),
+            "queued_up": _value(m.queued_bytes.labels("to_agent")),
+            "queued_down": _value(m.queued_bytes.labels("to_frontend")),
+        }
+        counted = {
+            "established": routes,
+            "pending": dials,
+            "http": len(core.connect_frontends),
+            "proxy": len(core.grpc_frontends),
+            "backends": len(core.roster),
+            "queued_up": queued_up,
+            "queued_down": queued_down,
+        }
+        if shown != counted:
+            raise Violation(8, f"{server.name}: metrics say {shown}, tables say {counted}")
+        status = core.status()
+        if (status["routes"], status["pending_dials"]) != (routes, dials):
+            raise Violation(8, f"{server.name}: status says {status}, tables say {counted}")
+        failed = sum(
+            m.dial_failure_count.labels(why).value
+            for why in ("no_agent", "error_response", "backend_close", "backend_dial_timeout", "frontend_close")
+        )
+        made = m.dial_duration_seconds.count
+        if self._dials_started[core] != made + failed + dials:
+            text = f"{self._dials_started[core]} dials began, {made} made, {failed} failed, {dials} pending"
+            raise Violation(8, f"{server.name}: {text}")
+        if made != m.connection_duration_seconds.count + routes:
+            text = f"{made} connections began, {m.connection_duration_seconds.count} ended, {routes} are open"
+            raise Violation(8, f"{server.name}: {text}")
+
+    def _check_agent(self, agent: AgentProcess) -> None:
+        core, limits = agent.core, self._limits
+        endpoints = 0
+        for stream in core.streams:
+            if stream.ended:
+                raise Violation(7, f"{agent.name}: {stream} has ended but is in the table")
+            if stream.endpoints.keys() != stream.inlets.keys():
+                raise Violation(7, f"{agent.name}: endpoints {stream.endpoints} but inlets {stream.inlets}")
+            down_max = limits.inlet_max if stream.extension else limits.guarded_max
+            for endpoint in stream.endpoints.values():
+                endpoints += 1
+                if endpoint.outlet.backlog > limits.outlet_max:
+                    raise Violation(4, f"{endpoint} holds {endpoint.outlet.backlog} bytes of download")
+                if endpoint.inlet.sink.backlog > down_max:
+                    raise Violation(4, f"{endpoint} holds {endpoint.inlet.sink.backlog} bytes of upload")
+            self._check_stream(stream)
+        shown = (_value(agent.metrics.open_server_connections), _value(agent.metrics.open_endpoint_connections))
+        if shown != (len(core.streams), endpoints) or core.status()["endpoints"] != endpoints:
+            raise Violation(8, f"{agent.name}: metrics say {shown}, tables {len(core.streams)}, {endpoints}")
+
+    # --- emptiness
+
+    def leftovers(self) -> str:
+        """What is still there although every frontend is gone; empty if nothing is."""
+        for server in self._site.servers:
+            core = server.core
+            if not server.alive:
+                continue
+            if not core.idle or core.connect_frontends or core.grpc_frontends or core._agents_waiting:
+                return f"{server.name}: {core.status()}"
+            if len(server.pump.timers) != len(server.links):
+                return f"{server.name}: {len(server.pump.timers)} timers for {len(server.links)} links"
+            if any(agent.queued_bytes or agent._turns or agent._urgent for agent in core.roster):
+                return f"{server.name}: packets are still queued"
+        for agent in self._site.agents:
+            if not agent.alive:
+                continue
+            if not agent.core.idle:
+                return f"{agent.name}: {agent.core.status()}"
+            if len(agent.pump.timers) != len(agent.uplinks):
+                return f"{agent.name}: {len(agent.pump.timers)} timers for {len(agent.uplinks)} uplinks"
+        return self._sockets_left()
+
+    def _sockets_left(self) -> str:
+        for port in self._site.network.ports:
+            if port.pump.alive and port.name.startswith(("endpoint", "connect", "grpc")):
+                return repr(port)
+        return ""
+
+
+def _value(number: object) -> float:
+    return next(iter(number.samples()))[2]  # type: ignore[attr-defined,no-any-return]
+
+
+def _tap_server_side(stream: AgentStream) -> None:
+    """What an honest agent says to a server: nothing more about a connection that it closed."""
+    closed: set[int] = set()
+    handle = stream.on_packet
+
+    def on_packet(packet: p.Packet) -> None:
+        match packet:
+            case p.CloseResponse(error, connect_id) if error not in _STRAY:
+                closed.add(connect_id)
+            case p.Data(connect_id) | p.Credit(connect_id) | p.End(connect_id):
+                if connect_id in closed:
+                    raise Violation(5, f"{packet} followed CLOSE_RSP")
+            case _:
+                pass
+        handle(packet)
+
+    stream.on_packet = on_packet  # type: ignore[method-assign]

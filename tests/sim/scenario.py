@@ -1,0 +1,484 @@
+"""One seed: a site of servers and agents, callers with their plans, and what goes wrong when.
+
+First the faults, with the promises checked all along (safety). Then the faults stop: what is open
+must end, new exchanges must succeed, and in the end nothing may be left (liveness).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bootbridge.runtime.link_stream import LinkStream
+from tests.sim.callers import Caller, ConnectCaller, GrpcCaller
+from tests.sim.checks import Checks
+from tests.sim.exchange import Exchange, Plan
+from tests.sim.limits import SmallLimits
+from tests.sim.processes import AgentProcess, Process, ServerProcess
+from tests.sim.villains import VillainAgent, VillainCaller, VillainTalker
+from tests.support.sim_network import Network, Weather
+from tests.support.sim_world import SimPump, Violation, World
+
+FAULT_SECONDS = 8.0
+# Keepalive finds a silent loss in 40 s, a dial or a close takes at most 30 s, a flush 30 s.
+CONVERGE_SECONDS_MAX = 120.0
+PROBE_SECONDS_MAX = 20.0
+# An exchange that nothing disturbs, next to others that stall.
+UNDISTURBED_SECONDS_MAX = 12.0
+CHECK_EVERY = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a seed decides before anything happens."""
+
+    servers: int
+    agents: int
+    go_like: tuple[bool, ...]
+    same_id: bool
+    direct: bool
+    calm: bool  # nothing goes wrong but slow readers
+    villains: int
+    faults: int
+    exchanges: int
+    dial_seconds: float
+
+    @classmethod
+    def draw(cls, world: World) -> Options:
+        agents = world.count(1, 4)
+        calm = world.chance(0.3)
+        go_world = world.chance(0.4)
+        return cls(
+            servers=world.count(1, 2),
+            agents=agents,
+            go_like=tuple(go_world and world.chance(0.7) for _ in range(agents)),
+            same_id=world.chance(0.25),
+            direct=world.chance(0.2),
+            calm=calm,
+            villains=0 if calm or world.chance(0.6) else world.count(1, 3),
+            faults=0 if calm else world.count(1, 6),
+            exchanges=world.count(3, 9),
+            dial_seconds=30.0 if world.chance(0.5) else 6.0,
+        )
+
+
+class Scenario:
+    def __init__(self, seed: int, *, trace: bool = False) -> None:
+        self.seed = seed
+        self.world = world = World(seed)
+        world.tracing = trace
+        self.options = Options.draw(world)
+        self.limits = SmallLimits()
+        self.network = Network(world, _weather(world))
+        self.outside = SimPump(world)
+        self.checks = Checks(self, self.limits)
+        self.exchanges: list[Exchange] = []
+        self.quiet_down = False
+        self._by_address: dict[str, Exchange] = {}
+        self._partitions: set[tuple[str, str]] = set()
+        self._villains: list[VillainAgent | VillainCaller | VillainTalker] = []
+        self._doors: dict[int, tuple[ServerProcess, LinkStream]] = {}
+        self.servers = [self._boot_server(index) for index in range(self.options.servers)]
+        self.agents = [self._boot_agent(index) for index in range(self.options.agents)]
+        world.say(repr(self.options))
+
+    # --- for the processes
+
+    def exchange_at(self, address: str) -> Exchange | None:
+        return self._by_address.get(address)
+
+    def partitioned(self, agent: Process, server: Process) -> bool:
+        return (agent.name, server.name) in self._partitions
+
+    def _boot_server(self, index: int) -> ServerProcess:
+        server = ServerProcess(self, index)
+        self.checks.watch_server(server)
+        return server
+
+    def _boot_agent(self, index: int) -> AgentProcess:
+        agent_id = "agent" if self.options.same_id else f"agent{index}"
+        agent = AgentProcess(self, index, agent_id, go_like=self.options.go_like[index])
+        for server in range(self.options.servers):
+            agent.pump.soon(self.world.between(0, 0.05), lambda server=server: agent.connect(server))
+        return agent
+
+    # --- the run
+
+    def run(self) -> None:
+        world = self.world
+        world.after_step = self._after_step
+        for _ in range(self.options.exchanges):
+            self.outside.soon(world.between(0.05, 3.0), lambda: self._start(self._draw_plan()))
+        for _ in range(self.options.faults):
+            self.outside.soon(world.between(0.1, 6.0), self._fault)
+        for _ in range(self.options.villains):
+            self.outside.soon(world.between(0.0, 2.0), self._villain)
+        world.run_until(lambda: False, FAULT_SECONDS if not self.options.calm else 3.1)
+        self._heal()
+        self._converge()
+        self._probe()
+        self._empty()
+
+    def _after_step(self) -> None:
+        if self.world.steps % CHECK_EVERY == 0:
+            self.checks.check()
+            self._check_answers()
+
+    def _check_answers(self) -> None:
+        """Promise 3, seen from the callers: no answer later than the deadline (and the way back)."""
+        limit = self.options.dial_seconds + 3.0
+        for exchange in self.exchanges:
+            caller = exchange.caller
+            if caller is None or caller.answer or caller.over or exchange.excuses:
+                continue
+            if caller.asked_at is not None and self.world.now - caller.asked_at > limit:
+                raise Violation(3, f"{exchange} was not answered within {limit} s")
+
+    # --- exchanges
+
+    def _draw_plan(self) -> Plan:
+        world = self.world
+        kinds = ["request"] * 4 + ["echo"] * 4 + ["source"] * 3 + ["sink"] * 2
+        kinds += ["quitter", "resetter", "refuse", "silent", "timeout"]
+        kind = kinds[world.count(0, len(kinds) - 1)]
+        dialect = "connect" if world.chance(0.5) else "grpc"
+        plan = Plan(kind, dialect, up=self._draw_size(), down=self._draw_size())
+        plan.early = world.chance(0.2)
+        plan.direct = self.options.direct and world.chance(0.4)
+        if kind == "echo":
+            plan.half_close = dialect == "connect" and world.chance(0.5)
+        if kind in ("echo", "request", "source") and world.chance(0.3):
+            plan.banner = world.count(1, 200)
+        if kind == "source":
+            plan.up = world.count(0, 50)
+        if kind in ("source", "request"):
+            plan.parting = ("wait", "finish", "close")[world.count(0, 2)]
+        if kind == "sink":
+            plan.down, plan.hasty = 0, True
+        if kind == "quitter":
+            plan.up = max(plan.up, 2)
+        if world.chance(0.1) or (kind in ("silent", "timeout") and world.chance(0.5)):
+            plan.give_up_after = world.between(0.0, 2.0)
+            plan.give_up_how = "abort" if world.chance(0.5) else "close"
+        if world.chance(0.15):
+            plan.caller_stall = (world.between(0, 0.3), world.between(0.5, 15.0))
+        if world.chance(0.1):
+            plan.endpoint_stall = (world.between(0, 0.3), world.between(0.5, 15.0))
+        if world.chance(0.2):
+            plan.pause = world.between(0.0, 0.2)
+        return plan
+
+    def _draw_size(self) -> int:
+        draw = self.world.random()
+        return self.world.count(0, 60 if draw < 0.3 else 4000 if draw < 0.75 else 60000)
+
+    def _start(self, plan: Plan, server_index: int | None = None) -> Exchange:
+        world = self.world
+        exchange = Exchange(len(self.exchanges) + 1, plan, world.now)
+        self.exchanges.append(exchange)
+        self._by_address[exchange.address] = exchange
+        index = world.count(0, len(self.servers) - 1) if server_index is None else server_index
+        server = self.servers[index]
+        world.say(f"exchange {exchange.id} begins at {server.name}: {plan}")
+        if not server.alive or server.core.stopping:
+            exchange.excuses.add("server crashed")
+        server.exchanges[exchange] = None
+        self._call(exchange, server)
+        return exchange
+
+    def _call(self, exchange: Exchange, server: ServerProcess) -> Caller:
+        if exchange.plan.dialect == "connect":
+            near, far = self.network.join(self.outside, server.pump, f"connect{exchange.id}")
+            self._accept(server, lambda: server.accept_connect(far), far.abort)
+            return ConnectCaller(self.world, near, exchange)
+        return GrpcCaller(self.world, self.outside, self._door(server), exchange)
+
+    def _accept(self, server: ServerProcess, accept: Callable[[], None], refuse: Callable[[], None]) -> None:
+        def arrive() -> None:
+            if server.alive and not server.core.stopping:
+                accept()
+            else:
+                refuse()
+
+        self.outside.soon(self.network.delay(), arrive)
+
+    def _door(self, server: ServerProcess) -> LinkStream:
+        """A caller's link to a server: one of its own, or one that several callers share."""
+        shared = self.world.chance(0.4)
+        known = self._doors.get(server.index)
+        if shared and known is not None and known[0] is server and not known[1].link.closed:
+            return known[1]
+        near, far = self.network.join(self.outside, server.pump, "door" if shared else "grpc")
+        self._accept(server, lambda: server.accept_grpc(far), far.abort)
+        link = LinkStream(near, client=True, keepalive_seconds=3600.0)
+        if shared:
+            self._doors[server.index] = (server, link)
+        else:
+            self._close_when_idle(link)
+        return link
+
+    def _close_when_idle(self, link: LinkStream) -> None:
+        def look() -> None:
+            if link.link.streams:
+                self.outside.soon(1.0, look)
+            else:
+                link.close("done")
+
+        self.outside.soon(1.0, look)
+
+    # --- faults
+
+    def _fault(self) -> None:
+        world = self.world
+        faults = (
+            self._cut_something,
+            self._freeze_something,
+            self._blackhole_something,
+            self._partition,
+            self._crash_agent,
+            self._crash_server,
+            self._stop_server,
+            self._drain,
+            self._reconnect,
+            self._cut_uplink,
+        )
+        faults[world.count(0, len(faults) - 1)]()
+
+    def _ports(self) -> list:  # type: ignore[type-arg]
+        return list(self.network.ports)
+
+    def _cut_something(self) -> None:
+        ports = self._ports()
+        if ports:
+            port = ports[self.world.count(0, len(ports) - 1)]
+            self.world.say(f"cut {port.name}")
+            self._excuse_callers(port.name)
+            port.cut()
+
+    def _excuse_callers(self, name: str) -> None:
+        """A caller whose own connection fails may be told anything."""
+        for exchange in self.exchanges:
+            if exchange.plan.dialect == "grpc" or name.startswith((f"connect{exchange.id}#", f"endpoint{exchange.id}#")):
+                exchange.excuses.add("caller broke")
+
+    def _freeze_something(self) -> None:
+        ports = self._ports()
+        if ports:
+            port = ports[self.world.count(0, len(ports) - 1)]
+            seconds = self.world.between(0.1, 20.0)
+            self.world.say(f"freeze {port.name} for {seconds}")
+            self._excuse_answer(port.name)
+            port.freeze(seconds)
+
+    def _blackhole_something(self) -> None:
+        ports = self._ports()
+        if ports:
+            port = ports[self.world.count(0, len(ports) - 1)]
+            self.world.say(f"blackhole {port.name}")
+            self._excuse_callers(port.name)
+            port.freeze(float("inf"))
+            port.peer.freeze(float("inf"))
+
+    def _excuse_answer(self, name: str) -> None:
+        for exchange in self.exchanges:
+            if exchange.plan.dialect == "grpc" or name.startswith(f"connect{exchange.id}#"):
+                exchange.excuses.add("slow network")
+
+    def _some_agent(self) -> AgentProcess:
+        return self.agents[self.world.count(0, len(self.agents) - 1)]
+
+    def _some_server(self) -> ServerProcess:
+        return self.servers[self.world.count(0, len(self.servers) - 1)]
+
+    def _partition(self) -> None:
+        agent, server = self._some_agent(), self._some_server()
+        pair = (agent.name, server.name)
+        seconds = self.world.between(0.5, 60.0)
+        self.world.say(f"partition {pair} for {seconds}")
+        self._partitions.add(pair)
+        for port in self._ports():
+            if {port.pump, port.peer.pump} == {agent.pump, server.pump}:
+                port.freeze(seconds)
+        self.world.after(seconds, lambda: self._partitions.discard(pair))
+
+    def _crash_agent(self) -> None:
+        agent = self._some_agent()
+        if agent.alive:
+            agent.crash(silently=self.world.chance(0.4))
+            self.world.after(self.world.between(0.0, 3.0), lambda: self._replace_agent(agent))
+
+    def _replace_agent(self, agent: AgentProcess) -> None:
+        if self.agents[agent.index] is agent:
+            self.agents[agent.index] = self._boot_agent(agent.index)
+
+    def _crash_server(self) -> None:
+        server = self._some_server()
+        if server.alive and not server.core.stopping:
+            server.crash(silently=self.world.chance(0.3))
+            self.world.after(self.world.between(0.0, 3.0), lambda: self._replace_server(server))
+
+    def _stop_server(self) -> None:
+        server = self._some_server()
+        if server.alive and not server.core.stopping:
+            server.stop()
+            self.world.after(self.world.between(0.0, 3.0), lambda: self._replace_server(server))
+
+    def _replace_server(self, server: ServerProcess) -> None:
+        if self.servers[server.index] is server:
+            if server.alive:
+                server.crash(silently=False)
+            self.servers[server.index] = self._boot_server(server.index)
+
+    def _drain(self) -> None:
+        agent = self._some_agent()
+        if agent.alive:
+            agent.drain()
+
+    def _reconnect(self) -> None:
+        """A second stream under the same id, while the first one may be alive."""
+        agent = self._some_agent()
+        if agent.alive and len(agent.uplinks) < 4:
+            self.world.say(f"{agent.name} connects once more")
+            agent.connect(self.world.count(0, len(self.servers) - 1))
+
+    def _cut_uplink(self) -> None:
+        agent = self._some_agent()
+        if agent.alive and agent.uplinks:
+            uplink = list(agent.uplinks)[self.world.count(0, len(agent.uplinks) - 1)]
+            self.world.say(f"cut {uplink.port.name}")
+            uplink.port.cut()
+
+    def _villain(self) -> None:
+        world, server = self.world, self._some_server()
+        if not server.alive or server.core.stopping:
+            return
+        near, far = self.network.join(self.outside, server.pump, "villain")
+        draw = world.random()
+        if draw < 0.5:
+            server.accept_agent(far)
+            self._villains.append(
+                VillainAgent(world, self.outside, near, self.exchange_at, len(self._villains))
+            )
+        elif draw < 0.85:
+            server.accept_grpc(far)
+            self._villains.append(VillainCaller(world, self.outside, near))
+        else:
+            server.accept_connect(far)
+            self._villains.append(VillainTalker(world, near))
+
+    # --- the faults stop
+
+    def _heal(self) -> None:
+        self.world.say("faults stop")
+        self._partitions.clear()
+        for villain in self._villains:
+            villain.leave()
+        self.outside.end_turn()
+        for port in self._ports():
+            if not port.mute:
+                port.thaw()
+            elif self.outside in (port.pump, port.peer.pump):
+                port.thaw()
+                port.cut()  # only links have a keepalive; the rest is told by its kernel, at last
+        for agent in list(self.agents):
+            if not agent.alive:
+                self._replace_agent(agent)
+        for server in list(self.servers):
+            if not server.alive or server.core.stopping:
+                self._replace_server(server)
+
+    def _converge(self) -> None:
+        world = self.world
+        if not world.run_until(self._all_over, world.now + CONVERGE_SECONDS_MAX):
+            open_ones = [exchange for exchange in self.exchanges if not _is_over(exchange)]
+            raise Violation(9, f"still open after {CONVERGE_SECONDS_MAX} s: {open_ones[:3]}")
+        if self.options.calm:
+            for exchange in self.exchanges:
+                self._check_undisturbed(exchange)
+
+    def _all_over(self) -> bool:
+        return all(map(_is_over, self.exchanges))
+
+    def _check_undisturbed(self, exchange: Exchange) -> None:
+        """Promise 4: who does not stall himself gets everything, and soon."""
+        caller, plan = exchange.caller, exchange.plan
+        assert caller is not None
+        if exchange.excuses or plan.give_up_after is not None or plan.kind in ("silent", "timeout", "resetter"):
+            return
+        if plan.kind == "refuse":
+            good = caller.outcome == "refused"
+        elif plan.kind == "quitter":
+            good = caller.outcome in ("end", "left", "lost")
+        elif plan.kind == "sink":
+            good = caller.answer == "ok"
+        else:
+            cut_short = plan.half_close and any(not e.half_close_known for e in exchange.endpoints)
+            good = caller.outcome in ("end", "left") and (caller.received == caller.expected or cut_short)
+            if (plan.parting != "wait" and plan.dialect == "connect") or plan.kind == "echo":
+                good = good and all(e.received == caller.sent for e in exchange.endpoints)
+        if not good:
+            raise Violation(4, f"{exchange} failed although nothing disturbed it")
+        if caller.over_at - exchange.started_at > UNDISTURBED_SECONDS_MAX:
+            raise Violation(4, f"{exchange} took {caller.over_at - exchange.started_at:.1f} s")
+
+    def _probe(self) -> None:
+        """Promise 9: what can work works again."""
+        world = self.world
+        if not world.run_until(self._all_connected, world.now + CONVERGE_SECONDS_MAX):
+            raise Violation(9, "an agent has no connection to a server although the faults are over")
+        probes = [
+            self._start(Plan("echo", dialect, up=300), server.index)
+            for server in self.servers
+            for dialect in ("connect", "grpc")
+        ]
+        self.outside.end_turn()
+        if not world.run_until(lambda: all(map(_is_over, probes)), world.now + PROBE_SECONDS_MAX):
+            raise Violation(9, f"new exchanges do not get through: {[x for x in probes if not _is_over(x)]}")
+        for probe in probes:
+            caller = probe.caller
+            if caller is None or caller.outcome != "left" or caller.received != caller.expected:
+                raise Violation(9, f"a new exchange failed: {probe}")
+
+    def _all_connected(self) -> bool:
+        """Every agent has a stream to every server, and what silently died is known to be dead."""
+        if any(port.mute for port in self.network.ports if port.pump.alive and port.name.startswith("agent")):
+            return False
+        connected = {
+            (agent.index, uplink.server)
+            for agent in self.agents
+            for uplink in agent.uplinks
+            if uplink.stream is not None and uplink.stream.connected and not uplink.stream.ended
+        }
+        return len(connected) == len(self.agents) * len(self.servers)
+
+    def _empty(self) -> None:
+        """Promise 7: nothing is left when all frontends are gone."""
+        self.quiet_down = True
+        for _, link in self._doors.values():
+            link.close("done")
+        self.outside.end_turn()
+        world = self.world
+        leftovers = self.checks.leftovers
+        if not world.run_until(lambda: not leftovers(), world.now + 45.0):
+            raise Violation(7, f"left over: {leftovers()}")
+        self.checks.check()
+
+
+def _is_over(exchange: Exchange) -> bool:
+    return exchange.caller is not None and exchange.caller.over
+
+
+def _weather(world: World) -> Weather:
+    weather = Weather()
+    draw = world.random()
+    if draw < 0.15:
+        weather.chop_chance = 0.4
+        weather.read_max = 600
+    elif draw < 0.3:
+        weather.read_max = weather.capacity = 16 * 1024
+        weather.late_chance = 0.0
+    elif draw < 0.4:
+        weather.delay_max = 0.05
+    elif draw < 0.5:
+        weather.capacity = 1024
+    return weather
