@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bootbridge.wire import packets as p
-from tests.support.process_balancer import Balancer
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo, pattern
+from tests.support.process_forwarder import Balancer
 from tests.support.process_program import free_port, until
 from tests.support.process_site import Agent, Pairing, Server, Site
 from tests.support.process_tunnels import (

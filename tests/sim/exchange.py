@@ -45,6 +45,7 @@ class Plan:
     caller_stall: tuple[float, float] | None = None
     endpoint_stall: tuple[float, float] | None = None
     pause: float = 0.0  # between two writes of the caller
+    endpoint_pause: float = 0.0
     direct: bool = False
 
 
@@ -133,7 +134,7 @@ class EndpointApp:
         self.ended = False  # it has said all it will say, in order
         self.heard_all = False
         self.over = False
-        self._owed = 0
+        self._waiting = False
         plan = self._plan
         exchange.endpoints.append(self)
         self._owed = plan.banner + (plan.down if plan.kind == "source" else 0)
@@ -196,13 +197,21 @@ class EndpointApp:
 
     def _talk(self) -> None:
         port = self._port
-        while self._owed and port.backlog < 2048 and not self.over:
+        pause = self._plan.endpoint_pause
+        while self._owed and port.backlog < 2048 and not self.over and not self._waiting:
             size = min(self._owed, self._world.count(1, 3000))
             port.write(speech(self.exchange.down_key, self.sent, size))
             self.sent += size
             self._owed -= size
+            if pause:
+                self._waiting = True
+                port.pump.soon(pause * self._world.random(), self._talk_again)
         if not self._owed and not self.over and not port.backlog:
             self._said_all_for_now()
+
+    def _talk_again(self) -> None:
+        self._waiting = False
+        self._talk()
 
     def _said_all_for_now(self) -> None:
         plan = self._plan

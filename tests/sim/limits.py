@@ -23,7 +23,7 @@ class SmallLimits:
     outlet_high: int = 6 * 1024
     outlet_low: int = 2 * 1024
     credit: int = 8 * 1024
-    overdraft: int = READ_BYTES
+    overdraft: int = 3 * READ_BYTES  # a packet is one read, or all that came before the answer
     guard_bound: int = 8 * 1024
     guard_max: int = 96 * 1024
     link_out: int = 8 * 1024

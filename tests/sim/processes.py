@@ -80,6 +80,8 @@ class SimDialler:
                 assert exchange is not None
                 self._connect(exchange, result)
 
+        if kind == "silent" and self._owner.kind == "server":
+            kind = "timeout"  # a dialler has a time limit; an agent may hang all the same
         if kind == "timeout":
             delay = DIAL_TIMEOUT_SECONDS
         if kind != "silent":

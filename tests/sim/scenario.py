@@ -155,7 +155,7 @@ class Scenario:
             plan.parting = ("wait", "finish", "close")[world.count(0, 2)]
         if kind == "sink":
             plan.down, plan.hasty = 0, True
-        if kind == "quitter":
+        if kind in ("quitter", "request"):
             plan.up = max(plan.up, 2)
         if world.chance(0.1) or (kind in ("silent", "timeout") and world.chance(0.5)):
             plan.give_up_after = world.between(0.0, 2.0)
@@ -165,7 +165,9 @@ class Scenario:
         if world.chance(0.1):
             plan.endpoint_stall = (world.between(0, 0.3), world.between(0.5, 15.0))
         if world.chance(0.2):
-            plan.pause = world.between(0.0, 0.2)
+            plan.pause = world.between(0.0, 0.1)
+        if world.chance(0.2):
+            plan.endpoint_pause = world.between(0.0, 0.1)
         return plan
 
     def _draw_size(self) -> int:
@@ -216,6 +218,12 @@ class Scenario:
         else:
             self._close_when_idle(link)
         return link
+
+    def _close_doors(self) -> None:
+        for _, link in self._doors.values():
+            link.close("done")
+        self._doors.clear()
+        self.outside.end_turn()
 
     def _close_when_idle(self, link: LinkStream) -> None:
         def look() -> None:
@@ -375,7 +383,7 @@ class Scenario:
             villain.leave()
         self.outside.end_turn()
         for port in self._ports():
-            if not port.mute:
+            if not port.blackholed:
                 port.thaw()
             elif self.outside in (port.pump, port.peer.pump):
                 port.thaw()
@@ -392,9 +400,6 @@ class Scenario:
         if not world.run_until(self._all_over, world.now + CONVERGE_SECONDS_MAX):
             open_ones = [exchange for exchange in self.exchanges if not _is_over(exchange)]
             raise Violation(9, f"still open after {CONVERGE_SECONDS_MAX} s: {open_ones[:3]}")
-        if self.options.calm:
-            for exchange in self.exchanges:
-                self._check_undisturbed(exchange)
 
     def _all_over(self) -> bool:
         return all(map(_is_over, self.exchanges))
@@ -405,17 +410,20 @@ class Scenario:
         assert caller is not None
         if exchange.excuses or plan.give_up_after is not None or plan.kind in ("silent", "timeout", "resetter"):
             return
+        half_close_known = all(endpoint.half_close_known for endpoint in exchange.endpoints)
         if plan.kind == "refuse":
             good = caller.outcome == "refused"
         elif plan.kind == "quitter":
             good = caller.outcome in ("end", "left", "lost")
         elif plan.kind == "sink":
-            good = caller.answer == "ok"
+            # Who leaves before the answer has called the dial off.
+            good = caller.answer != "ok" or _all_uploaded(exchange)
         else:
-            cut_short = plan.half_close and any(not e.half_close_known for e in exchange.endpoints)
-            good = caller.outcome in ("end", "left") and (caller.received == caller.expected or cut_short)
-            if (plan.parting != "wait" and plan.dialect == "connect") or plan.kind == "echo":
-                good = good and all(e.received == caller.sent for e in exchange.endpoints)
+            good = caller.outcome in ("end", "left")
+            if half_close_known or not plan.half_close:
+                good = good and caller.received == caller.expected
+            if plan.parting == "wait" or (plan.parting == "finish" and half_close_known and plan.dialect == "connect"):
+                good = good and _all_uploaded(exchange)
         if not good:
             raise Violation(4, f"{exchange} failed although nothing disturbed it")
         if caller.over_at - exchange.started_at > UNDISTURBED_SECONDS_MAX:
@@ -426,6 +434,7 @@ class Scenario:
         world = self.world
         if not world.run_until(self._all_connected, world.now + CONVERGE_SECONDS_MAX):
             raise Violation(9, "an agent has no connection to a server although the faults are over")
+        self._close_doors()
         probes = [
             self._start(Plan("echo", dialect, up=300), server.index)
             for server in self.servers
@@ -441,7 +450,7 @@ class Scenario:
 
     def _all_connected(self) -> bool:
         """Every agent has a stream to every server, and what silently died is known to be dead."""
-        if any(port.mute for port in self.network.ports if port.pump.alive and port.name.startswith("agent")):
+        if any(port.doomed for port in self.network.ports if port.pump.alive and port.name.startswith("agent")):
             return False
         connected = {
             (agent.index, uplink.server)
@@ -454,18 +463,25 @@ class Scenario:
     def _empty(self) -> None:
         """Promise 7: nothing is left when all frontends are gone."""
         self.quiet_down = True
-        for _, link in self._doors.values():
-            link.close("done")
-        self.outside.end_turn()
+        self._close_doors()
         world = self.world
         leftovers = self.checks.leftovers
         if not world.run_until(lambda: not leftovers(), world.now + 45.0):
             raise Violation(7, f"left over: {leftovers()}")
         self.checks.check()
+        if self.options.calm:
+            for exchange in self.exchanges:
+                self._check_undisturbed(exchange)
 
 
 def _is_over(exchange: Exchange) -> bool:
     return exchange.caller is not None and exchange.caller.over
+
+
+def _all_uploaded(exchange: Exchange) -> bool:
+    caller = exchange.caller
+    assert caller is not None
+    return all(e.heard_all and e.received == caller.sent for e in exchange.endpoints)
 
 
 def _weather(world: World) -> Weather:

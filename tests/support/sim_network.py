@@ -310,9 +310,14 @@ class SimPort:
         self._expect()
 
     @property
-    def mute(self) -> bool:
-        """Whether nothing will ever arrive here again, and nobody knows."""
+    def blackholed(self) -> bool:
+        """Whether nothing will ever arrive here again, and nobody tells us."""
         return self._frozen_until == float("inf") or not self.peer.pump.alive
+
+    @property
+    def doomed(self) -> bool:
+        """Whether this connection is dead already, and its owner will learn it."""
+        return self.blackholed or self._reset is not None or self._fin
 
     def vanish(self) -> None:
         """This end's machine is gone without a word: the other end hears nothing ever again."""

@@ -174,7 +174,11 @@ class PlainStream:
         self.backlog += len(data)
 
     def flush(self) -> None:
-        if self._blocked or self._closed:
+        if not self._blocked:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._closed:
             return
         out = self._out
         if out:
@@ -186,7 +190,7 @@ class PlainStream:
                 else:
                     rest = _rest(out, self._sock.sendmsg(out[:PARTS_MAX]))
             except (BlockingIOError, InterruptedError):
-                rest = [bytes(part) for part in out]
+                rest = list(map(_kept, out))
             except OSError as error:
                 self._broke(error)
                 return
@@ -195,13 +199,15 @@ class PlainStream:
             else:
                 out.clear()
                 self.backlog = 0
+                if self._blocked:
+                    self._unblock()
             self._handler.on_drained()
         if not self.backlog and (self._closing or self._finishing):
             self._flushed()
 
     def _send(self, data: Buffer) -> list[Buffer]:
         sent = self._sock.send(data)
-        return [bytes(data[sent:])] if sent < len(data) else []
+        return [_kept(memoryview(data)[sent:])] if sent < len(data) else []
 
     def _block(self, rest: list[Buffer]) -> None:
         self._out = rest
@@ -216,8 +222,7 @@ class PlainStream:
             self.pump.loop.remove_writer(self._fd)
 
     def _on_writable(self) -> None:
-        self._unblock()
-        self.flush()
+        self._flush()
         self.pump.end_turn()
 
     def _flushed(self) -> None:
@@ -426,16 +431,18 @@ class TlsStream(PlainStream):
 
     # --- writing
 
-    def flush(self) -> None:
-        if self._blocked or self._closed:
+    def _flush(self) -> None:
+        if self._closed:
             return
         try:
             self._send_records()
         except (BlockingIOError, InterruptedError):
-            self._block([bytes(part) for part in self._out])
+            self._block(list(map(_kept, self._out)))
         except OSError as error:
             self._broke(error)
             return
+        else:
+            self._unblock()
         self.backlog = len(self._encrypted) + sum(map(len, self._out))
         self._handler.on_drained()
         if not self.backlog:
@@ -454,7 +461,7 @@ class TlsStream(PlainStream):
                 self._encrypted = self._outgoing.read()
             sent = self._sock.send(self._encrypted)
             if sent < len(self._encrypted):
-                self._encrypted = self._encrypted[sent:]
+                self._encrypted = memoryview(self._encrypted)[sent:]
                 raise BlockingIOError
             self._encrypted = b""
 
@@ -506,11 +513,17 @@ def _records(parts: list[Buffer]) -> list[Buffer]:
     return joined
 
 
+def _kept(part: Buffer) -> Buffer:
+    """A part that has to outlive this turn: copied, unless it is its own already."""
+    owned = isinstance(part, bytes) or (isinstance(part, memoryview) and isinstance(part.obj, bytes))
+    return part if owned else bytes(part)
+
+
 def _rest(parts: list[Buffer], sent: int) -> list[Buffer]:
     rest: list[Buffer] = []
     for part in parts:
         if sent < len(part):
-            rest.append(bytes(part[sent:]))
+            rest.append(_kept(memoryview(part)[sent:]))
         sent = max(0, sent - len(part))
     return rest
 

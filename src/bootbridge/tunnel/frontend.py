@@ -334,6 +334,8 @@ class GrpcFrontend(PacketStream):
     def _release_route(self, reason: str) -> None:
         route, self._route = self._route, None
         self.inlets.clear()
+        if self._outlet is not None:
+            self._outlet.on_drained = _nothing  # no credit for what is closed
         if route is not None:
             route.front_gone(reason)
 
@@ -377,6 +379,7 @@ class GrpcFrontend(PacketStream):
         outlet, self._route = self._outlet, None
         self.inlets.clear()
         if outlet is not None:
+            outlet.on_drained = _nothing  # no credit for what is closed
             outlet.then(p.CloseResponse(error, outlet.connect_id))
 
     def close_overrun(self, reason: str) -> None:

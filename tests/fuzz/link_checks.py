@@ -1,0 +1,28 @@
+"""The invariant of both link targets, and conversations to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from tests.support.wire_speech import Heard, Speaker, Step
+
+
+def check_link(hears: Callable[[Iterable[bytes]], Heard], data: bytes) -> None:
+    """The first byte says how the others are cut: the outcome must not depend on it."""
+    size, stream = 1 + data[0] % 64 if data else 1, data[1:]
+    whole = hears([stream])
+    assert whole == hears([stream[at : at + size] for at in range(0, len(stream), size)])
+    _, out, error, streams = whole
+    assert error is None or not streams, "a stream outlived its link"
+    # A peer gets at most a few times the bytes back that it sent (and the greeting of our own side).
+    assert len(out) <= 2000 + 4 * len(stream)
+
+
+def conversations(*, client: bool) -> Iterator[bytes]:
+    steps = ["open", "data", "end", "reset", "ping", "settings", "window", "priority", "unknown"]
+    for choice in (0, 2, 5, 8, 15, 16, 31):
+        spoken: list[Step] = [("open", 0, choice, b"x"), ("open", 0, choice, b"y")]
+        spoken += [(step, choice % 2, choice, b"content") for step in steps]
+        yield b"\x07" + Speaker(client=client).say(spoken)
+        for step in steps:
+            yield b"\x00" + Speaker(client=client).say([*spoken[:1], (step, 0, choice, b"content")])

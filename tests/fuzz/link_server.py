@@ -1,0 +1,17 @@
+"""Any bytes at a server link give events or a protocol error, the same however they are cut; little is held."""
+
+from __future__ import annotations
+
+from bootbridge.wire import frames as f
+from tests.fuzz.harness import fuzz
+from tests.fuzz.link_checks import check_link, conversations
+from tests.support.wire_speech import server_hears
+
+
+def check(data: bytes) -> None:
+    check_link(server_hears, data)
+    check_link(server_hears, data[:1] + f.PREFACE + f.settings({}) + data[1:])
+
+
+if __name__ == "__main__":
+    fuzz(check, conversations(client=True))

@@ -1,0 +1,90 @@
+"""Upstream's own integration suite, with our agent in the place of theirs.
+
+The suite runs once; every test of it is then reported here under its own name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from tests.support.process_program import OURS, PEERS, ROOT
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+SUITE = ROOT / "peers" / "upstream-suite"
+# One test of it waits a minute for goroutines; the rest takes about 20 s.
+SUITE_SECONDS_MAX = 400
+TESTS = [
+    "TestAgentReadinessWithoutServer",
+    "TestAgentRestartReconnect",
+    "TestAgent_MultipleConn",
+    "TestBasicHAProxyServer_GRPC",
+    "TestBasicProxy_GRPC",
+    "TestBasicProxy_HTTPCONN",
+    "TestConcurrentClientRequest",
+    "TestCustomALPN",
+    "TestEchoServer",
+    "TestFailedDNSLookupProxy_HTTPCONN",
+    "TestFailedDial_HTTPCONN",
+    "TestGRPCServerAndAgentReadiness",
+    "TestHTTPConnServerAndAgentReadiness",
+    "TestProxyDial_AgentTimeout_GRPC",
+    "TestProxyDial_RequestCancelled_Concurrent_GRPC",
+    "TestProxyDial_RequestCancelled_GRPC",
+    "TestProxyHandleDialError_GRPC",
+    "TestProxyHandle_AfterDrain",
+    "TestProxyHandle_DoneContext_GRPC",
+    "TestProxyHandle_RequestDeadlineExceeded_GRPC",
+    "TestProxyHandle_TunnelContextCancelled_GRPC",
+    "TestProxy_Agent_Disconnect_Persistent_Connection",
+    "TestProxy_ConcurrencyGRPC",
+    "TestProxy_ConcurrencyHTTP",
+    "TestProxy_LargeResponse",
+    "TestServerRestartAgentReconnect",
+]
+
+
+class SuiteRun:
+    """What the suite said, by test."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+        found = re.findall(r"^--- (\w+): (\S+) \(", output, re.MULTILINE)
+        self.outcomes = {name: outcome for outcome, name in found}
+
+    def complaint(self, name: str) -> str:
+        """The end of what the suite wrote while this test ran."""
+        _, _, rest = self.output.partition(f"=== RUN   {name}\n")
+        return rest.partition(f": {name} (")[0][-4000:]
+
+
+@pytest.fixture(scope="module")
+def suite() -> SuiteRun:
+    if os.geteuid() != 0:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(
+            "upstream's suite NOT RUN: it needs root for a network namespace of its own"
+        )
+    result = subprocess.run(
+        [str(SUITE), str(OURS / "proxy-agent"), "-test.v"],
+        env={**os.environ, "BOOTBRIDGE_PEERS": str(PEERS)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=SUITE_SECONDS_MAX,
+        check=False,
+    )
+    return SuiteRun(result.stdout.decode(errors="replace"))
+
+
+@pytest.mark.parametrize("name", TESTS)
+def test_upstream(suite: SuiteRun, name: str) -> None:
+    """Upstream's test of that name passes with our agent."""
+    assert suite.outcomes.get(name, "not run") == "PASS", suite.complaint(name)
+
+
+def test_every_test_of_the_suite_is_listed_here(suite: SuiteRun) -> None:
+    """A newer upstream may bring more tests: then this list has to grow."""
+    assert set(suite.outcomes) == set(TESTS)
