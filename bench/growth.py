@@ -125,7 +125,9 @@ class Growth:
         finally:
             self.generator.release(holder)
         if connect["failed"]:
-            raise BenchError(f"{name}: {connect['failed']} connections failed beside {tunnels} tunnels")
+            raise BenchError(
+                f"{name}: {connect['failed']} failed beside {tunnels} tunnels: {connect['reason']}"
+            )
         return Step(
             server=name,
             growing=growing,

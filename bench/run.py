@@ -155,7 +155,9 @@ class Bench:
             self.figures.add(f"{name}.{mode}", unit, pair.name, value)
         self._print(pair.name, mode, figures_of(scenario, result, cpu))
         if result.get("failed"):
-            self.figures.fail(f"{pair.name} {mode}: {scenario}: {result['failed']} connections failed")
+            self.figures.fail(
+                f"{pair.name} {mode}: {scenario}: {result['failed']} failed: {result['reason']}"
+            )
         return bool(result["settled"])
 
     def measure_direct(self, scenario: Scenario) -> None:

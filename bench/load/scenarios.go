@@ -126,7 +126,9 @@ type connectResult struct {
 	summary
 	PerSecond float64 `json:"per_second"`
 	Failed    int     `json:"failed"`
-	Settled   bool    `json:"settled"`
+	// Reason is that of one of the failures.
+	Reason  string `json:"reason"`
+	Settled bool   `json:"settled"`
 }
 
 // runConnect opens a connection, echoes one small message and closes it, over and over.
@@ -134,7 +136,7 @@ func runConnect(args []string) error {
 	s := newScenario("connect")
 	_ = s.flags.Parse(args)
 	groups := make([]samples, *s.conns)
-	failed := make([]int, *s.conns)
+	failed := make([]failures, *s.conns)
 	start := time.Now().Add(warmup)
 	end := start.Add(s.window())
 	var workers sync.WaitGroup
@@ -143,8 +145,11 @@ func runConnect(args []string) error {
 	}
 	workers.Wait()
 	result := connectResult{summary: summarize(groups...)}
-	for _, count := range failed {
-		result.Failed += count
+	for _, f := range failed {
+		result.Failed += f.count
+		if f.first != nil {
+			result.Reason = f.first.Error()
+		}
 	}
 	result.PerSecond = float64(result.Count) / s.window().Seconds()
 	var err error
@@ -154,8 +159,13 @@ func runConnect(args []string) error {
 	return printJSON(result)
 }
 
-func (s *scenario) connectUntil(start, end time.Time) (samples, int) {
-	taken, failed := newSamples(), 0
+type failures struct {
+	count int
+	first error
+}
+
+func (s *scenario) connectUntil(start, end time.Time) (samples, failures) {
+	taken, failed := newSamples(), failures{}
 	message := make([]byte, 64)
 	for {
 		began := time.Now()
@@ -163,8 +173,8 @@ func (s *scenario) connectUntil(start, end time.Time) (samples, int) {
 			return taken, failed
 		}
 		if err := s.connectOnce(message); err != nil {
-			if failed++; failed == 1 {
-				fmt.Fprintln(os.Stderr, "load connect:", err)
+			if failed.count++; failed.first == nil {
+				failed.first = err
 			}
 			continue
 		}

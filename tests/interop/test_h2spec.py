@@ -18,6 +18,10 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 H2SPEC_SECONDS_MAX = 300
 CASES_MIN = 140  # a run of fewer cases has not tested what we promise
+# h2spec builds this frame for the default limit of 16 KiB, whatever the server advertises. We
+# advertise 1 MiB, so the frame is legal; headers that do exceed the limit are tried beside it.
+FRAME_LIMIT_CASE = "http2/4.2 Sends a large size HEADERS frame that exceeds the SETTINGS_MAX_FRAME_SIZE"
+BEYOND_THE_LIMIT = ("http2/4.2/3", "--max-header-length", "300000")
 
 
 class Report:
@@ -57,16 +61,21 @@ def frontend_port(request: pytest.FixtureRequest, site: Site) -> Iterator[int]:
     assert server.alive
 
 
+def check(folder: Path, port: int, *flags: str) -> None:
+    report = h2spec(folder, port, *flags)
+    assert set(report.failed) <= {FRAME_LIMIT_CASE}, report.failed
+    assert report.cases >= CASES_MIN
+    beyond = h2spec(folder, port, *flags, *BEYOND_THE_LIMIT)
+    assert (beyond.cases, beyond.failed) == (1, {})
+
+
 def test_the_agent_port_conforms_to_http2(site: Site) -> None:
     """h2spec shows no client certificate, so this server asks for none."""
     server = site.server(flags={"cluster-ca-cert": None, "insecure-agents": True})
-    report = h2spec(site.folder, server.agent_port, "-t", "-k")
-    assert report.failed == {}
-    assert report.cases >= CASES_MIN
+    check(site.folder, server.agent_port, "-t", "-k")
     assert server.alive
 
 
 def test_the_grpc_frontend_conforms_to_http2(site: Site, frontend_port: int) -> None:
-    report = h2spec(site.folder, frontend_port)
-    assert report.failed == {}
-    assert report.cases >= CASES_MIN
+    """The same cases, on both kinds of frontend."""
+    check(site.folder, frontend_port)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from asyncio import sslproto
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +12,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from bootbridge.runtime.tls_files import TlsFiles, use_small_asyncio_tls_buffers
+from bootbridge.runtime.byte_stream import TlsStream
+from bootbridge.runtime.listeners import Listener, tcp_socket
+from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.trust.authority import Authority
 
 DEADLINE = 10
@@ -51,24 +54,41 @@ class Connection:
         self._writer.transport.abort()
 
 
-async def echo_back(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(1000):
-            writer.write(data)
-    except OSError:
-        pass
-    finally:
-        writer.transport.abort()
+class Echo:
+    """Says what it hears."""
+
+    def __init__(self, stream: TlsStream) -> None:
+        self._stream = stream
+
+    def on_bytes(self, data: memoryview) -> None:
+        self._stream.write(data)
+
+    def on_eof(self, gone: bool) -> None:
+        self._stream.close()
+
+    def on_drained(self) -> None: ...
+    def on_lost(self, reason: str) -> None: ...
 
 
 @asynccontextmanager
 async def echo_server(tls: TlsFiles) -> AsyncIterator[int]:
-    """An echo server on loopback whose handshakes follow the files."""
-    server = await asyncio.start_server(echo_back, "127.0.0.1", 0, ssl=tls.live_context())
+    """An echo server on loopback whose handshakes follow the files, as our listeners' do."""
+    pump = Pump(asyncio.get_running_loop())
+
+    def accept(sock: socket.socket) -> None:
+        TlsStream(
+            pump,
+            sock,
+            tls.context(),
+            ready=lambda stream: stream.start(Echo(stream)),
+            failed=lambda reason: None,
+        )
+
+    listener = Listener(pump, tcp_socket("127.0.0.1", 0, "--agent-port"), accept)
     try:
-        yield server.sockets[0].getsockname()[1]
+        yield listener.port
     finally:
-        server.close()
+        listener.close()
 
 
 async def connect(port: int, tls: TlsFiles, name: str) -> Connection:
@@ -178,23 +198,3 @@ def test_an_agents_own_renewed_files_are_used_for_its_next_connection(tmp_path: 
             assert not await refused(port, agent, "localhost")
 
     run(scenario())
-
-
-def test_asyncio_connections_work_with_small_tls_buffers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without uvloop each connection takes 64 KiB for reading, and large messages still pass."""
-    monkeypatch.setattr(sslproto.SSLProtocol, "max_size", sslproto.SSLProtocol.max_size)
-    use_small_asyncio_tls_buffers()
-    authority = Authority.create("root")
-
-    async def scenario() -> None:
-        async with echo_server(listener(tmp_path, authority)) as port:
-            connection = await connect(port, client(tmp_path / "agent", authority), "localhost")
-            message = bytes(300_000)
-            assert await connection.echo(message) == message
-            connection.close()
-
-    with asyncio.Runner(loop_factory=asyncio.new_event_loop) as runner:
-        runner.run(asyncio.wait_for(scenario(), DEADLINE))
-    assert sslproto.SSLProtocol.max_size == 65536

@@ -67,6 +67,9 @@ class Checks:
     def _check_choice(self, core: ProxyCore, dial: Dial) -> None:
         agent = dial.agent
         assert agent is not None
+        exchange = self._site.exchange_at(dial.address)
+        if exchange is not None and agent.agent_id.startswith("villain"):
+            exchange.excuses.add("villain")
         if agent in dial.lost:
             raise Violation(6, f"{dial} was sent again to the agent that failed it")
         if agent.draining and any(not a.draining and a not in dial.lost for a in core.roster):

@@ -109,7 +109,9 @@ class Exchange:
         assert caller is not None
         if self.excuses & {"villain", "server crashed", "agent crashed", "caller broke", "stalled"}:
             return
-        if not endpoint.received and (caller.answer != "ok" or len(self.endpoints) > 1):
+        if caller.answer != "ok":
+            return  # it left before it was answered, so it cannot know what got through
+        if not endpoint.received and len(self.endpoints) > 1:
             return  # nobody ever used this connection
         if endpoint.ended and (self.plan.dialect == "grpc" or not endpoint.half_close_known):
             return  # who knows no half-close took the endpoint's end for the end of all

@@ -107,8 +107,9 @@ class Scenario:
     def run(self) -> None:
         world = self.world
         world.after_step = self._after_step
+        earliest = 1.0 if self.options.calm else 0.05  # by then every agent is connected
         for _ in range(self.options.exchanges):
-            self.outside.soon(world.between(0.05, 3.0), lambda: self._start(self._draw_plan()))
+            self.outside.soon(world.between(earliest, 3.0), lambda: self._start(self._draw_plan()))
         for _ in range(self.options.faults):
             self.outside.soon(world.between(0.1, 6.0), self._fault)
         for _ in range(self.options.villains):
@@ -364,9 +365,7 @@ class Scenario:
         draw = world.random()
         if draw < 0.5:
             server.accept_agent(far)
-            self._villains.append(
-                VillainAgent(world, self.outside, near, self.exchange_at, len(self._villains))
-            )
+            self._villains.append(VillainAgent(world, self.outside, near, len(self._villains)))
         elif draw < 0.85:
             server.accept_grpc(far)
             self._villains.append(VillainCaller(world, self.outside, near))

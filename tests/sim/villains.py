@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from bootbridge.runtime.link_stream import LinkStream
 from bootbridge.tunnel import extension
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.header_blocks import Headers
 from bootbridge.wire.link import Stream
-from tests.sim.exchange import Exchange
 from tests.support.sim_network import SimPort
 from tests.support.sim_world import SimPump, World
 
-ExchangeAt = Callable[[str], Exchange | None]
 IDS_MAX = 6  # small, so that they hit the ids of others
 
 
@@ -86,8 +82,7 @@ class Villain:
 class VillainAgent(Villain):
     """An agent that answers dials as it likes and speaks about connections that are not its own."""
 
-    def __init__(self, world: World, pump: SimPump, port: SimPort, exchange_at: ExchangeAt, index: int) -> None:
-        self._exchange_at = exchange_at
+    def __init__(self, world: World, pump: SimPump, port: SimPort, index: int) -> None:
         metadata = [("agentid", f"villain{index}"), ("agentidentifiers", "")]
         if world.chance(0.6):
             metadata.append((extension.KEY, extension.OFFER))
@@ -97,9 +92,6 @@ class VillainAgent(Villain):
     def _on_message(self, buffer: p.Buffer, start: int, end: int) -> None:
         packet = p.decode(bytes(buffer[start:end]))
         if isinstance(packet, p.DialRequest):
-            exchange = self._exchange_at(packet.address)
-            if exchange is not None:
-                exchange.excuses.add("villain")
             draw = self.world.random()
             if draw < 0.6:
                 self.say(p.encode(p.DialResponse("", self.world.count(0, IDS_MAX), packet.random)))

@@ -37,10 +37,32 @@ class Balancer(Forwarder):
 
 def _carry(one: socket.socket, two: socket.socket) -> None:
     """Both directions in one thread (a TLS socket allows no second one); the first end ends both."""
-    while True:
-        ready = [each for each in (one, two) if isinstance(each, ssl.SSLSocket) and each.pending()]
-        for source in ready or select.select([one, two], [], [])[0]:
-            data = source.recv(65536)
-            if not data:
-                return
-            (two if source is one else one).sendall(data)
+    try:
+        while True:
+            ready = [each for each in (one, two) if isinstance(each, ssl.SSLSocket) and each.pending()]
+            for source in ready or select.select([one, two], [], [])[0]:
+                data = source.recv(65536)
+                if not data:
+                    return
+                (two if source is one else one).sendall(data)
+    except OSError:
+        pass  # one side is gone; what it said last is still carried
+    finally:
+        _last_words(two, one)
+
+
+def _last_words(source: socket.socket, sink: socket.socket) -> None:
+    """What is left of `source`, then an orderly end: closing with bytes unread would destroy them."""
+    try:
+        source.settimeout(1)
+        while data := source.recv(65536):
+            sink.sendall(data)
+    except OSError:
+        pass
+    try:
+        sink.shutdown(socket.SHUT_WR)
+        sink.settimeout(1)
+        while sink.recv(65536):
+            pass
+    except OSError:
+        pass

@@ -1,9 +1,8 @@
 """TLS from files: certificate, key and CA are read again when they change.
 
 `context()` gives the context of this moment and costs three `stat` calls; ask it for every
-new connection. Connections that run keep the context they began with. A listener that
-can hold one context only uses `live_context()`. New files that do not work are reported
-once, and the last good ones stay in use.
+new connection. Connections that run keep the context they began with. New files that do
+not work are reported once, and the last good ones stay in use.
 """
 
 from __future__ import annotations
@@ -50,8 +49,6 @@ _CERTIFICATE_BLOCK = re.compile(
 
 # Where YYYYMMDDHHMMSS is cut; datetime.strptime would cost 20 ms of start-up for its import.
 _TIME_FIELDS = ((0, 4), (4, 6), (6, 8), (8, 10), (10, 12), (12, 14))
-
-ASYNCIO_TLS_BUFFER_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -148,7 +145,6 @@ class TlsFiles:
         self.reload_error = ""
         self._signature = self._signatures()
         self._context = self._build()
-        self._live = self._context
 
     @classmethod
     def agent_listener(
@@ -199,15 +195,6 @@ class TlsFiles:
             self._reload(signature)
         return self._context
 
-    def live_context(self) -> ssl.SSLContext:
-        """One context for the life of a listener, whose handshakes all use `context()`.
-
-        OpenSSL asks the server-name callback in every handshake, also when the client sends
-        no name, and takes certificate, key and CA from the context that the callback sets.
-        """
-        self._live.sni_callback = self._use_current
-        return self._live
-
     def status(self) -> dict[str, object]:
         """For `/status`: which files are in use, until when, and why newer ones are not."""
         return {
@@ -215,9 +202,6 @@ class TlsFiles:
             "certificate_expires": self.expires.isoformat() if self.expires else None,
             "reload_error": self.reload_error or None,
         }
-
-    def _use_current(self, connection: ssl.SSLObject, _name: str | None, _own: ssl.SSLContext) -> None:
-        connection.context = self.context()
 
     def _signatures(self) -> tuple[tuple[int, ...], ...]:
         return tuple(file.signature() for file in self._files)
@@ -275,13 +259,6 @@ def certificates(file: FlagFile) -> list[bytes]:
     if not found:
         raise file.problem(f"{file.path} does not contain any certificate", "name a PEM file")
     return found
-
-
-def use_small_asyncio_tls_buffers(size: int = ASYNCIO_TLS_BUFFER_BYTES) -> None:
-    """Without uvloop, asyncio keeps a 256 KiB buffer per TLS connection; take less."""
-    from asyncio import sslproto
-
-    sslproto.SSLProtocol.max_size = size
 
 
 def _harden(context: ssl.SSLContext, policy: TlsPolicy) -> None:

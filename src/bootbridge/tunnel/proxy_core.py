@@ -162,7 +162,7 @@ class ProxyCore:
             agent = AgentStream(self, stream, self._agent_counters, self.timers, headers)
         except BadAgent as error:
             self.notes.warning("agent refused", why=str(error))
-            return RefusedCall(stream, grpc.refusal(grpc.UNKNOWN, str(error)), wait_for_end=False)
+            return RefusedCall(stream, grpc.refusal(grpc.UNKNOWN, str(error)))
         self._agents_waiting.add(agent)
         if self._authenticate is None:
             self._admit(agent)
@@ -431,31 +431,39 @@ def _refused_call(stream: Stream, headers: Headers, path: str) -> StreamHandler 
     """What is not a call of the one method that lives here."""
     answer = grpc.request_refusal(headers)
     if answer is not None:
-        return RefusedCall(stream, answer, wait_for_end=True)
+        return NotGrpc(stream, answer)
     asked = dict(headers)[":path"]
     if asked != path:
         text = f"unknown method {asked[:200]}; this port serves {path}"
-        return RefusedCall(stream, grpc.refusal(grpc.UNIMPLEMENTED, text), wait_for_end=False)
+        return RefusedCall(stream, grpc.refusal(grpc.UNIMPLEMENTED, text))
     return None
 
 
 class RefusedCall:
-    """A call that is answered with an error. What is not even gRPC is heard out first."""
+    """A call that is answered with an error at once."""
 
-    def __init__(self, stream: Stream, answer: Headers, *, wait_for_end: bool) -> None:
+    def __init__(self, stream: Stream, answer: Headers) -> None:
         self._stream = stream
         self._answer = answer
-        self._wait = wait_for_end
 
     def on_headers(self, headers: Headers, end: bool) -> None:
-        if not self._wait:
-            self._stream.send_headers(self._answer, end=True)
+        self._stream.send_headers(self._answer, end=True)
         self._stream.pause_reading()
 
-    def on_end(self) -> None:
-        if self._wait:
-            self._stream.send_headers(self._answer, end=True)
-
+    def on_end(self) -> None: ...
     def on_data(self, buffer: p.Buffer, start: int, end: int) -> None: ...
     def on_reset(self, code: int, reason: str) -> None: ...
     def on_ready(self) -> None: ...
+
+
+class NotGrpc(RefusedCall):
+    """A request that is not even gRPC: heard out, then told why in a line that people can read."""
+
+    def on_headers(self, headers: Headers, end: bool) -> None:
+        self._stream.pause_reading()
+
+    def on_end(self) -> None:
+        _, text = grpc.status_of(self._answer)
+        self._stream.send_headers(self._answer)
+        self._stream.send(f"{text}\n".encode())
+        self._stream.end()

@@ -283,7 +283,11 @@ class DirectRoute:
             self._port.close()
 
     def stop(self, reason: str) -> None:
-        self.on_lost(reason)
+        """The server goes, in the middle of what was being said: neither end may take it for all."""
+        if not self._closed:
+            self._close(reason)
+            self.front.close(reason)
+            self._port.abort()
 
     def _close_if_done(self) -> None:
         if self._front_ended and self._endpoint_ended and not self._closed:

@@ -163,10 +163,10 @@ def request_refusal(headers: Headers) -> tuple[tuple[str, str], ...] | None:
     fields = dict(headers)
     if fields.get(":method") != "POST":
         text = "gRPC requires HTTP POST"
-        return ((":status", "405"), ("content-type", "application/grpc"), *trailers(INTERNAL, text))
+        return ((":status", "405"), ("content-type", "text/plain"), *trailers(INTERNAL, text))
     if not fields.get("content-type", "").startswith("application/grpc"):
         text = "content-type must be application/grpc"
-        return ((":status", "415"), ("content-type", "application/grpc"), *trailers(INTERNAL, text))
+        return ((":status", "415"), ("content-type", "text/plain"), *trailers(INTERNAL, text))
     return None
 
 

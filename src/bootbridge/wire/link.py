@@ -489,6 +489,10 @@ class Link:
             return stream_id >= self._next_id
         return stream_id > self._last_peer_id
 
+    def _was_open(self, stream_id: int) -> bool:
+        """Whether a closed stream was opened once, as far back as we remember, or was skipped."""
+        return self.client or stream_id in self._closed_streams
+
     # --- one method per frame type
 
     def _on_data(self, flags: int, stream_id: int, payload: memoryview) -> None:
@@ -576,7 +580,7 @@ class Link:
             self._more_headers(stream, headers, end)
         elif not self.client and stream_id % 2 == 1 and stream_id > self._last_peer_id:
             self._new_request(stream_id, headers, end)
-        elif self._is_idle(stream_id) or (stream_id % 2 == 0):
+        elif self._is_idle(stream_id) or stream_id % 2 == 0 or not self._was_open(stream_id):
             raise LinkError(f"HEADERS on stream {stream_id} that cannot be opened", f.PROTOCOL_ERROR)
         else:
             self._late_frame(stream_id, "HEADERS")
