@@ -1,9 +1,12 @@
-"""Any bytes give a CONNECT request, a refusal or a wish for more, the same however they are cut; the head is bounded."""
+"""Any bytes give a CONNECT request, a refusal or a wish for more, however they are cut, within bounds."""
 
 from __future__ import annotations
 
-from bootbridge.wire.connect_request import ConnectParser, ConnectRequest, Refusal
-from tests.fuzz.harness import fuzz
+from tests.fuzz.harness import fuzz, instrumented
+
+with instrumented():
+    from bootbridge.wire.connect_request import ConnectParser, ConnectRequest, Refusal
+
 
 LIMIT = 256
 

@@ -1,11 +1,13 @@
-"""Any bytes at a client link give events or a protocol error, the same however they are cut; little is held."""
+"""Any bytes at a client link give events or a protocol error, however they are cut; little is held."""
 
 from __future__ import annotations
 
-from bootbridge.wire import frames as f
-from tests.fuzz.harness import fuzz
-from tests.fuzz.link_checks import check_link, conversations
-from tests.support.wire_speech import client_hears
+from tests.fuzz.harness import fuzz, instrumented
+
+with instrumented():
+    from bootbridge.wire import frames as f
+    from tests.fuzz.link_checks import check_link, conversations
+    from tests.support.wire_speech import client_hears
 
 
 def check(data: bytes) -> None:

@@ -1,10 +1,12 @@
-"""Any bytes give gRPC messages or one GrpcError, the same however they are cut, and put together again they are the bytes."""
+"""Any bytes give messages or a GrpcError, however they are cut; messages plus rest are the bytes again."""
 
 from __future__ import annotations
 
-from bootbridge.wire import grpc_messages as grpc
-from bootbridge.wire.packets import Buffer
-from tests.fuzz.harness import fuzz
+from tests.fuzz.harness import fuzz, instrumented
+
+with instrumented():
+    from bootbridge.wire import grpc_messages as grpc
+    from bootbridge.wire.packets import Buffer
 
 
 def read(pieces: list[bytes]) -> tuple[list[bytes], str | None, bytes]:

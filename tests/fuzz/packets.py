@@ -1,9 +1,11 @@
-"""Any bytes give a packet or a PacketError; what is decoded survives encoding; peek_data never disagrees with decode."""
+"""Any bytes give a packet or a PacketError; encoding keeps it; peek_data never disagrees with decode."""
 
 from __future__ import annotations
 
-from bootbridge.wire import packets as p
-from tests.fuzz.harness import fuzz
+from tests.fuzz.harness import fuzz, instrumented
+
+with instrumented():
+    from bootbridge.wire import packets as p
 
 
 def check(data: bytes) -> None:

@@ -262,7 +262,7 @@ def test_grpcio_hears_that_we_go_away(listener: Listener, service: Service) -> N
 # --- grpcio is the server
 
 
-class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+class Handlers(grpc.GenericRpcHandler):
     """What a grpcio server serves to our client."""
 
     def __init__(self) -> None:

@@ -124,7 +124,7 @@ class Caller:
         self.talk()
 
     def _said_all(self) -> None:
-        if self.plan.hasty:
+        if self.plan.hasty or self.heard_all:
             self.leave()
         elif self.plan.half_close:
             self.ended = True

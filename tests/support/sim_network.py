@@ -94,6 +94,7 @@ class SimPort:
         self._arriving = False
         self._blocked = False
         self._paused = True
+        self._started = False  # until it is accepted, everything waits in the kernel
         self._finishing = False
         self._closing = False
         self._lingering = False
@@ -107,6 +108,7 @@ class SimPort:
     def start(self, handler: ByteHandler) -> None:
         self._handler = handler
         self._paused = False
+        self._started = True
         self._expect()
 
     # --- reading
@@ -121,7 +123,9 @@ class SimPort:
 
     def _expect(self) -> None:
         """Something may be on its way to us: let it arrive after a while."""
-        if not self._arriving and (self._inbox or self._fin or self._reset) and not self.closed:
+        if self._arriving or self.closed or not self._started:
+            return
+        if self._inbox or self._fin or self._reset:
             self._arriving = True
             self._world.after(self._network.delay(), self._arrive)
 

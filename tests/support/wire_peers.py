@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from bootbridge.wire import frames as f
@@ -155,13 +155,12 @@ class Wire:
         on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
         *,
         piece: int = 0,
-        client: Link | None = None,
-        **server_options: int,
+        streams_max: int = 1000,
     ) -> None:
         self.requests: list[Stream] = []
         self._on_request = on_request
-        self.client = client or Link(client=True)
-        self.server = Link(client=False, on_request=self._request, **server_options)
+        self.client = Link(client=True)
+        self.server = Link(client=False, on_request=self._request, streams_max=streams_max)
         self.piece = piece
         self.judges = {id(self.client): WindowJudge(), id(self.server): WindowJudge()}
 
@@ -257,8 +256,3 @@ class WindowJudge:
             self.granted[stream_id] = self.granted.get(stream_id, 0) + size
         else:
             self.link_window += size
-
-
-def drain(source: Link, wanted: Sequence[int]) -> list[tuple[int, int, int, bytes]]:
-    """The frames of the given types that ``source`` has to say."""
-    return [frame for frame in split_frames(take(source)) if frame[0] in wanted]

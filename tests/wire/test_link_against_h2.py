@@ -85,17 +85,17 @@ def test_h2_may_change_its_settings_in_mid_flight(first: int, changes: list[tupl
     link, peer = Link(client=True), H2Peer(client=False)
     peer.echo = True
     sent = [bytes([number]) * 150_000 for number in range(3)]
-    peer.connection.update_settings({4: first})  # type: ignore[dict-item]
+    peer.connection.update_settings({4: first})
     converse(link, peer)
     caller = link.open_stream(REQUEST, Caller().bind)
     caller.send(*sent)
     for window, frame_size in changes:
         for frame in frame_by_frame(take(link)):
             peer.receive(frame)
-        peer.connection.update_settings({4: window, 5: frame_size})  # type: ignore[dict-item]
+        peer.connection.update_settings({4: window, 5: frame_size})
         link.receive(peer.output())
     # h2 itself may wait for ever after a window shrinks, so the last word makes it larger.
-    peer.connection.update_settings({4: 2**20})  # type: ignore[dict-item]
+    peer.connection.update_settings({4: 2**20})
     converse(link, peer)
     assert caller.messages == sent
     assert link.error is None

@@ -302,6 +302,6 @@ def test_requests_may_ride_with_the_greeting() -> None:
     wire = Wire(echo)
     call = wire.call(headers=REQUEST)
     call.send(b"early")
-    assert f.DATA in kinds(b"".join(wire.client.out))  # type: ignore[arg-type]
+    assert f.DATA in kinds(b"".join(wire.client.out))
     wire.carry()
     assert call.messages == [b"early"]

@@ -64,8 +64,8 @@ def test_a_resumed_stream_gets_everything() -> None:
     wire.carry()
     slow = server.slow[0]
     assert len(slow.messages) < 400
+    assert slow.stream is not None
     for _ in range(50):
-        assert slow.stream is not None
         slow.stream.resume_reading()
         wire.carry_once()
         slow.stream.pause_reading()

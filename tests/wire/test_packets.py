@@ -7,7 +7,7 @@ import pytest
 from bootbridge.wire import packets as p
 
 # Computed from the published schema; the Go peers write exactly these bytes.
-GOLDEN = {
+GOLDEN: dict[str, tuple[p.Packet, str]] = {
     "dial": (
         p.DialRequest("tcp", "127.0.0.1:8080", 111),
         "12170a03746370120e3132372e302e302e313a38303830186f",

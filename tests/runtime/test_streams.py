@@ -1,0 +1,328 @@
+"""Bytes through the tunnel: none lost, none early, none held up by somebody else's."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.support.process_endpoints import (
+    AnswerAfterEnd,
+    Deaf,
+    Endpoint,
+    FinishThenListen,
+    Sink,
+    echo,
+    flood,
+    pattern,
+    rude,
+    speak_first,
+)
+from tests.support.process_program import until
+from tests.support.process_site import OURS_ALONE, Agent, Pairing, Server, Site
+from tests.support.process_tunnels import ConnectTunnel, dial, receive, receive_all
+
+MIB = 1 << 20
+GREETING = b"220 I speak first\r\n"
+Endpoints = Callable[..., Endpoint]
+
+
+def tables_are_empty(server: Server, agent: Agent) -> bool:
+    """Whether neither program knows of a connection any more."""
+    s, a = server.health.status(), agent.health.status()
+    return (
+        s["routes"] == s["pending_dials"] == a["endpoints"] == 0
+        and s["frontends"] == {"http_connect": 0, "grpc": 0}
+        and all(each["routes"] == each["queued_bytes"] == 0 for each in s["agents"])
+        and all(each["endpoints"] == each["pending_dials"] == 0 for each in a["servers"])
+    )
+
+
+# --- nothing early
+
+
+@pytest.mark.parametrize("attempt", range(5))
+def test_an_endpoint_that_speaks_first_never_shares_a_read_with_the_200(
+    site: Site, pairing: Pairing, endpoint: Endpoints, attempt: int
+) -> None:
+    """B4: kube-apiserver refuses a tunnel whose 200 comes with bytes behind it, or after them."""
+    if pairing.server == "go":
+        pytest.skip("the original server has this defect")
+    server, _ = site.pair(pairing)
+    address = endpoint(speak_first).address
+    for _ in range(20):
+        tunnel = ConnectTunnel.dial(server, address)
+        assert tunnel.head.startswith(b"HTTP/1.1 200")
+        assert tunnel.extra == b""
+        assert receive(tunnel, len(GREETING)) == GREETING
+        tunnel.close()
+
+
+def test_bytes_sent_behind_the_connect_request_are_not_lost(
+    site: Site, pairing: Pairing, endpoint: Endpoints
+) -> None:
+    """A caller need not wait for the 200."""
+    server, _ = site.pair(pairing)
+    tunnel = ConnectTunnel.dial(server, endpoint(echo).address, early=b"no time to wait")
+    assert receive(tunnel, 15) == b"no time to wait"
+    tunnel.close()
+
+
+# --- nothing lost
+
+
+def test_an_upload_followed_by_a_close_arrives_whole(
+    site: Site, pairing: Pairing, mode: str, endpoint: Endpoints
+) -> None:
+    """B5: 10 MiB, then the caller closes at once."""
+    if pairing.agent == "go":
+        pytest.skip("the original agent drops what it has not written yet")
+    server, _ = site.pair(pairing, mode)
+    sink = Sink()
+    tunnel = dial(server, endpoint(sink).address)
+    body = os.urandom(10 * MIB)
+    tunnel.send(body)
+    tunnel.close()
+    assert sink.results.get(timeout=20) == (len(body), hashlib.sha256(body).hexdigest(), "eof")
+
+
+def test_a_download_followed_by_a_close_arrives_whole(
+    site: Site, pairing: Pairing, mode: str, endpoint: Endpoints
+) -> None:
+    """10 MiB, then the endpoint closes at once."""
+    server, _ = site.pair(pairing, mode)
+    body = os.urandom(10 * MIB)
+
+    def serve(sock: socket.socket) -> None:
+        if sock.recv(1):
+            sock.sendall(body)
+
+    tunnel = dial(server, endpoint(serve).address)
+    tunnel.send(b"?")
+    assert receive_all(tunnel) == body
+    tunnel.close()
+
+
+def test_a_caller_that_finishes_sending_still_hears_the_answer(site: Site, endpoint: Endpoints) -> None:
+    """Half-close from the caller's side: the endpoint answers only behind the end of the request."""
+    server, agent = site.pair()
+    body = pattern(3 * MIB)
+    tunnel = ConnectTunnel.dial(server, endpoint(AnswerAfterEnd()).address)
+    tunnel.send(body)
+    tunnel.finish()
+    assert receive_all(tunnel) == hashlib.sha256(body).hexdigest().encode()
+    tunnel.close()
+    until(lambda: tables_are_empty(server, agent), "nothing is left")
+
+
+def test_an_endpoint_that_finishes_sending_still_hears_the_caller(site: Site, endpoint: Endpoints) -> None:
+    """Half-close from the endpoint's side."""
+    server, agent = site.pair()
+    serve = FinishThenListen()
+    tunnel = ConnectTunnel.dial(server, endpoint(serve).address)
+    assert receive_all(tunnel) == serve.said
+    body = pattern(3 * MIB)
+    tunnel.send(body)
+    tunnel.close()
+    assert serve.heard.get(timeout=20) == body
+    until(lambda: tables_are_empty(server, agent), "nothing is left")
+
+
+def test_a_reset_endpoint_resets_its_caller_and_nobody_else(site: Site, endpoint: Endpoints) -> None:
+    """An aborted connection ends for the caller too, at once."""
+    server, agent = site.pair()
+    bystander = dial(server, endpoint(echo).address)
+    victim = dial(server, endpoint(rude).address)
+    victim.send(b"hello?")
+    try:
+        assert victim.recv() == b""
+    except ConnectionError:
+        pass
+    bystander.send(b"still here")
+    assert receive(bystander, 10) == b"still here"
+    victim.close()
+    bystander.close()
+    until(lambda: tables_are_empty(server, agent), "nothing is left")
+
+
+# --- nobody held up
+
+
+class Bystanders:
+    """Connections that go on talking while somebody else is stalled."""
+
+    def __init__(self, server: Server, address: str, count: int = 20) -> None:
+        self._tunnels = [dial(server, address) for _ in range(count)]
+
+    def talk(self) -> None:
+        """Every one of them gets its 64 KiB echoed."""
+        for tunnel in self._tunnels:
+            said = os.urandom(65536)
+            tunnel.send(said)
+            assert receive(tunnel, len(said)) == said
+
+    def close(self) -> None:
+        for tunnel in self._tunnels:
+            tunnel.close()
+
+
+def _transferred(server: Server) -> float:
+    return server.metric("transferred_bytes_total", direction="to_frontend") + server.metric(
+        "transferred_bytes_total", direction="to_agent"
+    )
+
+
+def stops_moving(server: Server) -> None:
+    """Wait until a stalled connection has filled all that there is to fill."""
+    seen = [-1.0]
+
+    def still() -> bool:
+        time.sleep(0.2)
+        before, seen[0] = seen[0], _transferred(server)
+        return before == seen[0]
+
+    until(still, "the stalled connection has filled its buffers")
+
+
+def test_a_reader_that_stops_holds_up_nobody(site: Site, endpoint: Endpoints) -> None:
+    """Ours × ours: credit keeps the stalled connection within bounds, for as long as it likes."""
+    server, agent = site.pair()
+    bystanders = Bystanders(server, endpoint(echo).address)
+    stalled = dial(server, endpoint(flood).address)
+    stalled.send(b"!")
+    stops_moving(server)
+    for _ in range(3):
+        bystanders.talk()
+    assert receive(stalled, 8 * MIB) == bytes(8 * MIB)
+    stalled.close()
+    bystanders.close()
+    until(lambda: tables_are_empty(server, agent), "nothing is left")
+
+
+def test_an_endpoint_that_stops_reading_holds_up_nobody(site: Site, endpoint: Endpoints) -> None:
+    """The same in the other direction: the caller's own socket fills up, nothing else does."""
+    server, agent = site.pair()
+    bystanders = Bystanders(server, endpoint(echo).address)
+    deaf = Deaf()
+    stalled = ConnectTunnel.dial(server, endpoint(deaf).address)
+    stalled.sock.settimeout(1)
+    with pytest.raises(TimeoutError):
+        while True:
+            stalled.send(bytes(65536))
+    for _ in range(3):
+        bystanders.talk()
+    stalled.close()
+    deaf.released.set()
+    bystanders.close()
+    until(lambda: tables_are_empty(server, agent), "nothing is left")
+
+
+@pytest.mark.interop
+def test_a_stalled_reader_is_closed_alone_towards_the_original_agent(site: Site, endpoint: Endpoints) -> None:
+    """No credit: past its buffer and the time limit it is closed, counted and logged; others go on."""
+    server, _ = site.pair(Pairing("ours", "go"), server_flags={"stall-timeout": "2s"})
+    bystanders = Bystanders(server, endpoint(echo).address)
+    stalled = dial(server, endpoint(flood).address)
+    stalled.send(b"!")
+    until(
+        lambda: server.metric("closed_connections_total", reason="stalled frontend") == 1,
+        "the stalled connection is closed",
+    )
+    assert "its frontend does not keep up" in server.log
+    bystanders.talk()
+    bystanders.close()
+    stalled.close()
+
+
+@pytest.mark.interop
+def test_a_stalled_endpoint_is_closed_alone_towards_the_original_server(
+    site: Site, endpoint: Endpoints
+) -> None:
+    """The agent's side of the same promise."""
+    server, agent = site.pair(Pairing("go", "ours"), agent_flags={"stall-timeout": "2s"})
+    bystanders = Bystanders(server, endpoint(echo).address)
+    stalled = ConnectTunnel.dial(server, endpoint(Deaf()).address)
+    feeder = threading.Thread(target=_feed, args=(stalled,), daemon=True)
+    feeder.start()
+    until(
+        lambda: agent.metric("closed_connections_total", reason="stalled endpoint") == 1,
+        "the stalled connection is closed",
+    )
+    assert "its endpoint does not keep up" in agent.log
+    bystanders.talk()
+    bystanders.close()
+    stalled.close()
+    feeder.join(20)
+
+
+def _feed(tunnel: ConnectTunnel) -> None:
+    try:
+        while True:
+            tunnel.send(bytes(65536))
+    except OSError:
+        pass  # it was closed under us, as it should be
+
+
+# --- nothing left
+
+
+def test_two_hundred_connections_with_random_ends_leave_nothing_behind(
+    site: Site, mode: str, endpoint: Endpoints
+) -> None:
+    """Random sizes; some finish, some are dropped by the caller, some by the endpoint."""
+    server, agent = site.pair(mode=mode)
+    address, mean = endpoint(echo).address, endpoint(rude).address
+    warm_up = dial(server, address)
+    warm_up.close()
+    until(lambda: tables_are_empty(server, agent), "nothing is left of the first connection")
+    before = server.descriptors(), agent.descriptors()
+
+    def one(number: int) -> None:
+        rng = random.Random(number)
+        fate = rng.choice(["finish", "drop", "reset by endpoint"])
+        tunnel = dial(server, mean if fate == "reset by endpoint" else address)
+        said = rng.randbytes(rng.randrange(1, 300_000))
+        try:
+            tunnel.send(said[:30_000])
+            if fate == "finish":
+                assert receive(tunnel, len(said[:30_000])) == said[:30_000]
+                tunnel.close()
+                return
+            if fate == "reset by endpoint":
+                receive_all(tunnel)
+        except ConnectionError:
+            assert fate == "reset by endpoint"
+        tunnel.abandon()
+
+    with ThreadPoolExecutor(200) as pool:
+        list(pool.map(one, range(200)))
+    until(lambda: tables_are_empty(server, agent), "nothing is left")
+    until(lambda: (server.descriptors(), agent.descriptors()) <= before, "no socket is left")
+    assert server.metric("queued_bytes", direction="to_frontend") == 0
+    assert server.health.get("/readyz")[0] == 200
+
+
+@pytest.mark.slow
+def test_a_thousand_connections_in_a_row_cost_no_memory(site: Site, endpoint: Endpoints) -> None:
+    """The second thousand needs no more than the first, but for a little noise."""
+    server, agent = site.pair(OURS_ALONE)
+    address = endpoint(echo).address
+
+    def thousand() -> int:
+        for _ in range(1000):
+            tunnel = dial(server, address)
+            tunnel.send(b"x" * 1000)
+            assert receive(tunnel, 1000) == b"x" * 1000
+            tunnel.close()
+        until(lambda: tables_are_empty(server, agent), "nothing is left")
+        return server.rss_bytes() + agent.rss_bytes()
+
+    first = thousand()
+    assert thousand() < first + 2 * MIB
