@@ -8,18 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import process_pairings
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, Serve
 from tests.support.process_program import PEERS
-from tests.support.process_site import OUR_AGENT, OUR_SERVER, OURS_ALONE, Pairing, Site
+from tests.support.process_site import Pairing, Site
 
 PEER_NAMES = ("proxy-server", "proxy-agent", "proxy-test-client", "h2spec", "upstream-integration.test")
 NOT_RUN = pytest.StashKey[str]()
-# ours × ours runs everywhere; what involves an original is interop.
-PAIRINGS = [
-    pytest.param(OURS_ALONE, id=str(OURS_ALONE)),
-    pytest.param(OUR_SERVER, id=str(OUR_SERVER), marks=pytest.mark.interop),
-    pytest.param(OUR_AGENT, id=str(OUR_AGENT), marks=pytest.mark.interop),
-]
 
 
 @pytest.hookimpl(trylast=True)
@@ -55,7 +50,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         site.close()
 
 
-@pytest.fixture(params=PAIRINGS)
+@pytest.fixture(params=process_pairings.ALL)
 def pairing(request: pytest.FixtureRequest) -> Pairing:
     chosen: Pairing = request.param
     return chosen

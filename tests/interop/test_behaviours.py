@@ -19,6 +19,7 @@ import pytest
 from bootbridge.wire import packets as p
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo, pattern
 from tests.support.process_forwarder import Balancer
+from tests.support.process_pairings import with_our_server
 from tests.support.process_program import free_port, until
 from tests.support.process_site import Agent, Pairing, Server, Site
 from tests.support.process_tunnels import (
@@ -107,23 +108,30 @@ def test_i5_a_caller_that_gives_up_leaves_nothing_behind(
     nothing_is_left(server, agent)
 
 
-def test_i6_a_dial_that_is_called_off_is_counted_as_the_frontends_doing(
-    site: Site, pairing: Pairing, mode: str
+def test_i6_a_grpc_dial_that_is_called_off_is_counted_as_the_frontends_doing(
+    site: Site, pairing: Pairing
 ) -> None:
     """I6: the agent does not answer, the caller cancels: `frontend_close`, and no pending dial."""
-    if pairing.server == "go" and mode == "http-connect":
-        pytest.skip("the original does not look at a CONNECT client that waits")
-    server, agent = site.pair(pairing, mode)
+    server, agent = site.pair(pairing, "grpc")
+    agent.pause()
+    tunnel = GrpcTunnel(frontend_socket(server))
+    tunnel.send_packet(p.DialRequest("tcp", "127.0.0.1:1", 99))
+    until(lambda: server.metric("pending_backend_dials") == 1, "the dial is pending")
+    tunnel.send_packet(p.CloseDial(99))
+    tunnel.abandon()
+    until(lambda: failures(server) == {"frontend_close": 1}, "the cancellation is counted")
+    until(lambda: server.metric("pending_backend_dials") == 0, "no dial is pending")
+    agent.go_on()
+
+
+@with_our_server
+def test_i6_a_connect_client_that_leaves_while_it_waits_is_noticed(site: Site, pairing: Pairing) -> None:
+    """I6 for HTTP CONNECT, where the original server does not look at a client that waits."""
+    server, agent = site.pair(pairing)
     agent.pause()
     sock = frontend_socket(server)
-    if mode == "grpc":
-        tunnel = GrpcTunnel(sock)
-        tunnel.send_packet(p.DialRequest("tcp", "127.0.0.1:1", 99))
-    else:
-        sock.sendall(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+    sock.sendall(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
     until(lambda: server.metric("pending_backend_dials") == 1, "the dial is pending")
-    if mode == "grpc":
-        tunnel.send_packet(p.CloseDial(99))
     sock.close()
     until(lambda: failures(server) == {"frontend_close": 1}, "the cancellation is counted")
     until(lambda: server.metric("pending_backend_dials") == 0, "no dial is pending")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tests.sim.scenario import Scenario
 
 CONTROL_WAITING_MAX = 2000
+STALL_SECONDS = 3.0
 # Answers to a connection that is unknown are no part of its life.
 _STRAY = ("Unknown connectID", "unrecognized connectID")
 
@@ -142,11 +143,22 @@ class Checks:
             raise Violation(2, f"{route} is in the table of {agent}")
         if route.outlet.backlog > limits.outlet_max:
             raise Violation(4, f"{route} holds {route.outlet.backlog} bytes of upload")
-        down_max = limits.inlet_max if agent.extension else limits.guarded_max
+        down_max = self._inlet_max(agent, honest=not agent.agent_id.startswith("villain"))
         if route.inlet.sink.backlog > down_max:
             raise Violation(4, f"{route} holds {route.inlet.sink.backlog} bytes of download")
 
+    def _inlet_max(self, stream: PacketStream, *, honest: bool) -> int:
+        if not stream.extension:
+            return self._limits.guarded_max
+        if honest:
+            return self._limits.credited_max(self._site.network.weather.read_max)
+        return self._limits.inlet_max
+
     def _check_stream(self, stream: PacketStream) -> None:
+        if stream.guard is not None:
+            for inlet, watched in stream.guard._watched.items():
+                if self._site.world.now - watched.moved_at > STALL_SECONDS + 1.0:
+                    raise Violation(4, f"{inlet.owner} is stalled and still not closed")
         if len(stream._urgent) > CONTROL_WAITING_MAX:
             raise Violation(4, f"{len(stream._urgent)} control packets wait in {stream}")
 
@@ -214,7 +226,7 @@ class Checks:
                 raise Violation(7, f"{agent.name}: {stream} has ended but is in the table")
             if stream.endpoints.keys() != stream.inlets.keys():
                 raise Violation(7, f"{agent.name}: endpoints {stream.endpoints} but inlets {stream.inlets}")
-            down_max = limits.inlet_max if stream.extension else limits.guarded_max
+            down_max = self._inlet_max(stream, honest=True)
             for endpoint in stream.endpoints.values():
                 endpoints += 1
                 if endpoint.outlet.backlog > limits.outlet_max:

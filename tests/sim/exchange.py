@@ -106,9 +106,9 @@ class Exchange:
     def endpoint_saw_end(self, endpoint: EndpointApp) -> None:
         """The endpoint was told, in order, that the caller has said all."""
         caller = self.caller
-        assert caller is not None
         if self.excuses & {"villain", "server crashed", "agent crashed", "caller broke", "stalled"}:
             return
+        assert caller is not None
         if caller.answer != "ok":
             return  # it left before it was answered, so it cannot know what got through
         if not endpoint.received and len(self.endpoints) > 1:

@@ -38,8 +38,13 @@ class SmallLimits:
         """A gRPC frontend is paused by its window, which it may still use up."""
         return self.outlet_high + STREAM_WINDOW + 2 * READ_BYTES
 
+    def credited_max(self, read_max: int) -> int:
+        """Of an honest peer: the credit, and the packet that used up the last of it."""
+        return self.credit + self.early + 2 * read_max
+
     @property
     def inlet_max(self) -> int:
+        """Of any peer."""
         return self.credit + self.overdraft + READ_BYTES
 
     @property

@@ -19,6 +19,7 @@ from bootbridge.tunnel.proxy_core import Limits, ProxyCore
 from bootbridge.tunnel.server_metrics import ServerMetrics
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.link import Link
+from tests.sim.checks import STALL_SECONDS
 from tests.sim.exchange import EndpointApp, Exchange
 from tests.support.sim_network import Network, SimPort
 from tests.support.sim_world import SimPump, World
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 KEEPALIVE_SECONDS = 10.0
 GREETING_SECONDS_MAX = 30.0
 DIAL_TIMEOUT_SECONDS = 5.0
-STALL_SECONDS = 3.0
 
 
 class QuietNotes:

@@ -163,8 +163,12 @@ class Scenario:
             plan.give_up_how = "abort" if world.chance(0.5) else "close"
         if world.chance(0.15):
             plan.caller_stall = (world.between(0, 0.3), world.between(0.5, 15.0))
-        if world.chance(0.1):
+            if kind in ("source", "request") and world.chance(0.5):
+                plan.down = world.count(60000, 120000)
+        if world.chance(0.12):
             plan.endpoint_stall = (world.between(0, 0.3), world.between(0.5, 15.0))
+            if kind in ("request", "sink", "echo") and world.chance(0.5):
+                plan.up = world.count(60000, 120000)
         if world.chance(0.2):
             plan.pause = world.between(0.0, 0.1)
         if world.chance(0.2):
@@ -175,11 +179,15 @@ class Scenario:
         draw = self.world.random()
         return self.world.count(0, 60 if draw < 0.3 else 4000 if draw < 0.75 else 60000)
 
-    def _start(self, plan: Plan, server_index: int | None = None) -> Exchange:
-        world = self.world
-        exchange = Exchange(len(self.exchanges) + 1, plan, world.now)
+    def _new_exchange(self, plan: Plan) -> Exchange:
+        exchange = Exchange(len(self.exchanges) + 1, plan, self.world.now)
         self.exchanges.append(exchange)
         self._by_address[exchange.address] = exchange
+        return exchange
+
+    def _start(self, plan: Plan, server_index: int | None = None) -> Exchange:
+        world = self.world
+        exchange = self._new_exchange(plan)
         index = world.count(0, len(self.servers) - 1) if server_index is None else server_index
         server = self.servers[index]
         world.say(f"exchange {exchange.id} begins at {server.name}: {plan}")
@@ -368,7 +376,9 @@ class Scenario:
             self._villains.append(VillainAgent(world, self.outside, near, len(self._villains)))
         elif draw < 0.85:
             server.accept_grpc(far)
-            self._villains.append(VillainCaller(world, self.outside, near))
+            bait = self._new_exchange(Plan("echo", "grpc"))
+            bait.excuses.add("villain")
+            self._villains.append(VillainCaller(world, self.outside, near, bait.address))
         else:
             server.accept_connect(far)
             self._villains.append(VillainTalker(world, near))
@@ -474,7 +484,8 @@ class Scenario:
 
 
 def _is_over(exchange: Exchange) -> bool:
-    return exchange.caller is not None and exchange.caller.over
+    """Villains have no caller, and nobody waits for them."""
+    return exchange.caller is None or exchange.caller.over
 
 
 def _all_uploaded(exchange: Exchange) -> bool:

@@ -105,10 +105,13 @@ class VillainAgent(Villain):
 
 
 class VillainCaller(Villain):
-    """A gRPC caller that touches connections of others."""
+    """A gRPC caller with a connection of its own that touches those of others."""
 
-    def __init__(self, world: World, pump: SimPump, port: SimPort) -> None:
+    def __init__(self, world: World, pump: SimPump, port: SimPort, address: str) -> None:
         super().__init__(world, pump, port, grpc.request_headers("/ProxyService/Proxy", "server"))
+        if world.chance(0.8):
+            self.say(p.encode(p.DialRequest("tcp", address, 1)))
+            pump.end_turn()
 
 
 class VillainTalker:

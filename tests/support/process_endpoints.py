@@ -17,9 +17,9 @@ Serve = Callable[[socket.socket], None]
 class Endpoint:
     """Listens on a loopback address until `close`."""
 
-    def __init__(self, serve: Serve, host: str = "127.0.0.1") -> None:
+    def __init__(self, serve: Serve, host: str = "127.0.0.1", port: int = 0) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family, backlog=300)
+        self._listener = socket.create_server((host, port), family=family, backlog=300)
         self._serve = serve
         self._open: set[socket.socket] = set()
         self.accepted = 0

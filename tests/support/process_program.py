@@ -101,8 +101,11 @@ class Program:
         """Wait until it has ended by itself; its exit code."""
         return self._popen.wait(seconds)
 
+    def signal(self, number: signal.Signals) -> None:
+        self._popen.send_signal(number)
+
     def terminate(self) -> None:
-        self._popen.send_signal(signal.SIGTERM)
+        self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
         if self.alive:
@@ -110,10 +113,10 @@ class Program:
         self._popen.wait()
 
     def pause(self) -> None:
-        self._popen.send_signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        self._popen.send_signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
 
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))

@@ -22,7 +22,7 @@ from bootbridge.tunnel.ports import ByteHandler
 from bootbridge.tunnel.timers import Timer
 from bootbridge.wire.packets import Buffer
 
-# Below this, joining parts is cheaper than handing the kernel a list of them.
+# Parts of this size on average are joined, which is cheaper than handing the kernel a list of them.
 JOIN_BYTES_MAX: Final = 32 * 1024
 PARTS_MAX: Final = 64
 # How long a closed stream waits for its peer to take what was written last.
@@ -185,7 +185,7 @@ class PlainStream:
             try:
                 if len(out) == 1:
                     rest = self._send(out[0])
-                elif self.backlog <= JOIN_BYTES_MAX:
+                elif self.backlog <= JOIN_BYTES_MAX * len(out):
                     rest = self._send(b"".join(out))
                 else:
                     rest = _rest(out, self._sock.sendmsg(out[:PARTS_MAX]))

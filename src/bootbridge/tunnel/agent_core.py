@@ -56,7 +56,7 @@ class ServerStream(PacketStream):
         else:
             self.server_id, self.server_count = ids[0], int(counts[0])
             agreed = extension.parse(values_of(headers, extension.KEY))
-            self.bound_inlets(agreed, self.stream, self.core.stall_seconds)
+            self.bound_inlets(agreed, self.core.stall_seconds)
             self.connected = True
             self.core.streams[self] = None
             self._greeted(self)

@@ -31,9 +31,7 @@ class AgentStream(PacketStream):
         self.connected_at = timers.now()
         self.dials: dict[int, Dial] = {}
         self.routes: dict[int, AgentRoute] = {}
-        self.bound_inlets(
-            extension.parse(values_of(headers, extension.KEY)), stream, core.limits.stall_seconds
-        )
+        self.bound_inlets(extension.parse(values_of(headers, extension.KEY)), core.limits.stall_seconds)
 
     def __repr__(self) -> str:
         return f"<AgentStream {self.agent_id!r} {len(self.routes)} routes, {len(self.dials)} dials>"

@@ -75,13 +75,13 @@ class PacketStream:
         self._data_in = counters.packets_in[DATA]
         self.data_out = counters.packets_out[DATA]
 
-    def bound_inlets(self, extension: Extension, source: Source, stall_seconds: float) -> None:
+    def bound_inlets(self, extension: Extension, stall_seconds: float) -> None:
         """Decide what keeps this peer's connections within bounds: credit, or the stall guard."""
         self.extension = extension
         if extension:
             self.inlet_bound = CREDIT_BYTES + CREDIT_OVERDRAFT_MAX
         else:
-            self.guard = StallGuard(source, self.timers, stall_seconds)
+            self.guard = StallGuard(self.stream, self.timers, stall_seconds)
             self.inlet_bound = self.guard.bound
 
     # --- what a subclass answers to
@@ -345,11 +345,20 @@ class Inlet:
         else:
             self.owner.close_overrun("the peer sent more than its credit")
 
+    @property
+    def taken(self) -> int:
+        """How many bytes have left for good."""
+        return self.written - self.sink.backlog
+
     def drained(self) -> None:
         """The sink has taken some: let the peer send as much again."""
-        if not self._credit:
-            return
         taken = self.written - self.sink.backlog
-        if taken - self._returned >= self._credit // 4:
-            self.stream.send(Credit(self.connect_id, taken - self._returned))
+        fresh = taken - self._returned
+        if self._credit:
+            if fresh >= self._credit // 4:
+                self._returned = taken
+                self.stream.send(Credit(self.connect_id, fresh))
+        elif fresh:
             self._returned = taken
+            if self.stream.guard is not None:
+                self.stream.guard.on_drained(self, fresh)

@@ -1,20 +1,17 @@
 """What keeps one slow receiver from hurting the others when the peer knows no credit.
 
-A Go peer sends as fast as the shared stream allows. A sink that falls behind by more than
-``bound`` is watched:
-
-* While it keeps moving, the shared stream is held back to its pace, as upstream does. Slow
-  is not broken, and cutting a long download would be worse than slowing its neighbours.
-* When it has not moved for ``GRACE_SECONDS`` it counts as stalled: the stream flows again,
-  for everybody else's sake, and this one connection may pile up to ``bytes_max``.
-* When it has been stalled for ``seconds_max``, or holds ``bytes_max``, it alone is closed.
+A Go peer sends as fast as the shared stream allows, for all connections together. While some
+sink is more than ``bound`` behind, the stream is *metered*: it may send as much as the sinks
+take, plus a trickle. So a slow receiver sets the pace of its own sender, roughly as upstream
+has it, and cutting off a long download is avoided; and when a receiver stands still, what the
+others have to say still comes through with the trickle. A receiver that took nothing for
+``seconds_max``, or that ``BYTES_MAX`` are waiting for, is closed, alone.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from bootbridge.tunnel.ports import Source
 from bootbridge.tunnel.timers import Timer, Timers
 
 if TYPE_CHECKING:
@@ -22,8 +19,18 @@ if TYPE_CHECKING:
 
 BOUND_BYTES: Final = 4 * 1024 * 1024
 BYTES_MAX: Final = 32 * 1024 * 1024
-GRACE_SECONDS: Final = 0.5
-CHECK_SECONDS: Final = 0.25
+# 800 KiB/s: enough for the small requests of others, and little enough that a receiver that
+# stands still reaches its time limit before its size limit.
+TRICKLE_BYTES: Final = 8 * 1024
+TRICKLE_SECONDS: Final = 0.01
+
+
+class Metered(Protocol):
+    """The shared stream: paused, it sends only what is granted."""
+
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+    def grant(self, size: int) -> None: ...
 
 
 class _Watched:
@@ -37,7 +44,7 @@ class _Watched:
 class StallGuard:
     """Watches the inlets of one packet stream whose sinks have fallen behind."""
 
-    def __init__(self, source: Source, timers: Timers, seconds_max: float, bound: int = BOUND_BYTES) -> None:
+    def __init__(self, source: Metered, timers: Timers, seconds_max: float, bound: int = BOUND_BYTES) -> None:
         self.bound = bound
         self._source = source
         self._timers = timers
@@ -53,42 +60,43 @@ class StallGuard:
         if inlet.sink.backlog > BYTES_MAX:
             self._close(inlet, f"more than {BYTES_MAX} bytes are waiting for it")
         elif inlet not in self._watched:
-            self._watched[inlet] = _Watched(inlet.written - inlet.sink.backlog, self._timers.now())
+            self._watched[inlet] = _Watched(inlet.taken, self._timers.now())
             self._source.pause_reading()
             if self._timer is None:
-                self._timer = self._timers.after(CHECK_SECONDS, self._check)
+                self._timer = self._timers.after(TRICKLE_SECONDS, self._tick)
+
+    def on_drained(self, inlet: Inlet, size: int) -> None:
+        """A sink of this stream took ``size`` more bytes."""
+        if not self._watched:
+            return
+        self._source.grant(size)
+        if inlet in self._watched and inlet.sink.backlog <= self.bound // 2:
+            self.forget(inlet)
 
     def forget(self, inlet: Inlet) -> None:
         if self._watched.pop(inlet, None) is not None and not self._watched:
+            self._stop()
             self._source.resume_reading()
 
     def close(self) -> None:
         self._watched.clear()
+        self._stop()
+
+    def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _check(self) -> None:
+    def _tick(self) -> None:
         now = self._timers.now()
-        hold = False
+        self._timer = self._timers.after(TRICKLE_SECONDS, self._tick)
+        self._source.grant(TRICKLE_BYTES)
         for inlet, watched in list(self._watched.items()):
-            taken = inlet.written - inlet.sink.backlog
-            if inlet.sink.backlog <= self.bound // 2:
-                del self._watched[inlet]
-                continue
-            if taken > watched.taken:
-                watched.taken, watched.moved_at = taken, now
-            idle = now - watched.moved_at
-            if idle >= self._seconds_max:
-                self._close(inlet, f"its receiver took nothing for {idle:.0f} s")
-            else:
-                hold = hold or idle < GRACE_SECONDS
-        if hold:
-            self._source.pause_reading()
-        else:
-            self._source.resume_reading()
-        self._timer = self._timers.after(CHECK_SECONDS, self._check) if self._watched else None
+            if inlet.taken > watched.taken:
+                watched.taken, watched.moved_at = inlet.taken, now
+            elif now - watched.moved_at >= self._seconds_max:
+                self._close(inlet, f"its receiver took nothing for {now - watched.moved_at:.0f} s")
 
     def _close(self, inlet: Inlet, reason: str) -> None:
-        self._watched.pop(inlet, None)
+        self.forget(inlet)
         inlet.owner.close_overrun(reason)

@@ -193,6 +193,14 @@ class Stream:
             self.paused = False
             self.return_window(0)
 
+    def grant(self, size: int) -> None:
+        """While paused: return this much of the window all the same."""
+        size = min(size, self._unreturned)
+        if size > 0 and self.paused and not self.remote_closed:
+            self._unreturned -= size
+            self.receive_window += size
+            self.link.push(f.window_update(self.id, size))
+
     def return_window(self, size: int) -> None:
         self._unreturned += size
         if self.paused or self._unreturned < self.link.stream_window // 4 or self.remote_closed:

@@ -1,0 +1,192 @@
+"""Where connections go: strategies, IPv6, names, and what is never dialled."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo
+from tests.support.process_program import free_port, until
+from tests.support.process_site import Agent, Site, Web
+from tests.support.process_tunnels import ConnectTunnel, GrpcTunnel, RefusedDialError, dial, fetch, receive
+
+HELLO = b"hello from the endpoint"
+Endpoints = Callable[..., Endpoint]
+
+
+def dials(agent: Agent) -> float:
+    return agent.metric("stream_packets_total", packet_type="DIAL_REQ", segment="to_agent")
+
+
+# --- strategies
+
+
+def test_cidr_sends_a_dial_to_the_longest_prefix(site: Site, web: HttpEndpoint) -> None:
+    """Of two agents whose networks hold the destination, the narrower one gets it."""
+    server = site.server(flags={"proxy-strategies": "cidr"})
+    wide = site.agent(server, flags={"agent-identifiers": "cidr=127.0.0.0/8"})
+    narrow = site.agent(server, flags={"agent-identifiers": "cidr=127.0.0.0/30"})
+    server.wait_for_agents(2)
+    for _ in range(5):
+        assert fetch(server, web.address) == HELLO
+    assert (dials(wide), dials(narrow)) == (0, 5)
+
+
+def test_cidr_alone_refuses_what_no_agent_holds(site: Site, web: HttpEndpoint) -> None:
+    """B8: refused as `No agent available`, and counted, in HTTP CONNECT too."""
+    server = site.server(flags={"proxy-strategies": "cidr"})
+    site.agent(server, flags={"agent-identifiers": "cidr=10.0.0.0/8"})
+    server.wait_for_agents(1)
+    with pytest.raises(RefusedDialError, match="No agent available") as refused:
+        fetch(server, web.address)
+    assert refused.value.status == 500
+    assert server.metric("dial_failure_count", reason="no_agent") == 1
+    assert "dial refused" in server.log
+
+
+def test_desthost_finds_the_agent_that_names_the_destination(site: Site, web: HttpEndpoint) -> None:
+    server = site.server(flags={"proxy-strategies": "destHost,default"})
+    named = site.agent(server, flags={"agent-identifiers": "ipv4=127.0.0.1"})
+    other = site.agent(server, flags={"agent-identifiers": "ipv4=10.0.0.1"})
+    server.wait_for_agents(2)
+    for _ in range(5):
+        assert fetch(server, web.address) == HELLO
+    assert (dials(named), dials(other)) == (5, 0)
+
+
+def test_a_server_is_ready_if_any_strategy_can_serve(site: Site, web: HttpEndpoint) -> None:
+    """B7: `destHost,default` with an agent that names nothing works, so it is ready."""
+    server = site.server(flags={"proxy-strategies": "destHost,default"})
+    site.agent(server)
+    server.wait_until_ready()
+    assert fetch(server, web.address) == HELLO
+
+
+def test_direct_dials_from_the_servers_own_host(site: Site, mode: str, web: HttpEndpoint) -> None:
+    """Inside --direct-cidrs no agent is needed; both ways to the endpoint carry bytes."""
+    server = site.server(
+        mode=mode, flags={"proxy-strategies": "direct", "direct-cidrs": "127.0.0.0/8,::1/128"}
+    )
+    assert fetch(server, web.address) == HELLO
+    until(lambda: server.metric("established_connections") == 0, "nothing is left")
+
+
+def test_direct_is_not_used_outside_its_networks(site: Site, web: HttpEndpoint) -> None:
+    """What lies outside goes to the next strategy, and without one is refused."""
+    flags = {"proxy-strategies": "direct", "direct-cidrs": "10.0.0.0/8"}
+    server = site.server(flags=flags)
+    with pytest.raises(RefusedDialError) as refused:
+        fetch(server, web.address)
+    assert refused.value.status == 500
+
+
+# --- addresses
+
+
+def test_ipv6_all_the_way(site: Site, mode: str) -> None:
+    """The agent port on ::1, the agent dialling it there, and an IPv6 endpoint behind it."""
+    web = HttpEndpoint("::1")
+    server = site.server(mode=mode, flags={"agent-bind-address": "::1"})
+    site.agent(server, flags={"proxy-server-host": "::1"})
+    server.wait_until_ready()
+    assert fetch(server, web.address) == HELLO
+    web.close()
+
+
+def test_ipv6_health_ports(site: Site) -> None:
+    server = site.server(flags={"health-bind-address": ""})
+    assert Web(server.health.port, "[::1]").get("/healthz") == (200, "ok")
+
+
+def test_a_name_is_dialled_by_the_agent(site: Site, mode: str, web: HttpEndpoint) -> None:
+    """DNS happens where the pods are: at the agent."""
+    server, _ = site.pair(mode=mode)
+    assert fetch(server, f"localhost:{web.port}") == HELLO
+
+
+def test_a_large_first_write_and_many_small_ones_arrive(site: Site, endpoint: Endpoints) -> None:
+    """Bytes keep their order whatever the size of the writes."""
+    server, _ = site.pair()
+    tunnel = dial(server, endpoint(echo).address)
+    said = b"".join(bytes([number % 256]) * number for number in range(500))
+    for number in range(500):
+        tunnel.send(bytes([number % 256]) * number)
+    assert receive(tunnel, len(said)) == said
+    tunnel.close()
+
+
+@pytest.mark.parametrize("protocol", ["unix", "udp", "tcp-but-not-really", ""])
+def test_only_tcp_is_dialled(site: Site, protocol: str) -> None:
+    """B13: a frontend cannot make the agent open local sockets or send datagrams."""
+    server, _ = site.pair(mode="grpc")
+    with pytest.raises(RefusedDialError):
+        GrpcTunnel.dial(server, "/var/run/docker.sock", protocol=protocol)
+
+
+@pytest.mark.parametrize("target", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:0", ":80"])
+def test_a_destination_that_is_none_is_refused(site: Site, target: str) -> None:
+    """An error in words, with the tunnel alive after it."""
+    server, _ = site.pair()
+    with pytest.raises(RefusedDialError):
+        ConnectTunnel.dial(server, target)
+    assert server.health.get("/readyz")[0] == 200
+
+
+# --- several servers
+
+
+def test_several_hosts_are_all_held(site: Site, web: HttpEndpoint) -> None:
+    """Three servers on three addresses, one agent that is told of all of them."""
+    port = free_port()
+    hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
+    servers = [
+        site.server(
+            flags={
+                "agent-bind-address": host,
+                "agent-port": port,
+                "server-count": 3,
+                "uds-name": site.folder / host,
+            }
+        )
+        for host in hosts
+    ]
+    agent = site.agent(port, flags={"proxy-server-host": ",".join(hosts)})
+    agent.wait_for_servers(3)
+    assert agent.metric("known_server_count") == 3
+    for server in servers:
+        server.wait_until_ready()
+        assert fetch(server, web.address) == HELLO
+    servers[1].kill()
+    agent.wait_for_servers(2)
+    again = {"agent-bind-address": hosts[1], "agent-port": port, "server-count": 3}
+    site.server(flags=again)
+    agent.wait_for_servers(3)
+
+
+def test_a_server_that_never_greets_does_not_keep_the_agent_from_others(
+    site: Site, web: HttpEndpoint
+) -> None:
+    """B12: it accepts the connection and the handshake, and then says nothing for ever."""
+    port = free_port()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(site.certificates.path("server.crt"), site.certificates.path("server.key"))
+    context.set_alpn_protocols(["h2"])
+    tried, over = threading.Event(), threading.Event()
+
+    def keep_silent(sock: socket.socket) -> None:
+        with context.wrap_socket(sock, server_side=True):
+            tried.set()
+            over.wait(60)
+
+    mute = Endpoint(keep_silent, "127.0.0.2", port)
+    server = site.server(flags={"agent-bind-address": "127.0.0.1", "agent-port": port})
+    site.agent(port, flags={"proxy-server-host": "127.0.0.2,127.0.0.1"})
+    server.wait_until_ready()
+    assert fetch(server, web.address) == HELLO
+    assert tried.wait(20)
+    over.set()
+    mute.close()
