@@ -293,6 +293,7 @@ class GrpcCaller(Caller):
             self._stream.send(self._queue.popleft())
 
     def close(self) -> None:
+        self._stream.resume_reading()  # to hear the answer to its close
         if self._closed:
             self._stream.reset(CANCEL)
         elif self.answer == "ok":

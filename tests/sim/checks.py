@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from bootbridge.tunnel.agent_core import ServerStream
 from bootbridge.tunnel.agent_stream import AgentStream
+from bootbridge.tunnel.frontend import GrpcFrontend
 from bootbridge.tunnel.packet_stream import PacketStream
 from bootbridge.tunnel.proxy_core import Dial, DirectDial, ProxyCore
 from bootbridge.tunnel.route import AgentRoute
@@ -30,6 +31,10 @@ class Checks:
         self._site = site
         self._limits = limits
         self._dials_started: dict[ProxyCore, int] = {}
+
+    @property
+    def _read_max(self) -> int:
+        return self._site.network.weather.read_max
 
     # --- taps
 
@@ -141,7 +146,8 @@ class Checks:
         limits = self._limits
         if route.agent is not agent:
             raise Violation(2, f"{route} is in the table of {agent}")
-        if route.outlet.backlog > limits.outlet_max:
+        up_max = limits.outlet_max(self._read_max, grpc_source=isinstance(route.front, GrpcFrontend))
+        if route.outlet.backlog > up_max:
             raise Violation(4, f"{route} holds {route.outlet.backlog} bytes of upload")
         down_max = self._inlet_max(agent, honest=not agent.agent_id.startswith("villain"))
         if route.inlet.sink.backlog > down_max:
@@ -151,7 +157,7 @@ class Checks:
         if not stream.extension:
             return self._limits.guarded_max
         if honest:
-            return self._limits.credited_max(self._site.network.weather.read_max)
+            return self._limits.credited_max(self._read_max)
         return self._limits.inlet_max
 
     def _check_stream(self, stream: PacketStream) -> None:
@@ -229,7 +235,7 @@ class Checks:
             down_max = self._inlet_max(stream, honest=True)
             for endpoint in stream.endpoints.values():
                 endpoints += 1
-                if endpoint.outlet.backlog > limits.outlet_max:
+                if endpoint.outlet.backlog > limits.outlet_max(self._read_max, grpc_source=False):
                     raise Violation(4, f"{endpoint} holds {endpoint.outlet.backlog} bytes of download")
                 if endpoint.inlet.sink.backlog > down_max:
                     raise Violation(4, f"{endpoint} holds {endpoint.inlet.sink.backlog} bytes of upload")

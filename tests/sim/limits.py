@@ -26,6 +26,7 @@ class SmallLimits:
     overdraft: int = 3 * READ_BYTES  # a packet is one read, or all that came before the answer
     guard_bound: int = 8 * 1024
     guard_max: int = 96 * 1024
+    guard_trickle: int = 256
     link_out: int = 8 * 1024
     link_backlog: int = 8 * 1024
     link_gather: int = 512
@@ -33,10 +34,9 @@ class SmallLimits:
 
     # What one connection may make a process hold, in each direction (promise 4).
 
-    @property
-    def outlet_max(self) -> int:
-        """A gRPC frontend is paused by its window, which it may still use up."""
-        return self.outlet_high + STREAM_WINDOW + 2 * READ_BYTES
+    def outlet_max(self, read_max: int, *, grpc_source: bool) -> int:
+        """A paused socket brings no more; a paused gRPC frontend may still use up its window."""
+        return self.outlet_high + self.early + 2 * read_max + (STREAM_WINDOW if grpc_source else 0)
 
     def credited_max(self, read_max: int) -> int:
         """Of an honest peer: the credit, and the packet that used up the last of it."""
@@ -68,6 +68,7 @@ def small_limits(limits: SmallLimits) -> Iterator[None]:
         (extension, "CREDIT_BYTES", limits.credit),
         (extension, "OFFER", f"credit={limits.credit},half-close"),
         (stall_guard, "BYTES_MAX", limits.guard_max),
+        (stall_guard, "TRICKLE_BYTES", limits.guard_trickle),
         (stall_guard.StallGuard.__init__, "__defaults__", (limits.guard_bound,)),
         (link, "OUT_BYTES_MAX", limits.link_out),
         (link.Link.__init__, "__kwdefaults__", {**link.Link.__init__.__kwdefaults__, "stream_window": STREAM_WINDOW}),

@@ -24,7 +24,7 @@ FAULT_SECONDS = 8.0
 CONVERGE_SECONDS_MAX = 120.0
 PROBE_SECONDS_MAX = 20.0
 # An exchange that nothing disturbs, next to others that stall.
-UNDISTURBED_SECONDS_MAX = 12.0
+UNDISTURBED_SECONDS_MAX = 2.5
 CHECK_EVERY = 16
 
 
@@ -369,16 +369,20 @@ class Scenario:
         world, server = self.world, self._some_server()
         if not server.alive or server.core.stopping:
             return
+
+        def live_ids() -> list[int]:
+            return [connect_id for agent in server.core.roster for connect_id in agent.routes]
+
         near, far = self.network.join(self.outside, server.pump, "villain")
         draw = world.random()
         if draw < 0.5:
             server.accept_agent(far)
-            self._villains.append(VillainAgent(world, self.outside, near, len(self._villains)))
+            self._villains.append(VillainAgent(world, self.outside, near, live_ids, len(self._villains)))
         elif draw < 0.85:
             server.accept_grpc(far)
             bait = self._new_exchange(Plan("echo", "grpc"))
             bait.excuses.add("villain")
-            self._villains.append(VillainCaller(world, self.outside, near, bait.address))
+            self._villains.append(VillainCaller(world, self.outside, near, live_ids, bait.address))
         else:
             server.accept_connect(far)
             self._villains.append(VillainTalker(world, near))
@@ -435,7 +439,9 @@ class Scenario:
                 good = good and _all_uploaded(exchange)
         if not good:
             raise Violation(4, f"{exchange} failed although nothing disturbed it")
-        if caller.over_at - exchange.started_at > UNDISTURBED_SECONDS_MAX:
+        # Its own pauses, and at most the usual time for the way there and back.
+        patience = UNDISTURBED_SECONDS_MAX + (plan.pause * plan.up + plan.endpoint_pause * caller.expected) / 800
+        if caller.over_at - exchange.started_at > patience:
             raise Violation(4, f"{exchange} took {caller.over_at - exchange.started_at:.1f} s")
 
     def _probe(self) -> None:

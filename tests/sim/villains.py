@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from bootbridge.runtime.link_stream import LinkStream
 from bootbridge.tunnel import extension
 from bootbridge.wire import grpc_messages as grpc
@@ -11,14 +13,18 @@ from bootbridge.wire.link import Stream
 from tests.support.sim_network import SimPort
 from tests.support.sim_world import SimPump, World
 
+LiveIds = Callable[[], list[int]]  # what a very well informed villain knows
 IDS_MAX = 6  # small, so that they hit the ids of others
 
 
 class Villain:
     """A raw stream that says random packets, and some that are none."""
 
-    def __init__(self, world: World, pump: SimPump, port: SimPort, headers: Headers) -> None:
+    def __init__(
+        self, world: World, pump: SimPump, port: SimPort, headers: Headers, live_ids: LiveIds
+    ) -> None:
         self.world = world
+        self._live_ids = live_ids
         self.port = port
         self._pump = pump
         self._reader = grpc.MessageReader(self._on_message)
@@ -51,7 +57,8 @@ class Villain:
 
     def mischief(self) -> bytes:
         world = self.world
-        some_id = world.count(-1, IDS_MAX)
+        live = self._live_ids()
+        some_id = live[world.count(0, len(live) - 1)] if live and world.chance(0.6) else world.count(-1, IDS_MAX)
         if world.chance(0.02):
             return world.rng.randbytes(world.count(1, 60))
         packets: list[p.Packet] = [
@@ -82,12 +89,12 @@ class Villain:
 class VillainAgent(Villain):
     """An agent that answers dials as it likes and speaks about connections that are not its own."""
 
-    def __init__(self, world: World, pump: SimPump, port: SimPort, index: int) -> None:
+    def __init__(self, world: World, pump: SimPump, port: SimPort, live_ids: LiveIds, index: int) -> None:
         metadata = [("agentid", f"villain{index}"), ("agentidentifiers", "")]
         if world.chance(0.6):
             metadata.append((extension.KEY, extension.OFFER))
         headers = grpc.request_headers("/AgentService/Connect", "server", metadata)
-        super().__init__(world, pump, port, headers)
+        super().__init__(world, pump, port, headers, live_ids)
 
     def _on_message(self, buffer: p.Buffer, start: int, end: int) -> None:
         packet = p.decode(bytes(buffer[start:end]))
@@ -105,13 +112,28 @@ class VillainAgent(Villain):
 
 
 class VillainCaller(Villain):
-    """A gRPC caller with a connection of its own that touches those of others."""
+    """A gRPC caller that touches the connections of others, from a new one of its own each time."""
 
-    def __init__(self, world: World, pump: SimPump, port: SimPort, address: str) -> None:
-        super().__init__(world, pump, port, grpc.request_headers("/ProxyService/Proxy", "server"))
-        if world.chance(0.8):
-            self.say(p.encode(p.DialRequest("tcp", address, 1)))
-            pump.end_turn()
+    def __init__(self, world: World, pump: SimPump, port: SimPort, live_ids: LiveIds, address: str) -> None:
+        self._address = address
+        headers = grpc.request_headers("/ProxyService/Proxy", "server")
+        super().__init__(world, pump, port, headers, live_ids)
+        self._dial()
+
+    def _dial(self) -> None:
+        if self.world.chance(0.9):
+            self.say(p.encode(p.DialRequest("tcp", self._address, 1)))
+            self._pump.end_turn()
+
+    def _on_message(self, buffer: p.Buffer, start: int, end: int) -> None:
+        packet = p.decode(bytes(buffer[start:end]))
+        if isinstance(packet, p.DialResponse) and not packet.error:
+            live = [other for other in self._live_ids() if other != packet.connect_id]
+            for other in live[:1]:
+                self.say(p.encode(p.Data(other, b"not yours")))
+        elif isinstance(packet, p.CloseResponse) and self.world.chance(0.5):
+            self._link.link.open_stream(grpc.request_headers("/ProxyService/Proxy", "server"), self._opened)
+            self._dial()
 
 
 class VillainTalker:

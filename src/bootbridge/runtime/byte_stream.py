@@ -183,37 +183,42 @@ class PlainStream:
         out = self._out
         if out:
             try:
-                if len(out) == 1:
-                    rest = self._send(out[0])
-                elif self.backlog <= JOIN_BYTES_MAX * len(out):
-                    rest = self._send(b"".join(out))
-                else:
-                    rest = _rest(out, self._sock.sendmsg(out[:PARTS_MAX]))
+                while out and self._send_some(out):
+                    pass
             except (BlockingIOError, InterruptedError):
-                rest = list(map(_kept, out))
+                pass
             except OSError as error:
                 self._broke(error)
                 return
-            if rest:
-                self._block(rest)
+            if out:
+                self._block()
             else:
-                out.clear()
-                self.backlog = 0
-                if self._blocked:
-                    self._unblock()
+                self._unblock()
             self._handler.on_drained()
         if not self.backlog and (self._closing or self._finishing):
             self._flushed()
 
-    def _send(self, data: Buffer) -> list[Buffer]:
-        sent = self._sock.send(data)
-        return [_kept(memoryview(data)[sent:])] if sent < len(data) else []
+    def _send_some(self, out: list[Buffer]) -> bool:
+        """One system call. True if the kernel took all that it was offered."""
+        parts = out if len(out) <= PARTS_MAX else out[:PARTS_MAX]
+        if len(parts) == 1:
+            size = len(parts[0])
+            sent = self._sock.send(parts[0])
+        else:
+            size = sum(map(len, parts))
+            joined = size <= JOIN_BYTES_MAX * len(parts)
+            sent = self._sock.send(b"".join(parts)) if joined else self._sock.sendmsg(parts)
+        self.backlog -= sent
+        if sent == size:
+            del out[: len(parts)]
+            return True
+        _drop(out, sent)
+        return False
 
-    def _block(self, rest: list[Buffer]) -> None:
-        self._out = rest
-        self.backlog = sum(map(len, rest))
+    def _block(self) -> None:
         if not self._blocked:
             self._blocked = True
+            self._out = list(map(_kept, self._out))  # what is written later is copied at once
             self.pump.loop.add_writer(self._fd, self._on_writable)
 
     def _unblock(self) -> None:
@@ -437,7 +442,7 @@ class TlsStream(PlainStream):
         try:
             self._send_records()
         except (BlockingIOError, InterruptedError):
-            self._block(list(map(_kept, self._out)))
+            self._block()
         except OSError as error:
             self._broke(error)
             return
@@ -519,13 +524,15 @@ def _kept(part: Buffer) -> Buffer:
     return part if owned else bytes(part)
 
 
-def _rest(parts: list[Buffer], sent: int) -> list[Buffer]:
-    rest: list[Buffer] = []
-    for part in parts:
-        if sent < len(part):
-            rest.append(_kept(memoryview(part)[sent:]))
-        sent = max(0, sent - len(part))
-    return rest
+def _drop(parts: list[Buffer], size: int) -> None:
+    """Take ``size`` bytes away from the front."""
+    whole = 0
+    while size >= len(parts[whole]):
+        size -= len(parts[whole])
+        whole += 1
+    del parts[:whole]
+    if size:
+        parts[0] = memoryview(parts[0])[size:]
 
 
 def _hung_up(fd: int) -> bool:

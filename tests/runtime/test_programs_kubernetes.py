@@ -1,0 +1,199 @@
+"""Tokens and leases, end to end: real programs, and an API server's stand-in between them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.kube.api_server import LEASES, REVIEWS
+from tests.support.process_api_server import ApiThread
+from tests.support.process_endpoints import HttpEndpoint
+from tests.support.process_program import until
+from tests.support.process_site import Server, Site
+from tests.support.process_tunnels import fetch
+
+HELLO = b"hello from the endpoint"
+AUDIENCE = "system:konnectivity-server"
+AGENT = {"authenticated": True, "user": {"username": "system:serviceaccount:kube-system:konnectivity-agent"}}
+LABELS = {"k8s-app": "konnectivity-server"}
+
+
+@pytest.fixture
+def kube(site: Site) -> Iterator[ApiThread]:
+    thread = ApiThread(site.folder)
+    yield thread
+    thread.close()
+
+
+def token_server(site: Site, kube: ApiThread, **more: object) -> Server:
+    """A server that knows its agents by token alone."""
+    flags = {
+        "cluster-ca-cert": None,
+        "agent-namespace": "kube-system",
+        "agent-service-account": "konnectivity-agent",
+        "authentication-audience": AUDIENCE,
+        "kubeconfig": kube.kubeconfig,
+    }
+    return site.server(flags=flags | more)
+
+
+def token_flags(site: Site, token: str) -> dict[str, object]:
+    """What an agent with this token, and no certificate, is started with."""
+    path = site.folder / "token"
+    path.write_text(token)
+    return {"agent-cert": None, "agent-key": None, "service-account-token-path": path}
+
+
+# --- tokens
+
+
+def test_an_agent_is_known_by_its_token(site: Site, kube: ApiThread, web: HttpEndpoint) -> None:
+    """No client certificate at all: the reviewed token lets it in."""
+    kube.api.verdicts["good"] = AGENT
+    server = token_server(site, kube)
+    site.agent(server, flags=token_flags(site, "good"))
+    server.wait_until_ready()
+    assert fetch(server, web.address) == HELLO
+    (review, *_) = kube.api.calls_to("POST", REVIEWS)
+    assert review.body["spec"] == {"token": "good", "audiences": [AUDIENCE]}
+    assert server.metric("token_reviews_total", result="authenticated") == 1
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        ({"authenticated": False}, "service account jwt not valid"),
+        (
+            {"authenticated": True, "user": {"username": "system:serviceaccount:default:konnectivity-agent"}},
+            "namespace",
+        ),
+        ({"error": "token has expired"}, "token has expired"),
+    ],
+)
+def test_a_denied_token_is_explained_to_both_operators(
+    site: Site, kube: ApiThread, verdict: dict[str, object], reason: str
+) -> None:
+    """The real reason stands in the server's log and in the agent's; the token in neither."""
+    kube.api.verdicts["secret-token"] = verdict
+    server = token_server(site, kube)
+    agent = site.agent(server, flags=token_flags(site, "secret-token"))
+    server.wait_for_log(reason)
+    agent.wait_for_log(reason)
+    assert server.health.get("/readyz")[0] == 500
+    assert "secret-token" not in server.log + agent.log
+
+
+def test_an_agent_without_a_token_is_refused(site: Site, kube: ApiThread) -> None:
+    server = token_server(site, kube)
+    agent = site.agent(server, flags={"agent-cert": None, "agent-key": None})
+    agent.wait_for_log("Authentication context was not found in metadata")
+    assert server.metric("ready_backend_connections") == 0
+
+
+def test_a_token_file_that_comes_later_is_waited_for(site: Site, kube: ApiThread) -> None:
+    """B1: an unreadable token file is a reason to retry, not to crash or to connect without one."""
+    kube.api.verdicts["late"] = AGENT
+    server = token_server(site, kube)
+    flags = token_flags(site, "late")
+    path = site.folder / "token"
+    path.unlink()
+    agent = site.agent(server, flags=flags)
+    agent.wait_for_log("--service-account-token-path: cannot read")
+    path.write_text("late")
+    server.wait_until_ready()
+    assert agent.alive
+
+
+def test_reviews_are_remembered(site: Site, kube: ApiThread) -> None:
+    """Agents that come back do not cost a review each."""
+    kube.api.verdicts["good"] = AGENT
+    server = token_server(site, kube)
+    for count in (1, 2, 3):
+        site.agent(server, flags=token_flags(site, "good"))
+        server.wait_for_agents(count)
+    assert len(kube.api.calls_to("POST", REVIEWS)) == 1
+
+
+def test_a_slow_review_does_not_hold_up_the_data(site: Site, kube: ApiThread, web: HttpEndpoint) -> None:
+    """While one agent waits for its verdict, the other one's tunnel works."""
+    kube.api.verdicts |= {"first": AGENT, "second": AGENT}
+    server = token_server(site, kube)
+    site.agent(server, flags=token_flags(site, "first"))
+    server.wait_until_ready()
+    kube.do(kube.api.gate.clear)
+    site.agent(server, flags=token_flags(site, "second"))
+    until(lambda: len(kube.api.calls_to("POST", REVIEWS)) == 2, "the second review is under way")
+    assert fetch(server, web.address) == HELLO
+    kube.do(kube.api.gate.set)
+    server.wait_for_agents(2)
+
+
+# --- leases
+
+
+def test_a_server_publishes_its_lease_and_takes_it_back(site: Site, kube: ApiThread) -> None:
+    """There while it lives, gone with an orderly stop."""
+    flags = {"enable-lease-controller": True, "kubeconfig": kube.kubeconfig, "server-id": "server-one"}
+    server = site.server(flags=flags)
+    until(lambda: kube.api.leases, "the lease is there")
+    (lease,) = kube.api.leases.values()
+    assert lease["metadata"]["labels"] == LABELS
+    assert lease["spec"]["holderIdentity"] == "server-one"
+    server.terminate()
+    assert server.wait() == 0
+    assert kube.api.leases == {}
+
+
+def test_expired_leases_are_collected_and_counted(site: Site, kube: ApiThread) -> None:
+    long_ago = "2020-01-01T00:00:00.000000Z"
+    spec = {"leaseDurationSeconds": 30, "renewTime": long_ago, "acquireTime": long_ago}
+    kube.do(lambda: kube.api.put_lease("dead-server", LABELS, holderIdentity="dead", **spec))
+    server = site.server(flags={"enable-lease-controller": True, "kubeconfig": kube.kubeconfig})
+    until(lambda: "dead-server" not in kube.api.leases, "the dead server's lease is gone")
+    until(lambda: server.metric("culled_leases_count") == 1, "it is counted")
+
+
+def test_an_agent_counts_leases_and_follows_them(site: Site, kube: ApiThread) -> None:
+    """The number of servers is what the leases say, at once when they change."""
+    server = site.server(flags={"server-count": 1})
+    agent = site.agent(server, flags={"count-server-leases": True, "kubeconfig": kube.kubeconfig})
+    server.wait_until_ready()
+    for number in range(3):
+        kube.do(lambda number=number: kube.api.put_lease(f"server-{number}", LABELS, **valid_lease()))
+    until(lambda: agent.metric("known_server_count") == 3, "three servers are known")
+    kube.do(lambda: kube.api.remove_lease("server-2"))
+    until(lambda: agent.metric("known_server_count") == 2, "two servers are known")
+    assert kube.api.calls_to("GET", LEASES, watch="true") or kube.api.calls_to("GET", LEASES, watch="1")
+
+
+def valid_lease() -> dict[str, object]:
+    now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return {"holderIdentity": "x", "leaseDurationSeconds": 300, "acquireTime": now, "renewTime": now}
+
+
+def test_servers_and_agents_find_each_other_by_leases(site: Site, kube: ApiThread) -> None:
+    """Each server publishes itself; the agent, told of all addresses, holds as many as there are leases."""
+    flags = {"enable-lease-controller": True, "kubeconfig": kube.kubeconfig}
+    first = site.server(flags={**flags, "agent-bind-address": "127.0.0.1"})
+    port = first.agent_port
+    second = site.server(
+        flags={**flags, "agent-bind-address": "127.0.0.2", "agent-port": port, "uds-name": site.folder / "2"}
+    )
+    counting = {"count-server-leases": True, "kubeconfig": kube.kubeconfig}
+    agent = site.agent(port, flags={"proxy-server-host": "127.0.0.1,127.0.0.2", **counting})
+    agent.wait_for_servers(2)
+    first.wait_until_ready()
+    second.wait_until_ready()
+    assert agent.metric("known_server_count") == 2
+
+
+def test_an_api_server_that_is_away_keeps_nobody_from_starting(site: Site, kube: ApiThread) -> None:
+    """Leases are a convenience: without them the tunnel still comes up."""
+    server = site.server(flags={"enable-lease-controller": True, "kubeconfig": kube.kubeconfig})
+    kube.stop_listening()
+    agent = site.agent(server, flags={"count-server-leases": True, "kubeconfig": kube.kubeconfig})
+    server.wait_until_ready()
+    agent.wait_for_servers(1)

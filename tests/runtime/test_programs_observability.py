@@ -1,0 +1,123 @@
+"""What the programs tell: health, readiness, metrics, status and logs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from tests.support.process_endpoints import Endpoint, echo
+from tests.support.process_program import free_port, until
+from tests.support.process_site import AGENT_METRICS, SERVER_METRICS, Site
+from tests.support.process_tunnels import RefusedDialError, dial, receive
+
+Endpoints = Callable[..., Endpoint]
+
+SERVER_NAMES = """
+    connection_duration_seconds culled_leases_count dial_duration_seconds dial_failure_count
+    established_connections frontend_write_duration_seconds full_receive_channels grpc_connections
+    http_connections pending_backend_dials ready_backend_connections ready_backends stream_packets_total
+    closed_connections_total queued_bytes stalled_seconds_total transferred_bytes_total
+"""
+AGENT_NAMES = """
+    dial_duration_seconds endpoint_dial_failure_total known_server_count open_endpoint_connections
+    open_server_connections server_connection_failure_count stream_packets_total
+    closed_connections_total queued_bytes stalled_seconds_total transferred_bytes_total
+"""
+
+
+def test_a_server_is_healthy_at_once_and_ready_with_an_agent(site: Site) -> None:
+    server = site.server()
+    assert server.health.get("/healthz") == (200, "ok")
+    assert server.health.get("/readyz") == (500, "no connection to any proxy agent")
+    assert server.health.get("/ready") == (500, "no connection to any proxy agent")
+    site.agent(server)
+    until(lambda: server.health.get("/ready") == (200, "ok"), "it is ready")
+    assert server.health.get("/nowhere")[0] == 404
+
+
+def test_both_programs_expose_upstreams_metrics_and_ours(site: Site) -> None:
+    """Names that dashboards and alerts rely on, on the ports where they look."""
+    server, agent = site.pair()
+    text = server.health.get("/metrics")[1]
+    assert [name for name in SERVER_NAMES.split() if f"# TYPE {SERVER_METRICS}{name} " not in text] == []
+    assert "process_resident_memory_bytes" in text
+    assert server.admin.get("/metrics")[0] == 200
+    text = agent.health.get("/metrics")[1]
+    assert [name for name in AGENT_NAMES.split() if f"# TYPE {AGENT_METRICS}{name} " not in text] == []
+    assert "process_resident_memory_bytes" in text
+    # The agent's admin port sends scrapers to the health port; urllib follows.
+    assert agent.admin.get("/metrics")[0] == 200
+
+
+def test_bytes_are_counted_per_direction(site: Site, mode: str, endpoint: Endpoints) -> None:
+    """Payload alone, once in each program."""
+    server, agent = site.pair(mode=mode)
+    tunnel = dial(server, endpoint(echo).address)
+    tunnel.send(b"x" * 1000)
+    assert receive(tunnel, 1000) == b"x" * 1000
+    tunnel.close()
+    for direction in ("to_agent", "to_frontend"):
+        assert server.metric("transferred_bytes_total", direction=direction) == 1000
+    for direction in ("to_endpoint", "to_server"):
+        assert agent.metric("transferred_bytes_total", direction=direction) == 1000
+
+
+def test_status_shows_the_tables(site: Site, endpoint: Endpoints) -> None:
+    """A connection can be seen on both sides while it is open, and not after it."""
+    server, agent = site.pair(agent_flags={"agent-id": "node-7"})
+    tunnel = dial(server, endpoint(echo).address)
+    status = server.health.status()
+    assert status["ready"] is True
+    assert status["routes"] == 1
+    assert [(each["id"], each["extension"]) for each in status["agents"]] == [("node-7", True)]
+    assert agent.health.status()["endpoints"] == 1
+    assert agent.health.status()["servers"][0]["id"] == status["server_id"]
+    tunnel.close()
+    until(lambda: server.health.status()["routes"] == agent.health.status()["endpoints"] == 0, "it is gone")
+
+
+def test_why_a_connection_closed_is_counted(site: Site, endpoint: Endpoints) -> None:
+    server, _ = site.pair()
+    dial(server, endpoint(echo).address).close()
+    until(lambda: server.metric("closed_connections_total", reason="frontend closed") == 1, "counted")
+
+
+def test_profiles_are_there_only_if_asked_for(site: Site) -> None:
+    plain = site.server()
+    assert plain.admin.get("/debug/pprof/")[0] == 404
+    profiled = site.server(flags={"enable-profiling": True})
+    assert profiled.admin.get("/debug/pprof/")[0] == 200
+
+
+def test_logs_are_one_json_object_per_line_if_asked_for(site: Site) -> None:
+    server = site.server(flags={"log-format": "json"})
+    agent = site.agent(server, flags={"log-format": "json"})
+    server.wait_until_ready()
+    for program in (server, agent):
+        lines = [json.loads(line) for line in program.log.splitlines()]
+        assert all({"time", "level", "message"} <= line.keys() for line in lines)
+        assert lines
+
+
+def test_a_busy_tunnel_is_quiet_in_the_log(site: Site, endpoint: Endpoints) -> None:
+    """By default nothing is logged per connection or per packet."""
+    server, agent = site.pair()
+    before = len(server.log), len(agent.log)
+    for _ in range(20):
+        tunnel = dial(server, endpoint(echo).address)
+        tunnel.send(b"quiet")
+        assert receive(tunnel, 5) == b"quiet"
+        tunnel.close()
+    assert (len(server.log), len(agent.log)) == before
+
+
+def test_a_refused_dial_says_which_hop_failed_and_why(site: Site) -> None:
+    server, _ = site.pair()
+    try:
+        dial(server, f"127.0.0.1:{free_port()}")
+    except RefusedDialError:
+        pass
+    server.wait_for_log("dial refused")
+    line = next(line for line in server.log.splitlines() if "dial refused" in line)
+    assert "agent to endpoint" in line
+    assert "connection refused" in line

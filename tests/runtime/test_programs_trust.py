@@ -1,0 +1,194 @@
+"""Who is let in: authenticated by default, real reasons for refusals, and renewal without a restart."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import urllib.request
+from collections.abc import Callable
+
+import pytest
+
+from bootbridge.trust.authority import Authority
+from tests.support.certificates import NAMES
+from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo
+from tests.support.process_program import until
+from tests.support.process_site import Server, Site
+from tests.support.process_tunnels import dial, fetch, receive
+
+HELLO = b"hello from the endpoint"
+NO_CERTIFICATE = {"agent-cert": None, "agent-key": None}
+Endpoints = Callable[..., Endpoint]
+
+
+# --- by default nobody
+
+
+def test_a_server_that_cannot_know_its_agents_refuses_to_start(site: Site) -> None:
+    """Neither a CA nor tokens: one line that says what to do."""
+    server = site.launch_server(flags={"cluster-ca-cert": None})
+    assert server.wait() == 1
+    assert "--cluster-ca-cert" in server.log
+    assert "--insecure-agents" in server.log
+
+
+def test_insecure_agents_is_said_aloud(site: Site, web: HttpEndpoint) -> None:
+    """It works, with a warning that names the danger."""
+    server = site.server(flags={"cluster-ca-cert": None, "insecure-agents": True})
+    site.agent(server, flags=NO_CERTIFICATE)
+    server.wait_until_ready()
+    assert fetch(server, web.address) == HELLO
+    assert "--insecure-agents" in server.log
+
+
+def test_an_agent_without_a_certificate_is_refused_with_the_reason(site: Site) -> None:
+    """In the server's log, where the operator looks, and in the agent's own."""
+    server = site.server()
+    agent = site.agent(server, flags=NO_CERTIFICATE)
+    server.wait_for_log("agent refused")
+    assert "certificate" in server.log
+    agent.wait_for_log("server not reached")
+    assert "certificate required" in agent.log
+    assert server.health.get("/readyz")[0] == 500
+
+
+def test_an_agent_of_another_authority_is_refused_with_the_reason(site: Site) -> None:
+    Authority.create("strangers").issue_client("stranger").write(site.folder, "stranger")
+    path = site.certificates.path
+    server = site.server()
+    site.agent(server, flags={"agent-cert": path("stranger.crt"), "agent-key": path("stranger.key")})
+    server.wait_for_log("agent refused")
+    assert "certificate" in server.log
+    assert server.metric("ready_backend_connections") == 0
+
+
+def test_an_agent_does_not_trust_a_server_of_another_authority(site: Site) -> None:
+    Authority.create("strangers").write(site.folder, "strangers-ca")
+    server = site.server()
+    agent = site.agent(server, flags={"ca-cert": site.certificates.path("strangers-ca.crt")})
+    agent.wait_for_log("server not reached")
+    assert "certificate" in agent.log
+    assert server.metric("ready_backend_connections") == 0
+
+
+def test_an_agent_checks_the_name_of_its_server(site: Site) -> None:
+    """A certificate of the right authority for somebody else is not good enough."""
+    site.certificates.agents.issue_server(["elsewhere.example"]).write(site.folder, "server")
+    server = site.server()
+    agent = site.agent(server)
+    agent.wait_for_log("server not reached")
+    assert server.metric("ready_backend_connections") == 0
+
+
+def test_a_frontend_without_a_certificate_is_refused(site: Site, mode: str) -> None:
+    """TCP frontends are mTLS, always."""
+    server, _ = site.pair(mode=mode, tcp=True)
+    context = ssl.create_default_context(cafile=site.certificates.path("frontends-ca.crt"))
+    context.set_alpn_protocols(["h2" if mode == "grpc" else "http/1.1"])
+    with (
+        socket.create_connection(("127.0.0.1", server.frontend_port), timeout=20) as sock,
+        pytest.raises((ssl.SSLError, ConnectionError)),
+        context.wrap_socket(sock, server_hostname="127.0.0.1") as tls,
+    ):
+        tls.sendall(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n")
+        tls.recv(100)  # with TLS 1.3 the refusal comes behind the handshake
+    server.wait_for_log("frontend refused")
+
+
+def test_frontends_over_tcp_with_mutual_tls(site: Site, mode: str, web: HttpEndpoint) -> None:
+    server, _ = site.pair(mode=mode, tcp=True)
+    assert fetch(server, web.address) == HELLO
+
+
+def test_the_oldest_tls_version_is_honoured(site: Site) -> None:
+    """`--tls-min-version=VersionTLS13`: a TLS 1.2 handshake fails, a 1.3 one does not."""
+    server = site.server(flags={"tls-min-version": "VersionTLS13"})
+    context = site.certificates.agent_context()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        handshake(server, context)
+    assert handshake(server, site.certificates.agent_context()) == "TLSv1.3"
+
+
+def handshake(server: Server, context: ssl.SSLContext) -> str | None:
+    with (
+        socket.create_connection(("127.0.0.1", server.agent_port), timeout=20) as sock,
+        context.wrap_socket(sock, server_hostname="127.0.0.1") as tls,
+    ):
+        return tls.version()
+
+
+def test_without_ca_cert_the_systems_roots_are_used(site: Site, web: HttpEndpoint) -> None:
+    """The original fails here; we trust what the machine trusts."""
+    server = site.server()
+    roots = {
+        "SSL_CERT_FILE": site.certificates.path("agents-ca.crt"),
+        "SSL_CERT_DIR": str(site.folder / "no"),
+    }
+    site.agent(server, flags={"ca-cert": None}, env=roots)
+    server.wait_until_ready()
+    assert fetch(server, web.address) == HELLO
+
+
+def test_without_ca_cert_unknown_servers_are_not_trusted(site: Site) -> None:
+    server = site.server()
+    agent = site.agent(server, flags={"ca-cert": None})
+    agent.wait_for_log("server not reached")
+    assert server.metric("ready_backend_connections") == 0
+
+
+# --- renewal without a restart
+
+
+def test_everything_is_renewed_without_dropping_a_connection(site: Site, endpoint: Endpoints) -> None:
+    """A new authority replaces the old one, certificate by certificate, while a tunnel goes on."""
+    server, old_agent = site.pair()
+    tunnel = dial(server, endpoint(echo).address)
+    new = Authority.create("agents, renewed")
+    (site.folder / "agents-ca.crt").write_bytes(new.cert_pem)
+    new.issue_server(NAMES).write(site.folder, "server")
+    new.issue_client("agent").write(site.folder, "agent")
+    new_agent = site.agent(server)
+    server.wait_for_agents(2)
+    tunnel.send(b"the old connection goes on")
+    assert receive(tunnel, 26) == b"the old connection goes on"
+    tunnel.close()
+    assert old_agent.alive
+    assert new_agent.metric("open_server_connections") == 1
+
+
+def test_an_agent_reads_its_renewed_files_when_it_connects_again(site: Site, web: HttpEndpoint) -> None:
+    """The server comes back with a new authority; the running agent follows."""
+    server, agent = site.pair()
+    new = Authority.create("agents, renewed")
+    new.write(site.folder, "agents-ca")
+    new.issue_server(NAMES).write(site.folder, "server")
+    new.issue_client("agent").write(site.folder, "agent")
+    server.kill()
+    again = site.server(flags={"agent-port": server.agent_port})
+    again.wait_until_ready()
+    assert fetch(again, web.address) == HELLO
+    assert agent.alive
+
+
+def test_a_broken_renewal_keeps_the_last_good_files(site: Site, web: HttpEndpoint) -> None:
+    """A half-written certificate is complained about and not used."""
+    server, _ = site.pair()
+    (site.folder / "server.crt").write_text("-----BEGIN CERTIFICATE-----\nhalf of it")
+    second = site.agent(server)
+    server.wait_for_agents(2)
+    assert fetch(server, web.address) == HELLO
+    assert "--cluster-cert" in server.log
+    until(lambda: server.health.status()["tls"]["reload_error"], "/status says so")
+    assert second.alive
+
+
+def test_keys_are_not_in_the_logs_or_on_the_ports(site: Site) -> None:
+    """Nothing that a program says holds a private key."""
+    server, agent = site.pair(server_flags={"v": 9}, agent_flags={"v": 9})
+    pages = [
+        urllib.request.urlopen(f"http://127.0.0.1:{program.health.port}{path}", timeout=20).read().decode()
+        for program in (server, agent)
+        for path in ("/status", "/metrics")
+    ]
+    assert "PRIVATE KEY" not in "".join([*pages, server.log, agent.log])
