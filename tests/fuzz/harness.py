@@ -1,11 +1,10 @@
-"""What every fuzz target shares: seeds from code, a scratch directory, libFuzzer's own flags."""
+"""What every fuzz target shares: seeds from code, a corpus under build/, libFuzzer's own flags."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -34,11 +33,11 @@ def fuzz(check: Callable[[bytes], None], seeds: Iterable[bytes]) -> None:
         sys.exit(MISSING)
     arguments = sys.argv[1:]
     replaying = any(not argument.startswith("-") for argument in arguments)
-    with tempfile.TemporaryDirectory(prefix="fuzz-") as scratch:
-        for index, seed in enumerate(seeds):
-            Path(scratch, f"seed-{index}").write_bytes(seed)
-        findings = Path("build", "fuzz")
-        findings.mkdir(parents=True, exist_ok=True)
-        flags = ["-max_len=1024", "-timeout=10", "-rss_limit_mb=1024", f"-artifact_prefix={findings}/"]
-        atheris.Setup([sys.argv[0], *flags, *arguments, *([] if replaying else [scratch])], check)
-        atheris.Fuzz()
+    findings = Path("build", "fuzz")
+    corpus = findings / Path(sys.argv[0]).stem  # kept, so that the next run goes on from there
+    corpus.mkdir(parents=True, exist_ok=True)
+    for index, seed in enumerate(seeds):
+        (corpus / f"seed-{index}").write_bytes(seed)
+    flags = ["-max_len=1024", "-timeout=10", "-rss_limit_mb=1024", f"-artifact_prefix={findings}/"]
+    atheris.Setup([sys.argv[0], *flags, *arguments, *([] if replaying else [str(corpus)])], check)
+    atheris.Fuzz()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 
 import pytest
 
 from tests.kube.api_server import LEASES, REVIEWS
 from tests.support.process_api_server import ApiThread
 from tests.support.process_endpoints import HttpEndpoint
-from tests.support.process_program import until
+from tests.support.process_program import free_port, until
 from tests.support.process_site import Server, Site
 from tests.support.process_tunnels import fetch
 
@@ -93,15 +94,15 @@ def test_an_agent_without_a_token_is_refused(site: Site, kube: ApiThread) -> Non
     assert server.metric("ready_backend_connections") == 0
 
 
-def test_a_token_file_that_comes_later_is_waited_for(site: Site, kube: ApiThread) -> None:
+def test_a_token_file_that_vanishes_is_waited_for(site: Site, kube: ApiThread) -> None:
     """B1: an unreadable token file is a reason to retry, not to crash or to connect without one."""
     kube.api.verdicts["late"] = AGENT
-    server = token_server(site, kube)
-    flags = token_flags(site, "late")
+    port = free_port()
+    agent = site.agent(port, flags=token_flags(site, "late"))
     path = site.folder / "token"
     path.unlink()
-    agent = site.agent(server, flags=flags)
     agent.wait_for_log("--service-account-token-path: cannot read")
+    server = token_server(site, kube, **{"agent-port": port})
     path.write_text("late")
     server.wait_until_ready()
     assert agent.alive
@@ -162,7 +163,7 @@ def test_an_agent_counts_leases_and_follows_them(site: Site, kube: ApiThread) ->
     agent = site.agent(server, flags={"count-server-leases": True, "kubeconfig": kube.kubeconfig})
     server.wait_until_ready()
     for number in range(3):
-        kube.do(lambda number=number: kube.api.put_lease(f"server-{number}", LABELS, **valid_lease()))
+        kube.do(partial(kube.api.put_lease, f"server-{number}", LABELS, **valid_lease()))
     until(lambda: agent.metric("known_server_count") == 3, "three servers are known")
     kube.do(lambda: kube.api.remove_lease("server-2"))
     until(lambda: agent.metric("known_server_count") == 2, "two servers are known")

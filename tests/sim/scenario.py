@@ -38,6 +38,7 @@ class Options:
     same_id: bool
     direct: bool
     calm: bool  # nothing goes wrong but slow readers
+    crowd: bool  # calm, and two that move much and then stall share one agent with all others
     villains: int
     faults: int
     exchanges: int
@@ -45,16 +46,18 @@ class Options:
 
     @classmethod
     def draw(cls, world: World) -> Options:
-        agents = world.count(1, 4)
         calm = world.chance(0.3)
+        crowd = calm and world.chance(0.3)
+        agents = 1 if crowd else world.count(1, 4)
         go_world = world.chance(0.4)
         return cls(
-            servers=world.count(1, 2),
+            servers=1 if crowd else world.count(1, 2),
             agents=agents,
             go_like=tuple(go_world and world.chance(0.7) for _ in range(agents)),
             same_id=world.chance(0.25),
             direct=world.chance(0.2),
             calm=calm,
+            crowd=crowd,
             villains=0 if calm or world.chance(0.6) else world.count(1, 3),
             faults=0 if calm else world.count(1, 6),
             exchanges=world.count(3, 9),
@@ -110,6 +113,9 @@ class Scenario:
         earliest = 1.0 if self.options.calm else 0.05  # by then every agent is connected
         for _ in range(self.options.exchanges):
             self.outside.soon(world.between(earliest, 3.0), lambda: self._start(self._draw_plan()))
+        if self.options.crowd:
+            for _ in range(2):
+                self.outside.soon(world.between(0.9, 1.0), lambda: self._start(self._draw_stalled_plan()))
         for _ in range(self.options.faults):
             self.outside.soon(world.between(0.1, 6.0), self._fault)
         for _ in range(self.options.villains):
@@ -174,6 +180,13 @@ class Scenario:
         if world.chance(0.2):
             plan.endpoint_pause = world.between(0.0, 0.1)
         return plan
+
+    def _draw_stalled_plan(self) -> Plan:
+        world = self.world
+        stall = (world.between(0.02, 0.1), world.between(5.0, 15.0))
+        if world.chance(0.5):
+            return Plan("source", "connect", down=world.count(80000, 150000), parting="close", caller_stall=stall)
+        return Plan("sink", "connect", up=world.count(80000, 150000), hasty=True, endpoint_stall=stall)
 
     def _draw_size(self) -> int:
         draw = self.world.random()
@@ -439,8 +452,9 @@ class Scenario:
                 good = good and _all_uploaded(exchange)
         if not good:
             raise Violation(4, f"{exchange} failed although nothing disturbed it")
-        # Its own pauses, and at most the usual time for the way there and back.
-        patience = UNDISTURBED_SECONDS_MAX + (plan.pause * plan.up + plan.endpoint_pause * caller.expected) / 800
+        # Its own pauses, and what a metered stream takes for so many bytes (limits.guard_trickle).
+        pauses = (plan.pause * plan.up + plan.endpoint_pause * caller.expected) / 800
+        patience = UNDISTURBED_SECONDS_MAX + pauses + (caller.sent + caller.received) / 20000
         if caller.over_at - exchange.started_at > patience:
             raise Violation(4, f"{exchange} took {caller.over_at - exchange.started_at:.1f} s")
 

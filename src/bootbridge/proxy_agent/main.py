@@ -15,7 +15,7 @@ from bootbridge.runtime import event_loop, logs
 from bootbridge.runtime.admin_http import AdminServer
 from bootbridge.runtime.admin_routes import agent_admin_routes, agent_health_routes
 from bootbridge.runtime.dialler import TcpDialler
-from bootbridge.runtime.memory import use_little_memory
+from bootbridge.runtime.memory import HeapTrimmer, use_little_memory
 from bootbridge.runtime.notebook import LogNotebook
 from bootbridge.runtime.process_metrics import register_process_metrics
 from bootbridge.runtime.pump import Pump
@@ -73,6 +73,8 @@ class ProxyAgent:
     async def start(cls, options: AgentOptions, stack: AsyncExitStack) -> ProxyAgent:
         agent = cls(options)
         stack.callback(agent.close)
+        transferred = agent.metrics.transferred_bytes_total.labels("to_endpoint")
+        stack.callback(HeapTrimmer(agent.pump.loop, lambda: transferred.value).close)
         await agent._open_admin_ports(stack)
         if options.count_server_leases:
             await stack.enter_async_context(agent._count_leases())

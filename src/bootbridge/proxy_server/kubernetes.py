@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from typing import Final
 
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.config import load_access
@@ -18,6 +19,9 @@ from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn
 from bootbridge.tunnel.ports import Authenticator
 from bootbridge.tunnel.server_metrics import ServerMetrics
+
+# The reviewer's verdicts, as the metric calls them.
+_RESULTS: Final = {"allowed": "authenticated", "denied": "denied", "error": "error"}
 
 
 class KubernetesSide:
@@ -56,7 +60,8 @@ class KubernetesSide:
 
     def _on_review(self, outcome: str, remembered: bool, seconds: float) -> None:
         if self._metrics is not None:
-            self._metrics.token_reviews_total.labels("cached" if remembered else outcome).value += 1
+            result = "cached" if remembered else _RESULTS[outcome]
+            self._metrics.token_reviews_total.labels(result).value += 1
 
     def start(self, pump: Pump, metrics: ServerMetrics) -> None:
         self._pump, self._metrics = pump, metrics

@@ -17,7 +17,7 @@ from bootbridge.runtime.byte_stream import PlainStream, TlsStream, tune_link
 from bootbridge.runtime.dialler import TcpDialler
 from bootbridge.runtime.link_stream import LinkStream
 from bootbridge.runtime.listeners import Listener, tcp_socket, unix_socket
-from bootbridge.runtime.memory import use_little_memory
+from bootbridge.runtime.memory import HeapTrimmer, use_little_memory
 from bootbridge.runtime.notebook import LogNotebook
 from bootbridge.runtime.process_metrics import register_process_metrics
 from bootbridge.runtime.pump import Pump
@@ -105,6 +105,8 @@ class ProxyServer:
             authenticate = kubernetes.authenticator() if options.token_authentication else None
         server = cls(options, authenticate)
         stack.callback(server.close)
+        transferred = server.metrics.transferred_bytes_total.labels("to_agent")
+        stack.callback(HeapTrimmer(server.pump.loop, lambda: transferred.value).close)
         server._listen()
         await server._open_admin_ports(stack)
         if kubernetes is not None:

@@ -371,6 +371,13 @@ class TlsStream(PlainStream):
         self.close()
         self._failed(reason)
 
+    def _broke(self, error: OSError) -> None:
+        if self._ready is None:
+            super()._broke(error)
+            return
+        self._close_now()  # nobody handles this stream yet, but somebody waits for its handshake
+        self._refuse(_reason(error))
+
     def _touch(self) -> None:
         """OpenSSL itself may have something to say."""
         if self._outgoing.pending or self._out:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
+from collections.abc import Callable
 from typing import Final
 
 _M_TRIM_THRESHOLD: Final = -1
@@ -13,16 +15,45 @@ _M_ARENA_MAX: Final = -8
 # by page, would cost more than all else. What a burst leaves free above this goes back.
 _MMAP_BYTES: Final = 2 * 1024 * 1024
 _TRIM_BYTES: Final = 1024 * 1024
+_QUIET_SECONDS: Final = 1.0
 
 
 def use_little_memory() -> None:
     """Set glibc's thresholds, and leave what start-up made out of every later collection."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return  # not glibc
-    mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
-    mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
-    mallopt(_M_ARENA_MAX, 2)
     gc.collect()
     gc.freeze()
+    try:
+        libc = ctypes.CDLL(None)
+        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+        libc.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+        libc.mallopt(_M_ARENA_MAX, 2)
+    except (OSError, AttributeError):
+        return  # not glibc
+
+
+class HeapTrimmer:
+    """Gives free memory inside the heap back to the kernel, once, after every burst of traffic."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, traffic: Callable[[], float]) -> None:
+        self._loop = loop
+        self._traffic = traffic
+        self._seen = self._trimmed = traffic()
+        self._timer = loop.call_later(_QUIET_SECONDS, self._look)
+
+    def _look(self) -> None:
+        self._timer = self._loop.call_later(_QUIET_SECONDS, self._look)
+        now = self._traffic()
+        if now == self._seen and now != self._trimmed:
+            self._trimmed = now
+            _trim()
+        self._seen = now
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+
+def _trim() -> None:
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return  # not glibc
