@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import threading
 import urllib.request
 from collections.abc import Callable
 
@@ -11,7 +12,7 @@ import pytest
 
 from bootbridge.trust.authority import Authority
 from tests.support.certificates import NAMES
-from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo
+from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo, rude
 from tests.support.process_program import until
 from tests.support.process_site import Site
 from tests.support.process_tunnels import dial, fetch, receive
@@ -19,6 +20,8 @@ from tests.support.process_tunnels import dial, fetch, receive
 HELLO = b"hello from the endpoint"
 NO_CERTIFICATE = {"agent-cert": None, "agent-key": None}
 Endpoints = Callable[..., Endpoint]
+SETTINGS = bytes.fromhex("000000 04 00 00000000")
+SETTINGS_ACK = bytes.fromhex("000000 04 01 00000000")
 
 
 # --- by default nobody
@@ -133,6 +136,61 @@ def test_without_ca_cert_unknown_servers_are_not_trusted(site: Site) -> None:
     agent = site.agent(server, flags={"ca-cert": None})
     agent.wait_for_log("server not reached")
     assert server.metric("ready_backend_connections") == 0
+
+
+def test_a_server_that_breaks_off_the_handshake_is_tried_again_at_once(site: Site) -> None:
+    """A reset is an answer: the agent does not wait for the handshake's time limit."""
+    breaker = Endpoint(rude)
+    agent = site.agent(breaker.port)
+    until(lambda: breaker.accepted >= 3, "the agent keeps trying")
+    breaker.close()
+    assert agent.alive
+
+
+def test_what_a_server_says_together_with_its_handshake_is_heard(site: Site) -> None:
+    """With TLS 1.2 the server's last handshake message and its SETTINGS may come in one read."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(site.certificates.path("server.crt"), site.certificates.path("server.key"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    heard = threading.Event()
+
+    def greet_early(sock: socket.socket) -> None:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        tls = context.wrap_bio(incoming, outgoing, server_side=True)
+        while not handshake_done(tls):
+            sock.sendall(outgoing.read())
+            incoming.write(sock.recv(65536))
+        tls.write(SETTINGS)
+        sock.sendall(outgoing.read())
+        said = b""
+        while SETTINGS_ACK not in said:
+            incoming.write(sock.recv(65536))
+            said += everything_in(tls)
+        heard.set()
+
+    listener = Endpoint(greet_early)
+    site.agent(listener.port)
+    assert heard.wait(20)
+    listener.close()
+
+
+def handshake_done(tls: ssl.SSLObject) -> bool:
+    try:
+        tls.do_handshake()
+    except ssl.SSLWantReadError:
+        return False
+    return True
+
+
+def everything_in(tls: ssl.SSLObject) -> bytes:
+    said = b""
+    try:
+        while data := tls.read(65536):
+            said += data
+    except ssl.SSLWantReadError:
+        pass
+    return said
 
 
 # --- renewal without a restart

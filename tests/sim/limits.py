@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from bootbridge.runtime import link_stream
 from bootbridge.tunnel import extension, frontend, packet_stream, route, stall_guard
-from bootbridge.wire import link
+from bootbridge.wire import link, stream
 from tests.support.sim_world import READ_BYTES
 
 STREAM_WINDOW = 65536
@@ -71,6 +71,7 @@ def small_limits(limits: SmallLimits) -> Iterator[None]:
         (stall_guard, "TRICKLE_BYTES", limits.guard_trickle),
         (stall_guard.StallGuard.__init__, "__defaults__", (limits.guard_bound,)),
         (link, "OUT_BYTES_MAX", limits.link_out),
+        (stream, "OUT_BYTES_MAX", limits.link_out),
         (link.Link.__init__, "__kwdefaults__", {**link.Link.__init__.__kwdefaults__, "stream_window": STREAM_WINDOW}),
         (link_stream, "BACKLOG_BYTES_MAX", limits.link_backlog),
         (link_stream, "GATHER_BYTES_MAX", limits.link_gather),

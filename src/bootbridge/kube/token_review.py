@@ -19,6 +19,7 @@ from bootbridge.errors import BootbridgeError
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.requests import Json, create_token_review
+from bootbridge.runtime.tasks import spawn
 
 REVIEW_SECONDS_MAX = 10.0
 ALLOWED_SECONDS = 60.0
@@ -103,7 +104,7 @@ class TokenReviewer:
     def _review_shared(self, fingerprint: bytes, token: str) -> asyncio.Task[_Verdict]:
         review = self._reviews.get(fingerprint)
         if review is None:
-            review = asyncio.create_task(self._review(fingerprint, token), name="token review")
+            review = spawn(self._review(fingerprint, token), "token review")
             self._reviews[fingerprint] = review
             review.add_done_callback(lambda done: self._reviews.pop(fingerprint, None))
         return review

@@ -134,16 +134,15 @@ class ProxyAgent:
         self._sync.start_draining()
         self.core.drain()
         self.pump.end_turn()
-        insisted = asyncio.ensure_future(signals.insisted())
         now = self.pump.loop.time
         deadline, busy_at = now() + limit, now()
-        while now() < deadline and not insisted.done():
+        while now() < deadline:
             if not self.core.idle:
                 busy_at = now()
             elif not self.core.streams or now() - busy_at >= DRAINED_IDLE_SECONDS:
                 break
-            await asyncio.wait({insisted}, timeout=IDLE_CHECK_SECONDS)
-        insisted.cancel()
+            if await signals.insisted_within(IDLE_CHECK_SECONDS):
+                break
         self._notes.info("stopping", endpoints=self.core.endpoint_count)
 
     def close(self) -> None:

@@ -221,15 +221,10 @@ class ProxyServer:
             listener.close()
         limit = self._options.graceful_shutdown_timeout
         self._notes.info("stopping", routes=self.core.route_count, patience_seconds=limit)
-        insisted = asyncio.ensure_future(signals.insisted())
-        try:
-            deadline = self.pump.loop.time() + limit
-            while not self.core.idle and self.pump.loop.time() < deadline:
-                await asyncio.wait({insisted}, timeout=IDLE_CHECK_SECONDS)
-                if insisted.done():
-                    return False
-        finally:
-            insisted.cancel()
+        deadline = self.pump.loop.time() + limit
+        while not self.core.idle and self.pump.loop.time() < deadline:
+            if await signals.insisted_within(IDLE_CHECK_SECONDS):
+                return False
         return True
 
     def close(self) -> None:

@@ -344,6 +344,18 @@ class TlsStream(PlainStream):
 
     def start(self, handler: ByteHandler) -> None:
         self._handler = handler
+        if self._incoming.pending or self._eof or self._closed:
+            self.pump.loop.call_soon(self._catch_up, self._eof, self._closed)
+
+    def _catch_up(self, ended: bool, closed: bool) -> None:
+        """Tell the handler what came between the handshake and ``start``."""
+        if closed:
+            self._handler.on_lost("the connection was lost behind the TLS handshake")
+        elif not self._closed:
+            self._decrypt()
+            if ended:
+                self._handler.on_eof(True)
+        self.pump.end_turn()
 
     # --- handshake
 
@@ -399,7 +411,7 @@ class TlsStream(PlainStream):
             self._incoming.write(pump.read_buffer[:size])
             if self._ready is not None:
                 self._shake_hands()
-            if self._ready is None:
+            if self._ready is None and (self._handler is not _NOBODY or self._closing):
                 self._decrypt()
         elif self._ready is not None:
             self._eof = True

@@ -35,5 +35,11 @@ class Signals:
     async def asked(self) -> None:
         await self._asked.wait()
 
-    async def insisted(self) -> None:
-        await self._insisted.wait()
+    async def insisted_within(self, seconds: float) -> bool:
+        """Wait that long at most for the second signal."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._insisted.wait()
+        except TimeoutError:
+            return False
+        return True

@@ -8,7 +8,8 @@ from typing import Final
 from bootbridge.runtime.byte_stream import PlainStream
 from bootbridge.tunnel.keepalive import Keepalive
 from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import Link, Stream, StreamHandler
+from bootbridge.wire.link import Link
+from bootbridge.wire.stream import Stream, StreamHandler
 
 # The link stops taking from the connections behind it while this much waits for the socket.
 BACKLOG_BYTES_MAX: Final = 256 * 1024

@@ -16,7 +16,8 @@ from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.frames import CANCEL
 from bootbridge.wire.header_blocks import Headers, values_of
-from bootbridge.wire.link import Link, Stream
+from bootbridge.wire.link import Link
+from bootbridge.wire.stream import Stream
 
 CONNECT_PATH: Final = "/AgentService/Connect"
 

@@ -12,7 +12,7 @@ from bootbridge.tunnel.timers import Timers
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.header_blocks import Headers, values_of
-from bootbridge.wire.link import Stream
+from bootbridge.wire.stream import Stream
 
 if TYPE_CHECKING:
     from bootbridge.tunnel.proxy_core import Dial, ProxyCore

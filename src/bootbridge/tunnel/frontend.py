@@ -17,7 +17,7 @@ from bootbridge.wire import connect_request as http
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import Stream
+from bootbridge.wire.stream import Stream
 
 if TYPE_CHECKING:
     from bootbridge.tunnel.proxy_core import ProxyCore

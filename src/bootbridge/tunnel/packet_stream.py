@@ -22,7 +22,6 @@ from bootbridge.tunnel.timers import Timers
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.frames import CANCEL
 from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import Stream
 from bootbridge.wire.packets import (
     DATA,
     Buffer,
@@ -34,6 +33,7 @@ from bootbridge.wire.packets import (
     encode,
     peek_data,
 )
+from bootbridge.wire.stream import Stream
 
 # An outlet that holds this much asks its source to wait, and lets it go on below the lower mark.
 OUTLET_BYTES_HIGH: Final = 256 * 1024

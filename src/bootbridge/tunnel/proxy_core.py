@@ -23,7 +23,7 @@ from bootbridge.tunnel.timers import Timer, Timers
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.header_blocks import Headers, values_of
-from bootbridge.wire.link import Stream, StreamHandler
+from bootbridge.wire.stream import Stream, StreamHandler
 
 AGENT_PATH: Final = "/AgentService/Connect"
 PROXY_PATH: Final = "/ProxyService/Proxy"

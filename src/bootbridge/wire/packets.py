@@ -179,9 +179,7 @@ def _chunk(tag: bytes, value: bytes) -> bytes:
 
 
 def _encode_dial_request(packet: DialRequest) -> bytes:
-    return (
-        _text(b"\x0a", packet.protocol) + _text(b"\x12", packet.address) + _number(b"\x18", packet.random)
-    )
+    return _text(b"\x0a", packet.protocol) + _text(b"\x12", packet.address) + _number(b"\x18", packet.random)
 
 
 def _encode_dial_response(packet: DialResponse) -> bytes:

@@ -1,0 +1,232 @@
+"""The server's two frontends, as their callers meet them."""
+
+from __future__ import annotations
+
+import pytest
+
+from bootbridge.tunnel.frontend import HEAD_SECONDS_MAX
+from bootbridge.tunnel.packet_stream import OUTLET_BYTES_HIGH
+from bootbridge.tunnel.route import FIRST_WORD_SECONDS
+from bootbridge.wire import packets as p
+from tests.support.sim_script import OK, ServerStage
+
+
+def test_without_an_agent_a_grpc_dial_is_refused_at_once() -> None:
+    """§7.2 Proxy handler: no backend, so DIAL_RSP says "No agent available"."""
+    with ServerStage() as stage:
+        caller = stage.grpc_caller().say(p.DialRequest("tcp", "10.0.0.1:80", 9))
+        caller.expect(p.DialResponse("No agent available", 0, 9))
+        assert stage.failures("no_agent") == 1
+
+
+def test_without_an_agent_a_connect_is_refused_and_counted() -> None:
+    """B8: the HTTP CONNECT frontend counts this dial failure too."""
+    with ServerStage() as stage:
+        stage.connect_caller().connect().expect_status(500)
+        assert stage.failures("no_agent") == 1
+
+
+def test_a_pending_dial_is_called_off_when_its_caller_goes() -> None:
+    """§7.2: the agent gets DIAL_REQ, then DIAL_CLS; what came in between never reaches it."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.grpc_caller().say(p.DialRequest("tcp", "10.0.0.1:80", 9))
+        dial = agent.expect_one(p.DialRequest)
+        caller.say(p.Data(4, b"early"), p.CloseRequest(4))
+        caller.expect(p.CloseResponse("backend not initialized", 4), p.CloseResponse("backend uninitialized", 4))
+        caller.cancel()
+        agent.expect(p.CloseDial(dial.random))  # type: ignore[union-attr]
+        assert stage.core.dial_count == 0
+        assert stage.failures("frontend_close") == 1
+
+
+def test_data_before_a_dial_is_answered_with_a_close() -> None:
+    """§7.2: DATA first, so CLOSE_RSP "backend not initialized"."""
+    with ServerStage() as stage:
+        stage.grpc_caller().say(p.Data(1, b"x")).expect(p.CloseResponse("backend not initialized", 1))
+
+
+def test_a_caller_with_mixed_up_ids_loses_its_own_connection_only() -> None:
+    """§7.2 and B14: both ids are closed towards the caller, but the other's connection is not touched."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        victim = stage.grpc_route(agent, 1)
+        villain = stage.grpc_route(agent, 2)
+        villain.say(p.Data(1, b"not mine"))
+        villain.expect(
+            p.CloseResponse("mismatched connection IDs", 2), p.CloseResponse("mismatched connection IDs", 1)
+        )
+        agent.expect(p.CloseRequest(2))
+        victim.say(p.Data(1, b"mine"))
+        agent.expect(p.Data(1, b"mine"))
+
+
+def test_a_caller_cannot_close_the_connection_of_another() -> None:
+    """B14: CLOSE_REQ for an id that is not its own does nothing."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        stage.grpc_route(agent, 1)
+        stage.grpc_route(agent, 2).say(p.CloseRequest(1)).expect_nothing()
+        agent.expect_nothing()
+        assert stage.core.route_count == 2
+
+
+def test_a_proxy_stream_is_for_one_dial() -> None:
+    """A second DIAL_REQ on the same stream is refused, and the first connection goes on."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.grpc_route(agent)
+        caller.say(p.DialRequest("tcp", "10.0.0.2:80", 10))
+        caller.expect(p.DialResponse("a Proxy stream is for one connection only", 0, 10))
+        caller.say(p.Data(1, b"still here"))
+        agent.expect(p.Data(1, b"still here"))
+
+
+def test_a_callers_close_is_answered_and_passed_on() -> None:
+    """CLOSE_REQ goes behind the data to the agent, and the caller gets its CLOSE_RSP."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.grpc_route(agent)
+        caller.say(p.Data(1, b"last words"), p.CloseRequest(1)).expect(p.CloseResponse("", 1))
+        agent.expect(p.Data(1, b"last words"), p.CloseRequest(1)).say(p.CloseResponse("", 1))
+        assert stage.stream_of(agent).routes == {}
+
+
+def test_a_full_caller_is_paused_and_drains_without_deadlock() -> None:
+    """§7.2 full channel: the gauge shows 1 while the agent is deaf, and 11 packets more still get through."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.grpc_route(agent)
+        agent.wire.deaf = True
+        chunk = b"x" * 65536
+        caller.say(*[p.Data(1, chunk)] * 30)
+        gauge = stage.metrics.full_receive_channels.labels("Proxy")
+        assert [value for _, _, value in gauge.samples()] == [1]
+        caller.say(*[p.Data(1, b"y")] * 11)
+        agent.wire.deaf = False
+        sent = 30 * len(chunk) + 11
+        got = b""
+        while len(got) < sent:
+            piece = agent.bytes_of(1)
+            assert piece, f"stuck after {len(got)} of {sent} bytes"
+            got += piece
+            agent.say(p.Credit(1, len(piece)))
+        assert got == chunk * 30 + b"y" * 11
+        assert [value for _, _, value in gauge.samples()] == [0]
+
+
+def test_no_byte_precedes_the_200() -> None:
+    """B4: DATA that comes with the DIAL_RSP waits until the caller spoke, and the 200 is first."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_caller().connect()
+        dial = agent.expect_one(p.DialRequest)
+        agent.say(p.DialResponse("", 1, dial.random), p.Data(1, b"banner"))  # type: ignore[union-attr]
+        caller.expect(OK)
+        caller.say(b"hello").expect(b"banner")
+        agent.expect(p.Data(1, b"hello"))
+
+
+def test_an_endpoint_that_speaks_first_is_heard_after_ten_milliseconds() -> None:
+    """B4: a caller that only listens gets the first words too, but never in one read with the 200."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_route(agent)
+        agent.say(p.Data(1, b"banner"))
+        caller.expect(b"")
+        stage.after(FIRST_WORD_SECONDS / 2)
+        caller.expect(b"")
+        stage.after(FIRST_WORD_SECONDS)
+        caller.expect(b"banner")
+
+
+def test_first_words_are_not_lost_when_the_endpoint_closes_at_once() -> None:
+    """What was held back is delivered before the close."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_route(agent)
+        agent.say(p.Data(1, b"bye"), p.CloseResponse("", 1))
+        caller.expect(b"bye")
+        assert caller.port.state == "closed"
+
+
+def test_what_a_caller_sends_ahead_of_the_200_reaches_the_endpoint_first() -> None:
+    """Early bytes are kept, bounded, and are the beginning of the upload."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_caller().connect().say(b"early ")
+        dial = agent.expect_one(p.DialRequest)
+        agent.say(p.DialResponse("", 1, dial.random))  # type: ignore[union-attr]
+        caller.expect(OK).say(b"late")
+        assert agent.bytes_of(1) == b"early late"
+
+
+def test_too_many_early_bytes_pause_the_caller_until_it_is_answered() -> None:
+    """More than the bound waits in the caller's socket; with the 200 it may go on."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_caller().connect().say(b"x" * 70_000)
+        assert caller.port.paused
+        stage.accept(agent, 1)
+        assert not caller.port.paused
+        caller.expect(OK)
+        assert agent.bytes_of(1) == b"x" * 70_000
+
+
+def test_early_bytes_that_fill_the_outlet_leave_the_caller_paused() -> None:
+    """The answer must not undo the pause that a busy agent asks for: memory stays bounded."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_caller().connect().say(b"x" * (OUTLET_BYTES_HIGH + 1))
+        dial = agent.expect_one(p.DialRequest)
+        stage.connect_route(agent, 2).say(b"y" * 300_000).say(b"y" * 600_000)
+        agent.bytes_of(2)
+        agent.wire.deaf = True
+        for _ in range(40):
+            other = stage.connect_caller()
+            other.port.stuck = True
+        busy = stage.stream_of(agent)
+        while busy.idle:
+            busy.send(p.Drain())
+        agent.say(p.DialResponse("", 1, dial.random))  # type: ignore[union-attr]
+        assert caller.port.paused
+        agent.wire.deaf = False
+        stage.settle()
+        agent.heard = [x for x in agent.heard if not isinstance(x, p.Drain)]
+        assert agent.bytes_of(1) == b"x" * (OUTLET_BYTES_HIGH + 1)
+        assert not caller.port.paused
+        caller.expect(OK)
+
+
+def test_a_caller_that_never_completes_its_request_is_dropped() -> None:
+    """An idle socket does not hold a frontend for ever."""
+    with ServerStage() as stage:
+        caller = stage.connect_caller().say(b"CONNECT 10.0.0.1:80 HT")
+        stage.after(HEAD_SECONDS_MAX + 1)
+        assert caller.port.state == "closed"
+        assert not stage.core.connect_frontends
+
+
+def test_an_endpoints_error_breaks_the_callers_connection() -> None:
+    """CLOSE_RSP with an error is no orderly end: the caller's socket is reset."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_route(agent)
+        agent.say(p.CloseResponse("connection reset by peer", 1))
+        assert caller.port.state == "aborted"
+
+
+@pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x08\x04\x22\xff", b"\x0a"])
+def test_a_packet_that_is_none_ends_its_stream_alone(garbage: bytes) -> None:
+    """A caller that sends garbage loses its own stream; its agent and its neighbours go on."""
+    from bootbridge.wire import grpc_messages as grpc
+
+    with ServerStage() as stage:
+        agent = stage.agent()
+        neighbour = stage.grpc_route(agent, 1)
+        villain = stage.grpc_route(agent, 2)
+        villain.stream.send(grpc.message_prefix(len(garbage)) + garbage)
+        agent.expect(p.CloseRequest(2))
+        assert villain.over
+        neighbour.say(p.Data(1, b"ok"))
+        agent.expect(p.Data(1, b"ok"))
