@@ -144,7 +144,7 @@ class Caller:
     def _leave_if_done(self) -> None:
         """Go when all was said and heard, unless the endpoint is the one who ends it."""
         plan = self.plan
-        if self.ended or self.sent < plan.up:
+        if self.ended or self.sent < plan.up or (self.answer != "ok" and not plan.hasty):
             return
         if self.heard_all:
             self.leave()
@@ -331,6 +331,8 @@ class GrpcCaller(Caller):
             case p.DialResponse(error, connect_id, random):
                 self._on_answer(error, connect_id, random)
             case p.Data(connect_id, data):
+                if self.over and not self.answer:
+                    return  # it called the dial off, and the answer crossed that
                 if connect_id != self._connect_id or self.answer != "ok":
                     raise Violation(2, f"{self.exchange} got DATA of connection {connect_id}")
                 if self._closed:

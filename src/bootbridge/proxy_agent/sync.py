@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from typing import Final
 
 from bootbridge.proxy_agent.options import AgentOptions
 from bootbridge.proxy_agent.server_connection import NotConnected, ServerConnection
+from bootbridge.runtime.lookup import look_up
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn
 from bootbridge.runtime.tls_files import TlsFiles
@@ -94,7 +94,7 @@ class ServerSync:
         port = self._options.proxy_server_port
         try:
             async with asyncio.timeout(LOOKUP_SECONDS_MAX):
-                entries = await self._pump.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                entries = await look_up(host, port)
         except TimeoutError:
             self._complain(host, f"lookup of {host} timed out")
             return []

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, cast
 
 from bootbridge.runtime.byte_stream import PlainStream, tune
+from bootbridge.runtime.lookup import look_up
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn
 from bootbridge.tunnel.addresses import join_host_port, parse_ip
@@ -68,9 +69,8 @@ class SocketDial:
 
     async def _resolve(self) -> None:
         endpoint = self._endpoint
-        loop = self._pump.loop
         try:
-            found = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+            found = await look_up(endpoint.host, endpoint.port)
         except socket.gaierror as error:
             failure = LookupFailure.NO_ANSWER if error.errno == socket.EAI_AGAIN else LookupFailure.NOT_FOUND
             self._fail(lookup_failed(endpoint.host, failure, endpoint.protocol))

@@ -217,9 +217,8 @@ class ConnectFrontend:
         return True
 
     def close(self, error: str) -> None:
-        port = self.sink
         if error:
-            port.abort()
+            self.sink.abort()  # an orderly end would pass a part for the whole
         self._leave()
 
 

@@ -35,10 +35,18 @@ _SIZE_UPDATES_MAX: Final = 2
 _REQUEST_PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 
 
-@lru_cache(maxsize=256)
-def encode(headers: tuple[tuple[str, str], ...]) -> bytes:
+def encode(headers: Headers) -> bytes:
+    # Credentials are not kept for another time.
+    secret = any(name == "authorization" for name, _ in headers)
+    return (_encode if secret else _encode_again)(tuple(headers))
+
+
+def _encode(headers: tuple[tuple[str, str], ...]) -> bytes:
     fields = [hpack.NeverIndexedHeaderTuple(name, value) for name, value in headers]
     return hpack.Encoder().encode(fields)
+
+
+_encode_again = lru_cache(maxsize=256)(_encode)
 
 
 class Decoder:

@@ -120,7 +120,7 @@ class Link:
             self._wake_streams()
 
     def push_headers(self, stream_id: int, headers: Headers, end: bool) -> None:
-        block = self._block_prefix + encode(tuple(headers))
+        block = self._block_prefix + encode(headers)
         self._block_prefix = b""
         flags = f.END_STREAM if end else 0
         kind = f.HEADERS

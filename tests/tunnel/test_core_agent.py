@@ -1,0 +1,179 @@
+"""The agent's core: what a server asks of it, and what it tells the server."""
+
+from __future__ import annotations
+
+from bootbridge.wire import packets as p
+from tests.support.sim_script import AgentStage
+
+
+def test_a_dial_makes_a_connection_and_carries_bytes_both_ways() -> None:
+    """§7.2 agent client: a request through DIAL and DATA, and CLOSE_RSP without error at the end."""
+    with AgentStage() as stage:
+        server = stage.server()
+        endpoint = stage.endpoint(server)
+        server.say(p.Data(1, b"GET /"))
+        assert endpoint.written == b"GET /"
+        stage.hear(endpoint, b"200 OK")
+        endpoint.handler.on_eof(True)
+        server.expect(p.Data(1, b"200 OK"), p.CloseResponse("", 1))
+        assert stage.core.endpoint_count == 0
+        assert stage.core.idle
+
+
+def test_a_failed_dial_is_answered_with_its_reason_and_counted() -> None:
+    """The error text reaches the server, and the metric tells a timeout from the rest."""
+    with AgentStage() as stage:
+        server = stage.server()
+        server.say(p.DialRequest("tcp", "10.0.0.1:80", 5), p.DialRequest("tcp", "10.0.0.2:80", 6))
+        refused, timed_out = stage.dials.asked
+        refused.fail("dial tcp 10.0.0.1:80: connect: connection refused")
+        timed_out.fail("dial tcp 10.0.0.2:80: i/o timeout", timed_out=True)
+        server.expect(
+            p.DialResponse("dial tcp 10.0.0.1:80: connect: connection refused", 0, 5),
+            p.DialResponse("dial tcp 10.0.0.2:80: i/o timeout", 0, 6),
+        )
+        failures = stage.metrics.endpoint_dial_failure_total
+        assert (failures.labels("unknown").value, failures.labels("timeout").value) == (1, 1)
+
+
+def test_close_req_is_answered_once_and_then_unknown() -> None:
+    """§7.2: CLOSE_REQ gets CLOSE_RSP "", a second one gets "Unknown connectID"."""
+    with AgentStage() as stage:
+        server = stage.server()
+        endpoint = stage.endpoint(server)
+        server.say(p.CloseRequest(1)).expect(p.CloseResponse("", 1))
+        assert endpoint.state == "closed"
+        server.say(p.CloseRequest(1)).expect(p.CloseResponse("Unknown connectID", 1))
+
+
+def test_data_for_an_unknown_id_is_answered_with_a_close_of_that_id() -> None:
+    """§7.2: so that a server that lost track can let go."""
+    with AgentStage() as stage:
+        stage.server().say(p.Data(77, b"x")).expect(p.CloseResponse("unrecognized connectID", 77))
+
+
+def test_dial_cls_stops_a_dial_under_way() -> None:
+    """B11: a dial that was called off makes no connection and no answer."""
+    with AgentStage() as stage:
+        server = stage.server().say(p.DialRequest("tcp", "10.0.0.1:80", 5))
+        (dial,) = stage.dials.asked
+        server.say(p.CloseDial(5)).expect_nothing()
+        assert dial.cancelled
+        assert stage.core.idle
+
+
+def test_dial_cls_for_another_dial_stops_nothing() -> None:
+    """Only the dial that is named."""
+    with AgentStage() as stage:
+        server = stage.server().say(p.DialRequest("tcp", "10.0.0.1:80", 5), p.CloseDial(6))
+        (dial,) = stage.dials.asked
+        assert not dial.cancelled
+        dial.succeed()
+        server.expect(p.DialResponse("", 1, 5))
+
+
+def test_two_dials_under_one_id_are_not_mixed_up() -> None:
+    """The second is refused; the first goes on."""
+    with AgentStage() as stage:
+        server = stage.server().say(p.DialRequest("tcp", "10.0.0.1:80", 5), p.DialRequest("tcp", "10.0.0.2:80", 5))
+        server.expect(p.DialResponse("a dial with this id is already pending", 0, 5))
+        (dial,) = stage.dials.asked
+        dial.succeed()
+        server.expect(p.DialResponse("", 1, 5))
+
+
+def test_everything_of_a_lost_server_is_let_go() -> None:
+    """§7.2 nothing leaked: dials are cancelled, endpoints reset, and other servers' ones stay."""
+    with AgentStage() as stage:
+        lost, kept = stage.server(), stage.server()
+        endpoint = stage.endpoint(lost)
+        other = stage.endpoint(kept)
+        lost.say(p.DialRequest("tcp", "10.0.0.9:80", 8))
+        dial = stage.dials.asked.pop()
+        lost.hang_up()
+        assert dial.cancelled
+        assert endpoint.state == "aborted", "an upload that may be incomplete must not look complete"
+        assert other.state == "open"
+        assert len(stage.core.streams) == 1
+        stage.hear(other, b"still here")
+        kept.expect(p.Data(1, b"still here"))
+
+
+def test_the_same_connect_id_of_two_servers_is_two_connections() -> None:
+    """B2 and B3 on the agent's side: tables belong to a stream."""
+    with AgentStage() as stage:
+        one, two = stage.server(), stage.server()
+        first, second = stage.endpoint(one), stage.endpoint(two)
+        one.say(p.Data(1, b"one"))
+        two.say(p.Data(1, b"two"))
+        assert (first.written, second.written) == (b"one", b"two")
+        one.say(p.CloseRequest(1)).expect(p.CloseResponse("", 1))
+        assert (first.state, second.state) == ("closed", "open")
+
+
+def test_drain_is_sent_although_nothing_is_being_received() -> None:
+    """§7.2: DRAIN goes to every server at once, and connections go on."""
+    with AgentStage() as stage:
+        one, two = stage.server(), stage.server()
+        endpoint = stage.endpoint(one)
+        stage.core.drain()
+        one.expect(p.Drain())
+        two.expect(p.Drain())
+        stage.hear(endpoint, b"goes on")
+        one.expect(p.Data(1, b"goes on"))
+        assert not stage.core.idle
+
+
+def test_what_was_uploaded_is_written_before_the_endpoint_is_closed() -> None:
+    """B5: CLOSE_REQ behind DATA; the socket is closed in order, with the bytes still to be written."""
+    with AgentStage() as stage:
+        server = stage.server()
+        endpoint = stage.endpoint(server)
+        endpoint.stuck = True
+        server.say(p.Data(1, b"last words"), p.CloseRequest(1)).expect(p.CloseResponse("", 1))
+        assert (endpoint.state, bytes(endpoint.waiting)) == ("closed", b"last words")
+
+
+def test_what_the_endpoint_said_goes_before_its_close() -> None:
+    """B5: CLOSE_RSP waits behind data that has no credit yet."""
+    with AgentStage() as stage:
+        server = stage.server()
+        endpoint = stage.endpoint(server)
+        for _ in range(5):
+            stage.hear(endpoint, b"x" * 262_144)
+        endpoint.handler.on_eof(True)
+        got = len(server.bytes_of(1))
+        assert got < 5 * 262_144
+        server.expect_nothing()
+        server.say(p.Credit(1, 1 << 20))
+        assert got + len(server.bytes_of(1)) == 5 * 262_144
+        server.expect(p.CloseResponse("", 1))
+
+
+def test_a_broken_endpoint_is_reported_with_its_reason() -> None:
+    """The server must not take it for an orderly end."""
+    with AgentStage() as stage:
+        server = stage.server()
+        stage.endpoint(server).handler.on_lost("connection reset by peer")
+        server.expect(p.CloseResponse("connection reset by peer", 1))
+
+
+def test_a_server_without_the_extension_gets_the_original_protocol() -> None:
+    """No CREDIT, no END: when the endpoint half-closes, the whole connection is closed."""
+    with AgentStage() as stage:
+        server = stage.server(go_like=True)
+        endpoint = stage.endpoint(server)
+        for _ in range(20):
+            server.say(p.Data(1, b"x" * 100_000))
+        assert len(endpoint.written) == 2_000_000
+        endpoint.handler.on_eof(False)
+        server.expect(p.CloseResponse("", 1))
+
+
+def test_status_and_metrics_agree() -> None:
+    """Promise 8 on the agent: one truth, shown twice."""
+    with AgentStage() as stage:
+        server = stage.server()
+        stage.endpoint(server)
+        gauge = stage.metrics.open_endpoint_connections
+        assert next(iter(gauge.samples()))[2] == stage.core.status()["endpoints"] == 1

@@ -1,0 +1,303 @@
+"""Dials: always answered, within their deadline, whatever dies; and what the tables say meanwhile."""
+
+from __future__ import annotations
+
+from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.wire import packets as p
+from tests.support.sim_script import OK, Peer, ServerStage
+
+
+def _dial_id(agent: Peer) -> int:
+    dial = agent.expect_one(p.DialRequest)
+    assert isinstance(dial, p.DialRequest)
+    return dial.random
+
+
+def test_a_dial_that_nobody_answers_times_out_with_504() -> None:
+    """§7.2 backend dial timeout: 504, no pending dial left, and the agent is told to stop."""
+    with ServerStage(dial_seconds=0.5) as stage:
+        agent = stage.agent()
+        caller = stage.connect_caller().connect()
+        dial = _dial_id(agent)
+        stage.after(0.4)
+        assert stage.core.dial_count == 1
+        stage.after(0.2)
+        caller.expect_status(504)
+        agent.expect(p.CloseDial(dial))
+        assert stage.core.dial_count == 0
+        assert stage.failures("backend_dial_timeout") == 1
+
+
+def test_a_dial_to_an_agent_that_does_not_read_times_out_too() -> None:
+    """§7.2 backend dial timeout: a blocked send is no reason to wait longer."""
+    with ServerStage(dial_seconds=0.5) as stage:
+        agent = stage.agent()
+        busy = stage.connect_route(agent, 1)
+        agent.wire.deaf = True
+        while stage.stream_of(agent).idle:
+            busy.say(b"x" * 65536)
+        caller = stage.connect_caller().connect("10.0.0.2:80")
+        stage.after(0.6)
+        caller.expect_status(504)
+        assert stage.core.dial_count == 0
+        agent.wire.deaf = False
+        agent.bytes_of(1)
+        asked, called_off = agent.heard
+        agent.heard.clear()
+        assert isinstance(asked, p.DialRequest)
+        assert called_off == p.CloseDial(asked.random)
+
+
+def test_an_agents_error_reaches_the_caller_in_its_own_words() -> None:
+    """A refused endpoint is 502 with the agent's text, counted as error_response."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_caller().connect()
+        agent.say(p.DialResponse("dial tcp: connection refused", 0, _dial_id(agent)))
+        assert b"connection refused" in caller.port.written
+        caller.expect_status(502)
+        assert stage.failures("error_response") == 1
+
+
+def test_a_late_answer_is_closed_again() -> None:
+    """A connection that nobody waits for any more is given back to the agent at once."""
+    with ServerStage(dial_seconds=0.5) as stage:
+        agent = stage.agent()
+        caller = stage.connect_caller().connect()
+        dial = _dial_id(agent)
+        stage.after(0.6)
+        caller.expect_status(504)
+        agent.expect(p.CloseDial(dial)).say(p.DialResponse("", 7, dial)).expect(p.CloseRequest(7))
+        assert stage.failures("unrecognized_response") == 1
+        assert stage.core.route_count == 0
+
+
+def test_when_its_only_agent_dies_a_dial_fails_at_once() -> None:
+    """Promise 3: not after the timeout, but the moment the agent is lost."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_caller().connect()
+        _dial_id(agent)
+        agent.hang_up()
+        caller.expect_status(502)
+        assert stage.core.dial_count == 0
+        assert stage.failures("backend_close") == 1
+
+
+def test_when_its_agent_dies_a_dial_is_tried_once_on_another() -> None:
+    """Nothing was sent yet, so another agent may take it; the caller notices nothing."""
+    with ServerStage() as stage:
+        first, second = stage.agent("a"), stage.agent("b")
+        caller = stage.connect_caller().connect()
+        asked, other = (first, second) if first.heard else (second, first)
+        _dial_id(asked)
+        asked.hang_up()
+        stage.accept(other, 1)
+        caller.expect(OK)
+        assert stage.metrics.dial_retries_total.value == 1
+
+
+def test_a_dial_is_not_tried_a_third_time() -> None:
+    """Promise 6: two agents died on it; a third one is not asked."""
+    with ServerStage() as stage:
+        agents = [stage.agent(name) for name in "abc"]
+        caller = stage.connect_caller().connect()
+        for _ in range(2):
+            asked = next(agent for agent in agents if agent.heard)
+            _dial_id(asked)
+            asked.hang_up()
+        caller.expect_status(502)
+
+
+def test_a_retried_dial_keeps_its_first_deadline() -> None:
+    """Promise 3: the caller waits no longer because an agent died in between."""
+    with ServerStage(dial_seconds=1.0) as stage:
+        first, second = stage.agent("a"), stage.agent("b")
+        caller = stage.connect_caller().connect()
+        asked, other = (first, second) if first.heard else (second, first)
+        _dial_id(asked)
+        stage.after(0.8)
+        asked.hang_up()
+        dial = _dial_id(other)
+        stage.after(0.3)
+        caller.expect_status(504)
+        other.expect(p.CloseDial(dial))
+
+
+def test_an_established_connection_is_never_retried() -> None:
+    """Promise 6: bytes may have been sent, so the loss of its agent is the end of it."""
+    with ServerStage() as stage:
+        agent, _ = stage.agent("a"), stage.agent("b")
+        other = stage.peers[1]
+        caller = stage.connect_caller().connect()
+        asked = agent if agent.heard else other
+        stage.accept(asked, 1)
+        caller.expect(OK)
+        asked.hang_up()
+        assert caller.port.state == "aborted"
+        assert stage.core.dial_count == 0
+
+
+def test_a_caller_that_hangs_up_while_dialling_calls_the_dial_off() -> None:
+    """The agent gets DIAL_CLS, whichever dialect the caller speaks."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        stage.connect_caller().connect().end(gone=True)
+        asked, called_off = agent.heard
+        agent.heard.clear()
+        assert isinstance(asked, p.DialRequest)
+        assert called_off == p.CloseDial(asked.random)
+
+
+def test_a_caller_can_call_its_dial_off_by_dial_cls() -> None:
+    """DIAL_CLS is honoured: passed on with the server's own dial id, never with the caller's."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.grpc_caller().say(p.DialRequest("tcp", "10.0.0.1:80", 424242))
+        dial = _dial_id(agent)
+        caller.say(p.CloseDial(1)).expect_nothing()
+        agent.expect_nothing()
+        caller.say(p.CloseDial(424242))
+        agent.expect(p.CloseDial(dial))
+
+
+def test_dial_cls_that_crosses_the_answer_closes_the_connection() -> None:
+    """Nobody will use it, so it must not stay open."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        stage.grpc_route(agent).say(p.CloseDial(9))
+        agent.expect(p.CloseRequest(1))
+
+
+def test_a_draining_agent_gets_dials_only_if_no_other_can_take_them() -> None:
+    """Promise 6 and I18: others are preferred, but a sole draining agent still serves."""
+    with ServerStage() as stage:
+        leaving = stage.agent("a").say(p.Drain())
+        staying = stage.agent("b")
+        for number in range(1, 9):
+            stage.connect_route(staying, number)
+        staying.hang_up()
+        stage.connect_route(leaving, 1)
+
+
+def test_two_streams_of_one_agent_id_do_not_mix_their_connections() -> None:
+    """B3: connect ids belong to a stream, so the same id on both is two connections."""
+    with ServerStage() as stage:
+        old = stage.agent("same")
+        first = stage.connect_route(old, 1)
+        new = stage.agent("same")
+        old.say(p.Drain())
+        second = stage.connect_route(new, 1)
+        first.say(b"to old")
+        second.say(b"to new")
+        old.expect(p.Data(1, b"to old")).say(p.Data(1, b"from old"))
+        new.expect(p.Data(1, b"to new")).say(p.Data(1, b"from new"))
+        first.expect(b"from old")
+        second.expect(b"from new")
+
+
+def test_the_end_of_an_old_stream_leaves_the_new_one_of_the_same_agent_alone() -> None:
+    """B2 and §7.2 removal per stream: only what belongs to the lost stream goes with it."""
+    with ServerStage() as stage:
+        old = stage.agent("same")
+        first = stage.connect_route(old, 1)
+        old.say(p.Drain())
+        new = stage.agent("same")
+        second = stage.connect_route(new, 1)
+        old.hang_up()
+        assert first.port.state == "aborted"
+        assert second.port.state == "open"
+        assert len(stage.core.roster) == 1
+        second.say(b"still here")
+        new.expect(p.Data(1, b"still here"))
+
+
+def test_the_loss_of_one_agent_leaves_the_tables_of_others_alone() -> None:
+    """§7.2 pending/established tables: removal per backend."""
+    with ServerStage() as stage:
+        one = stage.agent("a")
+        lost_route = stage.connect_route(one, 1)
+        two = stage.agent("b")
+        one.say(p.Drain())
+        kept_route = stage.connect_route(two, 1)
+        pending = stage.connect_caller().connect("10.0.0.3:80")
+        dial = _dial_id(two)
+        one.hang_up()
+        assert (lost_route.port.state, kept_route.port.state) == ("aborted", "open")
+        assert (stage.core.route_count, stage.core.dial_count) == (1, 1)
+        two.say(p.DialResponse("", 2, dial))
+        pending.expect(OK)
+
+
+def test_gauges_and_durations_follow_when_an_agent_is_lost() -> None:
+    """B6: established and pending go down, and the lifetime of each connection is observed."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        for number in (1, 2, 3):
+            stage.connect_route(agent, number)
+        stage.connect_caller().connect()
+        _dial_id(agent)
+        stage.now += 5.0
+        assert _shown(stage) == (3, 1)
+        agent.hang_up()
+        assert _shown(stage) == (0, 0)
+        assert stage.metrics.connection_duration_seconds.count == 3
+        assert stage.metrics.connection_duration_seconds.sum == 15.0
+
+
+def _shown(stage: ServerStage) -> tuple[float, float]:
+    gauges = stage.metrics.established_connections, stage.metrics.pending_backend_dials
+    established, pending = (next(iter(gauge.samples()))[2] for gauge in gauges)
+    return established, pending
+
+
+def test_ready_backend_connections_counts_streams_whatever_the_strategies() -> None:
+    """B10: one gauge, one meaning, also with several strategies."""
+    with ServerStage(strategies=[Strategy.DEST_HOST, Strategy.DEFAULT_ROUTE, Strategy.DEFAULT]) as stage:
+        stage.agent("a", identifiers="host=node-1")
+        stage.agent("b")
+        assert next(iter(stage.metrics.ready_backend_connections.samples()))[2] == 2
+
+
+def test_an_agent_that_reuses_an_id_breaks_the_old_connection_not_the_new() -> None:
+    """A lying or restarted agent cannot make two frontends share one connection."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        old = stage.connect_route(agent, 1)
+        new = stage.connect_route(agent, 1)
+        assert (old.port.state, new.port.state) == ("aborted", "open")
+        agent.say(p.Data(1, b"for the new one"))
+        new.say(b"hi").expect(b"for the new one")
+        agent.expect(p.Data(1, b"hi"))
+        old.expect(b"")
+
+
+def test_an_agent_cannot_speak_for_the_dials_and_routes_of_another() -> None:
+    """B14 on the agents' side: ids are looked up in the tables of the stream they came on."""
+    with ServerStage() as stage:
+        honest = stage.agent("a")
+        caller = stage.connect_route(honest, 1)
+        pending = stage.connect_caller().connect("10.0.0.2:80")
+        dial = _dial_id(honest)
+        villain = stage.agent("b")
+        villain.say(p.Data(1, b"lies"), p.CloseResponse("", 1), p.DialResponse("", 5, dial), p.End(1))
+        villain.say(p.Credit(1, 1 << 40), p.CloseDial(dial))
+        villain.expect(p.CloseRequest(1), p.CloseRequest(5))
+        caller.expect(b"")
+        pending.expect(b"")
+        assert (stage.core.route_count, stage.core.dial_count) == (1, 1)
+
+
+def test_direct_dials_are_made_by_the_server_itself() -> None:
+    """The direct strategy: bytes both ways without any agent, and both ends close in order."""
+    with ServerStage(strategies=[Strategy.DIRECT, Strategy.DEFAULT]) as stage:
+        caller = stage.connect_caller().connect("192.0.2.7:80")
+        endpoint = stage.dials.asked.pop().succeed()
+        caller.expect(OK).say(b"question")
+        assert endpoint.written == b"question"
+        endpoint.handler.on_bytes(memoryview(b"answer"))
+        caller.expect(b"answer").end()
+        assert endpoint.state == "finished"
+        endpoint.handler.on_eof(False)
+        assert (caller.port.state, endpoint.state) == ("closed", "closed")
+        assert stage.core.idle

@@ -1,0 +1,304 @@
+"""Flow: credit between our own peers, the stall guard towards others, half-close, flush before close."""
+
+from __future__ import annotations
+
+from bootbridge.tunnel.extension import CREDIT_BYTES
+from bootbridge.tunnel.packet_stream import CREDIT_OVERDRAFT_MAX, OUTLET_BYTES_HIGH
+from bootbridge.tunnel.route import CLOSING_SECONDS_MAX, HALF_OPEN_IDLE_SECONDS_MAX
+from bootbridge.tunnel.stall_guard import BOUND_BYTES
+from bootbridge.wire import packets as p
+from tests.support.sim_script import AgentStage, ConnectCaller, Peer, ServerStage
+
+CHUNK = b"x" * 65536
+
+
+def _fill(agent: Peer, connect_id: int, size: int) -> None:
+    for _ in range(size // len(CHUNK)):
+        agent.say(p.Data(connect_id, CHUNK))
+
+
+def test_credit_is_returned_as_the_caller_takes_bytes() -> None:
+    """As much as was taken, in few packets, and none while the caller does not read."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_route(agent).say(b"go")
+        agent.bytes_of(1)
+        caller.port.stuck = True
+        _fill(agent, 1, CREDIT_BYTES)
+        agent.expect_nothing()
+        caller.port.take(CREDIT_BYTES // 8)
+        agent.expect_nothing()
+        caller.port.take(CREDIT_BYTES // 4)
+        agent.expect(p.Credit(1, CREDIT_BYTES * 3 // 8))
+        caller.port.take(CREDIT_BYTES)
+        agent.expect(p.Credit(1, CREDIT_BYTES * 5 // 8))
+
+
+def test_credit_is_returned_to_the_agent_of_a_grpc_caller_too() -> None:
+    """A download that trickles through without ever queueing must not run dry."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.grpc_route(agent).say(p.Data(1, b"go"))
+        agent.bytes_of(1)
+        granted = 0
+        for _ in range(4 * CREDIT_BYTES // len(CHUNK)):
+            agent.say(p.Data(1, CHUNK))
+            granted += sum(x.size for x in agent.heard if isinstance(x, p.Credit))
+            agent.heard.clear()
+        assert len(caller.bytes_of(1)) == 4 * CREDIT_BYTES
+        assert granted > 3 * CREDIT_BYTES
+
+
+def test_a_sender_stops_when_its_credit_is_used_up() -> None:
+    """The agent reads no more from an endpoint than credit and its own bound allow."""
+    with AgentStage() as stage:
+        server = stage.server()
+        endpoint = stage.endpoint(server)
+        read = 0
+        while not endpoint.paused:
+            stage.hear(endpoint, CHUNK)
+            read += len(CHUNK)
+        assert CREDIT_BYTES <= len(server.bytes_of(1)) <= CREDIT_BYTES + len(CHUNK)
+        assert read <= CREDIT_BYTES + OUTLET_BYTES_HIGH + 2 * len(CHUNK)
+        server.say(p.Credit(1, CREDIT_BYTES))
+        assert not endpoint.paused
+        assert len(server.bytes_of(1)) == read - CREDIT_BYTES
+
+
+def test_a_peer_that_overruns_its_credit_loses_this_one_connection() -> None:
+    """Promise 4: memory is bounded whatever an agent does; its other connections go on."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        victim, neighbour = stage.connect_route(agent, 1), stage.connect_route(agent, 2)
+        victim.say(b"go")
+        agent.bytes_of(1)
+        victim.port.stuck = True
+        _fill(agent, 1, CREDIT_BYTES + CREDIT_OVERDRAFT_MAX + len(CHUNK))
+        assert victim.port.state == "aborted"
+        agent.expect(p.CloseRequest(1))
+        agent.say(p.Data(2, b"fine"))
+        neighbour.say(b"hi").expect(b"fine")
+        agent.expect(p.Data(2, b"hi"))
+
+
+def test_credit_for_nothing_or_less_is_ignored() -> None:
+    """A lying peer cannot lower or shift what others may send."""
+    with AgentStage() as stage:
+        server = stage.server()
+        endpoint = stage.endpoint(server)
+        server.say(p.Credit(1, 0), p.Credit(1, -5), p.Credit(99, 5))
+        stage.hear(endpoint, b"ok")
+        server.expect(p.Data(1, b"ok"))
+
+
+def test_a_stalled_caller_delays_no_neighbour_on_the_same_agent() -> None:
+    """Promise 4: one reader stops; the second connection of the same stream is not slower."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        stalled, lively = stage.connect_route(agent, 1), stage.connect_route(agent, 2)
+        stalled.say(b"go")
+        agent.bytes_of(1)
+        stalled.port.stuck = True
+        _fill(agent, 1, CREDIT_BYTES)
+        for _ in range(10):
+            agent.say(p.Data(2, b"tick"))
+            lively.say(b"tock")
+        lively.expect(b"tick" * 10)
+        assert agent.bytes_of(2) == b"tock" * 10
+
+
+# --- towards a peer that knows no credit
+
+
+def _stalled_on_a_go_agent(stage: ServerStage) -> tuple[Peer, ConnectCaller, ConnectCaller]:
+    agent = stage.agent(go_like=True)
+    stalled, lively = stage.connect_route(agent, 1), stage.connect_route(agent, 2)
+    stalled.say(b"go")
+    lively.say(b"go")
+    agent.bytes_of(1), agent.bytes_of(2)
+    stalled.port.stuck = True
+    _fill(agent, 1, BOUND_BYTES + 4 * len(CHUNK))
+    stage.after(0.05)
+    return agent, stalled, lively
+
+
+def test_a_go_agents_stalled_connection_is_closed_alone_after_the_time_limit() -> None:
+    """Promise 4's fallback: this one is closed and logged with its reason; the agent stays."""
+    with ServerStage(stall_seconds=10.0) as stage:
+        agent, stalled, lively = _stalled_on_a_go_agent(stage)
+        stage.after(9.5)
+        assert stalled.port.state == "open"
+        stage.after(1.0)
+        assert stalled.port.state == "aborted"
+        assert lively.port.state == "open"
+        agent.expect(p.CloseRequest(1))
+        (note,) = stage.notes.about("connection closed: its frontend does not keep up")
+        assert note["connection"] == 1
+        assert stage.metrics.closed_connections_total.labels("stalled frontend").value == 1
+
+
+def test_neighbours_of_a_stalled_connection_go_on_before_it_is_closed() -> None:
+    """A Go agent cannot be told to hold one connection back; small traffic of others still comes through."""
+    with ServerStage(stall_seconds=10.0) as stage:
+        agent, stalled, lively = _stalled_on_a_go_agent(stage)
+        for _ in range(20):
+            agent.say(p.Data(2, b"tick"))
+            stage.after(0.05)
+        lively.expect(b"tick" * 20)
+        assert stalled.port.state == "open"
+
+
+def test_a_slow_but_moving_caller_of_a_go_agent_is_throttled_not_closed() -> None:
+    """Slow is not broken: while it takes anything, it stays, and its sender is held to its pace."""
+    with ServerStage(stall_seconds=10.0) as stage:
+        agent, slow, _ = _stalled_on_a_go_agent(stage)
+        for _ in range(30):
+            slow.port.take(20_000)
+            stage.after(1.0)
+        assert slow.port.state == "open"
+        slow.port.stuck = False
+        stage.after(1.0)
+        assert len(slow.port.written) == len(b"") + BOUND_BYTES + 4 * len(CHUNK)
+        assert stage.stream_of(agent).guard is not None
+        assert len(stage.stream_of(agent).guard) == 0  # type: ignore[arg-type]
+        assert not stage.stream_of(agent).stream.paused
+
+
+def test_a_stalled_endpoint_of_a_go_server_is_closed_alone() -> None:
+    """The same guard on the agent: the endpoint is reset and the server told why."""
+    with AgentStage(stall_seconds=10.0) as stage:
+        server = stage.server(go_like=True)
+        stalled = stage.endpoint(server, 5, 1)
+        lively = stage.endpoint(server, 6, 2)
+        stalled.stuck = True
+        _fill(server, 1, BOUND_BYTES + 4 * len(CHUNK))
+        stage.after(11.0)
+        (told,) = server.heard
+        server.heard.clear()
+        assert isinstance(told, p.CloseResponse)
+        assert told.connect_id == 1
+        assert "stalled" in told.error
+        assert (stalled.state, lively.state) == ("aborted", "open")
+        server.say(p.Data(2, b"fine"))
+        assert lively.written == b"fine"
+
+
+# --- half-close
+
+
+def test_a_callers_half_close_reaches_the_endpoint_and_the_answer_comes_back() -> None:
+    """END, not CLOSE: the endpoint hears the end of the upload and still answers."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_route(agent).say(b"question").end()
+        agent.expect(p.Data(1, b"question"), p.End(1)).say(p.Data(1, b"answer"), p.CloseResponse("", 1))
+        caller.expect(b"answer")
+        assert caller.port.state == "closed"
+        assert stage.core.idle
+
+
+def test_an_endpoints_half_close_reaches_the_caller_which_may_still_send() -> None:
+    """END from the agent: the caller's socket is half-closed, its upload goes on."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_route(agent)
+        agent.say(p.Data(1, b"all I have"), p.End(1))
+        caller.expect(b"all I have")
+        assert caller.port.state == "finished"
+        caller.say(b"more").end()
+        agent.expect(p.Data(1, b"more"), p.End(1)).say(p.CloseResponse("", 1))
+        assert caller.port.state == "closed"
+
+
+def test_the_agent_passes_half_close_on_in_both_directions() -> None:
+    """END finishes the socket's writing side; its EOF becomes END, and two ends make a close."""
+    with AgentStage() as stage:
+        server = stage.server()
+        endpoint = stage.endpoint(server)
+        server.say(p.Data(1, b"question"), p.End(1))
+        assert (endpoint.written, endpoint.state) == (b"question", "finished")
+        stage.hear(endpoint, b"answer")
+        endpoint.handler.on_eof(False)
+        server.expect(p.Data(1, b"answer"), p.CloseResponse("", 1))
+        other = stage.endpoint(server, 6, 2)
+        other.handler.on_eof(False)
+        server.expect(p.End(2)).say(p.Data(2, b"late"), p.End(2)).expect(p.CloseResponse("", 2))
+        assert (other.written, other.state) == (b"late", "closed")
+
+
+def test_a_go_agent_is_told_of_a_half_close_by_a_close() -> None:
+    """Without the extension there is no other word for it (B5: the upload is flushed first)."""
+    with ServerStage() as stage:
+        agent = stage.agent(go_like=True)
+        caller = stage.connect_route(agent).say(b"question").end()
+        agent.expect(p.Data(1, b"question"), p.CloseRequest(1))
+        assert caller.port.state == "closed"
+
+
+def test_a_half_closed_connection_that_goes_on_uploading_is_not_idle() -> None:
+    """An upload that is taken as it comes keeps a half-closed connection alive; silence ends it."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_route(agent)
+        agent.say(p.End(1))
+        for _ in range(4):
+            stage.after(HALF_OPEN_IDLE_SECONDS_MAX * 0.9)
+            caller.say(b"more")
+            agent.expect(p.Data(1, b"more"))
+        assert caller.port.state == "finished"
+        stage.after(2 * HALF_OPEN_IDLE_SECONDS_MAX + 1)
+        assert caller.port.state == "aborted"
+        agent.expect(p.CloseRequest(1))
+
+
+# --- flush before close
+
+
+def test_a_callers_upload_is_flushed_before_the_close() -> None:
+    """B5: what was accepted waits for credit, and CLOSE_REQ waits behind it."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_route(agent)
+        size = 0
+        while not caller.port.paused:
+            caller.say(CHUNK)
+            size += len(CHUNK)
+        caller.end(gone=True)
+        got = len(agent.bytes_of(1))
+        agent.expect_nothing()
+        agent.say(p.Credit(1, CREDIT_BYTES))
+        assert got + len(agent.bytes_of(1)) == size
+        agent.expect(p.CloseRequest(1)).say(p.CloseResponse("", 1))
+        assert stage.core.idle
+
+
+def test_an_upload_that_nobody_takes_is_given_up_in_the_end() -> None:
+    """Promise 7: a closed connection does not stay in the tables for ever."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_route(agent)
+        while not caller.port.paused:
+            caller.say(CHUNK)
+        caller.end(gone=True)
+        agent.bytes_of(1)
+        stage.after(CLOSING_SECONDS_MAX + 1)
+        agent.expect(p.CloseRequest(1))
+        assert stage.core.idle
+
+
+def test_no_credit_is_given_for_a_connection_that_was_closed() -> None:
+    """Promise 5: nothing follows a close, not even CREDIT for what a slow gRPC caller still reads."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.grpc_route(agent).say(p.Data(1, b"go"))
+        agent.bytes_of(1)
+        caller.wire.deaf = True
+        _fill(agent, 1, CREDIT_BYTES)
+        agent.heard.clear()
+        caller.say(p.CloseRequest(1))
+        agent.expect(p.CloseRequest(1))
+        caller.wire.deaf = False
+        stage.settle()
+        caller.bytes_of(1)
+        caller.expect(p.CloseResponse("", 1))
+        agent.expect_nothing()
