@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -26,7 +27,7 @@ from tests.support.process_endpoints import (
     speak_first,
 )
 from tests.support.process_pairings import with_our_agent, with_our_server
-from tests.support.process_program import until
+from tests.support.process_program import Program, until
 from tests.support.process_site import OURS_ALONE, Agent, Pairing, Server, Site
 from tests.support.process_tunnels import ConnectTunnel, dial, receive, receive_all
 
@@ -278,6 +279,10 @@ def _feed(tunnel: ConnectTunnel) -> None:
 # --- nothing left
 
 
+def _has_descriptors_at_most(program: Program, count: int) -> bool:
+    return program.descriptors() <= count
+
+
 def test_two_hundred_connections_with_random_ends_leave_nothing_behind(
     site: Site, mode: str, endpoint: Endpoints
 ) -> None:
@@ -287,7 +292,7 @@ def test_two_hundred_connections_with_random_ends_leave_nothing_behind(
     warm_up = dial(server, address)
     warm_up.close()
     until(lambda: tables_are_empty(server, agent), "nothing is left of the first connection")
-    before = server.descriptors(), agent.descriptors()
+    before = [(program.descriptors(), program.threads()) for program in (server, agent)]
 
     def one(number: int) -> None:
         rng = random.Random(number)
@@ -309,7 +314,9 @@ def test_two_hundred_connections_with_random_ends_leave_nothing_behind(
     with ThreadPoolExecutor(200) as pool:
         list(pool.map(one, range(200)))
     until(lambda: tables_are_empty(server, agent), "nothing is left")
-    until(lambda: (server.descriptors(), agent.descriptors()) <= before, "no socket is left")
+    for program, (descriptors, threads) in zip((server, agent), before, strict=True):
+        until(partial(_has_descriptors_at_most, program, descriptors), "no socket is left")
+        assert program.threads() <= threads
     assert server.metric("queued_bytes", direction="to_frontend") == 0
     assert server.health.get("/readyz")[0] == 200
 

@@ -9,7 +9,7 @@ from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.frames import CANCEL
 from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import Stream
+from bootbridge.wire.stream import Stream
 from tests.sim.exchange import Exchange, speech
 from tests.support.sim_network import SimPort
 from tests.support.sim_world import SimPump, Violation, World

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bootbridge.metrics import Gauge
 from bootbridge.tunnel.agent_core import ServerStream
 from bootbridge.tunnel.agent_stream import AgentStream
-from bootbridge.tunnel.frontend import GrpcFrontend
+from bootbridge.tunnel.frontend import ConnectFrontend, GrpcFrontend
 from bootbridge.tunnel.packet_stream import PacketStream
 from bootbridge.tunnel.proxy_core import Dial, DirectDial, ProxyCore
 from bootbridge.tunnel.route import AgentRoute
 from bootbridge.wire import packets as p
 from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import Stream, StreamHandler
+from bootbridge.wire.stream import Stream, StreamHandler
 from tests.sim.limits import SmallLimits
 from tests.support.sim_world import Violation
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from tests.sim.processes import AgentProcess, ServerProcess
     from tests.sim.scenario import Scenario
 
-CONTROL_WAITING_MAX = 2000
 STALL_SECONDS = 3.0
+_FAILURES = ("no_agent", "error_response", "backend_close", "backend_dial_timeout", "frontend_close")
 # Answers to a connection that is unknown are no part of its life.
 _STRAY = ("Unknown connectID", "unrecognized connectID")
 
@@ -129,9 +130,10 @@ class Checks:
                 self._check_route(agent, route)
             self._check_stream(agent)
         self._check_fronts(core)
-        self._check_numbers(
-            core, server, routes + len(core.direct_routes), dials + len(core.direct_dials), queued_up, queued_down
-        )
+        routes += len(core.direct_routes)
+        dials += len(core.direct_dials)
+        self._check_gauges(server, routes, dials, queued_up, queued_down)
+        self._check_counters(server, routes, dials)
         for link in server.links:
             if link.link.out_size > self._limits.link_max:
                 raise Violation(4, f"{link.link.out_size} bytes wait in a link of {server.name}")
@@ -165,11 +167,12 @@ class Checks:
             for inlet, watched in stream.guard._watched.items():
                 if self._site.world.now - watched.moved_at > STALL_SECONDS + 1.0:
                     raise Violation(4, f"{inlet.owner} is stalled and still not closed")
-        if len(stream._urgent) > CONTROL_WAITING_MAX:
+        if len(stream._urgent) > self._limits.control_packets + 200:  # those of one turn
             raise Violation(4, f"{len(stream._urgent)} control packets wait in {stream}")
 
     def _check_fronts(self, core: ProxyCore) -> None:
-        for front in (*core.connect_frontends, *core.grpc_frontends):
+        fronts: list[ConnectFrontend | GrpcFrontend] = [*core.connect_frontends, *core.grpc_frontends]
+        for front in fronts:
             dialling, route = front._dialling, front._route
             if isinstance(dialling, Dial):
                 agent = dialling.agent
@@ -185,10 +188,10 @@ class Checks:
             elif route is not None and route not in core.direct_routes:
                 raise Violation(2, f"{front} uses {route}, which is in no table")
 
-    def _check_numbers(
-        self, core: ProxyCore, server: ServerProcess, routes: int, dials: int, queued_up: int, queued_down: int
+    def _check_gauges(
+        self, server: ServerProcess, routes: int, dials: int, queued_up: int, queued_down: int
     ) -> None:
-        m = server.metrics
+        core, m = server.core, server.metrics
         shown = {
             "established": _value(m.established_connections),
             "pending": _value(m.pending_backend_dials),
@@ -212,13 +215,15 @@ class Checks:
         status = core.status()
         if (status["routes"], status["pending_dials"]) != (routes, dials):
             raise Violation(8, f"{server.name}: status says {status}, tables say {counted}")
-        failed = sum(
-            m.dial_failure_count.labels(why).value
-            for why in ("no_agent", "error_response", "backend_close", "backend_dial_timeout", "frontend_close")
-        )
+
+    def _check_counters(self, server: ServerProcess, routes: int, dials: int) -> None:
+        """Every dial and every connection that began has ended, or is in a table."""
+        m = server.metrics
+        failed = sum(m.dial_failure_count.labels(why).value for why in _FAILURES)
         made = m.dial_duration_seconds.count
-        if self._dials_started[core] != made + failed + dials:
-            text = f"{self._dials_started[core]} dials began, {made} made, {failed} failed, {dials} pending"
+        began = self._dials_started[server.core]
+        if began != made + failed + dials:
+            text = f"{began} dials began, {made} made, {failed} failed, {dials} pending"
             raise Violation(8, f"{server.name}: {text}")
         if made != m.connection_duration_seconds.count + routes:
             text = f"{made} connections began, {m.connection_duration_seconds.count} ended, {routes} are open"
@@ -240,7 +245,10 @@ class Checks:
                 if endpoint.inlet.sink.backlog > down_max:
                     raise Violation(4, f"{endpoint} holds {endpoint.inlet.sink.backlog} bytes of upload")
             self._check_stream(stream)
-        shown = (_value(agent.metrics.open_server_connections), _value(agent.metrics.open_endpoint_connections))
+        shown = (
+            _value(agent.metrics.open_server_connections),
+            _value(agent.metrics.open_endpoint_connections),
+        )
         if shown != (len(core.streams), endpoints) or core.status()["endpoints"] != endpoints:
             raise Violation(8, f"{agent.name}: metrics say {shown}, tables {len(core.streams)}, {endpoints}")
 
@@ -274,8 +282,8 @@ class Checks:
         return ""
 
 
-def _value(number: object) -> float:
-    return next(iter(number.samples()))[2]  # type: ignore[attr-defined,no-any-return]
+def _value(number: Gauge) -> float:
+    return next(iter(number.samples()))[2]
 
 
 def _tap_server_side(stream: AgentStream) -> None:

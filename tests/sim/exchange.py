@@ -172,9 +172,9 @@ class EndpointApp:
         before = self.received
         self.exchange.check_up(before, data)
         self.received = now = before + len(data)
-        if now > (self.exchange.caller.sent if self.exchange.caller else 0):
-            if "villain" not in self.exchange.excuses:
-                raise Violation(1, f"{self.exchange}: the endpoint got more than was sent")
+        caller = self.exchange.caller
+        if caller is not None and now > caller.sent and "villain" not in self.exchange.excuses:
+            raise Violation(1, f"{self.exchange}: the endpoint got more than was sent")
         if plan.kind == "echo":
             self._owed += len(data)
         elif plan.kind == "request" and before < plan.up <= now:

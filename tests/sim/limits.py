@@ -22,6 +22,7 @@ STREAM_WINDOW = 65536
 class SmallLimits:
     outlet_high: int = 6 * 1024
     outlet_low: int = 2 * 1024
+    control_packets: int = 300
     credit: int = 8 * 1024
     overdraft: int = 3 * READ_BYTES  # a packet is one read, or all that came before the answer
     guard_bound: int = 8 * 1024
@@ -58,9 +59,11 @@ class SmallLimits:
 
 @contextmanager
 def small_limits(limits: SmallLimits) -> Iterator[None]:
+    defaults = link.Link.__init__.__kwdefaults__
     changes: list[tuple[object, str, object]] = [
         (packet_stream, "OUTLET_BYTES_HIGH", limits.outlet_high),
         (packet_stream, "OUTLET_BYTES_LOW", limits.outlet_low),
+        (packet_stream, "CONTROL_PACKETS_MAX", limits.control_packets),
         (route, "OUTLET_BYTES_HIGH", limits.outlet_high),
         (route, "OUTLET_BYTES_LOW", limits.outlet_low),
         (packet_stream, "CREDIT_BYTES", limits.credit),
@@ -72,7 +75,7 @@ def small_limits(limits: SmallLimits) -> Iterator[None]:
         (stall_guard.StallGuard.__init__, "__defaults__", (limits.guard_bound,)),
         (link, "OUT_BYTES_MAX", limits.link_out),
         (stream, "OUT_BYTES_MAX", limits.link_out),
-        (link.Link.__init__, "__kwdefaults__", {**link.Link.__init__.__kwdefaults__, "stream_window": STREAM_WINDOW}),
+        (link.Link.__init__, "__kwdefaults__", {**(defaults or {}), "stream_window": STREAM_WINDOW}),
         (link_stream, "BACKLOG_BYTES_MAX", limits.link_backlog),
         (link_stream, "GATHER_BYTES_MAX", limits.link_gather),
         (frontend, "EARLY_BYTES_MAX", limits.early),

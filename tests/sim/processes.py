@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from ipaddress import ip_network
 from random import Random
 from typing import TYPE_CHECKING
@@ -18,10 +19,12 @@ from bootbridge.tunnel.ports import DialResult
 from bootbridge.tunnel.proxy_core import Limits, ProxyCore
 from bootbridge.tunnel.server_metrics import ServerMetrics
 from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire.header_blocks import Headers
 from bootbridge.wire.link import Link
+from bootbridge.wire.stream import Stream, StreamHandler
 from tests.sim.checks import STALL_SECONDS
 from tests.sim.exchange import EndpointApp, Exchange
-from tests.support.sim_network import Network, SimPort
+from tests.support.sim_network import Network, SimPort, link_stream
 from tests.support.sim_world import SimPump, World
 
 if TYPE_CHECKING:
@@ -162,15 +165,18 @@ class ServerProcess(Process):
         )
 
     def accept_agent(self, port: SimPort) -> None:
-        self._add(LinkStream(port, on_request=self.core.on_agent_request, keepalive_seconds=KEEPALIVE_SECONDS))
+        self._add(port, self.core.on_agent_request, KEEPALIVE_SECONDS)
 
     def accept_grpc(self, port: SimPort) -> None:
-        self._add(LinkStream(port, on_request=self.core.on_proxy_request, keepalive_seconds=3600.0))
+        self._add(port, self.core.on_proxy_request, 3600.0)
 
     def accept_connect(self, port: SimPort) -> None:
         port.start(ConnectFrontend(self.core, port))
 
-    def _add(self, link: LinkStream) -> None:
+    def _add(
+        self, port: SimPort, on_request: Callable[[Stream, Headers], StreamHandler], keepalive: float
+    ) -> None:
+        link = link_stream(port, on_request=on_request, keepalive_seconds=keepalive)
         self.links[link] = None
         link.on_over = lambda over: self.links.pop(over, None) and None
         self.pump.end_turn()
@@ -247,11 +253,14 @@ class AgentProcess(Process):
             self._connect_later(server_index)
             return
         near, far = self.network.join(self.pump, server.pump, f"{self.name}-{server.name}")
-        self.site.outside.soon(self.network.delay(), lambda: server.alive and server.accept_agent(far))
-        link = LinkStream(near, client=True, keepalive_seconds=KEEPALIVE_SECONDS)
+        self.site.outside.soon(
+            self.network.delay(), lambda: server.accept_agent(far) if server.alive else None
+        )
+        link = link_stream(near, client=True, keepalive_seconds=KEEPALIVE_SECONDS)
         uplink = Uplink(server_index, link, port=near)
         self.uplinks[uplink] = None
-        uplink.stream = self.core.connect(link.link, "server", None, lambda stream: self._greeted(uplink, stream))
+        greeted = partial(self._greeted, uplink)
+        uplink.stream = self.core.connect(link.link, "server", None, greeted)
         self.pump.soon(GREETING_SECONDS_MAX, lambda: self._check_greeting(uplink))
         self.pump.end_turn()
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Iterable
@@ -34,7 +32,9 @@ class Result:
 
     @property
     def line(self) -> str:
-        return f"FAILED seed {self.seed} step {self.steps} promise {self.promise} commit {commit()}: {self.text}"
+        return (
+            f"FAILED seed {self.seed} step {self.steps} promise {self.promise} commit {commit()}: {self.text}"
+        )
 
 
 def run_seed(seed: int, *, trace: bool = False) -> Result:
@@ -49,7 +49,9 @@ def run_seed(seed: int, *, trace: bool = False) -> Result:
         if trace:
             traceback.print_exc()
         where = traceback.extract_tb(error.__traceback__)[-1]
-        return _result(scenario, 0, f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})")
+        return _result(
+            scenario, 0, f"{type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
+        )
     return _result(scenario, None, "")
 
 
@@ -108,7 +110,7 @@ def _run_many(options: argparse.Namespace) -> int:
     blocks = [range(at, min(at + size, end)) for at in range(options.start, end, size)]
     began = time.monotonic()
     failed = steps = done = 0
-    for block, results in zip(blocks, _spread(blocks, options.jobs), strict=True):
+    for block, results in zip(blocks, _spread(blocks, options.jobs), strict=False):
         *failures, total = results
         steps += total.steps
         done += len(block)
@@ -116,14 +118,16 @@ def _run_many(options: argparse.Namespace) -> int:
         for failure in failures:
             print(failure.line, flush=True)
         if done % 1000 == 0 and done < options.seeds:
-            print(f"{done} seeds, {failed} failed, {done / (time.monotonic() - began):.0f} seeds/s", flush=True)
+            print(
+                f"{done} seeds, {failed} failed, {done / (time.monotonic() - began):.0f} seeds/s", flush=True
+            )
         if failed >= options.failures:
             break
     seconds = time.monotonic() - began
-    print(f"{done} seeds, {steps} steps, {failed} failed, {seconds:.1f} s, {done / seconds:.0f} seeds/s", flush=True)
-    if failed >= options.failures and done < options.seeds:
-        sys.stdout.flush()
-        os._exit(1)  # the blocks under way are of no interest any more
+    print(
+        f"{done} seeds, {steps} steps, {failed} failed, {seconds:.1f} s, {done / seconds:.0f} seeds/s",
+        flush=True,
+    )
     return int(failed > 0)
 
 
@@ -131,8 +135,11 @@ def _spread(blocks: list[range], jobs: int) -> Iterable[list[Result]]:
     if jobs <= 1:
         yield from map(run_block, blocks)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    pool = ProcessPoolExecutor(jobs)
+    try:
         yield from pool.map(run_block, blocks)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from bootbridge.runtime.link_stream import LinkStream
 from tests.sim.callers import Caller, ConnectCaller, GrpcCaller
@@ -16,7 +17,7 @@ from tests.sim.exchange import Exchange, Plan
 from tests.sim.limits import SmallLimits
 from tests.sim.processes import AgentProcess, Process, ServerProcess
 from tests.sim.villains import VillainAgent, VillainCaller, VillainTalker
-from tests.support.sim_network import Network, Weather
+from tests.support.sim_network import Network, SimPort, Weather, link_stream
 from tests.support.sim_world import SimPump, Violation, World
 
 FAULT_SECONDS = 8.0
@@ -102,7 +103,7 @@ class Scenario:
         agent_id = "agent" if self.options.same_id else f"agent{index}"
         agent = AgentProcess(self, index, agent_id, go_like=self.options.go_like[index])
         for server in range(self.options.servers):
-            agent.pump.soon(self.world.between(0, 0.05), lambda server=server: agent.connect(server))
+            agent.pump.soon(self.world.between(0, 0.05), partial(agent.connect, server))
         return agent
 
     # --- the run
@@ -185,7 +186,9 @@ class Scenario:
         world = self.world
         stall = (world.between(0.02, 0.1), world.between(5.0, 15.0))
         if world.chance(0.5):
-            return Plan("source", "connect", down=world.count(80000, 150000), parting="close", caller_stall=stall)
+            return Plan(
+                "source", "connect", down=world.count(80000, 150000), parting="close", caller_stall=stall
+            )
         return Plan("sink", "connect", up=world.count(80000, 150000), hasty=True, endpoint_stall=stall)
 
     def _draw_size(self) -> int:
@@ -234,7 +237,7 @@ class Scenario:
             return known[1]
         near, far = self.network.join(self.outside, server.pump, "door" if shared else "grpc")
         self._accept(server, lambda: server.accept_grpc(far), far.abort)
-        link = LinkStream(near, client=True, keepalive_seconds=3600.0)
+        link = link_stream(near, client=True, keepalive_seconds=3600.0)
         if shared:
             self._doors[server.index] = (server, link)
         else:
@@ -274,7 +277,7 @@ class Scenario:
         )
         faults[world.count(0, len(faults) - 1)]()
 
-    def _ports(self) -> list:  # type: ignore[type-arg]
+    def _ports(self) -> list[SimPort]:
         return list(self.network.ports)
 
     def _cut_something(self) -> None:
@@ -288,7 +291,8 @@ class Scenario:
     def _excuse_callers(self, name: str) -> None:
         """A caller whose own connection fails may be told anything."""
         for exchange in self.exchanges:
-            if exchange.plan.dialect == "grpc" or name.startswith((f"connect{exchange.id}#", f"endpoint{exchange.id}#")):
+            own = (f"connect{exchange.id}#", f"endpoint{exchange.id}#")
+            if exchange.plan.dialect == "grpc" or name.startswith(own):
                 exchange.excuses.add("caller broke")
 
     def _freeze_something(self) -> None:
@@ -434,7 +438,9 @@ class Scenario:
         """Promise 4: who does not stall himself gets everything, and soon."""
         caller, plan = exchange.caller, exchange.plan
         assert caller is not None
-        if exchange.excuses or plan.give_up_after is not None or plan.kind in ("silent", "timeout", "resetter"):
+        if exchange.excuses or plan.give_up_after is not None:
+            return
+        if plan.kind in ("silent", "timeout", "resetter"):
             return
         half_close_known = all(endpoint.half_close_known for endpoint in exchange.endpoints)
         if plan.kind == "refuse":
@@ -448,7 +454,8 @@ class Scenario:
             good = caller.outcome in ("end", "left")
             if half_close_known or not plan.half_close:
                 good = good and caller.received == caller.expected
-            if plan.parting == "wait" or (plan.parting == "finish" and half_close_known and plan.dialect == "connect"):
+            half_closed = plan.parting == "finish" and half_close_known and plan.dialect == "connect"
+            if plan.parting == "wait" or half_closed:
                 good = good and _all_uploaded(exchange)
         if not good:
             raise Violation(4, f"{exchange} failed although nothing disturbed it")
@@ -479,7 +486,8 @@ class Scenario:
 
     def _all_connected(self) -> bool:
         """Every agent has a stream to every server, and what silently died is known to be dead."""
-        if any(port.doomed for port in self.network.ports if port.pump.alive and port.name.startswith("agent")):
+        uplinks = [port for port in self.network.ports if port.name.startswith("agent") and port.pump.alive]
+        if any(port.doomed for port in uplinks):
             return False
         connected = {
             (agent.index, uplink.server)

@@ -24,7 +24,9 @@ BLOCK = 50
 @pytest.mark.parametrize("start", range(0, 3 * BLOCK, BLOCK))
 def test_the_promises_hold_in_a_block_of_seeds(start: int) -> None:
     """150 worlds with crashes, partitions, stalls, villains: no promise of the architecture is broken."""
-    failures = [result.line for result in map(run_seed, range(start, start + BLOCK)) if result.promise is not None]
+    failures = [
+        result.line for result in map(run_seed, range(start, start + BLOCK)) if result.promise is not None
+    ]
     assert failures == []
 
 
@@ -50,6 +52,7 @@ def test_a_broken_promise_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The checkers do check: with a core that loses uploads at close, a line names seed, step and promise."""
+
     def close_at_once(endpoint: Endpoint, error: str, reason: str) -> None:
         endpoint.outlet.discard()
         endpoint._start_closing(reason)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from bootbridge.runtime.link_stream import LinkStream
 from bootbridge.tunnel import extension
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import Stream
-from tests.support.sim_network import SimPort
+from bootbridge.wire.stream import Stream
+from tests.support.sim_network import SimPort, link_stream
 from tests.support.sim_world import SimPump, World
 
 LiveIds = Callable[[], list[int]]  # what a very well informed villain knows
@@ -28,10 +27,11 @@ class Villain:
         self.port = port
         self._pump = pump
         self._reader = grpc.MessageReader(self._on_message)
-        self._link = LinkStream(port, client=True, keepalive_seconds=3600.0)
+        self._link = link_stream(port, client=True, keepalive_seconds=3600.0)
         self._stream: Stream
         self._link.link.open_stream(headers, self._opened)
         pump.end_turn()
+        self._floods = world.chance(0.05)
         self._act_later()
 
     def _opened(self, stream: Stream) -> Villain:
@@ -47,9 +47,17 @@ class Villain:
     def _act(self) -> None:
         if self._stream.local_closed:
             return
+        if self._floods:
+            self._flood()
         for _ in range(self.world.count(1, 4)):
             self.say(self.mischief())
         self._act_later()
+
+    def _flood(self) -> None:
+        """Ask for many answers and leave no room for any of them."""
+        self._stream.pause_reading()
+        for stray_id in range(1000, 1100):
+            self.say(p.encode(p.Data(stray_id, b"?")))
 
     def say(self, body: bytes) -> None:
         if self._stream.ready:
@@ -58,7 +66,9 @@ class Villain:
     def mischief(self) -> bytes:
         world = self.world
         live = self._live_ids()
-        some_id = live[world.count(0, len(live) - 1)] if live and world.chance(0.6) else world.count(-1, IDS_MAX)
+        some_id = world.count(-1, IDS_MAX)
+        if live and world.chance(0.6):
+            some_id = live[world.count(0, len(live) - 1)]
         if world.chance(0.02):
             return world.rng.randbytes(world.count(1, 60))
         packets: list[p.Packet] = [
@@ -142,7 +152,12 @@ class VillainTalker:
     def __init__(self, world: World, port: SimPort) -> None:
         self.port = port
         port.start(self)
-        texts = [b"GET / HTTP/1.1\r\n\r\n", b"CONNECT \x00", world.rng.randbytes(200), b"CONNECT a:1 HTTP/1.1\r\n"]
+        texts = [
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"CONNECT \x00",
+            world.rng.randbytes(200),
+            b"CONNECT a:1 HTTP/1.1\r\n",
+        ]
         port.write(texts[world.count(0, 3)])
         port.pump.end_turn()
 
@@ -155,4 +170,3 @@ class VillainTalker:
 
     def on_drained(self) -> None: ...
     def on_lost(self, reason: str) -> None: ...
-

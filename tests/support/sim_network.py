@@ -7,10 +7,16 @@ hears of it through a ``ByteHandler``. Bytes arrive late, cut up anew, or not at
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
+from bootbridge.runtime.byte_stream import PlainStream
+from bootbridge.runtime.link_stream import LinkStream
 from bootbridge.tunnel.ports import ByteHandler
+from bootbridge.wire.header_blocks import Headers
 from bootbridge.wire.packets import Buffer
+from bootbridge.wire.stream import Stream, StreamHandler
 from tests.support.sim_world import SimPump, World
 
 FLUSH_SECONDS_MAX = 30.0
@@ -38,6 +44,19 @@ class Weather:
     chop_chance: float = 0.08
     read_max: int = 4096
     capacity: int = 8192
+
+
+def link_stream(
+    port: SimPort,
+    *,
+    client: bool = False,
+    on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
+    keepalive_seconds: float,
+) -> LinkStream:
+    """Production's own link driver, on a simulated socket."""
+    return LinkStream(
+        cast("PlainStream", port), client=client, on_request=on_request, keepalive_seconds=keepalive_seconds
+    )
 
 
 class Network:
@@ -337,4 +356,3 @@ class SimPort:
         else:
             self.peer._fin = True
             self.peer._expect()
-

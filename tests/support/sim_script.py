@@ -27,7 +27,8 @@ from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.frames import CANCEL
 from bootbridge.wire.header_blocks import Headers, values_of
-from bootbridge.wire.link import Link, Stream
+from bootbridge.wire.link import Link
+from bootbridge.wire.stream import Stream
 
 
 class MemoryPort:
@@ -109,8 +110,12 @@ class Stage:
             assert unheard == {}, "the script ended before these were expected"
 
     def settle(self) -> None:
-        while any([wire.move() for wire in self._wires]) or any([port.flush() for port in self._ports]):
+        while self._move():
             pass
+
+    def _move(self) -> bool:
+        moved = [wire.move() for wire in self._wires] + [port.flush() for port in self._ports]
+        return any(moved)
 
     def after(self, seconds: float) -> None:
         """Let time pass, deadline by deadline."""

@@ -9,6 +9,7 @@ from random import Random
 
 from bootbridge.runtime.pump import Flushable
 from bootbridge.tunnel.timers import Timers
+from bootbridge.wire.packets import Buffer
 
 READ_BYTES = 16 * 1024
 _SCRIBBLE = b"\xee" * READ_BYTES
@@ -56,7 +57,7 @@ class World:
         """A whole number, both ends included."""
         return low + int((high - low + 1) * self.random())
 
-    def note(self, data: bytes | bytearray, text: str = "") -> None:
+    def note(self, data: Buffer, text: str = "") -> None:
         """Make an event part of the trace; equal seeds must give equal digests."""
         self.digest = zlib.crc32(data, self.digest)
         if self.tracing:
@@ -123,7 +124,7 @@ class SimPump:
                 write_out()
             self.end_turn()
 
-    def soon(self, seconds: float, action: Callable[[], None]) -> None:
+    def soon(self, seconds: float, action: Callable[[], object]) -> None:
         """A turn of this process, later; nothing happens if it has crashed by then."""
 
         def turn() -> None:

@@ -75,7 +75,9 @@ def test_dial_cls_for_another_dial_stops_nothing() -> None:
 def test_two_dials_under_one_id_are_not_mixed_up() -> None:
     """The second is refused; the first goes on."""
     with AgentStage() as stage:
-        server = stage.server().say(p.DialRequest("tcp", "10.0.0.1:80", 5), p.DialRequest("tcp", "10.0.0.2:80", 5))
+        server = stage.server().say(
+            p.DialRequest("tcp", "10.0.0.1:80", 5), p.DialRequest("tcp", "10.0.0.2:80", 5)
+        )
         server.expect(p.DialResponse("a dial with this id is already pending", 0, 5))
         (dial,) = stage.dials.asked
         dial.succeed()

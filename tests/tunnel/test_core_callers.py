@@ -34,7 +34,9 @@ def test_a_pending_dial_is_called_off_when_its_caller_goes() -> None:
         caller = stage.grpc_caller().say(p.DialRequest("tcp", "10.0.0.1:80", 9))
         dial = agent.expect_one(p.DialRequest)
         caller.say(p.Data(4, b"early"), p.CloseRequest(4))
-        caller.expect(p.CloseResponse("backend not initialized", 4), p.CloseResponse("backend uninitialized", 4))
+        caller.expect(
+            p.CloseResponse("backend not initialized", 4), p.CloseResponse("backend uninitialized", 4)
+        )
         caller.cancel()
         agent.expect(p.CloseDial(dial.random))  # type: ignore[union-attr]
         assert stage.core.dial_count == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from bootbridge.tunnel import packet_stream
 from bootbridge.tunnel.extension import CREDIT_BYTES
 from bootbridge.tunnel.packet_stream import CREDIT_OVERDRAFT_MAX, OUTLET_BYTES_HIGH
 from bootbridge.tunnel.route import CLOSING_SECONDS_MAX, HALF_OPEN_IDLE_SECONDS_MAX
@@ -246,9 +249,13 @@ def test_a_half_closed_connection_that_goes_on_uploading_is_not_idle() -> None:
             caller.say(b"more")
             agent.expect(p.Data(1, b"more"))
         assert caller.port.state == "finished"
-        stage.after(2 * HALF_OPEN_IDLE_SECONDS_MAX + 1)
+        waited = 0
+        while caller.port.state == "finished" and waited < 3 * HALF_OPEN_IDLE_SECONDS_MAX:
+            stage.after(10)
+            waited += 10
         assert caller.port.state == "aborted"
-        agent.expect(p.CloseRequest(1))
+        agent.expect(p.CloseRequest(1)).say(p.CloseResponse("", 1))
+        assert stage.core.idle
 
 
 # --- flush before close
@@ -302,3 +309,25 @@ def test_no_credit_is_given_for_a_connection_that_was_closed() -> None:
         caller.bytes_of(1)
         caller.expect(p.CloseResponse("", 1))
         agent.expect_nothing()
+
+
+def test_an_agent_that_provokes_answers_and_takes_none_loses_its_stream(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory is bounded for control packets too, not for payload only."""
+    monkeypatch.setattr(packet_stream, "CONTROL_PACKETS_MAX", 2000)
+    with ServerStage() as stage:
+        villain, honest = stage.agent("villain"), stage.agent("honest")
+        stream = stage.stream_of(villain)
+        villain.stream.pause_reading()  # its window is never opened again
+        waiting_max = 0
+        while not stream.ended and waiting_max <= 5000:
+            villain.say(*[p.Data(1000 + number, b"?") for number in range(1000)])
+            waiting_max = max(waiting_max, len(stream._urgent))
+            stage.after(0.001)
+        assert stream.ended
+        assert waiting_max <= 2000 + 1000
+        assert len(stream._urgent) == 0
+        assert [agent.agent_id for agent in stage.core.roster] == ["honest"]
+        stage.connect_route(honest)
+        villain.heard.clear()

@@ -20,7 +20,7 @@ from bootbridge.tunnel.ports import Sink, Source
 from bootbridge.tunnel.stall_guard import StallGuard
 from bootbridge.tunnel.timers import Timers
 from bootbridge.wire import grpc_messages as grpc
-from bootbridge.wire.frames import CANCEL
+from bootbridge.wire.frames import CANCEL, ENHANCE_YOUR_CALM
 from bootbridge.wire.header_blocks import Headers
 from bootbridge.wire.packets import (
     DATA,
@@ -40,6 +40,9 @@ OUTLET_BYTES_HIGH: Final = 256 * 1024
 OUTLET_BYTES_LOW: Final = 64 * 1024
 # Credit is spent in whole packets, so the last one may overdraw it by its own size.
 CREDIT_OVERDRAFT_MAX: Final = grpc.MESSAGE_BYTES_MAX
+# Answers, closes and credit that may wait for a peer that does not read: a few for each of ten
+# thousand connections. More is a flood that the peer provokes, and the end of its stream.
+CONTROL_PACKETS_MAX: Final = 1 << 16
 NO_LIMIT: Final = 1 << 62
 
 
@@ -153,8 +156,17 @@ class PacketStream:
         message = grpc.message_prefix(len(body)) + body
         if self._urgent or not self.stream.ready:
             self._urgent.append(message)
+            if len(self._urgent) == CONTROL_PACKETS_MAX:
+                self.timers.after(0.0, self._give_up_talking)  # not in the middle of what we do now
         else:
             self.stream.send(message)
+
+    def _give_up_talking(self) -> None:
+        """The peer makes us say ever more and does not listen."""
+        if len(self._urgent) >= CONTROL_PACKETS_MAX:
+            self._over(grpc.RESOURCE_EXHAUSTED, f"{len(self._urgent)} control packets wait for the peer")
+            self._urgent.clear()
+            self.stream.reset(ENHANCE_YOUR_CALM)
 
     @property
     def idle(self) -> bool:
@@ -212,6 +224,7 @@ class Outlet:
         "backlog",
         "connect_id",
         "credit",
+        "granted",
         "on_drained",
         "source",
         "stream",
@@ -222,6 +235,7 @@ class Outlet:
         self.connect_id = connect_id
         self.source = source
         self.credit = stream.extension.credit or NO_LIMIT
+        self.granted = self.credit  # in all, so what was sent is the difference
         self.backlog = 0
         self.on_drained: Callable[[], None] = _nothing
         self._chunks: deque[bytes] = deque()
@@ -283,6 +297,7 @@ class Outlet:
     def grant(self, size: int) -> None:
         """The peer can take more."""
         self.credit += size
+        self.granted += size
         if self._chunks:
             self._wait_for_turn()
 

@@ -223,6 +223,7 @@ class ProxyCore:
     def dial(self, front: Frontend, protocol: str, address: str) -> Dial | DirectDial | None:
         """Start a dial. None: it was refused at once."""
         if self.stopping:
+            self.metrics.dial_failure_count.labels(Cause.NO_AGENT.value).value += 1
             front.refused(DialFailure(Cause.NO_AGENT, STOPPING_TEXT))
             return None
         dial = Dial(self, front, protocol, address, next(self._dial_ids))

@@ -70,8 +70,8 @@ class AgentRoute:
         "_core",
         "_front_ended",
         "_held_back",
+        "_moved_before",
         "_timer",
-        "_written_before",
         "agent",
         "connect_id",
         "front",
@@ -93,7 +93,7 @@ class AgentRoute:
         self._agent_ended = False
         self._closing = False
         self._timer: Timer | None = None
-        self._written_before = 0
+        self._moved_before = 0
 
     def __repr__(self) -> str:
         state = "closing" if self._closing else "open"
@@ -181,11 +181,16 @@ class AgentRoute:
     # --- the end
 
     def _watch_half_open(self) -> None:
-        self._written_before = self.inlet.written
+        self._moved_before = self._moved
         self._restart_timer(HALF_OPEN_IDLE_SECONDS_MAX, self._check_half_open)
 
+    @property
+    def _moved(self) -> int:
+        """Bytes in both directions: either may be the one that is still open."""
+        return self.inlet.written + self.outlet.granted - self.outlet.credit
+
     def _check_half_open(self) -> None:
-        if self.inlet.written != self._written_before or self.outlet.backlog:
+        if self._moved != self._moved_before or self.outlet.backlog:
             self._watch_half_open()
         else:
             self.front.close("half-closed and idle")
