@@ -19,6 +19,7 @@ $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -m venv $(VENV) || \
 		{ echo "make: cannot create $(VENV); on Debian: apt-get install python3-venv"; exit 1; }
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,interop]'
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 
 demo: $(VENV)/.ready ## a webhook call through the tunnel, step by step
@@ -48,6 +49,7 @@ interop: $(VENV)/.ready ## our programs with the Go originals, both ways round
 	$(PYTEST) -m interop
 
 bench: $(VENV)/.ready peers ## our pair, the Go pair and the mixed pairs, side by side
+	@$(BIN)/python -m compileall -q src
 	$(BIN)/python bench/run.py
 
 bench-growth: $(VENV)/.ready peers ## 10 ... 1,000 agents and 10 ... 10,000 tunnels

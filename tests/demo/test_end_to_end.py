@@ -19,6 +19,8 @@ from bootbridge.demo.main import run
 from bootbridge.demo.network import NAMED_NAMESPACES, why_no_namespaces
 from bootbridge.errors import OperatorError
 
+pytestmark = pytest.mark.slow  # each runs the whole demo
+
 needs_namespaces = pytest.mark.skipif(
     bool(why_no_namespaces()), reason=f"network namespaces: {why_no_namespaces()}"
 )

@@ -31,11 +31,10 @@ HEAVY_MODULES = {
 
 
 def complaint(program: Server | Agent) -> str:
-    """The one line with which a program refused to start; a pointer to --help may follow."""
+    """The one line with which a program refused to start."""
     assert program.wait() == 1
-    first, *rest = program.log.strip().splitlines()
-    assert [line for line in rest if "--help" not in line] == []
-    return first
+    [line] = program.log.strip().splitlines()
+    return line
 
 
 # --- what is wrong is said in one line, and exit code 1

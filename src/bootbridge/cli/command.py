@@ -47,7 +47,8 @@ class Command:
             tell_about_flags(program, parsed)
             self._validate(options)
         except OperatorError as error:
-            complain(f"{program}: {error}", f"run '{program} --help' for usage")
+            read_on = "" if error.hint else f" (run '{program} --help' for usage)"
+            complain(f"{program}: {error}{read_on}")
             return 1
         complain(*(f"{program}: warning: {text}" for text in self._warnings(options)))
         try:

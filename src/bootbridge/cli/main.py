@@ -36,10 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     handler = _VERBS.get(verb)
     if handler is None:
         kind = "flag" if verb.startswith("-") else "verb"
-        complain(
-            f"bootbridge: unknown {kind} {verb!r} (the verbs are: server, agent, demo, version, help)",
-            "run 'bootbridge --help' for usage",
-        )
+        complain(f"bootbridge: unknown {kind} {verb!r} (the verbs are: server, agent, demo, version, help)")
         return 1
     return handler(words[1:])
 
