@@ -193,7 +193,9 @@ class ProxyServer:
         )
 
     def _start_frontend_plain(self, sock: socket.socket) -> None:
-        self._start_frontend(PlainStream(self.pump, sock))
+        stream = PlainStream(self.pump, sock)
+        self._start_frontend(stream)
+        stream.read_now()
 
     def _start_frontend(self, stream: PlainStream) -> None:
         if self._options.mode == "http-connect":

@@ -110,6 +110,11 @@ class PlainStream:
         self._handler = handler
         self._read_on()
 
+    def read_now(self) -> None:
+        """The peer has probably spoken already: look, before the loop comes round to saying so."""
+        if self._reading:
+            self._on_readable()
+
     # --- reading
 
     def _read_on(self) -> None:

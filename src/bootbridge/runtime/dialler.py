@@ -118,12 +118,18 @@ class SocketDial:
         fd = sock.fileno()
         self._trying[fd] = sock
         shown = join_host_port(address[0], address[1])
-        self._pump.loop.add_writer(fd, self._on_answer, fd, shown)
+        if _is_connected(sock):
+            # The answer still comes after dial() has returned.
+            self._pump.loop.call_soon(self._on_answer, fd, shown)
+        else:
+            self._pump.loop.add_writer(fd, self._on_answer, fd, shown)
         return 0
 
     def _on_answer(self, fd: int, shown: str) -> None:
+        sock = self._trying.pop(fd, None)
+        if sock is None:
+            return  # given up in the meantime
         self._pump.loop.remove_writer(fd)
-        sock = self._trying.pop(fd)
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
             sock.close()
@@ -224,6 +230,16 @@ def _literal(endpoint: Endpoint) -> Address | None:
     if ip.version == 4:
         return _FAMILIES[4], (str(ip), endpoint.port)
     return _FAMILIES[6], (str(ip), endpoint.port, 0, 0)
+
+
+def _is_connected(sock: socket.socket) -> bool:
+    """On one host the handshake is often over when connect returns, although connect does not say so:
+    asking saves a round through the event loop. (Calling connect again would swallow its error.)"""
+    try:
+        sock.getpeername()
+    except OSError:
+        return False
+    return True
 
 
 def _current_task() -> asyncio.Task[object] | None:
