@@ -295,13 +295,17 @@ class GrpcCaller(Caller):
     def close(self) -> None:
         self._stream.resume_reading()  # to hear the answer to its close
         if self._closed:
-            self._stream.reset(CANCEL)
+            self._hang_up()
         elif self.answer == "ok":
             self._close_sent = True
             self._say(p.CloseRequest(self._connect_id))
         else:
             self._say(p.CloseDial(self._random))
             self.pump.soon(0.05, self.abort)
+
+    def _hang_up(self) -> None:
+        """Not at once: whatever followed the close would be noticed."""
+        self.pump.soon(0.02, self.abort)
 
     def abort(self) -> None:
         self._stream.reset(CANCEL)
@@ -361,9 +365,9 @@ class GrpcCaller(Caller):
             raise Violation(5, f"{self.exchange} got two CLOSE_RSP")
         self._closed = True
         if self._close_sent:
-            self._stream.reset(CANCEL)
+            self._hang_up()
         elif error:
             self.lost(error)
-            self._stream.reset(CANCEL)
+            self._hang_up()
         else:
             self.heard_end()

@@ -11,10 +11,11 @@ from tests.sim.run import main, run_seed
 # Seeds that fail when a bug which the simulator once found is put back, with what was wrong.
 ONCE_FAILED = {
     11: "a stopping server closed its callers' connections in order, in the middle of a download",
-    181: "a stopping server left a pending CONNECT without an answer",
-    250: "CREDIT was sent for a connection after its CLOSE_REQ",
+    28: "a gRPC caller got two CLOSE_RSP when a direct endpoint closed",
+    91: "CREDIT was sent for a connection after its CLOSE_REQ",
     691: "an agent that leaves no room for answers could make the server hold any number of them",
     1822: "a stopping server closed a direct endpoint in order, in the middle of an upload",
+    12331: "a stopping server sent CLOSE_REQ behind half the upload of a gRPC caller",
 }
 BLOCK = 50
 

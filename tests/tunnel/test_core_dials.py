@@ -301,3 +301,14 @@ def test_direct_dials_are_made_by_the_server_itself() -> None:
         endpoint.handler.on_eof(False)
         assert (caller.port.state, endpoint.state) == ("closed", "closed")
         assert stage.core.idle
+
+
+def test_a_grpc_caller_is_told_once_that_a_direct_endpoint_has_closed() -> None:
+    """Promise 5: one CLOSE_RSP behind the data, and nothing after it."""
+    with ServerStage(strategies=[Strategy.DIRECT]) as stage:
+        caller = stage.grpc_caller().say(p.DialRequest("tcp", "192.0.2.7:80", 9))
+        endpoint = stage.dials.asked.pop().succeed()
+        endpoint.handler.on_bytes(memoryview(b"all"))
+        endpoint.handler.on_eof(False)
+        caller.expect(p.DialResponse("", 1, 9), p.Data(1, b"all"), p.CloseResponse("", 1))
+        assert endpoint.state == "closed"

@@ -52,6 +52,17 @@ def test_at_the_end_connections_are_broken_not_closed() -> None:
         assert not stage.core.connect_frontends
 
 
+def test_at_the_end_a_grpc_callers_half_upload_is_not_closed_in_order() -> None:
+    """Promise 1: the agent loses its stream, so it resets the endpoint; no CLOSE_REQ says that all is well."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.grpc_route(agent).say(p.Data(1, b"half of it"))
+        stage.core.close()
+        caller.expect(p.CloseResponse("the agent's connection was lost", 1)).cancel()
+        agent.expect(p.Data(1, b"half of it"))
+        assert agent.over
+
+
 def test_an_agent_that_dies_while_stopping_causes_no_retry() -> None:
     """A server that goes does not start new things."""
     with ServerStage() as stage:

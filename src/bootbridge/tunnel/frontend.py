@@ -375,9 +375,10 @@ class GrpcFrontend(PacketStream):
         return False
 
     def close(self, error: str) -> None:
-        outlet, self._route = self._outlet, None
+        route, self._route = self._route, None
+        outlet = self._outlet
         self.inlets.clear()
-        if outlet is not None:
+        if route is not None and outlet is not None:  # told once only
             outlet.on_drained = _nothing  # no credit for what is closed
             outlet.then(p.CloseResponse(error, outlet.connect_id))
 

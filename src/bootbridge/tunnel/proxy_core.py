@@ -340,6 +340,9 @@ class ProxyCore:
         self.stopping = True
         for front in list(self.connect_frontends):
             front.stop(STOPPING_TEXT)
+        # Before the gRPC callers go: their agents must see a loss, not a close behind half an upload.
+        for agent in self.roster:
+            agent.fail(grpc.UNAVAILABLE, STOPPING_TEXT)
         for route in list(self.direct_routes):
             route.stop(STOPPING_TEXT)
 
