@@ -56,7 +56,7 @@ bench-growth: $(VENV)/.ready peers ## 10 ... 1,000 agents and 10 ... 10,000 tunn
 	$(BIN)/python bench/growth.py
 
 sim: $(VENV)/.ready ## the simulation: make sim SEEDS=100000
-	$(BIN)/python -m tests.sim.run --seeds $(SEEDS)
+	$(BIN)/python -m tests.sim.run --seeds $(SEEDS) --jobs $$(nproc)
 
 fuzz: $(VENV)/.ready ## atheris on every parser: make fuzz FUZZ_SECONDS=600
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || \

@@ -53,7 +53,7 @@ def test_at_the_end_connections_are_broken_not_closed() -> None:
 
 
 def test_at_the_end_a_grpc_callers_half_upload_is_not_closed_in_order() -> None:
-    """Promise 1: the agent loses its stream, so it resets the endpoint; no CLOSE_REQ says that all is well."""
+    """Promise 1: the agent loses its stream, so the endpoint is reset; no CLOSE_REQ says all is well."""
     with ServerStage() as stage:
         agent = stage.agent()
         caller = stage.grpc_route(agent).say(p.Data(1, b"half of it"))

@@ -261,7 +261,7 @@ class PlainStream:
         self._handler = _NOBODY
         self._stop_timer()
         if self.backlog:
-            self._timer = self.pump.timers.after(FLUSH_SECONDS_MAX, self._close_now)
+            self._timer = self.pump.timers.after(FLUSH_SECONDS_MAX, self.abort)  # no orderly end for a part
         else:
             self._part()
 
