@@ -10,7 +10,7 @@ from bootbridge.kube.labels import LabelError, Operator, Requirement, Selector, 
 
 
 class TestLabelMap:
-    """konnectivity.md §7.2, "labels parse"."""
+    """acceptance list, "labels parse"."""
 
     def test_pairs_are_split_at_commas(self) -> None:
         assert parse_label_map("a=b,c=d") == {"a": "b", "c": "d"}

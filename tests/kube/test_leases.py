@@ -36,7 +36,7 @@ EXPIRED = {"leaseDurationSeconds": 1000, "acquireTime": ago(10_000)}
 
 
 class TestValidity:
-    """konnectivity.md §7.2, "lease GC / validity": the five cases, and two that crash the original."""
+    """acceptance list, "lease GC / validity": the five cases, and two that crash the original."""
 
     @pytest.mark.parametrize(
         ("case", "spec", "valid"),
@@ -101,7 +101,7 @@ class Watched:
 
 
 class TestCounter:
-    """konnectivity.md §7.2, "counters", over the wire."""
+    """acceptance list, "counters", over the wire."""
 
     @pytest.mark.parametrize(
         ("case", "leases", "count"),
@@ -266,7 +266,7 @@ class TestCounter:
 
 
 class TestCollector:
-    """konnectivity.md §7.2, "lease GC"."""
+    """acceptance list, "lease GC"."""
 
     def collector(self, client: KubeClient) -> LeaseCollector:
         self.culled = 0

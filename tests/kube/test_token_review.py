@@ -70,7 +70,7 @@ async def denied(reviewer: TokenReviewer, *values: str) -> TokenDenied:
 
 
 class TestTheNineCases:
-    """konnectivity.md §7.2, "token auth (9 cases)", with the texts of §6.2."""
+    """acceptance list, "token auth (9 cases)", with the original's texts."""
 
     @pytest.mark.parametrize("case", ["no context", "wrong key"])
     async def test_no_context_and_wrong_key(self, case: str, reviewer: TokenReviewer) -> None:
