@@ -55,6 +55,7 @@ class Exchange:
     plan: Plan
     started_at: float
     caller: Caller | None = None
+    port: SimPort | None = None  # the caller's end of its connection, which gRPC callers may share
     endpoints: list[EndpointApp] = field(default_factory=list)
     dialled: int = 0  # how often an agent was asked to dial for it
     excuses: set[str] = field(default_factory=set)

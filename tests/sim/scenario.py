@@ -81,7 +81,7 @@ class Scenario:
         self._by_address: dict[str, Exchange] = {}
         self._partitions: set[tuple[str, str]] = set()
         self._villains: list[VillainAgent | VillainCaller | VillainTalker] = []
-        self._doors: dict[int, tuple[ServerProcess, LinkStream]] = {}
+        self._doors: dict[int, tuple[ServerProcess, SimPort, LinkStream]] = {}
         self.servers = [self._boot_server(index) for index in range(self.options.servers)]
         self.agents = [self._boot_agent(index) for index in range(self.options.agents)]
         world.say(repr(self.options))
@@ -211,14 +211,26 @@ class Scenario:
             exchange.excuses.add("server crashed")
         server.exchanges[exchange] = None
         self._call(exchange, server)
+        self._excuse_bad_start(exchange)
         return exchange
+
+    def _excuse_bad_start(self, exchange: Exchange) -> None:
+        """A caller that comes through a shared door suffers what befell the door before."""
+        assert exchange.port is not None
+        for port in (exchange.port, exchange.port.peer):
+            if port.doomed:
+                exchange.excuses.add("caller broke")
+            elif port._frozen_until > self.world.now:
+                exchange.excuses.add("slow network")
 
     def _call(self, exchange: Exchange, server: ServerProcess) -> Caller:
         if exchange.plan.dialect == "connect":
             near, far = self.network.join(self.outside, server.pump, f"connect{exchange.id}")
             self._accept(server, lambda: server.accept_connect(far), far.abort)
+            exchange.port = near
             return ConnectCaller(self.world, near, exchange)
-        return GrpcCaller(self.world, self.outside, self._door(server), exchange)
+        exchange.port, link = self._door(server)
+        return GrpcCaller(self.world, self.outside, link, exchange)
 
     def _accept(self, server: ServerProcess, accept: Callable[[], None], refuse: Callable[[], None]) -> None:
         def arrive() -> None:
@@ -229,23 +241,23 @@ class Scenario:
 
         self.outside.soon(self.network.delay(), arrive)
 
-    def _door(self, server: ServerProcess) -> LinkStream:
+    def _door(self, server: ServerProcess) -> tuple[SimPort, LinkStream]:
         """A caller's link to a server: one of its own, or one that several callers share."""
         shared = self.world.chance(0.4)
         known = self._doors.get(server.index)
-        if shared and known is not None and known[0] is server and not known[1].link.closed:
-            return known[1]
+        if shared and known is not None and known[0] is server and not known[2].link.closed:
+            return known[1], known[2]
         near, far = self.network.join(self.outside, server.pump, "door" if shared else "grpc")
         self._accept(server, lambda: server.accept_grpc(far), far.abort)
         link = link_stream(near, client=True, keepalive_seconds=3600.0)
         if shared:
-            self._doors[server.index] = (server, link)
+            self._doors[server.index] = (server, near, link)
         else:
             self._close_when_idle(link)
-        return link
+        return near, link
 
     def _close_doors(self) -> None:
-        for _, link in self._doors.values():
+        for _, _, link in self._doors.values():
             link.close("done")
         self._doors.clear()
         self.outside.end_turn()
@@ -285,14 +297,13 @@ class Scenario:
         if ports:
             port = ports[self.world.count(0, len(ports) - 1)]
             self.world.say(f"cut {port.name}")
-            self._excuse_callers(port.name)
+            self._excuse_callers(port)
             port.cut()
 
-    def _excuse_callers(self, name: str) -> None:
-        """A caller whose own connection fails may be told anything."""
+    def _excuse_callers(self, port: SimPort) -> None:
+        """A caller whose own connection fails, at either end, may be told anything."""
         for exchange in self.exchanges:
-            own = (f"connect{exchange.id}#", f"endpoint{exchange.id}#")
-            if exchange.plan.dialect == "grpc" or name.startswith(own):
+            if exchange.port in (port, port.peer) or port.name.startswith(f"endpoint{exchange.id}#"):
                 exchange.excuses.add("caller broke")
 
     def _freeze_something(self) -> None:
@@ -301,7 +312,7 @@ class Scenario:
             port = ports[self.world.count(0, len(ports) - 1)]
             seconds = self.world.between(0.1, 20.0)
             self.world.say(f"freeze {port.name} for {seconds}")
-            self._excuse_answer(port.name)
+            self._excuse_answer(port)
             port.freeze(seconds)
 
     def _blackhole_something(self) -> None:
@@ -309,13 +320,13 @@ class Scenario:
         if ports:
             port = ports[self.world.count(0, len(ports) - 1)]
             self.world.say(f"blackhole {port.name}")
-            self._excuse_callers(port.name)
+            self._excuse_callers(port)
             port.freeze(float("inf"))
             port.peer.freeze(float("inf"))
 
-    def _excuse_answer(self, name: str) -> None:
+    def _excuse_answer(self, port: SimPort) -> None:
         for exchange in self.exchanges:
-            if exchange.plan.dialect == "grpc" or name.startswith(f"connect{exchange.id}#"):
+            if exchange.port in (port, port.peer):
                 exchange.excuses.add("slow network")
 
     def _some_agent(self) -> AgentProcess:
@@ -415,6 +426,7 @@ class Scenario:
         for port in self._ports():
             if not port.blackholed:
                 port.thaw()
+                self._deliver_to_nobody(port)
             elif self.outside in (port.pump, port.peer.pump):
                 port.thaw()
                 port.cut()  # only links have a keepalive; the rest is told by its kernel, at last
@@ -424,6 +436,13 @@ class Scenario:
         for server in list(self.servers):
             if not server.alive or server.core.stopping:
                 self._replace_server(server)
+
+    def _deliver_to_nobody(self, port: SimPort) -> None:
+        """What was sent to an end that closed in a freeze got no further: now its kernel says so."""
+        if port.peer.closed:
+            port.peer.thaw()
+            if port.backlog:
+                port.cut()
 
     def _converge(self) -> None:
         world = self.world

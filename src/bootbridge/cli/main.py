@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,20 @@ Verbs:
   server    run the proxy-server: the kube-apiserver and the agents connect to it
   agent     run the proxy-agent: it dials the servers and reaches the pods
   demo      see it work on this machine, from certificates to a webhook call
+
+ The bridge on a bootstrap node:
+  render    write every manifest and script, to be read and changed before anything boots
+  inject    put the bridge into a bootstrap.ign that an unmodified installer made, or take it out
+  kasconfig see what an override does to the kube-apiserver's configuration and flags
+  firewall  the rule that lets nodes reach the bootstrap node, and its removal, per platform
+  address   which addresses of this node the agents will dial, and why
+  check     look over an ignition file, an asset directory or a live node
+  up        lay the bridge on this node and wait until it carries
+  status    what of the bridge is there, and whether it works
+  down      take the bridge away and prove that nothing is left
+  doctor    walk the way from the kube-apiserver to a pod and name the first broken hop
+  gather    collect logs, records and an analysis for a bug report, without secrets
+
   version   show the version
   help      show this page
 
@@ -36,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     handler = _VERBS.get(verb)
     if handler is None:
         kind = "flag" if verb.startswith("-") else "verb"
-        complain(f"bootbridge: unknown {kind} {verb!r} (the verbs are: server, agent, demo, version, help)")
+        complain(f"bootbridge: unknown {kind} {verb!r} (the verbs are: {', '.join(_NAMES)})")
         return 1
     return handler(words[1:])
 
@@ -63,6 +78,16 @@ def _demo(argv: list[str]) -> int:
         return 1
 
 
+def _bootstrap(verb: str) -> Callable[[list[str]], int]:
+    """A verb of the bootstrap room, imported only when it is called."""
+
+    def run(argv: list[str]) -> int:
+        module = importlib.import_module(f"bootbridge.cli.{verb}")
+        return int(module.main(argv, program=f"bootbridge {verb}"))
+
+    return run
+
+
 def _version(argv: list[str]) -> int:
     return show(f"bootbridge {__version__}\n")
 
@@ -71,10 +96,25 @@ def _help(argv: list[str]) -> int:
     return show(_HELP)
 
 
+_BOOTSTRAP_VERBS = (
+    "render",
+    "inject",
+    "kasconfig",
+    "firewall",
+    "address",
+    "check",
+    "up",
+    "status",
+    "down",
+    "doctor",
+    "gather",
+)
+_NAMES = ("server", "agent", "demo", *_BOOTSTRAP_VERBS, "version", "help")
 _VERBS: dict[str, Callable[[list[str]], int]] = {
     "server": _server,
     "agent": _agent,
     "demo": _demo,
+    **{verb: _bootstrap(verb) for verb in _BOOTSTRAP_VERBS},
     "version": _version,
     "--version": _version,
     "help": _help,
