@@ -30,9 +30,13 @@ EXAMPLES = """
 
 def _selector(text: str) -> str:
     # Late: most agents never name a selector, and the grammar costs time to load.
-    from bootbridge.cli.label_selector import check
+    from bootbridge.kube.labels import LabelError, Selector
 
-    return check(text)
+    try:
+        Selector.parse(text)
+    except LabelError as error:
+        raise ValueError(str(error)) from None
+    return text
 
 
 _SELECTOR = Kind("selector", _selector, quote, fix="write key=value,key=value or key in (a,b)")
