@@ -24,6 +24,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "kube": {"runtime"},
     "trust": {"runtime"},
     "bootstrap": {"trust", "kube", "runtime"},
+    "image": set(),
     "proxy_server": {"wire", "tunnel", "runtime", "metrics", "kube", "options"},
     "proxy_agent": {"wire", "tunnel", "runtime", "metrics", "kube", "options"},
 }

@@ -36,6 +36,7 @@ Verbs:
   down      take the bridge away and prove that nothing is left
   doctor    walk the way from the kube-apiserver to a pod and name the first broken hop
   gather    collect logs, records and an analysis for a bug report, without secrets
+  image     build our server's and agent's container image, as an archive to load or push
 
   version   show the version
   help      show this page
@@ -108,6 +109,7 @@ _BOOTSTRAP_VERBS = (
     "down",
     "doctor",
     "gather",
+    "image",
 )
 _NAMES = ("server", "agent", "demo", *_BOOTSTRAP_VERBS, "version", "help")
 _VERBS: dict[str, Callable[[list[str]], int]] = {

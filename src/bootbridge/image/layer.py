@@ -1,0 +1,105 @@
+"""A layer of a container image: entries in, the same bytes out, whoever builds it and whenever."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One path in an image, absolute. Everything belongs to root and carries no time."""
+
+    path: str
+    mode: int
+    data: bytes | None = field(default=None, repr=False)  # a regular file's content
+    source: Path | None = None  # or where on this machine it is read from
+    target: str = ""  # a symbolic link's
+
+
+def directory(path: str, mode: int = 0o755) -> Entry:
+    return Entry(path, mode | 0o40000)
+
+
+def file(path: str, data: bytes, mode: int = 0o644) -> Entry:
+    return Entry(path, mode, data=data)
+
+
+def copied(path: str, source: Path, mode: int = 0o644) -> Entry:
+    return Entry(path, mode, source=source)
+
+
+def link(path: str, target: str) -> Entry:
+    return Entry(path, 0o777, target=target)
+
+
+@dataclass(frozen=True)
+class Blob:
+    """Bytes with their name."""
+
+    data: bytes = field(repr=False)
+    media_type: str
+
+    @property
+    def digest(self) -> str:
+        return "sha256:" + hashlib.sha256(self.data).hexdigest()
+
+    @property
+    def descriptor(self) -> dict[str, object]:
+        return {"mediaType": self.media_type, "digest": self.digest, "size": len(self.data)}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The compressed blob, and the digest of what it unpacks to."""
+
+    blob: Blob
+    diff_id: str
+
+
+LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
+
+
+def layer(entries: Iterable[Entry]) -> Layer:
+    """Pack entries, sorted and with their parent directories; of two with one path the later wins."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for entry in _with_parents(entries):
+            _add(tar, entry)
+    plain = archive.getvalue()
+    return Layer(
+        Blob(gzip.compress(plain, compresslevel=6, mtime=0), LAYER_TYPE),
+        "sha256:" + hashlib.sha256(plain).hexdigest(),
+    )
+
+
+def _with_parents(entries: Iterable[Entry]) -> list[Entry]:
+    by_path: dict[str, Entry] = {}
+    for entry in entries:
+        by_path[entry.path] = entry
+    for path in list(by_path):
+        parent = path.rpartition("/")[0]
+        while parent and parent not in by_path:
+            by_path[parent] = directory(parent)
+            parent = parent.rpartition("/")[0]
+    return [by_path[path] for path in sorted(by_path)]
+
+
+def _add(tar: tarfile.TarFile, entry: Entry) -> None:
+    info = tarfile.TarInfo(entry.path.lstrip("/"))
+    info.mode = entry.mode & 0o7777
+    if entry.target:
+        info.type, info.linkname = tarfile.SYMTYPE, entry.target
+        tar.addfile(info)
+    elif entry.mode & 0o40000:
+        info.type = tarfile.DIRTYPE
+        tar.addfile(info)
+    else:
+        data = entry.source.read_bytes() if entry.source is not None else entry.data or b""
+        info.size = len(data)
+        tar.addfile(info, io.BytesIO(data))

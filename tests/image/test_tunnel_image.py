@@ -1,0 +1,145 @@
+"""The image of our server and agent runs by itself: no file of this machine is needed besides it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import socket
+import subprocess
+import tarfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bootbridge.image import recipes
+from bootbridge.image.oci import Image
+from bootbridge.trust.authority import Authority
+
+pytestmark = pytest.mark.slow
+
+COMPRESSED_BYTES_MAX = UNPACKED_BYTES_MAX = 120_000_000
+
+
+@pytest.fixture(scope="module")
+def image() -> Image:
+    return recipes.tunnel()
+
+
+@pytest.fixture(scope="module")
+def root(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if os.geteuid() != 0:
+        reason = "chroot needs root"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    path = tmp_path_factory.mktemp("root")
+    path.chmod(0o755)
+    for layer in image.layers:
+        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(layer.blob.data))) as tar:
+            tar.extractall(path, filter="fully_trusted")
+    return path
+
+
+def command(root: Path, image: Image, *argv: str) -> list[str]:
+    environment = [f"{name}={value}" for name, value in image.environment.items()]
+    return [
+        "/usr/bin/env",
+        "-i",
+        *environment,
+        "/usr/sbin/chroot",
+        f"--userspec={image.user}",
+        str(root),
+        *argv,
+    ]
+
+
+@contextmanager
+def running(root: Path, image: Image, *argv: str) -> Iterator[None]:
+    process = subprocess.Popen(command(root, image, *argv))
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def wait_until_ready(port: int) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=1) as answer:
+                if answer.status == 200:
+                    return
+        except OSError:
+            assert time.monotonic() < deadline, "not ready within 30 s"
+        time.sleep(0.05)
+
+
+def test_the_image_stays_below_120_megabytes(image: Image, root: Path) -> None:
+    unpacked = sum(path.lstat().st_size for path in root.rglob("*"))
+    assert image.size < COMPRESSED_BYTES_MAX
+    assert unpacked < UNPACKED_BYTES_MAX
+
+
+def test_two_builds_have_one_digest(image: Image) -> None:
+    assert recipes.tunnel().digest == image.digest
+
+
+def test_there_is_no_shell_in_it(root: Path) -> None:
+    assert not list(root.glob("**/sh")) + list(root.glob("**/bash"))
+
+
+@pytest.mark.parametrize("program", ["proxy-server", "proxy-agent"])
+def test_the_commands_start_where_the_original_keeps_its_own(root: Path, image: Image, program: str) -> None:
+    done = subprocess.run(
+        command(root, image, f"/usr/bin/{program}", "--version"), capture_output=True, text=True
+    )
+    assert done.stdout.startswith(program)
+
+
+def test_server_and_agent_of_the_image_meet_with_nobody_s_rights(root: Path, image: Image) -> None:
+    """mTLS between them, ready at both ends."""
+    authority = Authority.create("image")
+    authority.write(root / "tmp", "ca")
+    authority.issue_server(["127.0.0.1"]).write(root / "tmp", "server")
+    authority.issue_client("agent").write(root / "tmp", "agent")
+    for key in (root / "tmp").glob("*.key"):
+        os.chown(key, 65532, 65532)
+    agent_port, server_health, agent_health = free_port(), free_port(), free_port()
+    server = running(
+        root,
+        image,
+        "/usr/bin/proxy-server",
+        "--uds-name=/tmp/server.sock",
+        "--server-port=0",
+        f"--agent-port={agent_port}",
+        f"--health-port={server_health}",
+        "--admin-port=0",
+        "--cluster-cert=/tmp/server.crt",
+        "--cluster-key=/tmp/server.key",
+        "--cluster-ca-cert=/tmp/ca.crt",
+    )
+    agent = running(
+        root,
+        image,
+        "/usr/bin/proxy-agent",
+        "--proxy-server-host=127.0.0.1",
+        f"--proxy-server-port={agent_port}",
+        f"--health-server-port={agent_health}",
+        "--admin-server-port=0",
+        "--ca-cert=/tmp/ca.crt",
+        "--agent-cert=/tmp/agent.crt",
+        "--agent-key=/tmp/agent.key",
+    )
+    with server, agent:
+        wait_until_ready(server_health)
+        wait_until_ready(agent_health)
