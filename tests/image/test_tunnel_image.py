@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import socket
 import subprocess
 import tarfile
 import time
@@ -19,6 +18,7 @@ import pytest
 from bootbridge.image import recipes
 from bootbridge.image.oci import Image
 from bootbridge.trust.authority import Authority
+from tests.support.process_program import free_port
 
 pytestmark = pytest.mark.slow
 
@@ -64,12 +64,6 @@ def running(root: Path, image: Image, *argv: str) -> Iterator[None]:
     finally:
         process.kill()
         process.wait(10)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def wait_until_ready(port: int) -> None:
@@ -123,7 +117,7 @@ def test_server_and_agent_of_the_image_meet_with_nobody_s_rights(root: Path, ima
         "--server-port=0",
         f"--agent-port={agent_port}",
         f"--health-port={server_health}",
-        "--admin-port=0",
+        f"--admin-port={free_port()}",
         "--cluster-cert=/tmp/server.crt",
         "--cluster-key=/tmp/server.key",
         "--cluster-ca-cert=/tmp/ca.crt",
@@ -135,7 +129,7 @@ def test_server_and_agent_of_the_image_meet_with_nobody_s_rights(root: Path, ima
         "--proxy-server-host=127.0.0.1",
         f"--proxy-server-port={agent_port}",
         f"--health-server-port={agent_health}",
-        "--admin-server-port=0",
+        f"--admin-server-port={free_port()}",
         "--ca-cert=/tmp/ca.crt",
         "--agent-cert=/tmp/agent.crt",
         "--agent-key=/tmp/agent.key",
