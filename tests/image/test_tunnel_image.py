@@ -43,17 +43,14 @@ def root(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+# As a runtime would: its own mounts, with /proc, and nothing of our environment.
+INSIDE = 'root="$1"; shift; mount --bind /proc "$root/proc" && exec env -i "$@"'
+
+
 def command(root: Path, image: Image, *argv: str) -> list[str]:
     environment = [f"{name}={value}" for name, value in image.environment.items()]
-    return [
-        "/usr/bin/env",
-        "-i",
-        *environment,
-        "/usr/sbin/chroot",
-        f"--userspec={image.user}",
-        str(root),
-        *argv,
-    ]
+    container = [*environment, "/usr/sbin/chroot", f"--userspec={image.user}", str(root), *argv]
+    return ["unshare", "--mount", "sh", "-c", INSIDE, "sh", str(root), *container]
 
 
 @contextmanager
