@@ -61,7 +61,7 @@ class Authority:
         cls, name: str, *, key: KeyKind = "ecdsa-p256", validity: timedelta = timedelta(days=1)
     ) -> Authority:
         private = _new_key(key)
-        subject = _common_name(name)
+        subject = _subject(name)
         certificate = (
             _builder(subject, subject, private, validity)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -86,11 +86,15 @@ class Authority:
         if not names:
             raise ValueError("a server certificate needs at least one DNS name or IP address")
         alternatives = x509.SubjectAlternativeName([_alternative_name(name) for name in names])
-        return self._issue(common_name or names[0], ExtendedKeyUsageOID.SERVER_AUTH, alternatives, validity)
+        subject = _subject(common_name or names[0])
+        return self._issue(subject, ExtendedKeyUsageOID.SERVER_AUTH, alternatives, validity)
 
-    def issue_client(self, common_name: str, *, validity: timedelta | None = None) -> Certificate:
-        """A certificate for somebody who dials out."""
-        return self._issue(common_name, ExtendedKeyUsageOID.CLIENT_AUTH, None, validity)
+    def issue_client(
+        self, common_name: str, *, organisations: Iterable[str] = (), validity: timedelta | None = None
+    ) -> Certificate:
+        """A certificate for somebody who dials out; Kubernetes reads organisations as groups."""
+        subject = _subject(common_name, organisations)
+        return self._issue(subject, ExtendedKeyUsageOID.CLIENT_AUTH, None, validity)
 
     def write(self, directory: Path | str, name: str = "ca", *, with_key: bool = False) -> Path:
         """Put `name.crt` into `directory`; the root's key leaves this process only if asked for."""
@@ -102,14 +106,14 @@ class Authority:
 
     def _issue(
         self,
-        common_name: str,
+        subject: x509.Name,
         usage: x509.ObjectIdentifier,
         alternatives: x509.SubjectAlternativeName | None,
         validity: timedelta | None,
     ) -> Certificate:
         key = _new_key(self._key_kind)
         builder = (
-            _builder(_common_name(common_name), self._certificate.subject, key, validity, self._certificate)
+            _builder(subject, self._certificate.subject, key, validity, self._certificate)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(
                 _usage(digital_signature=True, key_encipherment=self._key_kind == "rsa-2048"), critical=True
@@ -167,9 +171,10 @@ def _key_pem(key: PrivateKey) -> bytes:
     )
 
 
-def _common_name(name: str) -> x509.Name:
+def _subject(name: str, organisations: Iterable[str] = ()) -> x509.Name:
     # X.520 allows 64 characters; the full name stands among the alternative names.
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+    attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, each) for each in organisations]
+    return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
 def _alternative_name(name: str) -> x509.GeneralName:
