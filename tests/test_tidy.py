@@ -29,6 +29,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "proxy_agent": {"wire", "tunnel", "runtime", "metrics", "kube", "options"},
 }
 MAY_KNOW["demo"] = set(MAY_KNOW)
+MAY_KNOW["lab"] = set(MAY_KNOW)
 MAY_KNOW["cli"] = set(MAY_KNOW)
 # What the rooms without I/O must not touch: the outside, the clock, chance, and logs.
 OUTSIDE = {"asyncio", "socket", "ssl", "select", "selectors", "threading", "subprocess", "os", "signal"}

@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 import bootbridge
@@ -27,23 +27,6 @@ SITE = f"{LIBRARY}/site-packages"
 INTERPRETER = f"{HOME}/bin/python3"
 # What the server and the agent import, and nothing else: see dependencies in pyproject.toml.
 PACKAGES = ("hpack", "h11", "uvloop")
-# The rooms of the house that those two programs live in.
-ROOMS = frozenset(
-    (
-        "__init__.py",
-        "errors.py",
-        "metrics.py",
-        "options.py",
-        "wire",
-        "tunnel",
-        "runtime",
-        "kube",
-        "proxy_server",
-        "proxy_agent",
-        "cli",
-    )
-)
-COMMANDS = {"proxy-server": "bootbridge.cli.server", "proxy-agent": "bootbridge.cli.agent"}
 # Tools of developers, tests, and what needs a display or a database.
 _LEFT_OUT = frozenset(
     (
@@ -113,17 +96,17 @@ def runtime_entries() -> list[Entry]:
     ]
 
 
-def own_entries() -> list[Entry]:
-    """Our own package, as far as the server and the agent use it, and their two commands."""
+def own_entries(rooms: Collection[str], commands: Mapping[str, str]) -> list[Entry]:
+    """Our own package as far as it is wanted: whole rooms or single modules; and commands → modules."""
     root = Path(bootbridge.__file__).parent
     sources = {
-        f"{SITE}/bootbridge/{path.relative_to(root).as_posix()}": path
-        for path in _files(root)
-        if path.relative_to(root).parts[0] in ROOMS
+        f"{SITE}/bootbridge/{path}": root / path
+        for path in (found.relative_to(root).as_posix() for found in _files(root))
+        if path in rooms or path.partition("/")[0] in rooms
     }
     return [
         *_copied_and_compiled(sources),
-        *(file(f"/usr/bin/{name}", _command(module), 0o755) for name, module in COMMANDS.items()),
+        *(file(f"/usr/bin/{name}", _command(module), 0o755) for name, module in commands.items()),
     ]
 
 

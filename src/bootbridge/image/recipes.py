@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 
 from bootbridge import __version__
 from bootbridge.image import python_runtime
-from bootbridge.image.layer import copied, directory, layer
+from bootbridge.image.layer import Layer, copied, directory, layer
 from bootbridge.image.oci import Image
 
 NOBODY = "65532:65532"
+# The rooms of the house that those two programs live in.
+ROOMS = frozenset(
+    (
+        "__init__.py",
+        "errors.py",
+        "metrics.py",
+        "options.py",
+        "wire",
+        "tunnel",
+        "runtime",
+        "kube",
+        "proxy_server",
+        "proxy_agent",
+        "cli",
+    )
+)
+COMMANDS = {"proxy-agent": "bootbridge.cli.agent", "proxy-server": "bootbridge.cli.server"}
 _LABELS = {
     "org.opencontainers.image.title": "bootbridge",
     "org.opencontainers.image.version": __version__,
@@ -19,9 +38,14 @@ _LABELS = {
 
 def tunnel() -> Image:
     """Our server and agent, at the paths where the original's image keeps its own."""
+    return python(ROOMS, COMMANDS)
+
+
+def python(rooms: Collection[str], commands: Mapping[str, str]) -> Image:
+    """Commands of our own package, each naming its module, with the rooms they live in; the first is started."""
     return Image(
-        layers=(layer(python_runtime.runtime_entries()), layer(python_runtime.own_entries())),
-        entrypoint=("/usr/bin/proxy-agent",),
+        layers=(_runtime(), layer(python_runtime.own_entries(rooms, commands))),
+        entrypoint=(f"/usr/bin/{next(iter(commands))}",),
         environment={
             "PATH": "/usr/bin",
             # Beside the interpreter, wherever this machine's loader would have looked.
@@ -32,7 +56,12 @@ def tunnel() -> Image:
     )
 
 
-def static(programs: dict[str, Path], *, user: str = "") -> Image:
+@cache
+def _runtime() -> Layer:
+    return layer(python_runtime.runtime_entries())
+
+
+def static(programs: Mapping[str, Path], *, user: str = "") -> Image:
     """Statically linked programs and nothing else: path in the image → file here; the first is started."""
     entries = [copied(path, source, 0o755) for path, source in programs.items()]
     return Image(

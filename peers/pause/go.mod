@@ -1,0 +1,3 @@
+module bootbridge/peers/pause
+
+go 1.24

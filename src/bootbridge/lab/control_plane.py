@@ -1,0 +1,193 @@
+"""The control plane as static pods: kube-apiserver configured by our own merge, and its companions.
+
+The bootstrap one is configured as OpenShift's is: a KubeAPIServerConfig, an override merged into
+it, and flags made of the result. The production one is the same without the override.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bootbridge.bootstrap import egress_selector, kasconfig
+from bootbridge.bootstrap.files import Asset, Tree
+from bootbridge.bootstrap.plan import Plan
+from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.lab.credentials import APISERVER_PORT, KUBECONFIGS, PKI
+from bootbridge.lab.layout import LabNode, Layout
+from bootbridge.lab.node_runtime import STATIC_PODS
+
+IMAGE = "localhost/kubernetes:lab"
+CONFIG_ON_HOST = "/etc/kubernetes/bootstrap-configs"
+CONFIG_SEEN_BY_APISERVER = "/etc/kubernetes/config"
+ADMISSION_CONFIG = "admission.yaml"
+ETCD_PORT = 2379
+BASE_CONFIG = "kube-apiserver-config.yaml"
+
+
+def base_config(node: LabNode, layout: Layout, etcd: LabNode) -> dict[str, Any]:
+    """What the operator's defaults would be here."""
+    services = ",".join(map(str, layout.networks.service))
+    arguments = {
+        "advertise-address": [str(node.address)],
+        "allow-privileged": ["true"],
+        "anonymous-auth": ["false"],
+        "authorization-mode": ["Node", "RBAC"],
+        "client-ca-file": [f"{PKI}/ca.crt"],
+        "enable-admission-plugins": ["NodeRestriction"],
+        # Services resolve to their endpoints, so that a webhook's pod address is dialled.
+        "enable-aggregator-routing": ["true"],
+        "endpoint-reconciler-type": ["lease"],
+        "etcd-servers": [f"http://{_bracketed(etcd)}:{ETCD_PORT}"],
+        "kubelet-certificate-authority": [f"{PKI}/ca.crt"],
+        "kubelet-client-certificate": [f"{PKI}/apiserver-kubelet-client.crt"],
+        "kubelet-client-key": [f"{PKI}/apiserver-kubelet-client.key"],
+        "kubelet-preferred-address-types": ["InternalIP"],
+        "proxy-client-cert-file": [f"{PKI}/front-proxy-client.crt"],
+        "proxy-client-key-file": [f"{PKI}/front-proxy-client.key"],
+        "requestheader-allowed-names": ["front-proxy"],
+        "requestheader-client-ca-file": [f"{PKI}/front-proxy-ca.crt"],
+        "requestheader-extra-headers-prefix": ["X-Remote-Extra-"],
+        "requestheader-group-headers": ["X-Remote-Group"],
+        "requestheader-username-headers": ["X-Remote-User"],
+        "service-account-issuer": ["https://kubernetes.default.svc"],
+        "service-account-signing-key-file": [f"{PKI}/service-accounts.key"],
+        "tls-cert-file": [f"{PKI}/apiserver.crt"],
+        "tls-private-key-file": [f"{PKI}/apiserver.key"],
+        "v": ["2"],
+    }
+    return {
+        "apiVersion": "kubecontrolplane.config.openshift.io/v1",
+        "kind": "KubeAPIServerConfig",
+        "apiServerArguments": arguments,
+        "servicesSubnet": services,
+        "servingInfo": {
+            "bindAddress": f"[::]:{APISERVER_PORT}"
+            if layout.families != "ipv4"
+            else f"0.0.0.0:{APISERVER_PORT}",
+            "minTLSVersion": "VersionTLS12",
+        },
+        "serviceAccountPublicKeyFiles": [f"{PKI}/service-accounts.crt"],
+    }
+
+
+def apiserver_flags(base: dict[str, Any], override: dict[str, Any] | None) -> list[str]:
+    layers = [kasconfig.Layer(BASE_CONFIG, to_yaml(base))]
+    if override is not None:
+        layers.append(kasconfig.Layer("override", to_yaml(override)))
+    merged = kasconfig.merge(*layers)
+    merged["apiServerArguments"].setdefault(
+        "admission-control-config-file", [f"{CONFIG_SEEN_BY_APISERVER}/{ADMISSION_CONFIG}"]
+    )
+    return [flag for flag in kasconfig.flags(merged) if not flag.endswith("=")]
+
+
+def bootstrap_tree(layout: Layout, plan: Plan | None) -> Tree:
+    """Static pods of the bootstrap node; with a plan, its API server goes through the tunnel."""
+    node = layout.bootstrap
+    override = egress_selector.config_override(plan) if plan else None
+    return _tree(node, layout, apiserver_flags(base_config(node, layout, node), override))
+
+
+def production_tree(layout: Layout, node: LabNode) -> Tree:
+    """An API server on a cluster node, beside the same etcd and without an egress selector."""
+    return _tree(node, layout, apiserver_flags(base_config(node, layout, layout.bootstrap), None), alone=True)
+
+
+def _tree(node: LabNode, layout: Layout, flags: list[str], *, alone: bool = False) -> Tree:
+    admission = {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": []}
+    tree = {
+        f"{CONFIG_ON_HOST}/{ADMISSION_CONFIG}": Asset(to_yaml(admission)),
+        f"{STATIC_PODS}/kube-apiserver.yaml": Asset(to_yaml(_apiserver_pod(flags)), 0o600),
+    }
+    if not alone:
+        tree |= {
+            f"{STATIC_PODS}/kube-controller-manager.yaml": Asset(
+                to_yaml(_controller_manager_pod(layout)), 0o600
+            ),
+            f"{STATIC_PODS}/kube-scheduler.yaml": Asset(to_yaml(_scheduler_pod()), 0o600),
+        }
+    return tree
+
+
+def _apiserver_pod(flags: list[str]) -> dict[str, Any]:
+    probe = {"scheme": "HTTPS", "host": "127.0.0.1", "port": APISERVER_PORT}
+    volumes = {PKI: PKI, CONFIG_ON_HOST: CONFIG_SEEN_BY_APISERVER}
+    pod = _pod("kube-apiserver", ["/usr/bin/kube-apiserver", *flags], volumes)
+    # Anonymous requests are refused, and a refusal is an answer too: the port decides.
+    pod["spec"]["containers"][0]["livenessProbe"] = {
+        "tcpSocket": {"host": probe["host"], "port": probe["port"]},
+        "initialDelaySeconds": 20,
+        "periodSeconds": 10,
+        "failureThreshold": 6,
+    }
+    return pod
+
+
+def _controller_manager_pod(layout: Layout) -> dict[str, Any]:
+    kubeconfig = f"{KUBECONFIGS}/controller-manager.conf"
+    networks = layout.networks
+    command = [
+        "/usr/bin/kube-controller-manager",
+        f"--kubeconfig={kubeconfig}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        "--bind-address=127.0.0.1",
+        "--leader-elect=false",
+        "--use-service-account-credentials=true",
+        f"--service-account-private-key-file={PKI}/service-accounts.key",
+        f"--root-ca-file={PKI}/ca.crt",
+        f"--cluster-cidr={','.join(str(network.cidr) for network in networks.cluster)}",
+        f"--service-cluster-ip-range={','.join(map(str, networks.service))}",
+        # The lab gives each node its pods' addresses itself.
+        "--allocate-node-cidrs=false",
+        "--node-monitor-grace-period=20s",
+    ]
+    return _pod("kube-controller-manager", command, {PKI: PKI, KUBECONFIGS: KUBECONFIGS})
+
+
+def _scheduler_pod() -> dict[str, Any]:
+    kubeconfig = f"{KUBECONFIGS}/scheduler.conf"
+    command = [
+        "/usr/bin/kube-scheduler",
+        f"--kubeconfig={kubeconfig}",
+        f"--authentication-kubeconfig={kubeconfig}",
+        f"--authorization-kubeconfig={kubeconfig}",
+        "--bind-address=127.0.0.1",
+        "--leader-elect=false",
+    ]
+    return _pod("kube-scheduler", command, {KUBECONFIGS: KUBECONFIGS})
+
+
+def _pod(name: str, command: list[str], volumes: dict[str, str]) -> dict[str, Any]:
+    """A static pod on the node's own network; volumes are host path → path inside, all read-only."""
+    names = {path: f"v{number}" for number, path in enumerate(volumes)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "kube-system", "labels": {"component": name}},
+        "spec": {
+            "hostNetwork": True,
+            "priorityClassName": "system-node-critical",
+            "priority": 2000001000,
+            "containers": [
+                {
+                    "name": name,
+                    "image": IMAGE,
+                    "imagePullPolicy": "Never",
+                    "command": command,
+                    "volumeMounts": [
+                        {"name": names[path], "mountPath": seen, "readOnly": True}
+                        for path, seen in volumes.items()
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": names[path], "hostPath": {"path": path, "type": "Directory"}} for path in volumes
+            ],
+        },
+    }
+
+
+def _bracketed(node: LabNode) -> str:
+    text = str(node.address)
+    return f"[{text}]" if ":" in text else text

@@ -1,0 +1,101 @@
+"""Certificates and kubeconfigs of a lab cluster: made once, and handed to each node as files."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+
+from bootbridge.bootstrap.files import Asset, Tree
+from bootbridge.lab.layout import LabNode, Layout
+from bootbridge.trust.authority import Authority, Certificate
+
+PKI = "/etc/kubernetes/pki"
+KUBECONFIGS = "/etc/kubernetes/kubeconfigs"
+ADMIN_KUBECONFIG = "/etc/kubernetes/admin.conf"
+APISERVER_PORT = 6443
+VALIDITY = timedelta(days=7)
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """The authorities of one cluster. Never written themselves: a lab makes nodes only while it comes up."""
+
+    cluster: Authority
+    front_proxy: Authority
+    service_accounts: Certificate
+
+    @classmethod
+    def create(cls) -> Credentials:
+        cluster = Authority.create("lab", validity=VALIDITY)
+        # Only its key pair is wanted: tokens are signed with the one half and checked with the other.
+        service_accounts = cluster.issue_client("service-accounts", validity=VALIDITY)
+        return cls(cluster, Authority.create("lab-front-proxy", validity=VALIDITY), service_accounts)
+
+    def control_plane(self, node: LabNode, layout: Layout) -> Tree:
+        """What a node needs to run a kube-apiserver and its two companions."""
+        names = [node.name, "localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default.svc"]
+        names += [str(address) for address in (*node.addresses, *layout.apiserver_service_ips)]
+        serving = self.cluster.issue_server(names, common_name="kube-apiserver")
+        to_kubelet = self.cluster.issue_client("kube-apiserver", organisations=["system:masters"])
+        return {
+            f"{PKI}/ca.crt": Asset(self.cluster.cert_pem),
+            f"{PKI}/front-proxy-ca.crt": Asset(self.front_proxy.cert_pem),
+            **_pair("apiserver", serving),
+            **_pair("apiserver-kubelet-client", to_kubelet),
+            **_pair("front-proxy-client", self.front_proxy.issue_client("front-proxy")),
+            **_pair("service-accounts", self.service_accounts),
+            ADMIN_KUBECONFIG: self.kubeconfig(node, "kubernetes-admin", "system:masters"),
+            f"{KUBECONFIGS}/controller-manager.conf": self.kubeconfig(node, "system:kube-controller-manager"),
+            f"{KUBECONFIGS}/scheduler.conf": self.kubeconfig(node, "system:kube-scheduler"),
+        }
+
+    def kubelet(self, node: LabNode, apiserver: LabNode) -> Tree:
+        """What a node needs to join."""
+        names = [node.name, *map(str, node.addresses)]
+        return {
+            f"{PKI}/ca.crt": Asset(self.cluster.cert_pem),
+            **_pair("kubelet", self.cluster.issue_server(names, common_name=f"system:node:{node.name}")),
+            f"{KUBECONFIGS}/kubelet.conf": self.kubeconfig(
+                apiserver, f"system:node:{node.name}", "system:nodes"
+            ),
+        }
+
+    def kubeconfig(self, apiserver: LabNode, user: str, *groups: str) -> Asset:
+        certificate = self.cluster.issue_client(user, organisations=groups)
+        host = str(apiserver.address)
+        url = f"https://[{host}]:{APISERVER_PORT}" if ":" in host else f"https://{host}:{APISERVER_PORT}"
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "lab",
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": user}}],
+            "clusters": [
+                {
+                    "name": "lab",
+                    "cluster": {"server": url, "certificate-authority-data": _base64(self.cluster.cert_pem)},
+                }
+            ],
+            "users": [
+                {
+                    "name": user,
+                    "user": {
+                        "client-certificate-data": _base64(certificate.cert_pem),
+                        "client-key-data": _base64(certificate.key_pem),
+                    },
+                }
+            ],
+        }
+        return Asset(json.dumps(document, indent=1).encode(), 0o600)
+
+
+def _pair(name: str, certificate: Certificate) -> Tree:
+    return {
+        f"{PKI}/{name}.crt": Asset(certificate.cert_pem),
+        f"{PKI}/{name}.key": Asset(certificate.key_pem, 0o600),
+    }
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

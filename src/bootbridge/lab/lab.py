@@ -1,0 +1,204 @@
+"""A whole lab: brought up step by step, looked at, and taken down without a trace.
+
+Everything a lab is lies in one directory, and in namespaces that live as long as the
+processes named there. Whatever dies, `down` needs nothing but the directory.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootbridge.bootstrap.files import Asset, Tree, write_file
+from bootbridge.bootstrap.plan import Plan
+from bootbridge.errors import OperatorError
+from bootbridge.lab import control_plane, node_runtime, wiring
+from bootbridge.lab.cgroups import Cgroups
+from bootbridge.lab.components import Components
+from bootbridge.lab.credentials import ADMIN_KUBECONFIG, Credentials
+from bootbridge.lab.images import Images
+from bootbridge.lab.layout import LabNode, Layout
+from bootbridge.lab.space import Space
+
+SWITCH = "switch"
+STEP_SECONDS = 120.0
+# What programs on a node see of our own environment: nothing but where programs are.
+ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One lab by its directory; nothing is held in memory that is not there."""
+
+    directory: Path
+    layout: Layout
+
+    # --- what there is
+
+    @classmethod
+    def open(cls, directory: Path) -> Lab:
+        """The lab in a directory; an error if there is none."""
+        try:
+            document = json.loads((directory / "layout.json").read_bytes())
+            return cls(directory, Layout(document["nodes"], document["families"]))
+        except FileNotFoundError:
+            raise OperatorError(
+                f"there is no lab in {directory}", hint="make one with `bootbridge lab up`"
+            ) from None
+        except (ValueError, KeyError) as error:
+            hint = "`bootbridge lab down` removes it"
+            raise OperatorError(f"{directory}/layout.json is broken: {error}", hint=hint) from None
+
+    @property
+    def cgroups(self) -> Cgroups:
+        return Cgroups(self.directory)
+
+    def space(self, name: str) -> Space:
+        """A node's namespaces, which must be alive."""
+        try:
+            space = Space.load((self.directory / "spaces" / name).read_text())
+        except (OSError, ValueError, KeyError):
+            self.layout.node(name)
+            raise OperatorError(f"the node {name} is not up", hint="bootbridge lab up") from None
+        if not space.alive:
+            raise OperatorError(f"the node {name} has died", hint="bootbridge lab down, then up again")
+        return space
+
+    def spaces(self) -> list[Space]:
+        """Every space that was ever made for this lab and is alive."""
+        found = []
+        for path in sorted((self.directory / "spaces").glob("*")):
+            try:
+                found.append(Space.load(path.read_text()))
+            except (OSError, ValueError, KeyError):
+                continue
+        return [space for space in found if space.alive]
+
+    def file(self, node: str, path: str) -> Path:
+        """A file of a node, as this machine reaches it."""
+        return Path(f"/proc/{self.space(node).pid}/root{path}")
+
+    # --- coming up
+
+    def begin(self) -> None:
+        """Claim the directory; a lab that is there already stays."""
+        if self.spaces():
+            raise OperatorError(
+                f"a lab runs in {self.directory}", hint="bootbridge lab status; bootbridge lab down"
+            )
+        for name in ("spaces", "nodes"):
+            shutil.rmtree(self.directory / name, ignore_errors=True)
+        (self.directory / "spaces").mkdir(parents=True, exist_ok=True)
+        told = {"nodes": self.layout.nodes, "families": self.layout.families}
+        write_file(self.directory / "layout.json", Asset(json.dumps(told).encode()))
+
+    def make_machines(self) -> None:
+        """Namespaces, a switch, and a cable to each."""
+        switch = self._make_space(SWITCH)
+        wiring.build_switch(switch)
+        spaces = {node.name: self._make_space(node.name) for node in self.layout.all_nodes}
+        for node in self.layout.all_nodes:
+            wiring.plug_in(switch, spaces[node.name], node, self.layout)
+        wiring.teach_pod_routes(spaces, self.layout)
+
+    def start_runtime(
+        self, node: LabNode, components: Components, images: Images, wanted: Sequence[str]
+    ) -> None:
+        """containerd, its network for pods where there are any, and the images."""
+        tree = node_runtime.containerd_config(str(components.cni))
+        if node.pod_subnets:
+            tree = {**tree, **node_runtime.cni_config(node)}
+        self.write(node.name, tree)
+        self.start(
+            node.name, "containerd", [components["containerd"], f"--config={node_runtime.CONTAINERD_CONFIG}"]
+        )
+        socket = self.file(node.name, node_runtime.CONTAINERD_SOCKET)
+        self.until(socket.exists, f"containerd answers on {node.name}")
+        images.hand_to(self.space(node.name), *wanted)
+
+    def start_kubelet(self, node: LabNode, components: Components, *, standalone: bool) -> None:
+        cgroup = self.cgroups.make(node.name)
+        self.write(node.name, node_runtime.kubelet_config(node, self.layout, cgroup, standalone=standalone))
+        self.file(node.name, node_runtime.STATIC_PODS).mkdir(parents=True, exist_ok=True)
+        argv = [components["kubelet"], *node_runtime.kubelet_arguments(node, standalone=standalone)]
+        self.start(node.name, "kubelet", argv)
+
+    def start_etcd(self, components: Components) -> None:
+        node = self.layout.bootstrap
+        host = f"[{node.address}]" if ":" in str(node.address) else str(node.address)
+        urls = f"http://{host}:{control_plane.ETCD_PORT}"
+        peers = f"http://{host}:2380"
+        argv = [
+            components["etcd"],
+            "--name=lab",
+            # In memory: a lab is not kept, and a disk would only make it wait.
+            "--data-dir=/run/etcd",
+            f"--listen-client-urls={urls}",
+            f"--advertise-client-urls={urls}",
+            f"--listen-peer-urls={peers}",
+            f"--initial-advertise-peer-urls={peers}",
+            f"--initial-cluster=lab={peers}",
+        ]
+        self.start(node.name, "etcd", argv)
+
+    def start_control_plane(self, credentials: Credentials, plan: Plan | None) -> None:
+        node = self.layout.bootstrap
+        self.write(node.name, credentials.control_plane(node, self.layout))
+        self.write(node.name, control_plane.bootstrap_tree(self.layout, plan))
+
+    # --- while it runs
+
+    def write(self, node: str, tree: Tree) -> None:
+        for path, asset in tree.items():
+            target = self.file(node, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            write_file(target, asset)
+
+    def start(self, node: str, name: str, argv: Sequence[str]) -> None:
+        self.space(node).spawn(name, argv, self.log(node, name), ENVIRONMENT)
+
+    def log(self, node: str, name: str) -> Path:
+        return self.directory / "logs" / node / f"{name}.log"
+
+    def kubectl(self, components: Components, *words: str, node: str = "bootstrap") -> list[str]:
+        """The command that asks the API server of a node, as its administrator."""
+        argv = ["env", f"KUBECONFIG={ADMIN_KUBECONFIG}", components["kubectl"], *words]
+        return self.space(node).command(argv)
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = STEP_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise OperatorError(
+                    f"not within {seconds:.0f} s: {what}", hint=f"logs are in {self.directory}/logs"
+                )
+            time.sleep(0.1)
+
+    # --- going down
+
+    def down(self) -> list[str]:
+        """End everything and remove the directory but the images; what could not be removed is returned."""
+        left = []
+        for space in self.spaces():
+            try:
+                space.end()
+            except OperatorError as error:
+                left.append(str(error))
+        left += self.cgroups.remove()
+        for path in self.directory.iterdir() if self.directory.exists() else ():
+            if path.name != "images":
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+                if path.exists():
+                    left.append(str(path))
+        return left
+
+    def _make_space(self, name: str) -> Space:
+        space = Space.make(name, self.directory / "nodes" / name)
+        write_file(self.directory / "spaces" / name, Asset(space.dump().encode()))
+        return space

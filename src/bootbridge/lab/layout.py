@@ -1,0 +1,101 @@
+"""The lab's own plan: which nodes, which addresses, which networks. Pure arithmetic, no side effects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from ipaddress import IPv4Network, IPv6Network, ip_address
+
+from bootbridge.bootstrap.plan import ClusterNetwork, IPAddress, IPNetwork, Networks
+from bootbridge.errors import OperatorError
+
+NODES_MAX = 8
+
+_FOUR = Networks(
+    machine=(IPv4Network("10.0.0.0/24"),),
+    cluster=(ClusterNetwork(IPv4Network("10.128.0.0/14"), 23),),
+    service=(IPv4Network("172.30.0.0/16"),),
+)
+_SIX = Networks(
+    machine=(IPv6Network("fd00:10::/64"),),
+    cluster=(ClusterNetwork(IPv6Network("fd00:10:128::/48"), 64),),
+    service=(IPv6Network("fd00:172:30::/112"),),
+)
+_DUAL = Networks(_FOUR.machine + _SIX.machine, _FOUR.cluster + _SIX.cluster, _FOUR.service + _SIX.service)
+FAMILIES: dict[str, Networks] = {"ipv4": _FOUR, "ipv6": _SIX, "dual": _DUAL}
+
+
+@dataclass(frozen=True)
+class LabNode:
+    """One machine of the lab: its addresses on the machine network, and its share of the pod network."""
+
+    name: str
+    addresses: tuple[IPAddress, ...]
+    pod_subnets: tuple[IPNetwork, ...] = ()
+
+    @property
+    def address(self) -> IPAddress:
+        return self.addresses[0]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The bootstrap node, and `nodes` cluster nodes beside it."""
+
+    nodes: int = 2
+    families: str = "ipv4"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= NODES_MAX:
+            raise OperatorError(
+                f"{self.nodes} nodes are not supported", subject="--nodes", hint=f"1 to {NODES_MAX}"
+            )
+        if self.families not in FAMILIES:
+            hint = f"one of: {', '.join(FAMILIES)}"
+            raise OperatorError(f"unknown {self.families!r}", subject="--ip", hint=hint)
+
+    @property
+    def networks(self) -> Networks:
+        return FAMILIES[self.families]
+
+    @cached_property
+    def bootstrap(self) -> LabNode:
+        return LabNode("bootstrap", self._addresses(5))
+
+    @cached_property
+    def cluster_nodes(self) -> tuple[LabNode, ...]:
+        return tuple(
+            LabNode(f"node{number}", self._addresses(10 + number), self._pod_subnets(number))
+            for number in range(1, self.nodes + 1)
+        )
+
+    @property
+    def all_nodes(self) -> tuple[LabNode, ...]:
+        return (self.bootstrap, *self.cluster_nodes)
+
+    def node(self, name: str) -> LabNode:
+        for node in self.all_nodes:
+            if node.name == name:
+                return node
+        known = ", ".join(node.name for node in self.all_nodes)
+        raise OperatorError(f"there is no node {name!r}", hint=f"the nodes are: {known}")
+
+    @property
+    def apiserver_service_ips(self) -> tuple[IPAddress, ...]:
+        """The first address of each service network belongs to the API server."""
+        return tuple(ip_address(int(network.network_address) + 1) for network in self._service)
+
+    @property
+    def _service(self) -> tuple[IPNetwork, ...]:
+        return self.networks.service
+
+    def _addresses(self, number: int) -> tuple[IPAddress, ...]:
+        return tuple(network[number] for network in self.networks.machine)
+
+    def _pod_subnets(self, number: int) -> tuple[IPNetwork, ...]:
+        found = []
+        for network in self.networks.cluster:
+            step = 1 << (network.cidr.max_prefixlen - network.host_prefix)
+            start = int(network.cidr.network_address) + number * step
+            found.append(type(network.cidr)((start, network.host_prefix)))
+        return tuple(found)

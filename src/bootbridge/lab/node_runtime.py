@@ -1,0 +1,130 @@
+"""The configuration of containerd and kubelet on a lab node, as files.
+
+One kernel carries all nodes, without privileges over its own limits and with cgroups of the
+older kind, so both are told to leave alone what belongs to the whole machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from bootbridge.bootstrap.files import Asset, Tree
+from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.lab.credentials import KUBECONFIGS, PKI
+from bootbridge.lab.layout import LabNode, Layout
+
+CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
+CONTAINERD_CONFIG = "/etc/containerd/config.toml"
+KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
+KUBELET_PORT = 10250
+STATIC_PODS = "/etc/kubernetes/manifests"
+CNI_CONFIG = "/etc/cni/net.d/10-lab.conflist"
+PAUSE_IMAGE = "localhost/pause:lab"
+
+
+def containerd_config(cni_plugins: str) -> Tree:
+    text = f"""\
+version = 2
+root = "/var/lib/containerd"
+state = "/run/containerd"
+oom_score = 0
+disabled_plugins = [
+  "io.containerd.internal.v1.opt",
+  "io.containerd.snapshotter.v1.aufs",
+  "io.containerd.snapshotter.v1.btrfs",
+  "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.zfs",
+]
+
+[grpc]
+  address = "{CONTAINERD_SOCKET}"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{PAUSE_IMAGE}"
+  # The lab may not raise a process above others.
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{cni_plugins}"
+    conf_dir = "/etc/cni/net.d"
+"""
+    return {CONTAINERD_CONFIG: Asset(text.encode())}
+
+
+def cni_config(node: LabNode) -> Tree:
+    """Pods on a bridge, with addresses out of the node's share; the nodes route between each other."""
+    ranges = [[{"subnet": str(subnet)}] for subnet in node.pod_subnets]
+    routes = [{"dst": "0.0.0.0/0" if subnet.version == 4 else "::/0"} for subnet in node.pod_subnets]
+    ipam = {"type": "host-local", "ranges": ranges, "routes": routes}
+    document = {
+        "cniVersion": "0.4.0",
+        "name": "lab",
+        "plugins": [
+            {"type": "bridge", "bridge": "cni0", "isGateway": True, "hairpinMode": True, "ipam": ipam}
+        ],
+    }
+    return {CNI_CONFIG: Asset(to_yaml_json(document))}
+
+
+def kubelet_config(node: LabNode, layout: Layout, cgroup: str, *, standalone: bool) -> Tree:
+    """Standalone: static pods only, no API server, as on a bootstrap node."""
+    config: dict[str, Any] = {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
+        "staticPodPath": STATIC_PODS,
+        "port": KUBELET_PORT,
+        "address": str(node.address),
+        "healthzBindAddress": "127.0.0.1",
+        "authentication": _authentication(standalone),
+        "authorization": {"mode": "AlwaysAllow" if standalone else "Webhook"},
+        "failCgroupV1": False,
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroup,
+        "cgroupsPerQOS": False,
+        "enforceNodeAllocatable": [],
+        "localStorageCapacityIsolation": False,
+        "featureGates": {"KubeletInUserNamespace": True},
+        "failSwapOn": False,
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "enableServer": True,
+        "fileCheckFrequency": "1s",
+        "syncFrequency": "10s",
+        "nodeStatusUpdateFrequency": "4s",
+        "serializeImagePulls": False,
+        "resolvConf": "/etc/resolv.conf",
+        "clusterDomain": "cluster.local",
+    }
+    if not standalone:
+        config |= {"tlsCertFile": f"{PKI}/kubelet.crt", "tlsPrivateKeyFile": f"{PKI}/kubelet.key"}
+    return {KUBELET_CONFIG: Asset(to_yaml(config))}
+
+
+def kubelet_arguments(node: LabNode, *, standalone: bool) -> list[str]:
+    arguments = [
+        f"--config={KUBELET_CONFIG}",
+        "--root-dir=/var/lib/kubelet",
+        f"--hostname-override={node.name}",
+        "--v=2",
+    ]
+    if standalone:
+        return arguments
+    addresses = ",".join(map(str, node.addresses))
+    return [*arguments, f"--kubeconfig={KUBECONFIGS}/kubelet.conf", f"--node-ip={addresses}"]
+
+
+def _authentication(standalone: bool) -> Mapping[str, Any]:
+    if standalone:
+        return {"anonymous": {"enabled": False}, "webhook": {"enabled": False}}
+    return {
+        "anonymous": {"enabled": False},
+        "webhook": {"enabled": True},
+        "x509": {"clientCAFile": f"{PKI}/ca.crt"},
+    }
+
+
+def to_yaml_json(document: object) -> bytes:
+    import json
+
+    return (json.dumps(document, indent=2) + "\n").encode()

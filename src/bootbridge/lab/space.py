@@ -1,0 +1,142 @@
+"""A lab node's namespaces: made, entered, and gone with everything in them when their first process ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bootbridge.errors import OperatorError
+from bootbridge.lab import init
+
+START_SECONDS = 20.0
+STOP_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Space:
+    """Known by its first process; the start time tells it from a later process with the same number."""
+
+    name: str
+    pid: int
+    started: int
+
+    @classmethod
+    def make(cls, name: str, directory: Path) -> Space:
+        """Make the namespaces; `directory` takes what the node writes."""
+        _refuse_own_tail(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        argv = [
+            *("unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child"),
+            *(sys.executable, "-I", "-S", init.__file__, name, str(directory)),
+        ]
+        with (directory / "init.log").open("ab") as log:
+            holder = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
+            )
+        assert holder.stdout is not None
+        with holder.stdout as told:
+            if told.readline().strip() != init.READY.encode():
+                holder.kill()
+                holder.wait()
+                words = (directory / "init.log").read_text(errors="replace").strip().splitlines()[-3:]
+                raise OperatorError(f"the namespaces of {name} could not be made: {' / '.join(words)}")
+        pid = int(Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()[0])
+        return cls(name, pid, start_time(pid))
+
+    @property
+    def alive(self) -> bool:
+        return start_time(self.pid) == self.started
+
+    def command(self, argv: Sequence[str], *, network_only: bool = False) -> list[str]:
+        """How to run `argv` inside; with `network_only` it keeps this machine's files and processes."""
+        spaces = ["--net"] if network_only else ["--mount", "--net", "--pid", "--uts", "--ipc"]
+        directory = [] if network_only else ["--wd=/"]
+        return ["nsenter", f"--target={self.pid}", *spaces, *directory, "--", *argv]
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        network_only: bool = False,
+        input: bytes | None = None,
+        timeout: float = 60.0,
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run to its end; a failure is the caller's to judge."""
+        return subprocess.run(
+            self.command(argv, network_only=network_only),
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            timeout=timeout,
+            env=environment,
+            start_new_session=True,
+        )
+
+    def must(self, *argv: str, network_only: bool = False, timeout: float = 60.0) -> bytes:
+        """Run something that has to work; what it said is in the error."""
+        done = self.run(argv, network_only=network_only, timeout=timeout)
+        if done.returncode:
+            said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+            raise OperatorError(f"{self.name}: {' '.join(argv[:4])}: {said[-1] if said else 'failed'}")
+        return done.stdout
+
+    def spawn(self, name: str, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
+        """Start a program that goes on after us; its output goes to `log`."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                self.command(argv),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=dict(environment),
+                start_new_session=True,
+            )
+        return process.pid
+
+    def end(self) -> None:
+        """Kill the first process, and with it everything inside; returns when it is gone."""
+        if not self.alive:
+            return
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.alive:
+            if time.monotonic() > deadline:
+                raise OperatorError(f"process {self.pid} of {self.name} does not end")
+            time.sleep(0.01)
+
+    def dump(self) -> str:
+        return json.dumps({"name": self.name, "pid": self.pid, "started": self.started})
+
+    @classmethod
+    def load(cls, text: str) -> Space:
+        document = json.loads(text)
+        return cls(str(document["name"]), int(document["pid"]), int(document["started"]))
+
+
+def _refuse_own_tail(directory: Path) -> None:
+    for path in init.OVERLAID:
+        if directory.is_relative_to(path):
+            hint = "choose another with --dir, for example below your home directory"
+            raise OperatorError(f"a node cannot keep its files below {path}: {directory}", hint=hint)
+
+
+def start_time(pid: int) -> int:
+    """When a process began, in the kernel's ticks; 0 when there is none or it is only waited for."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            fields = stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
