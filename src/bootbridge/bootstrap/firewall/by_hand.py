@@ -1,0 +1,69 @@
+"""Where the firewall is the operator's own: what to open, in words and as data, and how to try it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bootbridge.bootstrap.firewall.model import PURPOSE, Rule, source_networks
+from bootbridge.bootstrap.plan import Plan
+
+LIFETIME = "from before the bootstrap node boots until the bootstrap is complete; then close it again"
+
+
+def rules(plan: Plan) -> list[Rule]:
+    """The one rule to make by hand."""
+    sources = tuple(map(str, source_networks(plan)))
+    return [Rule(PURPOSE, plan.ports.agent, sources, _target(plan), "by hand, once bootstrap is complete")]
+
+
+def as_data(plan: Plan) -> dict[str, Any]:
+    (rule,) = rules(plan)
+    return {
+        "platform": plan.platform,
+        "managedBy": "operator",
+        "direction": "inbound to the bootstrap node",
+        "protocol": rule.protocol,
+        "port": rule.port,
+        "sources": list(rule.sources),
+        "target": rule.target,
+        "lifetime": LIFETIME,
+        "probe": list(_probe(plan)),
+    }
+
+
+def in_words(plan: Plan) -> str:
+    (rule,) = rules(plan)
+    probe = "\n".join(f"  {' '.join(command)}" for command in _probe(plan))
+    return f"""\
+{_who(plan)}
+
+Open, in every firewall and packet filter between the nodes and the bootstrap node:
+  protocol  TCP
+  port      {rule.port}
+  from      {", ".join(rule.sources)} (all nodes: control plane and workers; never the whole world)
+  to        {rule.target}
+  lifetime  {LIFETIME}
+
+Agents on the nodes dial this port; nothing is dialled in the other direction. Without it the
+kube-apiserver on the bootstrap node cannot reach webhooks in the pod network.
+
+Try it from a node, or from any machine in these networks:
+{probe}
+"""
+
+
+def _who(plan: Plan) -> str:
+    provisioned = ", user-provisioned" if plan.user_provisioned else ""
+    return f"""\
+The firewall on this platform ({plan.platform}{provisioned}) is yours: nothing is opened or closed for you."""
+
+
+def _target(plan: Plan) -> str:
+    addresses = ", ".join(map(str, plan.node_ips))
+    return f"the bootstrap node ({addresses})" if addresses else "the bootstrap node"
+
+
+def _probe(plan: Plan) -> list[list[str]]:
+    addresses = [str(address) for address in plan.node_ips] or ["ADDRESS"]
+    port = [] if plan.ports.agent == 8091 else ["--agent-port", str(plan.ports.agent)]
+    return [["bootbridge", "doctor", "--from-node", address, *port] for address in addresses]

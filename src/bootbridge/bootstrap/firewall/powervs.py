@@ -1,0 +1,46 @@
+"""PowerVS: rules in the VPC's control plane security group, from the machine networks.
+
+The bootstrap machine itself stands outside the VPC and has no interface to put a group of its own on;
+what passes through the VPC is filtered by the installer's group. The VPC knows IPv4 only.
+"""
+
+from __future__ import annotations
+
+from bootbridge.bootstrap.firewall.ibm_vpc import add_rule, delete_rule
+from bootbridge.bootstrap.firewall.model import Action, Rule, rule_name, source_networks
+from bootbridge.bootstrap.plan import Plan
+from bootbridge.errors import OperatorError
+
+
+def rules(plan: Plan) -> list[Rule]:
+    target = f"security group {_group(plan)}"
+    sources = _networks(plan)
+    return [Rule(rule_name(plan), plan.ports.agent, sources, target, "the same rules deleted, no other")]
+
+
+def create(plan: Plan) -> list[Action]:
+    return [
+        add_rule(plan, rule_name(plan), _group(plan), ("remote.cidr_block", network), {"cidr_block": network})
+        for network in _networks(plan)
+    ]
+
+
+def remove(plan: Plan) -> list[Action]:
+    return [
+        delete_rule(plan, rule_name(plan), _group(plan), ("remote.cidr_block", network))
+        for network in _networks(plan)
+    ]
+
+
+def _group(plan: Plan) -> str:
+    return f"{plan.infra_id}-sg-control-plane"
+
+
+def _networks(plan: Plan) -> tuple[str, ...]:
+    networks = source_networks(plan)
+    for network in networks:
+        if network.version == 6:
+            hint = "give IPv4 networks, or --user-provisioned if the firewall is yours"
+            text = f"{network}: IBM's VPC has no IPv6"
+            raise OperatorError(text, subject="networking.machineNetwork", hint=hint)
+    return tuple(map(str, networks))

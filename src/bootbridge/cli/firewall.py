@@ -1,0 +1,152 @@
+"""``bootbridge firewall``: open the way from the nodes to the bootstrap node, and close it again.
+
+Exit codes: 0 done (or nothing was to do), 1 it could not be done, 2 a removal left something behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bootbridge.bootstrap import firewall
+from bootbridge.bootstrap.files import unwritable, write_file
+from bootbridge.bootstrap.firewall import asset_files, by_hand, script
+from bootbridge.bootstrap.plan import Plan
+from bootbridge.cli.command import show
+from bootbridge.cli.plan_flags import add_plan_flags, plan_from
+from bootbridge.cli.verb import DONE, FAILED, FOUND, Parser, run_verb, words
+from bootbridge.errors import OperatorError
+
+_DESCRIPTION = """\
+The rule that lets the nodes, and not the world, reach the agents' port (TCP 8091) on the bootstrap
+node, and the removal of exactly that rule.
+
+  create    what opens the port: the cloud's own commands, with the bodies its API takes
+  remove    what closes it and leaves nothing behind; running it twice is fine
+  show      the rules in a table: name, port, who may come, to what, how it goes
+
+Clouds: aws, azure, gcp, ibmcloud, openstack, powervs; they need --infra-id. On every other platform, and
+with --user-provisioned, the firewall is yours: all three say in words what to open.
+
+Nothing is changed without --apply. Ids that only the cloud knows are looked up when a command runs;
+until then they stand as shell variables."""
+_EXAMPLES = """
+{program} show --install-config install-config.yaml --infra-id mycluster-x7k2p
+{program} create --platform aws --infra-id mycluster-x7k2p --apply
+{program} remove --platform aws --infra-id mycluster-x7k2p --apply
+{program} create --platform gcp --infra-id mycluster-x7k2p --output assets   # assets/firewall/create.sh, …
+{program} show --platform baremetal --machine-network 192.0.2.0/24 --json
+"""
+
+
+def main(argv: Sequence[str] | None = None, program: str = "bootbridge firewall") -> int:
+    """Run the verb; the result is the exit code."""
+    return run_verb(program, lambda: _run(_parser(program).parse_args(words(argv))))
+
+
+def _parser(program: str) -> Parser:
+    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
+    parser.add_argument("direction", choices=["create", "remove", "show"], metavar="create|remove|show")
+    parser.add_argument("--json", action="store_true", help="for scripts: actions, or with --apply results")
+    parser.add_argument("--output", metavar="DIR", help="write DIR/firewall/: JSON and scripts of both ways")
+    parser.add_argument("--apply", action="store_true", help="run the commands, each after showing it")
+    add_plan_flags(parser)
+    return parser
+
+
+def _run(flags: argparse.Namespace) -> int:
+    plan = plan_from(flags)
+    if flags.apply and flags.direction == "show":
+        raise OperatorError("shows only", subject="--apply", hint="give create or remove instead of show")
+    firewall.rules(plan)  # says what is wrong with the plan before anything is written
+    if flags.output:
+        _write(plan, Path(flags.output))
+    if flags.apply:
+        return _apply(plan, flags)
+    if flags.json:
+        return show(asset_files.as_json(plan, flags.direction) + "\n")
+    return show(_text(plan, flags.direction))
+
+
+def _text(plan: Plan, direction: str) -> str:
+    if not firewall.is_managed(plan):
+        return by_hand.in_words(plan)
+    return _table(plan) if direction == "show" else _commands(plan, direction)
+
+
+def _table(plan: Plan) -> str:
+    blocks = []
+    for rule in firewall.rules(plan):
+        rows = {
+            "rule": rule.name,
+            "port": f"{rule.protocol.upper()} {rule.port}",
+            "from": ", ".join(rule.sources),
+            "to": rule.target,
+            "removal": rule.removal,
+        }
+        blocks.append("".join(f"{name:<9}{value}\n" for name, value in rows.items()))
+    return "\n".join(blocks)
+
+
+def _commands(plan: Plan, direction: str) -> str:
+    blocks = []
+    for action in asset_files.actions(plan, direction):
+        lookups = "".join(
+            f"#   ${lookup.variable}: {lookup.seeks}, from\n#     {script.command_line(lookup.argv)}\n"
+            for lookup in action.lookups
+        )
+        blocks.append(f"# {action.does}\n{lookups}{script.command_line(action.argv, action.lookups)}\n")
+    return "\n".join(blocks)
+
+
+def _write(plan: Plan, directory: Path) -> None:
+    for relative, asset in firewall.artefacts(plan).items():
+        path = directory / relative
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        write_file(path, asset)
+
+
+def _apply(plan: Plan, flags: argparse.Namespace) -> int:
+    if not firewall.is_managed(plan):
+        hint = "run without --apply to see what to open by hand"
+        text = f"the firewall on {plan.platform} is yours, there is nothing to run"
+        raise OperatorError(text, subject="--apply", hint=hint)
+    removing = flags.direction == "remove"
+    quiet = flags.json
+    results = firewall.run(
+        asset_files.actions(plan, flags.direction),
+        keep_going=removing,
+        announce=lambda action: None if quiet else _announce(action),
+        report=lambda result: None if quiet else _report(result),
+    )
+    if flags.json:
+        show(json.dumps([_as_data(result) for result in results], indent=2) + "\n")
+    if any(result.failed for result in results):
+        return FOUND if removing else FAILED
+    return DONE
+
+
+def _announce(action: firewall.Action) -> None:
+    print(f"{action.does}\n  {script.command_line(action.argv, action.lookups)}", flush=True)
+
+
+def _report(result: firewall.Result) -> None:
+    detail = f": {result.detail}" if result.detail else ""
+    stream = sys.stderr if result.failed else sys.stdout
+    print(f"  {result.outcome}{detail}", file=stream, flush=True)
+
+
+def _as_data(result: firewall.Result) -> dict[str, str]:
+    action = result.action
+    return {
+        "rule": action.rule,
+        "does": action.does,
+        "outcome": str(result.outcome),
+        "detail": result.detail,
+    }

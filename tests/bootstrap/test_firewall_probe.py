@@ -1,0 +1,249 @@
+"""The port probe: each way a port can be shut, and each thing behind an open one, has its verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bootbridge.bootstrap.firewall.probe import Probe, Verdict, probe
+from bootbridge.demo.network import Link, Namespaces, Place, ipv6_works, why_no_namespaces
+from bootbridge.errors import OperatorError
+from tests.support.certificates import Certificates
+
+PORT = 8091
+NEAR, FAR = {4: "192.0.2.8", 6: "2001:db8::8"}, {4: "192.0.2.9", 6: "2001:db8::9"}
+# Under CI they run, and fail where they cannot.
+needs_nft = pytest.mark.skipif(
+    bool(why_no_namespaces() or not shutil.which("nft")) and os.environ.get("CI") != "true",
+    reason=f"packet filters in network namespaces: {why_no_namespaces() or 'nft is not installed'}",
+)
+LOOPBACKS = ["127.0.0.1"] + (["::1"] if ipv6_works() else [])
+each_family = pytest.mark.parametrize("address", LOOPBACKS)
+PROBE = """
+import dataclasses, json, sys
+from bootbridge.bootstrap.firewall.probe import probe
+print(json.dumps(dataclasses.asdict(probe(sys.argv[1], int(sys.argv[2]), timeout=float(sys.argv[3])))))
+"""
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def our_context(certificates: Certificates) -> ssl.SSLContext:
+    """As the agents' port of the proxy-server: a client certificate is required, HTTP/2 spoken."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.path("server.crt"), certificates.path("server.key"))
+    context.load_verify_locations(certificates.path("agents-ca.crt"))
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+@contextmanager
+def listener(address: str, answer: Callable[[socket.socket], None]) -> Iterator[int]:
+    """Accepts one connection and lets `answer` have it."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, 0), family=family) as server:
+        server.settimeout(10)
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(10)
+                answer(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def greeting(context: ssl.SSLContext) -> Callable[[socket.socket], None]:
+    def answer(connection: socket.socket) -> None:
+        try:
+            context.wrap_socket(connection, server_side=True).close()
+        except (ssl.SSLError, OSError):
+            pass  # we show no certificate, and that is what it says
+
+    return answer
+
+
+@each_family
+@pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_our_server_is_found_open_without_a_certificate(
+    certificates: Certificates, address: str, newest: ssl.TLSVersion
+) -> None:
+    """Also where only TLS 1.2 is spoken, which refuses us within the handshake."""
+    context = our_context(certificates)
+    context.maximum_version = newest
+    with listener(address, greeting(context)) as port:
+        found = probe(address, port)
+    assert (found.verdict, found.is_open, found.fix) == (Verdict.OPEN, True, "")
+
+
+@each_family
+def test_a_closed_port_is_refused(address: str) -> None:
+    """The machine answers; nothing listens."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as bound:
+        bound.bind((address, 0))
+        found = probe(address, bound.getsockname()[1])
+    assert (found.verdict, found.evidence) == (Verdict.REFUSED, "connection refused")
+    assert "konnectivity-server" in found.fix
+
+
+def hang_up(connection: socket.socket) -> None:
+    connection.recv(4096)
+
+
+def speak_http(connection: socket.socket) -> None:
+    connection.recv(4096)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def say_nothing(connection: socket.socket) -> None:
+    while connection.recv(4096):
+        pass
+
+
+@each_family
+@pytest.mark.parametrize("stranger", [hang_up, speak_http, say_nothing])
+def test_a_stranger_behind_an_open_port_is_told_apart(
+    address: str, stranger: Callable[[socket.socket], None]
+) -> None:
+    """One that hangs up, one that speaks something else, one that only listens."""
+    with listener(address, stranger) as port:
+        found = probe(address, port, timeout=0.5)
+    assert found.verdict is Verdict.NOT_OURS
+    assert str(port) in found.fix
+
+
+def test_a_web_server_with_tls_is_no_server_of_ours(certificates: Certificates) -> None:
+    """It speaks TLS but not HTTP/2 on it."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.path("server.crt"), certificates.path("server.key"))
+    with listener("127.0.0.1", greeting(context)) as port:
+        assert probe("127.0.0.1", port).verdict is Verdict.NOT_OURS
+
+
+def test_a_name_is_refused_with_the_flag_named() -> None:
+    """Agents dial an address; looking up a name could find another machine."""
+    with pytest.raises(OperatorError, match="--from-node: 'bootstrap' is no IP address"):
+        probe("bootstrap", PORT)
+
+
+# --- real packet filters
+
+
+class Wire:
+    """Two machines on a cable: the probe runs near, the filter and the bootstrap node are far."""
+
+    def __init__(self, near: Place, far: Place) -> None:
+        self.near, self.far = near, far
+
+    def filter(self, *statements: str) -> None:
+        chain = "add table inet f; add chain inet f in { type filter hook input priority 0; }"
+        rules = (f"add rule inet f in tcp dport {PORT} {statement}" for statement in statements)
+        script = "; ".join((chain, *rules))
+        subprocess.run(self.far.command(["nft", script]), check=True, capture_output=True)
+
+    def probe(self, address: str, timeout: float = 5) -> Probe:
+        argv = [sys.executable, "-c", PROBE, address, str(PORT), str(timeout)]
+        done = subprocess.run(self.near.command(argv), check=True, capture_output=True, text=True, timeout=30)
+        fields = json.loads(done.stdout)
+        return Probe(**fields | {"verdict": Verdict(fields["verdict"])})
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    namespaces = Namespaces(f"bb-probe-{os.getpid()}")
+    try:
+        near, far = namespaces.place("near", "near"), namespaces.place("far", "far")
+        pairs = tuple((NEAR[version], FAR[version]) for version in (4, 6))
+        namespaces.connect(Link((near, far), ("a", "b"), pairs))
+        yield Wire(near, far)
+    finally:
+        namespaces.remove()
+
+
+@needs_nft
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_firewall_that_drops_is_found_by_its_silence(wire: Wire, version: int) -> None:
+    """Within the time given, and the way to the rule is named."""
+    wire.filter("drop")
+    found = wire.probe(FAR[version], timeout=0.5)
+    assert found.verdict is Verdict.FILTERED
+    assert 0.5 <= found.seconds < 5
+    assert "bootbridge firewall show" in found.fix
+
+
+@needs_nft
+@pytest.mark.parametrize(
+    ("statement", "verdict"),
+    [
+        ("reject with tcp reset", Verdict.REFUSED),
+        ("reject with icmpx port-unreachable", Verdict.REFUSED),
+        ("reject with icmpx host-unreachable", Verdict.UNREACHABLE),
+    ],
+)
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_firewall_that_rejects_is_told_from_one_that_drops(
+    wire: Wire, version: int, statement: str, verdict: Verdict
+) -> None:
+    """At once, whatever way it has of saying no."""
+    wire.filter(statement)
+    found = wire.probe(FAR[version], timeout=20)
+    assert found.verdict is verdict
+    assert found.seconds < 10
+
+
+@needs_nft
+@pytest.mark.parametrize("version", [4, 6])
+def test_an_address_without_a_route_is_unreachable(wire: Wire, version: int) -> None:
+    """There is no packet that a firewall could drop."""
+    assert wire.probe({4: "198.51.100.1", 6: "2001:db8:1::1"}[version]).verdict is Verdict.UNREACHABLE
+
+
+@needs_nft
+@pytest.mark.parametrize("version", [4, 6])
+def test_an_accepting_filter_in_front_of_our_server_is_open(
+    wire: Wire, version: int, certificates: Certificates, tmp_path: Path
+) -> None:
+    """The real proxy-server, seen across the cable: what an agent would meet."""
+    wire.filter(f"ip{'6' if version == 6 else ''} saddr {NEAR[version]} accept", "drop")
+    flags = certificates.agent_port_flags() | {
+        "uds-name": str(tmp_path / "s.sock"),
+        "server-port": "0",
+        "mode": "grpc",
+        "agent-port": str(PORT),
+        "agent-bind-address": FAR[version],
+    }
+    argv = [sys.executable, "-m", "bootbridge.cli.server", *(f"--{k}={v}" for k, v in flags.items())]
+    server = subprocess.Popen(wire.far.command(argv), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        found = _probe_until_it_listens(wire, FAR[version], server)
+    finally:
+        server.terminate()
+        output, _ = server.communicate(timeout=10)
+    assert found.verdict is Verdict.OPEN, output.decode()
+
+
+def _probe_until_it_listens(wire: Wire, address: str, server: subprocess.Popen[bytes]) -> Probe:
+    for _ in range(50):  # each takes the start of an interpreter: no need to sleep
+        found = wire.probe(address)
+        if found.verdict is not Verdict.REFUSED or server.poll() is not None:
+            break
+    return found
