@@ -37,6 +37,7 @@ Verbs:
   doctor    walk the way from the kube-apiserver to a pod and name the first broken hop
   gather    collect logs, records and an analysis for a bug report, without secrets
   image     build our server's and agent's container image, as an archive to load or push
+  lab       a real Kubernetes bootstrap on this machine, to try all of this on
 
   version   show the version
   help      show this page
@@ -110,6 +111,7 @@ _BOOTSTRAP_VERBS = (
     "doctor",
     "gather",
     "image",
+    "lab",
 )
 _NAMES = ("server", "agent", "demo", *_BOOTSTRAP_VERBS, "version", "help")
 _VERBS: dict[str, Callable[[list[str]], int]] = {

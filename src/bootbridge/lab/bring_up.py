@@ -54,11 +54,6 @@ class Builder:
         with self._step("nodes ready"):
             self._wait(self._nodes_unready)
 
-    def start_production(self, node: LabNode) -> None:
-        """A kube-apiserver on a cluster node, on the pod network and without an egress selector."""
-        with self._step("production API server"):
-            raise NotImplementedError
-
     def _start_bootstrap(self, credentials: Credentials) -> None:
         node = self.lab.layout.bootstrap
         wanted = (PAUSE_IMAGE, KUBERNETES_IMAGE, *self.tunnel_images)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from bootbridge.lab import control_plane, node_runtime, wiring
 from bootbridge.lab.cgroups import Cgroups
 from bootbridge.lab.components import Components
 from bootbridge.lab.credentials import ADMIN_KUBECONFIG, Credentials
-from bootbridge.lab.images import Images
+from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, Images
 from bootbridge.lab.layout import LabNode, Layout
 from bootbridge.lab.space import Space
 
@@ -28,8 +29,6 @@ SWITCH = "switch"
 STEP_SECONDS = 120.0
 # What programs on a node see of our own environment: nothing but where programs are.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -170,6 +169,23 @@ class Lab:
         """The command that asks the API server of a node, as its administrator."""
         argv = ["env", f"KUBECONFIG={ADMIN_KUBECONFIG}", components["kubectl"], *words]
         return self.space(node).command(argv)
+
+    def bootbridge(self, *words: str) -> list[str]:
+        """The command that runs our own program on the bootstrap node."""
+        return self.space("bootstrap").command([sys.executable, "-m", "bootbridge.cli.main", *words])
+
+    def bridge_flags(self, image: str = TUNNEL_IMAGE) -> list[str]:
+        """The plan of this lab's bridge, as flags of `bootbridge up`."""
+        networks = self.layout.networks
+        kind = "konnectivity" if image == KONNECTIVITY_IMAGE else "bootbridge"
+        return [
+            "--flavour=kubeadm",
+            f"--image={image}",
+            f"--image-is={kind}",
+            *(f"--machine-network={network}" for network in networks.machine),
+            *(f"--cluster-network={network.cidr},{network.host_prefix}" for network in networks.cluster),
+            *(f"--service-network={network}" for network in networks.service),
+        ]
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = STEP_SECONDS) -> None:
         deadline = time.monotonic() + seconds

@@ -1,0 +1,44 @@
+"""What of a lab runs, for people and for scripts."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+from bootbridge.lab.components import Components
+from bootbridge.lab.lab import Lab
+
+CALL_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Status:
+    document: dict[str, Any]
+    text: str
+    works: bool
+
+
+def status(lab: Lab, components: Components) -> Status:
+    alive = {space.name: space.pid for space in lab.spaces()}
+    rows: list[dict[str, Any]] = [
+        {"name": node.name, "pid": alive.get(node.name), "addresses": [str(each) for each in node.addresses]}
+        for node in lab.layout.all_nodes
+    ]
+    ready = "bootstrap" in alive and _api_answers(lab, components)
+    document = {"directory": str(lab.directory), "nodes": rows, "apiServerReady": ready}
+    lines = [f"lab in {lab.directory}"]
+    for row in rows:
+        state = f"up, first process {row['pid']}" if row["pid"] else "not up"
+        lines.append(f"  {row['name']:<12} {', '.join(row['addresses']):<28} {state}")
+    lines.append(f"  API server   {'ready' if ready else 'does not answer'}")
+    return Status(document, "\n".join(lines) + "\n", ready and len(alive) == len(rows) + 1)
+
+
+def _api_answers(lab: Lab, components: Components) -> bool:
+    argv = lab.kubectl(components, "get", "--raw", "/readyz")
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=CALL_SECONDS, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
