@@ -7,7 +7,7 @@ FUZZ_SECONDS ?= 20
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow peers interop bench bench-growth sim fuzz ci clean
+.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test bench bench-growth sim fuzz ci clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -26,7 +26,7 @@ demo: $(VENV)/.ready ## a webhook call through the tunnel, step by step
 	@$(BIN)/bootbridge demo
 
 test: check ## lint, types and the fast tests
-	$(PYTEST) -m 'not interop and not slow'
+	$(PYTEST) -m 'not interop and not slow and not kubernetes'
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -38,7 +38,7 @@ fmt: $(VENV)/.ready ## format the code
 	$(BIN)/ruff check --fix .
 
 slow: $(VENV)/.ready ## the longer tests with real processes
-	$(PYTEST) -m 'slow and not interop'
+	$(PYTEST) -m 'slow and not interop and not kubernetes'
 
 peers: ## build the Go originals, h2spec and the load generator into build/peers
 	@$(PYTHON) peers/build
@@ -47,6 +47,13 @@ interop: $(VENV)/.ready ## our programs with the Go originals, both ways round
 	@$(PYTHON) peers/build || { rc=$$?; [ $$rc = 3 ] && [ "$$CI" != true ] && \
 		echo 'NOT RUN: interop (Go is not installed)' && exit 0; exit $$rc; }
 	$(PYTEST) -m interop
+
+kubernetes: ## build one release of Kubernetes into build/kubernetes (once, about 10 minutes)
+	@peers/kubernetes/packages
+	@peers/kubernetes/build
+
+kubernetes-test: $(VENV)/.ready ## our programs with a real kube-apiserver (after make kubernetes)
+	$(PYTEST) -m kubernetes
 
 bench: $(VENV)/.ready peers ## our pair, the Go pair and the mixed pairs, side by side
 	@$(BIN)/python -m compileall -q src

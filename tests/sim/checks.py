@@ -167,11 +167,13 @@ class Checks:
             for inlet, watched in stream.guard._watched.items():
                 if self._site.world.now - watched.moved_at > STALL_SECONDS + 1.0:
                     raise Violation(4, f"{inlet.owner} is stalled and still not closed")
-        if len(stream._urgent) > self._limits.control_packets + 200:  # those of one turn
+        if len(stream._urgent) > self._limits.control_max(self._read_max):
             raise Violation(4, f"{len(stream._urgent)} control packets wait in {stream}")
 
     def _check_fronts(self, core: ProxyCore) -> None:
         fronts: list[ConnectFrontend | GrpcFrontend] = [*core.connect_frontends, *core.grpc_frontends]
+        for caller in core.grpc_frontends:
+            self._check_stream(caller)
         for front in fronts:
             dialling, route = front._dialling, front._route
             if isinstance(dialling, Dial):

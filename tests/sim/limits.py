@@ -16,6 +16,7 @@ from bootbridge.wire import link, stream
 from tests.support.sim_world import READ_BYTES
 
 STREAM_WINDOW = 65536
+VILLAINS_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class SmallLimits:
     link_backlog: int = 8 * 1024
     link_gather: int = 512
     early: int = 2 * 1024
+    streams: int = 50  # of one caller's link; as in production, its loss alone is no flood
 
     # What one connection may make a process hold, in each direction (promise 4).
 
@@ -52,6 +54,12 @@ class SmallLimits:
     def guarded_max(self) -> int:
         return self.guard_max + 2 * READ_BYTES
 
+    def control_max(self, read_max: int) -> int:
+        """A flood ends its stream, but only when the turn is over that brought it. One turn may add a
+        reply to every packet of one read (none takes less than 20 bytes of it), or one packet for
+        every caller's stream: a lost link closes its dials and connections, a lost agent's dials move."""
+        return self.control_packets + read_max // 20 + (VILLAINS_MAX + 1) * self.streams
+
     @property
     def link_max(self) -> int:
         return self.link_out + self.link_backlog + STREAM_WINDOW + 4 * READ_BYTES
@@ -60,6 +68,7 @@ class SmallLimits:
 @contextmanager
 def small_limits(limits: SmallLimits) -> Iterator[None]:
     defaults = link.Link.__init__.__kwdefaults__
+    driver_defaults = link_stream.LinkStream.__init__.__kwdefaults__
     changes: list[tuple[object, str, object]] = [
         (packet_stream, "OUTLET_BYTES_HIGH", limits.outlet_high),
         (packet_stream, "OUTLET_BYTES_LOW", limits.outlet_low),
@@ -76,6 +85,11 @@ def small_limits(limits: SmallLimits) -> Iterator[None]:
         (link, "OUT_BYTES_MAX", limits.link_out),
         (stream, "OUT_BYTES_MAX", limits.link_out),
         (link.Link.__init__, "__kwdefaults__", {**(defaults or {}), "stream_window": STREAM_WINDOW}),
+        (
+            link_stream.LinkStream.__init__,
+            "__kwdefaults__",
+            {**(driver_defaults or {}), "streams_max": limits.streams},
+        ),
         (link_stream, "BACKLOG_BYTES_MAX", limits.link_backlog),
         (link_stream, "GATHER_BYTES_MAX", limits.link_gather),
         (frontend, "EARLY_BYTES_MAX", limits.early),

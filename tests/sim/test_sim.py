@@ -8,7 +8,7 @@ from bootbridge.tunnel.endpoint import Endpoint
 from bootbridge.wire import packets as p
 from tests.sim.run import main, run_seed
 
-# Seeds that fail when a bug which the simulator once found is put back, with what was wrong.
+# Seeds that failed once, with what was wrong: in a core, or in what the simulator held against it.
 ONCE_FAILED = {
     11: "a stopping server closed its callers' connections in order, in the middle of a download",
     28: "a gRPC caller got two CLOSE_RSP when a direct endpoint closed",
@@ -16,6 +16,15 @@ ONCE_FAILED = {
     691: "an agent that leaves no room for answers could make the server hold any number of them",
     1822: "a stopping server closed a direct endpoint in order, in the middle of an upload",
     12331: "a stopping server sent CLOSE_REQ behind half the upload of a gRPC caller",
+    216056: "hundreds of closes of one lost caller link, in one turn, were taken for a pile-up",
+    220591: "a caller that came through a frozen door was expected to be answered in time",
+    224081: "a slow network full of honest bytes was taken for the effect of a stalled neighbour",
+    227972: "hundreds of dials of one lost caller link, in one turn, were taken for a pile-up",
+    230214: "an endpoint that wrote to a socket closed in a freeze was never told",
+    303081: "a villain that was refused a stream mixed up the messages of its others",
+    305922: "a frozen caller of a Go agent was let go as stalled, and that was not foreseen",
+    310376: "a door was shut while a caller that had left was still sending its last words",
+    314520: "a villain that had left, but whose last bytes were still coming, was given a new dial",
 }
 BLOCK = 50
 

@@ -26,7 +26,6 @@ class Villain:
         self._live_ids = live_ids
         self.port = port
         self._pump = pump
-        self._reader = grpc.MessageReader(self._on_message)
         self._link = link_stream(port, client=True, keepalive_seconds=3600.0)
         self._stream: Stream
         self._link.link.open_stream(headers, self._opened)
@@ -34,9 +33,9 @@ class Villain:
         self._floods = world.chance(0.05)
         self._act_later()
 
-    def _opened(self, stream: Stream) -> Villain:
+    def _opened(self, stream: Stream) -> Ear:
         self._stream = stream
-        return self
+        return Ear(self.heard)
 
     def leave(self) -> None:
         self._link.close("caught")
@@ -45,13 +44,21 @@ class Villain:
         self._pump.soon(self.world.between(0.001, 0.15), self._act)
 
     def _act(self) -> None:
-        if self._stream.local_closed:
+        if self._stream.local_closed and not self._fall_back():
             return
         if self._floods:
             self._flood()
         for _ in range(self.world.count(1, 4)):
             self.say(self.mischief())
         self._act_later()
+
+    def _fall_back(self) -> bool:
+        """Its last stream was refused or closed: go on with an older one, if there is any."""
+        for stream in self._link.link.streams.values():
+            if not stream.local_closed:
+                self._stream = stream
+                return True
+        return False
 
     def _flood(self) -> None:
         """Ask for many answers and leave no room for any of them."""
@@ -84,6 +91,16 @@ class Villain:
         ]
         return p.encode(packets[world.count(0, len(packets) - 1)])
 
+    def heard(self, packet: p.Packet) -> None: ...
+
+
+class Ear:
+    """What a villain hears on one of its streams."""
+
+    def __init__(self, heard: Callable[[p.Packet], None]) -> None:
+        self._heard = heard
+        self._reader = grpc.MessageReader(self._on_message)
+
     # --- StreamHandler
 
     def on_headers(self, headers: Headers, end: bool) -> None: ...
@@ -93,7 +110,8 @@ class Villain:
     def on_end(self) -> None: ...
     def on_reset(self, code: int, reason: str) -> None: ...
     def on_ready(self) -> None: ...
-    def _on_message(self, buffer: p.Buffer, start: int, end: int) -> None: ...
+    def _on_message(self, buffer: p.Buffer, start: int, end: int) -> None:
+        self._heard(p.decode(bytes(buffer[start:end])))
 
 
 class VillainAgent(Villain):
@@ -106,8 +124,7 @@ class VillainAgent(Villain):
         headers = grpc.request_headers("/AgentService/Connect", "server", metadata)
         super().__init__(world, pump, port, headers, live_ids)
 
-    def _on_message(self, buffer: p.Buffer, start: int, end: int) -> None:
-        packet = p.decode(bytes(buffer[start:end]))
+    def heard(self, packet: p.Packet) -> None:
         if isinstance(packet, p.DialRequest):
             draw = self.world.random()
             if draw < 0.6:
@@ -135,8 +152,7 @@ class VillainCaller(Villain):
             self.say(p.encode(p.DialRequest("tcp", self._address, 1)))
             self._pump.end_turn()
 
-    def _on_message(self, buffer: p.Buffer, start: int, end: int) -> None:
-        packet = p.decode(bytes(buffer[start:end]))
+    def heard(self, packet: p.Packet) -> None:
         if isinstance(packet, p.DialResponse) and not packet.error:
             live = [other for other in self._live_ids() if other != packet.connect_id]
             for other in live[:1]:

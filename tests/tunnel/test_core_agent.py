@@ -36,6 +36,20 @@ def test_a_failed_dial_is_answered_with_its_reason_and_counted() -> None:
         assert (failures.labels("unknown").value, failures.labels("timeout").value) == (1, 1)
 
 
+def test_an_address_that_no_name_can_have_is_not_dialled_and_not_repeated() -> None:
+    """Promise 4: answers that wait are bounded in packets, so one must not be as long as a server likes."""
+    with AgentStage() as stage:
+        server = stage.server()
+        server.say(p.DialRequest("tcp", "a" * 100_000 + ":80", 5))
+        answer = server.expect_one(p.DialResponse)
+        assert isinstance(answer, p.DialResponse)
+        assert (answer.random, answer.connect_id) == (5, 0)
+        assert 0 < len(answer.error) < 100
+        assert stage.dials.asked == []
+        assert stage.metrics.endpoint_dial_failure_total.labels("unknown").value == 1
+        assert stage.core.idle
+
+
 def test_close_req_is_answered_once_and_then_unknown() -> None:
     """§7.2: CLOSE_REQ gets CLOSE_RSP "", a second one gets "Unknown connectID"."""
     with AgentStage() as stage:

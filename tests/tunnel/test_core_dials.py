@@ -312,3 +312,35 @@ def test_a_grpc_caller_is_told_once_that_a_direct_endpoint_has_closed() -> None:
         endpoint.handler.on_eof(False)
         caller.expect(p.DialResponse("", 1, 9), p.Data(1, b"all"), p.CloseResponse("", 1))
         assert endpoint.state == "closed"
+
+
+# --- addresses without end
+
+
+def test_an_address_that_no_name_can_have_is_refused_at_once() -> None:
+    """Promise 4: what waits for an agent is bounded in packets, so one packet must not be megabytes."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        endless = "a" * 100_000 + ":80"
+        caller = stage.grpc_caller().say(p.DialRequest("tcp", endless, 7))
+        answer = caller.expect_one(p.DialResponse)
+        assert isinstance(answer, p.DialResponse)
+        assert (answer.random, answer.connect_id) == (7, 0)
+        assert len(answer.error) < 100
+        stage.grpc_caller().say(p.DialRequest(endless, "10.0.0.1:80", 8)).expect_one(p.DialResponse)
+        stage.connect_caller().connect("a" * 1000 + ":80").expect_status(502)
+        agent.expect_nothing()
+        assert stage.failures("error_response") == 3
+        assert stage.core.dial_count == 0
+
+
+def test_the_longest_name_there_is_can_be_dialled() -> None:
+    """255 characters of a name, and its port."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        name = ".".join(["a" * 63] * 4)[:255]
+        stage.connect_caller().connect(f"{name}:65535")
+        dial = agent.expect_one(p.DialRequest)
+        assert isinstance(dial, p.DialRequest)
+        assert dial.address == f"{name}:65535"
+        agent.say(p.DialResponse("no such host", 0, dial.random))

@@ -116,7 +116,7 @@ class Ports:
     agent: int = 8091  # the only one that other machines reach
     server_health: int = 2041
     server_admin: int = 8095
-    agent_health: int = 2041
+    agent_health: int = 2042  # not the server's: on kubeadm an agent may share its host
     agent_admin: int = 8094
 
 
@@ -164,6 +164,18 @@ class Paths:
         return f"{self.state}/templates"
 
     @property
+    def namespace_manifest(self) -> str:
+        return f"{self.cluster_manifests}/bootbridge-namespace.yaml"
+
+    @property
+    def secret_manifest(self) -> str:
+        return f"{self.cluster_manifests}/bootbridge-agent-secret.yaml"
+
+    @property
+    def daemonset_manifest(self) -> str:
+        return f"{self.cluster_manifests}/bootbridge-agent-daemonset.yaml"
+
+    @property
     def server_pod(self) -> str:
         return f"{self.static_pods}/konnectivity-server-pod.yaml"
 
@@ -175,6 +187,16 @@ class Paths:
     def plan_record(self) -> str:
         """The plan as JSON: what `down` and `doctor` read to know what `up` or `inject` decided."""
         return f"{self.state}/plan.json"
+
+    @property
+    def apiserver_pod(self) -> str:
+        """kubeadm's static pod."""
+        return f"{self.static_pods}/kube-apiserver.yaml"
+
+    @property
+    def injection_record(self) -> str:
+        """How to give an ignition file back as it was before `inject`."""
+        return f"{self.state}/injected.json"
 
     @property
     def socket_directory(self) -> str:
@@ -279,9 +301,29 @@ class Plan:
         return "/usr/local/bin/bootbridge-bootstrap.sh"
 
     @property
+    def cleanup_unit(self) -> str:
+        """Cleans up after a bootstrap that was given up: started by hand, never by itself."""
+        return "/etc/systemd/system/bootbridge-cleanup.service"
+
+    @property
     def config_override_seen_by_render(self) -> str:
         """The operator's render container sees /opt/openshift as /assets."""
         return self.paths.config_override.replace("/opt/openshift/", "/assets/", 1)
+
+    @property
+    def apiserver_config(self) -> str:
+        """What the operator's render command made for the bootstrap kube-apiserver."""
+        return f"{self.paths.socket_directory}/kube-apiserver-config.yaml"
+
+    @property
+    def loopback_kubeconfig(self) -> str:
+        """For the bootstrap kube-apiserver on this node alone."""
+        return f"{self.paths.kubeconfig}-loopback"
+
+    @property
+    def receipt(self) -> str:
+        """What the removal found, removed and left: written last, and kept."""
+        return "/var/log/bootbridge/receipt.json"
 
     def stage_marker(self, stage: Stage) -> str:
         return f"{self.paths.state}/{stage}.done"

@@ -44,7 +44,9 @@ class Connection:
         head = h11.Request(
             method=request.method,
             target=access.base_path + request.target,
-            headers=_headers(access, user_agent, payload, has_body=request.body is not None),
+            headers=_headers(
+                access, user_agent, payload, request.content_type if request.body is not None else ""
+            ),
         )
         out = self._http.send(head) or b""
         if payload:
@@ -96,13 +98,13 @@ class Connection:
 
 
 def _headers(
-    access: ClusterAccess, user_agent: str, payload: bytes, *, has_body: bool
+    access: ClusterAccess, user_agent: str, payload: bytes, content_type: str
 ) -> list[tuple[str, str]]:
     headers = [("Host", access.authority), ("User-Agent", user_agent), ("Accept", "application/json")]
     if access.token:
         headers.append(("Authorization", f"Bearer {access.token.current()}"))
-    if has_body:
-        headers += [("Content-Type", "application/json"), ("Content-Length", str(len(payload)))]
+    if content_type:
+        headers += [("Content-Type", content_type), ("Content-Length", str(len(payload)))]
     return headers
 
 

@@ -19,6 +19,7 @@ class Request:
     path: str
     query: tuple[tuple[str, str], ...] = ()
     body: Json | None = field(default=None, repr=False)
+    content_type: str = "application/json"
 
     @property
     def target(self) -> str:

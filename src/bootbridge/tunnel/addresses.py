@@ -15,8 +15,10 @@ IPAddress = IPv4Address | IPv6Address
 IPNetwork = IPv4Network | IPv6Network
 
 _MAPPED_PREFIX_BITS = 96  # ::ffff:0:0/96 holds the IPv4 addresses
-
-
+# A name has at most 255. What waits for a peer is bounded in packets, so a packet must be: dials
+# with more, and errors that repeat it, would be megabytes each.
+ADDRESS_CHARS_MAX = 512
+TOO_LONG_TEXT = f"address: more than {ADDRESS_CHARS_MAX} characters"
 _IP_CHARS_MAX = 128  # the longest IPv6 spelling has 45, and a zone may follow
 
 

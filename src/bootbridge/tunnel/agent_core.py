@@ -7,6 +7,7 @@ from typing import Final
 
 from bootbridge.metrics import Counter
 from bootbridge.tunnel import extension
+from bootbridge.tunnel.addresses import ADDRESS_CHARS_MAX, TOO_LONG_TEXT
 from bootbridge.tunnel.agent_metrics import AgentMetrics
 from bootbridge.tunnel.endpoint import Endpoint, EndpointDial
 from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters
@@ -94,6 +95,10 @@ class ServerStream(PacketStream):
     def _on_dial(self, protocol: str, address: str, random: int) -> None:
         if random in self.dials:
             self.send(p.DialResponse("a dial with this id is already pending", 0, random))
+            return
+        if len(protocol) + len(address) > ADDRESS_CHARS_MAX:
+            self.core.metrics.endpoint_dial_failure_total.labels("unknown").value += 1
+            self.send(p.DialResponse(TOO_LONG_TEXT, 0, random))
             return
         dial = self.dials[random] = EndpointDial(self, address, random)
         dial.pending = self.core.dialler.dial(protocol, address, dial)

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from bootbridge.metrics import Counter, Family
-from bootbridge.tunnel.addresses import IPNetwork
+from bootbridge.tunnel.addresses import ADDRESS_CHARS_MAX, TOO_LONG_TEXT, IPNetwork
 from bootbridge.tunnel.agent_roster import Roster, Strategy
 from bootbridge.tunnel.agent_stream import AgentStream, BadAgent
 from bootbridge.tunnel.backend_selection import Direct, Refused, ready, select_backend
@@ -226,8 +226,16 @@ class ProxyCore:
             self.metrics.dial_failure_count.labels(Cause.NO_AGENT.value).value += 1
             front.refused(DialFailure(Cause.NO_AGENT, STOPPING_TEXT))
             return None
+        if len(protocol) + len(address) > ADDRESS_CHARS_MAX:
+            self._refuse_endless(front, address)
+            return None
         dial = Dial(self, front, protocol, address, next(self._dial_ids))
         return self._send_to_agent(dial)
+
+    def _refuse_endless(self, front: Frontend, address: str) -> None:
+        self.metrics.dial_failure_count.labels(Cause.ENDPOINT.value).value += 1
+        self.notes.warning("dial refused", address=address[:40], hop="caller to server", why=TOO_LONG_TEXT)
+        front.refused(DialFailure(Cause.ENDPOINT, TOO_LONG_TEXT))
 
     def _send_to_agent(self, dial: Dial) -> Dial | DirectDial | None:
         choice = select_backend(

@@ -1,0 +1,124 @@
+"""The cluster as the parts see it: a few blocking calls, each with a time limit, over our own client."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from bootbridge.errors import OperatorError
+from bootbridge.kube.access import ClusterAccess
+from bootbridge.kube.client import KubeClient
+from bootbridge.kube.config import load_kubeconfig
+from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.objects import (
+    Kind,
+    Ref,
+    apply_object,
+    delete_object,
+    get_object,
+    list_objects,
+    merge_object,
+    ref_of,
+)
+from bootbridge.kube.requests import Json, Request
+
+REQUEST_SECONDS_MAX = 10.0
+PROBE_SECONDS_MAX = 3.0
+_NOT_FOUND, _CONFLICT = 404, 409
+_HINTS = {
+    401: "the kubeconfig's credentials are not accepted: give another with --kubeconfig",
+    403: "give this user the right, or another kubeconfig with --kubeconfig",
+    _CONFLICT: "somebody else changed this object: take their change back, or run `bootbridge down` first",
+}
+
+
+class Cluster:
+    """One API server. `close` it; its connections live on an event loop of their own."""
+
+    def __init__(self, access: ClusterAccess, *, request_seconds: float = REQUEST_SECONDS_MAX) -> None:
+        self._access = access
+        self._request_seconds = request_seconds
+        self._runner = asyncio.Runner()
+        self._client = KubeClient(access, user_agent="bootbridge")
+        self.silent_because = ""
+
+    @classmethod
+    def from_kubeconfig(cls, path: Path) -> Cluster:
+        return cls(load_kubeconfig(path))
+
+    def __repr__(self) -> str:
+        return f"<Cluster {self._access.authority}>"
+
+    def close(self) -> None:
+        self._runner.run(self._client.aclose())
+        self._runner.close()
+
+    def trouble(self) -> str:
+        """Why the API server does not answer; empty when it does.
+
+        Until asked again, one found silent is not waited for by any other call.
+        """
+        self.silent_because = ""
+        try:
+            self._runner.run(self._client.send(Request("GET", "/version"), timeout=PROBE_SECONDS_MAX))
+        except KubeError as error:
+            # Whoever refuses is there; one that starts or stops says 5xx.
+            self.silent_because = f"{self._access.authority}: {error}" if error.status >= 500 else ""
+        except KubeUnreachable as error:
+            self.silent_because = str(error)
+        return self.silent_because
+
+    def get(self, ref: Ref) -> Json | None:
+        return self._unless_missing(get_object(ref))
+
+    def list(self, kind: Kind, namespace: str = "", selector: str = "") -> list[dict[str, Any]]:
+        answer = self._send(list_objects(kind, namespace, selector))
+        return [dict(item) for item in answer.get("items") or ()]
+
+    def apply(self, manifest: Json, *, dry_run: bool = False) -> Json:
+        return self._send(apply_object(manifest, dry_run=dry_run), str(ref_of(manifest)))
+
+    def merge(self, ref: Ref, patch: Json) -> Json:
+        return self._send(merge_object(ref, patch), str(ref))
+
+    def delete(self, ref: Ref, uid: str = "") -> None:
+        """Ask for the object's removal; that it is gone, or another by now, is fine."""
+        try:
+            self._unless_missing(delete_object(ref, uid))
+        except RefusedError as error:
+            if error.status != _CONFLICT:
+                raise
+
+    def _unless_missing(self, request: Request) -> Json | None:
+        try:
+            return self._send(request)
+        except RefusedError as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+
+    def _send(self, request: Request, what: str = "") -> Json:
+        if self.silent_because:
+            raise UnreachableError(self.silent_because)
+        try:
+            return self._runner.run(self._client.send(request, timeout=self._request_seconds)).body
+        except KubeError as error:
+            raise RefusedError(error, what or f"{request.method} {request.path}") from error
+        except KubeUnreachable as error:
+            raise UnreachableError(str(error)) from error
+
+
+class RefusedError(OperatorError):
+    """The API server said no."""
+
+    def __init__(self, error: KubeError, what: str) -> None:
+        super().__init__(str(error), subject=what, hint=_HINTS.get(error.status, ""))
+        self.status = error.status
+
+
+class UnreachableError(OperatorError):
+    """The API server did not answer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason, subject="the API server")

@@ -1,0 +1,19 @@
+# The events of a removal as a receipt (its form is described in receipt.py).
+# In: the events; $earlier: the receipt of an earlier run or null; $plan, $now.
+def items($list): [.[] | select(.list == $list) | .item];
+def once: reduce .[] as $one ([]; if index([$one]) then . else . + [$one] end);
+
+items("remains") as $remains
+| ($remains | map(.what)) as $left
+| (($earlier.found // []) + items("found") | once) as $found
+| {
+    version: 1,
+    writtenAt: $now,
+    writtenBy: "bootbridge_cleanup",
+    plan: $plan,
+    clean: ($remains == []),
+    found: $found,
+    removed: ([$found[] | select(.what as $what | $left | index([$what]) == null)]),
+    remains: $remains,
+    warnings: items("warnings")
+  }

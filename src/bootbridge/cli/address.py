@@ -1,0 +1,101 @@
+"""``bootbridge address``: which addresses of this node the agents will dial, and why."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+from bootbridge.bootstrap import address, node_network
+from bootbridge.bootstrap.address import Decision
+from bootbridge.bootstrap.node_network import NodeNetwork
+from bootbridge.cli.command import complain, show
+from bootbridge.cli.plan_flags import add_plan_flags, plan_from
+from bootbridge.cli.verb import DONE, Parser, run_verb, words
+from bootbridge.errors import OperatorError
+
+_DESCRIPTION = """\
+Finds the addresses of this node that go into the server's certificate and that agents dial.
+
+What --node-ip or $OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP says wins. Else it is the address inside the
+machine networks, else the source address of the default route; one per IP version of the service
+networks, the primary one first. Several inside the machine networks are narrowed down by the default
+route. Link-local, temporary, deprecated and tentative addresses do not count, nor do virtual ones
+(secondary, or with a whole-length static prefix) where there is another.
+
+Nothing is changed and nothing is sent. Exit code 0: found; 1: none, or several with no way to choose."""
+
+_EXAMPLES = """
+{program}
+{program} --install-config=install-config.yaml
+{program} --machine-network=192.168.0.0/24 --json
+{program} --node-ip=10.0.0.5 --node-ip=fd00::5
+"""
+
+
+def main(argv: Sequence[str] | None = None, program: str = "bootbridge address") -> int:
+    """Run the verb; the result is the exit code."""
+    return run_verb(program, lambda: _run(words(argv), program))
+
+
+def _run(argv: list[str], program: str) -> int:
+    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
+    parser.add_argument("--json", action="store_true", help="for scripts: addresses, reasons, candidates")
+    add_plan_flags(parser)
+    flags = parser.parse_args(argv)
+    plan = plan_from(flags)
+    decision = address.decide(
+        plan.node_ips, plan.networks.machine, _seen(bool(plan.node_ips)), plan.networks.families
+    )
+    complain(*(f"{program}: warning: {text}" for text in decision.warnings))
+    show(_as_json(decision) if flags.json else _as_table(decision))
+    return DONE
+
+
+def _seen(said: bool) -> NodeNetwork:
+    """What is said needs no looking, so a machine without `ip` does for it."""
+    try:
+        return node_network.observe()
+    except OperatorError:
+        if said:
+            return NodeNetwork()
+        raise
+
+
+def _as_json(decision: Decision) -> str:
+    document = {
+        "addresses": [
+            {"address": str(each), "reason": reason}
+            for each, reason in zip(decision.addresses, decision.reasons, strict=True)
+        ],
+        "candidates": [
+            {
+                "address": str(verdict.seen.address),
+                "prefixLength": verdict.seen.prefix_length,
+                "interface": verdict.seen.interface,
+                "chosen": verdict.chosen,
+                "why": verdict.why,
+            }
+            for verdict in decision.verdicts
+        ],
+        "warnings": list(decision.warnings),
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _as_table(decision: Decision) -> str:
+    lines = [f"{each}  ({why})" for each, why in zip(decision.addresses, decision.reasons, strict=True)]
+    rows = [
+        (f"{each.seen.address}/{each.seen.prefix_length}", each.seen.interface) for each in decision.verdicts
+    ]
+    if rows:
+        wide, narrow = (max(map(len, column)) for column in zip(*rows, strict=True))
+        lines += [""] + [
+            f"{'*' if each.chosen else ' '} {one:{wide}}  {two:{narrow}}  {_coloured(each.why, each.chosen)}"
+            for (one, two), each in zip(rows, decision.verdicts, strict=True)
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _coloured(text: str, good: bool) -> str:
+    return f"\033[32m{text}\033[0m" if good and sys.stdout.isatty() else text

@@ -1,0 +1,123 @@
+"""``bootbridge inject``: the bridge into a bootstrap.ign, or out of it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bootbridge.bootstrap import inject, rendered
+from bootbridge.bootstrap.check.tree import plan_in
+from bootbridge.bootstrap.files import Tree, read_file
+from bootbridge.bootstrap.rewrite import rewrite
+from bootbridge.cli.command import show
+from bootbridge.cli.plan_flags import add_plan_flags, plan_from
+from bootbridge.cli.verb import Parser, run_verb, words
+from bootbridge.errors import OperatorError
+
+_DESCRIPTION = """\
+Puts the bridge into a bootstrap.ign that an unmodified installer made: its files, and four
+places in bootkube.sh. Platform, networks and infraID are read from the install-config inside;
+flags win. Injecting again replaces the earlier injection; --remove gives the original back, byte
+for byte. Nothing is written if the file is a bootstrap in place, carries a tunnel already,
+has a bootkube.sh of unknown shape, holds expired certificates, or was changed since the injection.
+On the node, 'systemctl start bootbridge-cleanup' cleans up after a bootstrap that was given up.
+Exit codes: 0 done (or nothing to do), 1 refused or impossible, and nothing was written."""
+_EXAMPLES = """\
+openshift-install create ignition-configs --dir install
+{program} install/bootstrap.ign
+{program} install/bootstrap.ign --dry-run
+{program} install/bootstrap.ign --image registry.example/bootbridge:1 --protocol HTTPConnect
+{program} install/bootstrap.ign --remove
+# Look at the manifests and change them first
+bootbridge render --output bridge --install-config install-config.yaml
+{program} install/bootstrap.ign --assets bridge
+"""
+
+
+def main(argv: Sequence[str] | None = None, program: str = "bootbridge inject") -> int:
+    """Inject or remove; the result is the exit code."""
+    return run_verb(program, lambda: _run(_parser(program).parse_args(words(argv))))
+
+
+def _parser(program: str) -> Parser:
+    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
+    parser.add_argument("file", metavar="BOOTSTRAP.IGN", help="the ignition file, spec 3.x")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write (default: in place)")
+    parser.add_argument("--remove", action="store_true", help="take the bridge out again")
+    parser.add_argument(
+        "--dry-run", "--check", action="store_true", help="say what would be done, write nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="say it in JSON")
+    parser.add_argument(
+        "--assets",
+        metavar="DIR",
+        help="take the plan and the files from what 'bootbridge render' wrote there",
+    )
+    add_plan_flags(parser)
+    return parser
+
+
+def _run(flags: argparse.Namespace) -> int:
+    given = read_file(flags.file)
+    done, document, facts = _removed(flags, given) if flags.remove else _injected(flags, given)
+    target = Path(flags.output or flags.file)
+    is_new = flags.output is not None or document != given
+    written = is_new and not flags.dry_run
+    if written:
+        rewrite(target, document, like=Path(flags.file))
+    facts |= {"file": str(target), "changed": document != given, "written": written}
+    return show(json.dumps(facts, indent=2) + "\n" if flags.json else _sentence(done, facts))
+
+
+def _injected(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict[str, object]]:
+    assets = _assets(flags)
+    plan = plan_in(assets, flags.assets) if assets else None
+    result = inject.inject(
+        given,
+        lambda base: plan or plan_from(flags, base=base),
+        datetime.now(UTC),
+        flags.file,
+        changed=assets,
+    )
+    facts: dict[str, object] = {
+        "action": "inject",
+        "platform": result.plan.platform,
+        "infraID": result.plan.infra_id,
+        "replacesEarlier": result.replaces_an_earlier_one,
+        "files": list(result.files),
+    }
+    done = f"the bridge is in: {len(result.files)} files and four places in bootkube.sh"
+    return done, result.document, facts
+
+
+def _assets(flags: argparse.Namespace) -> Tree:
+    """The files below --assets by their paths on the node; their plan leaves no room for another one."""
+    if not flags.assets:
+        return {}
+    others = [name for name, value in vars(flags).items() if value is not None and name not in _OWN_FLAGS]
+    if others:
+        flag = f"--{others[0].replace('_', '-')}"
+        raise OperatorError(
+            "does not go with --assets, which has its plan", subject=flag, hint="render it anew"
+        )
+    return {f"/{path}": asset for path, asset in rendered.read(Path(flags.assets)).items()}
+
+
+_OWN_FLAGS = {"file", "output", "remove", "dry_run", "json", "assets"}
+
+
+def _removed(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict[str, object]]:
+    document = inject.remove(given, flags.file)
+    done = "the bridge is out: the file is the installer's again, byte for byte"
+    return (done if document != given else "carries no bridge"), document, {"action": "remove"}
+
+
+def _sentence(done: str, facts: dict[str, object]) -> str:
+    if not facts["changed"]:
+        ending = " (nothing changed)"
+    else:
+        ending = "" if facts["written"] else " (dry run: nothing was written)"
+    return f"{facts['file']}: {done}{ending}\n"

@@ -1,0 +1,96 @@
+"""``bootbridge render``: write every manifest and script, to be read and changed before anything boots."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from bootbridge.bootstrap import assets, rendered
+from bootbridge.bootstrap.files import Asset, read_file
+from bootbridge.bootstrap.plan import Flavour, Plan
+from bootbridge.cli.command import complain, show
+from bootbridge.cli.plan_flags import add_plan_flags, plan_from
+from bootbridge.cli.verb import DONE, Parser, run_verb, words
+from bootbridge.errors import OperatorError
+
+_DESCRIPTION = """\
+Writes all files of the bridge below a directory, each at the path that it has on the
+bootstrap node: manifests (with placeholders like @BOOTBRIDGE_IMAGE@ for what only the node
+knows), egress selector, override of the kube-apiserver's configuration, scripts and the
+plan; beside them the firewall rules of the platform, and for kubeadm the patch of its
+ClusterConfiguration. There are no keys among them: certificates are made on the node.
+
+A second run into the same directory brings it up to date and keeps the files that you have
+changed; --force overwrites those too. The directory is replaced as a whole or not at all.
+
+Exit codes: 0 written, 1 not written."""
+
+_EXAMPLES = """\
+# For the cluster of an install-config
+{program} --output bridge --install-config install-config.yaml --infra-id demo-7xk2p
+# For kubeadm, with our image
+{program} --output bridge --flavour kubeadm --image registry.example/bootbridge:1"""
+
+
+def main(argv: Sequence[str] | None = None, program: str = "bootbridge render") -> int:
+    """Run the verb; the result is the exit code."""
+    return run_verb(program, lambda: _run(_parser(program).parse_args(words(argv)), program))
+
+
+def _parser(program: str) -> Parser:
+    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
+    parser.add_argument("--output", metavar="DIR", required=True, help="new, empty, or of an earlier render")
+    parser.add_argument("--force", action="store_true", help="overwrite files that you have changed, too")
+    parser.add_argument("--json", action="store_true", help="tell what was written as JSON, for scripts")
+    parser.add_argument(
+        "--kubeadm-config",
+        metavar="FILE",
+        help="merge the bridge into this kubeadm configuration, and write it as kubeadm.yaml (0600)",
+    )
+    add_plan_flags(parser)
+    return parser
+
+
+def _run(flags: argparse.Namespace, program: str) -> int:
+    plan = plan_from(flags)
+    tree = assets.to_read(plan, _kubeadm_config(flags, plan))
+    outcomes = rendered.write(tree, Path(flags.output), force=flags.force)
+    show(_as_json(plan, outcomes) if flags.json else _as_table(plan, outcomes))
+    for outcome in outcomes:
+        if outcome.state == rendered.KEPT:
+            complain(f"{program}: {outcome.path} is kept as you changed it (--force overwrites it)")
+    return DONE
+
+
+def _kubeadm_config(flags: argparse.Namespace, plan: Plan) -> Asset | None:
+    """Tokens may stand in it, so what is made of it is its owner's alone."""
+    if not flags.kubeadm_config:
+        return None
+    if plan.flavour is not Flavour.KUBEADM:
+        raise OperatorError("is for --flavour kubeadm", subject="--kubeadm-config")
+    return Asset(read_file(flags.kubeadm_config, "--kubeadm-config"), 0o600)
+
+
+def _as_json(plan: Plan, outcomes: list[rendered.Outcome]) -> str:
+    rows = [
+        {
+            "path": outcome.path,
+            "mode": f"{outcome.mode:04o}",
+            "state": outcome.state,
+            "purpose": assets.purpose(plan, outcome.path),
+        }
+        for outcome in outcomes
+    ]
+    return json.dumps(rows, indent=2) + "\n"
+
+
+def _as_table(plan: Plan, outcomes: list[rendered.Outcome]) -> str:
+    rows = [("PATH", "MODE", "STATE", "FOR")]
+    for outcome in outcomes:
+        purpose = assets.purpose(plan, outcome.path)
+        rows.append((outcome.path, f"{outcome.mode:04o}", outcome.state, purpose))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,106 @@
+"""The flags by which `up`, `down` and `status` find the node, the cluster, and the plan that was recorded."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from bootbridge.bootstrap import address, laid, node_network, plan_record
+from bootbridge.bootstrap.cluster import Cluster
+from bootbridge.bootstrap.files import read_file
+from bootbridge.bootstrap.host import Host
+from bootbridge.bootstrap.plan import KUBEADM_PATHS, OPENSHIFT_PATHS, Flavour, Image, IPAddress, Paths, Plan
+from bootbridge.cli.plan_flags import plan_from
+from bootbridge.cli.values import parse_duration
+from bootbridge.errors import OperatorError
+
+_PATHS: Mapping[Flavour, Paths] = {Flavour.KUBEADM: KUBEADM_PATHS, Flavour.OPENSHIFT: OPENSHIFT_PATHS}
+
+
+def add_site_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--kubeconfig",
+        metavar="FILE",
+        help="for the cluster's API (default: the node's own admin kubeconfig)",
+    )
+    add("--root", metavar="DIR", default="/", help="where the node's file system is mounted (default /)")
+    add("--json", action="store_true", help="the result for scripts, on stdout; progress goes to stderr")
+
+
+def open_host(flags: argparse.Namespace) -> Host:
+    root = Path(flags.root)
+    if not root.is_dir():
+        raise OperatorError(f"{flags.root} is no directory", subject="--root")
+    return Host(root.resolve())
+
+
+def recorded_plan(flags: argparse.Namespace, host: Host) -> Plan | None:
+    """The plan of the bridge that was laid here, if any was."""
+    wanted = [Flavour(flags.flavour)] if flags.flavour else list(_PATHS)
+    for flavour in wanted:
+        path = _PATHS[flavour].plan_record
+        data = host.read(path)
+        if data is not None:
+            return plan_record.load(data, path)
+    return None
+
+
+def plan_of_record(flags: argparse.Namespace, host: Host) -> tuple[Plan, bool]:
+    """The plan recorded here, or one with the default names; and which of the two it is."""
+    recorded = recorded_plan(flags, host)
+    return (recorded or default_plan(flags)), recorded is not None
+
+
+def default_plan(flags: argparse.Namespace) -> Plan:
+    """Names, paths and ports alone: enough to find and to remove."""
+    flavour = Flavour(flags.flavour or Flavour.KUBEADM)
+    image = Image("bootbridge", "unknown") if flavour is Flavour.KUBEADM else Image()
+    return plan_from(flags, base=Plan(flavour=flavour, image=image))
+
+
+def plan_to_lay(flags: argparse.Namespace, host: Host) -> Plan:
+    """Flags win over --plan, that over the record of an earlier run, that over the defaults."""
+    base = plan_record.load(read_file(flags.plan, "--plan"), flags.plan) if flags.plan else None
+    base = base or recorded_plan(flags, host)
+    if base is None and not flags.flavour:
+        flags.flavour = Flavour.KUBEADM
+    plan = plan_from(flags, base=base)
+    if plan.flavour is Flavour.OPENSHIFT:
+        hint = "there, bootkube.sh lays the bridge: use `bootbridge inject bootstrap.ign`"
+        raise OperatorError("an OpenShift bootstrap node has no Python", subject="--flavour", hint=hint)
+    return plan
+
+
+def kubeconfig_of(flags: argparse.Namespace, host: Host, plan: Plan) -> Path:
+    """As given, else as given to the `up` before, else the node's own."""
+    noted = laid.load(host, plan)
+    given = flags.kubeconfig or (noted.kubeconfig if noted else "")
+    return Path(given) if given else host.path(plan.paths.kubeconfig)
+
+
+def open_cluster(flags: argparse.Namespace, host: Host, plan: Plan) -> Cluster | None:
+    """None as long as the node has no kubeconfig of its own and none is given."""
+    path = kubeconfig_of(flags, host, plan)
+    if not path.exists() and not flags.kubeconfig:
+        return None
+    return Cluster.from_kubeconfig(path)
+
+
+def node_addresses(plan: Plan) -> tuple[IPAddress, ...]:
+    try:
+        seen = node_network.observe()
+    except OperatorError:
+        if not plan.node_ips:
+            raise
+        seen = node_network.NodeNetwork()
+    return address.choose(plan.node_ips, plan.networks.machine, seen, plan.networks.families)
+
+
+def seconds(text: str, flag: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        hint = "write it like 90s or 5m"
+        raise OperatorError(f"{text!r} is no duration", subject=flag, hint=hint) from None

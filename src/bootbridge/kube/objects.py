@@ -1,0 +1,95 @@
+"""Requests about whole objects: apply, get, list and delete whatever kind stands in the table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from bootbridge.kube.requests import Json, Request
+
+FIELD_MANAGER = "bootbridge"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Where the API server keeps objects of this kind."""
+
+    name: str
+    root: str
+    plural: str
+    namespaced: bool = True
+
+
+NAMESPACE = Kind("Namespace", "/api/v1", "namespaces", namespaced=False)
+SECRET = Kind("Secret", "/api/v1", "secrets")
+POD = Kind("Pod", "/api/v1", "pods")
+CONFIG_MAP = Kind("ConfigMap", "/api/v1", "configmaps")
+DAEMON_SET = Kind("DaemonSet", "/apis/apps/v1", "daemonsets")
+_KINDS = {kind.name: kind for kind in (NAMESPACE, SECRET, POD, CONFIG_MAP, DAEMON_SET)}
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """One object by name."""
+
+    kind: Kind
+    name: str
+    namespace: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.namespace}/" if self.namespace else ""
+        return f"{self.kind.name} {place}{self.name}"
+
+    @property
+    def path(self) -> str:
+        return f"{_collection(self.kind, self.namespace)}/{quote(self.name, safe='')}"
+
+
+def ref_of(manifest: Json) -> Ref:
+    metadata = manifest["metadata"]
+    return Ref(_KINDS[manifest["kind"]], metadata["name"], metadata.get("namespace", ""))
+
+
+def get_object(ref: Ref) -> Request:
+    return Request("GET", ref.path)
+
+
+def list_objects(kind: Kind, namespace: str = "", selector: str = "") -> Request:
+    """Without a namespace: those of all namespaces."""
+    query = (("labelSelector", selector),) if selector else ()
+    return Request("GET", _collection(kind, namespace), query=query)
+
+
+def apply_object(manifest: Json, *, dry_run: bool = False) -> Request:
+    """Server-side apply. Not forced: a field that somebody else took over is answered 409, naming them."""
+    query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
+    if dry_run:
+        query.append(("dryRun", "All"))
+    return Request(
+        "PATCH", ref_of(manifest).path, tuple(query), manifest, content_type="application/apply-patch+yaml"
+    )
+
+
+def merge_object(ref: Ref, patch: Json) -> Request:
+    """Change the fields in `patch` alone; with a resourceVersion in it, only what was seen."""
+    query = (("fieldManager", FIELD_MANAGER),)
+    return Request("PATCH", ref.path, query, patch, content_type="application/merge-patch+json")
+
+
+def delete_object(ref: Ref, uid: str = "") -> Request:
+    """Delete, dependants first; with `uid` only the very object that was seen."""
+    options: dict[str, Any] = {
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "propagationPolicy": "Foreground",
+    }
+    if uid:
+        options["preconditions"] = {"uid": uid}
+    return Request("DELETE", ref.path, body=options)
+
+
+def _collection(kind: Kind, namespace: str) -> str:
+    if kind.namespaced and namespace:
+        return f"{kind.root}/namespaces/{quote(namespace, safe='')}/{kind.plural}"
+    return f"{kind.root}/{kind.plural}"
