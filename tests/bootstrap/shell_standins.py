@@ -26,8 +26,8 @@ exit 125
 """
 
 # A cluster in a directory: /cluster/KIND/NAME holds an object's manifest.
-OC = """#!/usr/bin/bash
-printf '%s\\n' "$*" >>/cluster/oc.calls
+OC = r"""#!/usr/bin/bash
+printf '%s\n' "$*" >>/cluster/oc.calls
 [[ ! -e /cluster/hangs ]] || exec sleep 600
 [[ ! -e /cluster/down ]] || { echo 'connection refused' >&2; exit 1; }
 verb='' kind='' output='' files=() only=''
@@ -44,7 +44,7 @@ each() {
   for object in /cluster/"$kind"/*; do
     [[ -e $object && $object != *.deleted ]] || continue
     [[ -z $only || ${object##*/} == "$only" ]] || continue
-    [[ $(<"$object") == *'openshift.io/bootstrap-only: "true"'* ]] || continue
+    [[ $(<"$object") == *openshift.io/bootstrap-only:\ [\'\"]true* ]] || continue
     "$@" "$object"
   done
 }

@@ -86,7 +86,7 @@ class BootstrapNode:
         self.manifest.chmod(0o600)
         self.kubeconfig.touch(mode=0o600)
         self.kubeconfig.write_text(json.dumps(self.api.kubeconfig(self.api_port)))
-        until(lambda: "kube-system/kube-apiserver-node0" in "".join(self.api.names()), "kube-apiserver runs")
+        until(lambda: _is_listened_on(self.api_port), "kube-apiserver runs")
 
     def close(self) -> None:
         self.kubelet.close()

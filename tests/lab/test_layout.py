@@ -1,0 +1,50 @@
+"""The lab's arithmetic: who has which address."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from bootbridge.errors import OperatorError
+from bootbridge.lab.layout import FAMILIES, NODES_MAX, Layout
+
+
+@pytest.mark.parametrize("families", list(FAMILIES))
+def test_every_machine_lies_in_the_machine_networks(families: str) -> None:
+    layout = Layout(NODES_MAX, families)
+    for node in layout.all_nodes:
+        for address, network in zip(node.addresses, layout.networks.machine, strict=True):
+            assert address in network
+
+
+@pytest.mark.parametrize("families", list(FAMILIES))
+def test_no_two_nodes_share_an_address_or_a_pod(families: str) -> None:
+    layout = Layout(NODES_MAX, families)
+    for one, other in combinations(layout.all_nodes, 2):
+        assert not set(one.addresses) & set(other.addresses)
+        assert not any(a.overlaps(b) for a in one.pod_subnets for b in other.pod_subnets)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("families", list(FAMILIES))
+def test_pods_live_inside_the_cluster_network_with_each_node_s_own_prefix(families: str) -> None:
+    layout = Layout(NODES_MAX, families)
+    for node in layout.cluster_nodes:
+        for subnet, network in zip(node.pod_subnets, layout.networks.cluster, strict=True):
+            assert subnet.subnet_of(network.cidr)  # type: ignore[arg-type]
+            assert subnet.prefixlen == network.host_prefix
+
+
+def test_the_bootstrap_node_has_no_pods() -> None:
+    assert Layout().bootstrap.pod_subnets == ()
+
+
+@pytest.mark.parametrize("nodes", [0, -1, NODES_MAX + 1])
+def test_a_lab_has_one_to_eight_cluster_nodes(nodes: int) -> None:
+    with pytest.raises(OperatorError, match="--nodes"):
+        Layout(nodes)
+
+
+def test_an_unknown_node_is_answered_with_those_there_are() -> None:
+    with pytest.raises(OperatorError, match="bootstrap, node1, node2"):
+        Layout(2).node("node3")

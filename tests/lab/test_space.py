@@ -1,0 +1,105 @@
+"""A lab node is a place of its own, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bootbridge.errors import OperatorError
+from bootbridge.lab import wiring
+from bootbridge.lab.layout import Layout
+from bootbridge.lab.space import Space, start_time
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[Space]:
+    if os.geteuid() != 0:
+        reason = "namespaces and mounts need root"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    made = Space.make("machine", tmp_path / "machine")
+    yield made
+    made.end()
+
+
+def test_a_node_has_its_own_name_processes_and_network(space: Space) -> None:
+    assert space.must("hostname") == b"machine\n"
+    assert space.must("readlink", "/proc/1/exe").strip().split(b"/")[-1].startswith(b"python")
+    assert b"eth" not in space.must("ip", "-o", "link")
+
+
+def test_what_a_node_writes_stays_on_the_node(space: Space, tmp_path: Path) -> None:
+    for folder in ("/etc", "/opt", "/var/lib", "/usr/local/bin", "/run"):
+        space.must("sh", "-c", f"echo mine > {folder}/bootbridge-lab-test")
+        assert not Path(folder, "bootbridge-lab-test").exists()
+    assert (tmp_path / "machine/etc/upper/bootbridge-lab-test").read_text() == "mine\n"
+
+
+def test_a_node_sees_the_machine_s_programs(space: Space) -> None:
+    assert space.run(["sh", "-c", "exit 7"]).returncode == 7
+
+
+def test_whatever_runs_on_a_node_ends_with_it(space: Space, tmp_path: Path) -> None:
+    pid = space.spawn("sleeper", ["sleep", "1000"], tmp_path / "log", {"PATH": os.environ["PATH"]})
+    assert start_time(pid)
+    space.end()
+    deadline = time.monotonic() + 10
+    while start_time(pid):
+        assert time.monotonic() < deadline, "the process outlived its node"
+        time.sleep(0.01)
+    assert not [line for line in Path("/proc/mounts").read_text().splitlines() if str(tmp_path) in line]
+
+
+def test_a_node_is_not_mistaken_for_a_later_process_with_its_number(space: Space) -> None:
+    assert space.alive
+    assert not Space(space.name, space.pid, space.started + 1).alive
+
+
+def test_a_node_remembers_itself(space: Space) -> None:
+    assert Space.load(space.dump()) == space
+
+
+def test_a_directory_that_the_node_would_cover_is_refused() -> None:
+    with pytest.raises(OperatorError, match="--dir"):
+        Space.make("machine", Path("/var/lib/somewhere"))
+
+
+def test_nodes_on_the_switch_reach_each_other_and_a_cut_cable_is_felt(space: Space, tmp_path: Path) -> None:
+    """Without a packet ever touching this machine's own network."""
+    layout = Layout(1, "dual")
+    spaces = {node.name: Space.make(node.name, tmp_path / node.name) for node in layout.all_nodes}
+    try:
+        wiring.build_switch(space)
+        for node in layout.all_nodes:
+            wiring.plug_in(space, spaces[node.name], node, layout)
+        wiring.teach_pod_routes(spaces, layout)
+        (node,) = layout.cluster_nodes
+        for address in node.addresses:
+            assert neighbour_answers(spaces["bootstrap"], str(address))
+        wiring.cut(space, node.name)
+        assert not neighbour_answers(spaces["bootstrap"], str(node.address))
+        wiring.mend(space, node.name)
+        assert neighbour_answers(spaces["bootstrap"], str(node.address))
+    finally:
+        for made in spaces.values():
+            made.end()
+
+
+def neighbour_answers(space: Space, address: str) -> bool:
+    """Whether the machine is there: a refused connection is an answer, silence is none."""
+    family = "AF_INET6" if ":" in address else "AF_INET"
+    program = f"""
+import socket
+probe = socket.socket(socket.{family})
+probe.settimeout(1)
+try:
+    probe.connect(({address!r}, 9))
+except ConnectionRefusedError:
+    print("answer")
+except OSError:
+    pass
+"""
+    return b"answer" in space.must("python3", "-I", "-c", program)
