@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bootbridge.bootstrap import apiserver_manifest, kubeadm_patch
@@ -123,6 +123,7 @@ def test_what_is_no_manifest_is_refused_by_name(text: bytes, message: str) -> No
         add(text)
 
 
+@settings(deadline=None)
 @given(
     flags=st.lists(st.from_regex(r"--[a-z]{1,8}=[a-z0-9/.:]{0,12}", fullmatch=True), max_size=5),
     indent=st.integers(0, 6),

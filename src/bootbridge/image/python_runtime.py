@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-import bootbridge
 from bootbridge.errors import OperatorError
 from bootbridge.image import shared_libraries
 from bootbridge.image.layer import Entry, copied, directory, file
@@ -98,7 +97,7 @@ def runtime_entries() -> list[Entry]:
 
 def own_entries(rooms: Collection[str], commands: Mapping[str, str]) -> list[Entry]:
     """Our own package as far as it is wanted: whole rooms or single modules; and commands → modules."""
-    root = Path(bootbridge.__file__).parent
+    root = Path(__file__).parents[1]
     sources = {
         f"{SITE}/bootbridge/{path}": root / path
         for path in (found.relative_to(root).as_posix() for found in _files(root))
