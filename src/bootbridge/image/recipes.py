@@ -42,7 +42,7 @@ def tunnel() -> Image:
 
 
 def python(rooms: Collection[str], commands: Mapping[str, str]) -> Image:
-    """Commands of our own package, each naming its module, with the rooms they live in; the first is started."""
+    """Commands (→ modules) of our own package and the rooms they live in; the first is started."""
     return Image(
         layers=(_runtime(), layer(python_runtime.own_entries(rooms, commands))),
         entrypoint=(f"/usr/bin/{next(iter(commands))}",),
