@@ -4,6 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SEEDS  ?= 2000
 FUZZ_SECONDS ?= 20
+KUBERNETES ?=
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
@@ -48,9 +49,9 @@ interop: $(VENV)/.ready ## our programs with the Go originals, both ways round
 		echo 'NOT RUN: interop (Go is not installed)' && exit 0; exit $$rc; }
 	$(PYTEST) -m interop
 
-kubernetes: ## build one release of Kubernetes into build/kubernetes (once, about 10 minutes)
+kubernetes: ## build one release of Kubernetes into build/kubernetes: make kubernetes KUBERNETES=kubectl
 	@peers/kubernetes/packages
-	@peers/kubernetes/build
+	@peers/kubernetes/build $(KUBERNETES)
 
 kubernetes-test: $(VENV)/.ready ## our programs with a real kube-apiserver (after make kubernetes)
 	$(PYTEST) -m kubernetes

@@ -23,7 +23,7 @@ MAY_KNOW: dict[str, set[str]] = {
     "runtime": {"wire", "tunnel", "metrics"},
     "kube": {"runtime"},
     "trust": {"runtime"},
-    "bootstrap": {"trust", "kube", "runtime"},
+    "bootstrap": {"trust", "kube", "runtime", "wire"},
     "image": set(),
     "proxy_server": {"wire", "tunnel", "runtime", "metrics", "kube", "options"},
     "proxy_agent": {"wire", "tunnel", "runtime", "metrics", "kube", "options"},

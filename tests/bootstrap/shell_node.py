@@ -188,7 +188,20 @@ class Node:
 
     def command(self, script: str, env: Mapping[str, str] | None = None) -> list[str]:
         inside = [*(f"{name}={value}" for name, value in (env or {}).items()), "/usr/bin/bash", "-c", script]
-        enter = ["unshare", "--mount", "--propagation=private", "bash", "-c", _ENTER, "enter", *inside]
+        # When the first process ends, so do all others: as systemd ends those of a service.
+        enter = [
+            "unshare",
+            "--mount",
+            "--propagation=private",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "bash",
+            "-c",
+            _ENTER,
+            "enter",
+            *inside,
+        ]
         return self.network.command(["env", f"ROOT={self.root}", *enter])
 
     def run(self, script: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:

@@ -32,6 +32,7 @@ from bootbridge.cli.main import main
 from bootbridge.trust.authority import Authority
 from tests.support.process_program import OURS, Program, free_port, until
 
+pytestmark = pytest.mark.slow
 NOW = datetime.now(UTC)
 IMAGE = "registry.example/bootbridge:1"
 
@@ -43,7 +44,9 @@ class LiveNode:
         self.root, self.host = root, Host(root)
         ports = Ports(*(free_port() for _ in range(5)))
         addresses = (ipaddress.ip_address(address),)
-        self.plan = Plan(image=Image("bootbridge", IMAGE), node_ips=addresses, ports=ports)
+        self.plan = Plan(
+            image=Image("bootbridge", IMAGE), node_ips=addresses, ports=ports, key_kind="ecdsa-p256"
+        )
         bundle = certificates.make(self.plan, addresses)
         values = node_values(
             self.plan,
@@ -59,8 +62,12 @@ class LiveNode:
         self.lay(certificates.tree(self.plan, bundle))
         self.lay({self.plan.paths.server_pod: pod, self.plan.apiserver_config: config})
         self.server = self._start("proxy-server", program_flags.server_args(self.plan))
+        # An agent that comes too early waits a second before it dials again.
+        until(lambda: self.host.ask(ports.server_health, "/healthz")[0] == 200, "the server listens")
         agent = program_flags.agent_args(self.plan, values)
-        self.agent = self._start("proxy-agent", [word for word in agent if not word.startswith("--agent-id")])
+        self.agent = self._start(
+            "proxy-agent", [word for word in agent if not word.startswith("--agent-id=")]
+        )
 
     def lay(self, tree: Tree) -> None:
         for path, asset in tree.items():

@@ -267,6 +267,17 @@ def test_a_refused_deletion_is_warned_of_and_the_rest_goes_on(node: Node) -> Non
     assert node.records()[-1] == "failure konnectivity-cleanup"
 
 
+def test_a_record_that_cannot_be_written_does_not_hold_up_the_bootstrap(node: Node) -> None:
+    """As on a full disk."""
+    node.must(LAY)
+    (node.root / "cluster/records").unlink()
+    (node.root / "cluster/records").mkdir()
+
+    node.must(END)
+
+    assert receipt_of(node)["clean"] is True
+
+
 def start_server(node: Node, stay: float) -> subprocess.Popen[str]:
     manifest = str(node.path(node.plan.paths.server_pod))
     command = node.network.command([sys.executable, "-c", SERVER, manifest, str(stay)])

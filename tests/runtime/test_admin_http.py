@@ -9,17 +9,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
-import uvloop
 
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import admin_http
 from bootbridge.runtime.admin_http import AdminServer, Request, Response, Route
+from bootbridge.runtime.event_loop import Loop
 
 DEADLINE = 10
 Run = Callable[[Coroutine[None, None, None]], None]
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.fixture(params=[asyncio.new_event_loop, Loop], ids=["asyncio", "ours"])
 def run(request: pytest.FixtureRequest) -> Run:
     """Run a scenario on either event loop, with a deadline; no task may be left at its end."""
 

@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-import uvloop
 
 from bootbridge.runtime.byte_stream import TlsStream
+from bootbridge.runtime.event_loop import Loop, running_loop
 from bootbridge.runtime.listeners import Listener, tcp_socket
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles
@@ -22,15 +22,15 @@ DEADLINE = 10
 Run = Callable[[Awaitable[None]], None]
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run a coroutine on either event loop, with a deadline."""
+@pytest.fixture
+def run() -> Run:
+    """Run a coroutine on our event loop, with a deadline."""
 
     def runner(main: Awaitable[None]) -> None:
         async def limited() -> None:
             await asyncio.wait_for(main, DEADLINE)
 
-        with asyncio.Runner(loop_factory=request.param) as loop:
+        with asyncio.Runner(loop_factory=Loop) as loop:
             loop.run(limited())
 
     return runner
@@ -73,7 +73,7 @@ class Echo:
 @asynccontextmanager
 async def echo_server(tls: TlsFiles) -> AsyncIterator[int]:
     """An echo server on loopback whose handshakes follow the files, as our listeners' do."""
-    pump = Pump(asyncio.get_running_loop())
+    pump = Pump(running_loop())
 
     def accept(sock: socket.socket) -> None:
         TlsStream(

@@ -173,7 +173,10 @@ class ApiStandIn:
         uid = (options.get("preconditions") or {}).get("uid")
         if uid and uid != found["metadata"]["uid"]:
             raise RefusedError(409, "Conflict", "the UID in the precondition does not match")
-        if key[0] == "secrets" or options.get("gracePeriodSeconds") == 0:
+        if key[0] == "daemonsets":
+            for pod in self._keys("pods", key[1]):
+                self.objects[pod]["metadata"]["deletionTimestamp"] = "now"
+        if key[0] in ("secrets", "daemonsets") or options.get("gracePeriodSeconds") == 0:
             del self.objects[key]
         else:
             found["metadata"]["deletionTimestamp"] = "now"
@@ -192,13 +195,6 @@ class ApiStandIn:
     def _reconcile_daemonset(self, key: Key, found: Json) -> None:
         _, namespace, name = key
         names = [f"{name}-{node}" for node in self.nodes]
-        if "deletionTimestamp" in found["metadata"]:
-            pods = [self.objects[pod] for pod in self._keys("pods", namespace, names)]
-            for pod in pods:
-                pod["metadata"]["deletionTimestamp"] = "now"
-            if not pods:
-                del self.objects[key]
-            return
         for node, pod_name in zip(self.nodes, names, strict=True):
             template = found["spec"]["template"]
             pod = {
@@ -225,7 +221,7 @@ class ApiStandIn:
         inside = [other for other in self.objects if other[1] == name]
         for other in inside:
             self.objects[other]["metadata"]["deletionTimestamp"] = "now"
-            if other[0] != "pods" and not (other[0] == "daemonsets" and self._keys("pods", name)):
+            if other[0] != "pods":
                 del self.objects[other]
         if not any(other[1] == name for other in self.objects):
             del self.objects[key]

@@ -14,12 +14,13 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any, Protocol
 
 from bootbridge.bootstrap import plan_record
 from bootbridge.bootstrap.plan import Flavour, Image, Plan, Ports
 from tests.support import bootstrap_driver
 from tests.support.api_stand_in import ApiStandIn
-from tests.support.kubelet_stand_in import KubeletStandIn
+from tests.support.kubelet_stand_in import Json, KubeletStandIn
 from tests.support.process_program import ROOT, free_port, until
 
 NODES = ("node0", "node1")
@@ -56,10 +57,21 @@ status: {{}}
 """
 
 
+class ClusterApi(Protocol):
+    """The cluster behind the node's kube-apiserver: the stand-in, or a real one."""
+
+    port: int
+
+    def call(self, method: str, path: str, body: Json | None = None) -> tuple[int, Json]: ...
+    def names(self) -> list[str]: ...
+    def kubeconfig(self, port: int) -> Json: ...
+    def close(self) -> None: ...
+
+
 class BootstrapNode:
     """Everything that `up` and `down` touch, and a scan of all of it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, api: ClusterApi | None = None) -> None:
         # Short: the socket's path has to fit into the kernel's 107 bytes.
         self.root = Path(tempfile.mkdtemp(prefix="bb", dir="/tmp"))
         self.folder = folder
@@ -72,7 +84,7 @@ class BootstrapNode:
         )
         self.plan_file = folder / "plan.json"
         self.plan_file.write_bytes(plan_record.dump(self.plan))
-        self.api = ApiStandIn(folder, NODES)
+        self.api: Any = api or ApiStandIn(folder, NODES)
         self.api_port = free_port()
         self.manifest = self.root / "etc/kubernetes/manifests/kube-apiserver.yaml"
         self.manifest.parent.mkdir(parents=True)
@@ -170,8 +182,10 @@ class BootstrapNode:
 
 
 @contextmanager
-def bootstrap_node(folder: Path, *, initialised: bool = True) -> Iterator[BootstrapNode]:
-    node = BootstrapNode(folder)
+def bootstrap_node(
+    folder: Path, *, initialised: bool = True, api: ClusterApi | None = None
+) -> Iterator[BootstrapNode]:
+    node = BootstrapNode(folder, api)
     try:
         if initialised:
             node.kubeadm_init()

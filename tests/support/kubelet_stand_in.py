@@ -30,6 +30,7 @@ PROGRAMS = {
 OWN_PORTS = ("--health-server-port", "--admin-server-port")
 PERIOD_SECONDS = 0.1
 GRACE_SECONDS = 0.5
+AT_ONCE: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
 
 
 class Container:
@@ -134,11 +135,12 @@ class KubeletStandIn:
         name = f"{pod['metadata']['name']}-{self.nodes[0]}"
         path = f"/api/v1/namespaces/{namespace}/pods"
         if method == "DELETE":
-            self._call("DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0})
+            self._call("DELETE", f"{path}/{name}", AT_ONCE)
             return
         annotations = {"kubernetes.io/config.mirror": "1"}
         metadata = {**pod["metadata"], "name": name, "annotations": annotations}
-        self._call("POST", path, {**pod, "metadata": metadata})
+        spec = {**pod["spec"], "nodeName": self.nodes[0]}
+        self._call("POST", path, {**pod, "metadata": metadata, "spec": spec})
 
     # --- pods from the API
 
@@ -161,7 +163,10 @@ class KubeletStandIn:
         if "deletionTimestamp" in pod["metadata"]:
             if key in self._pods:
                 self._pods.pop(key).end()
-            self._call("DELETE", path, {"gracePeriodSeconds": 0})
+            self._call("DELETE", path, AT_ONCE)
+            return
+        if not pod["spec"].get("nodeName"):
+            self._bind(path, pod)
             return
         held = self._pods.get(key)
         if held and held.version != _version(pod):
@@ -174,10 +179,20 @@ class KubeletStandIn:
                 return
             held = self._pods[key] = started
         ready = "True" if held.ready else "False"
-        said = (pod.get("status") or {}).get("conditions") or [{}]
-        if said[0].get("status") != ready:
+        conditions = (pod.get("status") or {}).get("conditions") or ()
+        said = {condition["type"]: condition["status"] for condition in conditions}
+        if said.get("Ready") != ready:
             conditions = [{"type": "Ready", "status": ready}]
-            self._call("PATCH", f"{path}/status", {**_named(pod), "status": {"conditions": conditions}})
+            status = {"phase": "Running", "conditions": conditions}
+            query = "fieldManager=kubelet&force=true"
+            self._call("PATCH", f"{path}/status?{query}", {**_named(pod), "status": status})
+
+    def _bind(self, path: str, pod: Json) -> None:
+        """The scheduler's work: a DaemonSet's pod says itself which node it is for."""
+        terms = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        node = terms["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]
+        binding = {**_named(pod), "kind": "Binding", "target": {"kind": "Node", "name": node}}
+        self._call("POST", f"{path}/binding", binding)
 
     def _start_pod(self, key: str, pod: Json) -> Container | None:
         volumes = {}

@@ -7,7 +7,7 @@ import pytest
 
 from bootbridge.wire import frames as f
 from bootbridge.wire.header_blocks import HEADER_LIST_BYTES_MAX
-from bootbridge.wire.link import CLOSED_REMEMBERED, FRAME_BYTES_MAX, REPLIES_WAITING_MAX, Link
+from bootbridge.wire.link import AT_EASE_MAX, CLOSED_REMEMBERED, FRAME_BYTES_MAX, REPLIES_WAITING_MAX, Link
 from tests.support.wire_peers import (
     REQUEST,
     RESPONSE,
@@ -58,6 +58,32 @@ def goaway_of(link: Link) -> tuple[int, int, bytes]:
     kind, _, stream_id, payload = split_frames(take(link))[-1]
     assert (kind, stream_id) == (f.GOAWAY, 0)
     return int.from_bytes(payload[:4], "big"), int.from_bytes(payload[4:8], "big"), payload[8:]
+
+
+def test_the_answer_to_a_ping_leaves_with_what_is_said_next() -> None:
+    """Go peers ping behind nearly every message: an answer of its own would cost as much as the message."""
+    calls: list[str] = []
+    link = Link(client=True, touched=lambda: calls.append("touched"), resting=lambda: calls.append("resting"))
+    link.receive(f.settings({}))
+    take(link)
+    calls.clear()
+    link.receive(f.frame(f.PING, 0, 0, b"12345678"))
+    assert calls == ["resting"]
+    link.open_stream(REQUEST, lambda stream: Recorder(stream=stream))
+    assert calls == ["resting", "touched"]
+    assert kinds(take(link)) == [f.PING, f.HEADERS]
+
+
+def test_many_answers_do_not_wait_for_something_to_leave_with() -> None:
+    calls: list[str] = []
+    link = Link(client=True, touched=lambda: calls.append("touched"))
+    link.receive(f.settings({}))
+    take(link)
+    calls.clear()
+    link.receive(f.frame(f.PING, 0, 0, b"12345678") * (AT_EASE_MAX - 1))
+    assert calls == []
+    link.receive(f.frame(f.PING, 0, 0, b"12345678"))
+    assert calls == ["touched"]
 
 
 # --- pings

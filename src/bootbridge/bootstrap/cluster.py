@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from bootbridge.errors import OperatorError
 from bootbridge.kube.access import ClusterAccess
@@ -23,6 +24,8 @@ from bootbridge.kube.objects import (
 )
 from bootbridge.kube.requests import Json, Request
 
+T = TypeVar("T")
+LOG_BYTES_MAX = 4 << 20
 REQUEST_SECONDS_MAX = 10.0
 PROBE_SECONDS_MAX = 3.0
 _NOT_FOUND, _CONFLICT = 404, 409
@@ -76,6 +79,14 @@ class Cluster:
         answer = self._send(list_objects(kind, namespace, selector))
         return [dict(item) for item in answer.get("items") or ()]
 
+    def log(self, pod: Ref, container: str, *, lines: int, previous: bool = False) -> bytes:
+        """The end of a container's log; with `previous` of the one before its last restart."""
+        query = [("container", container), ("tailLines", str(lines)), ("limitBytes", str(LOG_BYTES_MAX))]
+        if previous:
+            query.append(("previous", "true"))
+        request = Request("GET", f"{pod.path}/log", tuple(query))
+        return self._answered(request, self._client.text(request, timeout=self._request_seconds))
+
     def apply(self, manifest: Json, *, dry_run: bool = False) -> Json:
         return self._send(apply_object(manifest, dry_run=dry_run), str(ref_of(manifest)))
 
@@ -99,10 +110,14 @@ class Cluster:
             raise
 
     def _send(self, request: Request, what: str = "") -> Json:
+        return self._answered(request, self._client.send(request, timeout=self._request_seconds), what).body
+
+    def _answered(self, request: Request, call: Coroutine[Any, Any, T], what: str = "") -> T:
         if self.silent_because:
+            call.close()
             raise UnreachableError(self.silent_because)
         try:
-            return self._runner.run(self._client.send(request, timeout=self._request_seconds)).body
+            return self._runner.run(call)
         except KubeError as error:
             raise RefusedError(error, what or f"{request.method} {request.path}") from error
         except KubeUnreachable as error:

@@ -117,7 +117,7 @@ def _expired(ignition: Ignition, now: datetime) -> Obstacle | None:
 
 
 def expired_certificates(ignition: Ignition, now: datetime) -> Iterator[tuple[str, str]]:
-    """Path and sentence for every expired certificate in a `.crt` file; anything else there is passed over."""
+    """Path and sentence for every expired certificate in a `.crt` file; all else is passed over."""
     for path, entry in ignition.files.items():
         if path.endswith(".crt") and entry.is_inline:
             for ended in _ends(entry.content()):

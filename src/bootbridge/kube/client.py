@@ -68,6 +68,16 @@ class KubeClient:
                 head, body = await self._exchange(request)
         return _judged(head, body)
 
+    async def text(self, request: Request, *, timeout: float = REQUEST_SECONDS_MAX) -> bytes:  # noqa: ASYNC109
+        """The answer as it came, for what is no object, such as a pod's log; raises as `send` does."""
+        with self._faults_named(request, timeout):
+            async with asyncio.timeout(timeout):
+                await self._take_turn(timeout)
+                head, body = await self._exchange(request)
+        if head.status_code >= 300:
+            raise _refusal(head, body)
+        return body
+
     async def watch(
         self,
         request: Request,

@@ -78,11 +78,15 @@ def merge_object(ref: Ref, patch: Json) -> Request:
 
 
 def delete_object(ref: Ref, uid: str = "") -> Request:
-    """Delete, dependants first; with `uid` only the very object that was seen."""
+    """Delete; with `uid` only the very object that was seen.
+
+    In the background, what depends on it after it: in the foreground an object would have to wait for a
+    garbage collector, which a cluster that failed to come up may not have.
+    """
     options: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
-        "propagationPolicy": "Foreground",
+        "propagationPolicy": "Background",
     }
     if uid:
         options["preconditions"] = {"uid": uid}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import time
 from contextlib import AsyncExitStack
@@ -50,7 +49,7 @@ async def _serve(options: AgentOptions) -> int:
 class ProxyAgent:
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
-        self.pump = Pump(asyncio.get_running_loop())
+        self.pump = Pump(event_loop.running_loop())
         self.registry = Registry()
         self.metrics = AgentMetrics(self.registry)
         register_process_metrics(self.registry)
@@ -90,13 +89,6 @@ class ProxyAgent:
 
     async def _open_admin_ports(self, stack: AsyncExitStack) -> None:
         options = self._options
-        health = AdminServer(
-            agent_health_routes(self.registry, connected=lambda: self.ready, status=self._status)
-        )
-        await health.start(
-            options.health_server_host, options.health_server_port, subject="--health-server-port"
-        )
-        stack.push_async_callback(health.close)
         routes = agent_admin_routes(options.health_server_port)
         if options.enable_profiling:
             from bootbridge.runtime.profiling_routes import profiling_routes
@@ -107,6 +99,14 @@ class ProxyAgent:
             options.admin_bind_address, options.admin_server_port, subject="--admin-server-port"
         )
         stack.push_async_callback(admin.close)
+        # Last, because who asks it takes the answer for all ports.
+        health = AdminServer(
+            agent_health_routes(self.registry, connected=lambda: self.ready, status=self._status)
+        )
+        await health.start(
+            options.health_server_host, options.health_server_port, subject="--health-server-port"
+        )
+        stack.push_async_callback(health.close)
 
     def _count_leases(self) -> AsyncExitStack:
         from bootbridge.proxy_agent.leases import count_leases

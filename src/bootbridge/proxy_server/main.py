@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 import socket
 from contextlib import AsyncExitStack
@@ -59,7 +58,7 @@ class ProxyServer:
 
     def __init__(self, options: ServerOptions, authenticate: Authenticator | None) -> None:
         self._options = options
-        self.pump = Pump(asyncio.get_running_loop())
+        self.pump = Pump(event_loop.running_loop())
         self.registry = Registry()
         self.metrics = ServerMetrics(self.registry)
         register_process_metrics(self.registry)
@@ -136,11 +135,6 @@ class ProxyServer:
 
     async def _open_admin_ports(self, stack: AsyncExitStack) -> None:
         options = self._options
-        health = AdminServer(
-            server_health_routes(self.registry, ready=lambda: self.core.ready, status=self._status)
-        )
-        await health.start(options.health_bind_address, options.health_port, subject="--health-port")
-        stack.push_async_callback(health.close)
         routes = server_admin_routes(self.registry)
         if options.enable_profiling:
             from bootbridge.runtime.profiling_routes import profiling_routes
@@ -149,6 +143,12 @@ class ProxyServer:
         admin = AdminServer(routes)
         await admin.start(options.admin_bind_address, options.admin_port, subject="--admin-port")
         stack.push_async_callback(admin.close)
+        # Last, because who asks it takes the answer for all ports.
+        health = AdminServer(
+            server_health_routes(self.registry, ready=lambda: self.core.ready, status=self._status)
+        )
+        await health.start(options.health_bind_address, options.health_port, subject="--health-port")
+        stack.push_async_callback(health.close)
 
     def _status(self) -> dict[str, object]:
         return {**self.core.status(), "tls": self._agent_tls.status()}
@@ -193,7 +193,7 @@ class ProxyServer:
         )
 
     def _start_frontend_plain(self, sock: socket.socket) -> None:
-        stream = PlainStream(self.pump, sock)
+        stream = PlainStream(self.pump, sock, unix=True)
         self._start_frontend(stream)
         stream.read_now()
 

@@ -15,9 +15,11 @@ import struct
 import sys
 import termios
 from collections.abc import Callable
+from functools import partial
 from typing import Final, cast
 
 from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.sockets import GONE, READABLE, WRITABLE
 from bootbridge.tunnel.ports import ByteHandler
 from bootbridge.tunnel.timers import Timer
 from bootbridge.wire.packets import Buffer
@@ -53,15 +55,13 @@ _NOBODY: Final = _Nobody()
 
 def tune(sock: socket.socket) -> None:
     """What every TCP connection of ours gets."""
-    if sock.family != socket.AF_UNIX:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def tune_link(sock: socket.socket) -> None:
     """What a connection between server and agent gets on top, to notice a silent loss."""
-    if sock.family != socket.AF_UNIX:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
 
 class PlainStream:
@@ -85,12 +85,12 @@ class PlainStream:
         "pump",
     )
 
-    def __init__(self, pump: Pump, sock: socket.socket) -> None:
+    def __init__(self, pump: Pump, sock: socket.socket, *, unix: bool = False) -> None:
         self.pump = pump
         self.backlog = 0
         self._sock = sock
         self._fd = sock.fileno()
-        self._unix = sock.family == socket.AF_UNIX
+        self._unix = unix  # told, because asking a socket for its family costs an enum lookup
         self._handler: ByteHandler = _NOBODY
         self._out: list[Buffer] = []
         self._blocked = False
@@ -113,19 +113,37 @@ class PlainStream:
     def read_now(self) -> None:
         """The peer has probably spoken already: look, before the loop comes round to saying so."""
         if self._reading:
-            self._on_readable()
+            self._on_readable(READABLE)
+
+    # --- what to wait for
+
+    def _watch(self) -> None:
+        sockets = self.pump.sockets
+        if self._blocked:
+            sockets.watch(self._fd, WRITABLE | (READABLE if self._reading else 0), self._on_ready)
+        elif self._reading:
+            sockets.watch(self._fd, READABLE, self._on_readable)
+        else:
+            sockets.unwatch(self._fd)
+
+    def _on_ready(self, events: int) -> None:
+        """The same while the socket is full; a lost connection shows in both directions."""
+        if events & (WRITABLE | GONE):
+            self._on_writable()
+        if events & (READABLE | GONE) and self._reading:
+            self._on_readable(events)
 
     # --- reading
 
     def _read_on(self) -> None:
         if not (self._reading or self._paused or self._eof or self._closed):
             self._reading = True
-            self.pump.loop.add_reader(self._fd, self._on_readable)
+            self._watch()
 
     def _read_off(self) -> None:
         if self._reading:
             self._reading = False
-            self.pump.loop.remove_reader(self._fd)
+            self._watch()
 
     def pause_reading(self) -> None:
         self._paused = True
@@ -135,7 +153,7 @@ class PlainStream:
         self._paused = False
         self._read_on()
 
-    def _on_readable(self) -> None:
+    def _on_readable(self, events: int) -> None:
         pump = self.pump
         try:
             size = self._sock.recv_into(pump.read_buffer)
@@ -147,18 +165,16 @@ class PlainStream:
             if size:
                 self._handler.on_bytes(pump.read_buffer[:size])
             else:
-                self._on_eof()
+                self._on_eof(bool(events & GONE) or _hung_up(self._fd))
         pump.end_turn()
 
-    def _on_eof(self) -> None:
+    def _on_eof(self, gone: bool) -> None:
         self._eof = True
-        self._read_off()
-        if self._closing:
-            return
-        gone = _hung_up(self._fd)
-        if not gone:
-            self._timer = self.pump.timers.after(HANGUP_CHECK_SECONDS, self._look_for_hangup)
-        self._handler.on_eof(gone)
+        if not self._closing:
+            if not gone:
+                self._timer = self.pump.timers.after(HANGUP_CHECK_SECONDS, self._look_for_hangup)
+            self._handler.on_eof(gone)
+        self._read_off()  # last, because it costs nothing once the stream is closed
 
     def _look_for_hangup(self) -> None:
         if _hung_up(self._fd):
@@ -224,12 +240,12 @@ class PlainStream:
         if not self._blocked:
             self._blocked = True
             self._out = list(map(_kept, self._out))  # what is written later is copied at once
-            self.pump.loop.add_writer(self._fd, self._on_writable)
+            self._watch()
 
     def _unblock(self) -> None:
         if self._blocked:
             self._blocked = False
-            self.pump.loop.remove_writer(self._fd)
+            self._watch()
 
     def _on_writable(self) -> None:
         self._flush()
@@ -301,8 +317,8 @@ class PlainStream:
             return
         self._closed = self._closing = True
         self._handler = _NOBODY
-        self._read_off()
-        self._unblock()
+        self._reading = self._blocked = False
+        self.pump.sockets.forget(self._fd)
         self._stop_timer()
         self._out = []
         self.backlog = 0
@@ -350,7 +366,7 @@ class TlsStream(PlainStream):
     def start(self, handler: ByteHandler) -> None:
         self._handler = handler
         if self._incoming.pending or self._eof or self._closed:
-            self.pump.loop.call_soon(self._catch_up, self._eof, self._closed)
+            self.pump.soon(partial(self._catch_up, self._eof, self._closed))
 
     def _catch_up(self, ended: bool, closed: bool) -> None:
         """Tell the handler what came between the handshake and ``start``."""
@@ -360,7 +376,6 @@ class TlsStream(PlainStream):
             self._decrypt()
             if ended:
                 self._handler.on_eof(True)
-        self.pump.end_turn()
 
     # --- handshake
 
@@ -402,7 +417,7 @@ class TlsStream(PlainStream):
 
     # --- reading
 
-    def _on_readable(self) -> None:
+    def _on_readable(self, events: int) -> None:
         pump = self.pump
         try:
             size = self._sock.recv_into(pump.read_buffer)
@@ -496,7 +511,7 @@ class TlsStream(PlainStream):
 
     def _encrypt(self, out: list[Buffer]) -> None:
         write = self._tls.write
-        for part in _records(out):
+        for part in _records(out) if len(out) > 1 else out:
             size = len(part)
             if size <= _RECORD_BYTES:
                 write(part)

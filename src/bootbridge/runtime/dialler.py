@@ -6,11 +6,13 @@ import asyncio
 import errno
 import socket
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final, cast
 
 from bootbridge.runtime.byte_stream import PlainStream, tune
 from bootbridge.runtime.lookup import look_up
 from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.sockets import WRITABLE
 from bootbridge.runtime.tasks import spawn
 from bootbridge.tunnel.addresses import join_host_port, parse_ip
 from bootbridge.tunnel.endpoint_policy import (
@@ -93,7 +95,7 @@ class SocketDial:
         if not self._left:
             if not self._trying:
                 # Not from within the caller's own call: a result never comes before dial() returns.
-                self._pump.loop.call_soon(self._give_up)
+                self._pump.soon(self._give_up)
             return
         family, address = self._left.pop(0)
         error = self._start(family, address)
@@ -105,7 +107,7 @@ class SocketDial:
 
     def _start(self, family: int, address: SocketAddress) -> int:
         try:
-            sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            sock = socket.socket(family, _STREAM)
         except OSError as error:
             return error.errno or errno.EMFILE
         try:
@@ -117,23 +119,21 @@ class SocketDial:
             return result
         fd = sock.fileno()
         self._trying[fd] = sock
-        shown = join_host_port(address[0], address[1])
         if _is_connected(sock):
             # The answer still comes after dial() has returned.
-            self._pump.loop.call_soon(self._on_answer, fd, shown)
+            self._pump.soon(lambda: self._on_connected(fd))
         else:
-            self._pump.loop.add_writer(fd, self._on_answer, fd, shown)
+            self._pump.sockets.watch(fd, WRITABLE, lambda events: self._on_answer(fd, address))
         return 0
 
-    def _on_answer(self, fd: int, shown: str) -> None:
-        sock = self._trying.pop(fd, None)
-        if sock is None:
-            return  # given up in the meantime
-        self._pump.loop.remove_writer(fd)
+    def _on_answer(self, fd: int, address: SocketAddress) -> None:
+        sock = self._trying[fd]
+        self._pump.sockets.unwatch(fd)
         error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if error:
+            del self._trying[fd]
             sock.close()
-            self._error = connect_failed(shown, error)
+            self._error = connect_failed(join_host_port(address[0], address[1]), error)
             if self._next is not None:
                 self._next.cancel()
             if self._left:
@@ -141,10 +141,15 @@ class SocketDial:
             elif not self._trying:
                 self._give_up()
         else:
+            self._on_connected(fd)
+        self._pump.end_turn()
+
+    def _on_connected(self, fd: int) -> None:
+        sock = self._trying.pop(fd, None)
+        if sock is not None:  # else given up in the meantime
             self._stop()
             tune(sock)
             self._connected(sock)
-        self._pump.end_turn()
 
     # --- the end
 
@@ -160,7 +165,6 @@ class SocketDial:
     def _give_up(self) -> None:
         if not self._over:
             self._fail(self._error)
-            self._pump.end_turn()
 
     def _fail(self, error: str) -> None:
         if not self._over:
@@ -175,7 +179,7 @@ class SocketDial:
         if self._lookup is not None and self._lookup is not _current_task():
             self._lookup.cancel()
         for fd, sock in self._trying.items():
-            self._pump.loop.remove_writer(fd)
+            self._pump.sockets.unwatch(fd)
             sock.close()
         self._trying.clear()
 
@@ -199,7 +203,7 @@ class _Dial:
         self._result: DialResult | None = result
         self._dial: SocketDial | None = None
         if isinstance(endpoint, NotDialled):
-            pump.loop.call_soon(self._refuse, endpoint.error)
+            pump.soon(lambda: self._refuse(endpoint.error))
         else:
             self._dial = SocketDial(pump, endpoint, seconds, self._connected, result.on_dial_failed)
 
@@ -211,7 +215,6 @@ class _Dial:
     def _refuse(self, error: str) -> None:
         if self._result is not None:
             self._result.on_dial_failed(error, False)
-            self._pump.end_turn()
 
     def _connected(self, sock: socket.socket) -> None:
         assert self._result is not None
@@ -219,9 +222,11 @@ class _Dial:
         stream.start(self._result.on_dialled(stream))
 
 
+_STREAM: Final = int(socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
 _FAMILIES: Final = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
 
+@lru_cache(maxsize=256)
 def _literal(endpoint: Endpoint) -> Address | None:
     """The address of an endpoint that is given as one; a scoped one is looked up like a name."""
     ip = parse_ip(endpoint.host)

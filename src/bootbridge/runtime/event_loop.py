@@ -1,22 +1,58 @@
-"""The event loop: uvloop where it is there, asyncio's own elsewhere."""
+"""The event loop: asyncio's, which finds our sockets ready in ``Sockets``, past its own callbacks."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
-from typing import Any
+from contextvars import Context
+from typing import Any, TypeVarTuple
+
+from bootbridge.runtime.sockets import Sockets
+
+_Args = TypeVarTuple("_Args")
+
+
+class Loop(asyncio.SelectorEventLoop):
+    """Stays with the sockets until it is given something else to do."""
+
+    def __init__(self) -> None:
+        self.sockets = Sockets()
+        self.sockets.on_failure = self._on_failure
+        super().__init__(self.sockets)
+
+    def call_soon(
+        self,
+        callback: Callable[[*_Args], object],
+        *args: *_Args,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        self.sockets.recalled = True
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*_Args], object],
+        *args: *_Args,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        self.sockets.recalled = True
+        return super().call_at(when, callback, *args, context=context)
+
+    def _on_failure(self, error: Exception) -> None:
+        self.call_exception_handler({"message": "a socket's turn failed", "exception": error})
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
-    try:
-        import uvloop
-    except ImportError:
-        factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
-    else:
-        factory = uvloop.new_event_loop
-    with asyncio.Runner(loop_factory=factory) as runner:
+    with asyncio.Runner(loop_factory=Loop) as runner:
         return runner.run(main)
+
+
+def running_loop() -> Loop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, Loop), "sockets are watched by event_loop.Loop only"
+    return loop
 
 
 class Signals:

@@ -7,6 +7,7 @@ from typing import Final
 
 from bootbridge.runtime.byte_stream import PlainStream
 from bootbridge.tunnel.keepalive import Keepalive
+from bootbridge.tunnel.timers import Timer
 from bootbridge.wire.header_blocks import Headers
 from bootbridge.wire.link import Link
 from bootbridge.wire.stream import Stream, StreamHandler
@@ -15,6 +16,8 @@ from bootbridge.wire.stream import Stream, StreamHandler
 BACKLOG_BYTES_MAX: Final = 256 * 1024
 # Output below this is gathered over all connections that are ready in the same moment.
 GATHER_BYTES_MAX: Final = 16 * 1024
+# How long at most what is not in a hurry waits for something to leave with.
+REST_SECONDS: Final = 0.005
 
 
 class LinkStream:
@@ -29,14 +32,31 @@ class LinkStream:
     ) -> None:
         self._stream = stream
         self._over = False
+        self._rest: Timer | None = None
         self._gathered: list[bytes] = []
         self.on_over: Callable[[LinkStream], None] = lambda link: None
-        self.link = Link(client=client, on_request=on_request, touched=self._touched, streams_max=streams_max)
+        self.link = Link(
+            client=client,
+            on_request=on_request,
+            touched=self._touched,
+            resting=self._resting,
+            streams_max=streams_max,
+        )
         self._keepalive = Keepalive(self.link, stream.pump.timers, keepalive_seconds, self.close)
         stream.start(self)
 
     def _touched(self) -> None:
         self._stream.pump.dirty.append(self)
+
+    def _resting(self) -> None:
+        if self._rest is None:
+            timers = self._stream.pump.timers
+            # The next tick of a clock that all links share: one wake-up is enough for all of them.
+            self._rest = timers.after(REST_SECONDS - timers.now() % REST_SECONDS, self._rested)
+
+    def _rested(self) -> None:
+        self._rest = None
+        self._write_out()
 
     def flush(self) -> None:
         """End of turn. Little output waits for what the other ready connections have to say."""
@@ -49,9 +69,11 @@ class LinkStream:
         self._gathered.append(b"".join(link.take_output()))  # it has to outlive this turn
 
     def _write_out(self) -> None:
-        gathered, self._gathered = self._gathered, []
         stream = self._stream
-        for part in (*gathered, *self.link.take_output()):
+        if self._gathered:
+            stream.write(b"".join(self._gathered))
+            self._gathered = []
+        for part in self.link.take_output():
             stream.write(part)
         if self.link.closed:
             self._end(str(self.link.error or "closed"))
@@ -65,6 +87,8 @@ class LinkStream:
         self.link.flushed(self._stream.backlog < BACKLOG_BYTES_MAX)
 
     def on_eof(self, gone: bool) -> None:
+        if gone:
+            self.link.take_output()  # nobody is there to read it
         self._end("the peer closed the connection")
 
     def on_lost(self, reason: str) -> None:
@@ -80,6 +104,8 @@ class LinkStream:
             return
         self._over = True
         self._keepalive.close()
+        if self._rest is not None:
+            self._rest.cancel()
         self.link.lost(reason)
         self._write_out()
         self._stream.close()

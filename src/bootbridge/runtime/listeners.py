@@ -13,6 +13,7 @@ from bootbridge.errors import OperatorError
 from bootbridge.runtime import logs
 from bootbridge.runtime.byte_stream import tune
 from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.sockets import READABLE
 
 BACKLOG: Final = 1024
 ACCEPTS_PER_TURN: Final = 32
@@ -31,6 +32,7 @@ class Listener:
         self._pump = pump
         self._sock = sock
         self._accepted = accepted
+        self._unix = sock.family == socket.AF_UNIX
         self._path = path
         self._inode = _inode(path) if path else None
         self._closed = False
@@ -42,9 +44,9 @@ class Listener:
 
     def _start(self) -> None:
         if not self._closed:
-            self._pump.loop.add_reader(self._sock.fileno(), self._accept)
+            self._pump.sockets.watch(self._sock.fileno(), READABLE, self._accept)
 
-    def _accept(self) -> None:
+    def _accept(self, events: int) -> None:
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 sock, _address = self._sock.accept()
@@ -54,21 +56,22 @@ class Listener:
                 self._rest(error)
                 break
             sock.setblocking(False)
-            tune(sock)
+            if not self._unix:
+                tune(sock)
             self._accepted(sock)
         self._pump.end_turn()
 
     def _rest(self, error: OSError) -> None:
         """Out of file descriptors or memory: let the running connections go on meanwhile."""
         logs.event("listener", logs.WARNING, "cannot accept connections", why=error.strerror)
-        self._pump.loop.remove_reader(self._sock.fileno())
+        self._pump.sockets.unwatch(self._sock.fileno())
         self._pump.timers.after(RETRY_SECONDS, self._start)
 
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        self._pump.loop.remove_reader(self._sock.fileno())
+        self._pump.sockets.unwatch(self._sock.fileno())
         self._sock.close()
         # Only if it is still our own: a successor may have put its socket there.
         if self._path and _inode(self._path) == self._inode:

@@ -10,9 +10,11 @@ the cores calls ``end_turn``. A link, which many connections share, may wait a l
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from bootbridge.runtime.event_loop import Loop
 from bootbridge.tunnel.timers import Timers
 
 # Half of it costs 4 % more CPU per byte down and 21 % up (docs/performance.md).
@@ -26,13 +28,16 @@ class Flushable(Protocol):
 
 
 class Pump:
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: Loop) -> None:
         self.loop = loop
-        self.timers = Timers(loop.time)
+        self.sockets = loop.sockets
+        self.sockets.on_batch_end = self._end_batch
+        self.timers = Timers(time.monotonic)  # which is what the loop's time is
         self.timers.on_earlier = self._arm
         self.dirty: list[Flushable] = []
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.plain_buffer = memoryview(bytearray(PLAIN_BYTES))
+        self._soon: list[Callable[[], None]] = []
         self._later: list[Callable[[], None]] = []
         self._alarm: asyncio.TimerHandle | None = None
         self._alarm_at = 0.0
@@ -42,17 +47,30 @@ class Pump:
         while dirty:
             dirty.pop().flush()
 
+    def soon(self, action: Callable[[], None]) -> None:
+        """Call it as a turn of its own, behind those of all sockets that are ready now."""
+        self._want_batch_end()
+        self._soon.append(action)
+
     def flush_later(self, write_out: Callable[[], None]) -> None:
         """Call it when every socket that is ready now has had its turn."""
-        if not self._later:
-            self.loop.call_soon(self._flush_later)
+        self._want_batch_end()
         self._later.append(write_out)
 
-    def _flush_later(self) -> None:
-        later, self._later = self._later, []
-        for write_out in later:
-            write_out()
-        self.end_turn()
+    def _want_batch_end(self) -> None:
+        if not (self.sockets.in_batch or self._soon or self._later):
+            self.loop.call_soon(self._end_batch)
+
+    def _end_batch(self) -> None:
+        while self._soon or self._later:
+            soon, self._soon = self._soon, []
+            for action in soon:
+                action()
+                self.end_turn()
+            later, self._later = self._later, []
+            for write_out in later:
+                write_out()
+            self.end_turn()
 
     def _arm(self) -> None:
         deadline = self.timers.next_deadline()

@@ -37,6 +37,8 @@ LINK_WINDOW: Final = 2**30
 FRAME_BYTES_MAX: Final = 1024 * 1024
 # Replies (acks, resets) that a peer may have waiting for it when it does not read.
 REPLIES_WAITING_MAX: Final = 1000
+# Frames that may wait for company.
+AT_EASE_MAX: Final = 8
 # How many closed streams are remembered, to tell a late frame from a wrong one.
 CLOSED_REMEMBERED: Final = 128
 
@@ -50,12 +52,14 @@ class Link:
         client: bool,
         on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
         touched: Callable[[], None] = lambda: None,
+        resting: Callable[[], None] = lambda: None,
         stream_window: int = 1024 * 1024,
         streams_max: int = 1000,
     ) -> None:
         self.client = client
         self.out: list[Buffer] = []
         self.out_size = 0
+        self.at_ease = True  # nothing in ``out`` is in a hurry
         self.writable = True
         self.closed = False
         self.error: LinkError | None = None
@@ -70,7 +74,8 @@ class Link:
         self.on_pong: Callable[[], None] = lambda: None
         self.on_goaway: Callable[[int, str], None] = lambda code, text: None
         self._on_request = on_request
-        self.touched = touched
+        self._touched = touched
+        self._resting = resting
         self._streams_max = streams_max
         self._receive_window = LINK_WINDOW
         self._decoder = Decoder()
@@ -100,14 +105,32 @@ class Link:
     # --- output
 
     def push(self, data: Buffer) -> None:
-        if not self.out:
-            self.touched()
+        if self.at_ease:
+            self.hurry()
         self.out.append(data)
         self.out_size += len(data)
+
+    def hurry(self) -> None:
+        self.at_ease = False
+        self._touched()
+
+    def push_at_ease(self, data: bytes) -> None:
+        """Something that nobody waits for: it leaves with what is said next, or a little later.
+
+        A Go peer pings behind nearly every message, to measure the line. Answered apart, that
+        would cost both ends another system call and the peer another wake-up.
+        """
+        if not self.out:
+            self._resting()
+        self.out.append(data)
+        self.out_size += len(data)
+        if len(self.out) >= AT_EASE_MAX and self.at_ease:
+            self.hurry()
 
     def take_output(self) -> list[Buffer]:
         """What is to be written now. Its buffers are only valid until the next input."""
         out, self.out = self.out, []
+        self.at_ease = True
         return out
 
     def flushed(self, writable: bool) -> None:
@@ -119,7 +142,7 @@ class Link:
             self._replies_waiting = 0
             self._wake_streams()
 
-    def push_headers(self, stream_id: int, headers: Headers, end: bool) -> None:
+    def push_headers(self, stream_id: int, headers: Headers, end: bool, *, at_ease: bool = False) -> None:
         block = self._block_prefix + encode(headers)
         self._block_prefix = b""
         flags = f.END_STREAM if end else 0
@@ -128,7 +151,8 @@ class Link:
             self.push(f.frame(kind, flags, stream_id, block[: self.peer_frame_max]))
             block = block[self.peer_frame_max :]
             kind, flags = f.CONTINUATION, 0
-        self.push(f.frame(kind, flags | f.END_HEADERS, stream_id, block))
+        push = self.push_at_ease if at_ease else self.push
+        push(f.frame(kind, flags | f.END_HEADERS, stream_id, block))
 
     def ping(self, opaque: bytes = b"bootbrdg") -> None:
         self.push(f.frame(f.PING, 0, 0, opaque))
@@ -306,13 +330,13 @@ class Link:
         else:
             self._remember_closed(error.stream_id, True)
 
-    def _reply(self, data: bytes) -> None:
+    def _reply(self, data: bytes, *, at_ease: bool = False) -> None:
         """Something the peer made us say; a peer that does not listen may not do so for ever."""
         if not self.writable:
             self._replies_waiting += 1
             if self._replies_waiting > REPLIES_WAITING_MAX:
                 raise LinkError("too many replies are waiting to be read", f.ENHANCE_YOUR_CALM)
-        self.push(data)
+        (self.push_at_ease if at_ease else self.push)(data)
 
     def _existing(self, stream_id: int, kind: str) -> Stream | None:
         """The stream, or None if it was closed before; an idle one is an error."""
@@ -513,7 +537,7 @@ class Link:
         if flags & f.ACK:
             self.on_pong()
         else:
-            self._reply(f.frame(f.PING, f.ACK, 0, bytes(payload)))
+            self._reply(f.frame(f.PING, f.ACK, 0, bytes(payload)), at_ease=True)
 
     def _on_goaway(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id != 0:

@@ -52,7 +52,7 @@ _PAYLOAD_FIELD: Final = {
     CREDIT: CREDIT,
     END: END,
 }
-_PAYLOAD_FIELDS: Final = frozenset(_PAYLOAD_FIELD.values())
+_PAYLOAD_TAGS: Final = frozenset(field << 3 | 2 for field in _PAYLOAD_FIELD.values())
 _GROUP_DEPTH_MAX: Final = 64
 _SHIFT_MAX: Final = 70  # a varint has at most ten bytes
 
@@ -153,6 +153,8 @@ Packet = (
 def varint(value: int) -> bytes:
     if 0 <= value < 0x80:
         return _ONE_BYTE[value]
+    if 0 < value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
     if value < 0:
         value += 1 << 64
     out = bytearray()
@@ -279,41 +281,35 @@ def peek_data(buffer: Buffer, start: int, end: int) -> tuple[int, int] | None:
 def decode(body: Buffer) -> Packet:
     kind = 0
     field = 0
-    payload: dict[int, int | bytes] = {}
-    for tag, value in _fields(body):
-        number = tag >> 3
-        if tag == 0x08 and isinstance(value, int):
-            kind = (value & 0xFFFFFFFF ^ 0x80000000) - 0x80000000  # an enum is 32 bits wide
-        elif number in _PAYLOAD_FIELDS and isinstance(value, bytes):
-            if number != field:
-                field, payload = number, {}
+    payload: dict[int, Any] = {}
+    for tag, value in _fields(bytes(body)):
+        if tag == 0x08:
+            kind = value
+        elif tag in _PAYLOAD_TAGS:
+            if tag != field:
+                field, payload = tag, {}
             payload.update(_fields(value))
+    if not 0 <= kind < 1 << 31:
+        kind = (kind & 0xFFFFFFFF ^ 0x80000000) - 0x80000000  # an enum is 32 bits wide
     if kind not in _PAYLOAD_FIELD:
         return Unknown(kind)
-    return _build(kind, payload if _PAYLOAD_FIELD[kind] == field else {})
+    if _PAYLOAD_FIELD[kind] << 3 | 2 != field:
+        payload = {}
+    return _BUILDERS[kind](payload.get)
 
 
-def _build(kind: int, payload: dict[int, int | bytes]) -> Packet:
-    get: Callable[[int, Any], Any] = payload.get  # the wire type in a tag decides the value's type
-    match kind:
-        case 0:
-            return DialRequest(_str(get(0x0A, b"")), _str(get(0x12, b"")), get(0x18, 0))
-        case 1:
-            return DialResponse(_str(get(0x0A, b"")), get(0x10, 0), get(0x18, 0))
-        case 2:
-            return CloseRequest(get(0x08, 0))
-        case 3:
-            return CloseResponse(_str(get(0x0A, b"")), get(0x10, 0))
-        case 4:
-            return Data(get(0x08, 0), get(0x1A, b""))
-        case 5:
-            return CloseDial(get(0x08, 0))
-        case 6:
-            return Drain()
-        case 20001:
-            return Credit(get(0x08, 0), get(0x10, 0))
-        case _:
-            return End(get(0x08, 0))
+# The wire type in a tag decides the type of its value.
+_BUILDERS: Final[dict[int, Callable[[Callable[[int, Any], Any]], Packet]]] = {
+    DIAL_REQ: lambda get: DialRequest(_str(get(0x0A, b"")), _str(get(0x12, b"")), get(0x18, 0)),
+    DIAL_RSP: lambda get: DialResponse(_str(get(0x0A, b"")), get(0x10, 0), get(0x18, 0)),
+    CLOSE_REQ: lambda get: CloseRequest(get(0x08, 0)),
+    CLOSE_RSP: lambda get: CloseResponse(_str(get(0x0A, b"")), get(0x10, 0)),
+    DATA: lambda get: Data(get(0x08, 0), get(0x1A, b"")),
+    DIAL_CLS: lambda get: CloseDial(get(0x08, 0)),
+    DRAIN: lambda get: Drain(),
+    CREDIT: lambda get: Credit(get(0x08, 0), get(0x10, 0)),
+    END: lambda get: End(get(0x08, 0)),
+}
 
 
 def _str(raw: bytes) -> str:
@@ -323,23 +319,27 @@ def _str(raw: bytes) -> str:
         raise PacketError("a string field is not UTF-8") from error
 
 
-def _fields(body: Buffer) -> list[tuple[int, int | bytes]]:
+def _fields(body: bytes) -> list[tuple[int, Any]]:
     """(tag, value) of every field of one message in order; fixed-size fields and groups are skipped.
 
     A tag is the field's number and wire type, so a field of the wrong type is an unknown one.
     """
-    body = bytes(body)
-    found: list[tuple[int, int | bytes]] = []
+    found: list[tuple[int, Any]] = []
     at = 0
-    while at < len(body):
-        tag, at = _tag_at(body, at)
+    size = len(body)
+    while at < size:
+        tag = body[at]
+        if 8 <= tag < 0x80:  # one byte, as nearly every tag is
+            at += 1
+        else:
+            tag, at = _tag_at(body, at)
         wire_type = tag & 7
         if wire_type == 0:
             value, at = _varint_at(body, at)
             found.append((tag, value))
         elif wire_type == 2:
-            chunk, at = _chunk_at(body, at)
-            found.append((tag, chunk))
+            start, at = _chunk_at(body, at)
+            found.append((tag, body[start:at]))
         else:
             at = _skip(body, at, tag, 0)
     return found
@@ -354,8 +354,11 @@ def _tag_at(body: bytes, at: int) -> tuple[int, int]:
 
 def _varint_at(body: bytes, at: int) -> tuple[int, int]:
     """(value as a signed 64-bit number, position behind it)."""
-    if at < len(body) and body[at] < 0x80:
-        return body[at], at + 1
+    head = body[at : at + 2]
+    if head and head[0] < 0x80:
+        return head[0], at + 1
+    if len(head) == 2 and head[1] < 0x80:
+        return head[0] & 0x7F | head[1] << 7, at + 2
     result = 0
     for index in range(10):
         if at + index >= len(body):
@@ -369,11 +372,12 @@ def _varint_at(body: bytes, at: int) -> tuple[int, int]:
     raise PacketError("varint is longer than 64 bits")
 
 
-def _chunk_at(body: bytes, at: int) -> tuple[bytes, int]:
+def _chunk_at(body: bytes, at: int) -> tuple[int, int]:
+    """(where a field's bytes begin, where they end)."""
     size, at = _varint_at(body, at)
     if size < 0 or at + size > len(body):
         raise PacketError("truncated field")
-    return body[at : at + size], at + size
+    return at, at + size
 
 
 def _skip(body: bytes, at: int, tag: int, depth: int) -> int:

@@ -96,9 +96,9 @@ class Stream:
         if self._tail is None and size <= self.window and size <= link.window and size <= link.peer_frame_max:
             self.window -= size
             link.window -= size
+            if link.at_ease:
+                link.hurry()
             out = link.out
-            if not out:
-                link.touched()
             out.append(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)
             if payload:
                 out.append(payload)
@@ -144,7 +144,8 @@ class Stream:
             return
         link = self.link
         if headers:
-            link.push_headers(self.id, headers, end)
+            # A server's first headers say nothing that its first message does not.
+            link.push_headers(self.id, headers, end, at_ease=not (end or link.client))
         else:
             link.push(f.frame(f.DATA, f.END_STREAM, self.id))
         if end:

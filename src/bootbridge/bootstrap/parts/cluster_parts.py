@@ -128,8 +128,13 @@ class AgentDaemonSet(ObjectPart):
         return manifests.agent_daemonset(self.plan, values)
 
     def find(self) -> list[str]:
-        pods = self.cluster.list(POD, self.plan.namespace, self.plan.selector)
-        return super().find() + [f"Pod {self.plan.namespace}/{pod['metadata']['name']}" for pod in pods]
+        return super().find() + [str(pod) for pod in self._pods()]
+
+    def remove(self) -> None:
+        """The pods too: there may be no garbage collector to do it."""
+        super().remove()
+        for pod in self._pods():
+            self.cluster.delete(pod)
 
     def unready(self) -> str:
         status, text = self.site.host.ask(self.plan.ports.server_health, "/readyz")
@@ -144,6 +149,13 @@ class AgentDaemonSet(ObjectPart):
             return "the cluster has not looked at it yet"
         return "" if wanted and ready >= wanted else f"{ready} of {wanted} agents are ready"
 
+    def why_it_stays(self, what: str) -> str:
+        return "its node has not ended it" if what.startswith("Pod ") else super().why_it_stays(what)
+
+    def _pods(self) -> list[Ref]:
+        found = self.cluster.list(POD, self.plan.namespace, self.plan.selector)
+        return [Ref(POD, pod["metadata"]["name"], self.plan.namespace) for pod in found]
+
 
 def conditions(namespace: Json) -> str:
     """What the API server says about a namespace that does not go away."""
@@ -152,7 +164,8 @@ def conditions(namespace: Json) -> str:
         for condition in (namespace.get("status") or {}).get("conditions") or ()
         if condition.get("status") == "True"
     ]
-    return "; ".join(said) or f"phase {_phase(namespace) or 'unknown'}, no condition says why"
+    silent = "no condition says why: is the kube-controller-manager running?"
+    return "; ".join(said) or f"phase {_phase(namespace) or 'unknown'}, {silent}"
 
 
 def _phase(namespace: Json) -> str:

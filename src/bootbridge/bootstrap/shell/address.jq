@@ -54,9 +54,8 @@ def never_dialled:
 
 def unusable($link):
   (.local | bytes | never_dialled) as $never
-  | if $never != "" then $never
-    elif .scope == "host" then "reaches this machine only"
-    elif .scope == "link" then "link-local"
+  | if .scope == "host" or $never == "reaches this machine only" then "reaches this machine only"
+    elif .scope == "link" or $never == "link-local" then "link-local"
     elif ($link.flags | index("UP") == null or index("NO-CARRIER") != null) then "its interface is down"
     elif .tentative then "tentative"
     elif .dadfailed then "dadfailed"

@@ -9,10 +9,10 @@ bootbridge_cleanup() {
     bootbridge_log "the bridge has been removed already: see $BOOTBRIDGE_RECEIPT"
     return 0
   fi
-  bootbridge_stage_start "$BOOTBRIDGE_CLEANUP_STAGE"
+  # Not even a record that cannot be written may keep bootkube.sh from its end.
+  bootbridge_stage_start "$BOOTBRIDGE_CLEANUP_STAGE" || true
   bootbridge_remove_all || result=$?
-  if ((result == 0)); then bootbridge_stage_success; else bootbridge_stage_failure; fi
-  return 0
+  if ((result == 0)); then bootbridge_stage_success || true; else bootbridge_stage_failure || true; fi
 }
 
 # 0: all is gone, or only waits for the cluster to finalise it; 1: something is left.

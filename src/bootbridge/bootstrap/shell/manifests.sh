@@ -79,13 +79,13 @@ bootbridge_refresh() (
   set +e
   ends=$((SECONDS + BOOTBRIDGE_REFRESH_SECONDS))
   while ((SECONDS < ends)); do
-    # Replace fails as long as there is nothing to replace; cluster-bootstrap then creates the new ones.
-    if bootbridge_oc "$BOOTBRIDGE_LOOPBACK_KUBECONFIG" replace \
-      --filename="$BOOTBRIDGE_SECRET_MANIFEST" --filename="$BOOTBRIDGE_DAEMONSET_MANIFEST" >/dev/null 2>&1; then
+    if said=$(bootbridge_oc "$BOOTBRIDGE_LOOPBACK_KUBECONFIG" replace \
+      --filename="$BOOTBRIDGE_SECRET_MANIFEST" --filename="$BOOTBRIDGE_DAEMONSET_MANIFEST" 2>&1); then
       bootbridge_log "the agents' Secret and DaemonSet have the new certificates"
       exit 0
     fi
-    [[ -e $BOOTBRIDGE_SECRET_MANIFEST ]] || exit 0
+    # What is not there yet is created by cluster-bootstrap, from the new manifests.
+    if [[ $said == *NotFound* || ! -e $BOOTBRIDGE_SECRET_MANIFEST ]]; then exit 0; fi
     sleep 2
   done
   bootbridge_warn "the agents' Secret could not be replaced within $BOOTBRIDGE_REFRESH_SECONDS s"

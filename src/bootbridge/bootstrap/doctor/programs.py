@@ -1,0 +1,48 @@
+"""Programs that run on this node, by their command lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Program:
+    pid: int
+    words: tuple[str, ...]
+
+    def value(self, flag: str) -> str | None:
+        """What `--flag=value` or `--flag value` says; the last one wins."""
+        found = None
+        for word, following in zip(self.words, (*self.words[1:], ""), strict=True):
+            name, given, value = word.partition("=")
+            if name == f"--{flag}":
+                found = value if given else following
+        return found
+
+    def is_called(self, name: str) -> bool:
+        """By its file, or as the script of an interpreter, or as a verb of a program with many."""
+        return any(os.path.basename(word) == name for word in self.words[:3])
+
+
+def running() -> Iterator[Program]:
+    own = os.getpid()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != own:
+            words = _words(int(entry))
+            if words:
+                yield Program(int(entry), words)
+
+
+def called(name: str) -> list[Program]:
+    return sorted((each for each in running() if each.is_called(name)), key=lambda each: each.pid)
+
+
+def _words(pid: int) -> tuple[str, ...]:
+    try:
+        line = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ()
+    return tuple(os.fsdecode(word) for word in line.split(b"\0")[:-1])

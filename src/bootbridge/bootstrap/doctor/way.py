@@ -1,0 +1,97 @@
+"""What the doctor walks: the site, where the call shall go, and what has been found out on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from bootbridge.bootstrap import apiserver_manifest
+from bootbridge.bootstrap.check.finding import at, mapping
+from bootbridge.bootstrap.doctor import programs
+from bootbridge.bootstrap.doctor.programs import Program
+from bootbridge.bootstrap.parts.site import Site
+from bootbridge.bootstrap.plan import Flavour
+from bootbridge.errors import OperatorError
+
+if TYPE_CHECKING:
+    from bootbridge.bootstrap.cluster import Cluster
+    from bootbridge.bootstrap.doctor.targets import Destination, Goal
+
+DIAL_SECONDS = 10.0
+_OURS = ("--egress-selector-config-file=", "--enable-aggregator-routing=")
+
+
+@dataclass
+class Way:
+    site: Site
+    recorded: bool = True  # the plan is that of a bridge that was laid here
+    goal: Goal | None = None
+    no_cluster_because: str = ""
+    dial_seconds: float = DIAL_SECONDS
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    destination: Destination | None = None  # found by the step of that name
+
+    @cached_property
+    def cluster(self) -> Cluster | None:
+        """None if it cannot be asked; `no_cluster_because` says why."""
+        cluster = self.site.cluster
+        if cluster is None:
+            self.no_cluster_because = self.no_cluster_because or "there is no kubeconfig"
+            return None
+        self.no_cluster_because = cluster.trouble()
+        return None if self.no_cluster_because else cluster
+
+    @cached_property
+    def server(self) -> Program | None:
+        """The proxy-server of this bridge: its command line names the socket."""
+        plan, host = self.site.plan, self.site.host
+        sockets = {plan.paths.socket, str(host.path(plan.paths.socket))}
+        return next((each for each in programs.running() if each.value("uds-name") in sockets), None)
+
+    @cached_property
+    def apiserver(self) -> Program | None:
+        """The one with our setting, else the one that the manifest describes, else any on this node."""
+        found = programs.called("kube-apiserver") or programs.called("hyperkube")
+        described = self._manifest_flags()
+        for is_it in (
+            lambda each: each.value("egress-selector-config-file") in self.egress_config_paths,
+            lambda each: bool(described) and described <= set(each.words),
+            lambda each: True,
+        ):
+            for each in found:
+                if is_it(each):
+                    return each
+        return None
+
+    @property
+    def egress_config_paths(self) -> set[str]:
+        """As the kube-apiserver sees it; below another root, paths are that root's."""
+        seen = self.site.plan.paths.egress_config_seen_by_apiserver
+        return {seen, str(self.site.host.path(seen))}
+
+    def _manifest_flags(self) -> set[str]:
+        words = self.manifest_words() or []
+        return {word for word in words if word.startswith("--") and not word.startswith(_OURS)}
+
+    def manifest_words(self) -> list[str] | None:
+        """The command line in the static pod's manifest; None if there is none that can be read."""
+        path = self.site.plan.paths.apiserver_pod
+        data = self.site.host.read(path)
+        try:
+            return apiserver_manifest.words(data, path) if data else None
+        except OperatorError:
+            return None
+
+    def apiserver_setting(self, flag: str) -> str | None:
+        """What the kube-apiserver was told: by its command line, or by OpenShift's configuration."""
+        assert self.apiserver
+        said = self.apiserver.value(flag)
+        return said if said is not None else self._openshift_setting(flag)
+
+    def _openshift_setting(self, flag: str) -> str | None:
+        path = self.site.plan.apiserver_config
+        data = self.site.host.read(path) if self.site.plan.flavour is Flavour.OPENSHIFT else None
+        given: Any = at(mapping(data, path), "apiServerArguments", flag) if data else None
+        return str(given[-1]) if isinstance(given, list) and given else None

@@ -1,0 +1,164 @@
+"""``bootbridge doctor``: walk the way from the kube-apiserver to a pod and name the first broken hop."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from bootbridge.bootstrap import doctor
+from bootbridge.bootstrap.doctor import Examination, Step, Verdict, Way, from_node
+from bootbridge.bootstrap.doctor.targets import Goal, parse
+from bootbridge.bootstrap.host import Host
+from bootbridge.bootstrap.parts import Site
+from bootbridge.bootstrap.plan import IPAddress, Plan
+from bootbridge.cli.command import show
+from bootbridge.cli.plan_flags import add_plan_flags
+from bootbridge.cli.site_flags import (
+    add_site_flags,
+    default_plan,
+    node_addresses,
+    open_cluster,
+    open_host,
+    plan_of_record,
+    seconds,
+)
+from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
+from bootbridge.errors import OperatorError
+
+_DESCRIPTION = """\
+Walks the way that a webhook call takes, kube-apiserver, socket, server, agent link, agent, pod, and stops at
+the first hop that is broken: what was seen there, and what mends it. Changes nothing. Run it as root on
+the bootstrap node while the bridge is laid.
+
+  --webhook NAME   goes on to the pod behind a webhook (or its configuration, an APIService, a CRD with
+                   conversion), through the bridge, and checks its certificate as the kube-apiserver does
+  --to HOST:PORT   goes on to this address through the bridge
+  --from-node ADDRESS[:PORT]
+                   instead, from any machine: whether the agents' port on the bootstrap node can be
+                   reached from here; needs no cluster and no bridge on this machine. Repeat for dual stack
+
+Verdicts: ok, warning, broken, unknown (it could not be looked at), not-reached (behind what is broken).
+
+Exit codes: 0 nothing is broken; 1 it could not run; 2 something is broken; 130 interrupted."""
+
+_EXAMPLES = """
+{program}
+{program} --webhook vmachine.capi.example.com
+{program} --to 10.128.0.7:8443 --json
+{program} --from-node 10.0.0.5
+{program} --from-node 10.0.0.5 --from-node fd00::5 --platform aws --infra-id mycluster-x7k2p
+"""
+_COLOURS = {
+    Verdict.OK: "32",
+    Verdict.WARNING: "33",
+    Verdict.BROKEN: "31;1",
+    Verdict.UNKNOWN: "33",
+    Verdict.NOT_REACHED: "2",
+}
+_COLUMNS = 11
+
+
+def main(argv: Sequence[str] | None = None, program: str = "bootbridge doctor") -> int:
+    """Run the verb; the result is the exit code."""
+    return run_verb(program, lambda: _run(_flags(words(argv), program)))
+
+
+def _flags(argv: list[str], program: str) -> argparse.Namespace:
+    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
+    add = parser.add_argument
+    add("--webhook", metavar="NAME", default="", help="walk on to the pod behind it")
+    add("--to", metavar="HOST:PORT", default="", help="walk on to this address")
+    add("--from-node", metavar="ADDRESS[:PORT]", action="append", help="try the agents' port from here")
+    add("--timeout", default="10s", metavar="DURATION", help="for each connection tried (default 10s)")
+    add_site_flags(parser)
+    add_plan_flags(parser)
+    return parser.parse_args(argv)
+
+
+def _run(flags: argparse.Namespace) -> int:
+    limit = seconds(flags.timeout, "--timeout")
+    if sum(map(bool, (flags.webhook, flags.to, flags.from_node))) > 1:
+        hint = "give one of --webhook, --to and --from-node"
+        raise OperatorError("one destination at a time", subject="--webhook, --to, --from-node", hint=hint)
+    tell = (lambda step: None) if flags.json else _printer()
+    examination = _from_node(flags, limit, tell) if flags.from_node else _walk(flags, limit, tell)
+    if flags.json:
+        show(json.dumps(examination.document(), indent=2, ensure_ascii=False) + "\n")
+    else:
+        show(_last_words(examination))
+    return FOUND if examination.broken else DONE
+
+
+def _from_node(flags: argparse.Namespace, limit: float, tell: Callable[[Step], None]) -> Examination:
+    plan = default_plan(flags)
+    addresses = [from_node.parse(text, plan.ports.agent) for text in flags.from_node]
+    return doctor.probe_from_node(plan, addresses, limit, tell)
+
+
+def _walk(flags: argparse.Namespace, limit: float, tell: Callable[[Step], None]) -> Examination:
+    if flags.to:
+        parse(flags.to, "--to")
+    goal = Goal(flags.to, flags.webhook) if flags.to or flags.webhook else None
+    way = open_way(flags, open_host(flags))
+    way.goal, way.dial_seconds = goal, limit
+    try:
+        return doctor.examine(way, tell)
+    finally:
+        if way.site.cluster:
+            way.site.cluster.close()
+
+
+def open_way(flags: argparse.Namespace, host: Host) -> Way:
+    """The way on this node; what cannot be opened is told by the step that would need it."""
+    plan, recorded = plan_of_record(flags, host)
+    why_not = ""
+    try:
+        cluster = open_cluster(flags, host, plan)
+    except OperatorError as error:
+        if flags.kubeconfig:
+            raise
+        cluster, why_not = None, str(error)
+    site = Site(plan, host, cluster, _addresses(plan))
+    return Way(site, recorded, no_cluster_because=why_not)
+
+
+def _addresses(plan: Plan) -> tuple[IPAddress, ...]:
+    try:
+        return node_addresses(plan)
+    except OperatorError:
+        return ()
+
+
+# --- for people
+
+
+def _printer() -> Callable[[Step], None]:
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return lambda step: void(show(_line(step, colour)))
+
+
+def void(_: object) -> None:
+    return None
+
+
+def _line(step: Step, colour: bool) -> str:
+    verdict = f"{step.verdict:<{_COLUMNS}}"
+    shown = f"\x1b[{_COLOURS[step.verdict]}m{verdict}\x1b[0m" if colour else verdict
+    lines = [f"{shown}  {step.hop:<14}  {step.name:<21}  {harmless(step.evidence)}".rstrip()]
+    if step.verdict is Verdict.WARNING and step.fix:
+        lines.append(f"{'':{_COLUMNS}}  fix: {harmless(step.fix)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _last_words(examination: Examination) -> str:
+    broken = examination.broken
+    fix = f"Fix: {harmless(broken.fix)}\n" if broken and broken.fix else ""
+    return f"\n{harmless(examination.sentence())}\n{fix}"
+
+
+def harmless(text: str) -> str:
+    """Evidence may hold anything; on a terminal it stays one harmless line."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -1,0 +1,85 @@
+"""`bootbridge up` and `down` with a real kube-apiserver and controllers; only the kubelet is a stand-in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootbridge.kube.objects import CONFIG_MAP, DAEMON_SET, NAMESPACE, POD, SECRET
+from tests.support.bootstrap_node import NODES, BootstrapNode, bootstrap_node
+from tests.support.kubernetes import ControlPlane
+
+pytest_plugins = ["tests.support.kubernetes"]
+pytestmark = pytest.mark.kubernetes
+
+Json = dict[str, Any]
+
+
+class RealCluster:
+    """A control plane with controllers, and two nodes that exist by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._plane = ControlPlane(folder)
+        self._plane.start()
+        self._plane.start_controller_manager()
+        self.port = self._plane.port
+        self.call = self._plane.api.call
+        for name in NODES:
+            metadata = {"name": name, "labels": {"kubernetes.io/os": "linux"}}
+            self._plane.api.create("/api/v1/nodes", {"metadata": metadata})
+        # What controllers put into each namespace must be there before anything is compared.
+        self._plane.until(lambda: len(self._config_maps()) >= 4, "the controllers have made what they make")
+
+    def _config_maps(self) -> list[str]:
+        return [name for name in self.names() if name.startswith("configmaps/") and "root-ca" in name]
+
+    def names(self) -> list[str]:
+        found = []
+        for kind in (NAMESPACE, SECRET, POD, DAEMON_SET, CONFIG_MAP):
+            items = self._plane.api.get(f"{kind.root}/{kind.plural}")["items"]
+            found += [
+                f"{kind.plural}/{i['metadata'].get('namespace', '')}/{i['metadata']['name']}" for i in items
+            ]
+        return sorted(found)
+
+    def kubeconfig(self, port: int) -> Json:
+        document: Json = json.loads(self._plane.kubeconfig.read_text())
+        document["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{port}"
+        return document
+
+    def close(self) -> None:
+        self._plane.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[BootstrapNode]:
+    (tmp_path / "plane").mkdir()
+    with bootstrap_node(tmp_path, api=RealCluster(tmp_path / "plane")) as node:
+        yield node
+
+
+def test_up_twice_then_down_leaves_a_real_cluster_as_it_was(node: BootstrapNode) -> None:
+    """Agents get ready through real controllers, nothing changes the second time, and nothing is left."""
+    before = node.scan()
+    node.up("--timeout=90s")
+    assert node.run("status") == 0, node.output
+    node.up("--json")
+    assert {entry["change"] for entry in json.loads(node.stdout)["parts"]} == {"unchanged"}
+    node.down()
+    assert node.scan() == before
+
+
+def test_a_finalizer_that_nobody_removes_is_named(node: BootstrapNode) -> None:
+    """The real namespace controller's own words are in the receipt."""
+    node.up("--timeout=90s")
+    name = node.plan.namespace
+    held = {"metadata": {"name": "held", "namespace": name, "finalizers": ["example.com/never"]}}
+    assert node.api.call("POST", f"/api/v1/namespaces/{name}/configmaps", held)[0] == 201
+    assert node.run("down", "--timeout=10s") == 2
+    remains: Any = node.receipt()["remains"]
+    assert [item["part"] for item in remains] == ["namespace", "record"]
+    assert "example.com/never" in remains[0]["why"]
