@@ -13,7 +13,14 @@ from tests.support.process_endpoints import Endpoint, HttpEndpoint, Serve
 from tests.support.process_program import PEERS
 from tests.support.process_site import Pairing, Site
 
-PEER_NAMES = ("proxy-server", "proxy-agent", "proxy-test-client", "h2spec", "upstream-integration.test")
+PEER_NAMES = (
+    "proxy-server",
+    "proxy-agent",
+    "proxy-test-client",
+    "h2spec",
+    "upstream-integration.test",
+    "ignition-validate",
+)
 NOT_RUN = pytest.StashKey[str]()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bootbridge.bootstrap import bootkube, check, inject
+from bootbridge.bootstrap import assets, bootkube, check, inject
 from bootbridge.bootstrap.check import Finding, Verdict, ignition_file, tree
 from bootbridge.bootstrap.files import Asset
 from bootbridge.bootstrap.plan import OPENSHIFT_PATHS, Image, Plan
@@ -140,7 +140,7 @@ def test_what_is_no_ignition_file_is_refused() -> None:
 
 
 def changed(path: str, change: Callable[[bytes], bytes], plan: Plan = PLAN) -> tree.PlannedTree:
-    files = inject.on_node(plan)
+    files = assets.on_node(plan)
     return tree.PlannedTree(plan, {**files, path: Asset(change(files[path].data), files[path].mode)})
 
 
@@ -245,7 +245,7 @@ def test_each_fault_is_found_by_the_check_of_that_name(fault: str) -> None:
 
 def test_a_missing_file_fails_by_name() -> None:
     """Each of them."""
-    files = inject.on_node(PLAN)
+    files = assets.on_node(PLAN)
     for path in set(files) - {PLAN.cleanup_unit, PLAN.paths.plan_record}:
         left = {other: asset for other, asset in files.items() if other != path}
         findings = tree.of_tree(tree.PlannedTree(PLAN, left))
@@ -254,7 +254,7 @@ def test_a_missing_file_fails_by_name() -> None:
 
 def test_a_file_that_others_may_read_fails() -> None:
     """Modes may be stricter than planned, never wider."""
-    files = inject.on_node(PLAN)
+    files = assets.on_node(PLAN)
     wide = {**files, OVERRIDE: Asset(files[OVERRIDE].data, 0o666)}
     strict = {**files, OVERRIDE: Asset(files[OVERRIDE].data, 0o400)}
     assert failing(tree.of_tree(tree.PlannedTree(PLAN, wide))) == {"modes"}
@@ -296,7 +296,7 @@ def test_a_freshly_rendered_directory_passes(words: list[str], tmp_path: Path) -
 def test_our_own_image_is_named(tmp_path: Path) -> None:
     """Rather than the payload's."""
     plan = Plan(image=Image("bootbridge", "registry.example/b:1"))
-    findings = tree.of_tree(tree.PlannedTree(plan, inject.on_node(plan)))
+    findings = tree.of_tree(tree.PlannedTree(plan, assets.on_node(plan)))
     assert "registry.example/b:1" in the("image", findings).evidence
     assert not failing(findings)
 

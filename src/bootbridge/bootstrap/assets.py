@@ -20,8 +20,25 @@ def on_node(plan: Plan) -> Tree:
     }
     if plan.flavour is Flavour.OPENSHIFT:
         override = Asset(to_yaml(egress_selector.config_override(plan)), 0o600)
-        tree |= {plan.paths.config_override: override, **shell.scripts(plan)}
+        unit = Asset(_cleanup_unit(plan).encode())
+        tree |= {plan.paths.config_override: override, plan.cleanup_unit: unit, **shell.scripts(plan)}
     return dict(sorted(tree.items()))
+
+
+def _cleanup_unit(plan: Plan) -> str:
+    """For the person on call: `systemctl start bootbridge-cleanup` once a bootstrap is given up."""
+    return f"""\
+[Unit]
+Description=Take the bootstrap bridge away after a bootstrap that was given up
+# A bootkube.sh that is started again and again would lay the bridge anew.
+Conflicts=bootkube.service
+After=bootkube.service
+
+[Service]
+Type=oneshot
+WorkingDirectory=/opt/openshift
+ExecStart={plan.hook_script} cleanup
+"""
 
 
 def to_read(plan: Plan, kubeadm_config: Asset | None = None) -> Tree:
@@ -45,6 +62,7 @@ def purpose(plan: Plan, path: str) -> str:
         paths.plan_record: "the plan: what down, check and doctor go by",
         paths.egress_config: "sends the kube-apiserver's calls to the socket",
         paths.config_override: "makes the kube-apiserver read the egress selector",
+        plan.cleanup_unit: "takes the bridge away after a bootstrap that was given up",
         plan.hook_script: "called by bootkube.sh: certificates, manifests, cleanup",
         f"{paths.templates}/namespace.yaml": "the agents' namespace",
         f"{paths.templates}/agent-secret.yaml": "the agents' certificate, filled in on the node",

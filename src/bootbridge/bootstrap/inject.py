@@ -15,13 +15,12 @@ import yaml
 from bootbridge.bootstrap import assets, bootkube, injection_record, install_config, obstacles
 from bootbridge.bootstrap.files import Asset, Tree
 from bootbridge.bootstrap.ignition import Ignition, spliced
+from bootbridge.bootstrap.install_config import YAML_ERRORS
 from bootbridge.bootstrap.plan import OPENSHIFT_PATHS, Flavour, Plan
 from bootbridge.errors import OperatorError
 
 CLUSTER_CONFIG = "/opt/openshift/manifests/cluster-config.yaml"
 INFRASTRUCTURE = "/opt/openshift/manifests/cluster-infrastructure-02-config.yml"
-# What PyYAML lets through on broken input, besides its own errors.
-_YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def inject(
     if plan.flavour is not Flavour.OPENSHIFT:
         hint = "only OpenShift's bootstrap node is set up by an ignition file; use render or up"
         raise OperatorError(f"{plan.flavour} has no bootkube.sh", subject="--flavour", hint=hint)
-    tree = on_node(plan)
+    tree = dict(assets.on_node(plan))
     tree |= {path: asset for path, asset in (changed or {}).items() if path in tree}
     text = _edited(original, plan, tree)
     return Injected(text.encode(), plan, (*tree, plan.paths.injection_record), given is not original)
@@ -73,11 +72,6 @@ def original_of(ignition: Ignition, name: str) -> Ignition:
     return ignition
 
 
-def on_node(plan: Plan) -> dict[str, Asset]:
-    """Everything that is put into the file, besides the record."""
-    return {**assets.on_node(plan), plan.cleanup_unit: Asset(_cleanup_unit(plan).encode())}
-
-
 def _edited(original: Ignition, plan: Plan, tree: Tree) -> str:
     script = original.files[bootkube.PATH].content()
     edits = [original.replacement(bootkube.PATH, bootkube.patched(script, plan))]
@@ -87,33 +81,13 @@ def _edited(original: Ignition, plan: Plan, tree: Tree) -> str:
     return spliced(original.text, [*edits, original.addition({**tree, record_path: Asset(record, 0o600)})])
 
 
-def _cleanup_unit(plan: Plan) -> str:
-    """For the person on call: `systemctl start bootbridge-cleanup` once a bootstrap is given up."""
-    return f"""\
-[Unit]
-Description=Take the bootstrap bridge away after a bootstrap that was given up
-# A bootkube.sh that is started again and again would lay the bridge anew.
-Conflicts=bootkube.service
-After=bootkube.service
-
-[Service]
-Type=oneshot
-WorkingDirectory=/opt/openshift
-ExecStart={plan.hook_script} cleanup
-"""
-
-
 def plan_inside(ignition: Ignition, name: str) -> Plan:
     """What the document says of its own cluster: platform, networks, infraID; else the defaults."""
     plan = Plan()
     config = _yaml_inside(ignition, CLUSTER_CONFIG, name)
     text = _text_at(config, "data", "install-config")
     if text:
-        where = f"{name}: {CLUSTER_CONFIG}"
-        try:
-            found = install_config.parse(text, f"{where}: install-config")
-        except _YAML_ERRORS as error:
-            raise OperatorError(f"holds no readable install-config: {error}", subject=where) from error
+        found = install_config.parse(text, f"{name}: {CLUSTER_CONFIG}: install-config")
         plan = replace(plan, platform=found.platform, networks=found.networks)
     infrastructure = _yaml_inside(ignition, INFRASTRUCTURE, name)
     return replace(plan, infra_id=_text_at(infrastructure, "status", "infrastructureName"))
@@ -123,7 +97,7 @@ def _yaml_inside(ignition: Ignition, path: str, name: str) -> Any:
     content = ignition.content(path)
     try:
         return yaml.safe_load(content) if content else None
-    except _YAML_ERRORS as error:
+    except YAML_ERRORS as error:
         raise OperatorError("is no YAML", subject=f"{name}: {path}") from error
 
 

@@ -13,6 +13,8 @@ from bootbridge.bootstrap.plan import ClusterNetwork, IPNetwork, Networks, Platf
 from bootbridge.errors import OperatorError
 
 HOST_PREFIX_V4, HOST_PREFIX_V6 = 23, 64
+# What PyYAML lets through on broken input, besides its own errors.
+YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 _POWERVS_MACHINE_NETWORK = "192.168.0.0/24"
 
 
@@ -37,7 +39,7 @@ def parse(text: str | bytes, name: str = "install-config.yaml") -> InstallConfig
 def _document(text: str | bytes, name: str) -> Mapping[str, Any]:
     try:
         document = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except YAML_ERRORS as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         what = getattr(error, "problem", None) or "it cannot be read"
