@@ -108,7 +108,7 @@ def test_up_waits_for_the_old_namespace_to_go(node: BootstrapNode) -> None:
     node.up()
     node.api.stuck[node.plan.namespace] = "finalizers remaining: example.com/slow in 1 resource instances"
     assert node.run("down", "--timeout", "1s") == 2
-    assert node.run("up", "--timeout", "2s") == 1
+    assert node.run("up", "--timeout", "10s") == 1
     assert "still being removed" in node.output
     assert "example.com/slow" in node.output
     node.api.stuck.clear()

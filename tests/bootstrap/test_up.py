@@ -191,5 +191,30 @@ def test_ctrl_c_leaves_what_can_be_continued(node: BootstrapNode) -> None:
     assert node.run("status") == 0, node.output
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--flavour=openshift", "--image=payload"), "bootbridge inject"),
+        (("--timeout=soon",), "--timeout: 'soon' is no duration"),
+        (("--plan=/no/such/plan.json",), "--plan: cannot read /no/such/plan.json"),
+        (("--root=/no/such/root",), "--root: /no/such/root is no directory"),
+        (("--kubeconfig=/no/such/config",), "/no/such/config"),
+        (("--firewall",), "--firewall: platform none has no rule"),
+        (("--firewall", "--platform=gcp", "--infra-id=x-1"), "'gcloud' is not on the PATH"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_line_that_names_the_flag(
+    node: BootstrapNode, flags: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1, no traceback, and what was laid before the refusal goes with `down`."""
+    monkeypatch.setenv("PATH", "/nonexistent")
+    before = node.scan()
+    assert node.run("up", *flags) == 1
+    assert words in node.output
+    assert "Traceback" not in node.output
+    node.down()
+    assert node.scan() == before
+
+
 def _texts(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]

@@ -6,6 +6,7 @@ the bootstrap node does not, which is the whole point.
 
 from __future__ import annotations
 
+from bootbridge.bootstrap.plan import IPNetwork
 from bootbridge.lab.layout import LabNode, Layout
 from bootbridge.lab.space import Space
 
@@ -31,9 +32,15 @@ def plug_in(switch: Space, space: Space, node: LabNode, layout: Layout) -> None:
 
 
 def teach_pod_routes(spaces: dict[str, Space], layout: Layout) -> None:
-    """Every cluster node reaches the pods of every other by way of it."""
+    """Every cluster node reaches the pods of every other by way of it.
+
+    What a pod sends elsewhere leaves in its node's name, as with every network plugin in life: the
+    bootstrap node could not answer a pod.
+    """
     for node in layout.cluster_nodes:
         forward(spaces[node.name])
+        for network in layout.networks.cluster:
+            masquerade(spaces[node.name], network.cidr)
         for other in layout.cluster_nodes:
             if other is not node:
                 for subnet, gateway in zip(other.pod_subnets, other.addresses, strict=True):
@@ -43,6 +50,12 @@ def teach_pod_routes(spaces: dict[str, Space], layout: Layout) -> None:
 def forward(space: Space) -> None:
     for name in ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"):
         space.must("sh", "-c", f"echo 1 > /proc/sys/{name}")
+
+
+def masquerade(space: Space, pods: IPNetwork) -> None:
+    program = "iptables" if pods.version == 4 else "ip6tables"
+    rule = ("-s", str(pods), "!", "-d", str(pods), "-j", "MASQUERADE")
+    space.must(program, "-w", "-t", "nat", "-A", "POSTROUTING", *rule)
 
 
 def cut(switch: Space, node: str) -> None:

@@ -84,7 +84,9 @@ def _entries(data: bytes) -> list[dict[str, Any]]:
 
 def _of_service(service: str, entries: list[dict[str, Any]]) -> Analysis:
     if not any(entry.get("phase") == "service start" for entry in entries):
-        return Analysis(f"{service}.service has never run, or its record cannot be read.", service, failed=True)
+        return Analysis(
+            f"{service}.service has never run, or its record cannot be read.", service, failed=True
+        )
     last = entries[-1]
     if last.get("phase") in ("service end", "post-command end") and last.get("result") == "success":
         return Analysis(f"{service}.service has ended well.", service)

@@ -49,7 +49,7 @@ class Bundle:
         except OSError as error:
             raise unwritable(path, error) from error
         self._file = os.fdopen(descriptor, "wb")
-        self._tar = tarfile.open(fileobj=self._file, mode="w:gz", format=tarfile.PAX_FORMAT)
+        self._tar = tarfile.open(fileobj=self._file, mode="w:gz", format=tarfile.PAX_FORMAT)  # noqa: SIM115
 
     def __repr__(self) -> str:
         return f"<Bundle {self.path} {len(self._names)} files>"

@@ -10,8 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from bootbridge.bootstrap import doctor
-from bootbridge.bootstrap.doctor import Way
-from bootbridge.bootstrap.gather.analysis import analyse
+from bootbridge.bootstrap.doctor import Examination, Way
 from bootbridge.bootstrap.gather.bundle import FILE_BYTES_MAX, Bundle
 from bootbridge.bootstrap.gather.certificate_facts import facts
 from bootbridge.bootstrap.gather.redaction import is_secret_file
@@ -35,7 +34,7 @@ COMMANDS = {
 Collector = Callable[[Bundle], None]
 
 
-def collectors(way: Way) -> dict[str, Collector]:
+def collectors(way: Way, examined: Callable[[Examination], None]) -> dict[str, Collector]:
     """By name, in the order in which they are asked: what is lost first comes first."""
     site = way.site
     return {
@@ -47,13 +46,16 @@ def collectors(way: Way) -> dict[str, Collector]:
         "static pods' logs": partial(_pod_logs, site),
         "journals": _journals,
         "network": _network,
-        "doctor": partial(_doctor, way),
+        "doctor": partial(_doctor, way, examined),
     }
 
 
 def _pages(site: Site, bundle: Bundle) -> None:
     for page in PAGES:
-        for kind, port in (("health", site.plan.ports.server_health), ("admin", site.plan.ports.server_admin)):
+        for kind, port in (
+            ("health", site.plan.ports.server_health),
+            ("admin", site.plan.ports.server_admin),
+        ):
             status, body = site.host.ask(port, f"/{page}")
             if status or kind == "health":
                 bundle.add(f"node/server/{kind}-{page}.txt", f"HTTP {status}\n".encode() + body)
@@ -65,11 +67,8 @@ def records(site: Site) -> dict[str, bytes]:
 
 
 def _records(site: Site, bundle: Bundle) -> None:
-    found = records(site)
-    for service, data in found.items():
+    for service, data in records(site).items():
         bundle.add(f"node/services/{service}.json", data)
-    analysis = analyse(found)
-    bundle.add("analysis.json", (json.dumps(analysis.document(), indent=2) + "\n").encode())
 
 
 def _receipt(site: Site, bundle: Bundle) -> None:
@@ -129,8 +128,9 @@ def _network(bundle: Bundle) -> None:
             bundle.add(f"node/network/{name}.txt", run(argv))
 
 
-def _doctor(way: Way, bundle: Bundle) -> None:
+def _doctor(way: Way, examined: Callable[[Examination], None], bundle: Bundle) -> None:
     examination = doctor.examine(way)
+    examined(examination)
     text = json.dumps(examination.document(), indent=2, ensure_ascii=False)
     bundle.add("doctor.json", f"{text}\n".encode())
 
@@ -157,7 +157,7 @@ def run(argv: list[str] | tuple[str, ...]) -> bytes:
 
 
 def read_end(path: Path) -> bytes:
-    """A file, or its end from a line's beginning on; twice the limit, for what is taken out makes it shorter."""
+    """A file, or its end from a line's beginning on; more than is kept, for some of it is taken out."""
     limit = 2 * FILE_BYTES_MAX
     with path.open("rb") as file:
         size = file.seek(0, 2)

@@ -26,9 +26,14 @@ _GONE = GONE.encode()
 _LINE_END = rb"(?:\r?\n|\\r|\\n|%0[aA]|\s)"
 _KEY_WORDS = rb"[A-Z0-9 +%]{0,40}PRIVATE(?: |%20)KEY(?: |%20)?(?:BLOCK)?"
 # Whole; or cut off at the end; or cut off at its beginning.
-_PEM = re.compile(rb"-----BEGIN (?=[^\n]{0,60}PRIVATE)".replace(b" ", rb"(?: |%20)") + _KEY_WORDS + rb"-----"
-                  rb"(?:.(?!-----BEGIN))*?(?:-----END(?: |%20)" + _KEY_WORDS + rb"-----|\Z)", re.DOTALL)
-_PEM_END = re.compile(rb"(?:[A-Za-z0-9+/=]{16,}" + _LINE_END + rb"*)+-----END(?: |%20)" + _KEY_WORDS + rb"-----")
+_PEM = re.compile(
+    rb"-----BEGIN (?=[^\n]{0,60}PRIVATE)".replace(b" ", rb"(?: |%20)") + _KEY_WORDS + rb"-----"
+    rb"(?:.(?!-----BEGIN))*?(?:-----END(?: |%20)" + _KEY_WORDS + rb"-----|\Z)",
+    re.DOTALL,
+)
+_PEM_END = re.compile(
+    rb"(?:[A-Za-z0-9+/=]{16,}" + _LINE_END + rb"*)+-----END(?: |%20)" + _KEY_WORDS + rb"-----"
+)
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{24,}={0,2}")
 _BASE64_DEPTH = 3
 _PRIVATE = re.compile(rb"PRIVATE KEY")
@@ -54,7 +59,9 @@ _KEY_LINE_MIN = 16
 def is_secret_file(path: str) -> bool:
     """Files that are not even opened."""
     name = path.rpartition("/")[2].lower()
-    return name.endswith((".key", ".p12", ".pfx", ".jks")) or name.startswith(("id_rsa", "id_ecdsa", "id_ed25519"))
+    return name.endswith((".key", ".p12", ".pfx", ".jks")) or name.startswith(
+        ("id_rsa", "id_ecdsa", "id_ed25519")
+    )
 
 
 class Redactor:

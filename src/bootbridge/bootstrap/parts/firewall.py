@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bootbridge.bootstrap import firewall
-from bootbridge.bootstrap.firewall.running import Result
+from bootbridge.bootstrap.firewall.running import Result, require_programs
 from bootbridge.bootstrap.parts.part import Change, Outcome, Part
 from bootbridge.bootstrap.parts.site import Site
 from bootbridge.errors import OperatorError
@@ -31,8 +31,10 @@ class FirewallRule(Part):
 
     def apply(self) -> Outcome:
         outcome = self.preview()
+        actions = firewall.create(self.site.plan)
+        require_programs(actions)
         self.site.note(replace(self.site.laid(), firewall=True))
-        results = firewall.run(firewall.create(self.site.plan))
+        results = firewall.run(actions)
         _raise_failures(results)
         done = any(result.outcome is firewall.Outcome.DONE for result in results)
         return outcome if done else Outcome(Change.UNCHANGED, outcome.detail)

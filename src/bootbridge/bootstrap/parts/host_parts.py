@@ -85,16 +85,21 @@ class Record(FilesPart):
             laid.Laid(
                 noted.directories,
                 noted.cluster,
-                noted.firewall or self.site.firewall,
+                noted.firewall,
                 self.site.kubeconfig or noted.kubeconfig,
             )
         )
         return super().apply()
 
     def remove(self) -> None:
-        made = self.site.laid().directories
+        """The note goes after what only it knows of; what lies above it can only go after it."""
+        made = sorted(self.site.laid().directories, key=len, reverse=True)
+        above = [path for path in made if f"{self.paths.state}/".startswith(f"{path}/")]
+        for path in made:
+            if path not in above:
+                self.host.remove_directory(path)
         self.host.remove_tree(self.paths.state)
-        for path in sorted(made, key=len, reverse=True):
+        for path in above:
             self.host.remove_directory(path)
 
     def _empty(self, path: str) -> bool:
@@ -226,8 +231,10 @@ class ServerPod(FilesPart):
         return [self.paths.server_pod]
 
     def find(self) -> list[str]:
-        processes = [f"process {pid} (proxy-server)" for pid in self.site.server_pids()]
-        return super().find() + processes + self._mirrors()
+        pids = self.site.server_pids()
+        found = super().find() + [f"process {pid} (proxy-server)" for pid in pids]
+        port = self.site.plan.ports.agent
+        return found + ([f"TCP port {port}"] if self.host.listens(port, pids) else []) + self._mirrors()
 
     def unready(self) -> str:
         """Healthy is enough here: it is ready only with its first agent."""

@@ -1,0 +1,144 @@
+# Run by `bootbridge gather` on a bootstrap node, as root, from standard input: puts what there is to
+# tell into a directory of its own, sends that as a tar to standard output, and leaves nothing behind.
+# Files that hold keys are not read. Before it stand the settings, made from the plan.
+
+collect_main() {
+  umask 077
+  export LC_ALL=C
+  work=$(mktemp -d /var/tmp/bootbridge-gather.XXXXXX) || exit 1
+  trap 'rm -rf "$work"' EXIT
+  trap 'exit 1' HUP INT TERM PIPE
+  collect_pages
+  collect_records
+  collect_assets
+  collect_certificates
+  collect_logs
+  collect_network
+  collect_cluster
+  tar -C "$work" -czf - .
+}
+
+# keep NAME: standard input, no more than its end.
+keep() {
+  mkdir -p "$work/${1%/*}"
+  tail -c "$FILE_BYTES_MAX" >"$work/$1"
+}
+
+# limited COMMAND...: what it says, complaints included, within its time.
+limited() {
+  timeout "$COMMAND_SECONDS_MAX" "$@" </dev/null 2>&1 || true
+}
+
+has() {
+  command -v "$1" >/dev/null 2>&1
+}
+
+# copy FILE NAME: unless it holds a key or a Secret.
+copy() {
+  [ -f "$1" ] || return 0
+  case $1 in
+    *.key | *.p12 | *kubeconfig*) return 0 ;;
+  esac
+  if grep -q -E -e '-----BEGIN [A-Z ]*PRIVATE KEY' -e 'kind["'"'"' ]*:["'"'"' ]*Secret' "$1"; then
+    printf 'withheld on the node: it holds a key or a Secret\n' | keep "$2"
+  else
+    keep "$2" <"$1"
+  fi
+}
+
+collect_pages() {
+  has curl || return 0
+  for page in healthz readyz status metrics; do
+    limited curl --silent --show-error --max-time 5 --write-out '\nHTTP %{http_code}\n' \
+      "http://localhost:$HEALTH_PORT/$page" | keep "node/server/health-$page.txt"
+    limited curl --silent --show-error --max-time 5 --write-out '\nHTTP %{http_code}\n' \
+      "http://localhost:$ADMIN_PORT/$page" | keep "node/server/admin-$page.txt"
+  done
+}
+
+collect_records() {
+  for file in "$RECORDS"/*.json; do
+    copy "$file" "node/services/${file##*/}"
+  done
+  copy "$RECEIPT" node/receipt.json
+}
+
+collect_assets() {
+  find "$STATE" -type f 2>/dev/null | while IFS= read -r file; do
+    copy "$file" "node/assets$file"
+  done
+  for file in $ASSETS; do
+    copy "$file" "node/assets$file"
+  done
+}
+
+collect_certificates() {
+  has openssl || return 0
+  for file in "$STATE"/tls/*.crt; do
+    [ -f "$file" ] || continue
+    limited openssl x509 -in "$file" -noout -subject -issuer -dates -ext subjectAltName -fingerprint -sha256 |
+      keep "node/certificates/${file##*/}.txt"
+  done
+  ls -lR "$STATE" 2>&1 | keep node/certificates/modes.txt
+}
+
+collect_logs() {
+  for name in $CONTAINERS; do
+    for file in /var/log/pods/*_"$name"*/*/*.log; do
+      copy "$file" "node/logs/${file#/var/log/pods/}"
+    done
+    has crictl || continue
+    limited crictl ps -a -q --name "$name" | while IFS= read -r id; do
+      limited crictl logs --tail "$LOG_LINES" "$id" | keep "node/logs/crictl-$name-$id.log"
+    done
+  done
+  if has journalctl; then
+    for unit in $UNITS; do
+      limited journalctl --no-pager --output=short-iso --unit="$unit" --lines="$LOG_LINES" |
+        keep "node/journals/$unit.log"
+    done
+  fi
+}
+
+collect_network() {
+  limited ip address | keep node/network/ip-address.txt
+  limited ip route | keep node/network/ip-route.txt
+  limited ip -6 route | keep node/network/ip-route-6.txt
+  limited ss -lntup | keep node/network/listeners.txt
+  has crictl && limited crictl ps -a | keep node/network/containers.txt
+}
+
+collect_cluster() {
+  client=''
+  for name in oc kubectl; do
+    has "$name" && client=$name && break
+  done
+  [ -n "$client" ] || return 0
+  for config in $KUBECONFIGS; do
+    [ -f "$config" ] || continue
+    limited "$client" --kubeconfig="$config" --request-timeout=10s version | grep -qi server || continue
+    collect_objects "$client" "$config"
+    return 0
+  done
+}
+
+# collect_objects CLIENT KUBECONFIG: of Secrets the names of their fields alone.
+collect_objects() {
+  for kind in daemonsets pods events; do
+    limited "$1" --kubeconfig="$2" --request-timeout=10s --namespace="$NAMESPACE" get "$kind" --output=json |
+      keep "cluster/$kind.json"
+  done
+  limited "$1" --kubeconfig="$2" --request-timeout=10s get namespace "$NAMESPACE" --output=json |
+    keep cluster/namespace.json
+  for kind in validatingwebhookconfigurations mutatingwebhookconfigurations apiservices nodes; do
+    limited "$1" --kubeconfig="$2" --request-timeout=10s get "$kind" --output=json | keep "cluster/$kind.json"
+  done
+  # shellcheck disable=SC2016  # a template of the client's, not of the shell's
+  limited "$1" --kubeconfig="$2" --request-timeout=10s --namespace="$NAMESPACE" get secrets \
+    --output='go-template={{range .items}}{{.metadata.name}}:{{range $name, $value := .data}} {{$name}}{{end}}{{"\n"}}{{end}}' |
+    keep cluster/secrets.txt
+  limited "$1" --kubeconfig="$2" --namespace="$NAMESPACE" logs --selector="$AGENT_SELECTOR" --prefix \
+    --ignore-errors --max-log-requests=50 --tail="$LOG_LINES" | keep cluster/logs/agents.log
+}
+
+collect_main
