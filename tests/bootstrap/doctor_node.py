@@ -71,7 +71,8 @@ class LaidNode:
         self.api.faults.clear()
         self.api.nodes = ("node0", "node1")
         self.address_is(*HERE)
-        self.node.up()
+        # A kube-apiserver that restarts may hang up on it; it goes on from there.
+        until(lambda: self.node.run("up") == 0, "the bridge is laid again", 60)
         until(lambda: self.doctor()["works"], "the bridge works again", 60)
 
     def path(self, node_path: str) -> Path:

@@ -1,4 +1,4 @@
-"""An injected ignition file, laid out on a node: its bootkube.sh runs with the real hooks, to the very end."""
+"""An injected ignition file, laid out on a node: its bootkube.sh runs with the real hooks."""
 
 from __future__ import annotations
 
@@ -55,10 +55,8 @@ esac
 
 def bootkube_of(release: str) -> bytes:
     """With the library that the real one sources for `image_for`."""
-    start = b"cd /opt/openshift
-"
-    return script(release).replace(start, start + b". /usr/local/bin/release-image.sh
-", 1)
+    start = b"cd /opt/openshift\n"
+    return script(release).replace(start, start + b". /usr/local/bin/release-image.sh\n", 1)
 
 
 @pytest.fixture
@@ -77,7 +75,8 @@ def node(request: pytest.FixtureRequest, tmp_path: Path, network: Network) -> No
     node = Node(tmp_path / "node", network)
     data = compact(document(bootkube_of(request.param)))
     # The quicker of the two kinds of keys.
-    injected = inject(data, lambda plan: replace(plan, key_kind="ecdsa-p256"), datetime.now(UTC), "bootstrap.ign")
+    quick = lambda plan: replace(plan, key_kind="ecdsa-p256")  # noqa: E731
+    injected = inject(data, quick, datetime.now(UTC), "bootstrap.ign")
     ignition = Ignition.parse(injected.document, "bootstrap.ign")
     node.plan = injected.plan
     for path in (*injected.files, BOOTKUBE):

@@ -75,7 +75,8 @@ def test_nodes_on_the_switch_reach_each_other_and_a_cut_cable_is_felt(space: Spa
         wiring.build_switch(space)
         for node in layout.all_nodes:
             wiring.plug_in(space, spaces[node.name], node, layout)
-        wiring.teach_pod_routes(spaces, layout)
+        for node in layout.cluster_nodes:
+            wiring.teach_pod_routes(spaces[node.name], node, layout)
         (node,) = layout.cluster_nodes
         for address in node.addresses:
             assert neighbour_answers(spaces["bootstrap"], str(address))

@@ -82,11 +82,10 @@ def _flags(argv: list[str], program: str) -> argparse.Namespace:
 
 def _run(flags: argparse.Namespace) -> int:
     progress = Progress(sys.stderr)
-    tell = _teller(progress)
     if flags.dir is None and (flags.bootstrap or flags.key):
         subject = "--bootstrap" if flags.bootstrap else "--key"
         raise OperatorError("goes with --dir only", subject=subject, hint="name the installer's directory")
-    gathered = _from_node(flags, tell) if flags.dir is None else _from_installer(flags, tell)
+    gathered = _from_node(flags, progress) if flags.dir is None else _from_installer(flags, progress)
     if flags.json:
         show(json.dumps(gathered.document(), indent=2, ensure_ascii=False) + "\n")
     else:
@@ -95,13 +94,10 @@ def _run(flags: argparse.Namespace) -> int:
 
 
 def _teller(progress: Progress) -> Callable[[Source], None]:
-    progress.begin("")
-
     def tell(source: Source) -> None:
         size = f"{source.files} files, {source.bytes / 1024:.0f} KiB"
-        said = f"{source.name}: {source.trouble or size}"
-        progress.end(harmless(said), good=not source.trouble)
-        progress.begin("")
+        mark = "FAIL" if source.trouble else "ok  "
+        progress.line(f"{mark} {source.seconds:6.1f} s  {source.name}: {harmless(source.trouble or size)}")
 
     return tell
 
@@ -109,11 +105,11 @@ def _teller(progress: Progress) -> Callable[[Source], None]:
 # --- on the node
 
 
-def _from_node(flags: argparse.Namespace, tell: Callable[[Source], None]) -> Gathered:
+def _from_node(flags: argparse.Namespace, progress: Progress) -> Gathered:
     host = open_host(flags)
     way = open_way(_with_plan_flags(flags), host)
     try:
-        return gathering.of_node(way, _out(flags, Path()), tell)
+        return gathering.of_node(way, _out(flags, Path()), _teller(progress))
     finally:
         if way.site.cluster:
             way.site.cluster.close()
@@ -130,8 +126,8 @@ def _with_plan_flags(flags: argparse.Namespace) -> argparse.Namespace:
 # --- from the installer's side
 
 
-def _from_installer(flags: argparse.Namespace, tell: Callable[[Source], None]) -> Gathered:
-    limit = seconds(flags.timeout, "--timeout")
+def _from_installer(flags: argparse.Namespace, progress: Progress) -> Gathered:
+    limit, tell = seconds(flags.timeout, "--timeout"), _teller(progress)
     directory = InstallDir.open(flags.dir)
     addresses = [flags.bootstrap] if flags.bootstrap else directory.addresses()
     for address in addresses:
@@ -148,6 +144,7 @@ def _from_installer(flags: argparse.Namespace, tell: Callable[[Source], None]) -
         kubeconfig,
         limit,
         tell,
+        lambda address: progress.line(f"              collecting from {harmless(address)} over ssh"),
     )
 
 

@@ -8,17 +8,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bootbridge.bootstrap.progress import Progress
 from bootbridge.cli.command import complain, show
-from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
+from bootbridge.cli.verb import DONE, FAILED, FOUND, Parser, run_verb, words
 from bootbridge.errors import OperatorError
-from bootbridge.lab import components
+from bootbridge.lab import components, production
 from bootbridge.lab.bring_up import Builder, konnectivity_programs
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, Images
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
+from bootbridge.lab.space import refuse_own_tail
 from bootbridge.lab.status import status
 
 DESCRIPTION = """\
@@ -26,53 +28,118 @@ A bootstrap node and cluster nodes on this machine, each in namespaces of its ow
 kubelets and containerd, all real, without a registry and without touching this machine's network. The
 bootstrap node has no route into the pod network, as in life; `lab bridge` lays the tunnel.
 
-  up        bring it up                    shell     a shell on a node
-  bridge    lay the tunnel (bootbridge up) kubectl   ask the bootstrap API server
-  unbridge  take it away (bootbridge down) logs      what a program on a node said
-  status    what runs                      down      end everything; only the images are kept
+{actions}
 
-Needs root, and what `make kubernetes` builds. Everything lies in one directory."""
+`{program} ACTION --help` explains one. Needs root, and what `{program} prepare` builds and installs.
+Everything lies in one directory."""
 EXAMPLES = """
+{program} prepare
 {program} up --nodes 2
 {program} kubectl get nodes
 {program} bridge
 {program} shell node1
 {program} down
 """
+# Words for the Go originals where an image is asked for.
+ORIGINALS = "konnectivity"
 
 
 def main(argv: Sequence[str] | None = None, program: str = "bootbridge lab") -> int:
     return run_verb(program, lambda: _run(words(argv), program))
 
 
+@dataclass(frozen=True)
+class Action:
+    """One thing to do with a lab, how it is called and explained."""
+
+    run: Callable[[argparse.Namespace], int]
+    summary: str
+    details: str = ""
+    examples: str = "{program}"
+    flags: Callable[[argparse.ArgumentParser], None] | None = None
+    # What follows the action is for another program, and handed on as it is.
+    passes_on: str = ""
+    needs_root: bool = True
+
+    def parser(self, program: str) -> Parser:
+        details = f"{self.summary[0].upper()}{self.summary[1:]}. {self.details}".strip()
+        parser = Parser(program, details, self.examples)
+        _add_directory(parser)
+        if self.flags:
+            self.flags(parser)
+        if self.passes_on:
+            parser.add_argument("words", nargs="*", metavar=self.passes_on)
+        return parser
+
+
 def _run(argv: list[str], program: str) -> int:
-    parser = Parser(program, DESCRIPTION, EXAMPLES)
-    add = parser.add_argument
-    add("action", choices=sorted(_ACTIONS), metavar="ACTION", help=", ".join(sorted(_ACTIONS)))
-    add(
-        "words",
-        nargs=argparse.REMAINDER,
-        help="for shell: NODE [COMMAND]; for kubectl: its words; for logs: NODE PROGRAM",
-    )
-    add(
-        "--dir", metavar="DIR", default=_default_directory(), help="the lab's directory (default %(default)s)"
-    )
-    add("--nodes", type=int, default=2, metavar="N", help="cluster nodes, 1 to 8 (default 2)")
-    add("--ip", choices=list(FAMILIES), default="ipv4", help="address families (default ipv4)")
-    add(
-        "--bin-dir",
-        metavar="DIR",
-        help="where kube-apiserver and its like are (default: what `make kubernetes` built)",
-    )
-    add("--json", action="store_true", help="status for scripts")
-    flags = parser.parse_args(argv)
-    if os.geteuid() != 0:
+    flags_before, name, after = _split(argv)
+    action = _ACTIONS.get(name)
+    if action is None:
+        return _without_action(flags_before, name, program)
+    parser = action.parser(f"{program} {name}")
+    own = [*flags_before, *after]
+    if action.passes_on:
+        own = after[:1] if after[:1] in (["--help"], ["-h"]) and name != "kubectl" else flags_before
+    flags = parser.parse_args(own)
+    if action.passes_on:
+        flags.words = after
+    if action.needs_root and os.geteuid() != 0:
         raise OperatorError("a lab makes namespaces and mounts", hint="run it as root")
-    return _ACTIONS[flags.action](flags)
+    return action.run(flags)
 
 
-def _default_directory() -> str:
-    return os.environ.get("BOOTBRIDGE_LAB") or str(Path.home() / ".cache" / "bootbridge" / "lab")
+def _split(argv: list[str]) -> tuple[list[str], str, list[str]]:
+    """Flags before the action, the action, and all that follows it."""
+    place = 0
+    while place < len(argv) and argv[place].startswith("-"):
+        place += 2 if argv[place] in _FLAGS_WITH_VALUE else 1
+    return argv[:place], argv[place] if place < len(argv) else "", argv[place + 1 :]
+
+
+def _without_action(flags: list[str], name: str, program: str) -> int:
+    listed = "\n".join(f"  {each:<11} {action.summary}" for each, action in _ACTIONS.items())
+    parser = Parser(program, DESCRIPTION.format(actions=listed, program=program), EXAMPLES)
+    _add_directory(parser)
+    parser.add_argument("action", metavar="ACTION", nargs="?", help="one of the above")
+    parser.parse_args(flags)
+    what = f"unknown action {name!r}" if name else "no action given"
+    raise OperatorError(f"{what} (the actions are: {', '.join(_ACTIONS)})")
+
+
+# --- flags
+
+_FLAGS_WITH_VALUE = ("--dir", "--bin-dir", "--nodes", "--ip")
+
+
+def _add_directory(parser: argparse.ArgumentParser) -> None:
+    default = os.environ.get("BOOTBRIDGE_LAB") or str(Path.home() / ".cache" / "bootbridge" / "lab")
+    parser.add_argument(
+        "--dir", metavar="DIR", default=default, help="the lab's directory, or BOOTBRIDGE_LAB (%(default)s)"
+    )
+    parser.add_argument(
+        "--bin-dir", metavar="DIR", help="where kube-apiserver and its like are, if not built by `prepare`"
+    )
+
+
+def _add_shape(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="cluster nodes, 1 to 8 (default 2)")
+    parser.add_argument(
+        "--ip", choices=list(FAMILIES), default="ipv4", help="address families (default ipv4)"
+    )
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="for scripts")
+
+
+def _add_node(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("node", metavar="NODE", help="a cluster node, for example node1")
+
+
+def _add_log_names(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("node", metavar="NODE", nargs="?", help="for example bootstrap")
+    parser.add_argument("name", metavar="PROGRAM", nargs="?", help="etcd, containerd or kubelet")
 
 
 def _directory(flags: argparse.Namespace) -> Path:
@@ -83,38 +150,57 @@ def _found(flags: argparse.Namespace) -> components.Components:
     return components.find(Path(flags.bin_dir).resolve() if flags.bin_dir else None)
 
 
+def _images(lab: Lab, found: components.Components) -> Images:
+    return Images(lab.image_directory, found, konnectivity_programs())
+
+
+# --- actions
+
+
+def _prepare(flags: argparse.Namespace) -> int:
+    scripts = Path(__file__).resolve().parents[3] / "peers" / "kubernetes"
+    if flags.bin_dir or not (scripts / "build").exists():
+        found = _found(flags)
+        show(f"All there; kube-apiserver is {found['kube-apiserver']}.\n")
+        return DONE
+    for script in ("packages", "build"):
+        if subprocess.run([scripts / script]).returncode:
+            return FAILED
+    return DONE
+
+
 def _up(flags: argparse.Namespace) -> int:
     found = _found(flags)
     lab = Lab(_directory(flags), Layout(flags.nodes, flags.ip))
-    originals = konnectivity_programs()
-    tunnels = (TUNNEL_IMAGE, KONNECTIVITY_IMAGE) if originals else (TUNNEL_IMAGE,)
-    images = Images(lab.directory / "images", found, originals)
-    try:
-        Builder(lab, found, images, Progress(sys.stderr), tunnels).bring_up()
-    except KeyboardInterrupt:
-        complain("bootbridge lab: interrupted, taking down what was begun")
-        lab.down()
-        raise
+    refuse_own_tail(lab.directory)
+    tunnels = (TUNNEL_IMAGE, KONNECTIVITY_IMAGE) if konnectivity_programs() else (TUNNEL_IMAGE,)
+    with lab.claimed():
+        try:
+            Builder(lab, found, _images(lab, found), Progress(sys.stderr), tunnels).bring_up()
+        except KeyboardInterrupt:
+            complain("bootbridge lab: interrupted, taking down what was begun")
+            lab.down()
+            raise
     show("The lab is up: `bootbridge lab kubectl get nodes` asks, `bootbridge lab bridge` lays the tunnel.\n")
     return DONE
 
 
 def _down(flags: argparse.Namespace) -> int:
     lab = Lab(_directory(flags), Layout())
-    left = lab.down()
+    if not lab.directory.exists():
+        show(f"There is no lab in {lab.directory}.\n")
+        return DONE
+    with lab.claimed():
+        left = lab.down()
     complain(*(f"bootbridge lab: left behind: {each}" for each in left))
     if not left:
-        show(f"Nothing of the lab is left but its images in {lab.directory}/images.\n")
+        show(f"Nothing of the lab is left but its images in {lab.image_directory}.\n")
     return FOUND if left else DONE
 
 
 def _status(flags: argparse.Namespace) -> int:
-    lab = Lab.open(_directory(flags))
-    found = status(lab, _found(flags))
-    if flags.json:
-        show(json.dumps(found.document, indent=2) + "\n")
-    else:
-        show(found.text)
+    found = status(Lab.open(_directory(flags)), _found(flags))
+    show(json.dumps(found.document, indent=2) + "\n" if flags.json else found.text)
     return DONE if found.works else FOUND
 
 
@@ -127,24 +213,40 @@ def _shell(flags: argparse.Namespace) -> int:
 
 def _kubectl(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
-    return subprocess.run(lab.kubectl(_found(flags), *flags.words)).returncode
+    node, rest = "bootstrap", flags.words
+    if rest[:1] == ["--on"]:
+        if len(rest) < 2:
+            raise OperatorError("--on needs a node", hint="for example: --on node1 get pods")
+        node, rest = rest[1], rest[2:]
+    return subprocess.run(lab.kubectl(_found(flags), *rest, node=node)).returncode
 
 
 def _logs(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
-    if len(flags.words) != 2:
+    if not flags.name:
         known = sorted(f"{path.parent.name} {path.stem}" for path in (lab.directory / "logs").glob("*/*.log"))
         raise OperatorError("logs needs a node and a program", hint=f"one of: {', '.join(known)}")
-    node, name = flags.words
     try:
-        return show(lab.log(node, name).read_text(errors="replace"))
+        return show(lab.log(flags.node, flags.name).read_text(errors="replace"))
     except FileNotFoundError:
-        raise OperatorError(f"{name} has said nothing on {node}", hint="bootbridge lab logs") from None
+        hint = "`bootbridge lab logs` names those that have; pods: `bootbridge lab kubectl logs`"
+        raise OperatorError(f"{flags.name} has said nothing on {flags.node}", hint=hint) from None
 
 
 def _bridge(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
-    return subprocess.run(lab.bootbridge("up", *lab.bridge_flags(), *flags.words)).returncode
+    image, rest = _image_asked_for(flags.words)
+    return subprocess.run(lab.bootbridge("up", *lab.bridge_flags(image), *rest)).returncode
+
+
+def _image_asked_for(asked: list[str]) -> tuple[str, list[str]]:
+    """The image of the tunnel, and the words that do not choose it."""
+    for place, word in enumerate(asked):
+        if word == f"--image={ORIGINALS}":
+            return KONNECTIVITY_IMAGE, asked[:place] + asked[place + 1 :]
+        if asked[place : place + 2] == ["--image", ORIGINALS]:
+            return KONNECTIVITY_IMAGE, asked[:place] + asked[place + 2 :]
+    return TUNNEL_IMAGE, asked
 
 
 def _unbridge(flags: argparse.Namespace) -> int:
@@ -152,13 +254,68 @@ def _unbridge(flags: argparse.Namespace) -> int:
     return subprocess.run(lab.bootbridge("down", *flags.words)).returncode
 
 
-_ACTIONS: dict[str, Callable[[argparse.Namespace], int]] = {
-    "up": _up,
-    "down": _down,
-    "status": _status,
-    "shell": _shell,
-    "kubectl": _kubectl,
-    "logs": _logs,
-    "bridge": _bridge,
-    "unbridge": _unbridge,
+def _production(flags: argparse.Namespace) -> int:
+    lab, found = Lab.open(_directory(flags)), _found(flags)
+    production.start(lab, flags.node, found, _images(lab, found), Progress(sys.stderr))
+    show(f"`bootbridge lab kubectl --on {flags.node} …` asks it.\n")
+    return DONE
+
+
+_ACTIONS = {
+    "prepare": Action(
+        _prepare,
+        "build and install what a lab is made of",
+        "Kubernetes is built from source, which takes minutes, and the rest comes from Debian's packages;\n"
+        "what is there already is left alone. Without the source tree, bring binaries with --bin-dir.",
+        needs_root=False,
+    ),
+    "up": Action(
+        _up,
+        "bring a lab up",
+        "What an interrupted `up` left behind is removed first.",
+        "{program}\n{program} --nodes 3 --ip dual --dir /tmp/lab",
+        _add_shape,
+    ),
+    "bridge": Action(
+        _bridge,
+        "lay the tunnel: `bootbridge up` on the bootstrap node",
+        "Flags after it are those of `bootbridge up`;\n"
+        "`--image konnectivity` takes the Go originals (after `make peers`).",
+        "{program}\n{program} --image konnectivity\n{program} --mode=http-connect",
+        passes_on="UP-FLAG",
+    ),
+    "unbridge": Action(
+        _unbridge,
+        "take it away: `bootbridge down` on the bootstrap node",
+        "Flags after it are those of `bootbridge down`.",
+        passes_on="DOWN-FLAG",
+    ),
+    "production": Action(
+        _production,
+        "start a production kube-apiserver on a cluster node",
+        "It shares the bootstrap node's etcd, reaches pods by itself, and knows of no tunnel.",
+        "{program} node1",
+        _add_node,
+    ),
+    "kubectl": Action(
+        _kubectl,
+        "ask the bootstrap kube-apiserver, or with --on NODE the one there",
+        "",
+        "{program} get pods -A\n{program} --on node1 get nodes",
+        passes_on="WORD",
+    ),
+    "shell": Action(
+        _shell,
+        "a shell on a node, or one command",
+        "",
+        "{program} node1\n{program} bootstrap ip route",
+        passes_on="NODE [COMMAND]",
+    ),
+    "logs": Action(_logs, "what a program on a node said", "", "{program} node1 kubelet", _add_log_names),
+    "status": Action(_status, "what runs", flags=_add_json),
+    "down": Action(
+        _down,
+        "end everything; only the images are kept",
+        "Needs nothing but the directory, whatever became of the lab.",
+    ),
 }

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,10 @@ from bootbridge.lab.layout import LabNode
 from bootbridge.lab.node_runtime import PAUSE_IMAGE
 
 READY_SECONDS = 180.0
+JOB_SECONDS = 600.0
 CALL_SECONDS = 20.0
+
+Jobs = dict[str, Callable[[], None]]
 
 
 @dataclass(frozen=True)
@@ -37,38 +43,59 @@ class Builder:
     def bring_up(self) -> None:
         """A bootstrap control plane that has no way to the pods, and cluster nodes that have joined it."""
         credentials = Credentials.create()
-        layout = self.lab.layout
-        with self._step("images"):
-            for reference in (PAUSE_IMAGE, KUBERNETES_IMAGE, WEBHOOK_IMAGE, *self.tunnel_images):
-                self.images.archive(reference)
+        self._together("images", self._image_builds())
         self.lab.begin()
         with self._step("machines"):
             self.lab.make_machines()
-        with self._step("bootstrap node"):
-            self._start_bootstrap(credentials)
-        for node in layout.cluster_nodes:
-            with self._step(node.name):
-                self._start_cluster_node(node, credentials)
+        starts: Jobs = {"bootstrap": lambda: self._start_bootstrap(credentials)}
+        for node in self.lab.layout.cluster_nodes:
+            starts[node.name] = partial(self._start_cluster_node, node, credentials)
+        self._together("nodes", starts)
         with self._step("API server"):
             self._wait(self._apiserver_silent)
         with self._step("nodes ready"):
             self._wait(self._nodes_unready)
+        self.lab.finish()
+
+    def _image_builds(self) -> Jobs:
+        """Two at a time: those with an interpreter share one packed runtime, and so go one by one."""
+        pythons = [WEBHOOK_IMAGE, TUNNEL_IMAGE]
+        others = [
+            PAUSE_IMAGE,
+            KUBERNETES_IMAGE,
+            *(each for each in self.tunnel_images if each not in pythons),
+        ]
+        return {
+            "tunnel and webhook": lambda: self.images.prepare(pythons),
+            "Kubernetes": lambda: self.images.prepare(others),
+        }
 
     def _start_bootstrap(self, credentials: Credentials) -> None:
+        """The API server's image first: the others come while it starts."""
         node = self.lab.layout.bootstrap
-        wanted = (PAUSE_IMAGE, KUBERNETES_IMAGE, *self.tunnel_images)
         self.lab.start_etcd(self.components)
-        self.lab.start_runtime(node, self.components, self.images, wanted)
+        self.lab.start_runtime(node, self.components)
         self.lab.start_control_plane(credentials, None)
+        space = self.lab.space(node.name)
+        self.images.hand_to(space, PAUSE_IMAGE, KUBERNETES_IMAGE)
         self.lab.start_kubelet(node, self.components, standalone=True)
+        self.images.hand_to(space, *self.tunnel_images)
 
     def _start_cluster_node(self, node: LabNode, credentials: Credentials) -> None:
-        wanted = (PAUSE_IMAGE, WEBHOOK_IMAGE, *self.tunnel_images)
-        self.lab.start_runtime(node, self.components, self.images, wanted)
+        self.lab.start_runtime(node, self.components)
         self.lab.write(node.name, credentials.kubelet(node, self.lab.layout.bootstrap))
         # For a production control plane later: its certificates are made while the authority is there.
         self.lab.write(node.name, credentials.control_plane(node, self.lab.layout))
+        space = self.lab.space(node.name)
+        self.images.hand_to(space, PAUSE_IMAGE)
         self.lab.start_kubelet(node, self.components, standalone=False)
+        self.images.hand_to(space, WEBHOOK_IMAGE, *self.tunnel_images)
+
+    def _together(self, title: str, jobs: Jobs) -> None:
+        """Do jobs at the same time; the first that fails fails the step."""
+        with self._step(title):
+            running = {name: _in_background(job) for name, job in jobs.items()}
+            self._wait(lambda: _unfinished(running), JOB_SECONDS)
 
     @contextmanager
     def _step(self, title: str) -> Iterator[None]:
@@ -80,11 +107,9 @@ class Builder:
             raise
         self.progress.end("")
 
-    def _wait(self, reason: Any) -> None:
-        if still := self.progress.wait(reason, READY_SECONDS):
-            raise OperatorError(
-                f"not within {READY_SECONDS:.0f} s: {still}", hint=f"see {self.lab.directory}/logs"
-            )
+    def _wait(self, reason: Callable[[], str], seconds: float = READY_SECONDS) -> None:
+        if still := self.progress.wait(reason, seconds):
+            raise OperatorError(f"not within {seconds:.0f} s: {still}", hint=f"see {self.lab.directory}/logs")
 
     def _apiserver_silent(self) -> str:
         done = self._kubectl("get", "--raw", "/readyz")
@@ -105,6 +130,29 @@ class Builder:
             timeout=CALL_SECONDS,
             stdin=subprocess.DEVNULL,
         )
+
+
+def _in_background(job: Callable[[], None]) -> Future[None]:
+    """Never waited for at exit: who is interrupted takes the lab down, and nothing is left to wait for."""
+    result: Future[None] = Future()
+
+    def work() -> None:
+        try:
+            job()
+            result.set_result(None)
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return result
+
+
+def _unfinished(running: Mapping[str, Future[None]]) -> str:
+    """Which jobs still run; raises what the first failed one raised."""
+    for job in running.values():
+        if job.done():
+            job.result()
+    return ", ".join(name for name, job in running.items() if not job.done())
 
 
 def _is_ready(node: dict[str, Any]) -> bool:

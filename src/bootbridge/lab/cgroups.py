@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
+PATIENCE_SECONDS = 5.0
 
 
 class Cgroups:
@@ -25,16 +27,24 @@ class Cgroups:
         return f"/{self._name}/{node}"
 
     def remove(self) -> list[str]:
-        """Remove them from the leaves up; what is still in use is returned."""
-        left = []
-        for hierarchy in _hierarchies():
-            top = hierarchy / self._name
-            for folder, _, _ in os.walk(top, topdown=False):
-                try:
-                    os.rmdir(folder)
-                except OSError as error:
-                    left.append(f"{folder}: {error.strerror}")
+        """Remove them from the leaves up; what is still in use after a while is returned."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while left := [told for hierarchy in _hierarchies() for told in _remove(hierarchy / self._name)]:
+            # A process that was just killed is a member until the kernel has let go of it.
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.05)
         return left
+
+
+def _remove(top: Path) -> list[str]:
+    left = []
+    for folder, _, _ in os.walk(top, topdown=False):
+        try:
+            os.rmdir(folder)
+        except OSError as error:
+            left.append(f"{folder}: {error.strerror}")
+    return left
 
 
 def _hierarchies() -> list[Path]:

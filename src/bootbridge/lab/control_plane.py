@@ -22,6 +22,8 @@ CONFIG_SEEN_BY_APISERVER = "/etc/kubernetes/config"
 ADMISSION_CONFIG = "admission.yaml"
 ETCD_PORT = 2379
 BASE_CONFIG = "kube-apiserver-config.yaml"
+# A kube-apiserver waits for every open watch, for as long as it is let; a changed one shall be there soon.
+GRACE_SECONDS = 3
 
 
 def base_config(node: LabNode, layout: Layout, etcd: LabNode) -> dict[str, Any]:
@@ -167,6 +169,7 @@ def _pod(name: str, command: list[str], volumes: dict[str, str]) -> dict[str, An
         "metadata": {"name": name, "namespace": "kube-system", "labels": {"component": name}},
         "spec": {
             "hostNetwork": True,
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
             "priorityClassName": "system-node-critical",
             "priority": 2000001000,
             "containers": [

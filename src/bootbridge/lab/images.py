@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from bootbridge.bootstrap.files import Asset, write_file
@@ -18,6 +19,7 @@ TUNNEL_IMAGE = "localhost/bootbridge:lab"
 WEBHOOK_IMAGE = "localhost/webhook:lab"
 KONNECTIVITY_IMAGE = "localhost/konnectivity:lab"
 IMPORT_SECONDS = 120.0
+OUTDATED_SECONDS = 3600.0
 
 _WEBHOOK_MODULES = (
     "__init__.py",
@@ -47,7 +49,19 @@ class Images:
         if not path.exists():
             self._directory.mkdir(parents=True, exist_ok=True)
             write_file(path, Asset(oci.archive({reference: build()})))
+            self._forget_older(path)
         return path
+
+    def _forget_older(self, path: Path) -> None:
+        """What is no longer made of the same is not wanted again; a lab may just be reading yesterday's."""
+        yesterday = time.time() - OUTDATED_SECONDS
+        for other in self._directory.glob(f"{path.name.rpartition('-')[0]}-*.tar"):
+            if other != path and other.stat().st_mtime < yesterday:
+                other.unlink(missing_ok=True)
+
+    def prepare(self, references: Iterable[str]) -> None:
+        for reference in references:
+            self.archive(reference)
 
     def hand_to(self, space: Space, *references: str) -> None:
         """Import images on a node; what it has already is not imported again."""
@@ -80,7 +94,9 @@ class Images:
             command = {"extension-server": "bootbridge.lab.extension_server"}
             sources = [package / module for module in _WEBHOOK_MODULES]
             return sources, lambda: recipes.python(_WEBHOOK_MODULES, command)
-        return sorted(Path(recipes.__file__).parents[1].rglob("*.py")), recipes.tunnel
+        package = Path(recipes.__file__).parents[1]
+        rooms = [package / room for room in sorted(recipes.ROOMS)]
+        return [path for room in rooms for path in (sorted(room.rglob("*.py")) or [room])], recipes.tunnel
 
 
 def _fingerprint(sources: list[Path]) -> str:

@@ -6,11 +6,14 @@ processes named there. Whatever dies, `down` needs nothing but the directory.
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +24,12 @@ from bootbridge.lab import control_plane, node_runtime, wiring
 from bootbridge.lab.cgroups import Cgroups
 from bootbridge.lab.components import Components
 from bootbridge.lab.credentials import ADMIN_KUBECONFIG, Credentials
-from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, Images
+from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE
 from bootbridge.lab.layout import LabNode, Layout
 from bootbridge.lab.space import Space
 
 SWITCH = "switch"
+UP = "up"
 STEP_SECONDS = 120.0
 # What programs on a node see of our own environment: nothing but where programs are.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
@@ -55,6 +59,11 @@ class Lab:
             raise OperatorError(f"{directory}/layout.json is broken: {error}", hint=hint) from None
 
     @property
+    def image_directory(self) -> Path:
+        """Where images are kept from lab to lab; several labs may share one."""
+        return Path(os.environ.get("BOOTBRIDGE_LAB_IMAGES") or self.directory / "images")
+
+    @property
     def cgroups(self) -> Cgroups:
         return Cgroups(self.directory)
 
@@ -70,7 +79,7 @@ class Lab:
         return space
 
     def spaces(self) -> list[Space]:
-        """Every space that was ever made for this lab and is alive."""
+        """Every recorded space that is alive."""
         found = []
         for path in sorted((self.directory / "spaces").glob("*")):
             try:
@@ -79,6 +88,22 @@ class Lab:
                 continue
         return [space for space in found if space.alive]
 
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Only one brings a lab up or down at a time; the claim ends with the process, however it ends."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            hint = "wait until it has ended, or end it"
+            raise OperatorError(
+                f"another command is bringing the lab in {self.directory} up or down", hint=hint
+            ) from None
+        finally:
+            os.close(descriptor)
+
     def file(self, node: str, path: str) -> Path:
         """A file of a node, as this machine reaches it."""
         return Path(f"/proc/{self.space(node).pid}/root{path}")
@@ -86,30 +111,37 @@ class Lab:
     # --- coming up
 
     def begin(self) -> None:
-        """Claim the directory; a lab that is there already stays."""
-        if self.spaces():
+        """Make room; a lab that is up already stays, what is left of one that never was goes."""
+        if self.spaces() and (self.directory / UP).exists():
             raise OperatorError(
                 f"a lab runs in {self.directory}", hint="bootbridge lab status; bootbridge lab down"
             )
-        for name in ("spaces", "nodes"):
-            shutil.rmtree(self.directory / name, ignore_errors=True)
+        if left := self.down():
+            raise OperatorError(f"left from an earlier lab, and in the way: {'; '.join(left)}")
         (self.directory / "spaces").mkdir(parents=True, exist_ok=True)
         told = {"nodes": self.layout.nodes, "families": self.layout.families}
         write_file(self.directory / "layout.json", Asset(json.dumps(told).encode()))
+
+    def finish(self) -> None:
+        """From here on the lab is one that is up."""
+        write_file(self.directory / UP, Asset(b""))
 
     def make_machines(self) -> None:
         """Namespaces, a switch, and a cable to each."""
         switch = self._make_space(SWITCH)
         wiring.build_switch(switch)
-        spaces = {node.name: self._make_space(node.name) for node in self.layout.all_nodes}
         for node in self.layout.all_nodes:
-            wiring.plug_in(switch, spaces[node.name], node, self.layout)
-        wiring.teach_pod_routes(spaces, self.layout)
+            self.make_machine(node)
 
-    def start_runtime(
-        self, node: LabNode, components: Components, images: Images, wanted: Sequence[str]
-    ) -> None:
-        """containerd, its network for pods where there are any, and the images."""
+    def make_machine(self, node: LabNode) -> None:
+        """One node's namespaces, its cable, and its ways to the pods of others."""
+        space = self._make_space(node.name)
+        wiring.plug_in(self.space(SWITCH), space, node, self.layout)
+        if node.pod_subnets:
+            wiring.teach_pod_routes(space, node, self.layout)
+
+    def start_runtime(self, node: LabNode, components: Components) -> None:
+        """containerd, and its network for pods where there are any."""
         tree = node_runtime.containerd_config(str(components.cni))
         if node.pod_subnets:
             tree = {**tree, **node_runtime.cni_config(node)}
@@ -119,7 +151,6 @@ class Lab:
         )
         socket = self.file(node.name, node_runtime.CONTAINERD_SOCKET)
         self.until(socket.exists, f"containerd answers on {node.name}")
-        images.hand_to(self.space(node.name), *wanted)
 
     def start_kubelet(self, node: LabNode, components: Components, *, standalone: bool) -> None:
         cgroup = self.cgroups.make(node.name)
@@ -200,8 +231,12 @@ class Lab:
 
     def down(self) -> list[str]:
         """End everything and remove the directory but the images; what could not be removed is returned."""
+        nodes = (self.directory / "nodes").resolve()
+        spaces = Space.found_below(nodes)
+        for space in spaces:
+            space.kill()
         left = []
-        for space in self.spaces():
+        for space in spaces:
             try:
                 space.end()
             except OperatorError as error:
@@ -212,9 +247,11 @@ class Lab:
                 shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
                 if path.exists():
                     left.append(str(path))
+        for unfinished in (self.directory / "images").glob(".*"):  # of an interrupted build
+            unfinished.unlink(missing_ok=True)
         return left
 
     def _make_space(self, name: str) -> Space:
-        space = Space.make(name, self.directory / "nodes" / name)
+        space = Space.make(name, self.directory.resolve() / "nodes" / name)
         write_file(self.directory / "spaces" / name, Asset(space.dump().encode()))
         return space

@@ -37,6 +37,9 @@ disabled_plugins = [
   "io.containerd.snapshotter.v1.zfs",
 ]
 
+[debug]
+  level = "warn"
+
 [grpc]
   address = "{CONTAINERD_SOCKET}"
 
@@ -90,7 +93,8 @@ def kubelet_config(node: LabNode, layout: Layout, cgroup: str, *, standalone: bo
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "enableServer": True,
         "fileCheckFrequency": "1s",
-        "syncFrequency": "10s",
+        # How long a changed static pod waits after the old one has ended.
+        "syncFrequency": "2s",
         "nodeStatusUpdateFrequency": "4s",
         "serializeImagePulls": False,
         "resolvConf": "/etc/resolv.conf",
@@ -106,12 +110,10 @@ def kubelet_arguments(node: LabNode, *, standalone: bool) -> list[str]:
         f"--config={KUBELET_CONFIG}",
         "--root-dir=/var/lib/kubelet",
         f"--hostname-override={node.name}",
-        "--v=2",
+        f"--node-ip={','.join(map(str, node.addresses))}",
+        "--v=0",
     ]
-    if standalone:
-        return arguments
-    addresses = ",".join(map(str, node.addresses))
-    return [*arguments, f"--kubeconfig={KUBECONFIGS}/kubelet.conf", f"--node-ip={addresses}"]
+    return arguments if standalone else [*arguments, f"--kubeconfig={KUBECONFIGS}/kubelet.conf"]
 
 
 def _authentication(standalone: bool) -> Mapping[str, Any]:

@@ -8,15 +8,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bootbridge.errors import OperatorError
 from bootbridge.lab import init
 
-START_SECONDS = 20.0
 STOP_SECONDS = 10.0
+_INIT_ENDING = "/bootbridge/lab/init.py"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Space:
     @classmethod
     def make(cls, name: str, directory: Path) -> Space:
         """Make the namespaces; `directory` takes what the node writes."""
-        _refuse_own_tail(directory)
+        refuse_own_tail(directory)
         directory.mkdir(parents=True, exist_ok=True)
         argv = [
             *("unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child"),
@@ -50,9 +50,19 @@ class Space:
         pid = int(Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()[0])
         return cls(name, pid, start_time(pid))
 
+    @classmethod
+    def found_below(cls, directory: Path) -> list[Space]:
+        """Spaces whose node keeps its files below a directory, by what their first processes are called.
+
+        Needs no record, so it also finds what was begun by someone who was killed before writing one.
+        """
+        return [
+            cls(name, pid, start_time(pid)) for pid, name, place in _holders() if place.parent == directory
+        ]
+
     @property
     def alive(self) -> bool:
-        return start_time(self.pid) == self.started
+        return self.started != 0 and start_time(self.pid) == self.started
 
     def command(self, argv: Sequence[str], *, network_only: bool = False) -> list[str]:
         """How to run `argv` inside; with `network_only` it keeps this machine's files and processes."""
@@ -80,12 +90,14 @@ class Space:
             start_new_session=True,
         )
 
-    def must(self, *argv: str, network_only: bool = False, timeout: float = 60.0) -> bytes:
+    def must(
+        self, *argv: str, network_only: bool = False, input: bytes | None = None, timeout: float = 60.0
+    ) -> bytes:
         """Run something that has to work; what it said is in the error."""
-        done = self.run(argv, network_only=network_only, timeout=timeout)
+        done = self.run(argv, network_only=network_only, input=input, timeout=timeout)
         if done.returncode:
             said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-            raise OperatorError(f"{self.name}: {' '.join(argv[:4])}: {said[-1] if said else 'failed'}")
+            raise OperatorError(f"{self.name}: {' '.join(argv[:4])}: {said[0] if said else 'failed'}")
         return done.stdout
 
     def spawn(self, name: str, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
@@ -104,17 +116,20 @@ class Space:
 
     def end(self) -> None:
         """Kill the first process, and with it everything inside; returns when it is gone."""
-        if not self.alive:
-            return
-        try:
-            os.kill(self.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
+        self.kill()
         deadline = time.monotonic() + STOP_SECONDS
         while self.alive:
             if time.monotonic() > deadline:
                 raise OperatorError(f"process {self.pid} of {self.name} does not end")
             time.sleep(0.01)
+
+    def kill(self) -> None:
+        """As `end`, without waiting."""
+        if self.alive:
+            try:
+                os.kill(self.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                return
 
     def dump(self) -> str:
         return json.dumps({"name": self.name, "pid": self.pid, "started": self.started})
@@ -125,11 +140,24 @@ class Space:
         return cls(str(document["name"]), int(document["pid"]), int(document["started"]))
 
 
-def _refuse_own_tail(directory: Path) -> None:
+def refuse_own_tail(directory: Path) -> None:
+    """A node's files cannot lie below what the node itself covers."""
     for path in init.OVERLAID:
         if directory.is_relative_to(path):
             hint = "choose another with --dir, for example below your home directory"
             raise OperatorError(f"a node cannot keep its files below {path}: {directory}", hint=hint)
+
+
+def _holders() -> Iterator[tuple[int, str, Path]]:
+    """Every process that holds a space, or is about to: its number, the node's name and directory."""
+    for entry in os.listdir("/proc"):
+        if entry.isdecimal():
+            try:
+                argv = Path("/proc", entry, "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
+            except OSError:
+                continue
+            if len(argv) > 3 and argv[-3].endswith(_INIT_ENDING):
+                yield int(entry), argv[-2], Path(argv[-1])
 
 
 def start_time(pid: int) -> int:

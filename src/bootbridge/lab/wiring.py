@@ -6,7 +6,7 @@ the bootstrap node does not, which is the whole point.
 
 from __future__ import annotations
 
-from bootbridge.bootstrap.plan import IPNetwork
+from bootbridge.bootstrap.plan import IPAddress, IPNetwork
 from bootbridge.lab.layout import LabNode, Layout
 from bootbridge.lab.space import Space
 
@@ -15,41 +15,46 @@ DEVICE = "eth0"
 
 
 def build_switch(switch: Space) -> None:
-    _in(switch, "link", "add", BRIDGE, "type", "bridge")
-    _in(switch, "link", "set", BRIDGE, "up")
+    _in(switch, f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up")
 
 
 def plug_in(switch: Space, space: Space, node: LabNode, layout: Layout) -> None:
     """Connect a node; duplicate address detection would only cost its second."""
-    port = f"p-{node.name}"[:15]
-    peer = ("peer", "name", DEVICE, "netns", str(space.pid))
-    _in(switch, "link", "add", port, "type", "veth", *peer)
-    _in(switch, "link", "set", port, "master", BRIDGE, "up")
-    _in(space, "link", "set", DEVICE, "up")
-    for address, network in zip(node.addresses, layout.networks.machine, strict=True):
-        nodad = ("nodad",) if address.version == 6 else ()
-        _in(space, "address", "add", f"{address}/{network.prefixlen}", "dev", DEVICE, *nodad)
+    port = _port(node.name)
+    _in(
+        switch,
+        f"link add {port} type veth peer name {DEVICE} netns {space.pid}",
+        f"link set {port} master {BRIDGE} up",
+    )
+    addresses = zip(node.addresses, layout.networks.machine, strict=True)
+    _in(
+        space,
+        f"link set {DEVICE} up",
+        *(_add_address(address, network.prefixlen) for address, network in addresses),
+    )
 
 
-def teach_pod_routes(spaces: dict[str, Space], layout: Layout) -> None:
-    """Every cluster node reaches the pods of every other by way of it.
+def teach_pod_routes(space: Space, node: LabNode, layout: Layout) -> None:
+    """A cluster node reaches the pods of every other by way of it.
 
     What a pod sends elsewhere leaves in its node's name, as with every network plugin in life: the
     bootstrap node could not answer a pod.
     """
-    for node in layout.cluster_nodes:
-        forward(spaces[node.name])
-        for network in layout.networks.cluster:
-            masquerade(spaces[node.name], network.cidr)
-        for other in layout.cluster_nodes:
-            if other is not node:
-                for subnet, gateway in zip(other.pod_subnets, other.addresses, strict=True):
-                    _in(spaces[node.name], "route", "replace", str(subnet), "via", str(gateway))
+    forward(space)
+    for network in layout.networks.cluster:
+        masquerade(space, network.cidr)
+    ways = [
+        f"route replace {subnet} via {gateway}"
+        for other in layout.cluster_nodes
+        if other != node
+        for subnet, gateway in zip(other.pod_subnets, other.addresses, strict=True)
+    ]
+    _in(space, *ways)
 
 
 def forward(space: Space) -> None:
-    for name in ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"):
-        space.must("sh", "-c", f"echo 1 > /proc/sys/{name}")
+    names = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
+    space.must("sh", "-c", "; ".join(f"echo 1 > /proc/sys/{name}" for name in names))
 
 
 def masquerade(space: Space, pods: IPNetwork) -> None:
@@ -58,14 +63,31 @@ def masquerade(space: Space, pods: IPNetwork) -> None:
     space.must(program, "-w", "-t", "nat", "-A", "POSTROUTING", *rule)
 
 
+def change_address(space: Space, old: IPAddress, new: IPAddress, prefix: int) -> None:
+    """The node is somewhere else from now on: the new address first, as a lease that was renewed."""
+    _in(space, _add_address(new, prefix), f"address del {old}/{prefix} dev {DEVICE}")
+
+
 def cut(switch: Space, node: str) -> None:
     """Pull the plug: nothing arrives any more, and nobody is told."""
-    _in(switch, "link", "set", f"p-{node}"[:15], "down")
+    _in(switch, f"link set {_port(node)} down")
 
 
 def mend(switch: Space, node: str) -> None:
-    _in(switch, "link", "set", f"p-{node}"[:15], "up")
+    _in(switch, f"link set {_port(node)} up")
 
 
-def _in(space: Space, *words: str) -> None:
-    space.must("ip", *words, network_only=True)
+def _port(node: str) -> str:
+    return f"p-{node}"[:15]
+
+
+def _add_address(address: IPAddress, prefix: int) -> str:
+    nodad = " nodad" if address.version == 6 else ""
+    return f"address add {address}/{prefix} dev {DEVICE}{nodad}"
+
+
+def _in(space: Space, *commands: str) -> None:
+    """Commands of `ip`, all in one go."""
+    space.must(
+        *("ip", "-batch", "-"), network_only=True, input="".join(f"{each}\n" for each in commands).encode()
+    )

@@ -17,7 +17,7 @@ BACKLOG_BYTES_MAX: Final = 256 * 1024
 # Output below this is gathered over all connections that are ready in the same moment.
 GATHER_BYTES_MAX: Final = 16 * 1024
 # How long at most what is not in a hurry waits for something to leave with.
-REST_SECONDS: Final = 0.005
+REST_SECONDS: Final = 0.02
 
 
 class LinkStream:

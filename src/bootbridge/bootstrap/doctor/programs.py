@@ -26,6 +26,23 @@ class Program:
         """By its file, or as the script of an interpreter, or as a verb of a program with many."""
         return any(os.path.basename(word) == name for word in self.words[:3])
 
+    @property
+    def age(self) -> float | None:
+        """Seconds since it started; None once it has ended."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+            up = float(Path("/proc/uptime").read_text().split()[0])
+        except OSError:
+            return None
+        return None if fields[0] == "Z" else up - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+    def sees(self, path: str, here: Path) -> bool:
+        """Whether what it knows as `path` is our `here`: containers have other names for the same."""
+        try:
+            return os.path.samestat(os.stat(f"/proc/{self.pid}/root{path}"), here.stat())
+        except OSError:
+            return False
+
 
 def running() -> Iterator[Program]:
     own = os.getpid()

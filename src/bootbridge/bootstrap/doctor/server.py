@@ -6,6 +6,7 @@ import socket as sockets
 import ssl
 import stat
 import tempfile
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +16,7 @@ from cryptography import x509
 from bootbridge.bootstrap import certificates, files
 from bootbridge.bootstrap.check.finding import Outcome, at, failed, judged, passed, warned
 from bootbridge.bootstrap.doctor import apiserver, tunnel
+from bootbridge.bootstrap.doctor.programs import Program
 from bootbridge.bootstrap.doctor.way import Way
 from bootbridge.bootstrap.plan import Flavour, IPAddress, Protocol
 from bootbridge.errors import OperatorError
@@ -25,6 +27,7 @@ RENEW = {
 }
 LOGS = "`crictl ps -a --name konnectivity-server`, then `crictl logs` of it; or `bootbridge gather`"
 PORT_SECONDS = 3.0
+SETTLED_SECONDS = 2.0
 _ABOUT_TIME = ("they expire", "they are not valid yet")
 
 
@@ -106,12 +109,20 @@ def _time(moment: datetime) -> str:
 
 
 def runs(way: Way) -> Outcome:
-    if way.server:
-        return passed(f"process {way.server.pid}")
     path = way.site.plan.paths.server_pod
+    if way.server and _stays(way.server):
+        return passed(f"process {way.server.pid}")
     if not way.site.host.exists(path):
         return failed(f"the server does not run: {path} is not there", apiserver.LAY[way.site.plan.flavour])
-    return failed(f"the server does not run, though the kubelet has {path}", LOGS)
+    how = "does not stay: it starts and ends, again and again" if way.server else "does not run"
+    return failed(f"the server {how}, though the kubelet has {path}", LOGS)
+
+
+def _stays(program: Program) -> bool:
+    """Who has run for a while will; one that has just started is given that while."""
+    while (age := program.age) is not None and age < SETTLED_SECONDS:
+        time.sleep(0.1)
+    return age is not None
 
 
 def socket(way: Way) -> Outcome:

@@ -46,9 +46,18 @@ class Way:
     @cached_property
     def server(self) -> Program | None:
         """The proxy-server of this bridge: its command line names the socket."""
-        plan, host = self.site.plan, self.site.host
-        sockets = {plan.paths.socket, str(host.path(plan.paths.socket))}
-        return next((each for each in programs.running() if each.value("uds-name") in sockets), None)
+        wanted = self.site.plan.paths.socket
+        return next(
+            (each for each in programs.running() if self._means(each, "uds-name", wanted, wanted)), None
+        )
+
+    def _means(self, program: Program, flag: str, seen_as: str, path: str) -> bool:
+        """Whether a flag names our file: by its place below another root, or as the program sees it."""
+        given, host = program.value(flag), self.site.host
+        if given == str(host.path(path)):
+            return True
+        folder, place = seen_as.rpartition("/")[0], host.path(path.rpartition("/")[0])
+        return given == seen_as and program.sees(folder, place)
 
     @cached_property
     def apiserver(self) -> Program | None:
@@ -56,7 +65,7 @@ class Way:
         found = programs.called("kube-apiserver") or programs.called("hyperkube")
         described = self._manifest_flags()
         for is_it in (
-            lambda each: each.value("egress-selector-config-file") in self.egress_config_paths,
+            self._has_our_egress_config,
             lambda each: bool(described) and described <= set(each.words),
             lambda each: True,
         ):
@@ -64,6 +73,11 @@ class Way:
                 if is_it(each):
                     return each
         return None
+
+    def _has_our_egress_config(self, program: Program) -> bool:
+        paths = self.site.plan.paths
+        seen_as = paths.egress_config_seen_by_apiserver
+        return self._means(program, "egress-selector-config-file", seen_as, paths.egress_config)
 
     @property
     def egress_config_paths(self) -> set[str]:

@@ -16,7 +16,6 @@ from bootbridge.bootstrap.cluster_kinds import (
     VALIDATING_WEBHOOKS,
 )
 from bootbridge.bootstrap.gather.bundle import Bundle
-from bootbridge.bootstrap.gather.redaction import without_secrets
 from bootbridge.bootstrap.plan import Plan
 from bootbridge.errors import OperatorError
 from bootbridge.kube.objects import DAEMON_SET, NAMESPACE, POD, SECRET, Kind, Ref
@@ -52,7 +51,7 @@ def _namespace(cluster: Cluster, plan: Plan, bundle: Bundle) -> None:
 
 def _list(cluster: Cluster, kind: Kind, namespace: str, bundle: Bundle) -> None:
     items = [{"kind": kind.name, **item} for item in cluster.list(kind, namespace)]
-    bundle.add(f"cluster/{kind.plural}.json", _json(without_secrets(items)))
+    bundle.add(f"cluster/{kind.plural}.json", _json(items))
 
 
 def _agent_logs(cluster: Cluster, plan: Plan, bundle: Bundle) -> None:

@@ -79,7 +79,7 @@ collect_certificates() {
     limited openssl x509 -in "$file" -noout -subject -issuer -dates -ext subjectAltName -fingerprint -sha256 |
       keep "node/certificates/${file##*/}.txt"
   done
-  ls -lR "$STATE" 2>&1 | keep node/certificates/modes.txt
+  find "$STATE" -printf '%M %u %s %p\n' 2>&1 | keep node/certificates/modes.txt
 }
 
 collect_logs() {

@@ -66,13 +66,14 @@ def of_bootstrap(
     kubeconfig: Path | None,
     seconds: float,
     tell: Tell = lambda source: None,
+    dialling: Callable[[str], None] = lambda address: None,
 ) -> Gathered:
     """From the installer's side: the node over ssh, the cluster over its API if that answers."""
     known = [login.key.pem] if login.key else []
     records: dict[str, bytes] = {}
 
     def node(bundle: Bundle) -> None:
-        records.update(remote.collect(bundle, plan, addresses, login, seconds))
+        records.update(remote.collect(bundle, plan, addresses, login, seconds, dialling))
 
     with Bundle(path, Redactor(known)) as bundle:
         reached = bundle.collect("bootstrap node", node)

@@ -23,17 +23,11 @@ from bootbridge.bootstrap.yaml_text import to_yaml
 GONE = "[redacted]"
 WITHHELD = b"[withheld: it holds a Secret that could not be taken out]\n"
 _GONE = GONE.encode()
-_LINE_END = rb"(?:\r?\n|\\r|\\n|%0[aA]|\s)"
-_KEY_WORDS = rb"[A-Z0-9 +%]{0,40}PRIVATE(?: |%20)KEY(?: |%20)?(?:BLOCK)?"
-# Whole; or cut off at the end; or cut off at its beginning.
-_PEM = re.compile(
-    rb"-----BEGIN (?=[^\n]{0,60}PRIVATE)".replace(b" ", rb"(?: |%20)") + _KEY_WORDS + rb"-----"
-    rb"(?:.(?!-----BEGIN))*?(?:-----END(?: |%20)" + _KEY_WORDS + rb"-----|\Z)",
-    re.DOTALL,
-)
-_PEM_END = re.compile(
-    rb"(?:[A-Za-z0-9+/=]{16,}" + _LINE_END + rb"*)+-----END(?: |%20)" + _KEY_WORDS + rb"-----"
-)
+_BEGIN = re.compile(rb"-----BEGIN[^-\n]{0,60}PRIVATE[^-\n]{0,20}-----")
+_END = re.compile(rb"-----END[^-\n]{0,60}PRIVATE[^-\n]{0,20}-----")
+# What a key is made of, line ends as in JSON and in URLs included.
+_KEY_BODY = re.compile(rb"[A-Za-z0-9+/=\s\\%:,.-]*")
+_KEY_BYTES = bytes(b for b in range(128) if _KEY_BODY.fullmatch(bytes([b])) and b not in b":,.-")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{24,}={0,2}")
 _BASE64_DEPTH = 3
 _PRIVATE = re.compile(rb"PRIVATE KEY")
@@ -44,14 +38,21 @@ _NAMES = (
 )
 # name: value, "name": "value", name=value, --name=value; with quotes escaped as in JSON in JSON, too.
 _NAMED = re.compile(
-    rb"""(?i)(?<![A-Za-z0-9_-])((?:--)?\\*["']?(?:""" + _NAMES + rb""")\\*["']?[ \t]*[:=][ \t]*)"""
-    rb"""(\\*"(?:[^"\\\n]|\\(?!"))*\\*"|\\*'[^'\n]*'|[^\s"',;}\]\\]+)"""
+    rb"""(?i)(?<![A-Za-z0-9_-])((?:--)?\\{0,8}["']?(?:"""
+    + _NAMES
+    + rb""")\\{0,8}["']?[ \t]{0,20}[:=][ \t]{0,20})"""
+    rb"""(\\{0,8}"[^"\n]{0,65536}"|'[^'\n]{0,65536}'|[^\s"',;}\]\\]{1,65536})"""
 )
 _BEARER = re.compile(rb"(?i)(\b(?:bearer|basic)[ \t]+)[A-Za-z0-9._~+/=-]{8,}")
 _JWT = re.compile(rb"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")
 _OPENSHIFT_TOKEN = re.compile(rb"\bsha256~[A-Za-z0-9_-]{20,}")
 _BOOTSTRAP_TOKEN = re.compile(rb"(?<![A-Za-z0-9.])[a-z0-9]{6}\.[a-z0-9]{16}(?![A-Za-z0-9.])")
-_SECRET_KIND = re.compile(rb"""(?m)\\*["']?kind\\*["']?\s*:\s*\\*["']?Secret(?:List)?\b""")
+_SECRET = re.compile(
+    rb"""\\{0,8}["']?\bkind\\{0,8}["']?[ \t]{0,20}:[ \t]{0,20}\\{0,8}["']?Secret(?:List)?\b"""
+)
+_SECRET_LINE = re.compile(rb"""(?m)^[ \t-]*["']?kind["']?[ \t]*:[ \t]*["']?Secret(?:List)?["']?[ \t,\r]*$""")
+# More is no manifest, and takes long to parse.
+_YAML_BYTES_MAX = 1 << 20
 _HELD_TWICE = "kubectl.kubernetes.io/last-applied-configuration"
 _KEY_LINE_MIN = 16
 
@@ -99,14 +100,29 @@ class Redactor:
 
 
 def _by_shape(data: bytes) -> bytes:
-    data = _PEM.sub(_GONE, data)
-    data = _PEM_END.sub(_GONE, data)
+    data = _without_keys(data)
     data = _BASE64.sub(_unless_key, data)
     data = _JWT.sub(_GONE, data)
     data = _OPENSHIFT_TOKEN.sub(_GONE, data)
     data = _BEARER.sub(rb"\1" + _GONE, data)
     data = _NAMED.sub(_named, data)
     return _BOOTSTRAP_TOKEN.sub(_GONE, data)
+
+
+def _without_keys(data: bytes) -> bytes:
+    """Keys in PEM: whole ones, those cut off at the end, those cut off at the beginning."""
+    if b"PRIVATE" not in data:
+        return data
+    pieces, at = [], 0
+    while begin := _BEGIN.search(data, at):
+        end = _END.search(data, begin.end())
+        body = _KEY_BODY.match(data, begin.end())
+        stop = end.end() if end else body.end() if body else begin.end()
+        pieces += [data[at : begin.start()], _GONE]
+        at = stop
+    rest = b"".join([*pieces, data[at:]])
+    headless = _END.split(rest)
+    return _GONE.join([*(piece.rstrip(_KEY_BYTES) for piece in headless[:-1]), headless[-1]])
 
 
 def _named(found: re.Match[bytes]) -> bytes:
@@ -145,12 +161,21 @@ def _is_text(data: bytes) -> bool:
 
 
 def _without_secret_objects(data: bytes) -> bytes:
-    if not _SECRET_KIND.search(data):
+    if not _SECRET.search(data):
         return data
     try:
         return _json_cleaned(data)
     except ValueError:
         pass
+    if not _SECRET_LINE.search(data):
+        # No object, but a text that quotes one: its lines go.
+        return b"".join(_GONE + b"\n" if _SECRET.search(line) else line for line in data.splitlines(True))
+    return _yaml_cleaned(data)
+
+
+def _yaml_cleaned(data: bytes) -> bytes:
+    if len(data) > _YAML_BYTES_MAX:
+        return WITHHELD
     try:
         documents = list(yaml.safe_load_all(data))
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
@@ -193,6 +218,8 @@ def _hashes(values: Any) -> Any:
 
 
 def _hash(value: Any) -> str:
+    if str(value).startswith(GONE):
+        return str(value)
     text = str(value).encode()
     try:
         text = base64.b64decode(text, validate=True)

@@ -1,0 +1,39 @@
+"""The production API server: on a cluster node, on the pods' side, without an egress selector."""
+
+from __future__ import annotations
+
+import subprocess
+
+from bootbridge.bootstrap.progress import Progress
+from bootbridge.errors import OperatorError
+from bootbridge.lab import control_plane
+from bootbridge.lab.components import Components
+from bootbridge.lab.images import Images
+from bootbridge.lab.lab import Lab
+
+READY_SECONDS = 180.0
+CALL_SECONDS = 20.0
+
+
+def start(lab: Lab, name: str, components: Components, images: Images, progress: Progress) -> None:
+    """As a static pod beside the bootstrap node's etcd; returns when it is ready."""
+    node = lab.layout.node(name)
+    if not node.pod_subnets:
+        known = ", ".join(each.name for each in lab.layout.cluster_nodes)
+        raise OperatorError(f"{name} is no cluster node", hint=f"one of: {known}")
+    progress.begin(f"production on {name}")
+    images.hand_to(lab.space(name), control_plane.IMAGE)
+    lab.write(name, control_plane.production_tree(lab.layout, node))
+    if still := progress.wait(lambda: _silent(lab, name, components), READY_SECONDS):
+        progress.end(still, good=False)
+        raise OperatorError(f"not within {READY_SECONDS:.0f} s: {still}", hint=f"bootbridge lab shell {name}")
+    progress.end("")
+
+
+def _silent(lab: Lab, name: str, components: Components) -> str:
+    argv = lab.kubectl(components, "get", "--raw", "/readyz", node=name)
+    try:
+        done = subprocess.run(argv, capture_output=True, timeout=CALL_SECONDS, stdin=subprocess.DEVNULL)
+    except subprocess.TimeoutExpired:
+        return "the production kube-apiserver does not answer"
+    return "" if done.returncode == 0 else "the production kube-apiserver is not ready"
