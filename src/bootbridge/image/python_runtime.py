@@ -1,7 +1,7 @@
 """This machine's Python, cut down to what our server and agent need, as entries of an image.
 
 The image holds no shell and no package manager: the interpreter, its standard library
-without the parts for developers, three packages and the C libraries they load.
+without the parts for developers, two packages and the C libraries they load.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LIBRARY = f"{LIBRARIES}/python{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"{LIBRARY}/site-packages"
 INTERPRETER = f"{HOME}/bin/python3"
 # What the server and the agent import, and nothing else: see dependencies in pyproject.toml.
-PACKAGES = ("hpack", "h11", "uvloop")
+PACKAGES = ("hpack", "h11")
 # Tools of developers, tests, and what needs a display or a database.
 _LEFT_OUT = frozenset(
     (
