@@ -8,7 +8,7 @@ KUBERNETES ?=
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test bench bench-growth sim fuzz ci clean
+.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test e2e bench bench-growth sim fuzz ci clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -27,7 +27,7 @@ demo: $(VENV)/.ready ## a webhook call through the tunnel, step by step
 	@$(BIN)/bootbridge demo
 
 test: check ## lint, types and the fast tests
-	$(PYTEST) -m 'not interop and not slow and not kubernetes'
+	$(PYTEST) -m 'not interop and not slow and not kubernetes and not e2e'
 
 check: $(VENV)/.ready
 	$(BIN)/ruff check .
@@ -39,7 +39,7 @@ fmt: $(VENV)/.ready ## format the code
 	$(BIN)/ruff check --fix .
 
 slow: $(VENV)/.ready ## the longer tests with real processes
-	$(PYTEST) -m 'slow and not interop and not kubernetes'
+	$(PYTEST) -m 'slow and not interop and not kubernetes and not e2e'
 
 peers: ## build the Go originals, h2spec and the load generator into build/peers
 	@$(PYTHON) peers/build
@@ -54,7 +54,10 @@ kubernetes: ## build one release of Kubernetes into build/kubernetes: make kuber
 	@peers/kubernetes/build $(KUBERNETES)
 
 kubernetes-test: $(VENV)/.ready ## our programs with a real kube-apiserver (after make kubernetes)
-	$(PYTEST) -m kubernetes
+	$(PYTEST) -m 'kubernetes and not e2e'
+
+e2e: $(VENV)/.ready ## a whole bootstrap on this machine, end to end (as root, after make kubernetes and make peers)
+	$(PYTEST) tests/e2e -m e2e
 
 bench: $(VENV)/.ready peers ## our pair, the Go pair and the mixed pairs, side by side
 	@$(BIN)/python -m compileall -q src

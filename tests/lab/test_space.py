@@ -62,6 +62,14 @@ def test_a_node_remembers_itself(space: Space) -> None:
     assert Space.load(space.dump()) == space
 
 
+def test_a_node_is_found_without_any_record_of_it(space: Space, tmp_path: Path) -> None:
+    """By its processes' names: whoever made it may have died before writing it down."""
+    found = Space.found_below(tmp_path)
+    assert space in found
+    assert {each.name for each in found} == {"machine"}
+    assert Space.found_below(tmp_path / "machine") == []
+
+
 def test_a_directory_that_the_node_would_cover_is_refused() -> None:
     with pytest.raises(OperatorError, match="--dir"):
         Space.make("machine", Path("/var/lib/somewhere"))
@@ -87,6 +95,52 @@ def test_nodes_on_the_switch_reach_each_other_and_a_cut_cable_is_felt(space: Spa
     finally:
         for made in spaces.values():
             made.end()
+
+
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_a_changed_address_leaves_the_old_one_to_a_load_balancer(
+    space: Space, tmp_path: Path, family: str
+) -> None:
+    """The port that is handed on answers as before, from anywhere, the node itself too; no other does."""
+    layout = Layout(1, family)
+    spaces = {node.name: Space.make(node.name, tmp_path / node.name) for node in layout.all_nodes}
+    (network,) = layout.networks.machine
+    old, new = layout.bootstrap.address, layout.other_bootstrap.address
+    try:
+        wiring.build_switch(space)
+        for node in layout.all_nodes:
+            wiring.plug_in(space, spaces[node.name], node, layout)
+        serve = ["python3", "-m", "http.server", "--bind", "::", "6443"]
+        spaces["bootstrap"].spawn("web", serve, tmp_path / "web.log", {"PATH": os.environ["PATH"]})
+        await_web(spaces["node1"], str(old), tmp_path / "web.log")
+        wiring.change_address(spaces["bootstrap"], old, new, network.prefixlen)
+        wiring.balance(space, spaces["bootstrap"], (old, network), new, 6443)
+        for made in spaces.values():
+            wiring.forget_neighbours(made)
+            await_web(made, str(old), tmp_path / "web.log")
+        assert connect(spaces["node1"], str(old), 8091) != "connected"
+    finally:
+        for made in spaces.values():
+            made.end()
+
+
+def await_web(space: Space, address: str, log: Path) -> None:
+    deadline = time.monotonic() + 20
+    while (said := connect(space, address, 6443)) != "connected":
+        assert time.monotonic() < deadline, f"{said}: {log.read_text()}"
+        time.sleep(0.05)
+
+
+def connect(space: Space, address: str, port: int) -> str:
+    program = f"""
+import socket
+try:
+    socket.create_connection(({address!r}, {port}), 2)
+    print("connected")
+except OSError as error:
+    print(repr(error))
+"""
+    return space.must("python3", "-I", "-c", program).decode().strip()
 
 
 def neighbour_answers(space: Space, address: str) -> bool:

@@ -137,11 +137,11 @@ def _addresses(plan: Plan) -> tuple[IPAddress, ...]:
 
 def _printer() -> Callable[[Step], None]:
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    return lambda step: void(show(_line(step, colour)))
 
+    def tell(step: Step) -> None:
+        show(_line(step, colour))
 
-def void(_: object) -> None:
-    return None
+    return tell
 
 
 def _line(step: Step, colour: bool) -> str:

@@ -173,10 +173,9 @@ def _up(flags: argparse.Namespace) -> int:
     found = _found(flags)
     lab = Lab(_directory(flags), Layout(flags.nodes, flags.ip))
     refuse_own_tail(lab.directory)
-    tunnels = (TUNNEL_IMAGE, KONNECTIVITY_IMAGE) if konnectivity_programs() else (TUNNEL_IMAGE,)
     with lab.claimed():
         try:
-            Builder(lab, found, _images(lab, found), Progress(sys.stderr), tunnels).bring_up()
+            Builder(lab, found, _images(lab, found), Progress(sys.stderr)).bring_up()
         except KeyboardInterrupt:
             complain("bootbridge lab: interrupted, taking down what was begun")
             lab.down()
@@ -236,7 +235,16 @@ def _logs(flags: argparse.Namespace) -> int:
 def _bridge(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
     image, rest = _image_asked_for(flags.words)
+    if image == KONNECTIVITY_IMAGE:
+        _bring_originals(lab, _found(flags))
     return subprocess.run(lab.bootbridge("up", *lab.bridge_flags(image), *rest)).returncode
+
+
+def _bring_originals(lab: Lab, found: components.Components) -> None:
+    if konnectivity_programs() is None:
+        raise OperatorError("the Go originals are not built", hint="make peers")
+    for node in lab.layout.all_nodes:
+        _images(lab, found).hand_to(lab.space(node.name), KONNECTIVITY_IMAGE)
 
 
 def _image_asked_for(asked: list[str]) -> tuple[str, list[str]]:

@@ -42,6 +42,7 @@ class Builder:
 
     def bring_up(self) -> None:
         """A bootstrap control plane that has no way to the pods, and cluster nodes that have joined it."""
+        self.lab.refuse_if_up()
         credentials = Credentials.create()
         self._together("images", self._image_builds())
         self.lab.begin()

@@ -15,21 +15,21 @@ class Cgroups:
     """Groups of one lab; its directory decides the name, so that two labs never share any."""
 
     def __init__(self, lab: Path) -> None:
-        self._name = "bootbridge-lab-" + hashlib.sha256(str(lab.resolve()).encode()).hexdigest()[:8]
+        self.name = "bootbridge-lab-" + hashlib.sha256(str(lab.resolve()).encode()).hexdigest()[:8]
 
     def make(self, node: str) -> str:
         """The group of a node, as kubelet names it."""
         for hierarchy in _hierarchies():
-            group = hierarchy / self._name / node
+            group = hierarchy / self.name / node
             group.mkdir(parents=True, exist_ok=True)
             if hierarchy.name == "cpuset":
                 _inherit_cpuset(group)
-        return f"/{self._name}/{node}"
+        return f"/{self.name}/{node}"
 
     def remove(self) -> list[str]:
         """Remove them from the leaves up; what is still in use after a while is returned."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while left := [told for hierarchy in _hierarchies() for told in _remove(hierarchy / self._name)]:
+        while left := [told for hierarchy in _hierarchies() for told in _remove(hierarchy / self.name)]:
             # A process that was just killed is a member until the kernel has let go of it.
             if time.monotonic() > deadline:
                 break

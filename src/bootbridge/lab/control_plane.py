@@ -23,10 +23,10 @@ ADMISSION_CONFIG = "admission.yaml"
 ETCD_PORT = 2379
 BASE_CONFIG = "kube-apiserver-config.yaml"
 # A kube-apiserver waits for every open watch, for as long as it is let; a changed one shall be there soon.
-GRACE_SECONDS = 3
+GRACE_SECONDS = 1
 
 
-def base_config(node: LabNode, layout: Layout, etcd: LabNode) -> dict[str, Any]:
+def base_config(node: LabNode, layout: Layout) -> dict[str, Any]:
     """What the operator's defaults would be here."""
     services = ",".join(map(str, layout.networks.service))
     arguments = {
@@ -39,7 +39,7 @@ def base_config(node: LabNode, layout: Layout, etcd: LabNode) -> dict[str, Any]:
         # Services resolve to their endpoints, so that a webhook's pod address is dialled.
         "enable-aggregator-routing": ["true"],
         "endpoint-reconciler-type": ["lease"],
-        "etcd-servers": [f"http://{_bracketed(etcd)}:{ETCD_PORT}"],
+        "etcd-servers": [_etcd_url(node, layout)],
         "kubelet-certificate-authority": [f"{PKI}/ca.crt"],
         "kubelet-client-certificate": [f"{PKI}/apiserver-kubelet-client.crt"],
         "kubelet-client-key": [f"{PKI}/apiserver-kubelet-client.key"],
@@ -87,12 +87,12 @@ def bootstrap_tree(layout: Layout, plan: Plan | None) -> Tree:
     """Static pods of the bootstrap node; with a plan, its API server goes through the tunnel."""
     node = layout.bootstrap
     override = egress_selector.config_override(plan) if plan else None
-    return _tree(node, layout, apiserver_flags(base_config(node, layout, node), override))
+    return _tree(node, layout, apiserver_flags(base_config(node, layout), override))
 
 
 def production_tree(layout: Layout, node: LabNode) -> Tree:
     """An API server on a cluster node, beside the same etcd and without an egress selector."""
-    return _tree(node, layout, apiserver_flags(base_config(node, layout, layout.bootstrap), None), alone=True)
+    return _tree(node, layout, apiserver_flags(base_config(node, layout), None), alone=True)
 
 
 def _tree(node: LabNode, layout: Layout, flags: list[str], *, alone: bool = False) -> Tree:
@@ -191,6 +191,11 @@ def _pod(name: str, command: list[str], volumes: dict[str, str]) -> dict[str, An
     }
 
 
-def _bracketed(node: LabNode) -> str:
-    text = str(node.address)
-    return f"[{text}]" if ":" in text else text
+def _etcd_url(node: LabNode, layout: Layout) -> str:
+    """Beside etcd by the loopback, which stays whatever becomes of the node's address."""
+    host = "127.0.0.1" if node == layout.bootstrap else bracketed(str(layout.bootstrap.address))
+    return f"http://{host}:{ETCD_PORT}"
+
+
+def bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -26,8 +26,11 @@ _WEBHOOK_MODULES = (
     "demo/__init__.py",
     "demo/webhook.py",
     "lab/__init__.py",
+    "lab/archiver.py",
     "lab/extension_server.py",
 )
+# The first is started; `kubectl cp` looks for tar in the pod.
+_WEBHOOK_COMMANDS = {"extension-server": "bootbridge.lab.extension_server", "tar": "bootbridge.lab.archiver"}
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -91,9 +94,8 @@ class Images:
             return list(built.values()), lambda: recipes.static(built)
         if reference == WEBHOOK_IMAGE:
             package = Path(recipes.__file__).parents[1]
-            command = {"extension-server": "bootbridge.lab.extension_server"}
             sources = [package / module for module in _WEBHOOK_MODULES]
-            return sources, lambda: recipes.python(_WEBHOOK_MODULES, command)
+            return sources, lambda: recipes.python(_WEBHOOK_MODULES, _WEBHOOK_COMMANDS)
         package = Path(recipes.__file__).parents[1]
         rooms = [package / room for room in sorted(recipes.ROOMS)]
         return [path for room in rooms for path in (sorted(room.rglob("*.py")) or [room])], recipes.tunnel

@@ -94,13 +94,8 @@ class Lab:
         self.directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(descriptor, self.directory)
             yield
-        except BlockingIOError:
-            hint = "wait until it has ended, or end it"
-            raise OperatorError(
-                f"another command is bringing the lab in {self.directory} up or down", hint=hint
-            ) from None
         finally:
             os.close(descriptor)
 
@@ -110,12 +105,16 @@ class Lab:
 
     # --- coming up
 
-    def begin(self) -> None:
-        """Make room; a lab that is up already stays, what is left of one that never was goes."""
+    def refuse_if_up(self) -> None:
+        """A lab that is up stays."""
         if self.spaces() and (self.directory / UP).exists():
             raise OperatorError(
                 f"a lab runs in {self.directory}", hint="bootbridge lab status; bootbridge lab down"
             )
+
+    def begin(self) -> None:
+        """Make room: what is left of a lab that never was up goes."""
+        self.refuse_if_up()
         if left := self.down():
             raise OperatorError(f"left from an earlier lab, and in the way: {'; '.join(left)}")
         (self.directory / "spaces").mkdir(parents=True, exist_ok=True)
@@ -161,16 +160,14 @@ class Lab:
 
     def start_etcd(self, components: Components) -> None:
         node = self.layout.bootstrap
-        host = f"[{node.address}]" if ":" in str(node.address) else str(node.address)
-        urls = f"http://{host}:{control_plane.ETCD_PORT}"
-        peers = f"http://{host}:2380"
+        port, peers = control_plane.ETCD_PORT, "http://127.0.0.1:2380"
         argv = [
             components["etcd"],
             "--name=lab",
             # In memory: a lab is not kept, and a disk would only make it wait.
             "--data-dir=/run/etcd",
-            f"--listen-client-urls={urls}",
-            f"--advertise-client-urls={urls}",
+            f"--listen-client-urls=http://[::]:{port}",
+            f"--advertise-client-urls=http://{control_plane.bracketed(str(node.address))}:{port}",
             f"--listen-peer-urls={peers}",
             f"--initial-advertise-peer-urls={peers}",
             f"--initial-cluster=lab={peers}",
@@ -255,3 +252,13 @@ class Lab:
         space = Space.make(name, self.directory.resolve() / "nodes" / name)
         write_file(self.directory / "spaces" / name, Asset(space.dump().encode()))
         return space
+
+
+def _lock(descriptor: int, directory: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise OperatorError(
+            f"another command is bringing the lab in {directory} up or down",
+            hint="wait until it has ended, or end it",
+        ) from None

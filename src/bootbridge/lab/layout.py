@@ -73,6 +73,11 @@ class Layout:
     def all_nodes(self) -> tuple[LabNode, ...]:
         return (self.bootstrap, *self.cluster_nodes)
 
+    @property
+    def other_bootstrap(self) -> LabNode:
+        """The bootstrap node after it has got other addresses."""
+        return LabNode("bootstrap", self._addresses(6))
+
     def node(self, name: str) -> LabNode:
         for node in self.all_nodes:
             if node.name == name:

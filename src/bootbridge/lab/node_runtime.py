@@ -87,7 +87,9 @@ def kubelet_config(node: LabNode, layout: Layout, cgroup: str, *, standalone: bo
         "cgroupsPerQOS": False,
         "enforceNodeAllocatable": [],
         "localStorageCapacityIsolation": False,
-        "featureGates": {"KubeletInUserNamespace": True},
+        "featureGates": {"KubeletInUserNamespace": True, "KubeletCrashLoopBackOffMax": True},
+        # What waits for the API server ends and is begun again; a lab has no ten seconds for each time.
+        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
         "failSwapOn": False,
         "imageGCHighThresholdPercent": 100,
         "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},

@@ -30,7 +30,7 @@ def plug_in(switch: Space, space: Space, node: LabNode, layout: Layout) -> None:
     _in(
         space,
         f"link set {DEVICE} up",
-        *(_add_address(address, network.prefixlen) for address, network in addresses),
+        *(_address("add", address, network.prefixlen) for address, network in addresses),
     )
 
 
@@ -64,8 +64,29 @@ def masquerade(space: Space, pods: IPNetwork) -> None:
 
 
 def change_address(space: Space, old: IPAddress, new: IPAddress, prefix: int) -> None:
-    """The node is somewhere else from now on: the new address first, as a lease that was renewed."""
-    _in(space, _add_address(new, prefix), f"address del {old}/{prefix} dev {DEVICE}")
+    """The node is somewhere else from now on; the old address goes first, else the new one went with it."""
+    _in(space, f"address del {old}/{prefix} dev {DEVICE}", _address("add", new, prefix))
+
+
+def balance(switch: Space, node: Space, at: tuple[IPAddress, IPNetwork], to: IPAddress, port: int) -> None:
+    """The switch answers at an address, and hands connections to a port there on to a node."""
+    address, network = at
+    forward(switch)
+    _in(switch, _address("replace", address, network.prefixlen, BRIDGE))
+    program, host = ("iptables", str(to)) if to.version == 4 else ("ip6tables", f"[{to}]")
+    nat = (program, "-w", "-t", "nat", "-A")
+    only = ("-p", "tcp", "--dport", str(port))
+    hand_on = ("-d", str(address), *only, "-j", "DNAT", "--to-destination", host)
+    switch.must(*nat, "PREROUTING", *hand_on)
+    # In the switch's name, so that answers come back this way.
+    switch.must(*nat, "POSTROUTING", "-d", str(to), *only, "-j", "MASQUERADE")
+    # What the node itself sends there would come back to it from its own address: it need not leave.
+    node.must(*nat, "OUTPUT", *hand_on)
+
+
+def forget_neighbours(space: Space) -> None:
+    """Ask anew who has which address."""
+    _in(space, f"neighbour flush dev {DEVICE}")
 
 
 def cut(switch: Space, node: str) -> None:
@@ -81,9 +102,9 @@ def _port(node: str) -> str:
     return f"p-{node}"[:15]
 
 
-def _add_address(address: IPAddress, prefix: int) -> str:
+def _address(verb: str, address: IPAddress, prefix: int, device: str = DEVICE) -> str:
     nodad = " nodad" if address.version == 6 else ""
-    return f"address add {address}/{prefix} dev {DEVICE}{nodad}"
+    return f"address {verb} {address}/{prefix} dev {device}{nodad}"
 
 
 def _in(space: Space, *commands: str) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from bootbridge.bootstrap.check.finding import at
 from bootbridge.bootstrap.cluster import Cluster
 from bootbridge.bootstrap.doctor import Examination, Way
 from bootbridge.bootstrap.gather import cluster_sources, node_sources, remote
@@ -16,6 +20,10 @@ from bootbridge.bootstrap.gather.bundle import Bundle, Source
 from bootbridge.bootstrap.gather.redaction import Redactor
 from bootbridge.bootstrap.gather.remote import Login
 from bootbridge.bootstrap.plan import Flavour, Plan
+from bootbridge.errors import OperatorError
+
+UNREACHED = Analysis("The bootstrap node could not be reached: its stage records are not here.")
+USER_SECRETS = ("token", "password", "client-key-data")
 
 Tell = Callable[[Source], None]
 
@@ -69,7 +77,7 @@ def of_bootstrap(
     dialling: Callable[[str], None] = lambda address: None,
 ) -> Gathered:
     """From the installer's side: the node over ssh, the cluster over its API if that answers."""
-    known = [login.key.pem] if login.key else []
+    known = [*([login.key.pem] if login.key else []), *(kubeconfig_secrets(kubeconfig) if kubeconfig else ())]
     records: dict[str, bytes] = {}
 
     def node(bundle: Bundle) -> None:
@@ -83,11 +91,15 @@ def of_bootstrap(
         if not any(source.files for source in bundle.sources):
             bundle.abandon()
             raise remote.UnreachableNodeError(reached.trouble or "nothing could be collected")
-        return _finished(bundle, analyse(records), None)
+        return _finished(bundle, UNREACHED if reached.trouble else analyse(records), None)
 
 
 def _with_cluster(bundle: Bundle, kubeconfig: Path, plan: Plan, tell: Tell) -> None:
-    cluster = Cluster.from_kubeconfig(kubeconfig)
+    try:
+        cluster = Cluster.from_kubeconfig(kubeconfig)
+    except OperatorError as error:
+        tell(_note(bundle, "cluster", str(error)))
+        return
     try:
         if trouble := cluster.trouble():
             tell(_note(bundle, "cluster", trouble))
@@ -101,7 +113,20 @@ def _with_cluster(bundle: Bundle, kubeconfig: Path, plan: Plan, tell: Tell) -> N
 def known_keys(root: Path, plan: Plan) -> list[bytes]:
     """The keys that lie on this node: looked for in all that goes out."""
     folder = root / plan.paths.tls.lstrip("/")
-    return [path.read_bytes() for path in sorted(folder.glob("*.key"))] if folder.is_dir() else []
+    keys = [path.read_bytes() for path in sorted(folder.glob("*.key"))] if folder.is_dir() else []
+    return [*keys, *kubeconfig_secrets(root / plan.paths.kubeconfig.lstrip("/"))]
+
+
+def kubeconfig_secrets(path: Path) -> list[bytes]:
+    """The keys, tokens and passwords in a kubeconfig; none if it cannot be read."""
+    try:
+        users = at(yaml.safe_load(path.read_bytes()), "users")
+    except (OSError, yaml.YAMLError, ValueError):
+        return []
+    held = [at(each, "user") for each in users] if isinstance(users, list) else []
+    texts = [str(at(user, field)).encode() for user in held for field in USER_SECRETS if at(user, field)]
+    keys = [at(user, "client-key-data") for user in held]
+    return [*texts, *(base64.b64decode(f"{key}==") for key in keys if key)]
 
 
 def _stages(plan: Plan, records: Mapping[str, bytes]) -> Analysis:

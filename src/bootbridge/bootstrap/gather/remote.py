@@ -99,7 +99,7 @@ def collect(
                 return _from(bundle, script(plan), _command(address, login, folder), seconds)
             except UnreachableNodeError as error:
                 failures.append(f"{address}: {error.args[0]}")
-    hint = "check the address (--bootstrap), the key (--key), and that TCP 22 is open to here"
+    hint = f"check the address (--bootstrap), the key (--key), and that TCP {login.port} is open to here"
     raise UnreachableNodeError("; ".join(failures), subject="ssh", hint=hint)
 
 

@@ -1,0 +1,75 @@
+"""One lab for the whole run, and a table of what was done with which programs, and how long it took."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.record import Record
+from tests.support.lab import Cluster, Pairing, missing
+
+NOT_RUN = pytest.StashKey[str]()
+RECORD = pytest.StashKey[Record]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests without what a lab needs: one visible line, and under CI a failure."""
+    wanted = [item for item in items if item.get_closest_marker("e2e")]
+    # Not asked for before somebody wants them: `make test` runs without root and Kubernetes.
+    if not wanted or not (lack := missing()):
+        return
+    config.stash[NOT_RUN] = f"end to end: {len(wanted)} tests NOT RUN, {lack}"
+    for item in wanted:
+        item.add_marker(pytest.mark.skip(reason=lack))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if line := terminalreporter.config.stash.get(NOT_RUN, ""):
+        terminalreporter.write_line(line, red=True)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if session.config.stash.get(NOT_RUN, "") and os.environ.get("CI") == "true" and not exitstatus:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session")
+def record(pytestconfig: pytest.Config) -> Iterator[Record]:
+    """What the suite measures; written to build/ when it ends."""
+    record = pytestconfig.stash.setdefault(RECORD, Record())
+    yield record
+    record.write()
+
+
+@pytest.fixture(scope="session")
+def unbridged(tmp_path_factory: pytest.TempPathFactory, record: Record) -> Iterator[Cluster]:
+    """The lab with webhooks and all that is called through the pod network, as the bridge finds it."""
+    directory = Path(tmp_path_factory.mktemp("lab"))
+    with Cluster.up(directory) as cluster:
+        record.timings = cluster.timings
+        cluster.start_workloads()
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def bare(unbridged: Cluster) -> set[str]:
+    """What lay and ran on the bootstrap node before there was a bridge."""
+    return unbridged.traces()
+
+
+@pytest.fixture(scope="session")
+def cluster(unbridged: Cluster, bare: set[str]) -> Cluster:
+    """The same with a bridge; whose programs it is made of is a test's to choose."""
+    return unbridged
+
+
+@pytest.fixture
+def step(request: pytest.FixtureRequest, record: Record, bridged: Pairing) -> Iterator[None]:
+    """Takes the time of a test, for the table of steps and pairings."""
+    title = str(getattr(request.function, "__doc__", "") or request.node.name).strip().splitlines()[0]
+    with record.step(title, bridged):
+        yield

@@ -1,0 +1,39 @@
+"""The problem is real: the bootstrap API server cannot reach what runs in the pod network."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from bootbridge.lab import workloads
+from tests.support.lab import GUARDED, Cluster
+
+pytestmark = pytest.mark.e2e
+
+
+def test_the_bootstrap_node_has_no_route_to_a_pod(unbridged: Cluster) -> None:
+    """The kernel itself says so: nothing that follows can have gone around the tunnel."""
+    pods = unbridged.get("pods", f"--namespace={workloads.NAMESPACE}")["items"]
+    assert len(pods) == len(unbridged.lab.layout.cluster_nodes)
+    for pod in pods:
+        done = unbridged.lab.space("bootstrap").run(["ip", "route", "get", pod["status"]["podIP"]])
+        assert b"unreachable" in done.stderr
+
+
+def test_a_webhook_with_failure_policy_fail_blocks_the_request(unbridged: Cluster) -> None:
+    """Without the tunnel nothing can be created that a webhook has to see."""
+    started = time.monotonic()
+    done = unbridged.create(workloads.pod("blocked", GUARDED))
+    assert done.returncode != 0
+    assert "failed calling webhook" in done.stderr
+    assert time.monotonic() - started < workloads.WEBHOOK_SECONDS + 10
+    assert unbridged.get("pods", f"--namespace={GUARDED}")["items"] == []
+
+
+def test_an_aggregated_api_is_not_available(unbridged: Cluster) -> None:
+    """The APIService says why in its conditions."""
+    found = unbridged.get("apiservice", workloads.API_SERVICE)
+    conditions = {each["type"]: each for each in found["status"]["conditions"]}
+    assert conditions["Available"]["status"] == "False"
+    assert unbridged.raw("/readyz") == "ok"

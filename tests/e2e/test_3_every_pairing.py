@@ -1,0 +1,182 @@
+"""All that an API server sends into the cluster, with our programs, the Go originals, and one of each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bootbridge.demo.webhook import REFUSAL
+from bootbridge.lab import workloads
+from bootbridge.lab.extension_server import API_GROUP, GROUP, MUTATED
+from tests.e2e import admissions
+from tests.e2e.record import Record
+from tests.support.lab import GUARDED, Cluster, Pairing
+
+# One exchange between each and the next: the server is restarted twice for a protocol, not four times.
+PAIRINGS = [
+    Pairing("our", "our", "GRPC"),
+    Pairing("our", "Go", "GRPC"),
+    Pairing("Go", "Go", "GRPC"),
+    Pairing("Go", "our", "GRPC"),
+    Pairing("Go", "our", "HTTPConnect"),
+    Pairing("Go", "Go", "HTTPConnect"),
+    Pairing("our", "Go", "HTTPConnect"),
+    Pairing("our", "our", "HTTPConnect"),
+]
+BYTES = 100 * 1000 * 1000
+NAMESPACE = f"--namespace={workloads.NAMESPACE}"
+
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("step")]
+
+
+@pytest.fixture(
+    scope="session", params=PAIRINGS, ids=lambda each: f"{each.server}-{each.agent}-{each.protocol}"
+)
+def bridged(request: pytest.FixtureRequest, cluster: Cluster) -> Pairing:
+    """The bridge in one shape after the other; pytest runs all tests of one before it goes to the next."""
+    pairing: Pairing = request.param
+    cluster.bridge(pairing)
+    return pairing
+
+
+@pytest.fixture
+def pods(cluster: Cluster, bridged: Pairing) -> dict[str, str]:
+    """Node → the extension server's pod there."""
+    return cluster.extension_pods()
+
+
+@pytest.fixture(scope="session")
+def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """100 MB that no layer could have made smaller."""
+    path = tmp_path_factory.mktemp("payload") / "payload"
+    path.write_bytes(os.urandom(BYTES))
+    return path
+
+
+def test_validating_webhook(cluster: Cluster) -> None:
+    """A validating webhook allows and denies."""
+    allowed = cluster.create(workloads.pod("judged", GUARDED), "--dry-run=server")
+    denied = cluster.create(workloads.pod("judged", GUARDED, {"deny": "true"}), "--dry-run=server")
+    assert allowed.returncode == 0, allowed.stderr
+    assert REFUSAL in denied.stderr
+
+
+def test_mutating_webhook(cluster: Cluster) -> None:
+    """A mutating webhook leaves its mark."""
+    done = cluster.create(workloads.config_map("marked", GUARDED), "--dry-run=server", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["metadata"]["annotations"][MUTATED] == "true"
+
+
+def test_crd_conversion(cluster: Cluster) -> None:
+    """A custom resource kept as v1 is read as v2."""
+    cluster.apply(workloads.widget("wheel", GUARDED, 7))
+    found = cluster.get(f"widgets.v2.{GROUP}", "wheel", f"--namespace={GUARDED}")
+    assert found["spec"] == {"dimensions": {"size": 7}}
+
+
+def test_aggregated_api(cluster: Cluster) -> None:
+    """An aggregated API is available and answers."""
+    cluster.until(lambda: _is_available(cluster), "the APIService is available")
+    path = f"/apis/{API_GROUP}/v1/namespaces/{GUARDED}/greetings/hello"
+    assert json.loads(cluster.raw(path))["metadata"] == {"name": "hello", "namespace": GUARDED}
+
+
+def test_logs_follow(cluster: Cluster, pods: dict[str, str]) -> None:
+    """`kubectl logs -f` shows a line as it is written."""
+    for pod in pods.values():
+        with cluster.running("logs", "-f", "--tail=1", pod, NAMESPACE) as logs:
+            assert _sees(cluster, logs, pod, "followed")
+
+
+def test_attach(cluster: Cluster, pods: dict[str, str]) -> None:
+    """`kubectl attach` shows what the container says from then on."""
+    pod = pods["node1"]
+    with cluster.running("attach", pod, NAMESPACE) as attached:
+        assert _sees(cluster, attached, pod, "attached")
+
+
+def test_exec(cluster: Cluster, pods: dict[str, str]) -> None:
+    """`kubectl exec` on every node: output, input and exit code."""
+    script = "import sys; sys.stdout.write(sys.stdin.read().upper()); sys.exit(7)"
+    for pod in pods.values():
+        words = ("exec", "-i", pod, NAMESPACE, "--", "/usr/lib/bootbridge/bin/python3", "-c", script)
+        done = cluster.kubectl(*words, input=b"through the tunnel", check=False)
+        assert (done.returncode, done.stdout) == (7, "THROUGH THE TUNNEL")
+
+
+def test_cp_into_a_pod(cluster: Cluster, pods: dict[str, str], payload: Path) -> None:
+    """`kubectl cp` of 100 MB into a pod."""
+    cluster.kubectl("cp", str(payload), f"{workloads.NAMESPACE}/{pods['node2']}:/tmp/payload", seconds=300)
+    script = "import hashlib; print(hashlib.file_digest(open('/tmp/payload', 'rb'), 'sha256').hexdigest())"
+    words = ("exec", pods["node2"], NAMESPACE, "--", "/usr/lib/bootbridge/bin/python3", "-c", script)
+    assert cluster.kubectl(*words).stdout.strip() == _digest(payload)
+
+
+def test_cp_out_of_a_pod(cluster: Cluster, pods: dict[str, str], payload: Path, tmp_path: Path) -> None:
+    """`kubectl cp` of 100 MB out of a pod."""
+    copy = tmp_path / "copy"
+    cluster.kubectl("cp", f"{workloads.NAMESPACE}/{pods['node2']}:/tmp/payload", str(copy), seconds=300)
+    assert _digest(copy) == _digest(payload)
+
+
+def test_port_forward(cluster: Cluster, pods: dict[str, str]) -> None:
+    """`kubectl port-forward` reaches the pod."""
+    with cluster.running("port-forward", pods["node1"], NAMESPACE, f":{workloads.PLAIN_PORT}") as forward:
+        assert forward.stdout is not None
+        told = forward.stdout.readline().decode()
+        port = re.search(r":(\d+) ->", told)
+        assert port, told
+        assert pods["node1"] in cluster.on_bootstrap(f"http://127.0.0.1:{port[1]}/")
+
+
+def test_pod_proxy(cluster: Cluster, pods: dict[str, str]) -> None:
+    """The API server's proxy to each pod."""
+    for pod in pods.values():
+        path = f"/api/v1/namespaces/{workloads.NAMESPACE}/pods/{pod}:{workloads.PLAIN_PORT}/proxy/"
+        assert pod in cluster.raw(path)
+
+
+def test_service_proxy(cluster: Cluster, pods: dict[str, str]) -> None:
+    """The API server's proxy to the Service."""
+    path = f"/api/v1/namespaces/{workloads.NAMESPACE}/services/{workloads.SERVICE}:http/proxy/"
+    assert any(pod in cluster.raw(path) for pod in pods.values())
+
+
+def test_a_thousand_admissions(cluster: Cluster, bridged: Pairing, record: Record) -> None:
+    """1,000 admissions, one after the other, each judged by the webhook."""
+    record.latency(f"through the tunnel, {bridged.name}, {bridged.protocol}", admissions.measure(cluster))
+
+
+def _is_available(cluster: Cluster) -> bool:
+    conditions = cluster.get("apiservice", workloads.API_SERVICE)["status"]["conditions"]
+    return any(each["type"] == "Available" and each["status"] == "True" for each in conditions)
+
+
+def _sees(cluster: Cluster, process: subprocess.Popen[bytes], pod: str, mark: str) -> bool:
+    """Whether a request with `mark` in it, which the pod writes to its log, appears in the output."""
+    assert process.stdout is not None
+    os.set_blocking(process.stdout.fileno(), False)
+    seen = bytearray()
+
+    def appears() -> bool:
+        path = (
+            f"/api/v1/namespaces/{workloads.NAMESPACE}/pods/{pod}:{workloads.PLAIN_PORT}/proxy/healthz?{mark}"
+        )
+        cluster.raw(path)
+        seen.extend(process.stdout.read() or b"")  # type: ignore[union-attr]
+        return mark.encode() in seen
+
+    cluster.until(appears, f"{mark!r} appears", 60)
+    return True
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,71 @@
+"""Agents known by their service account's token, which the API server is asked about (TokenReview)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from bootbridge.bootstrap.files import Asset
+from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.demo.webhook import REFUSAL
+from bootbridge.lab import workloads
+from tests.e2e import tokens
+from tests.support.lab import GUARDED, OURS, Cluster, Json, Pairing
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module", autouse=True)
+def agents(cluster: Cluster) -> Iterator[Json]:
+    """The bridge with tokens instead of client certificates; the DaemonSet as it was before."""
+    cluster.bridge(_ours(cluster.pairing))
+    plan = cluster.plan
+    found = cluster.get("daemonset", plan.daemonset_name, f"--namespace={plan.namespace}")
+    manifest = cluster.lab.file("bootstrap", plan.paths.server_pod).read_bytes()
+    cluster.end_agents()
+    _write_server_pod(cluster, to_yaml(tokens.server_pod(yaml.safe_load(manifest), plan)))
+    cluster.until(lambda: "--agent-namespace=" in cluster.command_lines(), "the server wants tokens")
+    cluster.apply(tokens.account(plan), tokens.daemon_set(found))
+    cluster.rolled_out(plan.namespace, plan.daemonset_name)
+    yield found
+    cluster.end_agents()
+    _write_server_pod(cluster, manifest)
+    cluster.lay_again()
+
+
+def test_agents_with_the_right_account_are_welcome(cluster: Cluster) -> None:
+    """One review for each at least, and the webhook's word comes through them."""
+    cluster.until(cluster.agents_connected, "the agents of all nodes are connected")
+    assert _reviews(cluster, "authenticated") >= len(cluster.lab.layout.cluster_nodes)
+    done = cluster.create(workloads.pod("denied", GUARDED, {"deny": "true"}), "--dry-run=server")
+    assert REFUSAL in done.stderr
+
+
+def test_an_agent_with_another_account_is_refused(cluster: Cluster, agents: Json) -> None:
+    """Its token is genuine, and still it serves nobody."""
+    inside = f"--namespace={cluster.plan.namespace}"
+    before = _reviews(cluster, "")
+    welcome = _reviews(cluster, "authenticated")
+    cluster.apply(tokens.impostor(agents))
+    cluster.until(lambda: _reviews(cluster, "") - before > 2, "the impostors have shown their tokens")
+    assert _reviews(cluster, "authenticated") == welcome
+    assert cluster.agents_connected()
+    cluster.kubectl("delete", "daemonset", "impostor", inside, "--cascade=orphan")
+    cluster.kubectl("delete", "pods", "-l", "app=impostor", inside, "--grace-period=1", seconds=120)
+
+
+def _ours(pairing: Pairing | None) -> Pairing:
+    return pairing if pairing and pairing.server == pairing.agent == "our" else OURS
+
+
+def _write_server_pod(cluster: Cluster, manifest: bytes) -> None:
+    cluster.lab.write("bootstrap", {cluster.plan.paths.server_pod: Asset(manifest, 0o600)})
+
+
+def _reviews(cluster: Cluster, result: str) -> float:
+    """Token reviews that ended so; all of them with an empty `result`."""
+    page = cluster.on_bootstrap(f"http://127.0.0.1:{cluster.plan.ports.server_admin}/metrics")
+    lines = [line for line in page.splitlines() if f'token_reviews_total{{result="{result}' in line]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)

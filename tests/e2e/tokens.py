@@ -1,0 +1,65 @@
+"""A bridge whose agents are known by their service account's token: the manifests of `up`, changed so."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from bootbridge.bootstrap.plan import Plan
+
+Json = dict[str, Any]
+
+ACCOUNT = "konnectivity-agent"
+AUDIENCE = "system:konnectivity-server"
+KUBECONFIG = "/etc/kubernetes/admin.conf"
+_TOKENS = "/var/run/secrets/tokens"
+
+
+def server_pod(pod: Json, plan: Plan) -> Json:
+    """It asks the API server about each token, and trusts no client certificate."""
+    pod = copy.deepcopy(pod)
+    container = pod["spec"]["containers"][0]
+    container["args"] = [
+        *(word for word in container["args"] if not word.startswith("--cluster-ca-cert=")),
+        f"--agent-namespace={plan.namespace}",
+        f"--agent-service-account={ACCOUNT}",
+        f"--authentication-audience={AUDIENCE}",
+        f"--kubeconfig={KUBECONFIG}",
+    ]
+    container["volumeMounts"].append({"name": "kubeconfig", "mountPath": KUBECONFIG, "readOnly": True})
+    pod["spec"]["volumes"].append({"name": "kubeconfig", "hostPath": {"path": KUBECONFIG, "type": "File"}})
+    return pod
+
+
+def account(plan: Plan) -> Json:
+    metadata = {"name": ACCOUNT, "namespace": plan.namespace}
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+
+
+def daemon_set(found: Json, service_account: str = ACCOUNT) -> Json:
+    """The agents show a token of `service_account` instead of a certificate."""
+    found = copy.deepcopy(found)
+    found["metadata"] = {key: found["metadata"][key] for key in ("name", "namespace", "labels")}
+    found.pop("status", None)
+    spec = found["spec"]["template"]["spec"]
+    spec["serviceAccountName"] = service_account
+    spec.pop("serviceAccount", None)
+    container = spec["containers"][0]
+    container["args"] = [
+        *(word for word in container["args"] if not word.startswith(("--agent-cert=", "--agent-key="))),
+        f"--service-account-token-path={_TOKENS}/token",
+    ]
+    container["volumeMounts"].append({"name": "token", "mountPath": _TOKENS, "readOnly": True})
+    source = {"serviceAccountToken": {"path": "token", "audience": AUDIENCE, "expirationSeconds": 3600}}
+    spec["volumes"].append({"name": "token", "projected": {"sources": [source], "defaultMode": 0o440}})
+    return found
+
+
+def impostor(found: Json) -> Json:
+    """One more agent on each node, with a token that the API server vouches for, of another account."""
+    found = daemon_set(found, "default")
+    labels = {"app": "impostor"}
+    found["metadata"] |= {"name": "impostor", "labels": labels}
+    found["spec"]["selector"] = {"matchLabels": labels}
+    found["spec"]["template"]["metadata"]["labels"] = labels
+    return found

@@ -1,0 +1,87 @@
+"""Asks an API server for admissions, one after the other, and tells how each went, one JSON line each.
+
+Runs on a lab node as a program of its own: `admission_storm.py KUBECONFIG NAMESPACE`. Standard library only.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+# Above every timeout of the API server's own, to see whether those are kept.
+PATIENCE_SECONDS = 60.0
+PAUSE_SECONDS = 0.1
+
+
+def main(kubeconfig: str, namespace: str) -> None:
+    host, context = _access(json.loads(Path(kubeconfig).read_bytes()))
+    for number in range(1_000_000):
+        refusable = number % 5 == 4
+        name = f"storm-{time.time_ns()}"
+        kind, body = _pod(name) if refusable else _config_map(name)
+        started = time.monotonic()
+        status, answer = _post(host, context, f"/api/v1/namespaces/{namespace}/{kind}", body)
+        said = answer.get("message", "") if status != 201 else json.dumps(answer["metadata"])
+        took = time.monotonic() - started
+        line = {"at": started, "seconds": took, "refusable": refusable, "status": status, "said": said}
+        print(json.dumps(line), flush=True)
+        time.sleep(PAUSE_SECONDS)
+
+
+def _access(config: dict[str, Any]) -> tuple[str, ssl.SSLContext]:
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    context = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]))
+    with tempfile.NamedTemporaryFile("w", dir="/run") as pair:
+        pair.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
+        pair.flush()
+        context.load_cert_chain(pair.name)
+    return urlsplit(cluster["server"]).netloc, context
+
+
+def _decoded(text: str) -> str:
+    return base64.b64decode(text).decode()
+
+
+def _post(host: str, context: ssl.SSLContext, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    """Status 0: there was no answer."""
+    connection = http.client.HTTPSConnection(host, context=context, timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read() or b"{}")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return 0, {"message": repr(error)}
+    finally:
+        connection.close()
+
+
+def _config_map(name: str) -> tuple[str, dict[str, Any]]:
+    return "configmaps", {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
+
+
+def _pod(name: str) -> tuple[str, dict[str, Any]]:
+    """One that the validating webhook refuses."""
+    metadata = {"name": name, "labels": {"deny": "true"}}
+    containers = [{"name": "none", "image": "localhost/none"}]
+    return "pods", {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {"containers": containers},
+    }
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:])
+    except BrokenPipeError:
+        # Whoever listened has heard enough.
+        sys.stdout = None
