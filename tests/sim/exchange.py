@@ -118,6 +118,8 @@ class Exchange:
             return  # nobody ever used this connection
         if endpoint.ended and (self.plan.dialect == "grpc" or not endpoint.half_close_known):
             return  # who knows no half-close took the endpoint's end for the end of all
+        if self.port is not None and self.port.peer.unread_lost:
+            return  # it left while bytes for it were on their way: a reset, which takes what was not read yet
         if caller.sent != endpoint.received:
             missing = caller.sent - endpoint.received
             raise Violation(1, f"{self}: an orderly end for the endpoint, but {missing} bytes are missing")

@@ -25,6 +25,7 @@ ONCE_FAILED = {
     305922: "a frozen caller of a Go agent was let go as stalled, and that was not foreseen",
     310376: "a door was shut while a caller that had left was still sending its last words",
     314520: "a villain that had left, but whose last bytes were still coming, was given a new dial",
+    325377: "a caller left while bytes for it were on their way, and what the reset took was missed",
 }
 BLOCK = 50
 

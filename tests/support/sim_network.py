@@ -110,6 +110,7 @@ class SimPort:
         self._fin = False  # the peer sends no more once the inbox is empty
         self._eof = False
         self._reset: str | None = None
+        self.unread_lost = False  # a reset took bytes that had arrived and were not read yet
         self._arriving = False
         self._blocked = False
         self._paused = True
@@ -297,6 +298,7 @@ class SimPort:
     def _reset_by_peer(self, reason: str) -> None:
         if not self.closed and self._reset is None:
             self._reset = reason
+            self.unread_lost = bool(self._inbox)
             self._inbox.clear()
             self._expect()
 
