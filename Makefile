@@ -23,8 +23,12 @@ $(VENV)/.ready: pyproject.toml
 	@$(BIN)/python -m compileall -q src
 	@touch $@
 
-demo: $(VENV)/.ready ## a webhook call through the tunnel, step by step
-	@$(BIN)/bootbridge demo
+demo: $(VENV)/.ready ## a webhook call through the tunnel, step by step; in a real cluster after make kubernetes
+	@if [ "$$(id -u)" = 0 ] && $(BIN)/python -c 'from bootbridge.lab.components import find; find()' 2>/dev/null; then \
+		echo 'With a real Kubernetes, in the lab. The tunnel alone: bootbridge demo'; $(BIN)/bootbridge lab demo; \
+	else \
+		echo 'The tunnel alone. With a real Kubernetes: make kubernetes, then as root make demo'; $(BIN)/bootbridge demo; \
+	fi
 
 test: check ## lint, types and the fast tests
 	$(PYTEST) -m 'not interop and not slow and not kubernetes and not e2e'
@@ -57,7 +61,7 @@ kubernetes-test: $(VENV)/.ready ## our programs with a real kube-apiserver (afte
 	$(PYTEST) -m 'kubernetes and not e2e'
 
 e2e: $(VENV)/.ready ## a whole bootstrap on this machine, end to end (as root, after make kubernetes and make peers)
-	$(PYTEST) tests/e2e -m e2e
+	$(PYTEST) -m e2e tests/e2e tests/lab
 
 bench: $(VENV)/.ready peers ## our pair, the Go pair and the mixed pairs, side by side
 	@$(BIN)/python -m compileall -q src

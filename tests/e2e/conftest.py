@@ -1,9 +1,9 @@
-"""One lab for the whole run, and a table of what was done with which programs, and how long it took."""
+"""One lab for all tests here, and a table of what was done with which programs, and how long it took."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,7 +37,20 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-@pytest.fixture(scope="session")
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A step that went well, with one pairing, goes into the table with the time it took."""
+    report = yield
+    pairing = getattr(item, "callspec", None) and item.callspec.params.get("bridged")  # type: ignore[attr-defined]
+    if isinstance(pairing, Pairing) and call.when == "call" and report.passed:
+        title = str(item.function.__doc__ or item.name)  # type: ignore[attr-defined]
+        item.config.stash[RECORD].step(title, pairing, call.duration)
+    return report
+
+
+@pytest.fixture(scope="package")
 def record(pytestconfig: pytest.Config) -> Iterator[Record]:
     """What the suite measures; written to build/ when it ends."""
     record = pytestconfig.stash.setdefault(RECORD, Record())
@@ -45,7 +58,7 @@ def record(pytestconfig: pytest.Config) -> Iterator[Record]:
     record.write()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def unbridged(tmp_path_factory: pytest.TempPathFactory, record: Record) -> Iterator[Cluster]:
     """The lab with webhooks and all that is called through the pod network, as the bridge finds it."""
     directory = Path(tmp_path_factory.mktemp("lab"))
@@ -55,21 +68,13 @@ def unbridged(tmp_path_factory: pytest.TempPathFactory, record: Record) -> Itera
         yield cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def bare(unbridged: Cluster) -> set[str]:
     """What lay and ran on the bootstrap node before there was a bridge."""
     return unbridged.traces()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(unbridged: Cluster, bare: set[str]) -> Cluster:
     """The same with a bridge; whose programs it is made of is a test's to choose."""
     return unbridged
-
-
-@pytest.fixture
-def step(request: pytest.FixtureRequest, record: Record, bridged: Pairing) -> Iterator[None]:
-    """Takes the time of a test, for the table of steps and pairings."""
-    title = str(getattr(request.function, "__doc__", "") or request.node.name).strip().splitlines()[0]
-    with record.step(title, bridged):
-        yield

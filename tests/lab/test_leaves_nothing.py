@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from bootbridge.lab.cgroups import Cgroups
-from bootbridge.lab.space import Space
+from bootbridge.lab.space import Space, start_time
 from tests.support.lab import IMAGES, missing
 
 pytestmark = pytest.mark.e2e
@@ -22,18 +22,17 @@ pytestmark = pytest.mark.e2e
 UP_SECONDS = 600.0
 # What a lab must not take longer than, with room for a machine that does other things beside.
 DOWN_SECONDS = 30.0
-KINDS = ("mnt", "net", "pid", "uts", "ipc")
 
 
 @dataclass
 class Watched:
-    """A lab, and every namespace that it was ever seen with."""
+    """A lab, and the machine as it was before."""
 
     directory: Path
 
     def __post_init__(self) -> None:
-        self.namespaces: set[str] = set()
         self.before = machine()
+        self.group = Cgroups(self.directory).name
 
     def command(self, *words: str) -> list[str]:
         return [sys.executable, "-m", "bootbridge.cli.main", "lab", *words, "--dir", str(self.directory)]
@@ -41,56 +40,48 @@ class Watched:
     def run(self, *words: str, seconds: float = UP_SECONDS) -> subprocess.CompletedProcess[str]:
         return subprocess.run(self.command(*words), capture_output=True, text=True, timeout=seconds)
 
-    def look(self) -> list[Space]:
-        """Its nodes; their namespaces are remembered."""
-        found = Space.found_below(self.directory / "nodes")
-        for space in found:
-            self.namespaces |= namespaces(space.pid) - namespaces(os.getpid())
+    def nodes(self) -> set[str]:
+        return {space.name for space in Space.found_below(self.directory / "nodes")}
+
+    def processes(self) -> dict[int, str]:
+        """Those that are called after it, live in its files or in its control groups: number → words."""
+        found = {}
+        for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
+            told = [read(f"/proc/{pid}/{name}") for name in ("cmdline", "mountinfo", "cgroup")]
+            # One that has ended and is only waited for is as good as gone.
+            if start_time(pid) and any(str(self.directory) in text or self.group in text for text in told):
+                found[pid] = told[0].replace("\0", " ")
         return found
 
     def left(self) -> list[str]:
         """What is on the machine that was not there before, or belongs to the lab."""
-        inside = [pid for pid in processes() if namespaces(pid) & self.namespaces]
-        named = [pid for pid in processes() if str(self.directory) in words_of(pid) and pid != os.getpid()]
-        mounts = [
-            line for line in Path("/proc/mounts").read_text().splitlines() if str(self.directory) in line
-        ]
-        group = Cgroups(self.directory).name
-        groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/{group}")]
-        return [
-            *(f"process {pid}: {words_of(pid)}" for pid in {*inside, *named}),
+        groups = Path("/sys/fs/cgroup").glob(f"**/{self.group}")
+        mounts = [line for line in read("/proc/mounts").splitlines() if str(self.directory) in line]
+        new = sorted(machine() - self.before)
+        return [f"process {pid}: {words}" for pid, words in self.processes().items()] + [
             *mounts,
-            *groups,
-            *sorted(machine() - self.before),
+            *map(str, groups),
+            *new,
         ]
 
 
 def machine() -> set[str]:
-    """Links, mounts and control groups of this machine, other labs' left out."""
+    """Links and mounts of this machine, and control groups that hold no process; other labs' left out."""
     links = {f"link {path.name}" for path in Path("/sys/class/net").iterdir()}
-    mounts = {f"mount {line}" for line in Path("/proc/mounts").read_text().splitlines()}
+    mounts = {f"mount {line}" for line in read("/proc/mounts").splitlines()}
     groups = {
         f"control group {path}"
-        for path in Path("/sys/fs/cgroup").glob("*/*")
-        if path.is_dir() and not path.name.startswith("bootbridge-lab-")
+        for pattern in ("*/*", "*/*/*")
+        for path in Path("/sys/fs/cgroup").glob(pattern)
+        if path.is_dir() and "/bootbridge-lab-" not in str(path) and not read(f"{path}/cgroup.procs")
     }
     return links | mounts | groups
 
 
-def processes() -> list[int]:
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-
-
-def namespaces(pid: int) -> set[str]:
+def read(path: str) -> str:
+    """Empty when there is no such process any more."""
     try:
-        return {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in KINDS}
-    except OSError:
-        return set()
-
-
-def words_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        return Path(path).read_bytes().decode(errors="replace")
     except OSError:
         return ""
 
@@ -107,15 +98,15 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
 
 def a_node_has_begun(lab: Watched) -> bool:
     """The very first moment: processes hold namespaces that no record tells of yet."""
-    return bool(lab.look())
+    return bool(lab.nodes())
 
 
 def all_machines_are_there(lab: Watched) -> bool:
-    return len({space.name for space in lab.look()}) == 4
+    return len(lab.nodes()) == 4
 
 
 def pods_run(lab: Watched) -> bool:
-    return any("kube-apiserver" in words_of(pid) for pid in processes() if namespaces(pid) & lab.namespaces)
+    return any("kube-apiserver" in words for words in lab.processes().values())
 
 
 MOMENTS: list[Callable[[Watched], bool]] = [a_node_has_begun, all_machines_are_there, pods_run]
@@ -127,7 +118,7 @@ def begin(lab: Watched, moment: Callable[[Watched], bool]) -> subprocess.Popen[b
         lab.command("up"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     deadline = time.monotonic() + UP_SECONDS
-    while not (lab.look() and moment(lab)):
+    while not moment(lab):
         assert process.poll() is None, "`lab up` ended before its time"
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -141,7 +132,6 @@ def test_down_leaves_nothing_of_a_lab_whose_up_was_killed(
     process = begin(lab, moment)
     process.kill()
     process.wait()
-    lab.look()
     done = lab.run("down", seconds=DOWN_SECONDS)
     assert done.returncode == 0, done.stderr
     assert lab.left() == []
@@ -162,7 +152,7 @@ def test_up_works_after_a_killed_up_and_a_second_time_and_down_leaves_nothing(la
     for _ in range(2):
         done = lab.run("up")
         assert done.returncode == 0, done.stderr
-        assert len(lab.look()) >= 4
+        assert len(lab.nodes()) == 4
         assert lab.run("status").returncode == 0
         twice = lab.run("up")
         assert twice.returncode == 1

@@ -208,6 +208,7 @@ class ApiStandIn:
         found["status"] = {
             "desiredNumberScheduled": len(self.nodes),
             "numberReady": ready,
+            "updatedNumberScheduled": ready,
             "observedGeneration": found["metadata"]["generation"],
         }
 

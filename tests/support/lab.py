@@ -46,7 +46,7 @@ def missing() -> str:
     try:
         components.find()
     except OperatorError as error:
-        return f"{error}: make kubernetes"
+        return str(error)
     return "" if konnectivity_programs() else "the Go originals are missing: make peers"
 
 
@@ -231,6 +231,7 @@ class Cluster:
         if self.pairing == pairing:
             return
         if self.pairing and self.pairing.protocol != pairing.protocol:
+            self.end_agents()
             self.unbridge()
         with self.timed(f"bridge: {pairing}"):
             if self.pairing is None or self.pairing.server != pairing.server:
@@ -245,7 +246,7 @@ class Cluster:
 
     def unbridge(self) -> Json:
         """`bootbridge down`: its receipt."""
-        with self.timed(f"down: {self.pairing}"):
+        with self.timed(f"down: {self.pairing or 'nothing there'}"):
             done = self.bootbridge("down", "--json")
         self.pairing = None
         assert done.returncode == 0, done.stdout + done.stderr
@@ -328,9 +329,7 @@ class Cluster:
                 inside = Path("/") / Path(folder).relative_to(root)
                 folders[:] = [name for name in folders if str(inside / name) not in _OTHERS]
                 for name in (*folders, *names):
-                    path = Path(folder) / name
-                    kind = hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "no file"
-                    yield f"{inside / name} ({kind})"
+                    yield f"{inside / name} ({_content(Path(folder) / name)})"
 
     def _ports(self) -> Iterator[str]:
         pid = self.lab.space("bootstrap").pid
@@ -353,6 +352,12 @@ class Cluster:
         return (
             self.lab.space("bootstrap").must("sh", "-c", "cat /proc/[0-9]*/cmdline").decode(errors="replace")
         )
+
+
+def _content(path: Path) -> str:
+    if path.is_symlink():
+        return f"link to {path.readlink()}"
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "no file"
 
 
 _GET = "import sys, urllib.request as r; sys.stdout.buffer.write(r.urlopen(sys.argv[1], timeout=10).read())"

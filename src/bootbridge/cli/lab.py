@@ -17,6 +17,7 @@ from bootbridge.cli.verb import DONE, FAILED, FOUND, Parser, run_verb, words
 from bootbridge.errors import OperatorError
 from bootbridge.lab import components, production
 from bootbridge.lab.bring_up import Builder, konnectivity_programs
+from bootbridge.lab.demonstration import Demonstration
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, Images
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
@@ -184,6 +185,23 @@ def _up(flags: argparse.Namespace) -> int:
     return DONE
 
 
+def _demo(flags: argparse.Namespace) -> int:
+    """The lab is taken down whatever happens, and the exit code says whether all of it held."""
+    found = _found(flags)
+    lab = Lab(_directory(flags), Layout(flags.nodes, flags.ip))
+    refuse_own_tail(lab.directory)
+    progress = Progress(sys.stderr)
+    with lab.claimed():
+        lab.refuse_if_up()
+        try:
+            Demonstration(lab, found, _images(lab, found), progress).run()
+        finally:
+            progress.begin("lab down")
+            left = lab.down()
+            progress.end("; ".join(left) or "nothing is left but its images", good=not left)
+    return FOUND if left else DONE
+
+
 def _down(flags: argparse.Namespace) -> int:
     lab = Lab(_directory(flags), Layout())
     if not lab.directory.exists():
@@ -283,6 +301,12 @@ _ACTIONS = {
         "What an interrupted `up` left behind is removed first.",
         "{program}\n{program} --nodes 3 --ip dual --dir /tmp/lab",
         _add_shape,
+    ),
+    "demo": Action(
+        _demo,
+        "show it all once: a webhook that blocks, the bridge, its answers, the removal",
+        "Two to three minutes; the lab is taken down at the end, also on Ctrl-C.",
+        flags=_add_shape,
     ),
     "bridge": Action(
         _bridge,

@@ -7,7 +7,8 @@ import os
 import time
 from pathlib import Path
 
-ROOT = Path("/sys/fs/cgroup")
+from bootbridge.lab.init import CGROUPS, hierarchies
+
 PATIENCE_SECONDS = 5.0
 
 
@@ -18,18 +19,20 @@ class Cgroups:
         self.name = "bootbridge-lab-" + hashlib.sha256(str(lab.resolve()).encode()).hexdigest()[:8]
 
     def make(self, node: str) -> str:
-        """The group of a node, as kubelet names it."""
-        for hierarchy in _hierarchies():
+        """The group of a node: where it is in each hierarchy."""
+        for hierarchy in hierarchies():
             group = hierarchy / self.name / node
             group.mkdir(parents=True, exist_ok=True)
             if hierarchy.name == "cpuset":
                 _inherit_cpuset(group)
+            if hierarchy == CGROUPS:
+                _pass_on_controllers(group)
         return f"/{self.name}/{node}"
 
     def remove(self) -> list[str]:
         """Remove them from the leaves up; what is still in use after a while is returned."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while left := [told for hierarchy in _hierarchies() for told in _remove(hierarchy / self.name)]:
+        while left := [told for hierarchy in hierarchies() for told in _remove(hierarchy / self.name)]:
             # A process that was just killed is a member until the kernel has let go of it.
             if time.monotonic() > deadline:
                 break
@@ -47,15 +50,6 @@ def _remove(top: Path) -> list[str]:
     return left
 
 
-def _hierarchies() -> list[Path]:
-    """Every mounted hierarchy, of the older kind or the newer."""
-    if (ROOT / "cgroup.controllers").exists():
-        return [ROOT]
-    return [
-        path for path in sorted(ROOT.iterdir()) if (path / "cgroup.procs").exists() and not path.is_symlink()
-    ]
-
-
 def _inherit_cpuset(group: Path) -> None:
     """An empty cpuset takes no process: copy the parent's, from the top."""
     for folder in (group.parent, group):
@@ -63,5 +57,15 @@ def _inherit_cpuset(group: Path) -> None:
             try:
                 if not (folder / name).read_text().strip():
                     (folder / name).write_text((folder.parent / name).read_text())
+            except OSError:
+                continue
+
+
+def _pass_on_controllers(group: Path) -> None:
+    """In the one hierarchy of the newer kind a group has only those controllers that its parent gives it."""
+    for folder in (group.parent.parent, group.parent):
+        for name in (folder / "cgroup.controllers").read_text().split():
+            try:
+                (folder / "cgroup.subtree_control").write_text(f"+{name}")
             except OSError:
                 continue

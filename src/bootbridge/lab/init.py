@@ -2,12 +2,13 @@
 
 Runs as process 1 of fresh mount, network, process, host name and cgroup namespaces. The
 node sees this machine's programs, but what it writes below `/etc`, `/opt`, `/var` and
-`/usr/local` goes to the node's own directory, and `/run` and `/tmp` are its own altogether.
+`/usr/local` goes to the node's own directory, and `/run` is its own altogether.
 When this process ends, so does everything on the node: processes, mounts and links.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -20,12 +21,16 @@ OVERLAID = ("/etc", "/opt", "/var", "/usr/local")
 # On the node's own directory without an overlay below: containerd makes overlays itself, and
 # the kernel does not stack them any further.
 BOUND = ("/var/lib/containerd", "/var/lib/kubelet", "/var/log")
+CGROUPS = Path("/sys/fs/cgroup")
+CLONE_NEWCGROUP = 0x02000000
 READY = "ready"
 
 
 def main(argv: list[str]) -> int:
-    name, directory = argv
+    name, directory, *group = argv
     _mount_all(Path(directory))
+    if group:
+        _keep_to(group[0])
     socket.sethostname(name)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     print(READY, flush=True)
@@ -49,6 +54,30 @@ def _mount_all(directory: Path) -> None:
         _mount("--bind", str(own), path)
     _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
     _mount("-t", "proc", "proc", "/proc")
+
+
+def _keep_to(group: str) -> None:
+    """What the node takes for the roots of the control groups is a group of the lab's in each hierarchy."""
+    owned = {hierarchy: hierarchy / group.strip("/") for hierarchy in hierarchies()}
+    for own in owned.values():
+        (own / "cgroup.procs").write_text("0")
+    # The group that a process is in when it does this is the root for everyone inside.
+    if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWCGROUP):
+        raise OSError(ctypes.get_errno(), "unshare")
+    for hierarchy, own in owned.items():
+        if hierarchy == CGROUPS:
+            # The newer kind wants processes in leaves only.
+            (own / "init").mkdir(exist_ok=True)
+            (own / "init" / "cgroup.procs").write_text("0")
+        _mount("--bind", str(own), str(hierarchy))
+
+
+def hierarchies() -> list[Path]:
+    """Every mounted hierarchy of control groups, of the older kind or the newer."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return [CGROUPS]
+    found = sorted(CGROUPS.iterdir()) if CGROUPS.exists() else []
+    return [path for path in found if (path / "cgroup.procs").exists() and not path.is_symlink()]
 
 
 def own_name(path: str) -> str:

@@ -152,8 +152,7 @@ class Lab:
         self.until(socket.exists, f"containerd answers on {node.name}")
 
     def start_kubelet(self, node: LabNode, components: Components, *, standalone: bool) -> None:
-        cgroup = self.cgroups.make(node.name)
-        self.write(node.name, node_runtime.kubelet_config(node, self.layout, cgroup, standalone=standalone))
+        self.write(node.name, node_runtime.kubelet_config(node, standalone=standalone))
         self.file(node.name, node_runtime.STATIC_PODS).mkdir(parents=True, exist_ok=True)
         argv = [components["kubelet"], *node_runtime.kubelet_arguments(node, standalone=standalone)]
         self.start(node.name, "kubelet", argv)
@@ -249,7 +248,7 @@ class Lab:
         return left
 
     def _make_space(self, name: str) -> Space:
-        space = Space.make(name, self.directory.resolve() / "nodes" / name)
+        space = Space.make(name, self.directory.resolve() / "nodes" / name, self.cgroups.make(name))
         write_file(self.directory / "spaces" / name, Asset(space.dump().encode()))
         return space
 

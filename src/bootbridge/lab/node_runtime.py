@@ -12,7 +12,7 @@ from typing import Any
 from bootbridge.bootstrap.files import Asset, Tree
 from bootbridge.bootstrap.yaml_text import to_yaml
 from bootbridge.lab.credentials import KUBECONFIGS, PKI
-from bootbridge.lab.layout import LabNode, Layout
+from bootbridge.lab.layout import LabNode
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 CONTAINERD_CONFIG = "/etc/containerd/config.toml"
@@ -69,7 +69,7 @@ def cni_config(node: LabNode) -> Tree:
     return {CNI_CONFIG: Asset(to_yaml_json(document))}
 
 
-def kubelet_config(node: LabNode, layout: Layout, cgroup: str, *, standalone: bool) -> Tree:
+def kubelet_config(node: LabNode, *, standalone: bool) -> Tree:
     """Standalone: static pods only, no API server, as on a bootstrap node."""
     config: dict[str, Any] = {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -83,7 +83,6 @@ def kubelet_config(node: LabNode, layout: Layout, cgroup: str, *, standalone: bo
         "authorization": {"mode": "AlwaysAllow" if standalone else "Webhook"},
         "failCgroupV1": False,
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": cgroup,
         "cgroupsPerQOS": False,
         "enforceNodeAllocatable": [],
         "localStorageCapacityIsolation": False,

@@ -28,13 +28,14 @@ class Space:
     started: int
 
     @classmethod
-    def make(cls, name: str, directory: Path) -> Space:
-        """Make the namespaces; `directory` takes what the node writes."""
+    def make(cls, name: str, directory: Path, group: str = "") -> Space:
+        """Make the namespaces; `directory` takes what the node writes, `group` its control groups."""
         refuse_own_tail(directory)
         directory.mkdir(parents=True, exist_ok=True)
         argv = [
             *("unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child"),
             *(sys.executable, "-I", "-S", init.__file__, name, str(directory)),
+            *([group] if group else []),
         ]
         with (directory / "init.log").open("ab") as log:
             holder = subprocess.Popen(
@@ -66,7 +67,7 @@ class Space:
 
     def command(self, argv: Sequence[str], *, network_only: bool = False) -> list[str]:
         """How to run `argv` inside; with `network_only` it keeps this machine's files and processes."""
-        spaces = ["--net"] if network_only else ["--mount", "--net", "--pid", "--uts", "--ipc"]
+        spaces = ["--net"] if network_only else ["--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]
         directory = [] if network_only else ["--wd=/"]
         return ["nsenter", f"--target={self.pid}", *spaces, *directory, "--", *argv]
 
@@ -156,8 +157,9 @@ def _holders() -> Iterator[tuple[int, str, Path]]:
                 argv = Path("/proc", entry, "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
             except OSError:
                 continue
-            if len(argv) > 3 and argv[-3].endswith(_INIT_ENDING):
-                yield int(entry), argv[-2], Path(argv[-1])
+            for place, word in enumerate(argv[:-2]):
+                if word.endswith(_INIT_ENDING):
+                    yield int(entry), argv[place + 1], Path(argv[place + 2])
 
 
 def start_time(pid: int) -> int:

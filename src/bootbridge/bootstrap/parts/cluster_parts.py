@@ -144,7 +144,9 @@ class AgentDaemonSet(ObjectPart):
         if found is None:
             return "it is not there"
         counts = found.get("status") or {}
-        wanted, ready = counts.get("desiredNumberScheduled", 0), counts.get("numberReady", 0)
+        wanted = counts.get("desiredNumberScheduled", 0)
+        # Agents of an older kind are ready too, until they have gone.
+        ready = min(counts.get("numberReady", 0), counts.get("updatedNumberScheduled", 0))
         if counts.get("observedGeneration", 0) < found["metadata"].get("generation", 0):
             return "the cluster has not looked at it yet"
         return "" if wanted and ready >= wanted else f"{ready} of {wanted} agents are ready"

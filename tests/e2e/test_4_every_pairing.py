@@ -32,11 +32,11 @@ PAIRINGS = [
 BYTES = 100 * 1000 * 1000
 NAMESPACE = f"--namespace={workloads.NAMESPACE}"
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("step")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("bridged")]
 
 
 @pytest.fixture(
-    scope="session", params=PAIRINGS, ids=lambda each: f"{each.server}-{each.agent}-{each.protocol}"
+    scope="package", params=PAIRINGS, ids=lambda each: f"{each.server}-{each.agent}-{each.protocol}"
 )
 def bridged(request: pytest.FixtureRequest, cluster: Cluster) -> Pairing:
     """The bridge in one shape after the other; pytest runs all tests of one before it goes to the next."""
@@ -51,7 +51,7 @@ def pods(cluster: Cluster, bridged: Pairing) -> dict[str, str]:
     return cluster.extension_pods()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def payload(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """100 MB that no layer could have made smaller."""
     path = tmp_path_factory.mktemp("payload") / "payload"
@@ -146,7 +146,8 @@ def test_pod_proxy(cluster: Cluster, pods: dict[str, str]) -> None:
 def test_service_proxy(cluster: Cluster, pods: dict[str, str]) -> None:
     """The API server's proxy to the Service."""
     path = f"/api/v1/namespaces/{workloads.NAMESPACE}/services/{workloads.SERVICE}:http/proxy/"
-    assert any(pod in cluster.raw(path) for pod in pods.values())
+    answer = cluster.raw(path)
+    assert any(pod in answer for pod in pods.values()), answer
 
 
 def test_a_thousand_admissions(cluster: Cluster, bridged: Pairing, record: Record) -> None:

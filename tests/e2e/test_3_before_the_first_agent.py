@@ -7,7 +7,7 @@ import time
 import pytest
 
 from bootbridge.lab import workloads
-from tests.support.lab import GUARDED, Cluster, Pairing
+from tests.support.lab import GUARDED, OURS, Cluster
 
 pytestmark = pytest.mark.e2e
 NAMESPACE = f"--namespace={workloads.NAMESPACE}"
@@ -16,7 +16,7 @@ NAMESPACE = f"--namespace={workloads.NAMESPACE}"
 @pytest.fixture(scope="module", autouse=True)
 def no_agents(cluster: Cluster) -> None:
     """The bridge with our server, and the agents' DaemonSet not applied yet."""
-    cluster.bridge(cluster.pairing if _is_ours(cluster.pairing) else Pairing("our", "our"))
+    cluster.bridge(OURS)
     cluster.end_agents()
     cluster.until(lambda: cluster.connected_agents() == 0, "no agent is connected")
 
@@ -51,7 +51,3 @@ def test_up_brings_the_agents_back(cluster: Cluster) -> None:
     cluster.until(cluster.agents_connected, "all agents are connected")
     done = cluster.create(workloads.pod("in-time", GUARDED), "--dry-run=server")
     assert done.returncode == 0, done.stderr
-
-
-def _is_ours(pairing: Pairing | None) -> bool:
-    return pairing is not None and pairing.server == pairing.agent == "our"
