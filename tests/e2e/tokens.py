@@ -17,15 +17,22 @@ _TOKENS = "/var/run/secrets/tokens"
 
 def server_pod(pod: Json, plan: Plan) -> Json:
     """It asks the API server about each token, and trusts no client certificate."""
-    pod = copy.deepcopy(pod)
+    pod = with_kubeconfig(pod)
     container = pod["spec"]["containers"][0]
     container["args"] = [
         *(word for word in container["args"] if not word.startswith("--cluster-ca-cert=")),
         f"--agent-namespace={plan.namespace}",
         f"--agent-service-account={ACCOUNT}",
         f"--authentication-audience={AUDIENCE}",
-        f"--kubeconfig={KUBECONFIG}",
     ]
+    return pod
+
+
+def with_kubeconfig(pod: Json) -> Json:
+    """A server that may ask the API server."""
+    pod = copy.deepcopy(pod)
+    container = pod["spec"]["containers"][0]
+    container["args"].append(f"--kubeconfig={KUBECONFIG}")
     container["volumeMounts"].append({"name": "kubeconfig", "mountPath": KUBECONFIG, "readOnly": True})
     pod["spec"]["volumes"].append({"name": "kubeconfig", "hostPath": {"path": KUBECONFIG, "type": "File"}})
     return pod

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bootbridge.errors import OperatorError
-from bootbridge.lab import wiring
+from bootbridge.lab import init, wiring
+from bootbridge.lab.cgroups import Cgroups
 from bootbridge.lab.layout import Layout
 from bootbridge.lab.space import Space, start_time
 
@@ -68,6 +69,23 @@ def test_a_node_is_found_without_any_record_of_it(space: Space, tmp_path: Path) 
     assert space in found
     assert {each.name for each in found} == {"machine"}
     assert Space.found_below(tmp_path / "machine") == []
+
+
+def test_control_groups_made_on_a_node_lie_in_the_lab_s_and_go_with_it(space: Space, tmp_path: Path) -> None:
+    groups = Cgroups(tmp_path / "lab")
+    node = Space.make("node", tmp_path / "node", groups.make("node"))
+    try:
+        hierarchies = init.hierarchies()
+        assert hierarchies
+        for hierarchy in hierarchies:
+            node.must("mkdir", f"{hierarchy}/inside")
+            assert not (hierarchy / "inside").exists()
+            assert (hierarchy / groups.name / "node" / "inside").is_dir()
+        assert groups.name.encode() not in node.must("cat", "/proc/1/cgroup")
+    finally:
+        node.end()
+        assert groups.remove() == []
+    assert not any((hierarchy / groups.name).exists() for hierarchy in hierarchies)
 
 
 def test_a_directory_that_the_node_would_cover_is_refused() -> None:

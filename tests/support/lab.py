@@ -268,9 +268,9 @@ class Cluster:
         """Whether every node's agent has its stream, counted by the server, which both kinds do."""
         return self.connected_agents() == len(self.lab.layout.cluster_nodes)
 
-    def connected_agents(self) -> int:
+    def connected_agents(self, admin_port: int = 0) -> int:
         """As the server's own metric counts them."""
-        page = self.on_bootstrap(f"http://127.0.0.1:{self.plan.ports.server_admin}/metrics")
+        page = self.on_bootstrap(f"http://127.0.0.1:{admin_port or self.plan.ports.server_admin}/metrics")
         names = ("konnectivity_network_proxy_server_ready_backend_connections",)
         found = [line for line in page.splitlines() if line.startswith(names)]
         return sum(int(float(line.rpartition(" ")[2])) for line in found)
