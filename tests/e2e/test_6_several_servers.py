@@ -24,9 +24,8 @@ AGENT_PORT, HEALTH_PORT, ADMIN_PORT = 8191, 2141, 8195
 LEASES = ("leases", "--namespace=kube-system", "-l", "k8s-app=konnectivity-server")
 KUBECONFIG = "/etc/lab"
 # Every other new connection goes to the second server, as a load balancer would have it.
-BALANCED = (
-    f"-p tcp --dport 8091 -m statistic --mode nth --every 2 -j REDIRECT --to-ports {AGENT_PORT}".split()
-)
+_EVERY_OTHER = "-p tcp --dport 8091 -m statistic --mode nth --every 2 --packet 0"
+BALANCED = f"{_EVERY_OTHER} -j REDIRECT --to-ports {AGENT_PORT}".split()
 
 
 @pytest.fixture(scope="module", autouse=True)

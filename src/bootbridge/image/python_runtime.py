@@ -24,8 +24,8 @@ LIBRARIES = f"{HOME}/lib"
 LIBRARY = f"{LIBRARIES}/python{sys.version_info.major}.{sys.version_info.minor}"
 SITE = f"{LIBRARY}/site-packages"
 INTERPRETER = f"{HOME}/bin/python3"
-# What the server and the agent import, and nothing else: see dependencies in pyproject.toml.
-PACKAGES = ("hpack", "h11")
+# What the server and the agent import, and nothing else (PyYAML for a --kubeconfig): see pyproject.toml.
+PACKAGES = ("hpack", "h11", "PyYAML")
 # Tools of developers, tests, and what needs a display or a database.
 _LEFT_OUT = frozenset(
     (
