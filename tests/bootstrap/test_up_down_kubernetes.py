@@ -83,3 +83,21 @@ def test_a_finalizer_that_nobody_removes_is_named(node: BootstrapNode) -> None:
     remains: Any = node.receipt()["remains"]
     assert [item["part"] for item in remains] == ["namespace", "record"]
     assert "example.com/never" in remains[0]["why"]
+
+
+def test_an_api_that_nobody_can_reach_does_not_keep_the_namespace(node: BootstrapNode) -> None:
+    """The bridge may have been its only way: the namespace is finished, empty, and the receipt says how."""
+    node.up("--timeout=90s")
+    spec = {"group": "gone.example.com", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 1}
+    unreachable = {
+        "metadata": {"name": "v1.gone.example.com"},
+        "spec": {**spec, "service": {"namespace": "default", "name": "gone"}, "insecureSkipTLSVerify": True},
+    }
+    path = "/apis/apiregistration.k8s.io/v1/apiservices"
+    assert node.api.call("POST", path, unreachable)[0] == 201
+    node.down()
+    receipt = node.receipt()
+    assert receipt["remains"] == []
+    (forced,) = [text for text in receipt["warnings"] if "finished by force" in text]
+    assert "gone.example.com" in forced
+    assert node.api.call("GET", f"/api/v1/namespaces/{node.plan.namespace}")[0] == 404

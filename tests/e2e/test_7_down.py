@@ -27,9 +27,7 @@ def production(cluster: Cluster) -> str:
 def receipt(cluster: Cluster) -> Json:
     """What `bootbridge down` says of itself."""
     cluster.bridge(cluster.pairing or OURS)
-    # A controller-manager that asks the bootstrap API server finalises no namespace while an aggregated
-    # API is out of reach, which it is as soon as the agents are gone.
-    cluster.kubectl("delete", "apiservice", workloads.API_SERVICE)
+    # The aggregated API stays registered: without agents it is out of reach, and no namespace ends by itself.
     return cluster.unbridge()
 
 

@@ -17,6 +17,7 @@ from bootbridge.kube.objects import (
     Ref,
     apply_object,
     delete_object,
+    finalise_namespace,
     get_object,
     list_objects,
     merge_object,
@@ -100,6 +101,10 @@ class Cluster:
         except RefusedError as error:
             if error.status != _CONFLICT:
                 raise
+
+    def finalise(self, ref: Ref, found: Json) -> None:
+        """Take the cluster's own finalizer off a namespace, as it was seen; one that is gone is fine."""
+        self._unless_missing(finalise_namespace(ref, found))
 
     def _unless_missing(self, request: Request) -> Json | None:
         try:

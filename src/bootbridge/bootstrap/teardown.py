@@ -17,6 +17,8 @@ from bootbridge.errors import OperatorError
 
 WAIT_SECONDS = 60.0
 PROBE_SECONDS = 10.0
+# A removal that is not over by then may need more than asking.
+INSIST_AFTER_SECONDS = 10.0
 
 
 @dataclass
@@ -67,12 +69,20 @@ class Teardown:
             if not part.find():
                 return
             part.remove()
-            left = self.progress.wait(lambda: self._left(part), self.wait_seconds)
+            left = self._wait_until_gone(part)
         except OperatorError as error:
             left = str(error)
         if left:
             self.warnings.append(f"{part.title}: {left}")
         self.progress.end(left or "removed", good=not left)
+
+    def _wait_until_gone(self, part: Part) -> str:
+        patience = min(INSIST_AFTER_SECONDS, self.wait_seconds)
+        if not self.progress.wait(lambda: self._left(part), patience):
+            return ""
+        if done := part.insist():
+            self.warnings.append(f"{part.title}: {done}")
+        return self.progress.wait(lambda: self._left(part), self.wait_seconds - patience)
 
     def _left(self, part: Part) -> str:
         left = part.find()

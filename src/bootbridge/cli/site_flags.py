@@ -63,13 +63,20 @@ def default_plan(flags: argparse.Namespace) -> Plan:
 def plan_to_lay(flags: argparse.Namespace, host: Host) -> Plan:
     """Flags win over --plan, that over the record of an earlier run, that over the defaults."""
     base = plan_record.load(read_file(flags.plan, "--plan"), flags.plan) if flags.plan else None
-    base = base or recorded_plan(flags, host)
+    laid_before = recorded_plan(flags, host)
+    base = base or laid_before
     if base is None and not flags.flavour:
         flags.flavour = Flavour.KUBEADM
     plan = plan_from(flags, base=base)
     if plan.flavour is Flavour.OPENSHIFT:
         hint = "there, bootkube.sh lays the bridge: use `bootbridge inject bootstrap.ign`"
         raise OperatorError("an OpenShift bootstrap node has no Python", subject="--flavour", hint=hint)
+    if laid_before and laid_before.protocol is not plan.protocol:
+        # A kube-apiserver reads its egress selector once, when it starts.
+        hint = "run `bootbridge down` first"
+        raise OperatorError(
+            f"the bridge is laid with {laid_before.protocol}", subject="--protocol", hint=hint
+        )
     return plan
 
 

@@ -93,6 +93,17 @@ def delete_object(ref: Ref, uid: str = "") -> Request:
     return Request("DELETE", ref.path, body=options)
 
 
+def finalise_namespace(ref: Ref, found: Json) -> Request:
+    """Say that nothing is left in a namespace: what its controller would say, had it been able to look."""
+    body = {
+        **found,
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "spec": {**found.get("spec", {}), "finalizers": []},
+    }
+    return Request("PUT", f"{ref.path}/finalize", body=body)
+
+
 def _collection(kind: Kind, namespace: str) -> str:
     if kind.namespaced and namespace:
         return f"{kind.root}/namespaces/{quote(namespace, safe='')}/{kind.plural}"

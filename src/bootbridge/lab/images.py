@@ -31,6 +31,8 @@ _WEBHOOK_MODULES = (
 )
 # The first is started; `kubectl cp` looks for tar in the pod.
 _WEBHOOK_COMMANDS = {"extension-server": "bootbridge.lab.extension_server", "tar": "bootbridge.lab.archiver"}
+# How an image is made is a part of what it is.
+_RECIPES = sorted(Path(recipes.__file__).parent.glob("*.py"))
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
@@ -46,9 +48,8 @@ class Images:
     def archive(self, reference: str) -> Path:
         """The archive with one image, built if need be."""
         sources, build = self._recipe(reference)
-        path = (
-            self._directory / f"{reference.replace('/', '_').replace(':', '_')}-{_fingerprint(sources)}.tar"
-        )
+        name = reference.replace("/", "_").replace(":", "_")
+        path = self._directory / f"{name}-{_fingerprint([*sources, *_RECIPES])}.tar"
         if not path.exists():
             self._directory.mkdir(parents=True, exist_ok=True)
             write_file(path, Asset(oci.archive({reference: build()})))

@@ -15,6 +15,9 @@ from bootbridge.errors import OperatorError
 from bootbridge.kube.objects import DAEMON_SET, NAMESPACE, POD, SECRET, Kind, Ref, ref_of
 from bootbridge.kube.requests import Json
 
+# How a namespace's controller says that some API did not answer when it asked for what it keeps there.
+UNDISCOVERED = "NamespaceDeletionDiscoveryFailure"
+
 
 class ObjectPart(Part):
     """One object by server-side apply; removal takes everything of its kind that carries our label."""
@@ -101,6 +104,22 @@ class Namespace(ObjectPart):
         going = found is not None and _phase(found) == "Terminating"
         return f"the old one is still being removed: {conditions(found)}" if found and going else ""
 
+    def insist(self) -> str:
+        """Finish it ourselves where only an API that cannot be reached keeps it.
+
+        The agents that we have removed before may have been that API's only way. What we put into the
+        namespace is looked for once more; if any of it is left, it stays as it is.
+        """
+        for found in self.present():
+            if _held_by(found) == {UNDISCOVERED} and not self._content():
+                self.cluster.finalise(self.ref(), found)
+                return f"finished by force, because {conditions(found)}"
+        return ""
+
+    def _content(self) -> list[dict[str, Any]]:
+        kinds = (POD, SECRET, DAEMON_SET)
+        return [each for kind in kinds for each in self.cluster.list(kind, self.plan.namespace)]
+
     def why_it_stays(self, what: str) -> str:
         found = self.cluster.get(self.ref())
         return conditions(found) if found else "still there"
@@ -168,6 +187,12 @@ def conditions(namespace: Json) -> str:
     ]
     silent = "no condition says why: is the kube-controller-manager running?"
     return "; ".join(said) or f"phase {_phase(namespace) or 'unknown'}, {silent}"
+
+
+def _held_by(namespace: Json) -> set[str]:
+    """The conditions that keep a namespace from ending."""
+    found = (namespace.get("status") or {}).get("conditions") or []
+    return {each["type"] for each in found if each.get("status") == "True"}
 
 
 def _phase(namespace: Json) -> str:

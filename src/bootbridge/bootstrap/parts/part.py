@@ -49,6 +49,10 @@ class Part(ABC):
     def remove(self) -> None:
         """Start to take it away; it is gone when `find` finds nothing."""
 
+    def insist(self) -> str:
+        """After `remove` has not been enough for a while: do what more can be done, and say it."""
+        return ""
+
     def blocked(self) -> str:
         """Why it cannot be applied yet; empty when it can."""
         return ""
