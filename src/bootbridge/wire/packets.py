@@ -190,25 +190,23 @@ def _encode_dial_response(packet: DialResponse) -> bytes:
     )
 
 
-# What stands before each type's payload (the type, unless it is 0, and the payload's tag), and
-# how the payload is written. Tags: field number times 8, plus 0 for numbers or 2 for bytes.
+# How each type's payload is written, in the order of the types. Tags: field number times 8, plus 0 for
+# numbers or 2 for bytes.
+_PAYLOAD_WRITERS: Final[tuple[Callable[[Any], bytes], ...]] = (
+    _encode_dial_request,
+    _encode_dial_response,
+    lambda packet: _number(b"\x08", packet.connect_id) + _chunk(b"\x1a", packet.data),
+    lambda packet: _number(b"\x08", packet.connect_id),
+    lambda packet: _text(b"\x0a", packet.error) + _number(b"\x10", packet.connect_id),
+    lambda packet: _number(b"\x08", packet.random),
+    lambda packet: b"",
+    lambda packet: _number(b"\x08", packet.connect_id) + _number(b"\x10", packet.size),
+    lambda packet: _number(b"\x08", packet.connect_id),
+)
+# The same with what stands before the payload: the type, unless it is 0, and the payload's tag.
 _ENCODERS: Final[dict[int, tuple[bytes, Callable[[Any], bytes]]]] = {
-    kind: ((b"\x08" + varint(kind) if kind else b"") + varint(field << 3 | 2), encoder)
-    for (kind, field), encoder in zip(
-        _PAYLOAD_FIELD.items(),
-        (
-            _encode_dial_request,
-            _encode_dial_response,
-            lambda packet: _number(b"\x08", packet.connect_id) + _chunk(b"\x1a", packet.data),
-            lambda packet: _number(b"\x08", packet.connect_id),
-            lambda packet: _text(b"\x0a", packet.error) + _number(b"\x10", packet.connect_id),
-            lambda packet: _number(b"\x08", packet.random),
-            lambda packet: b"",
-            lambda packet: _number(b"\x08", packet.connect_id) + _number(b"\x10", packet.size),
-            lambda packet: _number(b"\x08", packet.connect_id),
-        ),
-        strict=True,
-    )
+    kind: ((b"\x08" + varint(kind) if kind else b"") + varint(field << 3 | 2), writer)
+    for (kind, field), writer in zip(_PAYLOAD_FIELD.items(), _PAYLOAD_WRITERS, strict=True)
 }
 
 
