@@ -328,12 +328,31 @@ def test_a_demo_that_can_not_run_says_why_in_one_line(recorder, capsys):
     assert capsys.readouterr().err == "bootbridge demo: no loopback\n"
 
 
+VERBS = (
+    *("server", "agent", "demo"),
+    *(
+        "render",
+        "inject",
+        "kasconfig",
+        "firewall",
+        "address",
+        "check",
+        "up",
+        "status",
+        "down",
+        "doctor",
+        "gather",
+    ),
+    *("image", "lab", "version", "help"),
+)
+
+
 @pytest.mark.parametrize(("word", "kind"), [("serve", "verb"), ("", "verb"), ("--serve", "flag")])
 def test_an_unknown_verb_is_named_with_the_known_ones(capsys, word, kind):
     """Exit code 1."""
     assert main.main([word]) == 1
     [line] = capsys.readouterr().err.splitlines()
-    assert line == f"bootbridge: unknown {kind} {word!r} (the verbs are: server, agent, demo, version, help)"
+    assert line == f"bootbridge: unknown {kind} {word!r} (the verbs are: {', '.join(VERBS)})"
 
 
 @pytest.mark.parametrize("argv", [[], ["help"], ["--help"], ["-h"]])
@@ -341,7 +360,7 @@ def test_bootbridge_alone_explains_itself(capsys, argv):
     """All verbs are in it."""
     assert main.main(argv) == 0
     page = capsys.readouterr().out
-    for verb in ("server", "agent", "demo", "version"):
+    for verb in VERBS:
         assert f"\n  {verb} " in page
 
 
