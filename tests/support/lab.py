@@ -350,7 +350,9 @@ class Cluster:
     def command_lines(self) -> str:
         """Of all processes on the bootstrap node."""
         return (
-            self.lab.space("bootstrap").must("sh", "-c", "cat /proc/[0-9]*/cmdline").decode(errors="replace")
+            self.lab.space("bootstrap")
+            .must("sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null; true")
+            .decode(errors="replace")
         )
 
 
