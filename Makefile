@@ -5,6 +5,7 @@ BIN    := $(VENV)/bin
 SEEDS  ?= 2000
 FUZZ_SECONDS ?= 20
 KUBERNETES ?=
+E2E ?= tests/e2e tests/lab
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
@@ -61,7 +62,7 @@ kubernetes-test: $(VENV)/.ready ## our programs with a real kube-apiserver (afte
 	$(PYTEST) -m 'kubernetes and not e2e'
 
 e2e: $(VENV)/.ready ## a whole bootstrap on this machine, end to end (as root, after make kubernetes and make peers)
-	$(PYTEST) -m e2e tests/e2e tests/lab
+	$(PYTEST) -m e2e $(E2E)
 
 bench: $(VENV)/.ready peers ## our pair, the Go pair and the mixed pairs, side by side
 	@$(BIN)/python -m compileall -q src
