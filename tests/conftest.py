@@ -21,29 +21,49 @@ PEER_NAMES = (
     "upstream-integration.test",
     "ignition-validate",
 )
-NOT_RUN = pytest.StashKey[str]()
+NOT_RUN = pytest.StashKey[list[str]]()
+
+
+def missing_peers() -> str:
+    lacking = [name for name in PEER_NAMES if not (PEERS / name).exists()]
+    return f"missing {', '.join(lacking)}: make peers" if lacking else ""
+
+
+def missing_kubernetes() -> str:
+    from tests.support.kubernetes import missing
+
+    return missing()
+
+
+def missing_for_a_lab() -> str:
+    from tests.support.lab import missing
+
+    return missing()
+
+
+# What tests with a marker need beside Python. Asked only when such tests are about to run.
+NEEDS = {"interop": missing_peers, "kubernetes": missing_kubernetes, "e2e": missing_for_a_lab}
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Interop tests without their peers: one visible line, and under CI a failure."""
-    missing = [name for name in PEER_NAMES if not (PEERS / name).exists()]
-    unable = [item for item in items if missing and item.get_closest_marker("interop")]
-    if not unable:
-        return
-    config.stash[NOT_RUN] = f"interop: {len(unable)} tests NOT RUN, missing {', '.join(missing)}: make peers"
-    for item in unable:
-        item.add_marker(pytest.mark.skip(reason="the Go peers are missing"))
+    """Tests without what they need: one visible line for each kind, and under CI a failure."""
+    config.stash[NOT_RUN] = []
+    for marker, missing in NEEDS.items():
+        wanted = [item for item in items if item.get_closest_marker(marker)]
+        if wanted and (lack := missing()):
+            config.stash[NOT_RUN].append(f"{marker}: {len(wanted)} tests NOT RUN, {lack}")
+            for item in wanted:
+                item.add_marker(pytest.mark.skip(reason=lack))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    line = terminalreporter.config.stash.get(NOT_RUN, "")
-    if line:
+    for line in terminalreporter.config.stash.get(NOT_RUN, []):
         terminalreporter.write_line(line, red=True)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if session.config.stash.get(NOT_RUN, "") and os.environ.get("CI") == "true" and not exitstatus:
+    if session.config.stash.get(NOT_RUN, []) and os.environ.get("CI") == "true" and not exitstatus:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 

@@ -2,39 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.record import Record
-from tests.support.lab import Cluster, Pairing, missing
+from tests.support.lab import Cluster, Pairing
 
-NOT_RUN = pytest.StashKey[str]()
 RECORD = pytest.StashKey[Record]()
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests without what a lab needs: one visible line, and under CI a failure."""
-    wanted = [item for item in items if item.get_closest_marker("e2e")]
-    # Not asked for before somebody wants them: `make test` runs without root and Kubernetes.
-    if not wanted or not (lack := missing()):
-        return
-    config.stash[NOT_RUN] = f"end to end: {len(wanted)} tests NOT RUN, {lack}"
-    for item in wanted:
-        item.add_marker(pytest.mark.skip(reason=lack))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if line := terminalreporter.config.stash.get(NOT_RUN, ""):
-        terminalreporter.write_line(line, red=True)
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if session.config.stash.get(NOT_RUN, "") and os.environ.get("CI") == "true" and not exitstatus:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(wrapper=True)

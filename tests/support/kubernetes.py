@@ -15,21 +15,16 @@ import ssl
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bootbridge.demo.interrupts import Interrupts
 from bootbridge.demo.network import Place
 from bootbridge.demo.processes import Program, Programs
-from bootbridge.trust.authority import Authority, Certificate
+from bootbridge.trust.authority import Authority
 from tests.support.process_program import ROOT, Flags, flag_arguments, free_port
 
 BIN = ROOT / os.environ.get("BOOTBRIDGE_KUBERNETES", "build/kubernetes") / "bin"
@@ -42,35 +37,13 @@ START_SECONDS = 90.0
 CALL_SECONDS = 40.0
 
 Json = dict[str, Any]
-NOT_RUN = pytest.StashKey[str]()
 
 
-def missing() -> list[str]:
-    """What this machine lacks for the tests marked `kubernetes`."""
+def missing() -> str:
+    """What this machine lacks for the tests marked `kubernetes`, in words; empty when nothing does."""
     etcd = [] if shutil.which("etcd") else ["etcd"]
-    return etcd + [name for name in NEEDED if not (BIN / name).exists()]
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests without their Kubernetes: one visible line, and under CI a failure."""
-    unable = [item for item in items if item.get_closest_marker("kubernetes")] if missing() else []
-    if not unable:
-        return
-    lack = f"missing {', '.join(missing())}: make kubernetes"
-    config.stash[NOT_RUN] = f"kubernetes: {len(unable)} tests NOT RUN, {lack}"
-    for item in unable:
-        item.add_marker(pytest.mark.skip(reason=lack))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if line := terminalreporter.config.stash.get(NOT_RUN, ""):
-        terminalreporter.write_line(line, red=True)
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    if session.config.stash.get(NOT_RUN, "") and os.environ.get("CI") == "true" and not exitstatus:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    lacking = etcd + [name for name in NEEDED if not (BIN / name).exists()]
+    return f"missing {', '.join(lacking)}: make kubernetes" if lacking else ""
 
 
 @pytest.fixture(scope="session")
@@ -166,7 +139,7 @@ class ControlPlane:
 
     def kubeconfig_for(self, user: str, *groups: str) -> Path:
         """A kubeconfig (0600) with a client certificate of this user, who is in these groups."""
-        certificate = client_certificate(self.authority, user, *groups)
+        certificate = self.authority.issue_client(user, organisations=groups)
         certificate.write(self.folder, user)
         return self._write_kubeconfig(
             user,
@@ -331,38 +304,6 @@ class Api:
             return answer.status, answer.read()
         finally:
             connection.close()
-
-
-def client_certificate(authority: Authority, user: str, *groups: str) -> Certificate:
-    """Kubernetes reads the user from the common name and the groups from the organisations."""
-    if not groups:
-        return authority.issue_client(user)
-    key = ec.generate_private_key(ec.SECP256R1())
-    names = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([*names, x509.NameAttribute(NameOID.COMMON_NAME, user)]))
-        .issuer_name(x509.load_pem_x509_certificate(authority.cert_pem).subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(hours=12))
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
-        .sign(_private_key(authority), hashes.SHA256())
-    )
-    pem, pkcs8, plain = (
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return Certificate(signed.public_bytes(pem), key.private_bytes(pem, pkcs8, plain))
-
-
-def _private_key(authority: Authority) -> ec.EllipticCurvePrivateKey:
-    key = serialization.load_pem_private_key(authority.key_pem, None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    return key
 
 
 def _base64(data: bytes) -> str:

@@ -95,7 +95,7 @@ def why_renew(bundle: Bundle | None, plan: Plan, addresses: Sequence[IPAddress],
 
 
 def _why_not_these(server: x509.Certificate, addresses: Sequence[IPAddress]) -> str:
-    held = _addresses_of(server)
+    held = set(addresses_of(server))
     if held == set(addresses):
         return ""
     listed = ", ".join(sorted(map(str, held))) or "none"
@@ -130,9 +130,11 @@ def _kind(certificate: x509.Certificate) -> KeyKind | None:
     return None
 
 
-def _addresses_of(certificate: x509.Certificate) -> set[IPAddress]:
+def addresses_of(certificate: x509.Certificate) -> tuple[IPAddress, ...]:
+    """The addresses that a certificate is for, in its order."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
-        return set()
-    return {each for each in names.get_values_for_type(x509.IPAddress) if each.version in (4, 6)}  # type: ignore[misc]
+        return ()
+    found = names.get_values_for_type(x509.IPAddress)
+    return tuple(each for each in found if each.version in (4, 6))  # type: ignore[misc]

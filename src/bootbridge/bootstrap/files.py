@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,15 +28,18 @@ Tree = Mapping[str, Asset]
 
 def write_file(path: Path, asset: Asset) -> None:
     """Put the file there whole or not at all; its content is never readable beyond `asset.mode`."""
+    write_whole(path, asset.data, lambda descriptor: os.fchmod(descriptor, asset.mode))
+
+
+def write_whole(path: Path, data: bytes, finish: Callable[[int], None]) -> None:
+    """The same, with whatever `finish` does to the open file before it takes its place."""
+    temporary = ""
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as error:
-        raise unwritable(path, error) from error
-    try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(asset.data)
+            file.write(data)
             file.flush()
-            os.fchmod(file.fileno(), asset.mode)
+            finish(file.fileno())
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:

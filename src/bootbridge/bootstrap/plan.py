@@ -225,7 +225,7 @@ KUBEADM_PATHS = Paths(
     socket_seen_by_apiserver="/run/bootbridge/konnectivity-server.socket",
     kubeconfig="/etc/kubernetes/admin.conf",
 )
-_PATHS = {Flavour.OPENSHIFT: OPENSHIFT_PATHS, Flavour.KUBEADM: KUBEADM_PATHS}
+PATHS = {Flavour.OPENSHIFT: OPENSHIFT_PATHS, Flavour.KUBEADM: KUBEADM_PATHS}
 _NAMESPACES = {
     Flavour.OPENSHIFT: "openshift-bootstrap-konnectivity",
     Flavour.KUBEADM: "bootstrap-konnectivity",
@@ -293,7 +293,7 @@ class Plan:
 
     @property
     def paths(self) -> Paths:
-        return _PATHS[self.flavour]
+        return PATHS[self.flavour]
 
     @property
     def hook_script(self) -> str:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from pathlib import Path
 
 from bootbridge.bootstrap import address, laid, node_network, plan_record
 from bootbridge.bootstrap.cluster import Cluster
 from bootbridge.bootstrap.files import read_file
 from bootbridge.bootstrap.host import Host
-from bootbridge.bootstrap.plan import KUBEADM_PATHS, OPENSHIFT_PATHS, Flavour, Image, IPAddress, Paths, Plan
+from bootbridge.bootstrap.plan import PATHS, Flavour, Image, IPAddress, Plan
 from bootbridge.cli.plan_flags import plan_from
 from bootbridge.cli.values import parse_duration
 from bootbridge.errors import OperatorError
-
-_PATHS: Mapping[Flavour, Paths] = {Flavour.KUBEADM: KUBEADM_PATHS, Flavour.OPENSHIFT: OPENSHIFT_PATHS}
 
 
 def add_site_flags(parser: argparse.ArgumentParser) -> None:
@@ -38,9 +35,9 @@ def open_host(flags: argparse.Namespace) -> Host:
 
 def recorded_plan(flags: argparse.Namespace, host: Host) -> Plan | None:
     """The plan of the bridge that was laid here, if any was."""
-    wanted = [Flavour(flags.flavour)] if flags.flavour else list(_PATHS)
+    wanted = [Flavour(flags.flavour)] if flags.flavour else [Flavour.KUBEADM, Flavour.OPENSHIFT]
     for flavour in wanted:
-        path = _PATHS[flavour].plan_record
+        path = PATHS[flavour].plan_record
         data = host.read(path)
         if data is not None:
             return plan_record.load(data, path)

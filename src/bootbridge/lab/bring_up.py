@@ -113,8 +113,8 @@ class Builder:
             raise OperatorError(f"not within {seconds:.0f} s: {still}", hint=f"see {self.lab.directory}/logs")
 
     def _apiserver_silent(self) -> str:
-        done = self._kubectl("get", "--raw", "/readyz")
-        return "" if done.returncode == 0 else "the bootstrap kube-apiserver is not ready"
+        ready = self.lab.api_ready(self.components)
+        return "" if ready else "the bootstrap kube-apiserver is not ready"
 
     def _nodes_unready(self) -> str:
         done = self._kubectl("get", "nodes", "-o", "json")

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,6 +31,8 @@ from bootbridge.lab.space import Space
 
 SWITCH = "switch"
 UP = "up"
+# For one answer to "are you ready".
+READY_SECONDS = 20.0
 STEP_SECONDS = 120.0
 # What programs on a node see of our own environment: nothing but where programs are.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
@@ -196,6 +199,15 @@ class Lab:
         """The command that asks the API server of a node, as its administrator."""
         argv = ["env", f"KUBECONFIG={ADMIN_KUBECONFIG}", components["kubectl"], *words]
         return self.space(node).command(argv)
+
+    def api_ready(self, components: Components, node: str = "bootstrap") -> bool:
+        """Whether the API server of a node answers, and says that it is ready."""
+        argv = self.kubectl(components, "get", "--raw", "/readyz", node=node)
+        try:
+            done = subprocess.run(argv, capture_output=True, timeout=READY_SECONDS, stdin=subprocess.DEVNULL)
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode == 0
 
     def bootbridge(self, *words: str) -> list[str]:
         """The command that runs our own program on the bootstrap node."""

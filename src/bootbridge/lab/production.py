@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-
 from bootbridge.bootstrap.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.lab import control_plane
@@ -12,7 +10,6 @@ from bootbridge.lab.images import Images
 from bootbridge.lab.lab import Lab
 
 READY_SECONDS = 180.0
-CALL_SECONDS = 20.0
 
 
 def start(lab: Lab, name: str, components: Components, images: Images, progress: Progress) -> None:
@@ -31,9 +28,4 @@ def start(lab: Lab, name: str, components: Components, images: Images, progress:
 
 
 def _silent(lab: Lab, name: str, components: Components) -> str:
-    argv = lab.kubectl(components, "get", "--raw", "/readyz", node=name)
-    try:
-        done = subprocess.run(argv, capture_output=True, timeout=CALL_SECONDS, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return "the production kube-apiserver does not answer"
-    return "" if done.returncode == 0 else "the production kube-apiserver is not ready"
+    return "" if lab.api_ready(components, name) else "the production kube-apiserver is not ready"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import dataclass
 from typing import Any
 
 from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab
-
-CALL_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,7 @@ def status(lab: Lab, components: Components) -> Status:
         {"name": node.name, "pid": alive.get(node.name), "addresses": [str(each) for each in node.addresses]}
         for node in lab.layout.all_nodes
     ]
-    ready = "bootstrap" in alive and _api_answers(lab, components)
+    ready = "bootstrap" in alive and lab.api_ready(components)
     document = {"directory": str(lab.directory), "nodes": rows, "apiServerReady": ready}
     lines = [f"lab in {lab.directory}"]
     for row in rows:
@@ -33,12 +30,3 @@ def status(lab: Lab, components: Components) -> Status:
         lines.append(f"  {row['name']:<12} {', '.join(row['addresses']):<28} {state}")
     lines.append(f"  API server   {'ready' if ready else 'does not answer'}")
     return Status(document, "\n".join(lines) + "\n", ready and len(alive) == len(rows) + 1)
-
-
-def _api_answers(lab: Lab, components: Components) -> bool:
-    argv = lab.kubectl(components, "get", "--raw", "/readyz")
-    try:
-        done = subprocess.run(argv, capture_output=True, timeout=CALL_SECONDS, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0

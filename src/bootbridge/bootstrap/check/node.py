@@ -34,7 +34,7 @@ from bootbridge.bootstrap.check.finding import (
 )
 from bootbridge.bootstrap.check.tree import PLACEHOLDER, PRIVATE_KEY, egress_faults
 from bootbridge.bootstrap.host import Host
-from bootbridge.bootstrap.plan import KUBEADM_PATHS, OPENSHIFT_PATHS, Flavour, IPAddress, Plan
+from bootbridge.bootstrap.plan import PATHS, Flavour, IPAddress, Plan
 from bootbridge.errors import OperatorError
 
 DIAL_SECONDS_MAX = 2.0
@@ -60,7 +60,7 @@ class Node:
 def of_node(root: Path, now: datetime) -> list[Finding]:
     """Check the node whose files lie below `root`; its ports and addresses are this machine's."""
     host = Host(root)
-    for paths in (OPENSHIFT_PATHS, KUBEADM_PATHS):
+    for paths in PATHS.values():
         record = host.read(paths.plan_record)
         if record is not None:
             plan = plan_record.load(record, paths.plan_record)
@@ -68,7 +68,7 @@ def of_node(root: Path, now: datetime) -> list[Finding]:
                 "plan-record", Verdict.PASS, f"{plan.flavour} on {plan.platform}, {plan.protocol}"
             )
             return [found, *run(CHECKS, Node(host, plan, now))]
-    places = " or ".join(paths.plan_record for paths in (OPENSHIFT_PATHS, KUBEADM_PATHS))
+    places = " or ".join(paths.plan_record for paths in PATHS.values())
     fix = "lay the bridge first: bootbridge up, or boot from an injected ignition file"
     return [Finding("plan-record", Verdict.FAIL, f"no bridge was laid here: no {places}", fix)]
 
@@ -185,11 +185,10 @@ def _ca_key_gone(node: Node) -> Outcome:
 def _addresses_in_certificate(node: Node) -> Sequence[IPAddress]:
     path = node.plan.paths.server_cert
     try:
-        certificate = x509.load_pem_x509_certificate(node.data(path))
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (ValueError, x509.ExtensionNotFound) as error:
-        raise OperatorError("is no certificate with addresses", subject=path, hint=LAY_ANEW) from error
-    return [each for each in names.get_values_for_type(x509.IPAddress) if each.version in (4, 6)]  # type: ignore[misc]
+        found = certificates.addresses_of(x509.load_pem_x509_certificate(node.data(path)))
+    except ValueError as error:
+        raise OperatorError("is no certificate", subject=path, hint=LAY_ANEW) from error
+    return found
 
 
 # --- the kube-apiserver

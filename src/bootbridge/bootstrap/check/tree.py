@@ -31,8 +31,7 @@ from bootbridge.bootstrap.files import Tree
 from bootbridge.bootstrap.node_values import PLACEHOLDERS
 from bootbridge.bootstrap.plan import (
     BOOTSTRAP_ONLY,
-    KUBEADM_PATHS,
-    OPENSHIFT_PATHS,
+    PATHS,
     PAYLOAD_IMAGE_NAME,
     Flavour,
     IPNetwork,
@@ -86,7 +85,7 @@ def of_tree(subject: PlannedTree) -> list[Finding]:
 
 def plan_in(tree: Tree, name: str) -> Plan:
     """The plan that a tree carries; `name` is what errors call the whole."""
-    for paths in (OPENSHIFT_PATHS, KUBEADM_PATHS):
+    for paths in PATHS.values():
         if paths.plan_record in tree:
             return plan_record.load(tree[paths.plan_record].data, f"{name}: {paths.plan_record}")
     raise OperatorError("carries no plan of a bridge", subject=name, hint=RENDER_ANEW)

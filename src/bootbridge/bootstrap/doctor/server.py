@@ -7,7 +7,6 @@ import ssl
 import stat
 import tempfile
 import time
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from bootbridge.bootstrap.check.finding import Outcome, at, failed, judged, pass
 from bootbridge.bootstrap.doctor import apiserver, tunnel
 from bootbridge.bootstrap.doctor.programs import Program
 from bootbridge.bootstrap.doctor.way import Way
-from bootbridge.bootstrap.plan import Flavour, IPAddress, Protocol
+from bootbridge.bootstrap.plan import Flavour, Protocol
 from bootbridge.errors import OperatorError
 
 RENEW = {
@@ -47,7 +46,7 @@ def certificate_files(way: Way) -> Outcome:
     ]
     if missing or opened:
         return failed("; ".join([*missing, *opened]), RENEW[plan.flavour])
-    why = certificates.why_renew(way.site.bundle(), plan, _addresses(_held(way)[1]), way.now)
+    why = certificates.why_renew(way.site.bundle(), plan, certificates.addresses_of(_held(way)[1]), way.now)
     # Addresses and time are steps of their own.
     faults = [why] if why and not why.startswith(_ABOUT_TIME) else []
     return judged(faults, f"chain and keys below {paths.tls} fit", RENEW[plan.flavour])
@@ -69,7 +68,7 @@ def certificate_expiry(way: Way) -> Outcome:
 
 def certificate_addresses(way: Way) -> Outcome:
     """Agents dial the node's addresses and expect the certificate to name them."""
-    held, wanted = _addresses(_held(way)[1]), way.site.addresses
+    held, wanted = certificates.addresses_of(_held(way)[1]), way.site.addresses
     shown = ", ".join(map(str, held)) or "no address"
     if not wanted:
         return warned(f"it names {shown}; this node's addresses are not clear", "say them with --node-ip")
@@ -91,14 +90,6 @@ def _held(way: Way) -> list[x509.Certificate]:
             hint = RENEW[way.site.plan.flavour]
             raise OperatorError("is no certificate", subject=path, hint=hint) from None
     return found
-
-
-def _addresses(certificate: x509.Certificate) -> Sequence[IPAddress]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return ()
-    return [each for each in names.get_values_for_type(x509.IPAddress) if each.version in (4, 6)]  # type: ignore[misc]
 
 
 def _time(moment: datetime) -> str:
@@ -169,7 +160,7 @@ def healthy(way: Way) -> Outcome:
 def agent_port(way: Way) -> Outcome:
     """A TLS greeting as an agent makes it, with the agents' own certificate, on each address."""
     port = way.site.plan.ports.agent
-    addresses = way.site.addresses or tuple(_addresses(_held(way)[1]))
+    addresses = way.site.addresses or certificates.addresses_of(_held(way)[1])
     faults = [f"{each} port {port}: {why}" for each in addresses if (why := _greeted(way, str(each), port))]
     shown = ", ".join(map(str, addresses))
     fix = f"look for what is in the way on this node: `ss -lntp`, `nft list ruleset`; then {LOGS}"
