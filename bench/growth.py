@@ -18,6 +18,7 @@ from pathlib import Path
 
 from generator import Entry, Generator, build_peers, peers_directory
 from pairs import (
+    OURS_COMPILED,
     ROOT,
     BenchError,
     Certificates,
@@ -193,7 +194,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--agents", type=counts, default=list(AGENTS), help="steps of growing agents")
     parser.add_argument("--tunnels", type=counts, default=list(TUNNELS), help="steps of growing tunnels")
     parser.add_argument("--seconds", type=float, default=2.0, help="length of one latency measurement")
-    parser.add_argument("--ours", type=Path, default=ROOT / ".venv" / "bin", help="directory of our commands")
+    parser.add_argument("--ours", type=Path, default=OURS_COMPILED, help="directory of our commands")
     parser.add_argument("--go", type=Path, default=peers_directory(), help="directory of the Go commands")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "bench-growth.json")
     options = parser.parse_args()

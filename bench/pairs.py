@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 ROOT = Path(__file__).resolve().parent.parent
+OURS_COMPILED = ROOT / "build" / "compiled" / "bin"
 START_SECONDS_MAX = 20
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 # Upstream refuses ports outside this range.
@@ -228,7 +229,7 @@ class Implementation:
     def command(self, program: str) -> str:
         path = self.directory / program
         if not os.access(path, os.X_OK):
-            raise BenchError(f"{self.name}: {path} is missing (ours: `make install`, Go: `make peers`)")
+            raise BenchError(f"{self.name}: {path} is missing (ours: `make compiled`, Go: `make peers`)")
         return str(path)
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import report
 from generator import Entry, Generator, build_peers, peers_directory
 from pairs import (
+    OURS_COMPILED,
     ROOT,
     BenchError,
     Certificates,
@@ -302,7 +303,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--modes", type=choice(MODES), default=list(MODES), help=", ".join(MODES))
     parser.add_argument("--only", default="", help="figures to take, e.g. bulk.down.1 or rss or '*.p99.*'")
     parser.add_argument("--quick", action="store_true", help="one short round: a look, not a result")
-    parser.add_argument("--ours", type=Path, default=ROOT / ".venv" / "bin", help="directory of our commands")
+    parser.add_argument("--ours", type=Path, default=OURS_COMPILED, help="directory of our commands")
     parser.add_argument("--go", type=Path, default=peers_directory(), help="directory of the Go commands")
     parser.add_argument("--output", type=Path, help="default build/bench.json; narrowed: bench-partial.json")
     options = parser.parse_args()

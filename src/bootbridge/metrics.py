@@ -24,21 +24,23 @@ DEFAULT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
+# Spelled out, because compiled code makes a C double of what is called a float, and 2**53 + 1 is none.
+Number = int | float
 # One printed line: suffix of the metric's name, extra labels, value.
-_Sample = tuple[str, str, float]
+_Sample = tuple[str, str, Number]
 
 
 class _Number:
     __slots__ = ("_read", "value")
 
     def __init__(self) -> None:
-        self.value: float = 0
-        self._read: Callable[[], float] | None = None
+        self.value: Number = 0
+        self._read: Callable[[], Number] | None = None
 
-    def inc(self, amount: float = 1) -> None:
+    def inc(self, amount: Number = 1) -> None:
         self.value += amount
 
-    def set_function(self, read: Callable[[], float]) -> None:
+    def set_function(self, read: Callable[[], Number]) -> None:
         """Ask `read` at scrape time; `value` is not shown any more."""
         self._read = read
 
@@ -57,10 +59,10 @@ class Gauge(_Number):
 
     __slots__ = ()
 
-    def set(self, value: float) -> None:
+    def set(self, value: Number) -> None:
         self.value = value
 
-    def dec(self, amount: float = 1) -> None:
+    def dec(self, amount: Number = 1) -> None:
         self.value -= amount
 
 
@@ -72,7 +74,7 @@ class Histogram:
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
         self._counts = [0] * (len(self._bounds) + 1)
-        self.sum: float = 0
+        self.sum: float = 0.0
 
     @property
     def count(self) -> int:
@@ -199,7 +201,7 @@ class Registry:
         return full
 
 
-def format_number(number: float) -> str:
+def format_number(number: Number) -> str:
     if isinstance(number, int):
         return str(int(number))
     if number != number:

@@ -21,8 +21,8 @@ def read(pieces: list[bytes]) -> tuple[list[bytes], str | None, bytes]:
             reader.receive(piece, 0, len(piece))
         except grpc.GrpcError as error:
             return messages, str(error), b""
-    assert reader.mid_message == bool(reader._held)
-    return messages, None, bytes(reader._held)
+    assert reader.mid_message == bool(reader._held.size)
+    return messages, None, bytes(reader._held.view())
 
 
 def check(data: bytes) -> None:

@@ -102,6 +102,7 @@ def test_logs_are_one_json_object_per_line_if_asked_for(site: Site) -> None:
 def test_a_busy_tunnel_is_quiet_in_the_log(site: Site, endpoint: Endpoints) -> None:
     """By default nothing is logged per connection or per packet."""
     server, agent = site.pair()
+    agent.wait_for_log("server connected")  # which it hears a moment after the server is ready
     before = len(server.log), len(agent.log)
     for _ in range(20):
         tunnel = dial(server, endpoint(echo).address)

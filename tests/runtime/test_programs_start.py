@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 import subprocess
@@ -60,6 +61,14 @@ def test_an_agent_port_in_use_is_named(site: Site, flag: str) -> None:
         line = complaint(site.launch_agent(free_port(), flags={flag: port}))
     assert f"--{flag}" in line
     assert "in use" in line
+
+
+@pytest.mark.parametrize("flag", ["health-server-host", "admin-bind-address", "proxy-server-host"])
+def test_an_agents_host_that_cannot_be_one_is_named(site: Site, flag: str) -> None:
+    """Also where the resolver does not even look at it."""
+    line = complaint(site.launch_agent(free_port(), flags={flag: "a..b"}))
+    assert flag.replace("host", "").replace("bind-address", "") in line
+    assert "a..b" in line
 
 
 @pytest.mark.parametrize("flag", ["cluster-cert", "cluster-key", "cluster-ca-cert"])
@@ -189,6 +198,18 @@ def _cpu_seconds_to_start(site: Site) -> float:
 def test_starting_costs_little(site: Site) -> None:
     """Less than 0.4 s of CPU time; the best of three, since a busy machine also costs CPU time."""
     assert min(_cpu_seconds_to_start(site) for _ in range(3)) < STARTED_SECONDS_MAX
+
+
+def test_many_connections_need_no_ulimit(site: Site) -> None:
+    """Both programs take what the kernel allows them, not what the shell before them was given."""
+    given, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, most), most))
+    try:
+        pair = site.pair()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (given, most))
+    for program in pair:
+        assert resource.prlimit(program.pid, resource.RLIMIT_NOFILE) == (most, most)
 
 
 @pytest.mark.interop

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.runtime.byte_stream import TlsStream
 from bootbridge.runtime.event_loop import Loop, running_loop
 from bootbridge.runtime.listeners import Listener, tcp_socket
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles
+from bootbridge.runtime.tls_stream import TlsStream
 from bootbridge.trust.authority import Authority
 
 DEADLINE = 10

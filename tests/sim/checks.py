@@ -79,8 +79,9 @@ class Checks:
             exchange.excuses.add("villain")
         if agent in dial.lost:
             raise Violation(6, f"{dial} was sent again to the agent that failed it")
-        if agent.draining and any(not a.draining and a not in dial.lost for a in core.roster):
-            raise Violation(6, f"{dial} went to a draining agent although others are there")
+        spared = agent.draining or agent.silent
+        if spared and any(not (a.draining or a.silent or a in dial.lost) for a in core.roster):
+            raise Violation(6, f"{dial} went to an agent that is to be spared although others are there")
 
     def watch_agent_side(self, stream: ServerStream) -> None:
         """What a server says to an agent: nothing more about a connection that it closed."""

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from bootbridge.runtime import link_stream
-from bootbridge.tunnel import extension, frontend, packet_stream, route, stall_guard
-from bootbridge.wire import link, stream
+from bootbridge.bounds import BOUNDS
+from tests.support.sim_network import STREAMS_MAX
 from tests.support.sim_world import READ_BYTES
 
 STREAM_WINDOW = 65536
@@ -33,7 +32,6 @@ class SmallLimits:
     link_backlog: int = 8 * 1024
     link_gather: int = 512
     early: int = 2 * 1024
-    streams: int = 50  # of one caller's link; as in production, its loss alone is no flood
 
     # What one connection may make a process hold, in each direction (promise 4).
 
@@ -58,7 +56,7 @@ class SmallLimits:
         """A flood ends its stream, but only when the turn is over that brought it. One turn may add a
         reply to every packet of one read (none takes less than 20 bytes of it), or one packet for
         every caller's stream: a lost link closes its dials and connections, a lost agent's dials move."""
-        return self.control_packets + read_max // 20 + (VILLAINS_MAX + 1) * self.streams
+        return self.control_packets + read_max // 20 + (VILLAINS_MAX + 1) * STREAMS_MAX
 
     @property
     def link_max(self) -> int:
@@ -67,38 +65,26 @@ class SmallLimits:
 
 @contextmanager
 def small_limits(limits: SmallLimits) -> Iterator[None]:
-    defaults = link.Link.__init__.__kwdefaults__
-    driver_defaults = link_stream.LinkStream.__init__.__kwdefaults__
-    changes: list[tuple[object, str, object]] = [
-        (packet_stream, "OUTLET_BYTES_HIGH", limits.outlet_high),
-        (packet_stream, "OUTLET_BYTES_LOW", limits.outlet_low),
-        (packet_stream, "CONTROL_PACKETS_MAX", limits.control_packets),
-        (route, "OUTLET_BYTES_HIGH", limits.outlet_high),
-        (route, "OUTLET_BYTES_LOW", limits.outlet_low),
-        (packet_stream, "CREDIT_BYTES", limits.credit),
-        (packet_stream, "CREDIT_OVERDRAFT_MAX", limits.overdraft),
-        (extension, "CREDIT_BYTES", limits.credit),
-        (extension, "OFFER", f"credit={limits.credit},half-close"),
-        (stall_guard, "BYTES_MAX", limits.guard_max),
-        (stall_guard, "TRICKLE_BYTES", limits.guard_trickle),
-        (stall_guard.StallGuard.__init__, "__defaults__", (limits.guard_bound,)),
-        (link, "OUT_BYTES_MAX", limits.link_out),
-        (stream, "OUT_BYTES_MAX", limits.link_out),
-        (link.Link.__init__, "__kwdefaults__", {**(defaults or {}), "stream_window": STREAM_WINDOW}),
-        (
-            link_stream.LinkStream.__init__,
-            "__kwdefaults__",
-            {**(driver_defaults or {}), "streams_max": limits.streams},
-        ),
-        (link_stream, "BACKLOG_BYTES_MAX", limits.link_backlog),
-        (link_stream, "GATHER_BYTES_MAX", limits.link_gather),
-        (frontend, "EARLY_BYTES_MAX", limits.early),
-    ]
-    before = [(where, name, getattr(where, name)) for where, name, _ in changes]
+    small = {
+        "outlet_high": limits.outlet_high,
+        "outlet_low": limits.outlet_low,
+        "control_packets": limits.control_packets,
+        "credit": limits.credit,
+        "overdraft": limits.overdraft,
+        "early": limits.early,
+        "stalled": limits.guard_bound,
+        "stalled_max": limits.guard_max,
+        "trickle": limits.guard_trickle,
+        "stream_window": STREAM_WINDOW,
+        "link_out": limits.link_out,
+        "link_backlog": limits.link_backlog,
+        "link_gather": limits.link_gather,
+    }
+    before = {name: getattr(BOUNDS, name) for name in small}
     try:
-        for where, name, value in changes:
-            setattr(where, name, value)
+        for name, value in small.items():
+            setattr(BOUNDS, name, value)
         yield
     finally:
-        for where, name, value in before:
-            setattr(where, name, value)
+        for name, value in before.items():
+            setattr(BOUNDS, name, value)

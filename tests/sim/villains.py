@@ -120,7 +120,7 @@ class VillainAgent(Villain):
     def __init__(self, world: World, pump: SimPump, port: SimPort, live_ids: LiveIds, index: int) -> None:
         metadata = [("agentid", f"villain{index}"), ("agentidentifiers", "")]
         if world.chance(0.6):
-            metadata.append((extension.KEY, extension.OFFER))
+            metadata.append((extension.KEY, extension.offer()))
         headers = grpc.request_headers("/AgentService/Connect", "server", metadata)
         super().__init__(world, pump, port, headers, live_ids)
 

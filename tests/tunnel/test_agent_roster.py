@@ -18,7 +18,7 @@ from bootbridge.tunnel.identifiers import AgentIdentifiers, parse_identifiers
 class FakeStream:
     agent_id: str
     identifiers: AgentIdentifiers = field(default_factory=AgentIdentifiers)
-    draining: bool = False
+    last_resort: bool = False
     route_count: int = 0
 
 

@@ -30,7 +30,7 @@ DESTINATION = "10.1.2.3:443"
 class FakeStream:
     agent_id: str
     identifiers: AgentIdentifiers
-    draining: bool = False
+    last_resort: bool = False
     route_count: int = 0
 
 

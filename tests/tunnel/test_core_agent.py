@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bootbridge.wire import packets as p
 from tests.support.sim_script import AgentStage
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["let go by us", "lost"])
+def test_only_a_server_that_was_lost_counts_as_a_failure(ours: bool) -> None:
+    """An agent behind a balancer closes every second connection itself, as a duplicate."""
+    with AgentStage() as stage:
+        server = stage.server()
+        (stream,) = stage.core.streams
+        stream.let_go = ours
+        server.hang_up()
+        assert stage.metrics.server_connection_failure_count.labels("from_server").value == (not ours)
 
 
 def test_a_dial_makes_a_connection_and_carries_bytes_both_ways() -> None:

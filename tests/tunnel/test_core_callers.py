@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bootbridge.bounds import BOUNDS
 from bootbridge.tunnel.frontend import HEAD_SECONDS_MAX
-from bootbridge.tunnel.packet_stream import OUTLET_BYTES_HIGH
 from bootbridge.tunnel.route import FIRST_WORD_SECONDS
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
@@ -180,7 +180,7 @@ def test_early_bytes_that_fill_the_outlet_leave_the_caller_paused() -> None:
     """The answer must not undo the pause that a busy agent asks for: memory stays bounded."""
     with ServerStage() as stage:
         agent = stage.agent()
-        caller = stage.connect_caller().connect().say(b"x" * (OUTLET_BYTES_HIGH + 1))
+        caller = stage.connect_caller().connect().say(b"x" * (BOUNDS.outlet_high + 1))
         dial = agent.expect_one(p.DialRequest)
         other = stage.connect_route(agent, 2)
         agent.wire.deaf = True
@@ -191,7 +191,7 @@ def test_early_bytes_that_fill_the_outlet_leave_the_caller_paused() -> None:
         agent.wire.deaf = False
         stage.settle()
         agent.bytes_of(2)
-        assert agent.bytes_of(1) == b"x" * (OUTLET_BYTES_HIGH + 1)
+        assert agent.bytes_of(1) == b"x" * (BOUNDS.outlet_high + 1)
         assert not caller.port.paused
         caller.expect(OK)
 
@@ -224,5 +224,24 @@ def test_a_packet_that_is_none_ends_its_stream_alone(garbage: bytes) -> None:
         villain.stream.send(grpc.message_prefix(len(garbage)) + garbage)
         agent.expect(p.CloseRequest(2))
         assert villain.over
+        assert villain.status == grpc.INTERNAL
         neighbour.say(p.Data(1, b"ok"))
         agent.expect(p.Data(1, b"ok"))
+
+
+@pytest.mark.parametrize(
+    ("prefix", "status"),
+    [
+        (grpc.message_prefix(grpc.MESSAGE_BYTES_MAX + 1), grpc.RESOURCE_EXHAUSTED),
+        (b"\x01" + grpc.message_prefix(8)[1:], grpc.INTERNAL),
+    ],
+    ids=["too large", "compressed"],
+)
+@pytest.mark.parametrize("who", ["caller", "agent"])
+def test_a_stream_that_we_end_says_why(prefix: bytes, status: int, who: str) -> None:
+    """OK would tell the peer that it did nothing wrong."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        villain = agent if who == "agent" else stage.grpc_caller()
+        villain.stream.send(prefix + b"12345678")
+        assert villain.status == status

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from tests.support.sim_script import OK, Peer, ServerStage
 
@@ -46,6 +49,39 @@ def test_a_dial_to_an_agent_that_does_not_read_times_out_too() -> None:
         agent.heard.clear()
         assert isinstance(asked, p.DialRequest)
         assert called_off == p.CloseDial(asked.random)
+
+
+def test_an_agent_that_left_a_dial_unanswered_gets_others_only_if_it_must() -> None:
+    """§7.2 backend dial timeout: its neighbours take over until it shows a sign of life."""
+    with ServerStage(dial_seconds=0.5) as stage:
+        stuck = stage.agent("stuck")
+        stage.connect_caller().connect()
+        dial = _dial_id(stuck)
+        stage.after(0.6)
+        stuck.expect(p.CloseDial(dial))
+        stage.connect_caller().connect()
+        again = _dial_id(stuck)  # there is no other yet
+        neighbour = stage.agent("neighbour")
+        for connect_id in range(1, 9):
+            stage.connect_route(neighbour, connect_id)
+        assert stage.stream_of(stuck).silent
+        stuck.say(p.DialResponse("", 1, again))
+        assert not stage.stream_of(stuck).silent
+        stage.connect_caller().connect()
+        _dial_id(stuck)  # it has the fewest connections
+
+
+def test_a_dial_without_an_answer_has_the_agents_link_looked_at() -> None:
+    """An agent that is gone altogether is found out by a ping, not by keepalive's hour."""
+    with ServerStage(dial_seconds=0.5) as stage:
+        agent = stage.agent()
+        doubts: list[str] = []
+        agent.wire.core.on_doubt = lambda: doubts.append("doubted")
+        stage.connect_caller().connect()
+        dial = _dial_id(agent)
+        stage.after(0.6)
+        agent.expect(p.CloseDial(dial))
+        assert doubts == ["doubted"]
 
 
 def test_an_agents_error_reaches_the_caller_in_its_own_words() -> None:
@@ -344,3 +380,47 @@ def test_the_longest_name_there_is_can_be_dialled() -> None:
         assert isinstance(dial, p.DialRequest)
         assert dial.address == f"{name}:65535"
         agent.say(p.DialResponse("no such host", 0, dial.random))
+
+
+# --- who may be an agent
+
+
+@pytest.mark.parametrize(
+    ("metadata", "complaint"),
+    [
+        ([], "expected one agent ID in the context, got []"),
+        ([("agentid", "a"), ("agentid", "b")], "expected one agent ID in the context, got [a b]"),
+        (
+            [("agentid", "a"), ("agentidentifiers", "ipv4=10.0.0.1"), ("agentidentifiers", "host=b")],
+            "expected at most one set of agent identifiers in the context, got [ipv4=10.0.0.1 host=b]",
+        ),
+        ([("agentid", "a"), ("agentidentifiers", "ipv4=%zz")], "invalid URL escape"),
+    ],
+    ids=["no id", "two ids", "two sets of identifiers", "garbled identifiers"],
+)
+def test_metadata_that_no_agent_sends_is_refused_with_the_reason(
+    metadata: list[tuple[str, str]], complaint: str
+) -> None:
+    """§7.2 NewBackend: none or several agent ids, several or invalid identifiers."""
+    with ServerStage() as stage:
+        stranger = stage.stranger(metadata)
+        assert stranger.status == grpc.UNKNOWN
+        assert complaint in grpc.status_of(stranger.headers[-1][0])[1]
+        assert not stage.core.roster
+
+
+@pytest.mark.parametrize("identifiers", ["", "ipv4=10.0.0.1&host=node1"])
+def test_an_agent_may_say_what_it_reaches(identifiers: str) -> None:
+    """§7.2 NewBackend: with identifiers and without."""
+    with ServerStage() as stage:
+        stage.agent("a", identifiers=identifiers)
+        assert [agent.agent_id for agent in stage.core.roster] == ["a"]
+
+
+def test_a_network_that_is_none_is_named_in_the_log() -> None:
+    """It matches nothing, and whoever mistyped it must be able to find out."""
+    with ServerStage() as stage:
+        stage.agent("a", identifiers="cidr=10.0.0.0/99&cidr=10.0.0.0/8")
+        assert stage.notes.about("agent advertises what is no network") == [
+            {"agent": "a", "cidr": "10.0.0.0/99"}
+        ]

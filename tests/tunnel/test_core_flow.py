@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bootbridge.tunnel import packet_stream
-from bootbridge.tunnel.extension import CREDIT_BYTES
-from bootbridge.tunnel.packet_stream import CREDIT_OVERDRAFT_MAX, OUTLET_BYTES_HIGH
+from bootbridge.bounds import BOUNDS
 from bootbridge.tunnel.route import CLOSING_SECONDS_MAX, HALF_OPEN_IDLE_SECONDS_MAX
-from bootbridge.tunnel.stall_guard import BOUND_BYTES
+from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from tests.support.sim_script import AgentStage, ConnectCaller, Peer, ServerStage
 
@@ -20,6 +18,10 @@ def _fill(agent: Peer, connect_id: int, size: int) -> None:
         agent.say(p.Data(connect_id, CHUNK))
 
 
+def test_credit_may_be_overdrawn_by_one_whole_message() -> None:
+    assert BOUNDS.overdraft == grpc.MESSAGE_BYTES_MAX
+
+
 def test_credit_is_returned_as_the_caller_takes_bytes() -> None:
     """As much as was taken, in few packets, and none while the caller does not read."""
     with ServerStage() as stage:
@@ -27,14 +29,14 @@ def test_credit_is_returned_as_the_caller_takes_bytes() -> None:
         caller = stage.connect_route(agent).say(b"go")
         agent.bytes_of(1)
         caller.port.stuck = True
-        _fill(agent, 1, CREDIT_BYTES)
+        _fill(agent, 1, BOUNDS.credit)
         agent.expect_nothing()
-        caller.port.take(CREDIT_BYTES // 8)
+        caller.port.take(BOUNDS.credit // 8)
         agent.expect_nothing()
-        caller.port.take(CREDIT_BYTES // 4)
-        agent.expect(p.Credit(1, CREDIT_BYTES * 3 // 8))
-        caller.port.take(CREDIT_BYTES)
-        agent.expect(p.Credit(1, CREDIT_BYTES * 5 // 8))
+        caller.port.take(BOUNDS.credit // 4)
+        agent.expect(p.Credit(1, BOUNDS.credit * 3 // 8))
+        caller.port.take(BOUNDS.credit)
+        agent.expect(p.Credit(1, BOUNDS.credit * 5 // 8))
 
 
 def test_credit_is_returned_to_the_agent_of_a_grpc_caller_too() -> None:
@@ -44,12 +46,12 @@ def test_credit_is_returned_to_the_agent_of_a_grpc_caller_too() -> None:
         caller = stage.grpc_route(agent).say(p.Data(1, b"go"))
         agent.bytes_of(1)
         granted = 0
-        for _ in range(4 * CREDIT_BYTES // len(CHUNK)):
+        for _ in range(4 * BOUNDS.credit // len(CHUNK)):
             agent.say(p.Data(1, CHUNK))
             granted += sum(x.size for x in agent.heard if isinstance(x, p.Credit))
             agent.heard.clear()
-        assert len(caller.bytes_of(1)) == 4 * CREDIT_BYTES
-        assert granted > 3 * CREDIT_BYTES
+        assert len(caller.bytes_of(1)) == 4 * BOUNDS.credit
+        assert granted > 3 * BOUNDS.credit
 
 
 def test_a_sender_stops_when_its_credit_is_used_up() -> None:
@@ -61,11 +63,11 @@ def test_a_sender_stops_when_its_credit_is_used_up() -> None:
         while not endpoint.paused:
             stage.hear(endpoint, CHUNK)
             read += len(CHUNK)
-        assert CREDIT_BYTES <= len(server.bytes_of(1)) <= CREDIT_BYTES + len(CHUNK)
-        assert read <= CREDIT_BYTES + OUTLET_BYTES_HIGH + 2 * len(CHUNK)
-        server.say(p.Credit(1, CREDIT_BYTES))
+        assert BOUNDS.credit <= len(server.bytes_of(1)) <= BOUNDS.credit + len(CHUNK)
+        assert read <= BOUNDS.credit + BOUNDS.outlet_high + 2 * len(CHUNK)
+        server.say(p.Credit(1, BOUNDS.credit))
         assert not endpoint.paused
-        assert len(server.bytes_of(1)) == read - CREDIT_BYTES
+        assert len(server.bytes_of(1)) == read - BOUNDS.credit
 
 
 def test_a_peer_that_overruns_its_credit_loses_this_one_connection() -> None:
@@ -76,7 +78,7 @@ def test_a_peer_that_overruns_its_credit_loses_this_one_connection() -> None:
         victim.say(b"go")
         agent.bytes_of(1)
         victim.port.stuck = True
-        _fill(agent, 1, CREDIT_BYTES + CREDIT_OVERDRAFT_MAX + len(CHUNK))
+        _fill(agent, 1, BOUNDS.credit + BOUNDS.overdraft + len(CHUNK))
         assert victim.port.state == "aborted"
         agent.expect(p.CloseRequest(1))
         agent.say(p.Data(2, b"fine"))
@@ -102,7 +104,7 @@ def test_a_stalled_caller_delays_no_neighbour_on_the_same_agent() -> None:
         stalled.say(b"go")
         agent.bytes_of(1)
         stalled.port.stuck = True
-        _fill(agent, 1, CREDIT_BYTES)
+        _fill(agent, 1, BOUNDS.credit)
         for _ in range(10):
             agent.say(p.Data(2, b"tick"))
             lively.say(b"tock")
@@ -120,7 +122,7 @@ def _stalled_on_a_go_agent(stage: ServerStage) -> tuple[Peer, ConnectCaller, Con
     lively.say(b"go")
     agent.bytes_of(1), agent.bytes_of(2)
     stalled.port.stuck = True
-    _fill(agent, 1, BOUND_BYTES + 4 * len(CHUNK))
+    _fill(agent, 1, BOUNDS.stalled + 4 * len(CHUNK))
     stage.after(0.05)
     return agent, stalled, lively
 
@@ -161,7 +163,7 @@ def test_a_slow_but_moving_caller_of_a_go_agent_is_throttled_not_closed() -> Non
         assert slow.port.state == "open"
         slow.port.stuck = False
         stage.after(1.0)
-        assert len(slow.port.written) == len(b"") + BOUND_BYTES + 4 * len(CHUNK)
+        assert len(slow.port.written) == len(b"") + BOUNDS.stalled + 4 * len(CHUNK)
         assert stage.stream_of(agent).guard is not None
         assert len(stage.stream_of(agent).guard) == 0  # type: ignore[arg-type]
         assert not stage.stream_of(agent).stream.paused
@@ -174,7 +176,7 @@ def test_a_stalled_endpoint_of_a_go_server_is_closed_alone() -> None:
         stalled = stage.endpoint(server, 5, 1)
         lively = stage.endpoint(server, 6, 2)
         stalled.stuck = True
-        _fill(server, 1, BOUND_BYTES + 4 * len(CHUNK))
+        _fill(server, 1, BOUNDS.stalled + 4 * len(CHUNK))
         stage.after(11.0)
         (told,) = server.heard
         server.heard.clear()
@@ -273,7 +275,7 @@ def test_a_callers_upload_is_flushed_before_the_close() -> None:
         caller.end(gone=True)
         got = len(agent.bytes_of(1))
         agent.expect_nothing()
-        agent.say(p.Credit(1, CREDIT_BYTES))
+        agent.say(p.Credit(1, BOUNDS.credit))
         assert got + len(agent.bytes_of(1)) == size
         agent.expect(p.CloseRequest(1)).say(p.CloseResponse("", 1))
         assert stage.core.idle
@@ -300,7 +302,7 @@ def test_no_credit_is_given_for_a_connection_that_was_closed() -> None:
         caller = stage.grpc_route(agent).say(p.Data(1, b"go"))
         agent.bytes_of(1)
         caller.wire.deaf = True
-        _fill(agent, 1, CREDIT_BYTES)
+        _fill(agent, 1, BOUNDS.credit)
         agent.heard.clear()
         caller.say(p.CloseRequest(1))
         agent.expect(p.CloseRequest(1))
@@ -315,7 +317,7 @@ def test_an_agent_that_provokes_answers_and_takes_none_loses_its_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Memory is bounded for control packets too, not for payload only."""
-    monkeypatch.setattr(packet_stream, "CONTROL_PACKETS_MAX", 2000)
+    monkeypatch.setattr(BOUNDS, "control_packets", 2000)
     with ServerStage() as stage:
         villain, honest = stage.agent("villain"), stage.agent("honest")
         stream = stage.stream_of(villain)

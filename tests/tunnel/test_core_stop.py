@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from tests.support.sim_script import ServerStage
 
@@ -47,6 +48,7 @@ def test_at_the_end_connections_are_broken_not_closed() -> None:
         assert through_agent.port.state == direct.port.state == endpoint.state == "aborted"
         pending.expect_status(500)
         agent.expect(p.CloseDial(dial.random))  # type: ignore[union-attr]
+        assert agent.status == grpc.UNAVAILABLE
         agent.hang_up()
         assert stage.core.idle
         assert not stage.core.connect_frontends

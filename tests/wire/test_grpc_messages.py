@@ -29,7 +29,7 @@ def read(pieces: Iterable[bytes]) -> Outcome:
             reader.receive(b"before" + piece + b"behind", 6, 6 + len(piece))
         except grpc.GrpcError as error:
             return messages, str(error), False
-        assert len(reader._held) < grpc.PREFIX_SIZE + grpc.MESSAGE_BYTES_MAX
+        assert reader._held.size < grpc.PREFIX_SIZE + grpc.MESSAGE_BYTES_MAX
     return messages, None, reader.mid_message
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from bootbridge.bounds import BOUNDS
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import FRAME_BYTES_MAX, LINK_WINDOW, OUT_BYTES_MAX, Link, Stream
+from bootbridge.wire.link import FRAME_BYTES_MAX, LINK_WINDOW, Link, Stream
 from tests.support.wire_peers import RESPONSE, Caller, Echo, Recorder, Wire, split_frames, take
 
 KIB = 1024
@@ -236,7 +237,7 @@ def test_output_that_is_not_taken_stops_the_senders() -> None:
     wire.carry()
     for call in calls:
         call.send(*[CHUNK] * 100)
-    assert wire.client.out_size < OUT_BYTES_MAX + 2 * len(CHUNK)
+    assert wire.client.out_size < BOUNDS.link_out + 2 * len(CHUNK)
     assert all(call.waiting for call in calls)
     wire.carry()
     assert not any(call.waiting for call in calls)

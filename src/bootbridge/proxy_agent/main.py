@@ -16,6 +16,7 @@ from bootbridge.runtime.admin_routes import agent_admin_routes, agent_health_rou
 from bootbridge.runtime.dialler import TcpDialler
 from bootbridge.runtime.memory import HeapTrimmer, use_little_memory
 from bootbridge.runtime.notebook import LogNotebook
+from bootbridge.runtime.open_files import allow_as_many_as_possible
 from bootbridge.runtime.process_metrics import register_process_metrics
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn
@@ -34,6 +35,7 @@ def run(options: AgentOptions) -> int:
         options.log_format, options.v, "agent", log_file=options.log_file, logtostderr=options.logtostderr
     )
     use_little_memory()
+    allow_as_many_as_possible()
     return event_loop.run(_serve(options))
 
 

@@ -181,6 +181,10 @@ def _hosts(options: AgentOptions) -> None:
             text = f"{quote(host)} carries a port"
             hint = "give the port by --proxy-server-port"
             raise OperatorError(text, subject="--proxy-server-host", hint=hint)
+        if ":" not in host and not all(0 < len(label) <= 63 for label in host.removesuffix(".").split(".")):
+            text = f"{quote(host)} is no host name: a part of it is empty or longer than 63 characters"
+            hint = "check the name for a dot too many"
+            raise OperatorError(text, subject="--proxy-server-host", hint=hint)
 
 
 def _timeouts(options: AgentOptions) -> None:

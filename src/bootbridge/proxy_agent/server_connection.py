@@ -7,11 +7,12 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from bootbridge.runtime.byte_stream import TlsStream, tune_link
+from bootbridge.runtime.byte_stream import tune_link
 from bootbridge.runtime.dialler import SocketDial
 from bootbridge.runtime.link_stream import LinkStream
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles
+from bootbridge.runtime.tls_stream import TlsStream
 from bootbridge.tunnel.addresses import join_host_port
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.tunnel.endpoint_policy import Endpoint
@@ -126,6 +127,8 @@ class ServerConnection:
             self._link.link.on_goaway = lambda code, text: told()
 
     def close(self, reason: str) -> None:
+        if self._stream is not None:
+            self._stream.let_go = True
         if self._link is not None:
             self._link.close(reason)
             self._pump.end_turn()

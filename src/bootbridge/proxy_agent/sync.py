@@ -82,7 +82,7 @@ class ServerSync:
         attempts = [spawn(self._attempt(targets[key]), f"connect to {key}") for key in wanted]
         # A slow server must not keep us from the others: what is not done goes on by itself.
         done, _ = await asyncio.wait(attempts, timeout=self._options.sync_interval_cap)
-        return best_of([task.result() for task in done if not task.cancelled()] or [Outcome.FAILED])
+        return best_of([_outcome(task) for task in done] or [Outcome.FAILED])
 
     async def _targets(self) -> list[Target]:
         found = await asyncio.gather(*map(self._addresses, self._hosts))
@@ -98,8 +98,8 @@ class ServerSync:
         except TimeoutError:
             self._complain(host, f"lookup of {host} timed out")
             return []
-        except OSError as error:
-            self._complain(host, f"lookup of {host} failed: {error.strerror or error}")
+        except (OSError, UnicodeError) as error:
+            self._complain(host, f"lookup of {host} failed: {getattr(error, 'strerror', '') or error}")
             return []
         return [Target(host, str(address)) for address in dict.fromkeys(entry[4][0] for entry in entries)]
 
@@ -164,3 +164,8 @@ class ServerSync:
     def close(self) -> None:
         for connection in self.servers.connections:
             connection.close("the agent stopped")
+
+
+def _outcome(task: asyncio.Task[Outcome]) -> Outcome:
+    """A bug in one attempt was logged when its task ended; it is no reason to stop looking for servers."""
+    return Outcome.FAILED if task.cancelled() or task.exception() is not None else task.result()

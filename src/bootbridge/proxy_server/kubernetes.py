@@ -53,10 +53,14 @@ class KubernetesSide:
             await self._reviewer.authenticate(authorization)
         except TokenDenied as denied:
             done(str(denied))
+        except Exception:
+            done("the token could not be reviewed: internal error")  # whatever it was, nobody waits for ever
+            raise
         else:
             done(None)
-        if self._pump is not None:
-            self._pump.end_turn()
+        finally:
+            if self._pump is not None:
+                self._pump.end_turn()
 
     def _on_review(self, outcome: str, remembered: bool, seconds: float) -> None:
         if self._metrics is not None:

@@ -12,15 +12,17 @@ from bootbridge.proxy_server.options import ServerOptions
 from bootbridge.runtime import event_loop, logs
 from bootbridge.runtime.admin_http import AdminServer
 from bootbridge.runtime.admin_routes import server_admin_routes, server_health_routes
-from bootbridge.runtime.byte_stream import PlainStream, TlsStream, tune_link
+from bootbridge.runtime.byte_stream import PlainStream, tune_link
 from bootbridge.runtime.dialler import TcpDialler
 from bootbridge.runtime.link_stream import LinkStream
 from bootbridge.runtime.listeners import Listener, tcp_socket, unix_socket
 from bootbridge.runtime.memory import HeapTrimmer, use_little_memory
 from bootbridge.runtime.notebook import LogNotebook
+from bootbridge.runtime.open_files import allow_as_many_as_possible
 from bootbridge.runtime.process_metrics import register_process_metrics
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles, TlsPolicy
+from bootbridge.runtime.tls_stream import TlsStream
 from bootbridge.tunnel.addresses import parse_cidr
 from bootbridge.tunnel.agent_roster import Strategy
 from bootbridge.tunnel.frontend import ConnectFrontend
@@ -40,6 +42,7 @@ def run(options: ServerOptions) -> int:
         options.log_format, options.v, "server", log_file=options.log_file, logtostderr=options.logtostderr
     )
     use_little_memory()
+    allow_as_many_as_possible()
     return event_loop.run(_serve(options))
 
 

@@ -217,8 +217,10 @@ async def _bind(host: str, port: int, subject: str) -> list[socket.socket]:
         found = await asyncio.get_running_loop().getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except OSError as error:
-        raise OperatorError(f"cannot listen on {host}: {error.strerror}", subject=subject) from error
+    except (OSError, UnicodeError) as error:
+        text = f"cannot listen on {host}: {getattr(error, 'strerror', '') or error}"
+        hint = "check the address that goes with this port"
+        raise OperatorError(text, subject=subject, hint=hint) from error
     listeners: list[socket.socket] = []
     try:
         for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):

@@ -234,7 +234,7 @@ def _literal(endpoint: Endpoint) -> Address | None:
         return None
     if ip.version == 4:
         return _FAMILIES[4], (str(ip), endpoint.port)
-    return _FAMILIES[6], (str(ip), endpoint.port, 0, 0)
+    return None if ip.scope_id else (_FAMILIES[6], (str(ip), endpoint.port, 0, 0))
 
 
 def _is_connected(sock: socket.socket) -> bool:

@@ -18,7 +18,7 @@ class Loop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.sockets = Sockets()
-        self.sockets.on_failure = self._on_failure
+        self.sockets.on_failure = self.report
         super().__init__(self.sockets)
 
     def call_soon(
@@ -40,8 +40,9 @@ class Loop(asyncio.SelectorEventLoop):
         self.sockets.recalled = True
         return super().call_at(when, callback, *args, context=context)
 
-    def _on_failure(self, error: Exception) -> None:
-        self.call_exception_handler({"message": "a socket's turn failed", "exception": error})
+    def report(self, error: Exception) -> None:
+        """A bug of ours, in one connection's turn."""
+        self.call_exception_handler({"message": "a connection's turn failed", "exception": error})
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:

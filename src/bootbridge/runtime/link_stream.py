@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from bootbridge.runtime.byte_stream import PlainStream
+from bootbridge.bounds import BOUNDS
+from bootbridge.runtime.pump import Flushable
 from bootbridge.tunnel.keepalive import Keepalive
-from bootbridge.tunnel.timers import Timer
+from bootbridge.tunnel.ports import ByteHandler, Sink
+from bootbridge.tunnel.timers import Timer, Timers
 from bootbridge.wire.header_blocks import Headers
 from bootbridge.wire.link import Link
 from bootbridge.wire.stream import Stream, StreamHandler
 
-# The link stops taking from the connections behind it while this much waits for the socket.
-BACKLOG_BYTES_MAX: Final = 256 * 1024
-# Output below this is gathered over all connections that are ready in the same moment.
-GATHER_BYTES_MAX: Final = 16 * 1024
 # How long at most what is not in a hurry waits for something to leave with.
 REST_SECONDS: Final = 0.02
+
+
+class Turns(Protocol):
+    """What a link asks of the pump: a clock, and to be flushed at the end of a turn or a little later."""
+
+    @property
+    def timers(self) -> Timers: ...
+    @property
+    def dirty(self) -> list[Flushable]: ...
+    def flush_later(self, write_out: Callable[[], None]) -> None: ...
+
+
+class ByteStream(Sink, Protocol):
+    """The socket below a link."""
+
+    @property
+    def pump(self) -> Turns: ...
+    def start(self, handler: ByteHandler) -> None: ...
+    def close(self) -> None: ...
 
 
 class LinkStream:
     def __init__(
         self,
-        stream: PlainStream,
+        stream: ByteStream,
         *,
         client: bool = False,
         on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
@@ -61,7 +78,7 @@ class LinkStream:
     def flush(self) -> None:
         """End of turn. Little output waits for what the other ready connections have to say."""
         link = self.link
-        if link.out_size >= GATHER_BYTES_MAX or link.closed:
+        if link.out_size >= BOUNDS.link_gather or link.closed:
             self._write_out()
             return
         if not self._gathered:
@@ -84,7 +101,7 @@ class LinkStream:
         self.link.receive(data)
 
     def on_drained(self) -> None:
-        self.link.flushed(self._stream.backlog < BACKLOG_BYTES_MAX)
+        self.link.flushed(self._stream.backlog < BOUNDS.link_backlog)
 
     def on_eof(self, gone: bool) -> None:
         if gone:

@@ -32,7 +32,7 @@ class Listener:
         self._pump = pump
         self._sock = sock
         self._accepted = accepted
-        self._unix = sock.family == socket.AF_UNIX
+        self._is_unix = sock.family == socket.AF_UNIX
         self._path = path
         self._inode = _inode(path) if path else None
         self._closed = False
@@ -56,7 +56,7 @@ class Listener:
                 self._rest(error)
                 break
             sock.setblocking(False)
-            if not self._unix:
+            if not self._is_unix:
                 tune(sock)
             self._accepted(sock)
         self._pump.end_turn()

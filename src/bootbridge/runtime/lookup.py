@@ -26,11 +26,14 @@ async def look_up(host: str, port: int) -> Found:
         raise socket.gaierror(socket.EAI_AGAIN, "too many lookups are under way")
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Found] = loop.create_future()
-    _under_way += 1
     thread = threading.Thread(
         target=_ask, args=(host, port, loop, answer), name=f"look up {host}", daemon=True
     )
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # the machine, or our control group, has no thread left
+        raise socket.gaierror(socket.EAI_AGAIN, str(error)) from error
+    _under_way += 1
     return await answer
 
 

@@ -5,6 +5,9 @@ they touched and leaves at the end of the turn, in one system call per stream. R
 lie in buffers shared by all streams, so a turn must end before the next read: whoever feeds
 the cores calls ``end_turn``. A link, which many connections share, may wait a little longer
 (``flush_later``): when many of them speak at once, one write carries what all of them said.
+
+An exception in a turn is a bug of ours. It is reported, what the turn had written until then
+leaves before the next read, and all other turns go on.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ class Pump:
         self.loop = loop
         self.sockets = loop.sockets
         self.sockets.on_batch_end = self._end_batch
+        self.sockets.on_failure = self._on_failure
         self.timers = Timers(time.monotonic)  # which is what the loop's time is
         self.timers.on_earlier = self._arm
         self.dirty: list[Flushable] = []
@@ -45,7 +49,10 @@ class Pump:
     def end_turn(self) -> None:
         dirty = self.dirty
         while dirty:
-            dirty.pop().flush()
+            try:
+                dirty.pop().flush()
+            except Exception as error:
+                self.loop.report(error)
 
     def soon(self, action: Callable[[], None]) -> None:
         """Call it as a turn of its own, behind those of all sockets that are ready now."""
@@ -65,12 +72,22 @@ class Pump:
         while self._soon or self._later:
             soon, self._soon = self._soon, []
             for action in soon:
-                action()
+                self._take(action)
                 self.end_turn()
             later, self._later = self._later, []
             for write_out in later:
-                write_out()
+                self._take(write_out)
             self.end_turn()
+
+    def _take(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            self.loop.report(error)
+
+    def _on_failure(self, error: Exception) -> None:
+        self.loop.report(error)
+        self.end_turn()
 
     def _arm(self) -> None:
         deadline = self.timers.next_deadline()
@@ -85,6 +102,6 @@ class Pump:
 
     def _ring(self) -> None:
         self._alarm = None
-        self.timers.fire_due()
+        self._take(self.timers.fire_due)  # those that a failed one kept from firing are due at once
         self.end_turn()
         self._arm()

@@ -33,6 +33,7 @@ class ServerStream(PacketStream):
         self.server_count = 0
         self.connected = False
         self.error = ""
+        self.let_go = False  # we end it, so that it ends is no failure
         self.dials: dict[int, EndpointDial] = {}
         self.endpoints: dict[int, Endpoint] = {}
         self.on_ended: Callable[[ServerStream], None] = greeted
@@ -133,7 +134,7 @@ class ServerStream(PacketStream):
     def on_gone(self, status: int, reason: str) -> None:
         self.error = self.error or reason
         self.core.streams.pop(self, None)
-        if self.connected and status != grpc.OK:
+        if self.connected and not self.let_go and status != grpc.OK:
             self.core.metrics.server_connection_failure_count.labels("from_server").value += 1
             self.core.metrics.stream_errors_total.labels(
                 "to_agent", grpc.STATUS_NAMES[status], "Unknown"
@@ -188,7 +189,7 @@ class AgentCore:
         metadata = [
             ("agentid", self.agent_id),
             ("agentidentifiers", self.identifiers),
-            (extension.KEY, extension.OFFER),
+            (extension.KEY, extension.offer()),
         ]
         if token is not None:
             metadata.append(("authorization", f"Bearer {token}"))

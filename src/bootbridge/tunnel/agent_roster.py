@@ -41,7 +41,8 @@ class AgentEntry(Protocol):
     def identifiers(self) -> AgentIdentifiers: ...
 
     @property
-    def draining(self) -> bool: ...
+    def last_resort(self) -> bool:
+        """Whether it is to be used only where no other can be."""
 
     @property
     def route_count(self) -> int: ...

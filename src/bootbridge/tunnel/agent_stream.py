@@ -28,6 +28,7 @@ class AgentStream(PacketStream):
         self._core = core
         self.agent_id, self.identifiers = who_connects(headers)
         self.draining = False
+        self._doubted_at = -1
         self.connected_at = timers.now()
         self.dials: dict[int, Dial] = {}
         self.routes: dict[int, AgentRoute] = {}
@@ -37,11 +38,25 @@ class AgentStream(PacketStream):
         return f"<AgentStream {self.agent_id!r} {len(self.routes)} routes, {len(self.dials)} dials>"
 
     @property
+    def silent(self) -> bool:
+        """Whether nothing at all has come since it left a dial without an answer."""
+        return self.stream.link.reads_seen == self._doubted_at
+
+    @property
+    def last_resort(self) -> bool:
+        return self.draining or self.silent
+
+    def doubt(self) -> None:
+        """It should have answered: find out soon whether it lives, and rather ask others meanwhile."""
+        self._doubted_at = self.stream.link.reads_seen
+        self.stream.link.on_doubt()
+
+    @property
     def route_count(self) -> int:
         return len(self.routes) + len(self.dials)
 
     def welcome(self, server_id: str, server_count: int) -> None:
-        agreed = ((extension.KEY, extension.OFFER),) if self.extension else ()
+        agreed = ((extension.KEY, extension.offer()),) if self.extension else ()
         metadata = (("serverid", server_id), ("servercount", str(server_count)), *agreed)
         self.stream.send_headers(grpc.response_headers(metadata))
 

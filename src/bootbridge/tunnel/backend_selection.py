@@ -1,11 +1,12 @@
 """Backend selection: a destination, the roster and the strategies give one agent stream.
 
 The strategies are asked in the operator's order and the first that finds an agent
-wins. They are asked twice: first for agents that are not draining, then, if nobody
-was found, for any. So a draining agent gets a new dial only if no other can take it,
-even where another would come from a later strategy: with ``destHost,default`` a
-node's own agent that is about to leave yields to any agent that stays, since a
-connection that works through a neighbour is better than one cut at exit.
+wins. They are asked twice: first without agents that are a last resort because they
+are draining or have just left a dial unanswered, then, if nobody was found, for any.
+So a draining agent gets a new dial only if no other can take it, even where another
+would come from a later strategy: with ``destHost,default`` a node's own agent that is
+about to leave yields to any agent that stays, since a connection that works through
+a neighbour is better than one cut at exit.
 
 Who advertises the very same thing is equal, and equals share the load: two are drawn
 at random and the one with fewer routes gets the dial, which comes close to the best
@@ -31,11 +32,13 @@ NO_AGENT = "No agent available"  # on the wire; Go clients and their tests know 
 _HOST_SHOWN_MAX = 253  # the longest DNS name; a caller may send anything
 
 
-@dataclass(frozen=True, slots=True)
 class Chosen(Generic[Stream]):
     """This agent stream takes the dial."""
 
-    stream: Stream
+    __slots__ = ("stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +89,8 @@ def select_backend(
 ) -> Chosen[Stream] | Direct | Refused:
     """Decide who dials ``address``; ``exclude`` are the streams that already failed it."""
     search = _Search(host_of(address), roster, rng, exclude)
-    for accept_draining in (False, True):
-        search.accept_draining = accept_draining
+    for accept_last_resort in (False, True):
+        search.accept_last_resort = accept_last_resort
         for strategy in strategies:
             if strategy is Strategy.DIRECT:
                 if search.lies_in(direct_cidrs):
@@ -100,14 +103,14 @@ def select_backend(
 class _Search(Generic[Stream]):
     """One dial's walk through the roster."""
 
-    __slots__ = ("_exclude", "_host", "_rng", "_roster", "accept_draining")
+    __slots__ = ("_exclude", "_host", "_rng", "_roster", "accept_last_resort")
 
     def __init__(self, host: str, roster: Roster[Stream], rng: Random, exclude: Collection[Stream]) -> None:
         self._host = host
         self._roster = roster
         self._rng = rng
         self._exclude = exclude
-        self.accept_draining = False
+        self.accept_last_resort = False
 
     def find(self, strategy: Strategy) -> Stream | None:
         match strategy:
@@ -157,7 +160,7 @@ class _Search(Generic[Stream]):
         return None
 
     def _if_usable(self, stream: Stream) -> Stream | None:
-        if (stream.draining and not self.accept_draining) or stream in self._exclude:
+        if (stream.last_resort and not self.accept_last_resort) or stream in self._exclude:
             return None
         return stream
 
@@ -187,7 +190,7 @@ class _Search(Generic[Stream]):
 
     def _finds_when_all_may_be_used(self, strategy: Strategy) -> bool:
         unrestricted = _Search[Stream](self._host, self._roster, self._rng, ())
-        unrestricted.accept_draining = True
+        unrestricted.accept_last_resort = True
         return unrestricted.find(strategy) is not None
 
 

@@ -11,12 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from bootbridge.bounds import BOUNDS
+
 KEY: Final = "bootbridge-ext"
 
-# Two reads of a socket: one on its way while the other is being written. With 1 MiB eight parallel
-# downloads were a quarter slower, because less of it stays in the caches; with 384 KiB one upload was
-# an eighth slower. It is also what a stalled reader makes us hold.
-CREDIT_BYTES: Final = 512 * 1024
 _CREDIT_BYTES_MAX: Final = 1 << 30
 
 
@@ -32,7 +30,10 @@ class Extension:
 
 
 NONE: Final = Extension()
-OFFER: Final = f"credit={CREDIT_BYTES},half-close"
+
+
+def offer() -> str:
+    return f"credit={BOUNDS.credit},half-close"
 
 
 def parse(values: list[str]) -> Extension:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from bootbridge.bounds import BOUNDS
 from bootbridge.tunnel.packet_stream import Inlet, Outlet, PacketStream, StreamCounters
 from bootbridge.tunnel.ports import BytePort, Sink
 from bootbridge.tunnel.timers import Timer, Timers
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from bootbridge.tunnel.proxy_core import ProxyCore
 
 HEAD_SECONDS_MAX: Final = 60.0
-# What a caller may send ahead of the 200; more waits in its socket.
-EARLY_BYTES_MAX: Final = 64 * 1024
 
 
 class Cause(Enum):
@@ -129,7 +128,7 @@ class ConnectFrontend:
 
     def _on_early(self, data: memoryview) -> None:
         self._early += bytes(data)
-        if len(self._early) > EARLY_BYTES_MAX:
+        if len(self._early) > BOUNDS.early:
             self.sink.pause_reading()
 
     def on_eof(self, gone: bool) -> None:
@@ -144,7 +143,7 @@ class ConnectFrontend:
             self._ended = True
 
     def on_lost(self, reason: str) -> None:
-        self._gone(reason)
+        self._gone(f"frontend broke: {reason}")
 
     def _gone(self, reason: str) -> None:
         route, dialling = self._route, self._dialling
@@ -195,7 +194,7 @@ class ConnectFrontend:
         self.sink.write(http.CONNECTION_ESTABLISHED)
         self.on_bytes = route.upload
         early, self._early = self._early, b""
-        if len(early) > EARLY_BYTES_MAX:
+        if len(early) > BOUNDS.early:
             self.sink.resume_reading()  # before the upload, which may have its own reason to pause
         if early:
             route.upload(memoryview(early))
@@ -327,7 +326,8 @@ class GrpcFrontend(PacketStream):
         if self._dialling is not None:
             self._dialling.cancel()
             self._dialling = None
-        self._release_route("frontend closed" if status in (grpc.OK, grpc.CANCELLED) else reason)
+        orderly = status in (grpc.OK, grpc.CANCELLED)
+        self._release_route("frontend closed" if orderly else f"frontend broke: {reason}")
         self.finish(grpc.OK)
 
     def _release_route(self, reason: str) -> None:

@@ -20,15 +20,18 @@ class Keepalive:
         self._interval = max(interval, INTERVAL_SECONDS_MIN)
         self._on_dead = on_dead
         self._seen = link.reads_seen
+        self._asked = False
         self._timer: Timer = timers.after(self._interval, self._look)
+        link.on_doubt = self.probe
 
     def close(self) -> None:
         self._timer.cancel()
 
     def probe(self) -> None:
         """Ask now: something else raised the suspicion that the peer is gone."""
-        self._timer.cancel()
-        self._ask()
+        if not self._asked:
+            self._timer.cancel()
+            self._ask()
 
     def _look(self) -> None:
         if self._link.reads_seen != self._seen:
@@ -39,10 +42,12 @@ class Keepalive:
 
     def _ask(self) -> None:
         self._seen = self._link.reads_seen
+        self._asked = True
         self._link.ping()
         self._timer = self._timers.after(ANSWER_SECONDS_MAX, self._judge)
 
     def _judge(self) -> None:
+        self._asked = False
         if self._link.reads_seen != self._seen:
             self._look()
         else:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from bootbridge.bounds import BOUNDS
 from bootbridge.errors import PeerError
 from bootbridge.metrics import Counter
-from bootbridge.tunnel.extension import CREDIT_BYTES, NONE, Extension
+from bootbridge.tunnel.extension import NONE, Extension
 from bootbridge.tunnel.ports import Sink, Source
 from bootbridge.tunnel.stall_guard import StallGuard
 from bootbridge.tunnel.timers import Timers
@@ -35,14 +36,6 @@ from bootbridge.wire.packets import (
 )
 from bootbridge.wire.stream import Stream
 
-# An outlet that holds this much asks its source to wait, and lets it go on below the lower mark.
-OUTLET_BYTES_HIGH: Final = 256 * 1024
-OUTLET_BYTES_LOW: Final = 64 * 1024
-# Credit is spent in whole packets, so the last one may overdraw it by its own size.
-CREDIT_OVERDRAFT_MAX: Final = grpc.MESSAGE_BYTES_MAX
-# Answers, closes and credit that may wait for a peer that does not read: a few for each of ten
-# thousand connections. More is a flood that the peer provokes, and the end of its stream.
-CONTROL_PACKETS_MAX: Final = 1 << 16
 NO_LIMIT: Final = 1 << 62
 
 
@@ -82,7 +75,7 @@ class PacketStream:
         """Decide what keeps this peer's connections within bounds: credit, or the stall guard."""
         self.extension = extension
         if extension:
-            self.inlet_bound = CREDIT_BYTES + CREDIT_OVERDRAFT_MAX
+            self.inlet_bound = BOUNDS.credit + BOUNDS.overdraft
         else:
             self.guard = StallGuard(self.stream, self.timers, stall_seconds)
             self.inlet_bound = self.guard.bound
@@ -135,8 +128,8 @@ class PacketStream:
 
     def fail(self, status: int, reason: str) -> None:
         """Our side ends the stream because of something the peer did."""
+        self.finish(status, reason)  # first: whoever hears that it is over would end it with OK
         self._over(status, reason)
-        self.finish(status, reason)
 
     def _over(self, status: int, reason: str) -> None:
         if not self.ended:
@@ -156,14 +149,14 @@ class PacketStream:
         message = grpc.message_prefix(len(body)) + body
         if self._urgent or not self.stream.ready:
             self._urgent.append(message)
-            if len(self._urgent) == CONTROL_PACKETS_MAX:
+            if len(self._urgent) == BOUNDS.control_packets:
                 self.timers.after(0.0, self._give_up_talking)  # not in the middle of what we do now
         else:
             self.stream.send(message)
 
     def _give_up_talking(self) -> None:
         """The peer makes us say ever more and does not listen."""
-        if len(self._urgent) >= CONTROL_PACKETS_MAX:
+        if len(self._urgent) >= BOUNDS.control_packets:
             self._over(grpc.RESOURCE_EXHAUSTED, f"{len(self._urgent)} control packets wait for the peer")
             self._urgent.clear()
             self.stream.reset(ENHANCE_YOUR_CALM)
@@ -257,7 +250,7 @@ class Outlet:
         self._chunks.append(bytes(data))
         self.backlog += len(data)
         self._wait_for_turn()
-        if self.backlog >= OUTLET_BYTES_HIGH and self._paused_at is None:
+        if self.backlog >= BOUNDS.outlet_high and self._paused_at is None:
             self._paused_at = stream.timers.now()
             self.source.pause_reading()
 
@@ -280,7 +273,7 @@ class Outlet:
             chunk = self._chunks.popleft()
             self.backlog -= len(chunk)
             self._send(chunk)
-            if self._paused_at is not None and self.backlog <= OUTLET_BYTES_LOW:
+            if self._paused_at is not None and self.backlog <= BOUNDS.outlet_low:
                 self._resume()
             self.on_drained()
         if not self._chunks:
@@ -345,7 +338,7 @@ class Inlet:
         self.owner = owner
         self.written = 0
         self._returned = 0
-        self._credit = CREDIT_BYTES if stream.extension else 0
+        self._credit = BOUNDS.credit if stream.extension else 0
         self._bound = stream.inlet_bound
 
     def deliver(self, data: memoryview) -> None:

@@ -31,6 +31,7 @@ PROXY_PATH: Final = "/ProxyService/Proxy"
 DIAL_SECONDS_MAX: Final = 30.0
 DIAL_TIMEOUT_TEXT: Final = "timed out waiting for backend dial"
 AGENT_LOST_TEXT: Final = "the agent's connection was lost"
+UNUSABLE_SHOWN_MAX: Final = 200
 STOPPING_TEXT: Final = "the proxy server is shutting down"
 
 
@@ -66,6 +67,8 @@ class Dial:
 
     def _too_late(self) -> None:
         self._withdraw()
+        if self.agent is not None:
+            self.agent.doubt()
         self._core.refuse(self, DialFailure(Cause.TIMEOUT, DIAL_TIMEOUT_TEXT))
 
     def _withdraw(self) -> None:
@@ -193,6 +196,12 @@ class ProxyCore:
             extension="credit" if agent.extension else "none",
             agents=len(self.roster),
         )
+        if unusable := agent.identifiers.unusable_cidrs:
+            self.notes.warning(
+                "agent advertises what is no network",
+                agent=agent.agent_id,
+                cidr=",".join(unusable)[:UNUSABLE_SHOWN_MAX],
+            )
 
     def on_agent_gone(self, agent: AgentStream, status: int, reason: str) -> None:
         self._agents_waiting.discard(agent)
@@ -374,6 +383,7 @@ class ProxyCore:
                     "id": agent.agent_id,
                     "connected_seconds": round(now - agent.connected_at, 1),
                     "draining": agent.draining,
+                    "silent": agent.silent,
                     "extension": bool(agent.extension),
                     "routes": len(agent.routes),
                     "pending_dials": len(agent.dials),

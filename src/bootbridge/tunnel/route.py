@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from bootbridge.bounds import BOUNDS
 from bootbridge.tunnel.frontend import Frontend
-from bootbridge.tunnel.packet_stream import OUTLET_BYTES_HIGH, OUTLET_BYTES_LOW, Inlet, Outlet
+from bootbridge.tunnel.packet_stream import Inlet, Outlet
 from bootbridge.tunnel.ports import BytePort, Sink
 from bootbridge.tunnel.timers import Timer, Timers
 from bootbridge.wire import packets as p
@@ -242,7 +243,7 @@ class DirectRoute:
 
     def upload(self, data: memoryview) -> None:
         self._port.write(data)
-        if self._port.backlog > OUTLET_BYTES_HIGH:
+        if self._port.backlog > BOUNDS.outlet_high:
             self.front.pause_reading()
 
     def front_ended(self) -> None:
@@ -260,7 +261,7 @@ class DirectRoute:
         return self._on_front_drained
 
     def _on_front_drained(self) -> None:
-        if not self._closed and self.front.sink.backlog <= OUTLET_BYTES_LOW:
+        if not self._closed and self.front.sink.backlog <= BOUNDS.outlet_low:
             self._port.resume_reading()
 
     # --- from the endpoint
@@ -268,7 +269,7 @@ class DirectRoute:
     def on_bytes(self, data: memoryview) -> None:
         sink = self.front.sink
         sink.write(data)
-        if sink.backlog > OUTLET_BYTES_HIGH:
+        if sink.backlog > BOUNDS.outlet_high:
             self._port.pause_reading()
 
     def on_eof(self, gone: bool) -> None:
@@ -278,7 +279,7 @@ class DirectRoute:
         self._close_if_done()
 
     def on_drained(self) -> None:
-        if self._port.backlog <= OUTLET_BYTES_LOW and not self._closed:
+        if self._port.backlog <= BOUNDS.outlet_low and not self._closed:
             self.front.resume_reading()
 
     def on_lost(self, reason: str) -> None:

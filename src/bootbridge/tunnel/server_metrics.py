@@ -83,7 +83,9 @@ class ServerMetrics:
             "full_receive_channels", "Streams whose receive queue is full.", "service_method"
         ).preset(*SERVICE_METHODS)
         self.frontend_write_duration_seconds = own.histogram(
-            "frontend_write_duration_seconds", "Time that a write to a frontend took.", buckets=_SHORT
+            "frontend_write_duration_seconds",
+            "Always empty: a write never waits here; see queued_bytes and stalled_seconds_total.",
+            buckets=_SHORT,
         )
 
     def _leases(self, own: Registry) -> None:

@@ -5,23 +5,19 @@ sink is more than ``bound`` behind, the stream is *metered*: it may send as much
 take, plus a trickle. So a slow receiver sets the pace of its own sender, roughly as upstream
 has it, and cutting off a long download is avoided; and when a receiver stands still, what the
 others have to say still comes through with the trickle. A receiver that took nothing for
-``seconds_max``, or that ``BYTES_MAX`` are waiting for, is closed, alone.
+``seconds_max``, or that ``stalled_max`` bytes are waiting for, is closed, alone.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from bootbridge.bounds import BOUNDS
 from bootbridge.tunnel.timers import Timer, Timers
 
 if TYPE_CHECKING:
     from bootbridge.tunnel.packet_stream import Inlet
 
-BOUND_BYTES: Final = 4 * 1024 * 1024
-BYTES_MAX: Final = 32 * 1024 * 1024
-# 800 KiB/s: enough for the small requests of others, and little enough that a receiver that
-# stands still reaches its time limit before its size limit.
-TRICKLE_BYTES: Final = 8 * 1024
 TRICKLE_SECONDS: Final = 0.01
 
 
@@ -44,8 +40,8 @@ class _Watched:
 class StallGuard:
     """Watches the inlets of one packet stream whose sinks have fallen behind."""
 
-    def __init__(self, source: Metered, timers: Timers, seconds_max: float, bound: int = BOUND_BYTES) -> None:
-        self.bound = bound
+    def __init__(self, source: Metered, timers: Timers, seconds_max: float) -> None:
+        self.bound = BOUNDS.stalled
         self._source = source
         self._timers = timers
         self._seconds_max = seconds_max
@@ -57,8 +53,8 @@ class StallGuard:
 
     def watch(self, inlet: Inlet) -> None:
         """Called with every packet that finds its sink above the bound."""
-        if inlet.sink.backlog > BYTES_MAX:
-            self._close(inlet, f"more than {BYTES_MAX} bytes are waiting for it")
+        if inlet.sink.backlog > BOUNDS.stalled_max:
+            self._close(inlet, f"more than {BOUNDS.stalled_max} bytes are waiting for it")
         elif inlet not in self._watched:
             self._watched[inlet] = _Watched(inlet.taken, self._timers.now())
             self._source.pause_reading()
@@ -90,7 +86,7 @@ class StallGuard:
     def _tick(self) -> None:
         now = self._timers.now()
         self._timer = self._timers.after(TRICKLE_SECONDS, self._tick)
-        self._source.grant(TRICKLE_BYTES)
+        self._source.grant(BOUNDS.trickle)
         for inlet, watched in list(self._watched.items()):
             if inlet.taken > watched.taken:
                 watched.taken, watched.moved_at = inlet.taken, now

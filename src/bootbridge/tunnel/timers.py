@@ -52,9 +52,8 @@ class Timers:
 
     def after(self, seconds: float, action: Callable[[], None]) -> Timer:
         timer = Timer(self, self.now() + seconds, action)
-        entry = (timer.when, next(self._order), timer)
-        heapq.heappush(self._heap, entry)
-        if self._heap[0] is entry:
+        heapq.heappush(self._heap, (timer.when, next(self._order), timer))
+        if self._heap[0][2] is timer:
             self.on_earlier()
         return timer
 

@@ -180,11 +180,6 @@ def dial_error_reply(error: str) -> bytes:
     return _reply(dial_error_status(error), error, _CLOSE, _PLAIN_UTF8)
 
 
-def send_failed_reply(error: str) -> bytes:
-    """The dial could not even be handed to the agent."""
-    return _hop_failed(502, f"Failed to tunnel dial request: {error}")
-
-
 def agent_lost_reply() -> bytes:
     """The agent's stream ended while the dial was pending."""
     return _hop_failed(502, "Backend context error: context canceled")

@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from bootbridge.errors import PeerError
+from bootbridge.wire.assembly import Assembly
 from bootbridge.wire.header_blocks import Headers
 from bootbridge.wire.packets import Buffer
 
@@ -20,10 +21,18 @@ from bootbridge.wire.packets import Buffer
 OK: Final = 0
 CANCELLED: Final = 1
 UNKNOWN: Final = 2
+INVALID_ARGUMENT: Final = 3
+DEADLINE_EXCEEDED: Final = 4
+NOT_FOUND: Final = 5
+ALREADY_EXISTS: Final = 6
+PERMISSION_DENIED: Final = 7
 RESOURCE_EXHAUSTED: Final = 8
+FAILED_PRECONDITION: Final = 9
+ABORTED: Final = 10
 UNIMPLEMENTED: Final = 12
 INTERNAL: Final = 13
 UNAVAILABLE: Final = 14
+UNAUTHENTICATED: Final = 16
 
 # The names that Go's metrics use for the codes.
 STATUS_NAMES: Final = (
@@ -54,6 +63,10 @@ PREFIX_SIZE: Final = 5
 # RFC 3986 would escape these too; in a grpc-message they are written as they are.
 _PLAIN_IN_MESSAGES: Final = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
 
+# The units of a grpc-timeout, and how many seconds each is.
+_TIMEOUT_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_TIMEOUT_DIGITS_MAX: Final = 8
+
 MessageSink = Callable[[Buffer, int, int], None]
 
 
@@ -68,48 +81,47 @@ def message_prefix(size: int) -> bytes:
 class MessageReader:
     """One stream's DATA → messages, handed to ``sink(buffer, start, end)``."""
 
-    __slots__ = ("_held", "_need", "_sink", "mid_message")
+    __slots__ = ("_held", "_sink", "mid_message")
 
     def __init__(self, sink: MessageSink) -> None:
         self._sink = sink
-        self._held = bytearray()
-        self._need = 0
+        self._held = Assembly(PREFIX_SIZE)
         self.mid_message = False
 
     def receive(self, buffer: Buffer, start: int, end: int) -> None:
+        held = self._held
         while self.mid_message:
-            missing = self._need - len(self._held)
+            missing = held.missing
             if end - start < missing:
                 self._hold(buffer, start, end)
                 return
             self._hold(buffer, start, start + missing)
             start += missing
-            if len(self._held) == PREFIX_SIZE:
-                self._need = PREFIX_SIZE + _size_at(self._held, 0)
-                if self._need > PREFIX_SIZE:
+            if held.size == PREFIX_SIZE:
+                held.need = PREFIX_SIZE + _size_at(held.view(), 0)
+                if held.need > PREFIX_SIZE:
                     continue
-            whole, self._held, self.mid_message = self._held, bytearray(), False
-            self._sink(whole, PREFIX_SIZE, self._need)
+            whole = held.take(PREFIX_SIZE)
+            self.mid_message = False
+            self._sink(whole, PREFIX_SIZE, len(whole))
         while end - start >= PREFIX_SIZE:
             try:
                 stop = start + PREFIX_SIZE + _size_at(buffer, start)
             except GrpcError:
                 # What follows cannot be framed any more: keep the prefix, so that it fails again.
-                self._need = PREFIX_SIZE
                 self._hold(buffer, start, start + PREFIX_SIZE)
                 raise
             if stop > end:
-                self._need = stop - start
+                held.need = stop - start
                 self._hold(buffer, start, end)
                 return
             self._sink(buffer, start + PREFIX_SIZE, stop)
             start = stop
         if start < end:
-            self._need = PREFIX_SIZE
             self._hold(buffer, start, end)
 
     def _hold(self, buffer: Buffer, start: int, end: int) -> None:
-        self._held += memoryview(buffer)[start:end]
+        self._held.add(memoryview(buffer)[start:end])
         self.mid_message = True
 
 
@@ -168,6 +180,23 @@ def request_refusal(headers: Headers) -> tuple[tuple[str, str], ...] | None:
         text = "content-type must be application/grpc"
         return ((":status", "415"), ("content-type", "text/plain"), *trailers(INTERNAL, text))
     return None
+
+
+def timeout_field(seconds: float) -> tuple[str, str]:
+    """A request's deadline, in milliseconds where they fit: at most eight digits are allowed."""
+    milliseconds = max(1, round(seconds * 1000))
+    if len(str(milliseconds)) <= _TIMEOUT_DIGITS_MAX:
+        return ("grpc-timeout", f"{milliseconds}m")
+    return ("grpc-timeout", f"{min(round(seconds), 10**_TIMEOUT_DIGITS_MAX - 1)}S")
+
+
+def timeout_of(headers: Headers) -> float | None:
+    """How many seconds the caller waits; None if it does not say, or says it in no way we can read."""
+    raw = dict(headers).get("grpc-timeout", "")
+    digits, unit = raw[:-1], raw[-1:]
+    if unit not in _TIMEOUT_UNITS or not (digits.isascii() and digits.isdigit()):
+        return None
+    return int(digits) * _TIMEOUT_UNITS[unit] if len(digits) <= _TIMEOUT_DIGITS_MAX else None
 
 
 def status_of(headers: Headers) -> tuple[int, str]:

@@ -14,7 +14,13 @@ from typing import Final
 import hpack
 from hpack.exceptions import HPACKError
 
-from bootbridge.wire.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, LinkError
+from bootbridge.wire.frames import (
+    COMPRESSION_ERROR,
+    ENHANCE_YOUR_CALM,
+    PROTOCOL_ERROR,
+    LinkError,
+    StreamError,
+)
 
 Headers = Sequence[tuple[str, str]]
 
@@ -156,3 +162,13 @@ def _common_fault(headers: Headers) -> str | None:
 
 def values_of(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
     return [value for key, value in headers if key == name]
+
+
+def content_length(stream_id: int, headers: Headers) -> int | None:
+    """How long the stream's body says it is, if it does."""
+    values = values_of(headers, "content-length")
+    if not values:
+        return None
+    if len(set(values)) > 1 or not (values[0].isascii() and values[0].isdigit() and len(values[0]) < 16):
+        raise StreamError(stream_id, "content-length is not a number", PROTOCOL_ERROR)
+    return int(values[0])

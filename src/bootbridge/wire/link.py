@@ -14,21 +14,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from bootbridge.bounds import BOUNDS
 from bootbridge.wire import frames as f
+from bootbridge.wire.assembly import Assembly
 from bootbridge.wire.frames import HEADER, HEADER_SIZE, LinkError, StreamError
 from bootbridge.wire.header_blocks import (
     HEADER_LIST_BYTES_MAX,
     NO_DYNAMIC_TABLE,
     Decoder,
     Headers,
+    content_length,
     encode,
     request_fault,
     response_fault,
     trailers_fault,
-    values_of,
 )
 from bootbridge.wire.packets import Buffer
-from bootbridge.wire.stream import NOBODY, OUT_BYTES_MAX, Handler, Stream, StreamHandler
+from bootbridge.wire.stream import NOBODY, Handler, Stream, StreamHandler
 
 # The connection window never limits anyone: memory is bounded per stream and per route.
 LINK_WINDOW: Final = 2**30
@@ -53,7 +55,6 @@ class Link:
         on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
         touched: Callable[[], None] = lambda: None,
         resting: Callable[[], None] = lambda: None,
-        stream_window: int = 1024 * 1024,
         streams_max: int = 1000,
     ) -> None:
         self.client = client
@@ -69,9 +70,10 @@ class Link:
         self.window = f.DEFAULT_WINDOW
         self.peer_initial_window = f.DEFAULT_WINDOW
         self.peer_frame_max = f.DEFAULT_FRAME_MAX
-        self.stream_window = stream_window
+        self.stream_window = BOUNDS.stream_window
         self.streams: dict[int, Stream] = {}
         self.on_pong: Callable[[], None] = lambda: None
+        self.on_doubt: Callable[[], None] = lambda: None  # whether the peer lives: called, not answered, here
         self.on_goaway: Callable[[int, str], None] = lambda code, text: None
         self._on_request = on_request
         self._touched = touched
@@ -87,8 +89,7 @@ class Link:
         self._preface_due = not client
         self._settings_due = True
         self._replies_waiting = 0
-        self._held = bytearray()
-        self._need = len(f.PREFACE) if self._preface_due else HEADER_SIZE
+        self._held = Assembly(len(f.PREFACE) if self._preface_due else HEADER_SIZE)
         self._greet()
 
     def _greet(self) -> None:
@@ -135,7 +136,7 @@ class Link:
 
     def flushed(self, writable: bool) -> None:
         """The output taken last was handed over; ``writable``: the socket welcomes more."""
-        was_full = not self.writable or self.out_size >= OUT_BYTES_MAX
+        was_full = not self.writable or self.out_size >= BOUNDS.link_out
         self.out_size = sum(map(len, self.out))
         self.writable = writable
         if writable and was_full:
@@ -201,7 +202,7 @@ class Link:
         """Let the streams send, those first that have waited longest."""
         streams = self.streams
         for stream in list(streams.values()):
-            if self.window <= 0 or not self.writable or self.out_size >= OUT_BYTES_MAX:
+            if self.window <= 0 or not self.writable or self.out_size >= BOUNDS.link_out:
                 return
             if len(streams) > 1 and stream.id in streams:
                 streams[stream.id] = streams.pop(stream.id)  # to the end of the queue
@@ -217,7 +218,7 @@ class Link:
         self.reads_seen += 1
         view = memoryview(data)
         try:
-            if self._held or self._preface_due:
+            if self._held.size or self._preface_due:
                 self._receive_rest(view)
             else:
                 at = self._consume(view)
@@ -233,22 +234,23 @@ class Link:
 
     def _receive_rest(self, data: memoryview) -> None:
         """Complete what is held, then take the rest as usual."""
-        while self._held or self._preface_due:
-            missing = self._need - len(self._held)
+        held = self._held
+        while held.size or self._preface_due:
+            missing = held.missing
             if len(data) < missing:
                 self._hold(data)
                 return
             self._hold(data[:missing])
             data = data[missing:]
-            if not self._preface_due and len(self._held) == HEADER_SIZE:
-                self._need = self._frame_size(self._held)
-                if self._need > HEADER_SIZE:
+            if not self._preface_due and held.size == HEADER_SIZE:
+                held.need = self._frame_size(held.view())
+                if held.need > HEADER_SIZE:
                     continue
-            whole, self._held, self._need = self._held, bytearray(), HEADER_SIZE
+            whole = held.take(HEADER_SIZE)
             if self._preface_due:
                 self._preface_due = False
             else:
-                self._consume(memoryview(whole))
+                self._consume(whole)
             if self.closed:
                 return
         at = self._consume(data)
@@ -257,12 +259,13 @@ class Link:
 
     def _hold_partial(self, data: memoryview) -> None:
         if not self.closed:
-            self._need = self._frame_size(data) if len(data) >= HEADER_SIZE else HEADER_SIZE
+            if len(data) >= HEADER_SIZE:
+                self._held.need = self._frame_size(data)
             self._hold(data)
 
     def _hold(self, data: memoryview) -> None:
-        self._held += data
-        if self._preface_due and not f.PREFACE.startswith(self._held):
+        self._held.add(data)
+        if self._preface_due and not f.PREFACE.startswith(self._held.view()):
             raise LinkError("this is not HTTP/2: wrong connection preface", f.PROTOCOL_ERROR)
 
     def _frame_size(self, data: Buffer) -> int:
@@ -458,7 +461,7 @@ class Link:
         assert self._on_request is not None
         stream = Stream(self, stream_id, NOBODY)
         stream.got_headers = True
-        stream.body_expected = _content_length(stream_id, headers)
+        stream.body_expected = content_length(stream_id, headers)
         self.streams[stream_id] = stream
         stream.handler = self._on_request(stream, headers)
         stream.handler.on_headers(headers, end)
@@ -575,15 +578,6 @@ class Link:
         stream.window += increment
         if blocked and self.writable and stream.push_tail():
             stream.handler.on_ready()
-
-
-def _content_length(stream_id: int, headers: Headers) -> int | None:
-    values = values_of(headers, "content-length")
-    if not values:
-        return None
-    if len(set(values)) > 1 or not (values[0].isascii() and values[0].isdigit() and len(values[0]) < 16):
-        raise StreamError(stream_id, "content-length is not a number", f.PROTOCOL_ERROR)
-    return int(values[0])
 
 
 _FRAME_HANDLERS: Final[dict[int, Callable[[Link, int, int, memoryview], None]]] = {

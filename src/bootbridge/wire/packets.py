@@ -1,6 +1,6 @@
 """Konnectivity's packets, as they travel inside gRPC messages.
 
-Everything but DATA is rare and becomes a small frozen object. DATA is hot: ``data_head``
+Everything but DATA is rare and becomes a small object. DATA is hot: ``data_head``
 writes the bytes that precede a payload, ``peek_data`` finds a payload without copying it.
 
 The protobuf schema is tiny and stable (see docs/protocol.md), so it is coded here by
@@ -10,8 +10,7 @@ hand; the tests hold it against the protobuf library.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from bootbridge.errors import PeerError
 
@@ -61,76 +60,122 @@ class PacketError(PeerError):
     """A message that is not a protobuf Packet."""
 
 
-@dataclass(frozen=True, slots=True)
-class DialRequest:
-    protocol: str
-    address: str
-    random: int
-    type = DIAL_REQ
+class _Packet:
+    """What packets have in common. No dataclasses: these mypyc makes structs of, and quicker to fill."""
+
+    __slots__ = ()
+
+    def _values(self) -> list[object]:
+        names: tuple[str, ...] = getattr(self, "__match_args__", ())
+        return [getattr(self, name) for name in names]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Packet) and type(self) is type(other) and self._values() == other._values()
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._values()))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self._values()))})"
 
 
-@dataclass(frozen=True, slots=True)
-class DialResponse:
-    error: str
-    connect_id: int
-    random: int
-    type = DIAL_RSP
+class DialRequest(_Packet):
+    __slots__ = ("address", "protocol", "random")
+    __match_args__ = ("protocol", "address", "random")
+    type: ClassVar[int] = DIAL_REQ
+
+    def __init__(self, protocol: str, address: str, random: int) -> None:
+        self.protocol = protocol
+        self.address = address
+        self.random = random
 
 
-@dataclass(frozen=True, slots=True)
-class CloseRequest:
-    connect_id: int
-    type = CLOSE_REQ
+class DialResponse(_Packet):
+    __slots__ = ("connect_id", "error", "random")
+    __match_args__ = ("error", "connect_id", "random")
+    type: ClassVar[int] = DIAL_RSP
+
+    def __init__(self, error: str, connect_id: int, random: int) -> None:
+        self.error = error
+        self.connect_id = connect_id
+        self.random = random
 
 
-@dataclass(frozen=True, slots=True)
-class CloseResponse:
-    error: str
-    connect_id: int
-    type = CLOSE_RSP
+class CloseRequest(_Packet):
+    __slots__ = ("connect_id",)
+    __match_args__ = ("connect_id",)
+    type: ClassVar[int] = CLOSE_REQ
+
+    def __init__(self, connect_id: int) -> None:
+        self.connect_id = connect_id
 
 
-@dataclass(frozen=True, slots=True)
-class Data:
-    connect_id: int
-    data: bytes
-    type = DATA
+class CloseResponse(_Packet):
+    __slots__ = ("connect_id", "error")
+    __match_args__ = ("error", "connect_id")
+    type: ClassVar[int] = CLOSE_RSP
+
+    def __init__(self, error: str, connect_id: int) -> None:
+        self.error = error
+        self.connect_id = connect_id
+
+
+class Data(_Packet):
+    __slots__ = ("connect_id", "data")
+    __match_args__ = ("connect_id", "data")
+    type: ClassVar[int] = DATA
+
+    def __init__(self, connect_id: int, data: bytes) -> None:
+        self.connect_id = connect_id
+        self.data = data
 
     def __repr__(self) -> str:
         return f"<Packet DATA {self.connect_id} {len(self.data)}B>"
 
 
-@dataclass(frozen=True, slots=True)
-class CloseDial:
-    random: int
-    type = DIAL_CLS
+class CloseDial(_Packet):
+    __slots__ = ("random",)
+    __match_args__ = ("random",)
+    type: ClassVar[int] = DIAL_CLS
+
+    def __init__(self, random: int) -> None:
+        self.random = random
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
-    type = DRAIN
+class Drain(_Packet):
+    __slots__ = ()
+    type: ClassVar[int] = DRAIN
 
 
-@dataclass(frozen=True, slots=True)
-class Credit:
+class Credit(_Packet):
     """Extension: the receiver can take ``size`` more bytes on this connection."""
 
-    connect_id: int
-    size: int
-    type = CREDIT
+    __slots__ = ("connect_id", "size")
+    __match_args__ = ("connect_id", "size")
+    type: ClassVar[int] = CREDIT
+
+    def __init__(self, connect_id: int, size: int) -> None:
+        self.connect_id = connect_id
+        self.size = size
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(_Packet):
     """Extension: no more bytes follow in this direction (half-close)."""
 
-    connect_id: int
-    type = END
+    __slots__ = ("connect_id",)
+    __match_args__ = ("connect_id",)
+    type: ClassVar[int] = END
+
+    def __init__(self, connect_id: int) -> None:
+        self.connect_id = connect_id
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    type: int
+class Unknown(_Packet):
+    __slots__ = ("type",)
+    __match_args__ = ("type",)
+
+    def __init__(self, type: int) -> None:
+        self.type = type
 
 
 Packet = (
@@ -280,13 +325,13 @@ def decode(body: Buffer) -> Packet:
     kind = 0
     field = 0
     payload: dict[int, Any] = {}
-    for tag, value in _fields(bytes(body)):
+    for tag, value in fields(bytes(body)):
         if tag == 0x08:
             kind = value
         elif tag in _PAYLOAD_TAGS:
             if tag != field:
                 field, payload = tag, {}
-            payload.update(_fields(value))
+            payload.update(fields(value))
     if not 0 <= kind < 1 << 31:
         kind = (kind & 0xFFFFFFFF ^ 0x80000000) - 0x80000000  # an enum is 32 bits wide
     if kind not in _PAYLOAD_FIELD:
@@ -317,7 +362,7 @@ def _str(raw: bytes) -> str:
         raise PacketError("a string field is not UTF-8") from error
 
 
-def _fields(body: bytes) -> list[tuple[int, Any]]:
+def fields(body: bytes) -> list[tuple[int, Any]]:
     """(tag, value) of every field of one message in order; fixed-size fields and groups are skipped.
 
     A tag is the field's number and wire type, so a field of the wrong type is an unknown one.

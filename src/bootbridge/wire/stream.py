@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+from bootbridge.bounds import BOUNDS
 from bootbridge.wire import frames as f
 from bootbridge.wire.frames import HEADER
 from bootbridge.wire.header_blocks import Headers
@@ -18,9 +19,6 @@ from bootbridge.wire.packets import Buffer
 
 if TYPE_CHECKING:
     from bootbridge.wire.link import Link
-
-# How much may gather in ``out`` before the streams wait for it to be written.
-OUT_BYTES_MAX: Final = 512 * 1024
 
 
 class StreamHandler(Protocol):
@@ -32,6 +30,9 @@ class StreamHandler(Protocol):
     def on_reset(self, code: int, reason: str) -> None: ...
     def on_ready(self) -> None: ...
 
+
+# The part of a message that comes beside its payload fits any frame, of which the smallest limit is 16 KiB.
+FRAME_HEAD_BYTES_MAX: Final = 1024
 
 Handler = TypeVar("Handler", bound=StreamHandler)
 
@@ -83,7 +84,7 @@ class Stream:
             and link.writable
             and self.window > 0
             and link.window > 0
-            and link.out_size < OUT_BYTES_MAX
+            and link.out_size < BOUNDS.link_out
             and not self.local_closed
         )
 
@@ -105,25 +106,49 @@ class Stream:
             link.out_size += size
             return
         assert self._tail is None, "one message at a time: ask ready first"
+        if size <= self.window and size <= link.window:
+            self._push_frames(head, payload)
+            return
         self._tail = memoryview(b"".join((head, payload)))
         self.push_tail()
+
+    def _push_frames(self, head: bytes, payload: Buffer) -> None:
+        """Several frames go out as one buffer, which is the only copy of their bytes: grpc-go takes no more
+        than 16 KiB a frame, and apart from its bytes each header would become a TLS record of its own."""
+        if len(head) > FRAME_HEAD_BYTES_MAX:
+            head, payload = b"", b"".join((head, payload))
+        link = self.link
+        size = len(head) + len(payload)
+        self.window -= size
+        link.window -= size
+        view = memoryview(payload)
+        if size <= link.peer_frame_max:
+            link.push(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)
+            link.push(view)
+            return
+        parts: list[Buffer] = []
+        at = 0
+        while size:
+            length = min(size, link.peer_frame_max)
+            end = at + length - len(head)
+            parts += (HEADER.pack(length >> 16, length & 0xFFFF, f.DATA, 0, self.id), head, view[at:end])
+            head = b""
+            at = end
+            size -= length
+        link.push(b"".join(parts))
 
     def push_tail(self) -> bool:
         """Send as much of the tail as the windows admit; True if nothing is left of it."""
         tail = self._tail
         if tail is None:
             return True
-        link = self.link
-        while tail:
-            size = min(len(tail), self.window, link.window, link.peer_frame_max)
-            if size <= 0:
-                self._tail = tail
-                return False
-            self.window -= size
-            link.window -= size
-            link.push(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id))
-            link.push(tail[:size])
+        size = min(len(tail), self.window, self.link.window)
+        if size > 0:
+            self._push_frames(b"", tail[:size])
             tail = tail[size:]
+        if tail:
+            self._tail = tail
+            return False
         self._tail = None
         if self._after_tail is not None:
             headers, end = self._after_tail

@@ -1,0 +1,172 @@
+"""The asking side of a connection: one request each, answered by one message or by a stream of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, Self
+
+from bootbridge.runtime import tasks
+from bootbridge.runtime.calls.connection import ANSWER_SECONDS, KEEPALIVE_SECONDS, Connection
+from bootbridge.runtime.calls.failure import CallFailed, of_reset
+from bootbridge.wire import frames as f
+from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.packets import Buffer
+from bootbridge.wire.stream import Stream
+
+# Answers that nobody has taken yet; above this the server has to wait.
+UNREAD_BYTES_MAX: Final = 1024 * 1024
+# The peer is known by the connection and by what it proved there, never by this name.
+AUTHORITY: Final = "bootbridge"
+
+
+class Caller:
+    """Makes calls, also several at once, on a connection that it takes over.
+
+    A default gRPC server elsewhere would punish pings this frequent; `serve` does not.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        keepalive_seconds: float = KEEPALIVE_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self._connection = Connection(
+            reader, writer, client=True, keepalive_seconds=keepalive_seconds, answer_seconds=answer_seconds
+        )
+        self._running = tasks.spawn(self._connection.run(), "calls: caller")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def unary(self, path: str, body: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
+        """The one answer; raises CallFailed."""
+        answers = []
+        async with aclosing(self.stream(path, body, timeout)) as stream:
+            async for message in stream:
+                answers.append(message)
+                if len(answers) > 1:
+                    raise CallFailed(grpc.INTERNAL, "more than one answer came to a call that has one")
+        if not answers:
+            raise CallFailed(grpc.INTERNAL, "the call ended well, but without its answer")
+        return answers[0]
+
+    async def stream(
+        self,
+        path: str,
+        body: bytes,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> AsyncGenerator[bytes, None]:
+        """The answers as they come; raises CallFailed. Closing the generator cancels the call."""
+        link = self._connection.link
+        if link.closed or link.peer_going_away:
+            raise CallFailed(grpc.UNAVAILABLE, self._connection.why_over or "the peer is going away")
+        deadline = () if timeout is None else (grpc.timeout_field(timeout),)
+        call = link.open_stream(grpc.request_headers(path, AUTHORITY, deadline), _Call)
+        call.stream.send(grpc.message_prefix(len(body)), body)
+        call.stream.end()
+        ends_at = None if timeout is None else asyncio.get_running_loop().time() + timeout
+        try:
+            while (message := await _before(ends_at, call)) is not None:
+                yield message
+        finally:
+            call.stream.reset(f.CANCEL)  # says nothing where the call is over already
+
+    async def aclose(self) -> None:
+        """End the connection; calls that are still open fail."""
+        self._connection.end("the connection was closed on this side")
+        await asyncio.wait({self._running})
+
+
+async def _before(ends_at: float | None, call: _Call) -> bytes | None:
+    try:
+        async with asyncio.timeout_at(ends_at):
+            return await call.next_message()
+    except TimeoutError:
+        raise CallFailed(grpc.DEADLINE_EXCEEDED, "no answer came in time") from None
+
+
+class _Call:
+    """One call's stream handler: answers wait here until they are taken."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self._reader = grpc.MessageReader(self._on_message)
+        self._unread: deque[bytes] = deque()
+        self._unread_size = 0
+        self._changed = asyncio.Event()
+        self._over = False
+        self._failure: CallFailed | None = None
+
+    async def next_message(self) -> bytes | None:
+        """None once the call has ended well."""
+        while not self._unread and not self._over:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._unread:
+            message = self._unread.popleft()
+            self._unread_size -= len(message)
+            if self._unread_size <= UNREAD_BYTES_MAX:
+                self.stream.resume_reading()
+            return message
+        if self._failure is not None:
+            raise self._failure
+        return None
+
+    def _finish(self, failure: CallFailed | None) -> None:
+        if not self._over:
+            self._over = True
+            self._failure = failure
+            self._changed.set()
+
+    def _on_message(self, buffer: Buffer, start: int, end: int) -> None:
+        self._unread.append(bytes(buffer[start:end]))
+        self._unread_size += end - start
+        if self._unread_size > UNREAD_BYTES_MAX:
+            self.stream.pause_reading()
+        self._changed.set()
+
+    # --- from the link
+
+    def on_headers(self, headers: Headers, end: bool) -> None:
+        fields = dict(headers)
+        if end:
+            status, message = grpc.status_of(headers)
+            if status == grpc.OK and self._reader.mid_message:
+                status, message = grpc.INTERNAL, "the answer was cut off"
+            self._finish(CallFailed(status, message) if status != grpc.OK else None)
+        elif fields.get(":status") != "200" or not fields.get("content-type", "").startswith(
+            "application/grpc"
+        ):
+            self._refuse(CallFailed(grpc.UNAVAILABLE, "the peer does not speak gRPC"))
+
+    def on_data(self, buffer: Buffer, start: int, end: int) -> None:
+        if self._over:
+            return
+        try:
+            self._reader.receive(buffer, start, end)
+        except grpc.GrpcError as error:
+            self._refuse(CallFailed(error.code, str(error)))
+
+    def on_end(self) -> None:
+        self._finish(CallFailed(grpc.UNKNOWN, "the peer ended the call without a status"))
+
+    def on_reset(self, code: int, reason: str) -> None:
+        gone = self.stream.link.closed
+        self._finish(CallFailed(grpc.UNAVAILABLE, reason) if gone else of_reset(code, reason))
+
+    def on_ready(self) -> None:
+        """Nothing waits: the request was handed to the stream as a whole."""
+
+    def _refuse(self, failure: CallFailed) -> None:
+        self._finish(failure)
+        self.stream.reset(f.CANCEL)

@@ -1,0 +1,150 @@
+"""An HTTP/2 link on asyncio's streams: what comes in is fed to it, what it says is written.
+
+Whoever owns it awaits `run`, which returns when the connection is over, for whatever reason, and by
+then every stream of the link has heard so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from bootbridge.runtime import tasks
+from bootbridge.wire import frames as f
+from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.link import Link
+from bootbridge.wire.stream import Stream, StreamHandler
+
+READ_BYTES: Final = 64 * 1024
+KEEPALIVE_SECONDS: Final = 15.0
+ANSWER_SECONDS: Final = 10.0
+# How long a peer may take to read our last words.
+FAREWELL_SECONDS: Final = 1.0
+
+
+class Connection:
+    """Drives one link; a silent peer is pinged while calls are open, and given up if it does not answer."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        client: bool,
+        on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
+        streams_max: int = 1000,
+        idle_seconds: float | None = None,
+        keepalive_seconds: float = KEEPALIVE_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._idle_seconds = idle_seconds
+        self._keepalive_seconds = keepalive_seconds
+        self._answer_seconds = answer_seconds
+        self._loop = asyncio.get_running_loop()
+        self._something_to_say = asyncio.Event()
+        self._over = asyncio.Event()
+        self._draining = False
+        self.why_over = ""
+        self.link = Link(
+            client=client,
+            on_request=on_request,
+            touched=self._something_to_say.set,
+            resting=self._something_to_say.set,
+            streams_max=streams_max,
+        )
+
+    async def run(self) -> None:
+        """Until the connection is over; cancelling it ends the connection."""
+        reading = tasks.spawn(self._read(), "calls: reader")
+        writing = tasks.spawn(self._write(), "calls: writer")
+        try:
+            await self._over.wait()
+        finally:
+            self.end("the connection was closed on this side")
+            reading.cancel()
+            _, late = await asyncio.wait({reading, writing}, timeout=FAREWELL_SECONDS)
+            writing.cancel()
+            if late:
+                self._writer.transport.abort()  # the peer does not read: closing would wait for it
+            self._writer.close()
+
+    def drain(self) -> None:
+        """Take no new calls, and end behind the last one."""
+        self._draining = True
+        self.link.go_away(f.NO_ERROR, "stopping")
+        self._something_to_say.set()
+
+    def _end_if_drained(self) -> None:
+        if self._draining and not self.link.streams and not self.link.out:
+            self.end("stopped")
+
+    def end(self, reason: str) -> None:
+        """All calls hear that it is over; what is still to be written gets its moment."""
+        if not self.why_over:
+            self.why_over = reason
+            self.link.go_away(f.NO_ERROR, reason)
+            self.link.lost(reason)
+            self._something_to_say.set()
+            self._over.set()
+
+    # --- in
+
+    async def _read(self) -> None:
+        """Feed the link until there is a reason not to."""
+        busy_at = self._loop.time()
+        pinged = False
+        while not self.link.closed:
+            if self.link.streams:
+                busy_at = self._loop.time()
+            elif self._idle_seconds is not None and self._loop.time() - busy_at >= self._idle_seconds:
+                self.end(f"no call for {self._idle_seconds:g} s")
+                return
+            try:
+                async with asyncio.timeout(self._answer_seconds if pinged else self._patience()):
+                    data = await self._reader.read(READ_BYTES)
+            except TimeoutError:
+                if pinged:
+                    self.end(f"the peer is gone: nothing came for {self._answer_seconds:g} s after a ping")
+                elif self.link.streams:
+                    self.link.ping()
+                    pinged = True
+                continue
+            except OSError as error:
+                self.end(f"the connection was lost: {error.strerror or error}")
+                return
+            pinged = False
+            if not data:
+                self.end("the peer closed the connection")
+                return
+            self.link.receive(data)
+            self._end_if_drained()
+        self.end(f"protocol error: {self.link.error}")
+
+    def _patience(self) -> float:
+        # Also without calls it is looked around now and then: one may have begun meanwhile.
+        if self._idle_seconds is None:
+            return self._keepalive_seconds
+        return min(self._keepalive_seconds, self._idle_seconds)
+
+    # --- out
+
+    async def _write(self) -> None:
+        link = self.link
+        while True:
+            await self._something_to_say.wait()
+            self._something_to_say.clear()
+            try:
+                self._writer.writelines(link.take_output())
+                # Until the socket has taken it nothing more is welcome; then the streams hear of it.
+                link.flushed(False)
+                await self._writer.drain()
+            except OSError as error:
+                self.end(f"the connection was lost: {error.strerror or error}")
+                return
+            link.flushed(True)
+            self._end_if_drained()
+            if link.closed and not link.out:
+                return

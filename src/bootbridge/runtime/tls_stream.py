@@ -1,0 +1,290 @@
+"""TLS on a socket, by OpenSSL between two buffers in memory.
+
+What is read is decrypted, and what is written encrypted, a part at a time: OpenSSL copies every byte
+twice on its way, and a part is small enough to stay in the processor's cache meanwhile.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Final, cast
+
+from bootbridge.runtime.byte_stream import NOBODY, PlainStream, reason_of
+from bootbridge.runtime.pump import Pump
+from bootbridge.tunnel.ports import ByteHandler
+from bootbridge.wire.packets import Buffer
+
+HANDSHAKE_SECONDS_MAX: Final = 20.0
+# One TLS record; larger writes are cut up by OpenSSL anyway.
+_RECORD_BYTES: Final = 16384
+# All at once (256 KiB) costs up to 7 % more processor time; half of it no less (docs/performance.md).
+_CACHED_BYTES: Final = 128 * 1024
+_NOTHING: Final = memoryview(b"")
+
+
+class TlsStream(PlainStream):
+    """TLS on a socket. ``ready`` is called once the handshake is done, ``failed`` if it is not."""
+
+    __slots__ = ("_encrypted", "_failed", "_incoming", "_outgoing", "_read", "_ready", "_tls")
+
+    def __init__(
+        self,
+        pump: Pump,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        server_name: str | None = None,
+        ready: Callable[[TlsStream], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        super().__init__(pump, sock)
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
+        )
+        self._read = cast("Callable[[int, memoryview], int]", self._tls.read)
+        self._ready: Callable[[TlsStream], None] | None = ready
+        self._failed = failed
+        self._encrypted: Buffer = b""
+        self._timer = pump.timers.after(HANDSHAKE_SECONDS_MAX, self._too_slow)
+        self._read_on()
+        self._shake_hands()
+
+    @property
+    def alpn(self) -> str | None:
+        return self._tls.selected_alpn_protocol()
+
+    def start(self, handler: ByteHandler) -> None:
+        self._handler = handler
+        if self._incoming.pending or self._eof or self._closed:
+            self.pump.soon(partial(self._catch_up, self._eof, self._closed))
+
+    def _catch_up(self, ended: bool, closed: bool) -> None:
+        """Tell the handler what came between the handshake and ``start``."""
+        if closed:
+            self._handler.on_lost("the connection was lost behind the TLS handshake")
+        elif not self._closed:
+            self._decrypt(_NOTHING)
+            if ended:
+                self._handler.on_eof(True)
+
+    # --- handshake
+
+    def _shake_hands(self) -> None:
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._touch()
+            return
+        except ssl.SSLError as error:
+            self._touch()
+            self._refuse(_reason(error))
+            return
+        self._stop_timer()
+        self._touch()
+        ready, self._ready = self._ready, None
+        assert ready is not None
+        ready(self)
+
+    def _too_slow(self) -> None:
+        self._refuse(f"no TLS handshake within {HANDSHAKE_SECONDS_MAX:.0f} s")
+
+    def _refuse(self, reason: str) -> None:
+        self._ready = None
+        self.close()
+        self._failed(reason)
+
+    def _broke(self, error: OSError) -> None:
+        if self._ready is None:
+            super()._broke(error)
+            return
+        self._close_now()  # nobody handles this stream yet, but somebody waits for its handshake
+        self._refuse(reason_of(error))
+
+    def _touch(self) -> None:
+        """OpenSSL itself may have something to say."""
+        if self._outgoing.pending or self._out:
+            self.pump.dirty.append(self)
+
+    # --- reading
+
+    def _on_readable(self, events: int) -> None:
+        pump = self.pump
+        try:
+            size = self._sock.recv_into(pump.read_buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._broke(error)
+            pump.end_turn()
+            return
+        try:
+            if size:
+                self._take(pump.read_buffer[:size])
+            elif self._ready is not None:
+                self._eof = True
+                self._refuse("the peer closed the connection during the TLS handshake")
+            else:
+                self._end_of_stream()
+        except Exception as error:
+            self._fail(error)
+        pump.end_turn()
+
+    def _take(self, received: memoryview) -> None:
+        if self._is_heard:
+            self._decrypt(received)
+            return
+        self._incoming.write(received)
+        if self._ready is not None:
+            self._shake_hands()
+        if self._is_heard:
+            self._decrypt(_NOTHING)
+
+    @property
+    def _is_heard(self) -> bool:
+        """Whether somebody wants what comes, or it is to be read away."""
+        return self._ready is None and (self._handler is not NOBODY or self._closing)
+
+    def _decrypt(self, received: memoryview) -> None:
+        plain, incoming = self.pump.plain_buffer, self._incoming
+        read = self._read
+        size = 0
+        ended = False
+        while not ended:
+            incoming.write(received[:_CACHED_BYTES])
+            received = received[_CACHED_BYTES:]
+            try:
+                while incoming.pending:
+                    got = read(_RECORD_BYTES, plain[size:])
+                    if not got:
+                        ended = True
+                        break
+                    size += got
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                ended = True
+                if not isinstance(error, ssl.SSLZeroReturnError | ssl.SSLEOFError):
+                    self._broke(error)
+            if not received:
+                break
+        if size:
+            self._handler.on_bytes(plain[:size])
+        if ended:
+            self._end_of_stream()
+        self._touch()
+
+    def _end_of_stream(self) -> None:
+        """TLS has no half-close worth the name: the end of one direction is the end."""
+        if self._closed or self._eof:
+            return
+        self._eof = True
+        self._read_off()
+        if not self._closing:
+            self._handler.on_eof(True)
+
+    # --- writing
+
+    def _flush(self) -> None:
+        if self._closed:
+            return
+        try:
+            self._send_out()
+        except (BlockingIOError, InterruptedError):
+            self._block()
+        except OSError as error:
+            self._broke(error)
+            return
+        else:
+            self._unblock()
+        self.backlog = len(self._encrypted) + sum(map(len, self._out))
+        self._handler.on_drained()
+        if not self.backlog:
+            self._flushed()
+
+    def _send_out(self) -> None:
+        shaking_hands = self._ready is not None
+        if shaking_hands:
+            self._out = [bytes(part) for part in self._out]  # to be sent later than this turn
+        while True:
+            if not self._encrypted:
+                if self._out and not shaking_hands:
+                    self._encrypt()
+                if not self._outgoing.pending:
+                    return
+                self._encrypted = self._outgoing.read()
+            sent = self._sock.send(self._encrypted)
+            if sent < len(self._encrypted):
+                self._encrypted = memoryview(self._encrypted)[sent:]
+                raise BlockingIOError
+            self._encrypted = b""
+
+    def _encrypt(self) -> None:
+        """The next part of what waits; the rest stays where it is."""
+        out = self._out = _records(self._out) if len(self._out) > 1 else self._out
+        write = self._tls.write
+        room = _CACHED_BYTES
+        whole = 0
+        for part in out:
+            size = len(part)
+            if size <= _RECORD_BYTES:
+                write(part)
+                room -= size
+            else:
+                view = memoryview(part)
+                end = min(size, room)
+                for at in range(0, end, _RECORD_BYTES):
+                    write(view[at : min(at + _RECORD_BYTES, end)])
+                room -= end
+                if end < size:
+                    out[whole] = view[end:]
+                    break
+            whole += 1
+            if room <= 0:
+                break
+        del out[:whole]
+
+    def finish(self) -> None:
+        self.close()
+
+    def _part(self) -> None:
+        self._say_goodbye()
+        super()._part()
+
+    def _say_goodbye(self) -> None:
+        if self._ready is None and not self._closed:
+            try:
+                self._tls.unwrap()
+            except ssl.SSLError:
+                pass  # the peer's half is not waited for
+            try:
+                self._sock.send(self._outgoing.read())
+            except OSError:
+                pass
+
+
+def _records(parts: list[Buffer]) -> list[Buffer]:
+    """Small parts joined, large ones left alone: as few records as possible without a copy."""
+    joined: list[Buffer] = []
+    small: list[Buffer] = []
+    for part in parts:
+        if len(part) < _RECORD_BYTES:
+            small.append(part)
+            continue
+        if small:
+            joined.append(small[0] if len(small) == 1 else b"".join(small))
+            small = []
+        joined.append(part)
+    if small:
+        joined.append(small[0] if len(small) == 1 else b"".join(small))
+    return joined
+
+
+def _reason(error: ssl.SSLError) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: {error.verify_message}"
+    return f"TLS: {(error.reason or str(error)).lower().replace('_', ' ')}"
