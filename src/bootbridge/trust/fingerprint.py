@@ -1,0 +1,21 @@
+"""How a public key is named in policies, inventories and audit lines."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from cryptography.hazmat.primitives.asymmetric.types import PublicKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+_FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+def fingerprint(key: PublicKeyTypes) -> str:
+    """ "sha256:" and the hash, in hex, of the key's DER SubjectPublicKeyInfo."""
+    der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return f"sha256:{hashlib.sha256(der).hexdigest()}"
+
+
+def is_fingerprint(text: str) -> bool:
+    return _FINGERPRINT.fullmatch(text) is not None

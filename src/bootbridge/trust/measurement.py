@@ -1,0 +1,200 @@
+"""Registers that can only be extended, and what a verifier expects to find in them.
+
+A register (a TPM's PCR, or where there is no TPM a file that lasts until the next boot) starts at zero and
+takes in data by `new = H(old ‖ H(data))`: whoever shows a value shows everything that led to it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from bootbridge.errors import BootbridgeError, OperatorError
+
+# The register that the node lock is measured into.
+LOCK_REGISTER = 15
+REGISTERS = range(24)
+REGISTER_BYTES = hashlib.sha256().digest_size
+
+# A digest's length says which hash made it.
+_HASHES = {32: hashlib.sha256, 48: hashlib.sha384}
+_HEX = re.compile(r"[0-9a-fA-F]{64}|[0-9a-fA-F]{96}")
+
+
+class RegisterFailed(BootbridgeError):
+    """The register could not be read or extended; the text says why and what to do."""
+
+
+class Register(Protocol):
+    """One register of this machine. Both calls may raise RegisterFailed."""
+
+    async def extend(self, data: bytes) -> None: ...
+
+    async def read(self) -> bytes:
+        """The value, 32 bytes; all zero if nothing was extended since the machine started."""
+        ...
+
+
+def extended(old: bytes, digest: bytes) -> bytes:
+    """A register's value after `digest` was extended into it; both of one hash, SHA-256 or SHA-384."""
+    if len(old) != len(digest) or len(old) not in _HASHES:
+        raise ValueError(f"a register of {len(old)} bytes and a digest of {len(digest)} do not go together")
+    return _HASHES[len(old)](old + digest).digest()
+
+
+def after_event(old: bytes, data: bytes) -> bytes:
+    """A register's value after `data` was measured into it, as TPM2_PCR_Event does."""
+    return extended(old, _HASHES[len(old)](data).digest())
+
+
+class FileRegister:
+    """A register for machines without a TPM: a file that must lie on tmpfs, so that a reboot clears it.
+
+    It keeps an honest node from forgetting that it is locked; unlike a TPM it proves nothing to others.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def __repr__(self) -> str:
+        return f"<FileRegister {self.path}>"
+
+    async def extend(self, data: bytes) -> None:
+        with self._exclusively():
+            self._write(after_event(self._value(), data))
+
+    async def read(self) -> bytes:
+        try:
+            return self._value()
+        except OSError as error:
+            raise self._failed(error) from error
+
+    @contextmanager
+    def _exclusively(self) -> Iterator[None]:
+        """Two processes that extend at once must both be seen in the value."""
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(directory, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(directory)
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def _value(self) -> bytes:
+        try:
+            value = self.path.read_bytes()
+        except FileNotFoundError:
+            return bytes(REGISTER_BYTES)
+        if len(value) != REGISTER_BYTES:
+            hint = "something else wrote it; reboot the machine"
+            raise RegisterFailed(f"{self.path} holds {len(value)} bytes, not {REGISTER_BYTES} ({hint})")
+        return value
+
+    def _write(self, value: bytes) -> None:
+        # mkstemp makes the file 0600.
+        descriptor, temporary = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(value)
+            os.replace(temporary, self.path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    def _failed(self, error: OSError) -> RegisterFailed:
+        hint = "it needs a directory on tmpfs that this user can write to"
+        return RegisterFailed(f"the register {self.path}: {error.strerror or error} ({hint})")
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What one register must hold, or is only warned about."""
+
+    value: bytes
+    warn_only: bool = False
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs: refusals count, warnings are told."""
+
+    refusals: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MeasurementPolicy:
+    """Expected values by register; registers that are not listed may hold anything.
+
+    As JSON: {"15": {"expected": "00…", "warnOnly": false}, "4": "ab…"}; a plain value is enforced.
+    """
+
+    expected: Mapping[int, Expectation]
+
+    @classmethod
+    def parse(cls, document: object, subject: str = "measurements") -> MeasurementPolicy:
+        if not isinstance(document, Mapping):
+            hint = 'write it like {"15": {"expected": "00…", "warnOnly": false}}'
+            raise OperatorError("is no mapping from a register to its value", subject=subject, hint=hint)
+        expected: dict[int, Expectation] = {}
+        for key, given in document.items():
+            index = _index(key, subject)
+            # YAML knows 15 and "15", and they mean the same register.
+            if index in expected:
+                raise OperatorError("is listed twice", subject=f"{subject}.{index}")
+            expected[index] = _expectation(given, f"{subject}.{index}")
+        return cls(expected)
+
+    def compare(self, values: Mapping[int, bytes]) -> Comparison:
+        refusals: list[str] = []
+        warnings: list[str] = []
+        for index, expectation in sorted(self.expected.items()):
+            if difference := _difference(index, values.get(index), expectation.value):
+                (warnings if expectation.warn_only else refusals).append(difference)
+        return Comparison(tuple(refusals), tuple(warnings))
+
+
+def _difference(index: int, value: bytes | None, expected: bytes) -> str:
+    if value is None:
+        return f"PCR {index} was not shown, expected {expected.hex()}"
+    if not hmac.compare_digest(value, expected):
+        return f"PCR {index} is {value.hex()}, expected {expected.hex()}"
+    return ""
+
+
+def _index(key: Any, subject: str) -> int:
+    text = str(key)
+    if isinstance(key, bool) or not text.isascii() or not text.isdigit() or int(text) not in REGISTERS:
+        hint = f"registers are {REGISTERS.start} to {REGISTERS.stop - 1}"
+        raise OperatorError(f"{key!r} is no register", subject=subject, hint=hint)
+    return int(text)
+
+
+def _expectation(given: Any, subject: str) -> Expectation:
+    if isinstance(given, str):
+        given = {"expected": given}
+    if not isinstance(given, Mapping):
+        raise OperatorError("is neither text nor a mapping", subject=subject, hint="write expected, warnOnly")
+    if unknown := sorted(str(key) for key in given.keys() - {"expected", "warnOnly"}):
+        raise OperatorError(
+            f"unknown field {', '.join(unknown)}", subject=subject, hint="expected and warnOnly are known"
+        )
+    value, warn_only = given.get("expected"), given.get("warnOnly", False)
+    if not isinstance(value, str) or not _HEX.fullmatch(value):
+        hint = "64 hexadecimal digits for SHA-256, 96 for SHA-384; in YAML between quotes"
+        raise OperatorError(f"{value!r} is no register's value", subject=f"{subject}.expected", hint=hint)
+    if not isinstance(warn_only, bool):
+        raise OperatorError(f"{warn_only!r} is neither true nor false", subject=f"{subject}.warnOnly")
+    return Expectation(bytes.fromhex(value), warn_only)

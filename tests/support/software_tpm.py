@@ -1,0 +1,132 @@
+"""Quotes without a TPM: the same bytes as a chip's, signed by a key of this process.
+
+For tests that need thousands of machines, or machines that lie. A verifier that has the key enrolled
+cannot tell the difference, which is why enrolment has to read the key from the chip.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from bootbridge.trust.evidence.tpm import PcrValue, TpmChallenge, TpmDocument
+from bootbridge.trust.fingerprint import fingerprint
+from bootbridge.trust.measurement import after_event
+from bootbridge.trust.tpm.codec import Reader, sized, u8, u16, u32
+from bootbridge.trust.tpm.commands import ENDORSEMENT
+from bootbridge.trust.tpm.credential import kdfa, kdfe
+from bootbridge.trust.tpm.structures import (
+    ALG_ECDSA,
+    ALG_SHA256,
+    ATTEST_QUOTE,
+    GENERATED,
+    Attribute,
+    EccPoint,
+    Public,
+    write_selection,
+)
+from bootbridge.trust.tpm.templates import AK
+
+EndorsementPrivateKey = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+
+
+def _zeros() -> dict[int, bytes]:
+    return {index: bytes(32) for index in range(24)}
+
+
+@dataclass
+class SoftwareTpm:
+    """An `Issuer`; what it quotes, and how it lies, is set on it."""
+
+    pcrs: dict[int, bytes] = field(default_factory=_zeros)
+    key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
+    attributes: Attribute = AK.attributes
+    endorsement_key: EndorsementPrivateKey | None = None
+    endorsement_certificate: x509.Certificate | None = None
+    magic: int = GENERATED
+    attest_type: int = ATTEST_QUOTE
+    bank: int = ALG_SHA256
+    kind: str = "tpm"
+
+    @property
+    def public(self) -> Public:
+        numbers = self.key.public_key().public_numbers()
+        point = EccPoint(numbers.x.to_bytes(32, "big"), numbers.y.to_bytes(32, "big"))
+        return Public(self.attributes, point, ecdsa_sha256=True)
+
+    @property
+    def identity(self) -> str:
+        return fingerprint(self.key.public_key())
+
+    def measure(self, index: int, data: bytes) -> None:
+        self.pcrs[index] = after_event(self.pcrs[index], data)
+
+    async def issue(self, statement: bytes) -> bytes:
+        return self.document(statement).encode()
+
+    def document(self, statement: bytes) -> TpmDocument:
+        """The evidence before it is encoded, for tests that change it."""
+        attest = self.attest(statement)
+        certificate = self.endorsement_certificate
+        return TpmDocument(
+            attest,
+            self.sign(attest),
+            self.public.encode(),
+            tuple(PcrValue(index, value) for index, value in sorted(self.pcrs.items())),
+            certificate.public_bytes(Encoding.DER) if certificate else b"",
+        )
+
+    def attest(self, statement: bytes) -> bytes:
+        signer = self.public.name_in(ENDORSEMENT)
+        head = u32(self.magic) + u16(self.attest_type) + sized(signer) + sized(statement)
+        clock = bytes(8) + u32(1) + u32(0) + u8(1)
+        digest = hashlib.sha256(b"".join(value for _, value in sorted(self.pcrs.items()))).digest()
+        return head + clock + bytes(8) + write_selection(self.bank, self.pcrs) + sized(digest)
+
+    def sign(self, attest: bytes) -> bytes:
+        r, s = decode_dss_signature(self.key.sign(attest, ec.ECDSA(hashes.SHA256())))
+        return u16(ALG_ECDSA) + u16(ALG_SHA256) + sized(r.to_bytes(32, "big")) + sized(s.to_bytes(32, "big"))
+
+    async def answer(self, statement: bytes, challenge: bytes) -> bytes:
+        """What TPM2_ActivateCredential gives; asserts where the chip would refuse."""
+        asked = TpmChallenge.decode(challenge)
+        seed = self._seed(asked.encrypted_secret)
+        reader = Reader(asked.credential, "credential")
+        integrity, identity = reader.sized(), reader.rest()
+        mac = hmac.digest(kdfa(seed, b"INTEGRITY", b"", b"", 256), identity + self.public.name, "sha256")
+        assert mac == integrity, "the credential is for another key"
+        plain = Reader(_decrypt_cfb(kdfa(seed, b"STORAGE", self.public.name, b"", 128), identity), "secret")
+        secret = plain.sized()
+        plain.end()
+        return secret
+
+    def _seed(self, encrypted: bytes) -> bytes:
+        if isinstance(self.endorsement_key, rsa.RSAPrivateKey):
+            oaep = padding.OAEP(padding.MGF1(hashes.SHA256()), hashes.SHA256(), b"IDENTITY\0")
+            return self.endorsement_key.decrypt(encrypted, oaep)
+        assert self.endorsement_key is not None
+        reader = Reader(encrypted, "point")
+        x, y = reader.sized(), reader.sized()
+        theirs = ec.EllipticCurvePublicNumbers(
+            int.from_bytes(x, "big"), int.from_bytes(y, "big"), ec.SECP256R1()
+        ).public_key()
+        ours = self.endorsement_key.public_key().public_numbers().x.to_bytes(32, "big")
+        return kdfe(self.endorsement_key.exchange(ec.ECDH(), theirs), b"IDENTITY\0", x, ours, 256)
+
+
+def _decrypt_cfb(key: bytes, data: bytes) -> bytes:
+    block = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    out, previous = b"", bytes(16)
+    for start in range(0, len(data), 16):
+        part = data[start : start + 16]
+        out += bytes(a ^ b for a, b in zip(block.update(previous), part, strict=False))
+        previous = part
+    return out

@@ -1,0 +1,407 @@
+"""Attacks on attested channels, carried out: each ends without a channel, and costs nobody else one."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from bootbridge.trust.attested.channel import Channel, ChannelFailed, Listener, Places, Side, connect
+from bootbridge.trust.attested.exchange import Frame, Hello, Verdict
+from bootbridge.trust.attested.session_key import ALPN, SessionKey, client_context
+from bootbridge.trust.evidence import EvidenceRefused
+from tests.support.attested import (
+    CLIENT_KEY,
+    LABEL,
+    MUTUAL_CLIENT,
+    MUTUAL_SERVER,
+    PATIENCE,
+    SERVER_KEY,
+    SealIssuer,
+    SealVerifier,
+    connected,
+    echo,
+    heard_back,
+    listening,
+)
+
+
+class Nobody:
+    """A handler that must not be reached."""
+
+    def __init__(self) -> None:
+        self.reached = 0
+
+    async def __call__(self, channel: Channel) -> None:
+        self.reached += 1
+
+
+async def dial(port: int, side: Side) -> Channel:
+    return await connect("127.0.0.1", port, label=LABEL, side=side, timeout=PATIENCE)
+
+
+# --- somebody in the middle
+
+
+@asynccontextmanager
+async def man_in_the_middle(listener: Listener) -> AsyncIterator[int]:
+    """Ends TLS on both sides, with a key of his own, and passes every byte on."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        onward = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
+        await asyncio.gather(copy(reader, onward[1]), copy(onward[0], writer))
+
+    server = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=SessionKey.create().context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "refused"),
+    [
+        (MUTUAL_CLIENT, MUTUAL_SERVER, "the server's evidence was refused: the seal is broken"),
+        (
+            Side(None, (SealVerifier(SERVER_KEY),)),
+            Side(SealIssuer(SERVER_KEY)),
+            "the server's evidence was refused: the seal is broken",
+        ),
+        (
+            Side(SealIssuer(CLIENT_KEY)),
+            Side(None, (SealVerifier(CLIENT_KEY),)),
+            "the server refused our evidence: the seal is broken",
+        ),
+    ],
+    ids=["both attested", "the server attested", "the client attested"],
+)
+async def test_genuine_evidence_that_is_relayed_convinces_neither_side(
+    client: Side, server: Side, refused: str
+) -> None:
+    """It names the key of the connection it was made for, which the one in the middle does not have."""
+    nobody = Nobody()
+    async with listening(server, nobody) as listener, man_in_the_middle(listener) as port:
+        with pytest.raises(EvidenceRefused) as caught:
+            await dial(port, client)
+        assert str(caught.value) == refused
+    assert nobody.reached == 0
+
+
+class Parrot(SealIssuer):
+    """Shows again what it has once heard."""
+
+    def __init__(self, recorded: bytes) -> None:
+        super().__init__(b"")
+        self.recorded = recorded
+
+    async def issue(self, statement: bytes) -> bytes:
+        return self.recorded
+
+
+class Recording(SealIssuer):
+    def __init__(self, key: bytes) -> None:
+        super().__init__(key)
+        self.documents: list[bytes] = []
+
+    async def issue(self, statement: bytes) -> bytes:
+        self.documents.append(await super().issue(statement))
+        return self.documents[-1]
+
+
+async def test_evidence_of_an_earlier_connection_is_refused() -> None:
+    client, server = Recording(CLIENT_KEY), Recording(SERVER_KEY)
+    async with (
+        listening(Side(server, MUTUAL_SERVER.verifiers)) as listener,
+        connected(listener, Side(client, MUTUAL_CLIENT.verifiers)) as channel,
+    ):
+        assert await heard_back(channel)
+    async with listening(MUTUAL_SERVER, Nobody()) as listener:
+        with pytest.raises(EvidenceRefused, match="the server refused our evidence"):
+            await dial(listener.port, Side(Parrot(client.documents[0]), MUTUAL_CLIENT.verifiers))
+    async with listening(Side(Parrot(server.documents[0]), MUTUAL_SERVER.verifiers), Nobody()) as listener:
+        with pytest.raises(EvidenceRefused, match="the server's evidence was refused"):
+            await dial(listener.port, MUTUAL_CLIENT)
+
+
+async def test_a_server_is_not_convinced_by_what_it_has_said_itself() -> None:
+    """Peers with one key for both roles: what was said in a server's is worth nothing in a client's."""
+    peers = Side(SealIssuer(SERVER_KEY), (SealVerifier(SERVER_KEY),))
+    nobody = Nobody()
+    async with listening(peers, nobody) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
+        await say(writer, Frame(hello=Hello(1, b"n" * 32, "seal", ("seal",))))
+        await hear(reader)
+        own = await hear(reader)
+        assert own.evidence is not None
+        await say(writer, Frame(verdict=Verdict(True)))
+        await say(writer, own)
+        assert (await hear(reader)).verdict == Verdict(False, "the seal is broken")
+        writer.close()
+    assert nobody.reached == 0
+
+
+async def say(writer: asyncio.StreamWriter, frame: Frame) -> None:
+    body = frame.encode()
+    writer.write(len(body).to_bytes(4, "big") + body)
+    await writer.drain()
+
+
+async def hear(reader: asyncio.StreamReader) -> Frame:
+    async with asyncio.timeout(PATIENCE):
+        size = int.from_bytes(await reader.readexactly(4), "big")
+        return Frame.decode(await reader.readexactly(size))
+
+
+@pytest.mark.parametrize("nonce", [b"", b"short", b"n" * 31], ids=["none", "short", "one byte short"])
+async def test_nothing_is_attested_without_a_whole_nonce(nonce: bytes) -> None:
+    """Hazard 17: evidence over an empty or guessable nonce could be kept for later."""
+    issuer = SealIssuer(SERVER_KEY)
+    async with listening(Side(issuer), Nobody()) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
+        await say(writer, Frame(hello=Hello(1, nonce, "", ("seal",))))
+        verdict = (await hear(reader)).verdict
+        assert verdict is not None
+        assert "nonce" in verdict.reason
+        writer.close()
+    assert issuer.issued == []
+
+
+# --- TLS
+
+
+def tls_handshake(
+    port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = None
+) -> tuple[ssl.SSLSession | None, bool]:
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain,
+        context.wrap_socket(plain, session=session) as secured,
+    ):
+        body = Frame(hello=Hello(1, b"n" * 32)).encode()
+        secured.sendall(len(body).to_bytes(4, "big") + body)
+        secured.recv(1)  # a ticket would have come before
+        return secured.session, bool(secured.session_reused)
+
+
+async def test_a_session_cannot_be_resumed() -> None:
+    """A resumed one shows no certificate, and so no key to bind evidence to."""
+    context = client_context()
+    async with listening(Side(SealIssuer(SERVER_KEY)), Nobody()) as listener:
+        session, _ = await asyncio.to_thread(tls_handshake, listener.port, context)
+        assert session is None or not session.has_ticket
+        _, reused = await asyncio.to_thread(tls_handshake, listener.port, context, session)
+        assert not reused
+
+
+def foreign(**settings: object) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols([ALPN])
+    for name, value in settings.items():
+        setattr(context, name, value)
+    return context
+
+
+async def test_tls_below_1_3_is_refused() -> None:
+    async with listening(MUTUAL_SERVER, Nobody()) as listener:
+        with pytest.raises(ssl.SSLError):
+            await asyncio.to_thread(
+                tls_handshake, listener.port, foreign(maximum_version=ssl.TLSVersion.TLSv1_2)
+            )
+
+
+@pytest.mark.parametrize("protocols", [[], ["h2", "http/1.1"]], ids=["none", "others"])
+async def test_a_client_of_another_protocol_is_told_nothing(protocols: list[str]) -> None:
+    """Although it says the right words: bytes meant for one protocol must not pass for another's."""
+    issuer = SealIssuer(SERVER_KEY)
+    context = foreign()
+    context.set_alpn_protocols(protocols)
+    async with listening(Side(issuer), Nobody()) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context)
+        await say(writer, Frame(hello=Hello(1, b"n" * 32, "", ("seal",))))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await asyncio.wait_for(reader.readexactly(1), PATIENCE)
+        writer.close()
+    assert issuer.issued == []
+
+
+# --- those who waste our time
+
+
+async def sooner_or_later(port: int) -> Channel:
+    """A channel, although a busy machine may miss so short a deadline itself."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await dial(port, MUTUAL_CLIENT)
+            except ChannelFailed:
+                continue
+
+
+Stall = Callable[[int], Awaitable[asyncio.StreamWriter]]
+
+
+async def silent(port: int) -> asyncio.StreamWriter:
+    return (await asyncio.open_connection("127.0.0.1", port))[1]
+
+
+async def silent_after_tls(port: int) -> asyncio.StreamWriter:
+    return (await asyncio.open_connection("127.0.0.1", port, ssl=client_context()))[1]
+
+
+async def silent_in_a_frame(port: int) -> asyncio.StreamWriter:
+    writer = await silent_after_tls(port)
+    writer.write(bytes([0, 0, 1]))
+    return writer
+
+
+async def silent_after_hello(port: int) -> asyncio.StreamWriter:
+    writer = await silent_after_tls(port)
+    await say(writer, Frame(hello=Hello(1, b"n" * 32, "seal", ("seal",))))
+    return writer
+
+
+@pytest.mark.parametrize("stall", [silent, silent_after_tls, silent_in_a_frame, silent_after_hello])
+async def test_whoever_stalls_loses_the_place_at_the_deadline(stall: Stall) -> None:
+    """Wherever it stalls; the next one in the queue gets the place."""
+    async with listening(MUTUAL_SERVER, places=Places(handshakes=1), seconds=0.2) as listener:
+        writer = await stall(listener.port)
+        channel = await sooner_or_later(listener.port)
+        assert await heard_back(channel)
+        await channel.close()
+        writer.transport.abort()
+
+
+async def test_whoever_is_silent_with_many_connections_keeps_nobody_else_out() -> None:
+    """Their deadline is far away: a caller from elsewhere is not served because they lost their places."""
+    places = Places(handshakes=4, channels=8, waiting=16)
+    async with listening(MUTUAL_SERVER, places=places, seconds=100 * PATIENCE) as listener:
+        elsewhere = ("127.0.0.2", 0)
+        crowd = [
+            await asyncio.open_connection("127.0.0.1", listener.port, local_addr=elsewhere) for _ in range(40)
+        ]
+        channel = await dial(listener.port, MUTUAL_CLIENT)
+        assert await heard_back(channel)
+        await channel.close()
+        for _, writer in crowd:
+            writer.transport.abort()
+
+
+async def test_those_who_wait_are_sent_away_when_the_listener_stops() -> None:
+    async with listening(MUTUAL_SERVER, places=Places(handshakes=1)) as listener:
+        waiting = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(3)]
+        await listener.stop()
+        for reader, writer in waiting:
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+            writer.close()
+
+
+async def test_no_more_handshakes_go_on_at_once_than_there_are_places() -> None:
+    """The others wait their turn, and get it; the log says that they had to."""
+    going_on, most = 0, 0
+
+    class Counting(SealIssuer):
+        async def issue(self, statement: bytes) -> bytes:
+            nonlocal going_on, most
+            going_on += 1
+            most = max(most, going_on)
+            await asyncio.sleep(0.01)
+            going_on -= 1
+            return await super().issue(statement)
+
+    server = Side(Counting(SERVER_KEY), MUTUAL_SERVER.verifiers)
+    async with listening(server, places=Places(handshakes=2, share=1.0)) as listener:
+        channels = await asyncio.gather(*(dial(listener.port, MUTUAL_CLIENT) for _ in range(8)))
+        assert all(await asyncio.gather(*map(heard_back, channels)))
+        await asyncio.gather(*(channel.close() for channel in channels))
+    assert most == 2
+
+
+async def test_no_more_channels_are_in_use_at_once_than_are_allowed() -> None:
+    """Further ones wait until one is closed."""
+    in_use, most = 0, 0
+
+    async def handle(channel: Channel) -> None:
+        nonlocal in_use, most
+        in_use += 1
+        most = max(most, in_use)
+        await echo(channel)
+        in_use -= 1
+
+    async def visit(listener: Listener) -> bool:
+        async with connected(listener, MUTUAL_CLIENT) as channel:
+            return await heard_back(channel)
+
+    async with listening(MUTUAL_SERVER, handle, places=Places(channels=2, share=1.0)) as listener:
+        assert all(await asyncio.gather(*(visit(listener) for _ in range(8))))
+    assert most == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(300), b""],
+    ids=["HTTP", "broken TLS", "nothing, and gone"],
+)
+async def test_strangers_leave_no_trace_but_a_line_for_those_who_look_closely(
+    words: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A probe comes every few seconds, for ever."""
+    caplog.set_level(logging.DEBUG, "attested")
+    async with listening(MUTUAL_SERVER) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(words)
+        if not words:
+            writer.close()
+        try:
+            await asyncio.wait_for(reader.read(), PATIENCE)
+        except ConnectionError:
+            pass
+        writer.close()
+        async with connected(listener, MUTUAL_CLIENT) as channel:
+            assert await heard_back(channel)
+    ours = [record for record in caplog.records if record.name == "attested"]
+    assert [record.levelno for record in ours] == [logging.DEBUG]
+
+
+async def test_a_frame_that_is_too_large_is_not_even_read() -> None:
+    async with listening(MUTUAL_SERVER, Nobody()) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
+        writer.write(b"\x7f\xff\xff\xff")
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+        writer.close()
+
+
+# --- what is left behind
+
+
+async def test_no_evidence_is_in_the_log_nor_in_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Not of those who convinced, and not of those who did not."""
+    caplog.set_level(logging.DEBUG)
+    client, stranger, server = Recording(CLIENT_KEY), Recording(b"stranger"), Recording(SERVER_KEY)
+    errors = []
+    async with listening(Side(server, MUTUAL_SERVER.verifiers)) as listener:
+        async with connected(listener, Side(client, MUTUAL_CLIENT.verifiers)) as channel:
+            assert await heard_back(channel)
+        with pytest.raises(EvidenceRefused) as caught:
+            await dial(listener.port, Side(stranger, MUTUAL_CLIENT.verifiers))
+        errors.append(caught.value)
+    written = str([vars(record) for record in caplog.records]) + repr(errors)
+    assert "evidence refused" in written
+    for document in (*client.documents, *stranger.documents, *server.documents):
+        assert repr(document)[2:-1] not in written
+        assert document.hex() not in written
+        assert base64.b64encode(document).decode() not in written

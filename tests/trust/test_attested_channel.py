@@ -1,0 +1,531 @@
+"""Attested channels over real sockets: who gets one, who does not, and what each is told."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from cryptography import x509
+
+from bootbridge.errors import LocalError, OperatorError
+from bootbridge.runtime.calls import Caller, Send, serve
+from bootbridge.trust.attested import channel as channel_module
+from bootbridge.trust.attested import handshake
+from bootbridge.trust.attested.channel import Channel, ChannelFailed, Listener, Side, connect
+from bootbridge.trust.attested.session_key import SessionKey, key_shown_by
+from bootbridge.trust.authority import Authority
+from bootbridge.trust.evidence import Attested, EvidenceRefused, EvidenceUnavailable
+from bootbridge.trust.evidence.x509 import Usage, X509Issuer, X509Verifier
+from tests.support.attested import (
+    CLIENT_KEY,
+    LABEL,
+    MUTUAL_CLIENT,
+    MUTUAL_SERVER,
+    OTHER_KEY,
+    PATIENCE,
+    SERVER_KEY,
+    SealIssuer,
+    SealVerifier,
+    connected,
+    echo,
+    heard_back,
+    listening,
+)
+
+SHOWS_SERVER = Side(SealIssuer(SERVER_KEY))
+SHOWS_CLIENT = Side(SealIssuer(CLIENT_KEY))
+DEMANDS_SERVER = Side(None, (SealVerifier(SERVER_KEY),))
+DEMANDS_CLIENT = Side(None, (SealVerifier(CLIENT_KEY),))
+TWO_FOR_SERVER = (SealVerifier(OTHER_KEY, "other"), SealVerifier(SERVER_KEY))
+TWO_FOR_CLIENT = (SealVerifier(OTHER_KEY, "other"), SealVerifier(CLIENT_KEY))
+
+
+class Peers:
+    """A handler that notes what its peers proved."""
+
+    def __init__(self) -> None:
+        self.seen: list[Attested | None] = []
+
+    async def __call__(self, channel: Channel) -> None:
+        self.seen.append(channel.peer)
+        await echo(channel)
+
+
+# --- who gets a channel
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "seen_by_client", "seen_by_server"),
+    [
+        pytest.param(DEMANDS_SERVER, SHOWS_SERVER, True, False, id="the server is attested"),
+        pytest.param(Side(None, TWO_FOR_SERVER), SHOWS_SERVER, True, False, id="by one of two verifiers"),
+        pytest.param(SHOWS_CLIENT, SHOWS_SERVER, False, False, id="nobody asks"),
+        pytest.param(SHOWS_CLIENT, DEMANDS_CLIENT, False, True, id="the client is attested"),
+        pytest.param(SHOWS_CLIENT, Side(None, TWO_FOR_CLIENT), False, True, id="the client, by one of two"),
+        pytest.param(MUTUAL_CLIENT, MUTUAL_SERVER, True, True, id="both are attested"),
+        pytest.param(
+            Side(SealIssuer(CLIENT_KEY), TWO_FOR_SERVER),
+            Side(SealIssuer(SERVER_KEY), TWO_FOR_CLIENT),
+            True,
+            True,
+            id="both, by one of two",
+        ),
+        pytest.param(Side(), Side(), False, False, id="nobody shows anything"),
+    ],
+)
+async def test_sides_that_convince_each_other_get_a_channel(
+    client: Side, server: Side, seen_by_client: bool, seen_by_server: bool
+) -> None:
+    peers = Peers()
+    async with listening(server, peers) as listener, connected(listener, client) as channel:
+        assert await heard_back(channel)
+        assert channel.peer_address == "127.0.0.1"
+        assert [channel.peer is not None, *(peer is not None for peer in peers.seen)] == [
+            seen_by_client,
+            seen_by_server,
+        ]
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "told"),
+    [
+        pytest.param(
+            Side(None, (SealVerifier(OTHER_KEY),)),
+            SHOWS_SERVER,
+            "the server's evidence was refused: the seal is broken",
+            id="the client's verifier is not convinced",
+        ),
+        pytest.param(
+            Side(None, (SealVerifier(SERVER_KEY, "other"),)),
+            SHOWS_SERVER,
+            "the server's evidence was refused: there is only seal, demanded is other",
+            id="the client knows no such kind",
+        ),
+        pytest.param(
+            DEMANDS_SERVER,
+            Side(),
+            "the server's evidence was refused: there is none, demanded is seal",
+            id="the server shows none",
+        ),
+        pytest.param(
+            SHOWS_CLIENT,
+            Side(None, (SealVerifier(OTHER_KEY),)),
+            "the server refused our evidence: the seal is broken",
+            id="the server's verifier is not convinced",
+        ),
+        pytest.param(
+            SHOWS_CLIENT,
+            Side(None, (SealVerifier(CLIENT_KEY, "other"),)),
+            "the server refused our evidence: there is only seal, demanded is other",
+            id="the server knows no such kind",
+        ),
+        pytest.param(
+            Side(),
+            DEMANDS_CLIENT,
+            "the server refused our evidence: there is none, demanded is seal",
+            id="the client shows none",
+        ),
+        pytest.param(
+            DEMANDS_SERVER,
+            MUTUAL_SERVER,
+            "the server refused our evidence: there is none, demanded is seal",
+            id="mutual, and the client shows none",
+        ),
+        pytest.param(
+            MUTUAL_CLIENT,
+            DEMANDS_CLIENT,
+            "the server's evidence was refused: there is none, demanded is seal",
+            id="mutual, and the server shows none",
+        ),
+        pytest.param(
+            Side(SealIssuer(OTHER_KEY), (SealVerifier(SERVER_KEY),)),
+            MUTUAL_SERVER,
+            "the server refused our evidence: the seal is broken",
+            id="mutual, and the client does not convince",
+        ),
+        pytest.param(
+            MUTUAL_CLIENT,
+            Side(SealIssuer(OTHER_KEY), (SealVerifier(CLIENT_KEY),)),
+            "the server's evidence was refused: the seal is broken",
+            id="mutual, and the server does not convince",
+        ),
+    ],
+)
+async def test_sides_that_do_not_convince_get_none_and_hear_why(
+    client: Side, server: Side, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client by its error, the server's operator by the log; the handler hears of nobody."""
+    peers = Peers()
+    async with listening(server, peers) as listener:
+        with pytest.raises(EvidenceRefused) as caught:
+            await connect("127.0.0.1", listener.port, label=LABEL, side=client, timeout=PATIENCE)
+    assert str(caught.value) == told
+    assert peers.seen == []
+    (record,) = [record for record in caplog.records if record.message == "evidence refused"]
+    reason = told.partition(": ")[2]
+    assert str(record.fields["why"]).endswith(f": {reason}")  # type: ignore[attr-defined]
+
+
+async def test_the_peer_is_called_by_its_name_in_errors() -> None:
+    async with listening(DEMANDS_CLIENT) as listener:
+        with pytest.raises(EvidenceRefused, match="the join service refused our evidence"):
+            await connect("127.0.0.1", listener.port, label=LABEL, side=Side(), called="the join service")
+
+
+async def test_evidence_for_one_use_is_worth_nothing_for_another() -> None:
+    async with listening(MUTUAL_SERVER) as listener:
+        with pytest.raises(EvidenceRefused):
+            await connect("127.0.0.1", listener.port, label="another use", side=MUTUAL_CLIENT)
+
+
+async def test_certificates_as_evidence() -> None:
+    """A real kind: the key behind the certificate is the peer's identity."""
+    authority = Authority.create("nodes")
+    roots = [x509.load_pem_x509_certificate(authority.cert_pem)]
+
+    def issuer(usage: Usage) -> X509Issuer:
+        issued = (
+            authority.issue_client("node") if usage is Usage.CLIENT else authority.issue_server(["server"])
+        )
+        return X509Issuer.from_pem(issued.cert_pem, issued.key_pem)
+
+    client = Side(issuer(Usage.CLIENT), (X509Verifier(roots, usage=Usage.SERVER),))
+    server = Side(issuer(Usage.SERVER), (X509Verifier(roots, usage=Usage.CLIENT),))
+    peers = Peers()
+    async with listening(server, peers) as listener:
+        async with connected(listener, client) as channel:
+            assert await heard_back(channel)
+            assert channel.peer is not None
+            assert [channel.peer.identity, *(peer.identity for peer in peers.seen if peer)] == [
+                server.issuer.identity,  # type: ignore[union-attr]
+                client.issuer.identity,  # type: ignore[union-attr]
+            ]
+        stranger = Authority.create("nodes").issue_client("node")
+        side = Side(X509Issuer.from_pem(stranger.cert_pem, stranger.key_pem), client.verifiers)
+        with pytest.raises(EvidenceRefused, match="the server refused our evidence"):
+            await connect("127.0.0.1", listener.port, label=LABEL, side=side)
+
+
+# --- many at once
+
+
+async def test_one_side_serves_fifteen_clients_at_the_same_time() -> None:
+    async with listening(MUTUAL_SERVER) as listener, AsyncExitStack() as stack:
+        opening = (stack.enter_async_context(connected(listener, MUTUAL_CLIENT)) for _ in range(15))
+        channels = await asyncio.gather(*opening)
+        assert all(await asyncio.gather(*map(heard_back, channels)))
+
+
+async def test_one_side_serves_ten_servers_at_the_same_time() -> None:
+    async with AsyncExitStack() as stack:
+        listeners = [await stack.enter_async_context(listening(MUTUAL_SERVER)) for _ in range(10)]
+        opening = (stack.enter_async_context(connected(each, MUTUAL_CLIENT)) for each in listeners)
+        channels = await asyncio.gather(*opening)
+        assert all(await asyncio.gather(*map(heard_back, channels)))
+
+
+async def test_every_connection_has_its_own_key_and_its_own_statements() -> None:
+    issuer = SealIssuer(SERVER_KEY)
+    keys = set()
+    async with listening(Side(issuer)) as listener:
+        for _ in range(5):
+            async with connected(listener, DEMANDS_SERVER) as channel:
+                keys.add(channel.writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
+    assert len(keys) == 5
+    assert len(set(issuer.issued)) == 5
+
+
+async def test_a_context_that_is_used_again_shows_the_next_key_and_harms_no_earlier_connection() -> None:
+    async with listening(Side(SealIssuer(SERVER_KEY))) as listener, AsyncExitStack() as stack:
+        channels = [await stack.enter_async_context(connected(listener, DEMANDS_SERVER)) for _ in range(5)]
+        sessions = [each.writer.get_extra_info("ssl_object") for each in channels]
+        assert len({key_shown_by(each.getpeercert(binary_form=True)) for each in sessions}) == 5
+        assert all(await asyncio.gather(*map(heard_back, channels)))
+    first = SessionKey.create()
+    first.spare_context()
+    second = SessionKey.create()
+    assert second.context is first.context
+    assert second.public != first.public
+    assert (second.context.num_tickets, second.context.options & ssl.OP_NO_TICKET) == (0, ssl.OP_NO_TICKET)
+
+
+def test_keys_that_are_made_in_many_threads_at_once_share_nothing() -> None:
+    for _ in range(4):
+        SessionKey.create().spare_context()
+    with ThreadPoolExecutor(16) as threads:
+        keys = list(threads.map(lambda _: SessionKey.create(), range(64)))
+    assert len({key.public for key in keys}) == len({id(key.context) for key in keys}) == 64
+
+
+async def test_a_listener_counts_those_who_prove_themselves_and_those_in_use() -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def handle(channel: Channel) -> None:
+        entered.set()
+        await leave.wait()
+
+    async with listening(MUTUAL_SERVER, handle) as listener:
+        assert listener.connections == 0
+        _, silent = await asyncio.open_connection("127.0.0.1", listener.port)
+        async with connected(listener, MUTUAL_CLIENT) as channel:
+            await asyncio.wait_for(entered.wait(), PATIENCE)
+            assert listener.connections == 2
+            leave.set()
+            assert await channel.reader.read() == b""
+        silent.close()
+        await listener.stop()
+        assert listener.connections == 0
+
+
+async def test_a_slow_issuer_delays_nobody_else() -> None:
+    class Slow(SealIssuer):
+        def __init__(self, key: bytes) -> None:
+            super().__init__(key)
+            self.busy, self.done = asyncio.Event(), asyncio.Event()
+
+        async def issue(self, statement: bytes) -> bytes:
+            self.busy.set()
+            await self.done.wait()
+            return await super().issue(statement)
+
+    slow = Slow(CLIENT_KEY)
+    async with listening(MUTUAL_SERVER) as listener:
+        waiting = asyncio.ensure_future(
+            connect("127.0.0.1", listener.port, label=LABEL, side=Side(slow, MUTUAL_CLIENT.verifiers))
+        )
+        await slow.busy.wait()
+        async with connected(listener, MUTUAL_CLIENT) as channel:
+            assert await heard_back(channel)
+        slow.done.set()
+        await (await waiting).close()
+
+
+async def test_a_changed_policy_holds_for_the_next_connection() -> None:
+    sides = [MUTUAL_SERVER]
+    async with listening(lambda: sides[-1]) as listener, connected(listener, MUTUAL_CLIENT) as channel:
+        assert await heard_back(channel)
+        sides.append(Side(SealIssuer(SERVER_KEY), (SealVerifier(OTHER_KEY),)))
+        with pytest.raises(EvidenceRefused):
+            await connect("127.0.0.1", listener.port, label=LABEL, side=MUTUAL_CLIENT)
+        assert await heard_back(channel)  # this one was judged before
+
+
+def test_two_verifiers_of_one_kind_are_refused_at_once() -> None:
+    """Which of them decides would be a matter of luck."""
+    with pytest.raises(LocalError, match="two verifiers of one kind"):
+        Side(None, (SealVerifier(SERVER_KEY), SealVerifier(OTHER_KEY)))
+
+
+# --- the road there
+
+
+async def test_calls_go_over_a_channel() -> None:
+    async def shout(body: bytes, send: Send) -> None:
+        await send(body.upper())
+
+    async def handle(channel: Channel) -> None:
+        await serve(channel.reader, channel.writer, {"/shout": shout}, stopping=channel.stopping)
+
+    async with (
+        listening(MUTUAL_SERVER, handle) as listener,
+        connected(listener, MUTUAL_CLIENT) as channel,
+        Caller(channel.reader, channel.writer) as caller,
+    ):
+        assert await caller.unary("/shout", b"quiet" * 100_000, PATIENCE) == b"QUIET" * 100_000
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_a_listener_without_a_host_is_reached_over_both_families(host: str) -> None:
+    async with (
+        listening(MUTUAL_SERVER, host="") as listener,
+        connected(listener, MUTUAL_CLIENT, host=host) as channel,
+    ):
+        assert channel.peer_address == host
+        assert await heard_back(channel)
+
+
+async def test_neither_end_of_a_channel_waits_to_fill_its_packets() -> None:
+    """An exchange of small messages took 50 ms instead of 5 while one of them did."""
+    prompt: list[bool] = []
+
+    def note(channel: Channel) -> None:
+        sock = channel.writer.get_extra_info("socket")
+        prompt.append(bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+
+    async def handle(channel: Channel) -> None:
+        note(channel)
+        await echo(channel)
+
+    async with listening(MUTUAL_SERVER, handle) as listener, connected(listener, MUTUAL_CLIENT) as channel:
+        note(channel)
+        assert await heard_back(channel)
+    assert prompt == [True, True]
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    async with listening(MUTUAL_SERVER) as listener:
+        with pytest.raises(
+            OperatorError, match=rf"127.0.0.1:{listener.port}: cannot listen: Address already"
+        ):
+            await Listener.open(
+                "127.0.0.1", listener.port, label=LABEL, side=lambda: MUTUAL_SERVER, handle=echo
+            )
+
+
+@asynccontextmanager
+async def tcp_server(greeting: bytes, **options: object) -> AsyncIterator[int]:
+    """Somebody else's server: it greets, and then only listens."""
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if greeting:
+            writer.write(greeting)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0, **options)  # type: ignore[arg-type]
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def failure(port: int, *, host: str = "127.0.0.1", seconds: float = PATIENCE) -> str:
+    with pytest.raises(ChannelFailed) as caught:
+        await connect(host, port, label=LABEL, side=MUTUAL_CLIENT, timeout=seconds)
+    return str(caught.value)
+
+
+async def test_a_failure_names_the_step_and_the_place() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    assert await failure(port) == f"connecting to 127.0.0.1:{port}: Connection refused"
+    assert (await failure(1, host="name.invalid")).startswith("connecting to name.invalid:1: ")
+    async with tcp_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
+        assert await failure(port) == f"TLS with 127.0.0.1:{port}: wrong version number"
+    async with tcp_server(b"") as port:
+        assert await failure(port, seconds=0.5) == f"TLS with 127.0.0.1:{port}: it was not done in time"
+    async with tcp_server(b"", ssl=SessionKey.create().context) as port:
+        place = f"exchanging evidence with 127.0.0.1:{port}"
+        assert await failure(port, seconds=1) == f"{place}: it was not done in time"
+    async with tcp_server(b"\xff" * 4, ssl=SessionKey.create().context) as port:
+        text = await failure(port)
+        assert text.startswith(f"exchanging evidence with 127.0.0.1:{port}: the peer announced a frame of")
+
+
+async def test_a_server_for_another_protocol_is_not_talked_to() -> None:
+    context = SessionKey.create().context
+    context.set_alpn_protocols(["h2"])
+    async with tcp_server(b"", ssl=context) as port:
+        assert "does not speak bootbridge-attested/1" in await failure(port)
+
+
+async def test_a_server_that_goes_away_in_the_middle_is_a_failed_channel() -> None:
+    async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(leave, "127.0.0.1", 0, ssl=SessionKey.create().context)
+    async with server:
+        assert "the peer closed the connection" in await failure(server.sockets[0].getsockname()[1])
+
+
+async def test_a_refusal_that_cannot_be_noted_closes_the_connection_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An audit on a full disk must not leave every refused stranger's connection open."""
+    closed: list[asyncio.StreamWriter] = []
+
+    async def hang_up(writer: asyncio.StreamWriter) -> None:
+        closed.append(writer)
+        await handshake.hang_up(writer)
+
+    def full(address: str, why: EvidenceRefused) -> None:
+        raise OSError("No space left on device")
+
+    async with listening(DEMANDS_CLIENT, on_refused=full) as listener:
+        monkeypatch.setattr(channel_module, "hang_up", hang_up)
+        with pytest.raises(EvidenceRefused):
+            await connect("127.0.0.1", listener.port, label=LABEL, side=Side(SealIssuer(OTHER_KEY)))
+        async with asyncio.timeout(PATIENCE):
+            while listener._shaking:  # noqa: ASYNC110 -- another task's doing
+                await asyncio.sleep(0.01)
+    assert len(closed) == 2, "one by each end"
+
+
+async def test_evidence_that_cannot_be_made_is_told_apart_from_a_refusal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Broken(SealIssuer):
+        async def issue(self, statement: bytes) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    async with listening(MUTUAL_SERVER) as listener:
+        side = Side(Broken(CLIENT_KEY), MUTUAL_CLIENT.verifiers)
+        with pytest.raises(EvidenceUnavailable, match="our seal evidence failed: OSError"):
+            await connect("127.0.0.1", listener.port, label=LABEL, side=side)
+    async with listening(Side(Broken(SERVER_KEY))) as listener:
+        with pytest.raises(ChannelFailed, match="the server gave up: the evidence cannot be made now"):
+            await connect("127.0.0.1", listener.port, label=LABEL, side=DEMANDS_SERVER)
+    assert "our seal evidence failed" in str([vars(record) for record in caplog.records])
+
+
+# --- stopping
+
+
+async def test_a_stopped_listener_lets_running_handlers_finish() -> None:
+    finishing = asyncio.Event()
+
+    async def handle(channel: Channel) -> None:
+        await channel.stopping.wait()
+        channel.writer.write(b"bye")
+        finishing.set()
+
+    async with listening(MUTUAL_SERVER, handle) as listener, connected(listener, MUTUAL_CLIENT) as channel:
+        await listener.stop(PATIENCE)
+        assert finishing.is_set()
+        assert await channel.reader.read() == b"bye"
+        assert "Connection refused" in await failure(listener.port)
+
+
+async def test_a_handler_that_does_not_finish_is_cancelled() -> None:
+    entered, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def handle(channel: Channel) -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async with listening(MUTUAL_SERVER, handle) as listener, connected(listener, MUTUAL_CLIENT):
+        await entered.wait()
+        await listener.stop(0.05)
+        assert cancelled.is_set()
+
+
+async def test_a_handshake_under_way_ends_when_its_listener_stops() -> None:
+    async with listening(MUTUAL_SERVER) as listener:
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        async with connected(listener, MUTUAL_CLIENT):
+            pass  # so the first one was accepted too
+        await listener.stop()
+        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+        writer.close()
+
+
+async def test_a_handler_that_fails_takes_only_its_channel_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    async def handle(channel: Channel) -> None:
+        if await channel.reader.readexactly(1) == b"x":
+            raise ValueError("a bug")
+        await echo(channel)
+
+    async with listening(MUTUAL_SERVER, handle) as listener:
+        async with connected(listener, MUTUAL_CLIENT) as channel:
+            channel.writer.write(b"x")
+            assert await asyncio.wait_for(channel.reader.read(), PATIENCE) == b""
+        async with connected(listener, MUTUAL_CLIENT) as channel:
+            channel.writer.write(b".")
+            assert await heard_back(channel)
+    assert "handler failed" in caplog.messages

@@ -1,0 +1,412 @@
+"""The exchange of evidence without a network: every order of messages, every kind of peer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bootbridge.trust.attested import exchange
+from bootbridge.trust.attested.binding import statement
+from bootbridge.trust.attested.exchange import (
+    Answer,
+    Challenge,
+    Evidence,
+    Exchange,
+    ExchangeFailed,
+    Frame,
+    Hear,
+    Hello,
+    Prove,
+    Say,
+    Terms,
+    Verdict,
+)
+from bootbridge.trust.evidence import (
+    DOCUMENT_BYTES_MAX,
+    Attested,
+    EvidenceRefused,
+    EvidenceUnavailable,
+)
+from bootbridge.wire.proto import Message
+from tests.support.attested import CLIENT_KEY, OTHER_KEY, SERVER_KEY, SealVerifier, seal
+
+KEY = b"the session's key"
+CLIENT_NONCE, SERVER_NONCE = b"c" * 32, b"s" * 32
+OURS = (SealVerifier(SERVER_KEY),)
+THEIRS = (SealVerifier(CLIENT_KEY),)
+CLIENT = Terms("label", CLIENT_NONCE, KEY, "seal", OURS, "the server")
+SERVER = Terms("label", SERVER_NONCE, KEY, "seal", THEIRS, "the client")
+
+
+def framed(message: Message) -> bytes:
+    fields: dict[str, Any] = {type(message).__name__.lower(): message}
+    return Frame(**fields).encode()
+
+
+@dataclass
+class End:
+    """One side, driven by hand: what it said, and how it ended."""
+
+    exchange: Exchange
+    key: bytes
+    fault: Exception | None = None
+
+    def __post_init__(self) -> None:
+        self.said: list[bytes] = []
+        self.over = False
+        self.peer: Attested | None = None
+        self.failure: Exception | None = None
+        self._wants: Prove | Hear | None = None
+        self._go(lambda: next(self.exchange))
+
+    def hear(self, frame: bytes) -> None:
+        assert isinstance(self._wants, Hear)
+        self._go(lambda: self.exchange.send(frame))
+
+    def _go(self, resume: Callable[[], Any]) -> None:
+        try:
+            step = resume()
+            while not isinstance(step, Hear):
+                step = self._done(step)
+            self._wants = step
+        except StopIteration as end:
+            self.over, self.peer = True, end.value
+        except (EvidenceRefused, EvidenceUnavailable, ExchangeFailed) as error:
+            self.over, self.failure = True, error
+
+    def _done(self, step: Any) -> Any:
+        if isinstance(step, Say):
+            self.said.append(step.frame)
+            return next(self.exchange)
+        if self.fault is not None:
+            return self.exchange.throw(self.fault)
+        return self.exchange.send(seal(self.key, step.statement + (step.challenge or b"")))
+
+    def last_words(self) -> Message:
+        return Frame.decode(self.said[-1]).content()
+
+
+Change = Callable[[int, bytes], bytes]
+
+
+def converse(
+    client: Terms = CLIENT,
+    server: Terms = SERVER,
+    *,
+    client_key: bytes = CLIENT_KEY,
+    server_key: bytes = SERVER_KEY,
+    client_fault: Exception | None = None,
+    server_fault: Exception | None = None,
+    to_client: Change = lambda number, frame: frame,
+    to_server: Change = lambda number, frame: frame,
+) -> tuple[End, End]:
+    """Let two ends talk until neither has anything to say; the changes are what a line does to frames."""
+    one = End(exchange.client(client), client_key, client_fault)
+    other = End(exchange.server(server), server_key, server_fault)
+    counts = {id(one): 0, id(other): 0}
+    while True:
+        for speaker, listener, change in ((one, other, to_server), (other, one, to_client)):
+            number = counts[id(speaker)]
+            if number < len(speaker.said) and not listener.over:
+                counts[id(speaker)] += 1
+                listener.hear(change(number, speaker.said[number]))
+                break
+        else:
+            return one, other
+
+
+def refusals(ends: tuple[End, End]) -> list[str]:
+    assert all(isinstance(end.failure, EvidenceRefused) for end in ends), [end.failure for end in ends]
+    return [str(end.failure) for end in ends]
+
+
+# --- what is agreed on
+
+
+@pytest.mark.parametrize("client_shows", [True, False])
+@pytest.mark.parametrize("server_shows", [True, False])
+def test_each_side_learns_what_it_demanded_and_no_more(client_shows: bool, server_shows: bool) -> None:
+    """A side that demands nothing is shown nothing, although the other could."""
+    one, other = converse(
+        replace(CLIENT, verifiers=OURS if server_shows else ()),
+        replace(SERVER, verifiers=THEIRS if client_shows else ()),
+    )
+    assert (one.failure, other.failure) == (None, None)
+    assert (one.peer is not None, other.peer is not None) == (server_shows, client_shows)
+    shown = [Frame.decode(frame).evidence for frame in (*other.said, *one.said)]
+    assert [bool(evidence.kind) for evidence in shown if evidence] == [server_shows, client_shows]
+
+
+@pytest.mark.parametrize("client_asks", [True, False])
+@pytest.mark.parametrize("server_asks", [True, False])
+def test_a_verifier_may_ask_back_once(client_asks: bool, server_asks: bool) -> None:
+    def verifiers(key: bytes, asks: bool) -> tuple[SealVerifier, ...]:
+        return (SealVerifier(key, question=b"who?" if asks else b""),)
+
+    one, other = converse(
+        replace(CLIENT, verifiers=verifiers(SERVER_KEY, client_asks)),
+        replace(SERVER, verifiers=verifiers(CLIENT_KEY, server_asks)),
+    )
+    assert one.peer is not None
+    assert other.peer is not None
+    assert one.peer.facts == {"by": "answer" if client_asks else "document"}
+    assert other.peer.facts == {"by": "answer" if server_asks else "document"}
+
+
+def test_among_several_verifiers_the_one_for_the_kind_shown_judges() -> None:
+    several = (SealVerifier(OTHER_KEY, "other"), *OURS, SealVerifier(OTHER_KEY, "third"))
+    one, _ = converse(replace(CLIENT, verifiers=several))
+    assert one.peer == Attested("seal", facts={"by": "document"})
+
+
+def test_the_server_shows_its_evidence_first() -> None:
+    """A client's evidence is seen only by a server that convinced it."""
+    one, _ = converse(server_key=OTHER_KEY)
+    assert not any(Frame.decode(frame).evidence for frame in one.said)
+
+
+# --- what is refused
+
+
+def test_wrong_evidence_is_refused_and_both_hear_why() -> None:
+    assert refusals(converse(server_key=OTHER_KEY)) == [
+        "the server's evidence was refused: the seal is broken",
+        "the client refused our evidence: the seal is broken",
+    ]
+    assert refusals(converse(client_key=OTHER_KEY)) == [
+        "the server refused our evidence: the seal is broken",
+        "the client's evidence was refused: the seal is broken",
+    ]
+
+
+def test_a_wrong_answer_to_a_challenge_is_refused() -> None:
+    asking = replace(CLIENT, verifiers=(SealVerifier(SERVER_KEY, question=b"who?"),))
+
+    def forge(number: int, frame: bytes) -> bytes:
+        return framed(Answer(b"forged")) if Frame.decode(frame).answer else frame
+
+    one, _ = converse(asking, to_client=forge)
+    assert str(one.failure) == "the server's evidence was refused: the seal is broken"
+
+
+@pytest.mark.parametrize("shows", ["", "other"])
+def test_a_side_that_demands_evidence_never_takes_none_nor_another_kind(shows: str) -> None:
+    lack = "there is only other" if shows else "there is none"
+    assert refusals(converse(server=replace(SERVER, shows=shows))) == [
+        f"the server's evidence was refused: {lack}, demanded is seal",
+        f"the client refused our evidence: {lack}, demanded is seal",
+    ]
+    assert refusals(converse(replace(CLIENT, shows=shows))) == [
+        f"the server refused our evidence: {lack}, demanded is seal",
+        f"the client's evidence was refused: {lack}, demanded is seal",
+    ]
+
+
+def test_a_kind_that_was_not_accepted_is_refused_although_it_is_shown() -> None:
+    def relabel(number: int, frame: bytes) -> bytes:
+        evidence = Frame.decode(frame).evidence
+        return framed(replace(evidence, kind="weak")) if evidence else frame
+
+    one, _ = converse(to_client=relabel)
+    assert str(one.failure) == "the server's evidence was refused: it is weak, demanded is seal"
+
+
+def test_no_line_can_talk_a_side_out_of_its_demand() -> None:
+    """Hellos that were changed on the way, so that each believes the other wants nothing."""
+
+    def undemanding(number: int, frame: bytes) -> bytes:
+        hello = Frame.decode(frame).hello
+        return framed(replace(hello, accepts=())) if hello else frame
+
+    one, _ = converse(to_client=undemanding, to_server=undemanding)
+    assert isinstance(one.failure, EvidenceRefused)
+    assert one.peer is None
+
+
+def test_evidence_that_nobody_asked_for_is_refused() -> None:
+    def intrusive(number: int, frame: bytes) -> bytes:
+        return framed(Evidence("seal", b"look!")) if Frame.decode(frame).evidence else frame
+
+    one, _ = converse(replace(CLIENT, verifiers=()), to_client=intrusive)
+    assert isinstance(one.failure, EvidenceRefused)
+
+
+def test_our_own_evidence_shown_to_us_is_refused() -> None:
+    """Both ends hold the same key here; still, what was said as a server is not said as a client."""
+    both = (SealVerifier(SERVER_KEY),)
+    other = End(exchange.server(replace(SERVER, verifiers=both)), SERVER_KEY)
+    other.hear(framed(replace(CLIENT, verifiers=both).hello()))
+    own = other.said[-1]
+    assert Frame.decode(own).evidence is not None
+    other.hear(framed(Verdict(True)))
+    other.hear(own)
+    assert str(other.failure) == "the client's evidence was refused: the seal is broken"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"label": "another use"}, {"server_key": b"another session's key"}],
+    ids=["label", "key"],
+)
+def test_evidence_of_another_session_is_refused(change: dict[str, Any]) -> None:
+    refusals(converse(replace(CLIENT, **change)))
+    assert isinstance(converse(replace(CLIENT, verifiers=(), **change))[1].failure, EvidenceRefused)
+
+
+def test_a_document_that_is_too_large_is_refused_unread() -> None:
+    huge = framed(Evidence("seal", bytes(DOCUMENT_BYTES_MAX + 1)))
+    one, _ = converse(to_client=lambda number, frame: huge if Frame.decode(frame).evidence else frame)
+    assert "too large" in str(one.failure)
+
+
+def test_a_document_that_trips_its_verifier_is_refused() -> None:
+    class Clumsy(SealVerifier):
+        def begin(self, statement: bytes) -> Any:
+            verification = super().begin(statement)
+            verification.document = lambda document: document.decode("ascii")[9999]  # type: ignore[method-assign,assignment,return-value]
+            return verification
+
+    one, other = converse(replace(CLIENT, verifiers=(Clumsy(SERVER_KEY),)))
+    assert "it cannot be read" in str(one.failure)
+    assert isinstance(other.failure, EvidenceRefused)
+
+
+def test_a_reason_is_cut_and_made_fit_for_one_line() -> None:
+    other = End(exchange.server(SERVER), SERVER_KEY)
+    other.hear(framed(CLIENT.hello()))
+    other.hear(framed(Verdict(False, "two\nlines" + "x" * 10_000)))
+    assert "\n" not in str(other.failure)
+    assert len(str(other.failure)) < 700
+
+
+def test_evidence_that_cannot_be_made_ends_the_exchange_on_both_sides() -> None:
+    """The peer learns that, but not what is wrong with this machine."""
+    broken = EvidenceUnavailable("/dev/tpmrm0 does not answer")
+    one, other = converse(server_fault=broken)
+    assert other.failure is broken
+    assert str(one.failure) == "the server gave up: the evidence cannot be made now"
+    one, other = converse(client_fault=broken)
+    assert one.failure is broken
+    assert str(other.failure) == "the client gave up: the evidence cannot be made now"
+
+
+# --- peers that break the rules
+
+
+@pytest.mark.parametrize(
+    ("hello", "fault"),
+    [
+        (Hello(2, CLIENT_NONCE), "version 2"),
+        (Hello(), "version 0"),
+        (Hello(1, b""), "a nonce of 0 bytes"),
+        (Hello(1, b"c" * 31), "a nonce of 31 bytes"),
+        (Hello(1, b"c" * 33), "a nonce of 33 bytes"),
+        (Hello(1, SERVER_NONCE), "a nonce that was sent back"),
+        (Hello(1, CLIENT_NONCE, "", ("x",) * 17), "more than 16 kinds"),
+        (Hello(1, CLIENT_NONCE, "x" * 65), "too long a name"),
+        (Hello(1, CLIENT_NONCE, "", ("x" * 65,)), "too long a name"),
+    ],
+)
+def test_a_hello_that_does_not_fit_gets_no_evidence(hello: Hello, fault: str) -> None:
+    """Evidence over an empty nonce could be shown again; nothing is made for such a peer."""
+    other = End(exchange.server(SERVER), SERVER_KEY)
+    other.hear(framed(hello))
+    assert fault in str(other.failure)
+    assert [Frame.decode(frame).content() for frame in other.said] == [other.last_words()]
+    assert isinstance(other.last_words(), Verdict)
+
+
+def test_a_server_that_sends_our_hello_back_gets_no_evidence() -> None:
+    one = End(exchange.client(CLIENT), CLIENT_KEY)
+    one.hear(one.said[0])
+    assert "a nonce that was sent back" in str(one.failure)
+
+
+EVERY_KIND: list[Message] = [
+    SERVER.hello(),
+    Evidence(),
+    Evidence("seal", seal(OTHER_KEY, b"")),
+    Challenge(b"?"),
+    Answer(b"!"),
+    Verdict(True),
+    Verdict(False, "no"),
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([framed(message) for message in EVERY_KIND]) | st.binary(max_size=40), max_size=8
+    ),
+    st.booleans(),
+)
+def test_whatever_a_stranger_says_it_convinces_nobody(frames: list[bytes], as_client: bool) -> None:
+    """Messages in any order, and garbage: the end is one of our own errors, or is not reached."""
+    end = End(exchange.server(SERVER), SERVER_KEY) if as_client else End(exchange.client(CLIENT), CLIENT_KEY)
+    for frame in frames:
+        if end.over:
+            break
+        end.hear(frame)
+    assert end.peer is None
+    assert not end.over or end.failure is not None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 5), st.integers(0, 200), st.integers(1, 255), st.booleans())
+def test_a_bit_that_is_changed_on_the_line_never_convinces_of_more(
+    which: int, at: int, mask: int, towards_client: bool
+) -> None:
+    """Either the exchange fails, or both ends end up with what they demanded."""
+
+    def change(number: int, frame: bytes) -> bytes:
+        if number != which or not frame:
+            return frame
+        position = at % len(frame)
+        return frame[:position] + bytes([frame[position] ^ mask]) + frame[position + 1 :]
+
+    ends = converse(**{"to_client" if towards_client else "to_server": change})  # type: ignore[arg-type]
+    for end in ends:
+        assert end.failure is not None or not end.over or end.peer is not None
+
+
+def test_a_challenge_to_no_evidence_is_a_fault() -> None:
+    other = End(exchange.server(replace(SERVER, shows="")), SERVER_KEY)
+    other.hear(framed(CLIENT.hello()))
+    other.hear(framed(Challenge(b"?")))
+    assert "a challenge to no evidence" in str(other.failure)
+
+
+def test_a_second_challenge_is_a_fault() -> None:
+    """One suffices; a peer that keeps asking would have us sign whatever it likes."""
+    other = End(exchange.server(SERVER), SERVER_KEY)
+    other.hear(framed(CLIENT.hello()))
+    other.hear(framed(Challenge(b"1")))
+    other.hear(framed(Challenge(b"2")))
+    assert "Challenge where Verdict was due" in str(other.failure)
+
+
+def test_documents_stay_out_of_a_repr() -> None:
+    shown = repr([Evidence("seal", b"hidden"), Challenge(b"hidden"), Answer(b"hidden")])
+    assert "hidden" not in shown
+
+
+def test_both_sides_speak_about_the_same_statements() -> None:
+    """Each about its own role, with the client's nonce first."""
+    told: list[bytes] = []
+
+    class Listening(SealVerifier):
+        def begin(self, statement: bytes) -> Any:
+            told.append(statement)
+            return super().begin(statement)
+
+    converse(
+        replace(CLIENT, verifiers=(Listening(SERVER_KEY),)),
+        replace(SERVER, verifiers=(Listening(CLIENT_KEY),)),
+    )
+    nonces = (CLIENT_NONCE, SERVER_NONCE)
+    assert told == [statement("label", "server", *nonces, KEY), statement("label", "client", *nonces, KEY)]

@@ -1,0 +1,156 @@
+"""Documents that choose kinds of evidence: what is meant is built, what is wrong is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootbridge.errors import OperatorError
+from bootbridge.trust.authority import Authority
+from bootbridge.trust.evidence import Attested, EvidenceRefused
+from bootbridge.trust.evidence.configuration import issuer_from, verifiers_from
+from tests.support.software_tpm import SoftwareTpm
+
+STATEMENT = bytes(range(32))
+ZERO = "00" * 32
+AUTHORITY = Authority.create("nodes")
+PEM = AUTHORITY.cert_pem.decode()
+LEAF = AUTHORITY.issue_client("node-1")
+TOKEN = "dev-1.0123456789abcdef"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    LEAF.write(tmp_path, "node")
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    (tmp_path / "token").chmod(0o600)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("issuer", "policy"),
+    [
+        ('{"x509": {"certificate": "FILES/node.crt", "key": "FILES/node.key"}}', {"x509": {"cas": PEM}}),
+        ('{"token": {"file": "FILES/token"}}', {"token": {"tokens": {"dev-1": "0123456789abcdef"}}}),
+    ],
+    ids=["x509", "token"],
+)
+async def test_what_one_document_proves_the_other_accepts(files: Path, issuer: str, policy: Any) -> None:
+    made = issuer_from(json.loads(issuer.replace("FILES", str(files))), "node.yaml: evidence")
+    (verifier,) = verifiers_from(policy, "policy")
+    assert made.kind == verifier.kind
+    assert isinstance(verifier.begin(STATEMENT).document(await made.issue(STATEMENT)), Attested)
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "field"),
+    [
+        ("node.key", '{"x509": {"certificate": "FILES/node.crt", "key": "FILES/node.key"}}', "x509.key"),
+        ("token", '{"token": {"file": "FILES/token"}}', "token.file"),
+    ],
+)
+def test_a_key_or_token_that_others_may_read_is_refused(
+    files: Path, name: str, document: str, field: str
+) -> None:
+    (files / name).chmod(0o640)
+    with pytest.raises(OperatorError, match=f"evidence.{field}: others may read .* .chmod 600"):
+        issuer_from(json.loads(document.replace("FILES", str(files))), "evidence")
+
+
+def test_a_file_without_a_token_in_it_is_named(files: Path) -> None:
+    (files / "token").write_text("")
+    with pytest.raises(OperatorError, match=r"evidence\.token\.file: holds no token"):
+        issuer_from({"token": {"file": str(files / "token")}}, "evidence")
+
+
+def test_a_tpm_is_chosen_by_its_device() -> None:
+    assert issuer_from({"tpm": {"device": "unix:/run/tpm.sock"}}, "x").kind == "tpm"
+    assert repr(issuer_from({"tpm": {}}, "x")) == "<TpmIssuer /dev/tpmrm0>"
+    assert repr(issuer_from({"tpm": None}, "x")) == "<TpmIssuer /dev/tpmrm0>"
+
+
+async def test_a_tpm_policy_holds_measurements_and_trusted_keys() -> None:
+    chip, stranger = SoftwareTpm(), SoftwareTpm()
+    policy = {"tpm": {"measurements": {"15": {"expected": ZERO}}, "trustedKeys": [chip.identity]}}
+    (verifier,) = verifiers_from(policy, "policy")
+    assert isinstance(verifier.begin(STATEMENT).document(await chip.issue(STATEMENT)), Attested)
+    with pytest.raises(EvidenceRefused, match="not enrolled"):
+        verifier.begin(STATEMENT).document(await stranger.issue(STATEMENT))
+    chip.measure(15, b"x")
+    with pytest.raises(EvidenceRefused, match="PCR 15"):
+        verifier.begin(STATEMENT).document(await chip.issue(STATEMENT))
+
+
+async def test_an_inventory_may_know_further_keys_than_the_policy_lists() -> None:
+    listed, known, stranger = SoftwareTpm(), SoftwareTpm(), SoftwareTpm()
+    inventory = {known.identity}
+    policy = {"tpm": {"trustedKeys": [listed.identity]}}
+    (verifier,) = verifiers_from(policy, "policy", is_enrolled=inventory.__contains__)
+    for chip in (listed, known):
+        assert isinstance(verifier.begin(STATEMENT).document(await chip.issue(STATEMENT)), Attested)
+    document = await stranger.issue(STATEMENT)
+    with pytest.raises(EvidenceRefused, match="not enrolled"):
+        verifier.begin(STATEMENT).document(document)
+    inventory.add(stranger.identity)
+    assert isinstance(verifier.begin(STATEMENT).document(document), Attested)
+
+
+def test_several_kinds_may_be_accepted_and_none_if_none_is_listed() -> None:
+    policy = {"x509": {"cas": PEM}, "tpm": {"endorsementCAs": PEM}}
+    assert [each.kind for each in verifiers_from(policy, "policy")] == ["x509", "tpm"]
+    assert verifiers_from({}, "policy") == ()
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({}, "evidence: 0 kinds are chosen, one is needed (one of: tpm, x509, token)"),
+        ({"tpm": {}, "token": {}}, "2 kinds are chosen"),
+        ([], "evidence: is no mapping"),
+        ({"tmp": {}}, "evidence: unknown kind 'tmp' (known are: tpm, x509, token)"),
+        ({"tpm": []}, "evidence.tpm: is no mapping"),
+        ({"tpm": {"devise": "x"}}, "evidence.tpm: unknown field devise (known are: device)"),
+        ({"tpm": {"device": "x"}}, "evidence.tpm.device: 'x' is no address of a TPM"),
+        ({"tpm": {"device": 7}}, "evidence.tpm.device: is missing or no text"),
+        ({"x509": {}}, "evidence.x509.certificate: is missing"),
+        ({"x509": {"certificate": "/nowhere", "key": "/nowhere"}}, "cannot read /nowhere: No such file"),
+        ({"token": {"file": "/nowhere"}}, "evidence.token.file: cannot read /nowhere"),
+        ({"token": {"token": TOKEN}}, "evidence.token: unknown field token"),
+    ],
+)
+def test_a_wrong_choice_of_evidence_is_named(document: Any, message: str) -> None:
+    with pytest.raises(OperatorError) as raised:
+        issuer_from(document, "evidence")
+    assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ("x", "policy: is no mapping"),
+        ({"sev": {}}, "policy: unknown kind 'sev'"),
+        ({"tpm": {}}, "policy.tpm: any TPM would be trusted"),
+        ({"tpm": {"trustedKeys": []}}, "give trustedKeys, endorsementCAs, or both"),
+        ({"tpm": {"trustedKeys": "sha256:00"}}, "policy.tpm.trustedKeys: holds something else"),
+        ({"tpm": {"trustedKeys": ["sha256:" + "0" * 63]}}, "policy.tpm.trustedKeys: holds something else"),
+        ({"tpm": {"trustedKeys": ["SHA256:" + "0" * 64]}}, "policy.tpm.trustedKeys: holds something else"),
+        ({"tpm": {"endorsementCAs": ""}}, "policy.tpm.endorsementCAs: holds no certificates"),
+        ({"tpm": {"endorsementCAs": LEAF.cert_pem.decode()}}, "is no certificate of an authority"),
+        ({"tpm": {"measurements": {"99": ZERO}, "endorsementCAs": PEM}}, "policy.tpm.measurements: '99'"),
+        ({"tpm": {"pcrs": {}}}, "policy.tpm: unknown field pcrs"),
+        ({"x509": {}}, "policy.x509.cas: holds no certificates"),
+        ({"x509": {"cas": "/etc/ca.crt"}}, "policy.x509.cas: cannot be read"),
+        ({"x509": {"cas": PEM, "usage": "all"}}, "unknown usage 'all' (one of: clientAuth, serverAuth, any)"),
+        ({"token": {}}, "policy.token: no token is accepted"),
+        ({"token": {"tokens": {"dev-1": "short"}}}, "policy.token.tokens.dev-1: holds no token"),
+        ({"token": {"tokens": {"dev-1": 1234567890123456}}}, "policy.token.tokens.dev-1: holds no token"),
+    ],
+)
+def test_a_wrong_policy_is_named(document: Any, message: str) -> None:
+    with pytest.raises(OperatorError) as raised:
+        verifiers_from(document, "policy")
+    assert message in str(raised.value)
+    assert "short" not in str(raised.value)

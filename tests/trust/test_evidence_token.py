@@ -1,0 +1,100 @@
+"""Evidence by token: loud, single-session, and silent about the secret."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bootbridge.errors import OperatorError
+from bootbridge.trust.evidence import Attested, EvidenceRefused
+from bootbridge.trust.evidence.token import TokenDocument, TokenIssuer, TokenVerifier, parse_token
+
+STATEMENT = bytes(range(32))
+OTHER_STATEMENT = bytes(range(1, 33))
+SECRET = b"a secret of enough letters"
+TOKENS = {"dev-1": SECRET, "dev-2": b"another secret, long enough"}
+
+
+async def test_whoever_knows_the_token_is_let_in_under_its_id() -> None:
+    document = await TokenIssuer("dev-1", SECRET).issue(STATEMENT)
+    assert TokenVerifier(TOKENS).begin(STATEMENT).document(document) == Attested(
+        "token", facts={"token": "dev-1"}
+    )
+
+
+async def test_the_token_itself_never_travels() -> None:
+    assert SECRET not in await TokenIssuer("dev-1", SECRET).issue(STATEMENT)
+
+
+async def test_evidence_of_another_session_is_refused() -> None:
+    document = await TokenIssuer("dev-1", SECRET).issue(STATEMENT)
+    with pytest.raises(EvidenceRefused, match="another session"):
+        TokenVerifier(TOKENS).begin(OTHER_STATEMENT).document(document)
+
+
+async def test_a_wrong_secret_and_an_unknown_id_are_told_the_same() -> None:
+    texts = set()
+    for issuer in (
+        TokenIssuer("dev-1", b"x" * 16),
+        TokenIssuer("dev-9", SECRET),
+        TokenIssuer("dev-2", SECRET),
+    ):
+        document = await issuer.issue(STATEMENT)
+        with pytest.raises(EvidenceRefused) as raised:
+            TokenVerifier(TOKENS).begin(STATEMENT).document(document)
+        texts.add(str(raised.value))
+    assert len(texts) == 1
+
+
+@pytest.mark.parametrize("statement", [b"", bytes(31), bytes(33)])
+async def test_a_statement_of_the_wrong_length_is_refused_on_both_sides(statement: bytes) -> None:
+    with pytest.raises(EvidenceRefused, match="32 bytes"):
+        await TokenIssuer("dev-1", SECRET).issue(statement)
+    with pytest.raises(EvidenceRefused, match="32 bytes"):
+        TokenVerifier(TOKENS).begin(statement)
+
+
+def test_both_sides_warn_aloud_and_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+    issuer, verifier = TokenIssuer("dev-1", SECRET), TokenVerifier(TOKENS)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+    assert caplog.text.count("for development only") == 2
+    shown = caplog.text + repr(issuer) + repr(verifier) + str([record.__dict__ for record in caplog.records])
+    assert SECRET.decode() not in shown
+
+
+async def test_there_is_no_challenge() -> None:
+    with pytest.raises(EvidenceRefused, match="no challenge"):
+        await TokenIssuer("dev-1", SECRET).answer(STATEMENT, b"")
+    with pytest.raises(EvidenceRefused, match="nothing was asked"):
+        TokenVerifier(TOKENS).begin(STATEMENT).answered(b"")
+
+
+def test_a_token_is_read_from_one_line() -> None:
+    assert parse_token("dev-1.a.secret.with.dots.in.it\n") == ("dev-1", b"a.secret.with.dots.in.it")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "dev-1", "dev-1.short-secretttt", ".0123456789abcdef", "DEV.0123456789abcdef"]
+)
+def test_what_is_no_token_is_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(OperatorError, match=r"ID\.SECRET") as raised:
+        parse_token(text[:16] if "short" in text else text)
+    assert "0123456789" not in str(raised.value)
+    assert "short" not in str(raised.value)
+
+
+def test_a_verifier_without_tokens_is_not_built() -> None:
+    with pytest.raises(OperatorError, match="give tokens"):
+        TokenVerifier({})
+
+
+@settings(max_examples=50)
+@given(st.binary(max_size=60), st.text(max_size=8), st.binary(max_size=40))
+def test_garbage_is_refused_and_never_anything_else(noise: bytes, name: str, mac: bytes) -> None:
+    verifier = TokenVerifier(TOKENS)
+    for document in (noise, TokenDocument(name, mac).encode(), TokenDocument("dev-1", mac).encode()):
+        with pytest.raises(EvidenceRefused):
+            verifier.begin(STATEMENT).document(document)

@@ -1,0 +1,318 @@
+"""Quotes of a real TPM 2.0 (swtpm), judged by our verifier and by tpm2-tools."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID, ObjectIdentifier
+
+from bootbridge.trust.evidence import Attested, EvidenceRefused, EvidenceUnavailable
+from bootbridge.trust.evidence.tpm import TpmDocument, TpmIssuer, TpmVerifier
+from bootbridge.trust.measurement import MeasurementPolicy, after_event
+from bootbridge.trust.tpm import commands
+from bootbridge.trust.tpm.chip import Chip
+from bootbridge.trust.tpm.device import Device
+from bootbridge.trust.tpm.register import TpmRegister
+from bootbridge.trust.tpm.structures import ALG_SHA256, ALG_SHA384, Attribute, Public
+from bootbridge.trust.tpm.templates import AK, EK_ECC_CERTIFICATE
+from tests.support.swtpm import NewChip, Swtpm
+
+pytest_plugins = ["tests.support.swtpm"]
+pytestmark = pytest.mark.slow
+
+STATEMENT = bytes(range(32))
+OTHER_STATEMENT = bytes(range(1, 33))
+ZERO = "00" * 32
+LOCK_MUST_BE_ZERO = MeasurementPolicy.parse({"15": ZERO})
+CLUSTER_ID = bytes.fromhex("128c164378fe8767f998fbdfe4b4d6463ec5ae1b664ea5999bc27417607ae9b6")
+AFTER_CLUSTER_ID = "23400370357e846478cce7cc0c76cdfe4da077cc57b36dee0f665ede2c8b3f2f"
+ALG_SHA1 = 0x0004
+
+
+async def enrolled(chip: Swtpm) -> TpmVerifier:
+    return TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=[await TpmIssuer(chip.device).identity()])
+
+
+async def evidence(chip: Swtpm, statement: bytes = STATEMENT) -> bytes:
+    return await TpmIssuer(chip.device).issue(statement)
+
+
+def refusal(verifier: TpmVerifier, document: bytes, statement: bytes = STATEMENT) -> str:
+    with pytest.raises(EvidenceRefused) as raised:
+        verifier.begin(statement).document(document)
+    return str(raised.value)
+
+
+def loaded(chip: Chip) -> list[int]:
+    firsts = (commands.TRANSIENT_FIRST, commands.LOADED_SESSION_FIRST)
+    found = [commands.handles_of(chip.run(commands.list_handles(first))) for first in firsts]
+    return [handle for handles in found for handle in handles]
+
+
+@pytest.mark.parametrize("tcp", [True, False], ids=["tcp", "unix"])
+async def test_a_real_quote_convinces(new_chip: NewChip, tcp: bool) -> None:
+    chip = new_chip(tcp=tcp)
+    found = (await enrolled(chip)).begin(STATEMENT).document(await evidence(chip))
+    assert found == Attested("tpm", await TpmIssuer(chip.device).identity(), {"pcr15": ZERO})
+
+
+async def test_a_stale_or_replayed_quote_is_refused(new_chip: NewChip) -> None:
+    chip = new_chip()
+    text = refusal(await enrolled(chip), await evidence(chip), OTHER_STATEMENT)
+    assert "stale or replayed" in text
+
+
+async def test_the_lock_shows_in_the_quote_until_the_next_boot(new_chip: NewChip) -> None:
+    """A locked machine gets no other ticket; a reboot clears it, and the machine is still the same one."""
+    chip = new_chip()
+    verifier = await enrolled(chip)
+    register = TpmRegister(chip.device)
+    assert await register.read() == bytes(32)
+    await register.extend(CLUSTER_ID)
+    assert (await register.read()).hex() == AFTER_CLUSTER_ID
+    assert refusal(verifier, await evidence(chip)) == f"PCR 15 is {AFTER_CLUSTER_ID}, expected {ZERO}"
+
+    chip.power_cycle()
+    assert isinstance(verifier.begin(STATEMENT).document(await evidence(chip)), Attested)
+
+
+async def test_a_measurement_changes_every_bank(new_chip: NewChip) -> None:
+    """Or a verifier could be shown a bank that was left alone."""
+    chip = new_chip()
+    described = await chip.device.use(lambda chip: chip.describe())
+    banks = [bank.algorithm for bank in described.banks]
+    assert {ALG_SHA1, ALG_SHA256, ALG_SHA384} <= set(banks)
+    await TpmRegister(chip.device).extend(CLUSTER_ID)
+    for bank in banks:
+        values = await chip.device.use(lambda chip, bank=bank: chip.read_pcrs([14, 15], bank))
+        assert not any(values[14])
+        assert any(values[15])
+    values = await chip.device.use(lambda chip: chip.read_pcrs([15], ALG_SHA384))
+    assert values[15] == after_event(bytes(48), CLUSTER_ID)
+
+
+async def test_another_chip_is_another_machine(new_chip: NewChip) -> None:
+    chip, other = new_chip(), new_chip()
+    assert "is not enrolled" in refusal(await enrolled(chip), await evidence(other))
+
+
+async def test_the_same_chip_is_the_same_machine_after_its_owner_was_cleared(new_chip: NewChip) -> None:
+    chip = new_chip()
+    before = await TpmIssuer(chip.device).identity()
+    chip.tool("tpm2_clear", "-c", "platform")
+    assert await TpmIssuer(chip.device).identity() == before
+
+
+async def test_a_quote_by_a_key_that_may_sign_anything_is_refused(new_chip: NewChip) -> None:
+    """The next one might be a quote that no TPM made, and its signature would be as good."""
+    chip = new_chip()
+    unrestricted = replace(AK, attributes=AK.attributes & ~Attribute.RESTRICTED)
+
+    def forge(chip: Chip) -> TpmDocument:
+        response = chip.run(commands.create_primary(commands.ENDORSEMENT, unrestricted))
+        public = commands.public_of(response)
+        attest, signature = commands.quoted_of(
+            chip.run(commands.quote(response.handle, STATEMENT, list(range(24))))
+        )
+        chip.run(commands.flush(response.handle))
+        return TpmDocument(attest, signature, public.encode())
+
+    forged = await chip.device.use(forge)
+    anybody = TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=lambda identity: True)
+    assert "is not restricted" in refusal(anybody, forged.encode())
+
+    # The same key, said to be restricted: the quote's signature names the key with its true attributes.
+    key = Public.parse(forged.attestation_key)
+    lying = replace(forged, attestation_key=replace(key, attributes=AK.attributes).encode())
+    assert "other attributes" in refusal(anybody, lying.encode())
+
+
+async def test_a_manufactured_chip_is_trusted_by_its_endorsement_certificate(new_chip: NewChip) -> None:
+    chip = new_chip(start=False)
+    authority = chip.manufacture()
+    chip.start()
+    issuer = TpmIssuer(chip.device)
+    verification = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=[authority]).begin(STATEMENT)
+    challenge = verification.document(await issuer.issue(STATEMENT))
+    assert isinstance(challenge, bytes)
+    found = verification.answered(await issuer.answer(STATEMENT, challenge))
+    assert found.identity == await issuer.identity()
+    assert found.facts["endorsementKey"].startswith("sha256:")
+    assert await chip.device.use(loaded) == []
+
+
+async def test_another_chips_answer_is_refused(new_chip: NewChip) -> None:
+    """Both chips are genuine, but the key that signed does not live in the one that answers."""
+    chip, other = new_chip(start=False), new_chip(start=False)
+    authorities = [chip.manufacture(), other.manufacture()]
+    chip.start(), other.start()
+    verification = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=authorities).begin(STATEMENT)
+    document = TpmDocument.decode(await evidence(chip))
+    borrowed = TpmDocument.decode(await evidence(other)).endorsement_certificate
+    challenge = verification.document(replace(document, endorsement_certificate=borrowed).encode())
+    assert isinstance(challenge, bytes)
+    for each in (chip, other):
+        with pytest.raises(EvidenceUnavailable, match="TPM2_ActivateCredential"):
+            await TpmIssuer(each.device).answer(STATEMENT, challenge)
+        assert await each.device.use(loaded) == []
+    with pytest.raises(EvidenceRefused, match="is not in the TPM"):
+        verification.answered(bytes(32))
+
+
+async def test_a_chip_of_another_manufacturer_is_refused(new_chip: NewChip) -> None:
+    chip, other = new_chip(start=False), new_chip(start=False)
+    chip.manufacture()
+    strangers = other.manufacture()
+    chip.start()
+    verifier = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=[strangers])
+    assert "endorsement certificate" in refusal(verifier, await evidence(chip))
+
+
+async def test_an_elliptic_endorsement_key_answers_too(new_chip: NewChip) -> None:
+    chip = new_chip()
+
+    def read(chip: Chip) -> ec.EllipticCurvePublicKey:
+        with chip.endorsement_key(elliptic=True) as key:
+            public = key.public.key()
+            assert isinstance(public, ec.EllipticCurvePublicKey)
+            return public
+
+    authority, shown = certified(await chip.device.use(read))
+    keep_in_nv(chip, EK_ECC_CERTIFICATE, shown.public_bytes(Encoding.DER) + bytes(100))
+    issuer = TpmIssuer(chip.device)
+    verification = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=[authority]).begin(STATEMENT)
+    challenge = verification.document(await issuer.issue(STATEMENT))
+    assert isinstance(challenge, bytes)
+    assert verification.answered(await issuer.answer(STATEMENT, challenge)).kind == "tpm"
+
+
+def certified(key: ec.EllipticCurvePublicKey) -> tuple[x509.Certificate, x509.Certificate]:
+    """(an authority's certificate, one that it issued for this endorsement key)."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "chips")])
+    signer = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.now(UTC)
+
+    def issue(public: ec.EllipticCurvePublicKey, *, authority: bool) -> x509.Certificate:
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name if authority else x509.Name([]))
+            .issuer_name(name)
+            .public_key(public)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(hours=1))
+            .not_valid_after(now + timedelta(hours=1))
+            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        )
+        if not authority:
+            usage = x509.ExtendedKeyUsage([ObjectIdentifier("2.23.133.8.1")])
+            builder = builder.add_extension(usage, critical=False)
+        return builder.sign(signer, hashes.SHA256())
+
+    return issue(signer.public_key(), authority=True), issue(key, authority=False)
+
+
+def keep_in_nv(chip: Swtpm, index: int, data: bytes) -> None:
+    (chip.folder / "nv").write_bytes(data)
+    attributes = "ownerwrite|ownerread|authread|no_da"
+    chip.tool("tpm2_nvdefine", hex(index), "-C", "o", "-s", str(len(data)), "-a", attributes)
+    chip.tool("tpm2_nvwrite", hex(index), "-C", "o", "-i", "nv")
+
+
+async def test_a_chip_without_endorsement_certificate_says_so(new_chip: NewChip) -> None:
+    chip = new_chip()
+    with pytest.raises(EvidenceUnavailable, match="no endorsement certificate"):
+        await TpmIssuer(chip.device).answer(STATEMENT, b"")
+
+
+async def test_tpm2_tools_read_the_same_registers(new_chip: NewChip) -> None:
+    chip = new_chip()
+    await TpmRegister(chip.device).extend(CLUSTER_ID)
+    assert f"15: 0x{AFTER_CLUSTER_ID.upper()}" in chip.tool("tpm2_pcrread", "sha256:15")
+
+
+async def test_tpm2_checkquote_accepts_our_quotes_for_their_statement_only(new_chip: NewChip) -> None:
+    chip = new_chip()
+    document = TpmDocument.decode(await evidence(chip))
+    key = Public.parse(document.attestation_key).key()
+    (chip.folder / "ak.pem").write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    (chip.folder / "quote").write_bytes(document.attest)
+    (chip.folder / "signature").write_bytes(document.signature)
+    check = ["tpm2_checkquote", "-u", "ak.pem", "-m", "quote", "-s", "signature", "-g", "sha256", "-q"]
+    chip.tool(*check, STATEMENT.hex())
+    with pytest.raises(AssertionError, match="tpm2_checkquote"):
+        chip.tool(*check, OTHER_STATEMENT.hex())
+
+
+async def test_a_quote_that_tpm2_tools_made_is_read(new_chip: NewChip) -> None:
+    """Their attestation key lies under another parent, so it is read but not trusted."""
+    chip = new_chip()
+    chip.tool("tpm2_createek", "-c", "ek.ctx", "-G", "ecc")
+    chip.tool("tpm2_flushcontext", "-t")
+    make = ["tpm2_createak", "-C", "ek.ctx", "-c", "ak.ctx", "-G", "ecc", "-g", "sha256", "-s", "ecdsa"]
+    chip.tool(*make, "-u", "ak.pub", "-f", "tss")
+    chip.tool("tpm2_flushcontext", "-t")
+    made = ["tpm2_quote", "-c", "ak.ctx", "-l", "sha256:0,15", "-q", STATEMENT.hex()]
+    chip.tool(*made, "-m", "quote", "-s", "signature")
+    parts = [(chip.folder / name).read_bytes() for name in ("quote", "signature", "ak.pub")]
+    document = TpmDocument(parts[0], parts[1], parts[2][2:])
+    anybody = TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=lambda identity: True)
+    assert "elsewhere made" in refusal(anybody, document.encode())
+
+
+async def test_a_hundred_quotes_leave_no_handle_behind(new_chip: NewChip) -> None:
+    """There is room for three keys; tasks that ask at the same time wait for their turn."""
+    chip = new_chip()
+    issuer, verifier = TpmIssuer(chip.device), await enrolled(chip)
+    statements = [bytes([number]) * 32 for number in range(100)]
+    documents = await asyncio.gather(*(issuer.issue(each) for each in statements))
+    for statement, document in zip(statements, documents, strict=True):
+        assert isinstance(verifier.begin(statement).document(document), Attested)
+    assert await chip.device.use(loaded) == []
+
+
+@pytest.mark.parametrize("tcp", [True, False], ids=["tcp", "unix"])
+async def test_programs_that_share_an_emulator_wait_for_each_other(new_chip: NewChip, tcp: bool) -> None:
+    """The register and the issuer of one node, or two processes: each has a device of its own."""
+    chip = new_chip(tcp=tcp)
+    issuers = [TpmIssuer(Device(chip.address)) for _ in range(30)]
+    assert all(await asyncio.gather(*(issuer.issue(STATEMENT) for issuer in issuers)))
+    assert await chip.device.use(loaded) == []
+
+
+async def test_keys_left_behind_by_a_killed_process_do_not_stop_the_next(new_chip: NewChip) -> None:
+    chip = new_chip()
+
+    def leave(chip: Chip) -> None:
+        for _ in range(3):
+            chip.run(commands.create_primary(commands.ENDORSEMENT, AK))
+
+    await chip.device.use(leave)
+    assert len(await chip.device.use(loaded)) == 3
+    assert await evidence(chip)
+    assert await chip.device.use(loaded) == []
+
+
+async def test_a_task_that_gave_up_does_not_disturb_the_next(new_chip: NewChip) -> None:
+    """Its thread cannot be stopped; the next waits until the chip is free."""
+    chip = new_chip()
+    issuer = TpmIssuer(chip.device)
+    for _ in range(20):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await issuer.issue(STATEMENT)
+        assert await issuer.issue(STATEMENT)
+    assert await chip.device.use(loaded) == []
+
+
+async def test_a_chip_with_a_password_on_its_endorsement_hierarchy_says_what_to_do(new_chip: NewChip) -> None:
+    chip = new_chip()
+    chip.tool("tpm2_changeauth", "-c", "endorsement", "secret")
+    with pytest.raises(EvidenceUnavailable, match="endorsement hierarchy of this TPM has a password"):
+        await evidence(chip)

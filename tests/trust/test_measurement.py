@@ -1,0 +1,150 @@
+"""Registers that only grow, and policies about them."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootbridge.errors import OperatorError
+from bootbridge.trust.measurement import (
+    FileRegister,
+    MeasurementPolicy,
+    RegisterFailed,
+    after_event,
+    extended,
+)
+
+CLUSTER_ID = bytes.fromhex("128c164378fe8767f998fbdfe4b4d6463ec5ae1b664ea5999bc27417607ae9b6")
+AFTER_CLUSTER_ID = "23400370357e846478cce7cc0c76cdfe4da077cc57b36dee0f665ede2c8b3f2f"
+AFTER_CLUSTER_ID_384 = (
+    "894927a8d9fda1b23231f7a1a9505fd67f41cfe6b8cb66e7a15fcc04529aeae2708795d00dbfc191bf1b5d88a97f55d9"
+)
+CHAIN_ID = bytes.fromhex("5eb06b4e29a38dc40e9e61dc98e1c4e88af644ce8ac7431be2448b968595fc05")
+AFTER_CHAIN_ID = "66a184f06469abe0fd32644d280c5f3db846136251914cea65d6f0347ce2f1ff"
+ZERO = "00" * 32
+
+
+def names_in(folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("size", "data", "expected"),
+    [
+        (32, CLUSTER_ID, AFTER_CLUSTER_ID),
+        (48, CLUSTER_ID, AFTER_CLUSTER_ID_384),
+        (32, CHAIN_ID, AFTER_CHAIN_ID),
+    ],
+    ids=["SHA-256", "SHA-384", "chain"],
+)
+def test_the_vectors_of_a_locked_node(size: int, data: bytes, expected: str) -> None:
+    assert after_event(bytes(size), data).hex() == expected
+
+
+@pytest.mark.parametrize(("old", "digest"), [(32, 48), (48, 32), (20, 20), (0, 0)])
+def test_a_digest_of_another_hash_than_the_registers_is_an_error(old: int, digest: int) -> None:
+    with pytest.raises(ValueError, match="do not go together"):
+        extended(bytes(old), bytes(digest))
+
+
+async def test_a_file_register_starts_at_zero_and_follows_the_formula(tmp_path: Path) -> None:
+    register = FileRegister(tmp_path / "node" / "register")
+    assert await register.read() == bytes(32)
+    await register.extend(CLUSTER_ID)
+    assert (await register.read()).hex() == AFTER_CLUSTER_ID
+    await register.extend(CLUSTER_ID)
+    assert await register.read() == after_event(bytes.fromhex(AFTER_CLUSTER_ID), CLUSTER_ID)
+
+
+async def test_a_file_register_outlives_its_process_and_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "node" / "register"
+    await FileRegister(path).extend(CLUSTER_ID)
+    assert (await FileRegister(path).read()).hex() == AFTER_CLUSTER_ID
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert names_in(path.parent) == ["register"]
+
+
+async def test_reading_a_register_leaves_nothing_behind(tmp_path: Path) -> None:
+    await FileRegister(tmp_path / "node" / "register").read()
+    assert names_in(tmp_path) == []
+
+
+async def test_a_damaged_file_register_is_never_taken_for_zero(tmp_path: Path) -> None:
+    """An empty file would otherwise unlock a locked node."""
+    path = tmp_path / "register"
+    for content in (b"", bytes(31), bytes(33)):
+        path.write_bytes(content)
+        with pytest.raises(RegisterFailed, match="reboot"):
+            await FileRegister(path).read()
+        with pytest.raises(RegisterFailed, match="reboot"):
+            await FileRegister(path).extend(CLUSTER_ID)
+        assert path.read_bytes() == content
+
+
+async def test_a_register_that_cannot_be_reached_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    register = FileRegister(tmp_path / "file" / "register")
+    with pytest.raises(RegisterFailed, match="tmpfs"):
+        await register.read()
+    with pytest.raises(RegisterFailed, match="tmpfs"):
+        await register.extend(b"x")
+
+
+def test_only_listed_registers_are_compared() -> None:
+    policy = MeasurementPolicy.parse({"15": ZERO})
+    comparison = policy.compare({4: b"\1" * 32, 15: bytes(32)})
+    assert (comparison.refusals, comparison.warnings) == ((), ())
+
+
+def test_what_differs_is_named_with_both_values() -> None:
+    policy = MeasurementPolicy.parse({"15": {"expected": ZERO}})
+    (refusal,) = policy.compare({15: b"\xab" * 32}).refusals
+    assert refusal == f"PCR 15 is {'ab' * 32}, expected {ZERO}"
+
+
+def test_what_is_only_warned_about_is_not_refused() -> None:
+    policy = MeasurementPolicy.parse({"4": {"expected": ZERO, "warnOnly": True}, "15": ZERO})
+    comparison = policy.compare({4: b"\xab" * 32, 15: bytes(32)})
+    assert comparison.refusals == ()
+    assert comparison.warnings == (f"PCR 4 is {'ab' * 32}, expected {ZERO}",)
+
+
+def test_a_register_that_is_not_shown_counts_as_different() -> None:
+    policy = MeasurementPolicy.parse({"4": {"expected": ZERO, "warnOnly": True}, "15": ZERO})
+    comparison = policy.compare({})
+    assert comparison.refusals == (f"PCR 15 was not shown, expected {ZERO}",)
+    assert comparison.warnings == (f"PCR 4 was not shown, expected {ZERO}",)
+
+
+def test_a_register_may_be_written_as_a_number() -> None:
+    """YAML reads an unquoted 15 so."""
+    assert MeasurementPolicy.parse({15: ZERO}) == MeasurementPolicy.parse({"15": ZERO})
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ([], "measurements: is no mapping"),
+        ("00", "measurements: is no mapping"),
+        ({"24": ZERO}, "'24' is no register"),
+        ({"-1": ZERO}, "'-1' is no register"),
+        ({"x": ZERO}, "'x' is no register"),
+        ({"²": ZERO}, "is no register"),
+        ({True: ZERO}, "True is no register"),
+        ({15: ZERO, "15": ZERO}, "measurements.15: is listed twice"),
+        ({"15": "00"}, "measurements.15.expected: '00' is no register's value"),
+        ({"15": "zz" * 32}, "is no register's value"),
+        ({"15": 0}, "measurements.15: is neither"),
+        ({"15": {}}, "measurements.15.expected: None"),
+        ({"15": {"expected": ZERO, "warnonly": True}}, "unknown field warnonly"),
+        ({"15": {"expected": ZERO, "warnOnly": "no"}}, "measurements.15.warnOnly: 'no' is neither"),
+    ],
+)
+def test_a_wrong_policy_is_refused_by_field(document: Any, message: str) -> None:
+    with pytest.raises(OperatorError) as raised:
+        MeasurementPolicy.parse(document)
+    assert message in str(raised.value)
