@@ -50,3 +50,12 @@ def test_a_terminal_shows_the_wait_in_one_line_that_the_end_replaces() -> None:
     assert len(lines) == 1
     assert lines[0].count("\r\x1b[K") > 20
     assert "created" in lines[0].rpartition("\x1b[K")[2]
+
+
+def test_what_a_cluster_says_cannot_command_the_terminal() -> None:
+    out = Terminal()
+    progress = Progress(out, clock=Clock(), environment={"TERM": "xterm", "NO_COLOR": "1"})
+    progress.begin("server")
+    progress.end("gone \x1b]0;owned\x07 at last")
+    progress.line("and \x1b[2J")
+    assert out.getvalue().count("\x1b") == out.getvalue().count("\r\x1b[K")

@@ -184,6 +184,11 @@ REFUSALS = [
     ({"proxy_server_host": ("a", "")}, "one host of the list is empty", "--proxy-server-host"),
     ({"proxy_server_host": ("a:8091",)}, '"a:8091" carries a port', "--proxy-server-host"),
     ({"proxy_server_host": ("[::1]:8091",)}, '"[::1]:8091" carries a port', "--proxy-server-host"),
+    (
+        {"proxy_server_host": ("a..b",)},
+        '"a..b" is no host name: a part of it is empty or longer than 63 characters',
+        "--proxy-server-host",
+    ),
 ]
 
 
@@ -202,7 +207,7 @@ def test_refusal(change, message, flag):
         {"server_count_source": ""},
         {"server_count_source": "max"},
         {"sync_interval": 10.0},
-        {"proxy_server_host": ("::1", "[fd00::1]", "konnectivity.example", "10.0.0.5")},
+        {"proxy_server_host": ("::1", "[fd00::1]", "konnectivity.example", "rooted.example.", "10.0.0.5")},
         {"drain_timeout": 0.0},
         {"alpn_proto": ("konnectivity",)},
         {

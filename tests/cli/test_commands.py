@@ -343,7 +343,7 @@ VERBS = (
         "doctor",
         "gather",
     ),
-    *("image", "lab", "version", "help"),
+    *("image", "lab", "node", "join-service", "version", "help"),
 )
 
 

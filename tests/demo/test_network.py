@@ -7,12 +7,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from bootbridge.demo import site
-from bootbridge.demo.network import NAMED_NAMESPACES, Link, Namespaces, NamespacesRefused, why_no_namespaces
+from bootbridge.demo.interrupts import Interrupted, Interrupts
+from bootbridge.demo.network import NAMED_NAMESPACES, Link, Namespaces, why_no_namespaces
 
 # Under CI they run, and fail where they cannot.
 needs_namespaces = pytest.mark.skipif(
@@ -68,16 +70,24 @@ def test_remove_takes_everything_and_may_be_repeated(namespaces: Namespaces) -> 
     assert list(NAMED_NAMESPACES.glob(f"bb-test-{os.getpid()}-*")) == []
 
 
+@pytest.fixture
+def stand_in_ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A program of our own in the place of `ip`."""
+
+    def write(script: str) -> None:
+        (tmp_path / "ip").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "ip").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return write
+
+
 def test_a_machine_that_refuses_namespaces_gets_loopback_and_the_reason(
-    monkeypatch: pytest.MonkeyPatch,
+    stand_in_ip: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Root in a container without the capability: no failure, one clear reason."""
-
-    def refuse(*_: object) -> None:
-        raise NamespacesRefused("ip netns add: Operation not permitted")
-
     monkeypatch.setattr("bootbridge.demo.site.why_no_namespaces", lambda: "")
-    monkeypatch.setattr("bootbridge.demo.network._ip", refuse)
+    stand_in_ip("echo Operation not permitted >&2; exit 1")
     layout, reason = site.choose(Namespaces("bb-test-none"), loopback_because="")
     assert not layout.isolated
     assert reason == "no network namespaces here: ip netns add: Operation not permitted"
@@ -91,3 +101,14 @@ def test_loopback_uses_ports_that_are_free_and_allowed() -> None:
     for port in ports:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+
+
+def test_a_signal_waits_until_a_change_to_the_network_is_made(
+    stand_in_ip: Callable[[str], None], tmp_path: Path
+) -> None:
+    """Were `ip` left to itself, it could make its namespace after our clean-up."""
+    made = tmp_path / "made"
+    stand_in_ip(f'kill -INT $PPID; sleep 0.2; echo "$*" >>{made}')
+    with Interrupts() as interrupts, pytest.raises(Interrupted):
+        Namespaces("bb-test", interrupts).place("node", "node")
+    assert made.read_text() == "netns add bb-test-node\n"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import os
 import subprocess
-import tarfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -18,6 +15,7 @@ import pytest
 from bootbridge.image import recipes
 from bootbridge.image.oci import Image
 from bootbridge.trust.authority import Authority
+from tests.support.image_root import unpacked
 from tests.support.process_program import free_port
 
 pytestmark = pytest.mark.slow
@@ -32,15 +30,7 @@ def image() -> Image:
 
 @pytest.fixture(scope="module")
 def root(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if os.geteuid() != 0:
-        reason = "chroot needs root"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    path = tmp_path_factory.mktemp("root")
-    path.chmod(0o755)
-    for layer in image.layers:
-        with tarfile.open(fileobj=io.BytesIO(gzip.decompress(layer.blob.data))) as tar:
-            tar.extractall(path, filter="fully_trusted")
-    return path
+    return unpacked(image, tmp_path_factory.mktemp("root"))
 
 
 # As a runtime would: its own mounts, with /proc, and nothing of our environment.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
+from dataclasses import replace
 
 import pytest
 
@@ -135,6 +136,83 @@ async def test_an_answer_that_makes_no_sense_is_reported(answer: bytes) -> None:
         with pytest.raises(KubeUnreachable):
             await client.send(LIST)
         await client.aclose()
+
+
+PLAIN = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n{"a":1}'
+
+
+@pytest.mark.parametrize(
+    ("pieces", "kept"),
+    [
+        ([PLAIN], True),
+        ([PLAIN[:30], PLAIN[30:]], True),
+        ([PLAIN[:-3], PLAIN[-3:]], True),
+        ([PLAIN.replace(b"Content-Length: 7", b"content-LENGTH:7")], True),
+        ([PLAIN.replace(b"Content-Length: 7", b"Content-Length: 7\r\nContent-Length: 7")], True),
+        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n7\r\n", b'{"a":1}\r\n0\r\n\r\n'], True),
+        ([b"HTTP/1.1 103 Early Hints\r\n\r\n", PLAIN], True),
+        ([PLAIN.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")], False),
+        ([PLAIN.replace(b"HTTP/1.1", b"HTTP/1.0")], False),
+        ([PLAIN + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"], False),
+    ],
+    ids=[
+        *("plain", "cut in its head", "cut in its body", "in other letters", "length told twice", "chunked"),
+        *("after a hint", "the last", "of an old server", "with another behind it"),
+    ],
+)
+async def test_an_answer_is_read_whatever_its_form(pieces: list[bytes], kept: bool) -> None:
+    """And the next request never takes what was left of the answer before."""
+    connections: list[asyncio.StreamWriter] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                for piece in pieces:
+                    writer.write(piece)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        client = KubeClient(ClusterAccess("127.0.0.1", server.sockets[0].getsockname()[1]))
+        for _ in range(3):
+            assert (await client.send(LIST)).body == {"a": 1}
+        assert len(connections) == (1 if kept else 3)
+        await client.aclose()
+        for writer in connections:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        PLAIN.replace(b"Content-Length: 7", b"Content-Length: 7\r\nContent-Length: 8"),
+        PLAIN.replace(b"Content-Length: 7", b"Content-Length: 7\r\nbad header: x"),
+        PLAIN.replace(b"Content-Length: 7", b"Content-Length: -7"),
+    ],
+    ids=["two lengths", "a broken header", "a negative length"],
+)
+async def test_an_answer_that_can_be_read_in_two_ways_is_not_read(answer: bytes) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        client = KubeClient(ClusterAccess("127.0.0.1", server.sockets[0].getsockname()[1]))
+        with pytest.raises(KubeUnreachable, match="not HTTP"):
+            await client.send(LIST)
+        await client.aclose()
+
+
+async def test_a_path_in_a_kubeconfig_cannot_become_a_second_request(api: ApiServer) -> None:
+    access = replace(access_to(api), base_path="/ HTTP/1.1\r\nHost: x\r\n\r\nDELETE /")
+    client = KubeClient(access)
+    with pytest.raises(KubeUnreachable, match="characters that HTTP does not allow"):
+        await client.send(LIST)
+    assert api.calls == []
+    await client.aclose()
 
 
 async def test_an_endless_answer_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,9 @@ T = TypeVar("T")
 LOG_BYTES_MAX = 4 << 20
 REQUEST_SECONDS_MAX = 10.0
 PROBE_SECONDS_MAX = 3.0
-_NOT_FOUND, _CONFLICT = 404, 409
+_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+# Ready means also that roles are loaded: until then an administrator by a role is refused everything.
+READY, VERSION = "/readyz", "/version"
 _HINTS = {
     401: "the kubeconfig's credentials are not accepted: give another with --kubeconfig",
     403: "give this user the right, or another kubeconfig with --kubeconfig",
@@ -46,6 +48,7 @@ class Cluster:
         self._runner = asyncio.Runner()
         self._client = KubeClient(access, user_agent="bootbridge")
         self.silent_because = ""
+        self._was_ready = False
 
     @classmethod
     def from_kubeconfig(cls, path: Path) -> Cluster:
@@ -65,13 +68,23 @@ class Cluster:
         """
         self.silent_because = ""
         try:
-            self._runner.run(self._client.send(Request("GET", "/version"), timeout=PROBE_SECONDS_MAX))
+            try:
+                self._ask(READY)
+                self._was_ready = True
+            except KubeError:
+                if self._was_ready:  # so it is starting again
+                    raise
+                self._ask(VERSION)  # some never say that they are ready, or not to this user
         except KubeError as error:
-            # Whoever refuses is there; one that starts or stops says 5xx.
-            self.silent_because = f"{self._access.authority}: {error}" if error.status >= 500 else ""
+            # Whoever refuses is there; one that starts or stops says 5xx, or does not know its roles yet.
+            starting = error.status >= 500 or (error.status == _FORBIDDEN and self._was_ready)
+            self.silent_because = f"{self._access.authority}: {error}" if starting else ""
         except KubeUnreachable as error:
             self.silent_because = str(error)
         return self.silent_because
+
+    def _ask(self, path: str) -> None:
+        self._runner.run(self._client.text(Request("GET", path), timeout=PROBE_SECONDS_MAX))
 
     def get(self, ref: Ref) -> Json | None:
         return self._unless_missing(get_object(ref))

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
+from bootbridge.errors import OperatorError
+
 # Whoever waits longer than this wants to know for what; in a log, less and less often.
 PATIENCE_SECONDS = 2.0
 PATIENCE_SECONDS_MAX = 30.0
@@ -43,7 +45,18 @@ class Progress:
         took = self._clock() - self._started
         seconds = self._paint("dim", f"{took:6.1f} s")
         mark = self._paint("good", "ok  ") if good else self._paint("bad", "FAIL")
-        self.line(f"{mark} {seconds}  {self._title:<{TITLE_COLUMNS}} {text}".rstrip())
+        said = _printable(f"{self._title:<{TITLE_COLUMNS}} {text}".rstrip())
+        self._line(f"{mark} {seconds}  {said}")
+
+    def step(self, title: str, act: Callable[[], str]) -> None:
+        """Do it, and tell what it says when it has ended; what it raises is told and raised on."""
+        self.begin(title)
+        try:
+            said = act()
+        except OperatorError as error:
+            self.end(str(error), good=False)
+            raise
+        self.end(said)
 
     def waiting(self, reason: str) -> None:
         """Speaks up when patience ends: at that pace on a terminal, in a log when there is news or seldom."""
@@ -70,8 +83,11 @@ class Progress:
         return ""
 
     def line(self, text: str) -> None:
+        self._line(_printable(text))
+
+    def _line(self, text: str) -> None:
         # On a terminal it takes the place of what was being waited for.
-        self._write(("\r\x1b[K" if self._live else "") + _printable(text) + "\n")
+        self._write(("\r\x1b[K" if self._live else "") + text + "\n")
 
     def _write(self, text: str) -> None:
         if self._out is not None:
@@ -83,4 +99,5 @@ class Progress:
 
 
 def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() or c == "\x1b" else " " for c in text)
+    """Reasons may come from a cluster or a node: none of them commands a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)

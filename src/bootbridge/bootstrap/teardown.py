@@ -5,16 +5,19 @@ What remains is not what a removal reported, but what is found when everything i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from bootbridge.bootstrap import laid
+from bootbridge.bootstrap.cluster import UnreachableError
 from bootbridge.bootstrap.parts import Part, Site, parts
 from bootbridge.bootstrap.parts.host_parts import Record
 from bootbridge.bootstrap.progress import Progress
 from bootbridge.bootstrap.receipt import Item, Receipt
 from bootbridge.errors import OperatorError
 
+T = TypeVar("T")
 WAIT_SECONDS = 60.0
 PROBE_SECONDS = 10.0
 # A removal that is not over by then may need more than asking.
@@ -30,16 +33,17 @@ class Teardown:
     recorded: bool = True
     wait_seconds: float = WAIT_SECONDS
     warnings: list[str] = field(default_factory=list)
+    silent: bool = False  # the API server stayed away for as long as one waits: not again
 
     def run(self) -> Receipt:
-        silent = self._ask_cluster(min(PROBE_SECONDS, self.wait_seconds))
+        self.silent = bool(self._ask_cluster(min(PROBE_SECONDS, self.wait_seconds)))
         order = list(reversed(parts(self.site)))
         found = self._unique(item for part in order for item in self._found(part))
         for part in order:
             if not isinstance(part, Record):
                 self._take(part)
-        # The API server was restarted on the way, unless it was silent from the start.
-        self._ask_cluster(0.0 if silent else self.wait_seconds)
+        # The API server was restarted on the way.
+        self._ask_cluster(0.0 if self.silent else self.wait_seconds)
         remains = self._remains(order[:-1])
         self._take_record(order[-1], remains)
         remains += self._record_kept(order[-1], remains)
@@ -66,9 +70,9 @@ class Teardown:
         if self._skipped(part):
             return
         try:
-            if not part.find():
+            if not self._patiently(part.find):
                 return
-            part.remove()
+            self._patiently(part.remove)
             left = self._wait_until_gone(part)
         except OperatorError as error:
             left = str(error)
@@ -85,14 +89,14 @@ class Teardown:
         return self.progress.wait(lambda: self._left(part), self.wait_seconds - patience)
 
     def _left(self, part: Part) -> str:
-        left = part.find()
+        left = self._patiently(part.find)
         return f"{left[0]}: {part.why_it_stays(left[0])}" if left else ""
 
     def _found(self, part: Part) -> Iterator[Item]:
         if self._skipped(part):
             return
         try:
-            yield from [Item(part.name, what) for what in part.find()]
+            yield from [Item(part.name, what) for what in self._patiently(part.find)]
         except OperatorError as error:
             self.warnings.append(f"{part.title}: cannot be looked for: {error}")
 
@@ -129,6 +133,18 @@ class Teardown:
         return [Item(record.name, self.site.plan.paths.plan_record, why)]
 
     # --- the cluster
+
+    def _patiently(self, deed: Callable[[], T]) -> T:
+        """An API server whose manifest was changed is away for a while: it is asked again when it is back."""
+        try:
+            return deed()
+        except UnreachableError:
+            # Waited for once: whoever stays away is not waited for again with every part.
+            if not self.silent:
+                self.silent = bool(self.progress.wait(self._cluster_trouble, self.wait_seconds))
+            if self.silent:
+                raise
+            return deed()
 
     def _ask_cluster(self, seconds: float) -> str:
         if self.site.cluster is None:

@@ -64,7 +64,7 @@ _IDENTITY = (
 _SYNC = (
     Flag("sync-interval", "First pause between two looks whether all servers are connected."),
     Flag("sync-interval-cap", "Longest such pause after failures."),
-    Flag("probe-interval", "Pause between two looks whether the connections are alive."),
+    Flag("probe-interval", "Accepted, without effect: a lost connection is noticed at once."),
     Flag("sync-forever", "Keep looking after all servers are connected, so that new ones are found."),
     Flag("count-server-leases", "Learn the number of servers from their leases."),
     Flag("lease-namespace", "Namespace of the leases."),
@@ -92,14 +92,14 @@ _LIMITS = (
         "How long a connection may stay stalled towards a peer that grants no credit, before it "
         "alone is closed.",
     ),
-    Flag("xfr-channel-size", "Packets that may wait between two hops. Must be positive."),
-    Flag("warn-on-channel-limit", "Log when a queue is full."),
+    Flag("xfr-channel-size", "Accepted, without effect: queues are bounded in bytes."),
+    Flag("warn-on-channel-limit", "Accepted, without effect: see the metric stalled_seconds_total."),
 )
 
 _WATCHING = (
-    Flag("health-server-port", "Port for /healthz, /readyz and /metrics."),
+    Flag("health-server-port", "Port for /healthz, /readyz, /status and /metrics."),
     Flag("health-server-host", "Address for --health-server-port. Empty means all."),
-    Flag("admin-server-port", "Port for /metrics, /status and profiles."),
+    Flag("admin-server-port", "Port for profiles; sends /metrics to the health port."),
     Flag("admin-bind-address", "Address for --admin-server-port. Empty means all."),
     Flag("enable-profiling", "Offer profiles under /debug/pprof on the admin port."),
     Flag("enable-contention-profiling", "Offer contention profiles too. Needs --enable-profiling."),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,10 +17,12 @@ from bootbridge.bootstrap.progress import Progress
 from bootbridge.cli.command import complain, show
 from bootbridge.cli.verb import DONE, FAILED, FOUND, Parser, run_verb, words
 from bootbridge.errors import OperatorError
-from bootbridge.lab import components, production
-from bootbridge.lab.bring_up import Builder, konnectivity_programs
+from bootbridge.lab import components, instances, production
+from bootbridge.lab.bring_up import Builder
+from bootbridge.lab.components import NOT_RELEASED, SOURCES, konnectivity_programs
 from bootbridge.lab.demonstration import Demonstration
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, Images
+from bootbridge.lab.instances_demonstration import InstancesDemonstration
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
 from bootbridge.lab.space import refuse_own_tail
@@ -41,6 +45,8 @@ EXAMPLES = """
 {program} shell node1
 {program} down
 """
+# Unless told otherwise: cluster nodes beside a bootstrap node, or blank instances.
+_NODES, _INSTANCES = 2, 4
 # Words for the Go originals where an image is asked for.
 ORIGINALS = "konnectivity"
 
@@ -110,7 +116,7 @@ def _without_action(flags: list[str], name: str, program: str) -> int:
 
 # --- flags
 
-_FLAGS_WITH_VALUE = ("--dir", "--bin-dir", "--nodes", "--ip")
+_FLAGS_WITH_VALUE = ("--dir", "--bin-dir", "--nodes", "--ip", "--control-planes")
 
 
 def _add_directory(parser: argparse.ArgumentParser) -> None:
@@ -124,9 +130,23 @@ def _add_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="cluster nodes, 1 to 8 (default 2)")
+    parser.add_argument(
+        "--nodes", type=int, metavar="N", help="cluster nodes, 1 to 8 (default 2; blank instances 4)"
+    )
     parser.add_argument(
         "--ip", choices=list(FAMILIES), default="ipv4", help="address families (default ipv4)"
+    )
+
+    parser.add_argument(
+        "--bootstrapper",
+        action="store_true",
+        help="blank instances, each with a TPM and `bootbridge node run`; `lab init` makes the cluster",
+    )
+    parser.add_argument(
+        "--control-planes",
+        type=int,
+        metavar="N",
+        help="how many of the blank instances may become control planes (default 1; of 4 and more 2)",
     )
 
 
@@ -147,8 +167,9 @@ def _directory(flags: argparse.Namespace) -> Path:
     return Path(flags.dir).resolve()
 
 
-def _found(flags: argparse.Namespace) -> components.Components:
-    return components.find(Path(flags.bin_dir).resolve() if flags.bin_dir else None)
+def _found(flags: argparse.Namespace, *, bootstrapper: bool = False) -> components.Components:
+    bin_dir = Path(flags.bin_dir).resolve() if flags.bin_dir else None
+    return components.find(bin_dir, bootstrapper=bootstrapper)
 
 
 def _images(lab: Lab, found: components.Components) -> Images:
@@ -159,60 +180,115 @@ def _images(lab: Lab, found: components.Components) -> Images:
 
 
 def _prepare(flags: argparse.Namespace) -> int:
-    scripts = Path(__file__).resolve().parents[3] / "peers" / "kubernetes"
-    if flags.bin_dir or not (scripts / "build").exists():
-        found = _found(flags)
-        show(f"All there; kube-apiserver is {found['kube-apiserver']}.\n")
-        return DONE
-    for script in ("packages", "build"):
-        if subprocess.run([scripts / script]).returncode:
-            return FAILED
+    scripts = SOURCES / "peers" / "kubernetes"
+    if (scripts / "build").exists():
+        for script, *more in _preparations(flags.bin_dir):
+            if subprocess.run([scripts / script, *more]).returncode:
+                return FAILED
+    found = _found(flags)
+    show(f"All there; kube-apiserver is {found['kube-apiserver']}.\n")
     return DONE
+
+
+def _preparations(bin_dir: str | None) -> list[tuple[str, ...]]:
+    """The scripts to run; with --bin-dir nothing is built but what no release brings."""
+    names = tuple(name for name in NOT_RELEASED if not Path(bin_dir, name).exists()) if bin_dir else ()
+    if bin_dir and not names:
+        return [("packages",)]
+    # Whether it can be built is asked first: nothing is installed that would then lie idle.
+    return [("build", "--check"), ("packages",), ("build", *names)]
 
 
 def _up(flags: argparse.Namespace) -> int:
-    found = _found(flags)
-    lab = Lab(_directory(flags), Layout(flags.nodes, flags.ip))
+    lab = Lab(_directory(flags), _layout(flags))
+    found = _found(flags, bootstrapper=lab.layout.blank)
     refuse_own_tail(lab.directory)
+    builder = instances.InstancesBuilder if lab.layout.blank else Builder
     with lab.claimed():
         try:
-            Builder(lab, found, _images(lab, found), Progress(sys.stderr)).bring_up()
+            builder(lab, found, _images(lab, found), Progress(sys.stderr)).bring_up()
         except KeyboardInterrupt:
             complain("bootbridge lab: interrupted, taking down what was begun")
-            lab.down()
+            with _undisturbed():
+                _tell_left(lab.down())
             raise
-    show("The lab is up: `bootbridge lab kubectl get nodes` asks, `bootbridge lab bridge` lays the tunnel.\n")
+    show(_BLANK if lab.layout.blank else _UP)
     return DONE
+
+
+_UP = "The lab is up: `bootbridge lab kubectl get nodes` asks, `bootbridge lab bridge` lays the tunnel.\n"
+_BLANK = """\
+The instances are up and blank: `bootbridge lab init` makes the cluster on the first, and the others join by
+themselves. `bootbridge lab logs node2 bootstrapper` shows how, `bootbridge lab kubectl get nodes` who did.
+"""
+
+
+def _layout(flags: argparse.Namespace) -> Layout:
+    if not flags.bootstrapper:
+        if flags.control_planes is not None:
+            raise OperatorError("is for --bootstrapper", subject="--control-planes")
+        return Layout(_NODES if flags.nodes is None else flags.nodes, flags.ip)
+    nodes = _INSTANCES if flags.nodes is None else flags.nodes
+    control_planes = flags.control_planes
+    if control_planes is None:
+        control_planes = 2 if nodes >= _INSTANCES else 1
+    if control_planes < 1:
+        raise OperatorError("there must be one at least", subject="--control-planes")
+    return Layout(nodes, flags.ip, control_planes)
+
+
+def _init(flags: argparse.Namespace) -> int:
+    lab = Lab.open(_directory(flags))
+    if not lab.layout.blank:
+        hint = "`bootbridge lab down`, then `bootbridge lab up --bootstrapper`"
+        raise OperatorError("this lab's cluster is made already", hint=hint)
+    return subprocess.run(instances.init_command(lab, *flags.words)).returncode
 
 
 def _demo(flags: argparse.Namespace) -> int:
     """The lab is taken down whatever happens, and the exit code says whether all of it held."""
-    found = _found(flags)
-    lab = Lab(_directory(flags), Layout(flags.nodes, flags.ip))
+    lab = Lab(_directory(flags), _layout(flags))
+    found = _found(flags, bootstrapper=lab.layout.blank)
     refuse_own_tail(lab.directory)
+    story = InstancesDemonstration if lab.layout.blank else Demonstration
     progress = Progress(sys.stderr)
     with lab.claimed():
-        lab.refuse_if_up()
+        lab.refuse_if_taken()
         try:
-            Demonstration(lab, found, _images(lab, found), progress).run()
+            story(lab, found, _images(lab, found), progress).run()
         finally:
             progress.begin("lab down")
-            left = lab.down()
+            with _undisturbed():
+                left = lab.down()
             progress.end("; ".join(left) or "nothing is left but its images", good=not left)
     return FOUND if left else DONE
 
 
 def _down(flags: argparse.Namespace) -> int:
     lab = Lab(_directory(flags), Layout())
-    if not lab.directory.exists():
+    if not lab.anything_there:
         show(f"There is no lab in {lab.directory}.\n")
         return DONE
     with lab.claimed():
         left = lab.down()
-    complain(*(f"bootbridge lab: left behind: {each}" for each in left))
+    _tell_left(left)
     if not left:
         show(f"Nothing of the lab is left but its images in {lab.image_directory}.\n")
     return FOUND if left else DONE
+
+
+def _tell_left(left: Sequence[str]) -> None:
+    complain(*(f"bootbridge lab: left behind: {each}" for each in left))
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not end the cleaning up after the first."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _status(flags: argparse.Namespace) -> int:
@@ -223,14 +299,14 @@ def _status(flags: argparse.Namespace) -> int:
 
 def _shell(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
-    name, *command = flags.words or ["bootstrap"]
+    name, *command = flags.words or [lab.layout.first.name]
     argv = lab.space(name).command(command or [os.environ.get("SHELL", "/bin/sh")])
     return subprocess.run(argv).returncode
 
 
 def _kubectl(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
-    node, rest = "bootstrap", flags.words
+    node, rest = "", flags.words
     if rest[:1] == ["--on"]:
         if len(rest) < 2:
             raise OperatorError("--on needs a node", hint="for example: --on node1 get pods")
@@ -292,28 +368,40 @@ _ACTIONS = {
         _prepare,
         "build and install what a lab is made of",
         "Kubernetes is built from source, which takes minutes, and the rest comes from Debian's packages;\n"
-        "what is there already is left alone. Without the source tree, bring binaries with --bin-dir.",
+        "what is there already is left alone. With --bin-dir, only what no release of Kubernetes brings is\n"
+        "built; without the source tree it is the only way, and all of it is looked for there.",
         needs_root=False,
     ),
     "up": Action(
         _up,
         "bring a lab up",
         "What an interrupted `up` left behind is removed first.",
-        "{program}\n{program} --nodes 3 --ip dual --dir /tmp/lab",
+        "{program}\n{program} --nodes 3 --ip dual --dir /tmp/lab\n"
+        "{program} --bootstrapper --nodes 4 --control-planes 2",
         _add_shape,
+    ),
+    "init": Action(
+        _init,
+        "make the cluster of blank instances: `bootbridge node init` of the first",
+        "After `up --bootstrapper`. Flags after it are those of `bootbridge node init`; the operator's\n"
+        "files (cluster.yaml, policy.yaml, the init secret, then admin.conf) are in DIR/operator.",
+        "{program}\n{program} --json",
+        passes_on="INIT-FLAG",
     ),
     "demo": Action(
         _demo,
         "show it all once: a webhook that blocks, the bridge, its answers, the removal",
-        "Two to three minutes; the lab is taken down at the end, also on Ctrl-C.",
-        flags=_add_shape,
+        "Two to three minutes; the lab is taken down at the end, also on Ctrl-C. With --bootstrapper it is\n"
+        "the other half: blank instances, an init, joins by attestation, and one that is refused at first.",
+        "{program}\n{program} --bootstrapper",
+        _add_shape,
     ),
     "bridge": Action(
         _bridge,
         "lay the tunnel: `bootbridge up` on the bootstrap node",
         "Flags after it are those of `bootbridge up`;\n"
         "`--image konnectivity` takes the Go originals (after `make peers`).",
-        "{program}\n{program} --image konnectivity\n{program} --mode=http-connect",
+        "{program}\n{program} --image konnectivity\n{program} --protocol=HTTPConnect",
         passes_on="UP-FLAG",
     ),
     "unbridge": Action(
@@ -348,6 +436,6 @@ _ACTIONS = {
     "down": Action(
         _down,
         "end everything; only the images are kept",
-        "Needs nothing but the directory, whatever became of the lab.",
+        "Needs nothing but the directory's name, whatever became of the lab.",
     ),
 }

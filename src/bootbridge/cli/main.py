@@ -6,7 +6,7 @@ import importlib
 import sys
 from typing import TYPE_CHECKING
 
-from bootbridge import __version__
+from bootbridge import __version__, bounds
 from bootbridge.cli.command import complain, show
 from bootbridge.errors import OperatorError
 
@@ -38,6 +38,10 @@ Verbs:
   gather    collect logs, records and an analysis for a bug report, without secrets
   image     build our server's and agent's container image, as an archive to load or push
   lab       a real Kubernetes bootstrap on this machine, to try all of this on
+
+ Nodes from blank instances:
+  node         make an instance a node, by init or by join; make a cluster with one
+  join-service let attested instances into the cluster that it runs in
 
   version   show the version
   help      show this page
@@ -81,17 +85,18 @@ def _demo(argv: list[str]) -> int:
 
 
 def _bootstrap(verb: str) -> Callable[[list[str]], int]:
-    """A verb of the bootstrap room, imported only when it is called."""
+    """A verb of the rooms around the tunnel, imported only when it is called."""
 
     def run(argv: list[str]) -> int:
-        module = importlib.import_module(f"bootbridge.cli.{verb}")
+        module = importlib.import_module(f"bootbridge.cli.{verb.replace('-', '_')}")
         return int(module.main(argv, program=f"bootbridge {verb}"))
 
     return run
 
 
 def _version(argv: list[str]) -> int:
-    return show(f"bootbridge {__version__}\n")
+    compiled = (bounds.__file__ or "").endswith(".so")  # see setup.py
+    return show(f"bootbridge {__version__}{', compiled' if compiled else ''}\n")
 
 
 def _help(argv: list[str]) -> int:
@@ -112,6 +117,8 @@ _BOOTSTRAP_VERBS = (
     "gather",
     "image",
     "lab",
+    "node",
+    "join-service",
 )
 _NAMES = ("server", "agent", "demo", *_BOOTSTRAP_VERBS, "version", "help")
 _VERBS: dict[str, Callable[[list[str]], int]] = {

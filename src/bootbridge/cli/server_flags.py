@@ -88,7 +88,7 @@ _LIMITS = (
         "alone is closed.",
     ),
     Flag("graceful-shutdown-timeout", "How long running connections may go on after SIGTERM. 0: not at all."),
-    Flag("xfr-channel-size", "Packets that may wait between two hops. Must be positive."),
+    Flag("xfr-channel-size", "Accepted, without effect: queues are bounded in bytes."),
 )
 
 _TLS = (
@@ -103,9 +103,9 @@ _LEASES = (
 )
 
 _WATCHING = (
-    Flag("health-port", "Port for /healthz, /readyz and /metrics."),
+    Flag("health-port", "Port for /healthz, /readyz, /status and /metrics."),
     Flag("health-bind-address", "Address for --health-port. Empty means all."),
-    Flag("admin-port", "Port for /metrics, /status and profiles."),
+    Flag("admin-port", "Port for /metrics and profiles."),
     Flag("admin-bind-address", "Address for --admin-port. Empty means all."),
     Flag("enable-profiling", "Offer profiles under /debug/pprof on the admin port."),
     Flag("enable-contention-profiling", "Offer contention profiles too. Needs --enable-profiling."),

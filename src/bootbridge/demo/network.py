@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bootbridge.demo.interrupts import Interrupts
+
 NAMED_NAMESPACES = Path("/run/netns")
 _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -81,24 +83,25 @@ class Link:
 class Namespaces:
     """Makes namespaces and links, and deletes them all on `remove`."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, interrupts: Interrupts | None = None) -> None:
         self._prefix = prefix
+        self._interrupts = interrupts or Interrupts()
         self._made: set[str] = set()
 
     def place(self, name: str, label: str) -> Place:
         namespace = f"{self._prefix}-{name}"
         # Noted down first: whatever comes between, `remove` knows of it.
         self._made.add(namespace)
-        _ip("netns", "add", namespace)
-        _ip("-n", namespace, "link", "set", "lo", "up")
+        self._ip("netns", "add", namespace)
+        self._ip("-n", namespace, "link", "set", "lo", "up")
         return Place(label, namespace)
 
     def connect(self, link: Link) -> None:
         (here, there), (device, peer) = link.ends, link.devices
         add = ("link", "add", "name", device, "type", "veth", "peer", "name", peer, "netns", there.namespace)
-        _ip("-n", here.namespace, *add)
+        self._ip("-n", here.namespace, *add)
         for place, name in zip(link.ends, link.devices, strict=True):
-            _ip("-n", place.namespace, "link", "set", "dev", name, "up")
+            self._ip("-n", place.namespace, "link", "set", "dev", name, "up")
         for address, other in link.addresses:
             self._address(here, device, address, other)
             self._address(there, peer, other, address)
@@ -119,7 +122,19 @@ class Namespaces:
     def _address(self, place: Place, device: str, address: str, other: str) -> None:
         # Nobody else is on the cable: duplicate address detection would only cost its second.
         nodad = ("nodad",) if ":" in address else ()
-        _ip("-n", place.namespace, "addr", "add", address, "peer", other, "dev", device, *nodad)
+        self._ip("-n", place.namespace, "addr", "add", address, "peer", other, "dev", device, *nodad)
+
+    def _ip(self, *words: str) -> None:
+        # A session of its own: a Ctrl-C reaches us, and never cuts a change to the network in half. We hear
+        # of it when the change is made: one that outlived our clean-up would be left.
+        with self._interrupts.held():
+            done = subprocess.run(
+                ["ip", *words], capture_output=True, text=True, check=False, start_new_session=True
+            )
+        if done.returncode:
+            reason = (done.stderr or done.stdout).strip().splitlines()
+            action = words[2:4] if words[0] == "-n" else words[:2]
+            raise NamespacesRefused(f"ip {' '.join(action)}: {reason[-1] if reason else 'failed'}")
 
 
 def why_no_namespaces() -> str:
@@ -139,15 +154,6 @@ def ipv6_works() -> bool:
     except OSError:
         return False
     return True
-
-
-def _ip(*words: str) -> None:
-    # A session of its own: a Ctrl-C reaches us, and never cuts a change to the network in half.
-    done = subprocess.run(["ip", *words], capture_output=True, text=True, check=False, start_new_session=True)
-    if done.returncode:
-        reason = (done.stderr or done.stdout).strip().splitlines()
-        action = words[2:4] if words[0] == "-n" else words[:2]
-        raise NamespacesRefused(f"ip {' '.join(action)}: {reason[-1] if reason else 'failed'}")
 
 
 def _setns(namespace: int) -> None:

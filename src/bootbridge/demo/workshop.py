@@ -25,7 +25,7 @@ class Workshop:
         name = f"bb-demo-{os.getpid()}"
         # Named now, made by `open`: there is no moment in which it exists and we do not know it.
         self.directory = _parent_of_sockets(name) / f"{name}-{secrets.token_hex(4)}"
-        self.namespaces = Namespaces(name)
+        self.namespaces = Namespaces(name, interrupts)
         self.programs = Programs(self.directory, interrupts)
 
     def open(self) -> None:

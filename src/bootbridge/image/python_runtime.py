@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import site
 import ssl
 import subprocess
 import sys
@@ -22,7 +23,9 @@ from bootbridge.image.layer import Entry, copied, directory, file
 HOME = "/usr/lib/bootbridge"
 LIBRARIES = f"{HOME}/lib"
 LIBRARY = f"{LIBRARIES}/python{sys.version_info.major}.{sys.version_info.minor}"
-SITE = f"{LIBRARY}/site-packages"
+# Debian's interpreter looks for packages in a folder of its own name.
+_DEBIAN = any(path.endswith("dist-packages") for path in site.getsitepackages())
+SITE = f"{LIBRARY}/{'dist' if _DEBIAN else 'site'}-packages"
 INTERPRETER = f"{HOME}/bin/python3"
 # What the server and the agent import, and nothing else (PyYAML for a --kubeconfig): see pyproject.toml.
 PACKAGES = ("hpack", "h11", "PyYAML")
@@ -95,18 +98,42 @@ def runtime_entries() -> list[Entry]:
     ]
 
 
+def release(packages: Collection[str] = ()) -> str:
+    """Which interpreter and packages would go into an image: a new release of any makes another one."""
+    versions = [f"{name} {_distribution(name).version}" for name in (*PACKAGES, *packages)]
+    return ", ".join((str(Path(sys.executable).resolve()), sys.version, ssl.OPENSSL_VERSION, *versions))
+
+
+def package_entries(names: Collection[str]) -> list[Entry]:
+    """More packages and the libraries they load, for a layer over the one that all images share."""
+    sources = {path: source for name in names for path, source in _package(name)}
+    modules = [path for path in sources.values() if path.suffix == ".so"]
+    libraries = shared_libraries.needed_by(modules)
+    return [
+        *_copied_and_compiled(sources),
+        *(copied(f"{LIBRARIES}/{name}", path, 0o755) for name, path in libraries.files.items()),
+    ]
+
+
 def own_entries(rooms: Collection[str], commands: Mapping[str, str]) -> list[Entry]:
     """Our own package as far as it is wanted: whole rooms or single modules; and commands → modules."""
     root = Path(__file__).parents[1]
     sources = {
         f"{SITE}/bootbridge/{path}": root / path
         for path in (found.relative_to(root).as_posix() for found in _files(root))
-        if path in rooms or path.partition("/")[0] in rooms
+        if path in rooms or path.partition("/")[0] in rooms or _source_of(path) in rooms
     }
+    # In a compiled installation (make wheel) all compiled modules share one library beside the package.
+    sources |= {f"{SITE}/{path.name}": path for path in root.parent.glob("bootbridge__mypyc.*.so")}
     return [
         *_copied_and_compiled(sources),
         *(file(f"/usr/bin/{name}", _command(module), 0o755) for name, module in commands.items()),
     ]
+
+
+def _source_of(path: str) -> str:
+    """What a compiled module was made of: `metrics.cpython-311-x86_64-linux-gnu.so` → `metrics.py`."""
+    return f"{path.partition('.')[0]}.py"
 
 
 def _command(module: str) -> bytes:
@@ -152,15 +179,18 @@ def _files(root: Path) -> Iterator[Path]:
 
 def _package(name: str) -> Iterator[tuple[str, Path]]:
     """A package's own files, without its tests, sources in C and caches."""
-    try:
-        distribution = importlib.metadata.distribution(name)
-    except importlib.metadata.PackageNotFoundError:
-        raise OperatorError(f"the package {name} is not installed", hint="pip install bootbridge") from None
-    for entry in distribution.files or []:
+    for entry in _distribution(name).files or []:
         path = Path(str(entry.locate()))
         kept = entry.suffix in (".py", ".so") or entry.name in ("METADATA", "LICENSE", "LICENSE.txt")
         if kept and not _LEFT_OUT & set(entry.parts) and ".." not in entry.parts and path.is_file():
             yield f"{SITE}/{entry.as_posix()}", path
+
+
+def _distribution(name: str) -> importlib.metadata.Distribution:
+    try:
+        return importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        raise OperatorError(f"the package {name} is not installed", hint="pip install bootbridge") from None
 
 
 def _compiled(sources: dict[str, Path], scratch: Path) -> Iterator[Entry]:

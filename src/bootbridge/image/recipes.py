@@ -16,6 +16,7 @@ NOBODY = "65532:65532"
 ROOMS = frozenset(
     (
         "__init__.py",
+        "bounds.py",
         "errors.py",
         "metrics.py",
         "options.py",
@@ -28,7 +29,11 @@ ROOMS = frozenset(
         "cli",
     )
 )
+# Those of the join service: it verifies evidence and signs certificates.
+NODE_ROOMS = ROOMS | {"trust", "bootstrap", "node"}
+NODE_PACKAGES = ("cryptography", "cffi")
 COMMANDS = {"proxy-agent": "bootbridge.cli.agent", "proxy-server": "bootbridge.cli.server"}
+NODE_COMMANDS = {"bootbridge": "bootbridge.cli.main"}
 _LABELS = {
     "org.opencontainers.image.title": "bootbridge",
     "org.opencontainers.image.version": __version__,
@@ -41,10 +46,16 @@ def tunnel() -> Image:
     return python(ROOMS, COMMANDS)
 
 
-def python(rooms: Collection[str], commands: Mapping[str, str]) -> Image:
+def node() -> Image:
+    """Our whole command as far as a cluster runs it: `bootbridge join-service`, by default as nobody."""
+    return python(NODE_ROOMS, NODE_COMMANDS, NODE_PACKAGES)
+
+
+def python(rooms: Collection[str], commands: Mapping[str, str], packages: Collection[str] = ()) -> Image:
     """Commands (→ modules) of our own package and the rooms they live in; the first is started."""
+    more = (layer(python_runtime.package_entries(packages)),) if packages else ()
     return Image(
-        layers=(_runtime(), layer(python_runtime.own_entries(rooms, commands))),
+        layers=(_runtime(), *more, layer(python_runtime.own_entries(rooms, commands))),
         entrypoint=(f"/usr/bin/{next(iter(commands))}",),
         environment={
             "PATH": "/usr/bin",

@@ -6,6 +6,7 @@ Nothing in here shows a secret: tokens and keys have no ``repr``, and no message
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bootbridge.errors import OperatorError
+
+_VISIBLE = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ class BearerToken:
         if not token:
             raise OperatorError("the token is empty", subject=self._material.place)
         # Checked here because an HTTP library would quote the illegal header value in its complaint.
-        if not all("!" <= character <= "~" for character in token):
+        if not _VISIBLE.fullmatch(token):
             raise OperatorError("the token holds characters that no token has", subject=self._material.place)
         return token
 

@@ -13,7 +13,7 @@ import h11
 
 from bootbridge.errors import OperatorError
 from bootbridge.kube.access import ClusterAccess
-from bootbridge.kube.connection import ClosedUnanswered, Connection
+from bootbridge.kube.connection import ClosedUnanswered, Connection, Head
 from bootbridge.kube.errors import KubeError, KubeThrottled, KubeUnreachable
 from bootbridge.kube.rate_limit import RateLimit
 from bootbridge.kube.requests import Json, Request
@@ -49,11 +49,13 @@ class KubeClient:
         burst: int = 0,
         user_agent: str = "bootbridge",
         clock: Callable[[], float] = time.monotonic,
+        idle_connections_max: int = IDLE_CONNECTIONS_MAX,
     ) -> None:
         self._access = access
         self._limit = RateLimit(qps, burst)
         self._user_agent = user_agent
         self._clock = clock
+        self._idle_connections_max = idle_connections_max
         self._idle: list[Connection] = []
         self._closed = False
 
@@ -74,7 +76,7 @@ class KubeClient:
             async with asyncio.timeout(timeout):
                 await self._take_turn(timeout)
                 head, body = await self._exchange(request)
-        if head.status_code >= 300:
+        if head.status >= 300:
             raise _refusal(head, body)
         return body
 
@@ -94,9 +96,9 @@ class KubeClient:
                     await self._take_turn(opening)
                     connection = await Connection.open(self._access)
                     head = await connection.ask(request, self._access, self._user_agent)
-                    if head.status_code >= 300:
+                    if head.status >= 300:
                         raise _refusal(head, await _whole(connection))
-            opened(head.status_code)
+            opened(head.status)
             async with aclosing(self._events(request, connection, silence)) as events:
                 async for event in events:
                     yield event
@@ -139,7 +141,7 @@ class KubeClient:
         if wait:
             await asyncio.sleep(wait)
 
-    async def _exchange(self, request: Request) -> tuple[h11.Response, bytes]:
+    async def _exchange(self, request: Request) -> tuple[Head, bytes]:
         # A kept connection may have died unnoticed, so an unanswered request goes out once more on a new one.
         # That is safe for all we send: reviews change nothing, lease writes carry a name or a version.
         kept = self._pop_idle()
@@ -150,7 +152,7 @@ class KubeClient:
                 pass
         return await self._roundtrip(await Connection.open(self._access), request)
 
-    async def _roundtrip(self, connection: Connection, request: Request) -> tuple[h11.Response, bytes]:
+    async def _roundtrip(self, connection: Connection, request: Request) -> tuple[Head, bytes]:
         try:
             head = await connection.ask(request, self._access, self._user_agent)
             body = await _whole(connection)
@@ -161,7 +163,7 @@ class KubeClient:
         return head, body
 
     def _keep(self, connection: Connection) -> None:
-        if connection.reusable and not self._closed and len(self._idle) < IDLE_CONNECTIONS_MAX:
+        if connection.reusable and not self._closed and len(self._idle) < self._idle_connections_max:
             connection.idle_since = self._clock()
             self._idle.append(connection)
         else:
@@ -187,6 +189,10 @@ class KubeClient:
             raise KubeUnreachable(f"{call}: {_plain(error)}") from error
         except h11.RemoteProtocolError as error:
             raise KubeUnreachable(f"{call}: the answer is not HTTP: {error}") from error
+        except h11.LocalProtocolError as error:
+            raise KubeUnreachable(f"{call}: it cannot be said in HTTP: {error}") from error
+        except RuntimeError as error:  # no thread is left to look the name up
+            raise KubeUnreachable(f"{call}: {error}") from error
         except OperatorError as error:
             raise KubeUnreachable(str(error)) from error
 
@@ -222,22 +228,22 @@ async def _whole(connection: Connection) -> bytes:
     return bytes(body)
 
 
-def _judged(head: h11.Response, body: bytes) -> Response:
-    if head.status_code >= 300:
+def _judged(head: Head, body: bytes) -> Response:
+    if head.status >= 300:
         raise _refusal(head, body)
-    return Response(head.status_code, _object(body))
+    return Response(head.status, _object(body))
 
 
-def _refusal(head: h11.Response, body: bytes) -> KubeError:
+def _refusal(head: Head, body: bytes) -> KubeError:
     try:
         status = _object(body)
     except KubeUnreachable:
         status = {"message": body[:200].decode("utf-8", "replace").strip()}
     reason, message = str(status.get("reason") or ""), str(status.get("message") or "no message")
-    return KubeError(head.status_code, reason, message, _retry_after(head))
+    return KubeError(head.status, reason, message, _retry_after(head))
 
 
-def _retry_after(head: h11.Response) -> float:
+def _retry_after(head: Head) -> float:
     for name, value in head.headers:
         if name == b"retry-after" and value.isdigit() and len(value) < 6:
             return float(value)

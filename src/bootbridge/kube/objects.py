@@ -26,7 +26,27 @@ SECRET = Kind("Secret", "/api/v1", "secrets")
 POD = Kind("Pod", "/api/v1", "pods")
 CONFIG_MAP = Kind("ConfigMap", "/api/v1", "configmaps")
 DAEMON_SET = Kind("DaemonSet", "/apis/apps/v1", "daemonsets")
-_KINDS = {kind.name: kind for kind in (NAMESPACE, SECRET, POD, CONFIG_MAP, DAEMON_SET)}
+NODE = Kind("Node", "/api/v1", "nodes", namespaced=False)
+CERTIFICATE_REQUEST = Kind(
+    "CertificateSigningRequest",
+    "/apis/certificates.k8s.io/v1",
+    "certificatesigningrequests",
+    namespaced=False,
+)
+LEASE = Kind("Lease", "/apis/coordination.k8s.io/v1", "leases")
+SERVICE_ACCOUNT = Kind("ServiceAccount", "/api/v1", "serviceaccounts")
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+ROLE = Kind("Role", _RBAC, "roles")
+ROLE_BINDING = Kind("RoleBinding", _RBAC, "rolebindings")
+CLUSTER_ROLE = Kind("ClusterRole", _RBAC, "clusterroles", namespaced=False)
+CLUSTER_ROLE_BINDING = Kind("ClusterRoleBinding", _RBAC, "clusterrolebindings", namespaced=False)
+_KINDS = {
+    kind.name: kind
+    for kind in (
+        *(NAMESPACE, SECRET, POD, CONFIG_MAP, DAEMON_SET, NODE, LEASE, SERVICE_ACCOUNT),
+        *(ROLE, ROLE_BINDING, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CERTIFICATE_REQUEST),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +75,45 @@ def get_object(ref: Ref) -> Request:
     return Request("GET", ref.path)
 
 
+def create_object(manifest: Json) -> Request:
+    """Create: whoever comes second is answered 409."""
+    ref = ref_of(manifest)
+    return Request("POST", _collection(ref.kind, ref.namespace), body=manifest)
+
+
 def list_objects(kind: Kind, namespace: str = "", selector: str = "") -> Request:
     """Without a namespace: those of all namespaces."""
     query = (("labelSelector", selector),) if selector else ()
+    return Request("GET", _collection(kind, namespace), query=query)
+
+
+def list_one(ref: Ref, resource_version: str = "") -> Request:
+    """A list of this object alone, or of none: what a watch of it begins with."""
+    return list_where(ref.kind, f"metadata.name={ref.name}", resource_version, ref.namespace)
+
+
+def list_where(kind: Kind, fields: str, resource_version: str = "", namespace: str = "") -> Request:
+    """Those whose fields are these: what a watch of them begins with."""
+    query = [("fieldSelector", fields)]
+    if resource_version:
+        query.append(("resourceVersion", resource_version))
+    return Request("GET", _collection(kind, namespace), query=tuple(query))
+
+
+def watch_one(ref: Ref, resource_version: str, seconds_max: int) -> Request:
+    return watch_where(ref.kind, f"metadata.name={ref.name}", resource_version, seconds_max, ref.namespace)
+
+
+def watch_where(
+    kind: Kind, fields: str, resource_version: str, seconds_max: int, namespace: str = ""
+) -> Request:
+    query = (
+        ("watch", "true"),
+        ("allowWatchBookmarks", "true"),
+        ("timeoutSeconds", str(seconds_max)),
+        ("fieldSelector", fields),
+        ("resourceVersion", resource_version),
+    )
     return Request("GET", _collection(kind, namespace), query=query)
 
 

@@ -46,6 +46,8 @@ _NAMED = re.compile(
 _BEARER = re.compile(rb"(?i)(\b(?:bearer|basic)[ \t]+)[A-Za-z0-9._~+/=-]{8,}")
 _JWT = re.compile(rb"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")
 _OPENSHIFT_TOKEN = re.compile(rb"\bsha256~[A-Za-z0-9_-]{20,}")
+# kubeadm tells it as a flag, and between words.
+_CERTIFICATE_KEY = re.compile(rb"""(?i)(certificate-key[ \t=:"']{1,20})[0-9a-f]{16,}""")
 _BOOTSTRAP_TOKEN = re.compile(rb"(?<![A-Za-z0-9.])[a-z0-9]{6}\.[a-z0-9]{16}(?![A-Za-z0-9.])")
 _SECRET = re.compile(
     rb"""\\{0,8}["']?\bkind\\{0,8}["']?[ \t]{0,20}:[ \t]{0,20}\\{0,8}["']?Secret(?:List)?\b"""
@@ -106,6 +108,7 @@ def _by_shape(data: bytes) -> bytes:
     data = _OPENSHIFT_TOKEN.sub(_GONE, data)
     data = _BEARER.sub(rb"\1" + _GONE, data)
     data = _NAMED.sub(_named, data)
+    data = _CERTIFICATE_KEY.sub(rb"\1" + _GONE, data)
     return _BOOTSTRAP_TOKEN.sub(_GONE, data)
 
 

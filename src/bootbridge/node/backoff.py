@@ -1,0 +1,37 @@
+"""How long to wait before the next attempt: longer each time, and never the same for two instances.
+
+The wait begins when an attempt has ended, so that a slow attempt is not followed by one at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+# Doubling further would only overflow: every `most` is reached long before.
+DOUBLINGS_MAX: Final = 16
+
+
+@dataclass
+class Backoff:
+    """Full jitter: anywhere between `least` and a ceiling that doubles from `first` to `most`; seconds."""
+
+    random: Random
+    least: float = 0.5
+    first: float = 2.0
+    most: float = 30.0
+    _doublings: int = field(default=0, init=False)
+
+    def seconds(self) -> float:
+        ceiling = min(self.most, self.first * 2**self._doublings)
+        self._doublings = min(self._doublings + 1, DOUBLINGS_MAX)
+        return self.random.uniform(min(self.least, ceiling), ceiling)
+
+    def reset(self) -> None:
+        self._doublings = 0
+
+
+def at_leisure(random: Random) -> Backoff:
+    """For a peer that said no: only an operator can change its mind, and that takes minutes."""
+    return Backoff(random, least=15.0, first=45.0, most=300.0)

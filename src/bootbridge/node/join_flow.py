@@ -1,0 +1,104 @@
+"""What a node does with its ticket, once the lock is its own: files, kubeadm join, a note that it is done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from bootbridge.errors import BootbridgeError
+from bootbridge.node.backoff import Backoff
+from bootbridge.node.failures import Fatal
+from bootbridge.node.init_messages import FAILED, StageEvent
+from bootbridge.node.instance import Role
+from bootbridge.node.join_messages import Ticket
+from bootbridge.node.node_lock import NodeLock
+from bootbridge.node.node_state import NodeState, States
+from bootbridge.node.phases import Phase, Record
+from bootbridge.node.ports import Machine, Now, Say
+from bootbridge.node.work import JoinWork
+from bootbridge.runtime import logs
+from bootbridge.trust.key_hierarchy import cluster_id
+
+ATTEMPTS_MAX: Final = 3
+ADVICE: Final = (
+    "the log above says what kubeadm said; mend that and reboot the instance, it then asks for another ticket"
+)
+
+
+class JoinFlow:
+    def __init__(
+        self,
+        lock: NodeLock,
+        machine: Machine,
+        states: States,
+        backoff: Callable[[], Backoff],
+        say: Say | None = None,
+        now: Now = lambda: datetime.now(UTC),
+    ) -> None:
+        self._lock = lock
+        self._machine = machine
+        self._states = states
+        self._backoff = backoff
+        self._say = say or log_stage
+        self._now = now
+
+    async def run(self, work: JoinWork) -> NodeState:
+        """Past the lock: ends as a node, or with Fatal."""
+        with self._lock.for_good():
+            return await self._join(work, kubeadm_has_run=False)
+
+    async def resume(self, record: Record) -> NodeState:
+        """After a crash: kubeadm left anything between nothing and a whole node, so a reset comes first."""
+        logs.event("node", logs.WARNING, "resuming a join", phase=record.phase, resumed=record.resumed)
+        with self._lock.for_good():
+            work = JoinWork.decode(record.work)
+            if self._states.load() == (state := _state(work.ticket)):
+                # It is written when all is done, so all is: a reset now would undo what is remembered.
+                self._lock.advance(Phase.DONE)
+                return state
+            if work.ticket.token_expires and self._now().timestamp() >= work.ticket.token_expires:
+                raise Fatal("the ticket has expired since it was given", advice=ADVICE)
+            return await self._join(work, kubeadm_has_run=record.phase is Phase.KUBEADM)
+
+    async def _join(self, work: JoinWork, *, kubeadm_has_run: bool) -> NodeState:
+        ticket, waits = work.ticket, self._backoff()
+        for attempt in range(1, ATTEMPTS_MAX + 1):
+            try:
+                await self._attempt(work, reset=kubeadm_has_run or attempt > 1)
+                break
+            except Fatal:
+                raise
+            except (BootbridgeError, OSError) as error:
+                logs.event("node", logs.WARNING, "the join failed", attempt=attempt, why=str(error))
+                if attempt == ATTEMPTS_MAX:
+                    raise Fatal(
+                        f"the join failed {attempt} times, at last: {error}", advice=ADVICE
+                    ) from error
+                await asyncio.sleep(waits.seconds())
+        state = _state(ticket)
+        self._states.save(state)
+        self._lock.advance(Phase.DONE)
+        return state
+
+    async def _attempt(self, work: JoinWork, *, reset: bool) -> None:
+        ticket, machine = work.ticket, self._machine
+        await machine.install(ticket.components, self._say)
+        self._lock.advance(Phase.KUBEADM)
+        if reset or await machine.leftovers():
+            await machine.reset(ticket.cri_socket, self._say)
+        # A reset deletes them, so they come after it, each time.
+        await machine.take(ticket, work.kubelet_key)
+        await machine.join(ticket, self._say)
+
+
+def _state(ticket: Ticket) -> NodeState:
+    role = Role.CONTROL_PLANE if ticket.control_plane else Role.WORKER
+    return NodeState(role, ticket.node_name, cluster_id(ticket.measurement_secret, ticket.measurement_salt))
+
+
+def log_stage(event: StageEvent) -> None:
+    """Progress for those who read this instance's log."""
+    level = logs.ERROR if event.state == FAILED else logs.INFO
+    logs.event("node", level, f"stage {event.state}", stage=event.name, text=event.text)

@@ -1,0 +1,60 @@
+"""A policy that works: its document, and the verifiers and the inventory that it describes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from bootbridge.errors import OperatorError
+from bootbridge.node.join_service.inventory import FixedInventory, Inventory, MetadataInventory
+from bootbridge.node.join_service.policy import ClusterFacts, JoinPolicy, parse_policy, with_cluster
+from bootbridge.node.metadata.configuration import metadata_from
+from bootbridge.runtime import logs
+from bootbridge.trust.evidence import Verifier
+from bootbridge.trust.evidence.configuration import verifiers_from
+
+
+@dataclass(frozen=True)
+class PolicyInForce:
+    policy: JoinPolicy
+    verifiers: tuple[Verifier, ...]
+    inventory: Inventory
+
+    @classmethod
+    def of(cls, text: str, subject: str, clock: Callable[[], float]) -> PolicyInForce:
+        """Raises OperatorError for whatever is wrong with it."""
+        policy = parse_policy(text, subject)
+        inventory = _inventory(policy, f"{subject}: inventory", clock)
+        evidence = verifiers_from(policy.evidence, f"{subject}: evidence", is_enrolled=inventory.knows)
+        return cls(policy, evidence, inventory)
+
+
+def check_policy(text: str | bytes, subject: str = "join policy") -> None:
+    """Whether a user's document, which says nothing about the cluster yet, will do; raises OperatorError.
+
+    What an inventory's settings name lies where the join service will run, and is not looked for here.
+    """
+    policy = parse_policy(with_cluster(text, ClusterFacts("v0.0.0", "host:6443"), subject), subject)
+    verifiers_from(policy.evidence, f"{subject}: evidence", is_enrolled=lambda identity: False)
+    _refuse_dns(policy, f"{subject}: inventory")
+
+
+def _inventory(policy: JoinPolicy, subject: str, clock: Callable[[], float]) -> Inventory:
+    if policy.instances:
+        return FixedInventory(policy.instances)
+    _refuse_dns(policy, subject)
+    settings = policy.inventory.get("http")
+    if isinstance(settings, Mapping) and str(settings.get("url", "")).lower().startswith("http:"):
+        text = "the inventory comes over plain http: whoever is on the way decides who may be a control plane"
+        logs.event("join-service", logs.WARNING, text, policy=subject)
+    return MetadataInventory(metadata_from(policy.inventory, subject), clock)
+
+
+def _refuse_dns(policy: JoinPolicy, subject: str) -> None:
+    """To find join services by DNS is one thing: whoever answers there still has to prove itself."""
+    if "dns" in policy.inventory:
+        raise OperatorError(
+            "whoever answers for a name in DNS would choose the control planes",
+            subject=subject,
+            hint="list the instances, or name an http or static inventory",
+        )

@@ -1,0 +1,200 @@
+"""kubeadm's documents, v1beta4: an init's from the cluster's specification, a join's from its ticket.
+
+Whatever describes this one machine to its kubelet is made by one function for both, so that the first node
+never differs from those that follow. What holds for every node stands in the KubeletConfiguration and the
+ClusterConfiguration, which kubeadm keeps in the cluster and gives to whoever joins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from bootbridge.bootstrap.kubeadm_patch import V1BETA4
+from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.errors import OperatorError
+from bootbridge.node.cluster_spec import ClusterSpec
+from bootbridge.node.instance import Instance, IPAddress, node_name
+from bootbridge.node.join_messages import Ticket
+from bootbridge.node.kubeadm import places
+from bootbridge.node.kubeadm.addresses import host_and_port, node_addresses
+
+Document = dict[str, Any]
+
+# Run on their own before, since a kubelet's certificate is signed in between; what is skipped here counts for
+# the whole init, and not for a phase that is run by its name.
+_RUN_BEFORE_INIT = ("preflight", "certs")
+# It would print a command with a token in it.
+_NEVER_RUN = ("show-join-command",)
+# Its control-plane files come with the ticket, not from a Secret.
+_FILES_COME_WITH_TICKET = ("control-plane-prepare/download-certs",)
+# kubeadm insists on making a token; nobody is told this one, and it is gone before anybody could guess it.
+_UNUSED_TOKEN_TTL = "1m0s"
+# Each is a part of a run, whose own limit in run.py is above their sum.
+_TIMEOUTS = {
+    "controlPlaneComponentHealthCheck": "4m0s",
+    "kubeletHealthCheck": "4m0s",
+    "tlsBootstrap": "2m0s",
+    "discovery": "2m0s",
+}
+_ADDONS = {"coredns": "dns", "kube-proxy": "proxy"}
+
+
+def init_documents(spec: ClusterSpec, instance: Instance, *, patches: str = "") -> tuple[Document, ...]:
+    """For the first node, all of its runs; `patches` is a folder of them for its static pods."""
+    addresses = node_addresses(instance.addresses, spec.families)
+    initial: Document = {
+        "apiVersion": V1BETA4,
+        "kind": "InitConfiguration",
+        "bootstrapTokens": [{"description": "unused", "ttl": _UNUSED_TOKEN_TTL}],
+        "nodeRegistration": _registration(
+            node_name(instance.name),
+            addresses,
+            instance.provider_id,
+            spec.cri_socket,
+            spec.ignore_preflight_errors,
+        ),
+        "localAPIEndpoint": _local_endpoint(addresses),
+        "skipPhases": [*_RUN_BEFORE_INIT, *_NEVER_RUN, *(f"addon/{name}" for name in spec.without_addons)],
+        "timeouts": dict(_TIMEOUTS),
+    }
+    if patches:
+        initial["patches"] = {"directory": patches}
+    return initial, _cluster(spec, addresses), _kubelet(spec)
+
+
+def join_documents(ticket: Ticket) -> tuple[Document, ...]:
+    """For every other node: all that is said here, the join service knows from the metadata."""
+    addresses = node_addresses(ticket.addresses)
+    joining: Document = {
+        "apiVersion": V1BETA4,
+        "kind": "JoinConfiguration",
+        "discovery": {
+            "bootstrapToken": {
+                "apiServerEndpoint": ticket.api_server_endpoint,
+                "token": ticket.token,
+                "caCertHashes": list(_pins(ticket)),
+            }
+        },
+        "nodeRegistration": _registration(
+            node_name(ticket.node_name),
+            addresses,
+            ticket.provider_id,
+            ticket.cri_socket,
+            ticket.ignore_preflight_errors,
+        ),
+        "timeouts": dict(_TIMEOUTS),
+    }
+    if ticket.control_plane:
+        joining["controlPlane"] = {"localAPIEndpoint": _local_endpoint(addresses)}
+        joining["skipPhases"] = list(_FILES_COME_WITH_TICKET)
+    return (joining,)
+
+
+def dump(documents: Iterable[Document]) -> bytes:
+    return b"---\n".join(to_yaml(document) for document in documents)
+
+
+def audit_policy() -> Document:
+    """Who did what, and never the bodies: they hold Secrets."""
+    return {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
+
+
+def _pins(ticket: Ticket) -> tuple[str, ...]:
+    """Without one, kubeadm would ask for consent to trust whoever answers."""
+    if not ticket.ca_certificate_hashes:
+        raise OperatorError("names no authority to trust", subject="caCertificateHashes of the ticket")
+    return ticket.ca_certificate_hashes
+
+
+def _registration(
+    name: str,
+    addresses: tuple[IPAddress, ...],
+    provider_id: str,
+    cri_socket: str,
+    ignored: Sequence[str],
+) -> Document:
+    flags = {"node-ip": ",".join(map(str, addresses))}
+    if provider_id:
+        flags["provider-id"] = provider_id
+    registration: Document = {"name": name, "criSocket": cri_socket, "kubeletExtraArgs": _arguments(flags)}
+    if ignored:
+        registration["ignorePreflightErrors"] = list(ignored)
+    return registration
+
+
+def _local_endpoint(addresses: tuple[IPAddress, ...]) -> Document:
+    return {"advertiseAddress": str(addresses[0]), "bindPort": places.API_PORT}
+
+
+def _cluster(spec: ClusterSpec, addresses: tuple[IPAddress, ...]) -> Document:
+    networking = {
+        "serviceSubnet": ",".join(spec.service_subnets),
+        "podSubnet": ",".join(spec.pod_subnets),
+    }
+    document: Document = {
+        "apiVersion": V1BETA4,
+        "kind": "ClusterConfiguration",
+        "clusterName": spec.name,
+        "kubernetesVersion": spec.kubernetes_version,
+        # Always set: without it no second control plane could ever join.
+        "controlPlaneEndpoint": spec.control_plane_endpoint or host_and_port(addresses[0], places.API_PORT),
+        # A signature takes a tenth of what RSA takes, and the join service makes one for every ticket.
+        "encryptionAlgorithm": "ECDSA-P256",
+        "networking": {key: value for key, value in networking.items() if value},
+        "apiServer": _api_server(spec, addresses),
+        "controllerManager": {
+            "extraArgs": _arguments({"profiling": "false", "terminated-pod-gc-threshold": "1000"})
+        },
+        "scheduler": {"extraArgs": _arguments({"profiling": "false"})},
+    }
+    if spec.image_repository:
+        document["imageRepository"] = spec.image_repository
+    if spec.etcd_image_tag:
+        document["etcd"] = {"local": {"imageTag": spec.etcd_image_tag, "dataDir": places.ETCD_DATA}}
+    for addon in spec.without_addons:
+        # The phase is skipped now; this is for the upgrades to come.
+        document[_ADDONS[addon]] = {"disabled": True}
+    return document
+
+
+def _api_server(spec: ClusterSpec, addresses: tuple[IPAddress, ...]) -> Document:
+    loopbacks = ["127.0.0.1" if address.version == 4 else "::1" for address in addresses]
+    names = ["localhost", *loopbacks, *map(str, addresses), *spec.api_server_sans]
+    flags = {
+        "audit-log-maxage": "30",
+        "audit-log-maxbackup": "10",
+        "audit-log-maxsize": "100",
+        "audit-log-path": f"{places.AUDIT_LOGS}/audit.log",
+        "audit-policy-file": places.AUDIT_POLICY,
+        # Every kubelet's serving certificate is signed by the cluster's authority: it can be insisted upon.
+        "kubelet-certificate-authority": f"{places.PKI}/ca.crt",
+        "profiling": "false",
+    }
+    return {
+        "certSANs": list(dict.fromkeys(filter(None, names))),
+        "extraArgs": _arguments(flags),
+        "extraVolumes": [
+            _volume("audit-logs", places.AUDIT_LOGS, "DirectoryOrCreate"),
+            {**_volume("audit-policy", places.AUDIT_POLICY, "File"), "readOnly": True},
+        ],
+    }
+
+
+def _volume(name: str, path: str, kind: str) -> Document:
+    return {"name": name, "hostPath": path, "mountPath": path, "pathType": kind}
+
+
+def _kubelet(spec: ClusterSpec) -> Document:
+    return {
+        "tlsMinVersion": "VersionTLS13",
+        **spec.kubelet,
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "tlsCertFile": places.SERVING_CERTIFICATE,
+        "tlsPrivateKeyFile": places.SERVING_KEY,
+    }
+
+
+def _arguments(flags: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in flags.items()]

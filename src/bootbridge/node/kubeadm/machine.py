@@ -1,0 +1,147 @@
+"""This machine, made a node with kubeadm: every step that a flow takes on it (`ports.Machine`).
+
+An init's certificates are made before the rest of it, so that the kubelet's serving certificate can be signed
+by the cluster's own authority before the kubelet is started for the first time; the join service does the
+same for all others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from bootbridge.bootstrap.files import Asset
+from bootbridge.bootstrap.host import Host
+from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.errors import OperatorError
+from bootbridge.node import bridge, ticket_files
+from bootbridge.node.cluster_spec import ClusterSpec
+from bootbridge.node.component_install import Installer
+from bootbridge.node.components import Component
+from bootbridge.node.init_messages import OUTPUT, StageEvent
+from bootbridge.node.instance import Instance, node_name
+from bootbridge.node.join_messages import Ticket
+from bootbridge.node.join_service.kubelet_certificate import KubeletAuthority, KubeletRequest
+from bootbridge.node.kubeadm import documents, places, reset
+from bootbridge.node.kubeadm.api_server import wait_until_ready
+from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
+from bootbridge.node.kubeadm.stages import stages
+from bootbridge.node.kubelet_certificate_request import new_request
+from bootbridge.node.kubelet_service import KubeletService
+from bootbridge.node.ports import Founding, Say
+
+SERVING_VALIDITY: Final = timedelta(days=365)
+
+Founder = Callable[[Founding, Say], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class KubeadmMachine:
+    """`founder` is what an init does with its new cluster: another room's work, done with our kubeconfig."""
+
+    host: Host
+    kubeadm: Kubeadm
+    kubelet: KubeletService
+    installer: Installer
+    founder: Founder
+
+    async def install(self, components: tuple[Component, ...], say: Say) -> None:
+        await self.installer.install(components, say)
+
+    async def leftovers(self) -> bool:
+        return bool(reset.traces(self.host))
+
+    async def reset(self, cri_socket: str, say: Say) -> None:
+        """Blank again, even where kubeadm gives up half-way."""
+        await self.kubelet.stop()
+        try:
+            await self.kubeadm.reset(cri_socket, say)
+        except KubeadmFailed as error:
+            say(StageEvent("reset", OUTPUT, f"what kubeadm left is removed without it: {error}"))
+        reset.sweep(self.host)
+
+    async def init(self, spec: ClusterSpec, instance: Instance, say: Say) -> bytes:
+        await self.kubeadm.expect_version(spec.kubernetes_version)
+        self._write_audit_policy()
+        patches = str(self.host.path(places.PATCHES)) if spec.bridge else ""
+        configuration = documents.dump(documents.init_documents(spec, instance, patches=patches))
+        await self.kubeadm.preflight(configuration, say)
+        await self.kubeadm.make_certificates(configuration, say)
+        self._sign_own_serving_certificate(instance, say)
+        plan = bridge.plan_for(spec, instance) if spec.bridge else None
+        if plan:
+            await bridge.lay_on_machine(self.host, plan, say)
+        await self.kubelet.start()
+        await self.kubeadm.init(configuration, say)
+        with stages("api-server", say):
+            await wait_until_ready(self.host.path(places.ADMIN_KUBECONFIG))
+        if plan:
+            await self._lay_in_cluster(plan, say)
+        return self._admin_kubeconfig()
+
+    async def found(self, founding: Founding, say: Say) -> None:
+        await self.founder(founding, say)
+
+    async def take(self, ticket: Ticket, kubelet_key: bytes) -> None:
+        ticket_files.write_ticket(self.host, ticket, kubelet_key)
+
+    async def join(self, ticket: Ticket, say: Say) -> None:
+        await self.kubeadm.expect_version(ticket.kubernetes_version)
+        if ticket.control_plane:
+            self._write_audit_policy()
+        await self.kubelet.start()
+        await self.kubeadm.join(documents.dump(documents.join_documents(ticket)), say)
+
+    async def kubelet_configured(self) -> bool:
+        return all(map(self.host.exists, (places.KUBELET_CONFIG, places.KUBELET_KUBECONFIG)))
+
+    async def start_kubelet(self) -> None:
+        await self.kubelet.start()
+
+    async def serving_certificate(self) -> bytes:
+        return self.host.read(places.SERVING_CERTIFICATE) or b""
+
+    async def renew_serving(self, certificate: bytes, kubelet_key: bytes) -> None:
+        ticket_files.write_serving(self.host, certificate, kubelet_key)
+
+    def _write_audit_policy(self) -> None:
+        """On every control plane: the kube-apiserver's flags, which name it, are the cluster's."""
+        self.host.make_directory(places.KUBERNETES)
+        self.host.write(places.AUDIT_POLICY, Asset(to_yaml(documents.audit_policy())))
+
+    def _sign_own_serving_certificate(self, instance: Instance, say: Say) -> None:
+        name = node_name(instance.name)
+        with stages("kubelet-certificate", say):
+            authority = KubeletAuthority(self._made("ca.crt"), self._made("ca.key"))
+            asked = new_request(name)
+            certificate = authority.sign(
+                KubeletRequest(asked.request),
+                name,
+                instance.addresses,
+                now=time.time(),
+                validity=SERVING_VALIDITY,
+            )
+            ticket_files.write_serving(self.host, certificate, asked.key)
+
+    def _made(self, name: str) -> bytes:
+        data = self.host.read(f"{places.PKI}/{name}")
+        if not data:
+            raise KubeadmFailed(f"kubeadm made no {places.PKI}/{name}")
+        return data
+
+    async def _lay_in_cluster(self, plan: bridge.Plan, say: Say) -> None:
+        """A cluster without its bridge is a cluster: it is not undone, and `bootbridge up` lays the rest."""
+        try:
+            await bridge.lay_in_cluster(self.host, plan, say)
+        except OperatorError as error:
+            say(StageEvent(bridge.STAGE, OUTPUT, f"run `bootbridge up` on this node: {error}"))
+
+    def _admin_kubeconfig(self) -> bytes:
+        """It names the control plane's endpoint, as kubeadm wrote it."""
+        data = self.host.read(places.ADMIN_KUBECONFIG)
+        if not data:
+            raise KubeadmFailed(f"kubeadm wrote no {places.ADMIN_KUBECONFIG}")
+        return data

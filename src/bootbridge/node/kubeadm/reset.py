@@ -1,0 +1,59 @@
+"""What kubeadm leaves on a machine: how half a node is recognised, and how it is made blank again.
+
+`kubeadm reset` is best effort: without an etcd manifest it cannot find etcd's data, without a runtime that
+answers it gives up before the files. A second `kubeadm join` on what is left would refuse, or worse, go on
+with another cluster's etcd. So the same few directories are looked at again afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from bootbridge.bootstrap.host import Host
+from bootbridge.node.kubeadm import places
+
+# What kubeadm writes, each of which alone means that it was at work. Not the authorities' files and not the
+# kubelet's serving certificate: those come with a ticket.
+_TRACES: Final = (
+    places.BOOTSTRAP_KUBECONFIG,
+    places.KUBELET_KUBECONFIG,
+    places.ADMIN_KUBECONFIG,
+    f"{places.KUBERNETES}/super-admin.conf",
+    f"{places.KUBERNETES}/controller-manager.conf",
+    f"{places.KUBERNETES}/scheduler.conf",
+    places.KUBELET_CONFIG,
+    f"{places.KUBELET}/kubeadm-flags.env",
+    f"{places.KUBELET}/instance-config.yaml",
+    f"{places.MANIFESTS}/etcd.yaml",
+    f"{places.MANIFESTS}/kube-apiserver.yaml",
+    f"{places.MANIFESTS}/kube-controller-manager.yaml",
+    f"{places.MANIFESTS}/kube-scheduler.yaml",
+    # Beside it may lie what a file system of its own brings along.
+    f"{places.ETCD_DATA}/member",
+)
+# Of another attempt: its authorities, and its pods, which kubeadm's preflight does not want to see.
+_EMPTIED: Final = (places.PKI, places.MANIFESTS)
+
+
+def traces(host: Host) -> list[str]:
+    """What shows that kubeadm was at work here; a static pod that an image brings does not."""
+    return [path for path in _TRACES if host.exists(path)]
+
+
+def sweep(host: Host) -> None:
+    """Remove what a reset may have left, and nothing else; the directories themselves stay."""
+    below = [child for directory in _EMPTIED for child in _children(host, directory)]
+    for path in (*below, *_TRACES, places.CONFIGURATION):
+        _remove(host, path)
+
+
+def _children(host: Host, directory: str) -> list[str]:
+    path = host.path(directory)
+    return [f"{directory}/{child.name}" for child in sorted(path.iterdir())] if path.is_dir() else []
+
+
+def _remove(host: Host, path: str) -> None:
+    if host.path(path).is_dir():
+        host.remove_tree(path)
+    else:
+        host.remove(path)

@@ -1,0 +1,119 @@
+"""What the node's flows need from the world: each a protocol, so that tests can be that world.
+
+The register is `trust/measurement.Register`. Time is the event loop's (`asyncio.sleep`, `loop.time`); only
+what is compared with dates asks for `now`.
+What these raise: `Transient` (and `Refused`) is tried again, `Fatal` is told to the operator, and any other
+`BootbridgeError` or `OSError` counts as one failed attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Protocol
+
+from bootbridge.node.cluster_spec import ClusterSpec
+from bootbridge.node.components import Component
+from bootbridge.node.init_messages import StageEvent
+from bootbridge.node.instance import Instance
+from bootbridge.node.join_messages import RejoinRequest, RejoinTicket, Ticket, TicketRequest
+from bootbridge.runtime.calls import Handler
+
+# How long a flow waits for `Metadata`, whatever its own limits are.
+METADATA_SECONDS_MAX: Final = 30.0
+
+Address = tuple[str, int]
+# Progress, as it happens: never blocks, never fails, may be called from within a flow's step only.
+Say = Callable[[StageEvent], None]
+Now = Callable[[], datetime]
+
+
+@dataclass(frozen=True)
+class Founding:
+    """What turns a bare API server into a cluster that others can join."""
+
+    spec: ClusterSpec
+    instance: Instance
+    kubeconfig: bytes = field(repr=False)
+    measurement_secret: bytes = field(repr=False)
+    measurement_salt: bytes
+    join_policy: bytes
+
+
+class Machine(Protocol):
+    """What is done to this machine. Every step may be repeated; `reset` leads back to a blank one."""
+
+    async def install(self, components: tuple[Component, ...], say: Say) -> None:
+        """Fetch, check and place what is missing; first of all steps, since it may bring kubeadm itself."""
+        ...
+
+    async def leftovers(self) -> bool:
+        """Whether kubeadm has been at work here: half a node, or a whole one that nobody remembers."""
+        ...
+
+    async def reset(self, cri_socket: str, say: Say) -> None: ...
+
+    async def init(self, spec: ClusterSpec, instance: Instance, say: Say) -> bytes:
+        """kubeadm init, until the API server is ready; gives the administrator's kubeconfig."""
+        ...
+
+    async def found(self, founding: Founding, say: Say) -> None:
+        """Deploy the join service and its secrets; applied again it changes nothing."""
+        ...
+
+    async def take(self, ticket: Ticket, kubelet_key: bytes) -> None:
+        """Write what the ticket brings; after a reset, which deletes it."""
+        ...
+
+    async def join(self, ticket: Ticket, say: Say) -> None: ...
+
+    async def kubelet_configured(self) -> bool:
+        """Whether a kubelet that is started now finds its configuration and its credentials."""
+        ...
+
+    async def start_kubelet(self) -> None: ...
+
+    async def serving_certificate(self) -> bytes:
+        """The kubelet's, PEM; empty where there is none of ours."""
+        ...
+
+    async def renew_serving(self, certificate: bytes, kubelet_key: bytes) -> None: ...
+
+
+class JoinService(Protocol):
+    """The cluster's side of a join, at one address; Refused carries its reason."""
+
+    async def ticket(self, address: Address, request: TicketRequest) -> Ticket: ...
+    async def rejoin_ticket(self, address: Address, request: RejoinRequest) -> RejoinTicket: ...
+
+
+# Where join services may be, the most promising first; an empty list is an answer, too.
+Endpoints = Callable[[], Awaitable[Sequence[Address]]]
+
+
+@dataclass(frozen=True)
+class CertificateRequest:
+    """A fresh key (PEM) and the request (DER) that is signed with it."""
+
+    key: bytes = field(repr=False)
+    request: bytes
+
+
+NewRequest = Callable[[str], CertificateRequest]  # given the node's name
+SecretMatches = Callable[[bytes, str], bool]  # (secret, hash), in constant time
+CheckPolicy = Callable[[bytes], object]  # raises OperatorError for a join policy that cannot be one
+
+
+class OpenDoor(Protocol):
+    async def stop(self) -> None:
+        """No new calls; those that run may end, within a limit."""
+        ...
+
+
+# To be called when a caller has shown the init secret: it may stay, and watch for as long as it likes.
+Admitted = Callable[[], None]
+# The handlers of one connection, by path.
+HandlersFor = Callable[[Admitted], Mapping[str, Handler]]
+# Opens the port that users call, behind attested TLS. Strangers are not let stay there.
+Door = Callable[[HandlersFor], Awaitable[OpenDoor]]

@@ -1,0 +1,109 @@
+"""How far an instance is, for whoever looks at it: nothing is changed, and no secret is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bootbridge.errors import BootbridgeError, OperatorError
+from bootbridge.node import phases
+from bootbridge.node.configuration import NodeConfiguration
+from bootbridge.node.failures import Fatal
+from bootbridge.node.last_answer import LastAnswer
+from bootbridge.node.node_lock import ZERO, measured
+from bootbridge.node.node_state import FileStates, NodeState
+from bootbridge.node.phases import Phase, Record
+
+
+@dataclass(frozen=True)
+class Status:
+    """`record` is of this boot; `remembered` is what the instance was before it, or has become.
+
+    `last_answer` is what a join service said to an instance that waits.
+    """
+
+    record: Record | None
+    remembered: NodeState | None
+    register: bytes | None
+    register_trouble: str = ""
+    last_answer: str = ""
+
+    @property
+    def phase(self) -> str:
+        return self.record.phase if self.record else "waiting"
+
+    @property
+    def lock(self) -> str:
+        """Who holds it, as far as record and register agree."""
+        if self.record is not None:
+            return self.record.flow
+        if self.register is None:
+            return "unknown"
+        if self.register == ZERO:
+            return "nobody"
+        return "this node" if self.sound else "measured, and nothing says by whom"
+
+    @property
+    def sound(self) -> bool:
+        if self.register is None or (self.record and self.record.phase is Phase.FAILED):
+            return False
+        return self.register in self._expected
+
+    @property
+    def _expected(self) -> tuple[bytes, ...]:
+        if self.record is None:
+            return (ZERO, measured(self.remembered.cluster_id)) if self.remembered else (ZERO,)
+        value = measured(self.record.cluster_id)
+        return (ZERO, value) if self.record.phase is Phase.LOCKING else (value,)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        record, node = self.record, self.remembered
+        return {
+            "version": 1,
+            "phase": self.phase,
+            "lock": self.lock,
+            "register": self.register.hex() if self.register is not None else "",
+            "registerTrouble": self.register_trouble,
+            "clusterID": record.cluster_id.hex() if record else node.cluster_id.hex() if node else "",
+            "node": {"name": node.name, "role": node.role} if node else None,
+            "resumed": record.resumed if record else 0,
+            "reason": record.reason if record else self.last_answer,
+            "advice": record.advice if record else "",
+            "sound": self.sound,
+        }
+
+    @property
+    def text(self) -> str:
+        seen = self.document
+        node = f"{seen['node']['name']} ({seen['node']['role']})" if seen["node"] else "not yet"
+        rows = {
+            "phase": self.phase,
+            "lock": self.lock,
+            "register": seen["register"] or f"unknown: {self.register_trouble}",
+            "cluster": seen["clusterID"] or "none",
+            "node": node,
+            "failed" if self.record else "last answer": seen["reason"],
+            "what to do": seen["advice"],
+        }
+        return "".join(f"{name:<12} {value}\n" for name, value in rows.items() if value)
+
+
+async def look(configuration: NodeConfiguration) -> Status:
+    """Raises OperatorError where not even the files can be read."""
+    try:
+        record, boot = phases.read(configuration.run)
+        if boot and boot != phases.BOOT_ID.read_text().strip():
+            record = None
+        remembered = FileStates(configuration.state).load()
+        answer = LastAnswer(configuration.run).read()
+    except Fatal as error:
+        raise OperatorError(str(error)) from None
+    except OSError as error:
+        raise OperatorError(
+            f"cannot read {error.filename}: {error.strerror}", hint="run it as root"
+        ) from None
+    try:
+        return Status(record, remembered, await configuration.register.read(), last_answer=answer)
+    except BootbridgeError as error:
+        return Status(record, remembered, None, str(error), answer)

@@ -1,0 +1,244 @@
+"""``bootbridge node`` as an operator meets it: help, exit codes, and one line for each mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bootbridge.cli import main
+from bootbridge.cli import node as cli
+from bootbridge.errors import OperatorError
+from bootbridge.node import init_secret
+from bootbridge.node.node_lock import measured
+from bootbridge.node.phases import BOOT_ID, Flow, Phase, Record
+from bootbridge.trust.authority import Authority
+from bootbridge.trust.evidence.x509 import X509Issuer
+
+ACTIONS = ("run", "init", "secret", "enrol", "status")
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_every_action_explains_itself(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["node", action, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"bootbridge node {action}" in text
+    assert "Examples:" in text
+
+
+def test_the_verb_lists_its_actions(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["node", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"  {action} " in text for action in ACTIONS)
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ([], "no action given (the actions are: run, init, secret, enrol, renew, status)"),
+        (["join"], "unknown action 'join'"),
+        (["init"], "the following arguments are required"),
+        (["run", "--config", "/none/node.yaml"], "--config: cannot read /none/node.yaml"),
+        (["secret", "--out", "/none/secret"], "cannot write /none/secret"),
+    ],
+)
+def test_a_mistake_is_one_line(words: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["node", *words]) == 1
+    text = capsys.readouterr().err
+    assert error in text
+    assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "endpoint"),
+    [
+        ("10.0.0.5", ("10.0.0.5", 9000)),
+        ("lb.example:443", ("lb.example", 443)),
+        ("fd00::5", ("fd00::5", 9000)),
+        ("[fd00::5]", ("fd00::5", 9000)),
+        ("[fd00::5]:443", ("fd00::5", 443)),
+    ],
+)
+def test_an_endpoint_may_leave_its_port_out(text: str, endpoint: tuple[str, int]) -> None:
+    assert cli._endpoint(text) == endpoint
+
+
+@pytest.mark.parametrize("text", ["", ":9000", "host:0", "host:99999"])
+def test_what_is_no_endpoint_is_refused(text: str) -> None:
+    with pytest.raises(OperatorError, match="is no endpoint"):
+        cli._endpoint(text)
+
+
+# --- secret
+
+
+def test_a_secret_goes_to_a_file_and_its_hash_to_stdout(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "init-secret"
+    assert main.main(["node", "secret", "--out", str(path)]) == 0
+    shown = capsys.readouterr()
+    secret = path.read_bytes().strip()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert init_secret.matches(secret, shown.out.strip())
+    assert secret.decode() not in shown.out + shown.err
+
+
+def test_a_secret_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "init-secret"
+    path.write_text("another")
+    assert main.main(["node", "secret", "--out", str(path)]) == 1
+    assert "is there already" in capsys.readouterr().err
+    assert path.read_text() == "another"
+
+
+def test_a_script_gets_the_hash_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "s"
+    assert main.main(["node", "secret", "--out", str(path), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["secretFile"] == str(path)
+    assert init_secret.matches(path.read_bytes().strip(), document["initSecretHash"])
+
+
+# --- status
+
+
+class Machine:
+    """An instance's files below a directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = folder / "run"
+        self.run.mkdir()
+        self.register = folder / "register"
+        self.state = folder / "state.json"
+        token = folder / "token"
+        token.write_text("dev.0123456789abcdef0123456789abcdef")
+        token.chmod(0o600)
+        self.configuration = folder / "node.yaml"
+        self.configuration.write_text(
+            json.dumps(
+                {
+                    "metadata": {"static": {"file": str(folder / "instance.yaml")}},
+                    "evidence": {"token": {"file": str(token)}},
+                    "joinService": {"evidence": "none"},
+                    "register": str(self.register),
+                    "run": str(self.run),
+                    "state": str(self.state),
+                }
+            )
+        )
+
+    def record(self, phase: Phase, **more: str) -> None:
+        record = Record(phase, Flow.INIT, CLUSTER, b"work-secret", **more)  # type: ignore[arg-type]
+        (self.run / "phase.json").write_bytes(record.dump(BOOT_ID.read_text().strip()))
+
+    def status(self, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
+        code = main.main(["node", "status", "--json", "--config", str(self.configuration)])
+        return code, json.loads(capsys.readouterr().out)
+
+
+CLUSTER = bytes(range(32))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_blank_instance_waits(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    code, seen = machine.status(capsys)
+    assert (code, seen["phase"], seen["lock"], seen["node"]) == (0, "waiting", "nobody", None)
+    assert seen["register"] == "00" * 32
+
+
+def test_an_instance_on_its_way_says_how_far_it_is(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.register.write_bytes(measured(CLUSTER))
+    machine.record(Phase.KUBEADM)
+    code, seen = machine.status(capsys)
+    assert (code, seen["phase"], seen["lock"], seen["clusterID"]) == (0, "kubeadm", "init", CLUSTER.hex())
+    assert "work-secret" not in json.dumps(seen)
+
+
+def test_an_instance_that_failed_repeats_its_advice(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.register.write_bytes(measured(CLUSTER))
+    machine.record(Phase.FAILED, reason="kubeadm broke", advice="reboot it")
+    code, seen = machine.status(capsys)
+    assert (code, seen["reason"], seen["advice"]) == (2, "kubeadm broke", "reboot it")
+    assert main.main(["node", "status", "--config", str(machine.configuration)]) == 2
+    assert "what to do   reboot it\n" in capsys.readouterr().out
+
+
+def test_a_register_that_does_not_fit_is_not_sound(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.register.write_bytes(measured(b"another"))
+    assert machine.status(capsys)[0] == 2
+    machine.record(Phase.LOCKED)
+    assert machine.status(capsys)[0] == 2
+
+
+def test_a_record_of_an_earlier_boot_does_not_count(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.record(Phase.KUBEADM)
+    text = (machine.run / "phase.json").read_text().replace(BOOT_ID.read_text().strip(), "another-boot")
+    (machine.run / "phase.json").write_text(text)
+    code, seen = machine.status(capsys)
+    assert (code, seen["phase"], seen["clusterID"]) == (0, "waiting", "")
+
+
+def test_a_rebooted_node_is_told_from_a_stranger(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = {"role": "worker", "name": "worker-0", "clusterID": CLUSTER.hex()}
+    machine.state.write_text(json.dumps(state))
+    code, seen = machine.status(capsys)
+    assert (code, seen["lock"], seen["node"]) == (0, "nobody", {"name": "worker-0", "role": "worker"})
+    machine.register.write_bytes(measured(CLUSTER))
+    code, seen = machine.status(capsys)
+    assert (code, seen["lock"]) == (0, "this node")
+
+
+def test_a_register_that_cannot_be_read_is_told(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    machine.register.write_bytes(b"half")
+    code, seen = machine.status(capsys)
+    assert (code, seen["lock"], seen["register"]) == (2, "unknown", "")
+    assert "holds 4 bytes" in str(seen["registerTrouble"])
+
+
+# --- enrol
+
+
+def test_an_instance_is_shown_as_the_policy_lists_it(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate, key = Authority.create("machines").issue_client("worker-0").write(tmp_path, "evidence")
+    document = json.loads(machine.configuration.read_text())
+    document["evidence"] = {"x509": {"certificate": str(certificate), "key": str(key)}}
+    machine.configuration.write_text(json.dumps(document))
+    own = {"name": "worker-0", "role": "worker", "addresses": ["10.0.0.5"]}
+    (tmp_path / "instance.yaml").write_text(json.dumps({"self": own}))
+    assert main.main(["node", "enrol", "--config", str(machine.configuration)]) == 0
+    (entry,) = yaml.safe_load(capsys.readouterr().out)
+    identity = X509Issuer.from_pem(certificate.read_bytes(), key.read_bytes()).identity
+    assert entry == {**own, "identity": identity}
+
+
+def test_an_instance_that_is_not_known_yet_cannot_be_enrolled(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["node", "enrol", "--config", str(machine.configuration)]) == 1
+    assert "cannot read" in capsys.readouterr().err
+
+
+def test_an_instance_that_is_no_node_has_nothing_to_renew(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(["node", "renew", "--config", str(machine.configuration)]) == 1
+    assert f"{machine.state}: this instance is not a node" in capsys.readouterr().err

@@ -1,0 +1,54 @@
+"""The image that the join service runs from holds everything that it imports, and works by itself."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bootbridge.image import python_runtime, recipes
+from bootbridge.image.oci import Image
+from tests.image.test_tunnel_image import command
+from tests.support.image_root import unpacked
+
+pytestmark = pytest.mark.slow
+
+COMPRESSED_BYTES_MAX = 60_000_000
+INTERPRETER = (python_runtime.INTERPRETER, "-I", "-c")
+
+
+@pytest.fixture(scope="module")
+def image() -> Image:
+    return recipes.node()
+
+
+@pytest.fixture(scope="module")
+def root(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked(image, tmp_path_factory.mktemp("root"))
+
+
+def run(root: Path, image: Image, *argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(root, image, *argv), capture_output=True, text=True, timeout=60)
+
+
+def test_the_join_service_is_in_it_with_everything_that_it_imports(root: Path, image: Image) -> None:
+    assert run(root, image, *image.entrypoint, "join-service", "--help").returncode == 0
+    imported = run(root, image, *INTERPRETER, "import bootbridge.node.join_service.main")
+    assert (imported.returncode, imported.stderr) == (0, "")
+
+
+def test_its_cryptography_works_inside(root: Path, image: Image) -> None:
+    script = (
+        "from bootbridge.trust.authority import Authority; print(len(Authority.create('x').cert_pem) > 0)"
+    )
+    assert run(root, image, *INTERPRETER, script).stdout == "True\n"
+
+
+def test_the_layer_that_all_images_share_is_the_very_same(image: Image) -> None:
+    """A node that runs both keeps it once."""
+    assert image.layers[0].blob.digest == recipes.tunnel().layers[0].blob.digest
+
+
+def test_it_is_small(image: Image) -> None:
+    assert image.size < COMPRESSED_BYTES_MAX

@@ -1,0 +1,151 @@
+"""Another program is run to its end, heard line by line, and never left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from bootbridge.node.failures import Fatal, Transient
+from bootbridge.node.kubeadm import commands
+from bootbridge.node.kubeadm.commands import LINE_BYTES_MAX, CommandFailed, run_command
+from bootbridge.trust.authority import Authority
+
+
+def shell(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+async def lines_of(script: str) -> list[str]:
+    said: list[str] = []
+    await run_command(shell(script), seconds=10, tell=said.append)
+    return said
+
+
+async def test_output_and_errors_are_heard_in_their_order() -> None:
+    assert await lines_of("echo one; echo two >&2; printf three") == ["one", "two", "three"]
+
+
+async def test_lines_are_heard_as_they_come_and_not_at_the_end(tmp_path: Path) -> None:
+    """The program waits for an answer to its first line: heard later, it would never end."""
+    heard = tmp_path / "heard"
+    os.mkfifo(heard)
+
+    def answer(line: str) -> None:
+        with heard.open("w") as fifo:
+            fifo.write("yes\n")
+
+    await run_command(shell(f"echo ready; read answer < {heard}"), seconds=10, tell=answer)
+
+
+async def test_a_line_without_end_is_cut_and_the_next_is_whole() -> None:
+    said = await lines_of(f"head -c {5 * LINE_BYTES_MAX} /dev/zero | tr '\\0' x; echo; echo next")
+    assert len(said[0]) == LINE_BYTES_MAX + 2
+    assert said[1:] == ["next"]
+
+
+async def test_bytes_that_are_no_text_do_no_harm() -> None:
+    assert await lines_of(r"printf '\377\n'") == ["�"]
+
+
+async def test_a_failure_tells_the_status_and_the_last_lines() -> None:
+    with pytest.raises(CommandFailed, match=r"^sh ended with status 3: .*line 30$") as failure:
+        await run_command(shell("for i in $(seq 30); do echo line $i; done; exit 3"), seconds=10)
+    assert "line 2 " not in str(failure.value)
+    assert isinstance(failure.value, Transient)
+
+
+async def test_a_program_that_is_not_there_is_fatal_and_says_what_to_do() -> None:
+    with pytest.raises(Fatal, match="among the components"):
+        await run_command(["/nowhere/kubeadm"], seconds=10)
+
+
+def pids_in(file: Path) -> list[int]:
+    return [int(word) for word in file.read_text().split()]
+
+
+def alive(pid: int) -> bool:
+    """Whether it still runs: an orphan that nobody reaped yet has ended, too."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+async def ended(pids: list[int]) -> None:
+    async with asyncio.timeout(10):
+        while any(map(alive, pids)):  # noqa: ASYNC110 - somebody else's process tells nobody of its end
+            await asyncio.sleep(0.01)
+
+
+def hanging(tmp_path: Path, trap: str = "") -> str:
+    """Says its own number and that of a child, and stays."""
+    return (
+        f"{trap} sleep 600 & echo $$ $! > {tmp_path}/made; mv {tmp_path}/made {tmp_path}/pids; echo up; wait"
+    )
+
+
+async def test_when_time_is_up_the_program_and_its_children_are_ended(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed, match=r"sh was not done within 1\.5 s: up"):
+        await run_command(shell(hanging(tmp_path)), seconds=1.5)
+    await ended(pids_in(tmp_path / "pids"))
+
+
+async def test_one_that_does_not_listen_is_made_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "GRACE_SECONDS", 0.1)
+    script = hanging(tmp_path, "trap '' TERM;") + "; while :; do sleep 600; done"
+    with pytest.raises(CommandFailed):
+        await run_command(shell(script), seconds=1.5)
+    assert not alive(pids_in(tmp_path / "pids")[0])
+
+
+async def test_a_caller_who_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    up = asyncio.Event()
+    running = asyncio.create_task(
+        run_command(shell(hanging(tmp_path)), seconds=600, tell=lambda line: up.set())
+    )
+    await up.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await ended(pids_in(tmp_path / "pids"))
+
+
+async def test_a_daemon_that_holds_the_output_open_does_not_hold_us(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "DRAIN_SECONDS", 0.1)
+    pid = tmp_path / "pid"
+    await run_command(shell(f"setsid sleep 600 & echo $! > {pid}; echo done"), seconds=10)
+    os.kill(pids_in(pid)[0], 9)
+
+
+@pytest.mark.parametrize(
+    ("line", "clean"),
+    [
+        ("kubeadm join --token abcdef.0123456789abcdef", "kubeadm join --token [redacted]"),
+        (
+            "[bootstrap-token] Using token: abcdef.0123456789abcdef",
+            "[bootstrap-token] Using token: [redacted]",
+        ),
+        ("--certificate-key " + "0a" * 32, "--certificate-key [redacted]"),
+        ("-----BEGIN RSA PRIVATE KEY----- MIIE", "[redacted]"),
+    ],
+)
+async def test_tokens_and_keys_are_taken_out(line: str, clean: str) -> None:
+    assert await lines_of(f"echo '{line}'") == [clean]
+
+
+async def test_ordinary_words_and_pins_stay() -> None:
+    line = f"v1.36.3 at cp-0.example.internal, sha256:{'ab' * 32}"
+    assert await lines_of(f"echo '{line}'") == [line]
+
+
+async def test_a_key_of_many_lines_is_taken_out_with_all_of_them() -> None:
+    key = Authority.create("test").key_pem.decode()
+    said = await lines_of(f"echo before; cat <<'KEY'\n{key}KEY\necho after")
+    assert said == ["before", "[redacted]", "[redacted]", "after"]

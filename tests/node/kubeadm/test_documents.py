@@ -1,0 +1,257 @@
+"""From a specification or a ticket to exactly the documents that kubeadm gets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+import yaml
+
+from bootbridge.errors import OperatorError
+from bootbridge.node.kubeadm import documents
+from tests.node.kubeadm.examples import FAMILIES, PIN, TOKEN, VERSION, instance, spec, ticket
+
+TIMEOUTS = {
+    "controlPlaneComponentHealthCheck": "4m0s",
+    "kubeletHealthCheck": "4m0s",
+    "tlsBootstrap": "2m0s",
+    "discovery": "2m0s",
+}
+NODE_IP = {"ipv4": "10.0.0.5", "ipv6": "fd00:10::5", "dual": "10.0.0.5,fd00:10::5"}
+ADVERTISED = {"ipv4": "10.0.0.5", "ipv6": "fd00:10::5", "dual": "10.0.0.5"}
+
+
+def read(made: tuple[documents.Document, ...]) -> list[dict[str, Any]]:
+    """As kubeadm reads them: the text, parsed."""
+    return list(yaml.safe_load_all(documents.dump(made)))
+
+
+def flags(entries: list[dict[str, str]]) -> dict[str, str]:
+    assert all(set(entry) == {"name", "value"} for entry in entries)
+    return {entry["name"]: entry["value"] for entry in entries}
+
+
+@pytest.mark.parametrize("families", FAMILIES)
+def test_the_first_node_is_described_exactly(families: str) -> None:
+    initial, _, _ = read(documents.init_documents(spec(families), instance(families)))
+    assert initial == {
+        "apiVersion": "kubeadm.k8s.io/v1beta4",
+        "kind": "InitConfiguration",
+        "bootstrapTokens": [{"description": "unused", "ttl": "1m0s"}],
+        "nodeRegistration": {
+            "name": "cp-0",
+            "criSocket": "unix:///run/containerd/containerd.sock",
+            "kubeletExtraArgs": [{"name": "node-ip", "value": NODE_IP[families]}],
+        },
+        "localAPIEndpoint": {"advertiseAddress": ADVERTISED[families], "bindPort": 6443},
+        "skipPhases": ["preflight", "certs", "show-join-command"],
+        "timeouts": TIMEOUTS,
+    }
+
+
+@pytest.mark.parametrize(
+    ("families", "endpoint", "services", "pods", "names"),
+    [
+        ("ipv4", "10.0.0.5:6443", "172.30.0.0/16", "10.128.0.0/14", ["localhost", "127.0.0.1", "10.0.0.5"]),
+        (
+            "ipv6",
+            "[fd00:10::5]:6443",
+            "fd00:172:30::/112",
+            "fd00:10:128::/48",
+            ["localhost", "::1", "fd00:10::5"],
+        ),
+        (
+            "dual",
+            "10.0.0.5:6443",
+            "172.30.0.0/16,fd00:172:30::/112",
+            "10.128.0.0/14,fd00:10:128::/48",
+            ["localhost", "127.0.0.1", "::1", "10.0.0.5", "fd00:10::5"],
+        ),
+    ],
+)
+def test_the_cluster_is_described_exactly(
+    families: str, endpoint: str, services: str, pods: str, names: list[str]
+) -> None:
+    _, cluster, _ = read(documents.init_documents(spec(families), instance(families)))
+    server = cluster.pop("apiServer")
+    assert cluster == {
+        "apiVersion": "kubeadm.k8s.io/v1beta4",
+        "kind": "ClusterConfiguration",
+        "clusterName": "kubernetes",
+        "kubernetesVersion": VERSION,
+        "controlPlaneEndpoint": endpoint,
+        "encryptionAlgorithm": "ECDSA-P256",
+        "networking": {"serviceSubnet": services, "podSubnet": pods},
+        "controllerManager": {
+            "extraArgs": [
+                {"name": "profiling", "value": "false"},
+                {"name": "terminated-pod-gc-threshold", "value": "1000"},
+            ]
+        },
+        "scheduler": {"extraArgs": [{"name": "profiling", "value": "false"}]},
+    }
+    assert server["certSANs"] == names
+    assert flags(server["extraArgs"]) == {
+        "audit-log-maxage": "30",
+        "audit-log-maxbackup": "10",
+        "audit-log-maxsize": "100",
+        "audit-log-path": "/var/log/kubernetes/audit/audit.log",
+        "audit-policy-file": "/etc/kubernetes/bootbridge-audit-policy.yaml",
+        "kubelet-certificate-authority": "/etc/kubernetes/pki/ca.crt",
+        "profiling": "false",
+    }
+    assert {(v["hostPath"], v["pathType"], v.get("readOnly", False)) for v in server["extraVolumes"]} == {
+        ("/var/log/kubernetes/audit", "DirectoryOrCreate", False),
+        ("/etc/kubernetes/bootbridge-audit-policy.yaml", "File", True),
+    }
+
+
+def test_every_kubelet_serves_with_the_certificate_of_its_ticket() -> None:
+    _, _, kubelet = read(documents.init_documents(spec(), instance()))
+    assert kubelet == {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "tlsCertFile": "/var/lib/kubelet/pki/bootbridge-serving.crt",
+        "tlsPrivateKeyFile": "/var/lib/kubelet/pki/bootbridge-serving.key",
+        "tlsMinVersion": "VersionTLS13",
+    }
+
+
+def test_what_the_specification_says_of_kubelets_is_laid_over_ours_except_for_the_certificate() -> None:
+    """An API server that insists on the cluster's authority would reach no kubelet with another."""
+    wanted = {"cgroupDriver": "cgroupfs", "tlsMinVersion": "VersionTLS12", "tlsCertFile": "/elsewhere"}
+    _, _, kubelet = read(documents.init_documents(spec(kubelet=wanted), instance()))
+    assert (kubelet["cgroupDriver"], kubelet["tlsMinVersion"]) == ("cgroupfs", "VersionTLS12")
+    assert kubelet["tlsCertFile"] == "/var/lib/kubelet/pki/bootbridge-serving.crt"
+
+
+def test_all_that_is_chosen_reaches_kubeadm() -> None:
+    chosen = spec(
+        name="blue",
+        control_plane_endpoint="lb.example:8443",
+        api_server_sans=("api.example", "", "10.0.0.5"),
+        image_repository="registry.example/k8s",
+        etcd_image_tag="3.6.1-0",
+        cri_socket="unix:///run/crio/crio.sock",
+        without_addons=("coredns", "kube-proxy"),
+        ignore_preflight_errors=("Swap",),
+    )
+    initial, cluster, _ = read(
+        documents.init_documents(chosen, instance(provider_id="cloud:///i-1"), patches="/run/patches")
+    )
+    registration = initial["nodeRegistration"]
+    assert registration["criSocket"] == "unix:///run/crio/crio.sock"
+    assert flags(registration["kubeletExtraArgs"])["provider-id"] == "cloud:///i-1"
+    assert registration["ignorePreflightErrors"] == ["Swap"]
+    assert initial["skipPhases"] == [
+        "preflight",
+        "certs",
+        "show-join-command",
+        "addon/coredns",
+        "addon/kube-proxy",
+    ]
+    assert initial["patches"] == {"directory": "/run/patches"}
+    assert (cluster["clusterName"], cluster["controlPlaneEndpoint"]) == ("blue", "lb.example:8443")
+    assert cluster["apiServer"]["certSANs"] == ["localhost", "127.0.0.1", "10.0.0.5", "api.example"]
+    assert cluster["imageRepository"] == "registry.example/k8s"
+    assert cluster["etcd"] == {"local": {"imageTag": "3.6.1-0", "dataDir": "/var/lib/etcd"}}
+    assert (cluster["dns"], cluster["proxy"]) == ({"disabled": True}, {"disabled": True})
+
+
+@pytest.mark.parametrize("families", FAMILIES)
+def test_a_worker_joins_with_exactly_this(families: str) -> None:
+    (joining,) = read(documents.join_documents(ticket(families)))
+    assert joining == {
+        "apiVersion": "kubeadm.k8s.io/v1beta4",
+        "kind": "JoinConfiguration",
+        "discovery": {
+            "bootstrapToken": {
+                "apiServerEndpoint": "lb.example:6443",
+                "token": TOKEN,
+                "caCertHashes": [PIN],
+            }
+        },
+        "nodeRegistration": {
+            "name": "node-1",
+            "criSocket": "unix:///run/containerd/containerd.sock",
+            "kubeletExtraArgs": [{"name": "node-ip", "value": NODE_IP[families]}],
+        },
+        "timeouts": TIMEOUTS,
+    }
+
+
+@pytest.mark.parametrize("families", FAMILIES)
+def test_a_control_plane_joins_with_its_endpoint_and_with_the_files_that_it_has(families: str) -> None:
+    (worker,) = read(documents.join_documents(ticket(families)))
+    (joining,) = read(documents.join_documents(ticket(families, control_plane=True)))
+    assert joining.pop("controlPlane") == {
+        "localAPIEndpoint": {"advertiseAddress": ADVERTISED[families], "bindPort": 6443}
+    }
+    assert joining.pop("skipPhases") == ["control-plane-prepare/download-certs"]
+    assert joining == worker
+
+
+def test_a_ticket_that_pins_no_authority_makes_no_document() -> None:
+    with pytest.raises(OperatorError, match="names no authority"):
+        documents.join_documents(ticket(ca_certificate_hashes=()))
+
+
+# --- addresses
+
+
+def test_a_machine_of_both_families_goes_by_the_clusters_in_the_clusters_order() -> None:
+    both = instance("dual")
+    for families, wanted in {"ipv4": "10.0.0.5", "ipv6": "fd00:10::5"}.items():
+        initial, _, _ = read(documents.init_documents(spec(families), both))
+        assert flags(initial["nodeRegistration"]["kubeletExtraArgs"])["node-ip"] == wanted
+    turned = spec("dual", service_subnets=("fd00:172:30::/112", "172.30.0.0/16"))
+    initial, _, _ = read(documents.init_documents(turned, both))
+    assert flags(initial["nodeRegistration"]["kubeletExtraArgs"])["node-ip"] == "fd00:10::5,10.0.0.5"
+    assert initial["localAPIEndpoint"]["advertiseAddress"] == "fd00:10::5"
+
+
+def test_of_several_addresses_the_first_of_each_family_counts() -> None:
+    """A kubelet takes one of each and no more."""
+    many = tuple(map(ip_address, ("10.0.0.5", "192.168.0.5", "fd00:10::5", "fd00:11::5")))
+    initial, _, _ = read(documents.init_documents(spec("dual"), instance(addresses=many)))
+    assert flags(initial["nodeRegistration"]["kubeletExtraArgs"])["node-ip"] == "10.0.0.5,fd00:10::5"
+
+
+@pytest.mark.parametrize("addresses", [(), (ip_address("fd00:10::5"),)])
+def test_a_machine_without_an_address_of_the_clusters_family_is_refused(addresses: tuple[Any, ...]) -> None:
+    with pytest.raises(OperatorError, match=r"no IPv4 address.*serviceSubnets"):
+        documents.init_documents(spec(), instance(addresses=addresses))
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [("node-1", "node-1"), ("NODE-1", "node-1"), ("node_1", "node-1"), ("a.b-c", "a.b-c")]
+)
+def test_a_nodes_name_is_the_instances_as_kubernetes_spells_it(given: str, name: str) -> None:
+    initial, _, _ = read(documents.init_documents(spec(), instance(name=given)))
+    (joining,) = read(documents.join_documents(ticket(node_name=given)))
+    assert initial["nodeRegistration"]["name"] == joining["nodeRegistration"]["name"] == name
+
+
+@pytest.mark.parametrize("given", ["", "-node", "node.", "no de", "knoten-ä"])
+def test_a_name_that_no_node_can_have_is_refused(given: str) -> None:
+    with pytest.raises(OperatorError, match="cannot be a node's name"):
+        documents.init_documents(spec(), instance(name=given))
+    with pytest.raises(OperatorError, match="cannot be a node's name"):
+        documents.join_documents(ticket(node_name=given))
+
+
+def test_the_audit_policy_notes_requests_and_never_their_bodies() -> None:
+    assert documents.audit_policy()["rules"] == [{"level": "Metadata"}]
+
+
+def test_text_that_looks_like_a_number_stays_text() -> None:
+    """A token may consist of digits; Go's YAML would take it for a number."""
+    digits = replace(ticket(), token="123456.0123456789012345")
+    (joining,) = read(documents.join_documents(digits))
+    assert joining["discovery"]["bootstrapToken"]["token"] == digits.token
+    assert b'"123456.0123456789012345"' in documents.dump(documents.join_documents(digits))

@@ -1,0 +1,228 @@
+"""A machine is made a node: each step in its order, by a kubeadm that writes what the real one writes."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from bootbridge.bootstrap.files import Asset
+from bootbridge.bootstrap.host import Host
+from bootbridge.node import bridge
+from bootbridge.node.component_install import Installer
+from bootbridge.node.failures import Fatal
+from bootbridge.node.init_messages import StageEvent
+from bootbridge.node.kubeadm import machine as machine_module
+from bootbridge.node.kubeadm import places
+from bootbridge.node.kubeadm.api_server import ApiServerNotReady
+from bootbridge.node.kubeadm.machine import KubeadmMachine
+from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
+from bootbridge.node.kubelet_service import KubeletFailed
+from bootbridge.node.ports import Founding, Machine, Say
+from bootbridge.trust.authority import Authority
+from tests.node.kubeadm.examples import instance, spec, ticket
+from tests.node.kubeadm.stand_in import StandIn
+
+
+@dataclass
+class Kubelet:
+    """Notes when it was started, among the runs of kubeadm."""
+
+    program: StandIn
+    notes: list[str] = field(default_factory=list)
+    broken: bool = False
+
+    async def start(self) -> None:
+        if self.broken:
+            raise KubeletFailed("unit kubelet.service not found")
+        self.notes.append(f"start after {len(self.program.calls)}")
+
+    async def stop(self) -> None:
+        self.notes.append(f"stop after {len(self.program.calls)}")
+
+
+@dataclass
+class World:
+    host: Host
+    program: StandIn
+    kubelet: Kubelet
+    machine: KubeadmMachine
+    waited: list[Path] = field(default_factory=list)
+    events: list[StageEvent] = field(default_factory=list)
+
+    @property
+    def stages(self) -> list[str]:
+        return [event.name for event in self.events if event.state == "started"]
+
+
+async def founded(founding: Founding, say: Say) -> None: ...
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    root = tmp_path / "root"
+    root.mkdir()
+    host, program = Host(root), StandIn(tmp_path)
+    program.does(_like_kubeadm(host, tmp_path))
+    kubelet = Kubelet(program)
+    machine = KubeadmMachine(host, Kubeadm(str(program.path), host), kubelet, Installer(host), founded)
+    made = World(host, program, kubelet, machine)
+
+    async def ready(kubeconfig: Path) -> None:
+        made.waited.append(kubeconfig)
+
+    monkeypatch.setattr(machine_module, "wait_until_ready", ready)
+    return made
+
+
+def _like_kubeadm(host: Host, folder: Path) -> str:
+    """`certs all` makes an authority, `init` the administrator's kubeconfig."""
+    authority = Authority.create("kubernetes")
+    authority.write(folder / "pki", with_key=True)
+    pki, admin = (shlex.quote(str(host.path(path))) for path in (places.PKI, places.ADMIN_KUBECONFIG))
+    return f"""
+    case "$*" in
+      *certs*) mkdir -p {pki}; cp {folder}/pki/ca.* {pki}/;;
+      "init --config"*) cp "${{2#--config=}}" {folder}/init.yaml; echo the kubeconfig > {admin};;
+      join*) cp "${{2#--config=}}" {folder}/join.yaml;;
+    esac"""
+
+
+async def test_it_is_what_the_flows_ask_for(world: World) -> None:
+    """That it fits is the type checker's to say; that a blank one is blank is ours."""
+    wanted: Machine = world.machine
+    assert not await wanted.leftovers()
+
+
+async def test_an_init_runs_kubeadm_in_steps_and_gives_the_administrators_kubeconfig(world: World) -> None:
+    kubeconfig = await world.machine.init(spec(), instance(), world.events.append)
+    assert kubeconfig == b"the kubeconfig\n"
+    assert [call.rpartition(" ")[0] for call in world.program.calls] == [
+        "init phase preflight",
+        "init phase certs all",
+        "init",
+    ]
+    assert world.kubelet.notes == ["start after 2"]
+    assert world.stages == ["preflight", "certs", "kubelet-certificate", "init", "api-server"]
+    assert world.waited == [world.host.path(places.ADMIN_KUBECONFIG)]
+
+
+async def test_the_first_kubelets_certificate_is_signed_by_the_new_authority(world: World) -> None:
+    await world.machine.init(spec(), instance(name="CP_0"), world.events.append)
+    made = x509.load_pem_x509_certificate(await world.machine.serving_certificate())
+    made.verify_directly_issued_by(
+        x509.load_pem_x509_certificate(world.host.read(f"{places.PKI}/ca.crt") or b"")
+    )
+    assert made.subject.rfc4514_string() == "CN=system:node:cp-0,O=system:nodes"
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert list(names) == [x509.DNSName("cp-0"), x509.IPAddress(instance().addresses[0])]
+    key = load_pem_private_key(world.host.read(places.SERVING_KEY) or b"", None)
+    assert key.public_key() == made.public_key()
+    assert world.host.mode(places.SERVING_KEY) == 0o600
+
+
+async def test_the_audit_policy_is_there_before_an_api_server_on_every_control_plane(world: World) -> None:
+    await world.machine.join(ticket(), world.events.append)
+    assert not world.host.exists(places.AUDIT_POLICY)
+    await world.machine.join(ticket(control_plane=True), world.events.append)
+    assert world.host.exists(places.AUDIT_POLICY)
+
+
+async def test_a_join_starts_the_kubelet_and_runs_kubeadm_once(world: World) -> None:
+    await world.machine.join(ticket(), world.events.append)
+    assert [call.rpartition(" ")[0] for call in world.program.calls] == ["join"]
+    assert world.kubelet.notes == ["start after 0"]
+
+
+async def test_an_init_lays_the_bridge_around_kubeadm_and_hands_it_the_patches(
+    world: World, tmp_path: Path
+) -> None:
+    """After its preflight, which wants no static pods; the cluster's parts when there is a cluster."""
+    bridged = spec(bridge=True, bridge_image="registry.example/bootbridge:1")
+    await world.machine.init(bridged, instance(), world.events.append)
+    assert world.stages == [
+        "preflight",
+        "certs",
+        "kubelet-certificate",
+        "bridge",
+        "init",
+        "api-server",
+        "bridge",
+    ]
+    initial = next(yaml.safe_load_all((tmp_path / "init.yaml").read_text()))
+    assert initial["patches"] == {"directory": str(world.host.path(places.PATCHES))}
+    assert world.host.exists(bridge.PATCH)
+
+
+async def test_a_cluster_whose_bridge_fails_is_a_cluster_nevertheless(world: World) -> None:
+    """The kubeconfig here leads nowhere, so the bridge's parts in the cluster cannot be laid."""
+    bridged = spec(bridge=True, bridge_image="registry.example/bootbridge:1")
+    assert await world.machine.init(bridged, instance(), world.events.append)
+    assert [event.state for event in world.events if event.name == "bridge"][-2:] == ["failed", "output"]
+    assert "run `bootbridge up`" in world.events[-1].text
+
+
+@pytest.mark.parametrize("step", ["preflight", "certs all", "init --config"])
+async def test_an_init_ends_with_the_step_that_fails(world: World, step: str, tmp_path: Path) -> None:
+    good = _like_kubeadm(world.host, tmp_path)
+    world.program.does(f'case "$*" in *{shlex.quote(step)}*) echo broken; exit 1;; esac\n{good}')
+    with pytest.raises(KubeadmFailed, match="broken"):
+        await world.machine.init(spec(), instance(), world.events.append)
+    assert step in world.program.calls[-1]
+    assert not world.waited
+
+
+async def test_an_init_fails_when_its_api_server_does_not_come(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(kubeconfig: Path) -> None:
+        raise ApiServerNotReady("it is not ready")
+
+    monkeypatch.setattr(machine_module, "wait_until_ready", never)
+    with pytest.raises(ApiServerNotReady):
+        await world.machine.init(spec(), instance(), world.events.append)
+    assert (world.events[-1].name, world.events[-1].state) == ("api-server", "failed")
+
+
+async def test_init_and_join_of_another_release_touch_nothing(world: World) -> None:
+    with pytest.raises(Fatal, match="is wanted"):
+        await world.machine.init(spec(kubernetes_version="v1.19.0"), instance(), world.events.append)
+    with pytest.raises(Fatal, match="is wanted"):
+        await world.machine.join(ticket(kubernetes_version="v1.19.0"), world.events.append)
+    assert (world.program.calls, world.kubelet.notes) == ([], [])
+
+
+async def test_a_join_whose_kubelet_cannot_be_started_does_not_begin(world: World) -> None:
+    world.kubelet.broken = True
+    with pytest.raises(KubeletFailed):
+        await world.machine.join(ticket(), world.events.append)
+    assert world.program.calls == []
+
+
+async def test_a_reset_stops_the_kubelet_before_and_sweeps_after(world: World) -> None:
+    world.host.make_directory(places.ETCD_DATA)
+    world.host.write(f"{places.ETCD_DATA}/member", Asset(b""))
+    assert await world.machine.leftovers()
+    await world.machine.reset("unix:///run/c.sock", world.events.append)
+    assert not await world.machine.leftovers()
+    assert world.kubelet.notes == ["stop after 0"]
+    assert world.program.calls == ["reset --force --cri-socket=unix:///run/c.sock"]
+
+
+async def test_a_kubelet_can_be_started_again_when_it_has_its_configuration_and_its_credentials(
+    world: World,
+) -> None:
+    for path in (places.KUBELET_CONFIG, places.KUBELET_KUBECONFIG):
+        assert not await world.machine.kubelet_configured()
+        world.host.make_directory(path.rpartition("/")[0])
+        world.host.write(path, Asset(b""))
+    assert await world.machine.kubelet_configured()
+
+
+async def test_there_is_no_serving_certificate_before_there_is_one(world: World) -> None:
+    assert await world.machine.serving_certificate() == b""

@@ -1,0 +1,80 @@
+"""Half a node is recognised, and a reset leaves a machine on which kubeadm can begin anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bootbridge.bootstrap.files import Asset
+from bootbridge.bootstrap.host import Host
+from bootbridge.node.kubeadm import places, reset
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def put(host: Host, path: str) -> None:
+    host.make_directory(path.rpartition("/")[0])
+    host.write(path, Asset(b"x"))
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        "/etc/kubernetes/bootstrap-kubelet.conf",
+        "/etc/kubernetes/kubelet.conf",
+        "/etc/kubernetes/admin.conf",
+        "/var/lib/kubelet/config.yaml",
+        "/var/lib/kubelet/kubeadm-flags.env",
+        "/etc/kubernetes/manifests/etcd.yaml",
+        "/var/lib/etcd/member/snap/db",
+    ],
+)
+def test_any_single_trace_of_kubeadm_shows_half_a_node(host: Host, trace: str) -> None:
+    assert reset.traces(host) == []
+    put(host, trace)
+    assert reset.traces(host)
+    reset.sweep(host)
+    assert reset.traces(host) == []
+
+
+def test_what_a_ticket_or_an_image_brings_is_no_trace(host: Host) -> None:
+    for path in (
+        f"{places.PKI}/ca.crt",
+        places.SERVING_KEY,
+        f"{places.MANIFESTS}/virtual-address.yaml",
+        f"{places.ETCD_DATA}/lost+found",
+        "/etc/cni/net.d/10.conf",
+    ):
+        put(host, path)
+    assert reset.traces(host) == []
+
+
+def test_a_sweep_removes_only_what_is_kubeadms(host: Host) -> None:
+    """An etcd's data may be a mount, and other programs live below these directories, too."""
+    kept = (
+        f"{places.ETCD_DATA}/lost+found",
+        "/etc/kubernetes/bootbridge/plan.json",
+        places.AUDIT_POLICY,
+        "/etc/cni/net.d/10.conf",
+        "/var/lib/kubelet/device-plugins/registry",
+    )
+    gone = (f"{places.PKI}/ca.key", f"{places.MANIFESTS}/etcd.yaml", f"{places.ETCD_DATA}/member/wal/0")
+    for path in (*kept, *gone, places.CONFIGURATION):
+        put(host, path)
+    reset.sweep(host)
+    assert all(map(host.exists, kept))
+    assert not any(map(host.exists, (*gone, places.CONFIGURATION)))
+    assert all(map(host.exists, (places.PKI, places.MANIFESTS, places.ETCD_DATA)))
+
+
+def test_links_are_removed_and_not_followed(host: Host, tmp_path: Path) -> None:
+    put(host, "/elsewhere/precious")
+    host.make_directory(places.MANIFESTS)
+    host.path(f"{places.MANIFESTS}/link").symlink_to(tmp_path / "elsewhere")
+    reset.sweep(host)
+    assert host.exists("/elsewhere/precious")
+    assert reset.traces(host) == []

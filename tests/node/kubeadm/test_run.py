@@ -1,0 +1,114 @@
+"""kubeadm is run with its configuration in a file of root's, which is gone when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bootbridge.bootstrap.host import Host
+from bootbridge.node.failures import Fatal
+from bootbridge.node.init_messages import StageEvent
+from bootbridge.node.kubeadm import documents, places
+from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
+from tests.node.kubeadm.examples import TOKEN, ticket
+from tests.node.kubeadm.stand_in import StandIn
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    root = tmp_path / "root"
+    root.mkdir()
+    return Host(root)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> StandIn:
+    return StandIn(tmp_path)
+
+
+def silent(event: StageEvent) -> None: ...
+
+
+async def test_each_run_is_the_command_that_it_should_be(host: Host, program: StandIn) -> None:
+    kubeadm = Kubeadm(str(program.path), host)
+    file = host.path(places.CONFIGURATION)
+    await kubeadm.preflight(b"", silent)
+    await kubeadm.make_certificates(b"", silent)
+    await kubeadm.init(b"", silent)
+    await kubeadm.join(b"", silent)
+    await kubeadm.reset("unix:///run/c.sock", silent)
+    assert program.calls == [
+        f"init phase preflight --config={file}",
+        f"init phase certs all --config={file}",
+        f"init --config={file}",
+        f"join --config={file}",
+        "reset --force --cri-socket=unix:///run/c.sock",
+    ]
+
+
+async def test_the_configuration_is_roots_alone_and_goes_with_the_run(host: Host, program: StandIn) -> None:
+    program.does('file=${2#--config=}; stat -c "%a" "$file" "${file%/*}"; cat "$file"')
+    events: list[StageEvent] = []
+    await Kubeadm(str(program.path), host).join(b"some: text\n", events.append)
+    assert [event.text for event in events if event.state == "output"] == ["600", "700", "some: text"]
+    assert not host.exists(places.CONFIGURATION)
+
+
+@pytest.mark.parametrize("body", ["exit 1", "kill -9 $$"])
+async def test_it_goes_with_a_run_that_fails_too(host: Host, program: StandIn, body: str) -> None:
+    program.does(body)
+    with pytest.raises(KubeadmFailed):
+        await Kubeadm(str(program.path), host).join(b"some: text\n", silent)
+    assert not host.exists(places.CONFIGURATION)
+
+
+async def test_no_secret_is_an_argument_or_reaches_a_message(host: Host, program: StandIn) -> None:
+    program.does('cat "${2#--config=}"; exit 1')
+    events: list[StageEvent] = []
+    configuration = documents.dump(documents.join_documents(ticket()))
+    assert TOKEN.encode() in configuration
+    with pytest.raises(KubeadmFailed) as failure:
+        await Kubeadm(str(program.path), host).join(configuration, events.append)
+    assert "[redacted]" in repr(events)
+    for told in (*program.calls, str(failure.value), repr(failure.value.__context__), repr(events)):
+        assert "0123456789abcdef" not in told
+
+
+async def test_a_failure_says_what_kubeadm_said_last(host: Host, program: StandIn) -> None:
+    program.does("echo '[preflight] Running'; echo 'error: something is missing' >&2; exit 2")
+    events: list[StageEvent] = []
+    with pytest.raises(KubeadmFailed, match=r"kubeadm ended with status 2: .*something is missing"):
+        await Kubeadm(str(program.path), host).preflight(b"", events.append)
+    assert (events[-1].name, events[-1].state) == ("preflight", "failed")
+
+
+async def test_a_run_that_is_cancelled_ends_its_stage_and_takes_the_configuration_along(
+    host: Host, program: StandIn
+) -> None:
+    program.does("echo up; exec sleep 600")
+    up, events = asyncio.Event(), list[StageEvent]()
+
+    def say(event: StageEvent) -> None:
+        events.append(event)
+        if event.text == "up":
+            up.set()
+
+    running = asyncio.create_task(Kubeadm(str(program.path), host).join(b"", say))
+    await up.wait()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert events[-1].state == "failed"
+    assert not host.exists(places.CONFIGURATION)
+
+
+async def test_another_minor_release_than_the_wanted_one_is_fatal_before_anything_is_done(
+    host: Host, program: StandIn
+) -> None:
+    kubeadm = Kubeadm(str(program.path), host)
+    await kubeadm.expect_version("v1.36.0")
+    with pytest.raises(Fatal, match=r"has kubeadm v1\.36\.3, and v1\.19\.0 is wanted"):
+        await kubeadm.expect_version("v1.19.0")
+    assert program.calls == []

@@ -1,0 +1,319 @@
+"""The whole process: what it finds at its start, what it ends with, and what it tells the operator."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from bootbridge.errors import OperatorError
+from bootbridge.node.failures import Refused, Transient
+from bootbridge.node.instance import Role
+from bootbridge.node.node_lock import ZERO, measured
+from bootbridge.node.node_state import NodeState
+from bootbridge.node.phases import Flow, Phase, Record
+from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
+from bootbridge.node.together import ended
+from bootbridge.runtime import tasks
+from bootbridge.trust.authority import Authority
+from tests.support.deterministic_loop import run
+from tests.support.node_world import (
+    JOIN_MEASUREMENT,
+    Lasting,
+    World,
+    cluster_of,
+    exit_code,
+    init_request,
+    started,
+    until,
+)
+
+CLUSTER = cluster_of(JOIN_MEASUREMENT)
+STATE = NodeState(Role.WORKER, "node-7", CLUSTER)
+
+
+def rebooted() -> Lasting:
+    """A node's disk, after a reboot."""
+    return Lasting(state=STATE, kubeadm="whole", member_of=CLUSTER)
+
+
+def serving(world: World, certificate: bytes) -> None:
+    async def given() -> bytes:
+        return certificate
+
+    world.machine.serving_certificate = given  # type: ignore[method-assign]
+
+
+def certificate(life: timedelta) -> tuple[bytes, datetime]:
+    """One for that long, and when it was made."""
+    made = datetime.now(UTC)
+    return Authority.create("test", validity=timedelta(days=3650)).issue_server(
+        ["node-7"], validity=life
+    ).cert_pem, made
+
+
+# --- rejoin
+
+
+def test_a_rebooted_node_is_measured_again_and_its_kubelet_started() -> None:
+    world = World(lasting=rebooted())
+    assert run(exit_code(world)) == FINISHED
+    assert world.lasting.register == measured(CLUSTER)
+    assert world.lasting.kubelet_runs
+    assert world.calls.index("register extend") < world.calls.index("start kubelet")
+
+
+def test_a_rebooted_node_neither_joins_nor_can_be_initialised() -> None:
+    world = World(lasting=rebooted())
+    assert run(exit_code(world)) == FINISHED
+    assert not {"ticket", "open the door", "join", "reset"} & set(world.calls)
+
+
+def test_a_node_whose_configuration_is_gone_is_not_started_and_not_measured() -> None:
+    world = World(lasting=Lasting(state=STATE))
+    assert run(exit_code(world)) == FATAL
+    assert world.lasting.register == ZERO
+    assert "start kubelet" not in world.calls
+
+
+def test_a_kubelet_that_does_not_start_is_tried_again_and_then_fatal() -> None:
+    world = World(lasting=rebooted(), faults={"start kubelet": [Transient("systemd is busy")] * 2})
+    assert run(exit_code(world)) == FINISHED
+    world = World(lasting=rebooted(), faults={"start kubelet": [Transient("masked")] * 100})
+    assert run(exit_code(world)) == FATAL
+    again = world.again(faults={})
+    assert run(exit_code(again)) == FINISHED, "this failure can be mended without a reboot"
+    assert again.lasting.extensions == 1
+
+
+def test_a_finished_node_whose_process_is_started_again_only_sees_to_its_kubelet() -> None:
+    world = World()
+    assert run(exit_code(world)) == FINISHED
+    world.lasting.kubelet_runs = False
+    again = world.again()
+    assert run(exit_code(again)) == FINISHED
+    assert world.lasting.kubelet_runs
+    assert not {"ticket", "open the door", "join", "register extend"} & set(again.calls)
+
+
+def started_again_when_due(world: World) -> tuple[asyncio.Task[int], World]:
+    """The process of a node that has been one since it booted, and whose serving certificate is due."""
+    pem, made = certificate(timedelta(days=300))
+    again = world.again(now=made + timedelta(days=201))
+    process = started(again)
+    serving(again, pem)
+    return process, again
+
+
+def test_a_node_that_was_not_rebooted_renews_what_is_due_when_its_process_is_started_again() -> None:
+    """Hazard 19: it would serve with a certificate that has run out, for as long as it is not rebooted."""
+
+    async def scenario() -> None:
+        world = World()
+        assert await exit_code(world) == FINISHED
+        process, again = started_again_when_due(world)
+        assert await process == FINISHED
+        assert again.calls.index("start kubelet") < again.calls.index("renew serving")
+        assert not {"ticket", "open the door", "join", "register extend"} & set(again.calls)
+
+    run(scenario())
+
+
+def test_a_renewal_does_not_keep_a_node_s_process_from_being_stopped() -> None:
+    async def scenario() -> None:
+        world = World()
+        assert await exit_code(world) == FINISHED
+        world.faults["rejoin ticket"] = [Refused("not now")] * 1000
+        process, again = started_again_when_due(world)
+        await until(lambda: "rejoin ticket" in again.calls)
+        began = asyncio.get_running_loop().time()
+        again.stop.set()
+        assert await process == FINISHED
+        assert asyncio.get_running_loop().time() - began < 1, "the time here is virtual"
+
+    run(scenario())
+
+
+def test_a_finished_node_whose_configuration_is_gone_is_not_started() -> None:
+    world = World()
+    assert run(exit_code(world)) == FINISHED
+    world.lasting.kubeadm = "half"
+    again = world.again()
+    assert run(exit_code(again)) == FATAL
+    assert "start kubelet" not in again.calls
+
+
+def test_a_serving_certificate_is_renewed_when_two_thirds_of_its_life_are_over() -> None:
+    pem, made = certificate(timedelta(days=300))
+
+    async def renewals(after: timedelta) -> list[str]:
+        world = World(lasting=rebooted(), now=made + after)
+        process = started(world)
+        serving(world, pem)
+        assert await process == FINISHED
+        return [each for each in world.calls if each in ("renew serving", "register extend", "start kubelet")]
+
+    assert run(renewals(timedelta(days=199))) == ["register extend", "start kubelet"]
+    # While the register is still zero: join policies ask for that.
+    assert run(renewals(timedelta(days=201))) == ["renew serving", "register extend", "start kubelet"]
+
+
+def test_a_renewal_that_fails_does_not_keep_the_node_from_starting() -> None:
+    pem, made = certificate(timedelta(days=300))
+
+    async def scenario() -> None:
+        world = World(lasting=rebooted(), now=made + timedelta(days=299))
+        world.faults["rejoin ticket"] = [Refused("this key is not known")] * 1000
+        process = started(world)
+        serving(world, pem)
+        assert await process == FINISHED
+        assert world.lasting.kubelet_runs
+        assert "renew serving" not in world.calls
+        assert asyncio.get_running_loop().time() < 300
+
+    run(scenario())
+
+
+def test_a_lone_control_plane_is_renewed_once_its_own_join_service_is_up() -> None:
+    pem, made = certificate(timedelta(days=300))
+
+    async def scenario() -> None:
+        world = World(lasting=rebooted(), now=made + timedelta(days=299))
+        process = started(world)
+        serving(world, pem)
+
+        async def endpoints() -> tuple[tuple[str, int], ...]:
+            return (("10.0.0.1", 30090),) if world.lasting.kubelet_runs else ()
+
+        object.__setattr__(world.join_client._sources, "endpoints", endpoints)
+        assert await process == FINISHED
+        assert world.calls.index("start kubelet") < world.calls.index("renew serving")
+
+    run(scenario())
+
+
+def test_a_stop_while_a_renewal_is_tried_is_obeyed_and_nothing_is_begun() -> None:
+    """An unmeasured node must not run its kubelet."""
+    pem, made = certificate(timedelta(days=300))
+
+    async def scenario() -> None:
+        world = World(lasting=rebooted(), now=made + timedelta(days=299))
+        world.faults["rejoin ticket"] = [Transient("nobody there")] * 1000
+        process = started(world)
+        serving(world, pem)
+        await until(lambda: "rejoin ticket" in world.calls)
+        world.stop.set()
+        assert await process == INTERRUPTED
+        assert not world.lasting.kubelet_runs
+        assert (world.lasting.record, world.lasting.register) == (None, ZERO)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("pem", [b"", b"garbage"])
+def test_a_certificate_that_is_not_ours_is_left_alone(pem: bytes) -> None:
+    async def scenario() -> None:
+        world = World(lasting=rebooted())
+        process = started(world)
+        serving(world, pem)
+        assert await process == FINISHED
+        assert "rejoin ticket" not in world.calls
+
+    run(scenario())
+
+
+# --- what is told
+
+
+def test_a_fatal_end_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(lasting=Lasting(register=measured(b"\xcc" * 32)))
+    assert run(exit_code(world)) == FATAL
+    (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "measured" in line.message
+    assert "reboot" in vars(line)["fields"]["advice"]
+
+
+def test_a_record_that_cannot_be_written_is_told_and_ends_the_process() -> None:
+    async def scenario() -> int:
+        world = World(lasting=rebooted())
+        process = started(world)
+        full = OperatorError("cannot write phase.json: No space left on device")
+
+        def save(record: Record) -> None:
+            raise full
+
+        world.lock._phases.save = save  # type: ignore[method-assign]
+        return await process
+
+    assert run(scenario()) == FATAL
+
+
+def test_a_rejoin_whose_memory_is_gone_says_so() -> None:
+    record = Record(Phase.LOCKED, Flow.REJOIN, CLUSTER)
+    world = World(lasting=Lasting(record=record, register=measured(CLUSTER)))
+    assert run(exit_code(world)) == FATAL
+    assert "start kubelet" not in world.calls
+
+
+def test_a_stop_before_the_lock_ends_both_at_once_and_nothing_was_begun() -> None:
+    async def scenario() -> None:
+        world = World(tickets=False)
+        process = started(world)
+        await world.door.opened.wait()
+        world.stop.set()
+        assert await process == INTERRUPTED
+        assert world.door.closed.is_set()
+        assert world.lasting == Lasting()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_stop_that_came_before_the_start_is_heard(seed: int) -> None:
+    async def scenario() -> None:
+        world = World(seed, slow=1.0, tickets=False)
+        process = started(world)
+        world.stop.set()
+        assert await process == INTERRUPTED
+        assert world.lasting == Lasting()
+
+    run(scenario(), seed)
+
+
+def test_a_stop_cuts_the_wait_for_a_watcher_short() -> None:
+    async def scenario() -> None:
+        world = World(tickets=False, linger=10_000)
+        process = started(world)
+        await world.door.opened.wait()
+        watcher = tasks.spawn(world.door.call(init_request()), "user")
+        await until(lambda: world.lasting.state)
+        watcher.cancel()
+        world.stop.set()
+        assert await process == FINISHED
+        assert asyncio.get_running_loop().time() < 60
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_process_that_is_torn_down_leaves_no_task(seed: int) -> None:
+    """Whatever it was doing; the loop below complains about those that are left."""
+
+    async def scenario() -> None:
+        world = World(seed, tickets=False, slow=1.0)
+        process = started(world)
+        await world.door.opened.wait()
+        user = tasks.spawn(world.door.call(init_request()), "user")
+        await asyncio.sleep(seed / 4)
+        await ended(user)
+        await ended(process)
+
+    run(scenario(), seed)
+
+
+def test_a_defect_in_one_flow_ends_the_other_and_is_not_hidden() -> None:
+    world = World(faults={"myself": [ZeroDivisionError("a defect")]})
+    with pytest.raises(ZeroDivisionError):
+        run(exit_code(world))
+    assert world.lasting == Lasting()
