@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,9 @@ PEER_NAMES = (
     "upstream-integration.test",
     "ignition-validate",
 )
+# A shell starts what it puts in the background deaf to Ctrl-C, and children inherit that; ours must hear it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 NOT_RUN = pytest.StashKey[list[str]]()
 
 
@@ -49,6 +54,8 @@ NEEDS = {"interop": missing_peers, "kubernetes": missing_kubernetes, "e2e": miss
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests without what they need: one visible line for each kind, and under CI a failure."""
     config.stash[NOT_RUN] = []
+    if config.option.collectonly:
+        return
     for marker, missing in NEEDS.items():
         wanted = [item for item in items if item.get_closest_marker(marker)]
         if wanted and (lack := missing()):
@@ -57,12 +64,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=lack))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Where tests are spread over processes: what any of them missed, once."""
+    known = node.config.stash.setdefault(NOT_RUN, [])
+    known += [line for line in getattr(node, "workeroutput", {}).get("not_run", []) if line not in known]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for line in terminalreporter.config.stash.get(NOT_RUN, []):
         terminalreporter.write_line(line, red=True)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["not_run"] = session.config.stash.get(NOT_RUN, [])
+        return
     if session.config.stash.get(NOT_RUN, []) and os.environ.get("CI") == "true" and not exitstatus:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

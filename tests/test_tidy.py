@@ -11,9 +11,10 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "src" / "bootbridge"
 MODULES = sorted(path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py"))
 
-# Whom each room may import from, besides itself. Everybody may know `errors` and the version.
-EVERYBODY = {"errors", "__init__"}
+# Whom each room may import from, besides itself. Everybody may know `errors`, `bounds` and the version.
+EVERYBODY = {"bounds", "errors", "__init__"}
 MAY_KNOW: dict[str, set[str]] = {
+    "bounds": set(),
     "errors": set(),
     "metrics": set(),
     "options": set(),
@@ -22,8 +23,9 @@ MAY_KNOW: dict[str, set[str]] = {
     "tunnel": {"wire", "metrics"},
     "runtime": {"wire", "tunnel", "metrics"},
     "kube": {"runtime"},
-    "trust": {"runtime"},
+    "trust": {"runtime", "wire"},
     "bootstrap": {"trust", "kube", "runtime", "wire"},
+    "node": {"bootstrap", "trust", "kube", "runtime", "wire"},
     "image": set(),
     "proxy_server": {"wire", "tunnel", "runtime", "metrics", "kube", "options"},
     "proxy_agent": {"wire", "tunnel", "runtime", "metrics", "kube", "options"},

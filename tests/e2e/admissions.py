@@ -1,6 +1,6 @@
-"""Admissions one after the other on one connection to an API server, each timed.
+"""Requests one after the other on one connection to an API server, each timed.
 
-Run as a program inside a node's network: `python -m tests.e2e.admissions URL COUNT < pem and object`.
+Run as a program inside a node's network: `python -m tests.e2e.admissions < kubeconfig and request, as JSON`.
 """
 
 from __future__ import annotations
@@ -25,41 +25,50 @@ COUNT = 1000
 WARM_UP = 20
 SECONDS_MAX = 300.0
 
+# Method, path, body and the status that it has to have.
+Request = tuple[str, str, str | None, int]
+
 
 def measure(cluster: Cluster, node: str = "bootstrap") -> list[float]:
     """Seconds that each of 1,000 pods took to be admitted, as a dry run, by the API server of a node."""
-    given = json.dumps(
-        {
-            "kubeconfig": cluster.lab.file(node, ADMIN_KUBECONFIG).read_text(),
-            "pod": workloads.pod("measured", GUARDED),
-        }
-    )
+    path = f"/api/v1/namespaces/{GUARDED}/pods?dryRun=All"
+    body = json.dumps(workloads.pod("measured", GUARDED))
+    return _seconds(cluster, node, WARM_UP + COUNT, ("POST", path, body, 201))[WARM_UP:]
+
+
+def fetch(cluster: Cluster, node: str, path: str, times: int) -> None:
+    """GET the same so often from the API server of a node."""
+    _seconds(cluster, node, times, ("GET", path, None, 200))
+
+
+def _seconds(cluster: Cluster, node: str, times: int, request: Request) -> list[float]:
+    """How long each took, every one of which had the answer that it should."""
+    kubeconfig = cluster.lab.file(node, ADMIN_KUBECONFIG).read_text()
+    given = json.dumps({"kubeconfig": kubeconfig, "times": times, "request": request})
     argv = ["env", "-C", str(ROOT), sys.executable, "-m", "tests.e2e.admissions"]
     space = cluster.lab.space(node)
     done = space.run(argv, network_only=True, input=given.encode(), timeout=SECONDS_MAX)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     seconds: list[float] = json.loads(done.stdout)
-    assert len(seconds) == COUNT
+    assert len(seconds) == times
     return seconds
 
 
 def main() -> int:
     given = json.load(sys.stdin)
     connection = _connection(yaml.safe_load(given["kubeconfig"]))
-    body = json.dumps(given["pod"])
-    for _ in range(WARM_UP):
-        _admit(connection, body)
-    json.dump([_admit(connection, body) for _ in range(COUNT)], sys.stdout)
+    json.dump([_ask(connection, *given["request"]) for _ in range(given["times"])], sys.stdout)
     return 0
 
 
-def _admit(connection: http.client.HTTPSConnection, body: str) -> float:
+def _ask(
+    connection: http.client.HTTPSConnection, method: str, path: str, body: str | None, status: int
+) -> float:
     started = time.perf_counter()
-    path = f"/api/v1/namespaces/{GUARDED}/pods?dryRun=All"
-    connection.request("POST", path, body, {"Content-Type": "application/json"})
+    connection.request(method, path, body, {"Content-Type": "application/json"})
     answer = connection.getresponse()
     text = answer.read()
-    if answer.status != 201:
+    if answer.status != status:
         raise SystemExit(f"refused with {answer.status}: {text[:500]!r}")
     return time.perf_counter() - started
 

@@ -9,6 +9,7 @@ import pytest
 
 from bootbridge.demo.webhook import REFUSAL
 from bootbridge.lab import workloads
+from bootbridge.lab.extension_server import ONCE
 from tests.support.lab import GUARDED, OURS, Cluster
 
 pytestmark = pytest.mark.e2e
@@ -54,21 +55,25 @@ def test_the_socket_is_there_for_root_and_its_group_alone(cluster: Cluster) -> N
 def test_agents_find_the_server_on_port_8091(cluster: Cluster) -> None:
     """The one port that other machines reach."""
     assert cluster.plan.ports.agent == 8091
-    assert "TCP port 8091" in cluster.traces()
+    assert "TCP port 8091" in cluster.ports()
 
 
 def test_an_agent_runs_and_is_ready_on_every_cluster_node(cluster: Cluster) -> None:
     """And the server counts as many."""
     plan = cluster.plan
-    pods = cluster.get("pods", f"--namespace={plan.namespace}", "-l", f"app={plan.daemonset_name}")["items"]
-    ready = {
-        pod["spec"]["nodeName"]
-        for pod in pods
-        for condition in pod["status"]["conditions"]
-        if condition["type"] == "Ready" and condition["status"] == "True"
-    }
-    assert ready == {node.name for node in cluster.lab.layout.cluster_nodes}
-    assert cluster.connected_agents() == len(ready)
+    nodes = {node.name for node in cluster.lab.layout.cluster_nodes}
+
+    def ready() -> set[str]:
+        found = cluster.get("pods", f"--namespace={plan.namespace}", "-l", f"app={plan.daemonset_name}")
+        return {
+            pod["spec"]["nodeName"]
+            for pod in found["items"]
+            for condition in pod["status"]["conditions"]
+            if condition["type"] == "Ready" and condition["status"] == "True"
+        }
+
+    cluster.until(lambda: ready() == nodes, "an agent is ready on every node")
+    cluster.until(lambda: cluster.connected_agents() == len(nodes), "the server counts as many")
 
 
 def test_the_api_servers_metrics_count_the_dials(cluster: Cluster) -> None:
@@ -78,11 +83,9 @@ def test_the_api_servers_metrics_count_the_dials(cluster: Cluster) -> None:
         return sum(cluster.metric("apiserver_egress_dialer_dial_start_total").values())
 
     before = dials()
-    # A proxied request dials anew; webhook calls may share one connection.
+    # Webhook calls may share one connection; here the pod ends it after each.
     for pod in cluster.extension_pods().values():
-        cluster.raw(
-            f"/api/v1/namespaces/{workloads.NAMESPACE}/pods/{pod}:{workloads.PLAIN_PORT}/proxy/healthz"
-        )
+        cluster.raw(f"/api/v1/namespaces/{workloads.NAMESPACE}/pods/{pod}:{workloads.PLAIN_PORT}/proxy{ONCE}")
     assert dials() > before
     labels = " ".join(cluster.metric("apiserver_egress_dialer_dial_start_total"))
     assert 'protocol="grpc"' in labels
@@ -91,10 +94,14 @@ def test_the_api_servers_metrics_count_the_dials(cluster: Cluster) -> None:
 
 def test_status_says_that_it_works(cluster: Cluster) -> None:
     """`bootbridge status` on the node agrees with all of the above."""
-    done = cluster.bootbridge("status", "--json")
-    document = json.loads(done.stdout)
-    assert done.returncode == 0, document
-    assert document["works"] is True
+
+    def works() -> bool:
+        done = cluster.bootbridge("status", "--json")
+        document = json.loads(done.stdout)
+        assert done.returncode == 0, document
+        return document["works"] is True
+
+    cluster.until(works, "the bridge works")
 
 
 def test_up_again_changes_nothing(cluster: Cluster) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from bootbridge.lab import workloads
+from tests.lab.storm import TIME_RAN_OUT
 from tests.support.lab import GUARDED, OURS, Cluster
 
 pytestmark = pytest.mark.e2e
@@ -36,13 +35,11 @@ def test_exec_works_without_an_agent(cluster: Cluster) -> None:
 
 def test_a_webhook_call_fails_fast_and_says_why(cluster: Cluster) -> None:
     """Nobody waits for the webhook's timeout to hear that there is no agent."""
-    started = time.monotonic()
     done = cluster.create(workloads.pod("too-early", GUARDED), "--dry-run=server")
-    took = time.monotonic() - started
     assert done.returncode != 0
     assert "failed calling webhook" in done.stderr
     assert "agent" in done.stderr.lower(), done.stderr
-    assert took < workloads.WEBHOOK_SECONDS / 2, f"{took:.1f} s: {done.stderr}"
+    assert TIME_RAN_OUT not in done.stderr
 
 
 def test_up_brings_the_agents_back(cluster: Cluster) -> None:

@@ -32,6 +32,7 @@ def agents(cluster: Cluster) -> Iterator[Json]:
     yield found
     cluster.end_agents()
     _write_server_pod(cluster, manifest)
+    cluster.until(lambda: "--agent-namespace=" not in cluster.command_lines(), "that server has ended")
     cluster.lay_again()
 
 
@@ -51,7 +52,7 @@ def test_an_agent_with_another_account_is_refused(cluster: Cluster, agents: Json
     cluster.apply(tokens.impostor(agents))
     cluster.until(lambda: _reviews(cluster, "") - before > 2, "the impostors have shown their tokens")
     assert _reviews(cluster, "authenticated") == welcome
-    assert cluster.agents_connected()
+    cluster.until(cluster.agents_connected, "the agents of all nodes are connected, and no other")
     cluster.kubectl("delete", "daemonset", "impostor", inside, "--cascade=orphan")
     cluster.kubectl("delete", "pods", "-l", "app=impostor", inside, "--grace-period=1", seconds=120)
 

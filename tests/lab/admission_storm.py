@@ -43,7 +43,8 @@ def _access(config: dict[str, Any]) -> tuple[str, ssl.SSLContext]:
         pair.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
         pair.flush()
         context.load_cert_chain(pair.name)
-    return urlsplit(cluster["server"]).netloc, context
+    # By the loopback: a request must not be lost because the node's address goes away beneath it.
+    return f"127.0.0.1:{urlsplit(cluster['server']).port}", context
 
 
 def _decoded(text: str) -> str:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import io
+import os
+import sys
 import threading
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from bootbridge.bootstrap.progress import Progress
 from bootbridge.errors import OperatorError
+from bootbridge.image import recipes
+from bootbridge.image.oci import Image
+from bootbridge.lab import watches
 from bootbridge.lab.bring_up import Builder
 from bootbridge.lab.components import PAUSE, Components
 from bootbridge.lab.images import Images
-from bootbridge.lab.lab import UP, Lab
+from bootbridge.lab.lab import TOO_LATE, Lab
 from bootbridge.lab.layout import Layout
 from bootbridge.lab.node_runtime import PAUSE_IMAGE
 
@@ -44,6 +53,37 @@ def test_the_first_failure_ends_the_step_without_waiting_for_the_others(builder:
     never.set()
 
 
+def test_an_api_server_that_answers_too_late_is_asked_again(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy machine makes a lab late, and does not end it."""
+    monkeypatch.setattr(Lab, "kubectl", lambda *_, **__: ["sleep", "600"])
+    slow = builder.lab.ask(builder.components, "get", "nodes", seconds=0.1)
+    assert (slow.returncode, slow.stderr) == (TOO_LATE, b"no answer within 0 s")
+    monkeypatch.setattr(Lab, "ask", lambda *_, **__: slow)
+    assert builder._nodes_unready() == "the bootstrap kube-apiserver does not answer"
+    assert not builder.lab.api_ready(builder.components)
+
+
+def test_a_lab_that_the_machine_has_no_inotify_instances_for_is_refused_before_anything_is_made(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "left", lambda: 29)
+    with pytest.raises(OperatorError, match="takes 30 inotify instances, and 29 are left"):
+        builder.bring_up()
+    assert list(builder.lab.directory.iterdir()) == []
+
+
+def test_an_inotify_instance_counts_as_long_as_it_is_held() -> None:
+    before = watches.held_by(os.getpid())
+    held = ctypes.CDLL(None).inotify_init1(os.O_CLOEXEC)
+    try:
+        assert watches.held_by(os.getpid()) == before + 1
+    finally:
+        os.close(held)
+    assert watches.held_by(os.getpid()) == before
+
+
 def test_an_image_is_made_once_and_again_only_when_its_contents_changed(tmp_path: Path) -> None:
     pause = tmp_path / "pause"
     pause.write_bytes(b"one")
@@ -55,11 +95,38 @@ def test_an_image_is_made_once_and_again_only_when_its_contents_changed(tmp_path
     assert images.archive(PAUSE_IMAGE) != first
 
 
-def test_what_is_left_of_a_lab_that_never_was_up_goes_when_the_next_begins(tmp_path: Path) -> None:
-    lab = Lab(tmp_path / "lab", Layout())
-    (lab.directory / "nodes" / "node1").mkdir(parents=True)
-    (lab.directory / "images").mkdir()
-    lab.begin()
-    assert not (lab.directory / "nodes").exists()
-    assert (lab.directory / "images").exists()
-    assert not (lab.directory / UP).exists()
+def test_a_new_release_of_python_or_of_a_package_makes_new_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = tmp_path / "pause"
+    pause.write_bytes(b"one")
+    images = Images(tmp_path / "images", Components({PAUSE: pause}, tmp_path), None)
+    before = images.archive(PAUSE_IMAGE)
+    monkeypatch.setattr(sys, "version", "4.0")
+    assert images.archive(PAUSE_IMAGE) != before
+
+
+def test_labs_that_want_the_same_image_at_the_same_time_have_it_packed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = tmp_path / "pause"
+    pause.write_bytes(b"one")
+    original, packed = recipes.static, list[str]()
+    both = threading.Barrier(2)
+
+    def pack(programs: Mapping[str, Path]) -> Image:
+        packed.append("once")
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.wait(0.3)  # time enough for the other to begin as well, were it let
+        return original(programs)
+
+    monkeypatch.setattr(recipes, "static", pack)
+
+    def ask(_: int) -> Path:
+        return Images(tmp_path / "images", Components({PAUSE: pause}, tmp_path), None).archive(PAUSE_IMAGE)
+
+    with ThreadPoolExecutor(2) as labs:
+        one, other = labs.map(ask, range(2))
+    assert one == other
+    assert packed == ["once"]
+    assert list((tmp_path / "images").iterdir()) == [one]

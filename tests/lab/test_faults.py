@@ -2,47 +2,62 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from bootbridge.lab import faults
 from tests.lab.storm import storm
 from tests.support.lab import Cluster, missing
+from tests.support.not_run import not_run
 
 pytestmark = pytest.mark.e2e
 
-RECOVERY_SECONDS = 180.0
+RECOVERY_SECONDS = 300.0
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A lab with webhooks and a bridge of our own programs."""
     if lack := missing():
-        pytest.fail(lack) if os.environ.get("CI") == "true" else pytest.skip(lack)
+        not_run(lack)
     with Cluster.up(tmp_path_factory.mktemp("lab")) as cluster:
         cluster.start_workloads()
         cluster.bridge()
         yield cluster
 
 
+@contextmanager
+def restarted(cluster: Cluster, node: str, container: str) -> Iterator[None]:
+    """Whatever ends the container meanwhile, another takes its place."""
+    before = set(faults.containers(cluster.lab, node, container))
+    yield
+
+    def is_another() -> bool:
+        found = set(faults.containers(cluster.lab, node, container))
+        return bool(found) and not found & before
+
+    cluster.until(is_another, f"{container} is started again on {node}")
+
+
 def test_a_killed_agent_is_started_again_and_calls_recover(cluster: Cluster) -> None:
     """Meanwhile calls go through the other node's agent, or fail at once."""
-    with storm(cluster) as calls:
+    with storm(cluster) as calls, restarted(cluster, "node1", "konnectivity-agent"):
         broken = time.monotonic()
         faults.kill(cluster.lab, "node1", "konnectivity-agent")
         calls.judged_again(broken, RECOVERY_SECONDS)
+    assert calls.timed_out() == []
     cluster.until(cluster.agents_connected, "both agents are back")
 
 
 def test_a_killed_server_is_started_again_and_calls_recover(cluster: Cluster) -> None:
-    with storm(cluster) as calls:
-        broken = time.monotonic()
+    """Whether any call fails meanwhile is up to the kubelet: the server may be back before the next one."""
+    with storm(cluster) as calls, restarted(cluster, "bootstrap", "konnectivity-server"):
         faults.kill(cluster.lab, "bootstrap", "konnectivity-server")
-        cluster.until(lambda: calls.failed(broken), "a call notices that the server is gone")
-        calls.judged_again(broken, RECOVERY_SECONDS)
+        calls.judged_again(time.monotonic(), RECOVERY_SECONDS)
+    assert calls.timed_out() == []
     cluster.until(cluster.agents_connected, "both agents are back")
 
 
@@ -57,10 +72,10 @@ def test_a_restarted_kube_apiserver_goes_through_the_tunnel_again(cluster: Clust
 def test_calls_recover_from_a_cut_link_without_waiting_for_it(cluster: Cluster) -> None:
     """The pod on the lost node is given up, the one on the other node answers; mended, both carry again."""
     with storm(cluster) as calls:
-        broken = time.monotonic()
         faults.cut(cluster.lab, "node2")
         try:
-            cluster.until(lambda: calls.failed(broken), "a call to the lost node fails")
+            # Not "a call fails": the kube-apiserver's kept connection may lead to the other node.
+            cluster.until(lambda: cluster.connected_agents() == 1, "the server gives the lost agent up")
             calls.judged_again(time.monotonic(), RECOVERY_SECONDS)
         finally:
             faults.mend(cluster.lab, "node2")

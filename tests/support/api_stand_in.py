@@ -102,7 +102,7 @@ class ApiStandIn:
             }
 
     def _answer(self, method: str, url: Any, body: Json | None) -> Json:
-        if url.path == "/version":
+        if url.path in ("/version", "/readyz"):
             return {"major": "1", "minor": "33"}
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         plural, namespace, name, sub = _place(url.path)

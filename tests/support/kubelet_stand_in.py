@@ -104,7 +104,10 @@ class KubeletStandIn:
     def _run_static(self, name: str, path: Path) -> None:
         try:
             data = path.read_bytes()
-        except FileNotFoundError:
+            pod = yaml.safe_load(data)
+        except (FileNotFoundError, yaml.YAMLError):
+            return
+        if not pod:  # somebody is just writing it
             return
         version = hashlib.sha256(data).hexdigest()
         held = self._static.get(name)
@@ -112,7 +115,6 @@ class KubeletStandIn:
             return
         if held:
             self._end_static(name)
-        pod = yaml.safe_load(data)
         volumes = {
             volume["name"]: self.root / volume["hostPath"]["path"].lstrip("/")
             for volume in pod["spec"].get("volumes") or ()

@@ -28,7 +28,7 @@ from bootbridge.trust.authority import Authority
 from tests.support.process_program import ROOT, Flags, flag_arguments, free_port
 
 BIN = ROOT / os.environ.get("BOOTBRIDGE_KUBERNETES", "build/kubernetes") / "bin"
-NEEDED = ("kube-apiserver", "kube-controller-manager")
+NEEDED = ("kube-apiserver", "kube-controller-manager", "kubeadm")
 HOST = "127.0.0.1"
 SERVICE_NETWORK = "172.30.0.0/16,fd00:172:30::/112"
 ISSUER = "https://kubernetes.default.svc"

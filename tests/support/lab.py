@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +22,26 @@ from bootbridge.bootstrap.plan import KUBEADM_PATHS, Image, Plan
 from bootbridge.bootstrap.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.kube.objects import FIELD_MANAGER
-from bootbridge.lab import components, production, workloads
-from bootbridge.lab.bring_up import Builder, konnectivity_programs
+from bootbridge.lab import components, init, production, workloads
+from bootbridge.lab.bring_up import Builder
 from bootbridge.lab.credentials import ADMIN_KUBECONFIG
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, Images
-from bootbridge.lab.lab import Lab
+from bootbridge.lab.lab import KUBECTL_CACHE, Lab
 from bootbridge.lab.layout import Layout
 from tests.support.process_program import ROOT
 
 IMAGES = ROOT / "build" / "lab-images"
+# In the environment of a story that is told beside others (tests/e2e/run.py): its name.
+STORY = "BOOTBRIDGE_E2E_STORY"
+ACCOUNTS = ROOT / "build" / "e2e"
 CALL_SECONDS = 60.0
 # Generous: two cores carry three kubelets and a control plane, and maybe more.
 WAIT_SECONDS = 240.0
 BRIDGE_SECONDS = 900.0
+# Between two looks at something that is waited for; the last for as long as it takes.
+PAUSES = (0.1, 0.1, 0.2, 0.2, 0.3, 0.3, 0.5, 0.5, 1.0)
+# For what costs nothing to look at, or is soon over.
+SHORT_PAUSES = (0.02,)
 GUARDED = "guarded"
 
 Json = dict[str, Any]
@@ -45,9 +54,10 @@ def missing() -> str:
         return "a lab makes namespaces and mounts: run it as root"
     try:
         components.find()
+        components.find(bootstrapper=True)
     except OperatorError as error:
         return str(error)
-    return "" if konnectivity_programs() else "the Go originals are missing: make peers"
+    return "" if components.konnectivity_programs() else "the Go originals are missing: make peers"
 
 
 @dataclass(frozen=True)
@@ -87,19 +97,23 @@ class Cluster:
 
     @classmethod
     @contextmanager
-    def up(cls, directory: Path) -> Iterator[Cluster]:
+    def up(
+        cls,
+        directory: Path,
+        layout: Layout | None = None,
+        tunnel_images: tuple[str, ...] = (TUNNEL_IMAGE,),
+    ) -> Iterator[Cluster]:
         """Bring a lab up in `directory`; whatever happens, nothing of it is left afterwards."""
         found = components.find()
-        lab = Lab(directory, Layout())
-        images = Images(IMAGES, found, konnectivity_programs())
+        lab = Lab(directory, layout or Layout())
+        images = Images(IMAGES, found, components.konnectivity_programs())
         cluster = cls(lab, found, images)
         try:
             with cluster.timed("lab up"):
-                Builder(
-                    lab, found, images, Progress(sys.stderr), (TUNNEL_IMAGE, KONNECTIVITY_IMAGE)
-                ).bring_up()
+                Builder(lab, found, images, Progress(sys.stderr), tunnel_images).bring_up()
             yield cluster
         finally:
+            keep_logs(lab)
             with cluster.timed("lab down"):
                 left = lab.down()
         assert left == [], "`lab down` leaves nothing"
@@ -158,8 +172,9 @@ class Cluster:
     @contextmanager
     def running(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
         """kubectl as long as the block; in the node's network alone, so that it is kubectl that is ended."""
-        kubeconfig = self.lab.file("bootstrap", ADMIN_KUBECONFIG)
-        argv = ["env", f"KUBECONFIG={kubeconfig}", self.components["kubectl"], *words]
+        settings = {"KUBECONFIG": ADMIN_KUBECONFIG, "KUBECACHEDIR": KUBECTL_CACHE}
+        seen = [f"{name}={self.lab.file('bootstrap', path)}" for name, path in settings.items()]
+        argv = ["env", *seen, self.components["kubectl"], *words]
         process = subprocess.Popen(
             self.lab.space("bootstrap").command(argv, network_only=True),
             stdin=subprocess.DEVNULL,
@@ -173,17 +188,7 @@ class Cluster:
             process.communicate()
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
-        """Wait for a condition; if it fails or is false, it is asked again until the deadline."""
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                if condition():
-                    return
-                why = ""
-            except (AssertionError, subprocess.TimeoutExpired) as error:
-                why = f": {error}"
-            assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}{why}"
-            time.sleep(0.2)
+        until(condition, what, seconds)
 
     # --- what runs in it
 
@@ -229,6 +234,7 @@ class Cluster:
     def bridge(self, pairing: Pairing = OURS) -> None:
         """Bring the bridge into this shape, from whichever it has, and wait until it carries."""
         if self.pairing == pairing:
+            self.until(self.agents_connected, "the server knows the agents of all nodes")
             return
         if self.pairing and self.pairing.protocol != pairing.protocol:
             self.end_agents()
@@ -270,10 +276,18 @@ class Cluster:
 
     def connected_agents(self, admin_port: int = 0) -> int:
         """As the server's own metric counts them."""
+        return int(self.server_metric("ready_backend_connections", admin_port))
+
+    def dials(self) -> float:
+        """Connections that the tunnel has made so far, whoever asked for them."""
+        return self.server_metric("dial_duration_seconds_count")
+
+    def server_metric(self, name: str, admin_port: int = 0) -> float:
+        """One of the tunnel server's, over all of its labels; both kinds of server have the same names."""
         page = self.on_bootstrap(f"http://127.0.0.1:{admin_port or self.plan.ports.server_admin}/metrics")
-        names = ("konnectivity_network_proxy_server_ready_backend_connections",)
-        found = [line for line in page.splitlines() if line.startswith(names)]
-        return sum(int(float(line.rpartition(" ")[2])) for line in found)
+        full = f"konnectivity_network_proxy_server_{name}"
+        found = [line for line in page.splitlines() if line.startswith((f"{full} ", f"{full}{{"))]
+        return sum(float(line.rpartition(" ")[2]) for line in found)
 
     def on_bootstrap(self, url: str) -> str:
         """What a plain GET on the bootstrap node's network brings."""
@@ -316,22 +330,35 @@ class Cluster:
         self.kubectl("delete", "daemonset", self.plan.daemonset_name, inside, "--cascade=orphan")
         self.kubectl("delete", "pods", "--all", inside, "--grace-period=1", seconds=WAIT_SECONDS)
 
-    # --- what lies and runs on the bootstrap node
+    # --- what a bridge could leave
+
+    def cluster_objects(self) -> set[str]:
+        """The names of all objects that belong to no namespace, namespaces among them."""
+        asked = ("api-resources", "--verbs=list", "--namespaced=false", "-o", "name")
+        # The lab's own API is served by way of the tunnel, which may be gone; kubectl complains of that.
+        kinds = self.kubectl(*asked, check=False).stdout.split()
+        assert {"nodes", "namespaces", "clusterroles.rbac.authorization.k8s.io"} <= set(kinds)
+        return set(self.kubectl("get", ",".join(kinds), "-o", "name", "--ignore-not-found").stdout.split())
 
     def traces(self) -> set[str]:
         """Files, sockets, listening ports and processes of the bootstrap node, without their numbers."""
-        return {*self._files(), *self._ports(), *self._processes()}
+        return {*self._files(), *self.ports(), *self._processes()}
 
     def _files(self) -> Iterator[str]:
-        root = self.lab.file("bootstrap", "/")
-        for top in ("etc", "opt", "run", "usr/local", "var/lib", "var/log"):
-            for folder, folders, names in os.walk(root / top):
-                inside = Path("/") / Path(folder).relative_to(root)
+        """What the node itself has written or removed, and not what it sees of this machine's files."""
+        node = self.lab.directory / "nodes" / "bootstrap"
+        places = {path: node / init.own_name(path) / "upper" for path in init.OVERLAID}
+        places |= {path: node / init.own_name(path) for path in init.BOUND if path not in _OTHERS}
+        places["/run"] = self.lab.file("bootstrap", "/run")
+        for top, place in places.items():
+            for folder, folders, names in os.walk(place):
+                inside = Path(top) / Path(folder).relative_to(place)
                 folders[:] = [name for name in folders if str(inside / name) not in _OTHERS]
                 for name in (*folders, *names):
                     yield f"{inside / name} ({_content(Path(folder) / name)})"
 
-    def _ports(self) -> Iterator[str]:
+    def ports(self) -> Iterator[str]:
+        """Those that somebody listens on."""
         pid = self.lab.space("bootstrap").pid
         for table in ("tcp", "tcp6"):
             for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
@@ -356,19 +383,37 @@ class Cluster:
         )
 
 
+def keep_logs(lab: Lab) -> None:
+    """What a lab's programs and pods have said outlives it, for whoever looks into a failure afterwards."""
+    kept = ACCOUNTS / os.environ.get(STORY, "alone") / f"{lab.layout.families}-{lab.layout.nodes}"
+    shutil.rmtree(kept, ignore_errors=True)
+    said = {kept / "programs": lab.directory / "logs"}
+    for node in lab.layout.all_nodes:
+        home = lab.directory / "nodes" / node.name / init.own_name("/var/log")
+        said[kept / "pods" / node.name] = home / "pods"
+    for copy, original in said.items():
+        # A lab that never came up has none, and one that runs may just turn a page: it goes down anyway.
+        with suppress(OSError):
+            shutil.copytree(original, copy)
+
+
 def _content(path: Path) -> str:
-    if path.is_symlink():
-        return f"link to {path.readlink()}"
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "no file"
+    try:
+        if path.is_symlink():
+            return f"link to {path.readlink()}"
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:12] if path.is_file() else "no file"
+    except FileNotFoundError:
+        return "just removed"
 
 
 _GET = "import sys, urllib.request as r; sys.stdout.buffer.write(r.urlopen(sys.argv[1], timeout=10).read())"
 _EPHEMERAL = 32768
-# The homes of containerd, kubelet and etcd, who keep books of their own; and our receipt, which is to stay.
+# The homes of containerd, kubelet, etcd and kubectl, who keep books of their own; our receipt is to stay.
 _OTHERS = frozenset(
     (
         "/run/containerd",
         "/run/etcd",
+        "/run/kubectl",
         "/run/netns",
         "/var/lib/containerd",
         "/var/lib/kubelet",
@@ -377,3 +422,23 @@ _OTHERS = frozenset(
         "/var/log/bootbridge",
     )
 )
+
+
+def until(
+    condition: Callable[[], object], what: str, seconds: float, pauses: Sequence[float] = PAUSES
+) -> None:
+    """Wait for a condition; if it fails or is false, it is asked again until the deadline.
+
+    Less and less often: most conditions start a kubectl, which takes the processor from what is waited for.
+    """
+    deadline = time.monotonic() + seconds
+    for pause in chain(pauses, repeat(pauses[-1])):
+        try:
+            if condition():
+                return
+            why = ""
+        # An answer that is empty, or half there, is as good as none.
+        except (AssertionError, subprocess.TimeoutExpired, ValueError, LookupError) as error:
+            why = f": {type(error).__name__} {error}"
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}{why}"
+        time.sleep(pause)

@@ -7,13 +7,14 @@ import random
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
 ROOT = Path(__file__).resolve().parents[2]
-OURS = ROOT / ".venv" / "bin"
+OURS = Path(sys.executable).parent  # so that a compiled installation is tested with its own programs
 PEERS = ROOT / os.environ.get("BOOTBRIDGE_PEERS", "build/peers")
 # The originals refuse ports outside 1024..49151, and the kernel hands out those above 32767.
 PORTS = range(20_000, 32_000)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
-from bootbridge.runtime.byte_stream import PlainStream
 from bootbridge.runtime.link_stream import LinkStream
 from bootbridge.tunnel.ports import ByteHandler
 from bootbridge.wire.header_blocks import Headers
@@ -46,6 +44,10 @@ class Weather:
     capacity: int = 8192
 
 
+# Of one caller's link; as in production, its loss alone is no flood of control packets.
+STREAMS_MAX = 50
+
+
 def link_stream(
     port: SimPort,
     *,
@@ -55,7 +57,11 @@ def link_stream(
 ) -> LinkStream:
     """Production's own link driver, on a simulated socket."""
     return LinkStream(
-        cast("PlainStream", port), client=client, on_request=on_request, keepalive_seconds=keepalive_seconds
+        port,
+        client=client,
+        on_request=on_request,
+        keepalive_seconds=keepalive_seconds,
+        streams_max=STREAMS_MAX,
     )
 
 

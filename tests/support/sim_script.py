@@ -237,6 +237,13 @@ class Peer:
         self.heard = [x for x in self.heard if x not in mine]
         return b"".join(x.data for x in mine)
 
+    @property
+    def status(self) -> int:
+        """What the core ended the call with."""
+        self.stage.settle()
+        (trailers,) = [headers for headers, end in self.headers if end]
+        return grpc.status_of(trailers)[0]
+
     # --- StreamHandler
 
     def on_headers(self, headers: Headers, end: bool) -> None:
@@ -369,8 +376,12 @@ class ServerStage(Stage):
     def agent(self, agent_id: str = "a", *, go_like: bool = False, identifiers: str = "") -> Peer:
         metadata = [("agentid", agent_id), ("agentidentifiers", identifiers)]
         if not go_like:
-            metadata.append((extension.KEY, extension.OFFER))
+            metadata.append((extension.KEY, extension.offer()))
         return self._peer(agent_id, AGENT_PATH, metadata, self.core.on_agent_request)
+
+    def stranger(self, metadata: list[tuple[str, str]]) -> Peer:
+        """Whoever calls the agents' method with such metadata."""
+        return self._peer("stranger", AGENT_PATH, metadata, self.core.on_agent_request)
 
     def grpc_caller(self) -> Peer:
         return self._peer("caller", PROXY_PATH, [], self.core.on_proxy_request)
@@ -440,7 +451,7 @@ class AgentStage(Stage):
             offered.extend(values_of(headers, extension.KEY))
             metadata = [("serverid", "s"), ("servercount", "1")]
             if not go_like:
-                metadata.append((extension.KEY, extension.OFFER))
+                metadata.append((extension.KEY, extension.offer()))
             stream.send_headers(grpc.response_headers(metadata))
             return peer.opened(stream)
 
@@ -448,7 +459,7 @@ class AgentStage(Stage):
         peer.wire = self.join(core, far)
         self.core.connect(core, "server", None, _greeted)
         self.settle()
-        assert offered == [extension.OFFER]
+        assert offered == [extension.offer()]
         peer.headers.clear()
         return peer
 

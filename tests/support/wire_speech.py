@@ -200,4 +200,4 @@ HELD_BYTES_MAX = f.HEADER_SIZE + FRAME_BYTES_MAX + HEADER_LIST_BYTES_MAX
 
 def held_bytes(link: Link) -> int:
     """What a link keeps of what it has been given."""
-    return len(link._held) + (sum(map(len, link._block[2])) if link._block else 0)
+    return link._held.size + (sum(map(len, link._block[2])) if link._block else 0)

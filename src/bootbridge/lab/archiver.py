@@ -30,7 +30,9 @@ def _pack(path: str) -> None:
 def _unpack(directory: str) -> None:
     os.makedirs(directory, exist_ok=True)
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
-        archive.extractall(directory, filter="data")
+        # Python 3.11.2, which Debian 12 has, knows no filters yet.
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)
+        archive.extractall(directory)
 
 
 if __name__ == "__main__":

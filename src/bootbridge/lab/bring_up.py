@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from bootbridge.bootstrap.progress import Progress
 from bootbridge.errors import OperatorError
+from bootbridge.lab import watches
 from bootbridge.lab.components import Components
 from bootbridge.lab.control_plane import IMAGE as KUBERNETES_IMAGE
 from bootbridge.lab.credentials import Credentials
@@ -25,7 +24,6 @@ from bootbridge.lab.node_runtime import PAUSE_IMAGE
 
 READY_SECONDS = 180.0
 JOB_SECONDS = 600.0
-CALL_SECONDS = 20.0
 
 Jobs = dict[str, Callable[[], None]]
 
@@ -42,7 +40,8 @@ class Builder:
 
     def bring_up(self) -> None:
         """A bootstrap control plane that has no way to the pods, and cluster nodes that have joined it."""
-        self.lab.refuse_if_up()
+        self.lab.refuse_if_taken()
+        watches.refuse_if_short(self.lab.layout)
         credentials = Credentials.create()
         self._together("images", self._image_builds())
         self.lab.begin()
@@ -117,20 +116,12 @@ class Builder:
         return "" if ready else "the bootstrap kube-apiserver is not ready"
 
     def _nodes_unready(self) -> str:
-        done = self._kubectl("get", "nodes", "-o", "json")
+        done = self.lab.ask(self.components, "get", "nodes", "-o", "json")
         if done.returncode:
             return "the bootstrap kube-apiserver does not answer"
-        ready = {node["metadata"]["name"] for node in json.loads(done.stdout)["items"] if _is_ready(node)}
+        ready = {node["metadata"]["name"] for node in json.loads(done.stdout)["items"] if is_ready(node)}
         missing = [node.name for node in self.lab.layout.cluster_nodes if node.name not in ready]
         return f"{', '.join(missing)} not ready" if missing else ""
-
-    def _kubectl(self, *words: str) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            self.lab.kubectl(self.components, *words),
-            capture_output=True,
-            timeout=CALL_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
 
 
 def _in_background(job: Callable[[], None]) -> Future[None]:
@@ -156,12 +147,6 @@ def _unfinished(running: Mapping[str, Future[None]]) -> str:
     return ", ".join(name for name, job in running.items() if not job.done())
 
 
-def _is_ready(node: dict[str, Any]) -> bool:
+def is_ready(node: dict[str, Any]) -> bool:
     conditions = node.get("status", {}).get("conditions", [])
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
-
-
-def konnectivity_programs() -> Path | None:
-    """The Go originals, where `make peers` has put them."""
-    path = Path(__file__).resolve().parents[3] / "build" / "peers"
-    return path if (path / "proxy-server").exists() else None

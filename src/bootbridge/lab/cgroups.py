@@ -29,6 +29,10 @@ class Cgroups:
                 _pass_on_controllers(group)
         return f"/{self.name}/{node}"
 
+    @property
+    def any_there(self) -> bool:
+        return any((hierarchy / self.name).exists() for hierarchy in hierarchies())
+
     def remove(self) -> list[str]:
         """Remove them from the leaves up; what is still in use after a while is returned."""
         deadline = time.monotonic() + PATIENCE_SECONDS

@@ -13,6 +13,13 @@ from bootbridge.errors import OperatorError
 # Built by `make kubernetes`, or brought along with --bin-dir.
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 PAUSE = "pause"
+# Built by `make kubernetes` too: what blank instances make their cluster with. Its etcd is of the release
+# that kubeadm writes manifests for, not the packaged one.
+BOOTSTRAPPER = ("kubeadm", "etcd")
+# What no release of Kubernetes brings: whoever brings the others has these built here.
+NOT_RELEASED = (PAUSE, "etcd")
+# The Go originals of our own programs, built by `make peers`.
+ORIGINALS = ("proxy-server", "proxy-agent")
 # Program → Debian package.
 PACKAGED = {
     "etcd": "etcd-server",
@@ -24,6 +31,7 @@ PACKAGED = {
     "nsenter": "util-linux",
     "iptables": "iptables",
 }
+BOOTSTRAPPER_PACKAGED = {"swtpm": "swtpm"}
 CNI_DIRECTORIES = (Path("/usr/lib/cni"), Path("/opt/cni/bin"), Path("/usr/libexec/cni"))
 CNI_PLUGINS = ("bridge", "host-local", "loopback")
 
@@ -39,20 +47,32 @@ class Components:
         return str(self.programs[name])
 
 
+# The source that this package runs from, if it does; what is built there lies beside it.
+SOURCES = Path(__file__).resolve().parents[3]
+
+
 def default_bin_dir() -> Path:
-    """Where `make kubernetes` puts what it builds: beside the source this package runs from."""
-    given = os.environ.get("BOOTBRIDGE_KUBERNETES")
-    root = Path(__file__).resolve().parents[3]
-    return (Path(given) if given else root / "build" / "kubernetes") / "bin"
+    """Where `make kubernetes` puts what it builds."""
+    return SOURCES / (os.environ.get("BOOTBRIDGE_KUBERNETES") or "build/kubernetes") / "bin"
 
 
-def find(bin_dir: Path | None = None) -> Components:
+def konnectivity_programs() -> Path | None:
+    """The Go originals, where `make peers` has put them."""
+    path = SOURCES / (os.environ.get("BOOTBRIDGE_PEERS") or "build/peers")
+    return path if all((path / name).exists() for name in ORIGINALS) else None
+
+
+def find(bin_dir: Path | None = None, *, bootstrapper: bool = False) -> Components:
     """All of them; or one error that names everything missing and how to get it, before anything is done."""
     directory = bin_dir or default_bin_dir()
-    programs = {name: directory / name for name in (*KUBERNETES, PAUSE)}
+    built = (*KUBERNETES, PAUSE, *(BOOTSTRAPPER if bootstrapper else ()))
+    programs = {name: _built(name, directory) for name in built}
     missing = [name for name, path in programs.items() if not os.access(path, os.X_OK)]
     packages = []
-    for name, package in PACKAGED.items():
+    wanted = PACKAGED | BOOTSTRAPPER_PACKAGED if bootstrapper else PACKAGED
+    for name, package in wanted.items():
+        if name in programs:
+            continue
         path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
         if path is None:
             packages.append(package)
@@ -68,11 +88,19 @@ def find(bin_dir: Path | None = None) -> Components:
     return Components(programs, cni)
 
 
+def _built(name: str, directory: Path) -> Path:
+    ours = default_bin_dir() / name
+    instead = name in NOT_RELEASED and ours.exists() and not (directory / name).exists()
+    return ours if instead else directory / name
+
+
 def _missing(directory: Path, programs: Sequence[str], packages: Sequence[str]) -> OperatorError:
     told, hints = [], []
     if programs:
         told.append(f"{', '.join(programs)} (looked in {directory})")
-        hints.append("run `make kubernetes`, or give --bin-dir")
+        few = set(programs) <= set(NOT_RELEASED)
+        only = f" KUBERNETES='{' '.join(programs)}'" if few else ""
+        hints.append(f"run `make kubernetes{only}`, or give --bin-dir")
     if packages:
         names = " ".join(dict.fromkeys(packages))
         told.append(f"the Debian packages {names}")

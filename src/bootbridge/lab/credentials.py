@@ -64,8 +64,6 @@ class Credentials:
 
     def kubeconfig(self, apiserver: LabNode, user: str, *groups: str) -> Asset:
         certificate = self.cluster.issue_client(user, organisations=groups)
-        host = str(apiserver.address)
-        url = f"https://[{host}]:{APISERVER_PORT}" if ":" in host else f"https://{host}:{APISERVER_PORT}"
         document = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -74,7 +72,10 @@ class Credentials:
             "clusters": [
                 {
                     "name": "lab",
-                    "cluster": {"server": url, "certificate-authority-data": _base64(self.cluster.cert_pem)},
+                    "cluster": {
+                        "server": apiserver_url(apiserver),
+                        "certificate-authority-data": _base64(self.cluster.cert_pem),
+                    },
                 }
             ],
             "users": [
@@ -88,6 +89,15 @@ class Credentials:
             ],
         }
         return Asset(json.dumps(document, indent=1).encode(), 0o600)
+
+
+def apiserver_url(node: LabNode) -> str:
+    return f"https://{apiserver_endpoint(node)}"
+
+
+def apiserver_endpoint(node: LabNode) -> str:
+    host = f"[{node.address}]" if node.address.version == 6 else str(node.address)
+    return f"{host}:{APISERVER_PORT}"
 
 
 def _pair(name: str, certificate: Certificate) -> Tree:

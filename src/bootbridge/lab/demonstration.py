@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from bootbridge.bootstrap.progress import Progress
@@ -32,22 +31,13 @@ class Demonstration:
     def run(self) -> None:
         """Every step must hold; the first that does not ends it. The clean-up is the caller's."""
         Builder(self.lab, self.components, self.images, self.progress).bring_up()
-        self._step("webhook pods", self._start_workloads)
-        self._step("a pod, without bridge", self._blocked)
+        self.progress.step("webhook pods", self._start_workloads)
+        self.progress.step("a pod, without bridge", self._blocked)
         self._laid()
-        self._step("the same pod", self._allowed)
-        self._step("a forbidden pod", self._denied)
-        self._step("logs from a node", self._logs)
+        self.progress.step("the same pod", self._allowed)
+        self.progress.step("a forbidden pod", self._denied)
+        self.progress.step("logs from a node", self._logs)
         self._taken_away()
-
-    def _step(self, title: str, act: Callable[[], str]) -> None:
-        self.progress.begin(title)
-        try:
-            said = act()
-        except OperatorError as error:
-            self.progress.end(str(error), good=False)
-            raise
-        self.progress.end(said)
 
     # --- the story
 
@@ -97,7 +87,10 @@ class Demonstration:
 
     def _pods_unready(self) -> str:
         where = f"--namespace={workloads.NAMESPACE}"
-        status = json.loads(self._must("get", "daemonset", workloads.SERVICE, where, "-o", "json"))["status"]
+        done = self._kubectl("get", "daemonset", workloads.SERVICE, where, "-o", "json")
+        if done.returncode:
+            return _reason(done)
+        status = json.loads(done.stdout)["status"]
         ready, nodes = status.get("numberReady", 0), self.lab.layout.nodes
         return "" if ready == nodes else f"{ready} of {nodes} webhook pods are ready"
 
@@ -112,13 +105,7 @@ class Demonstration:
         return done.stdout
 
     def _kubectl(self, *words: str, input: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run(
-            self.lab.kubectl(self.components, *words),
-            input=input,
-            stdin=subprocess.DEVNULL if input is None else None,
-            capture_output=True,
-            timeout=CALL_SECONDS,
-        )
+        return self.lab.ask(self.components, *words, input=input, seconds=CALL_SECONDS)
 
     def _bootbridge(self, *words: str) -> None:
         if subprocess.run(self.lab.bootbridge(*words), stdin=subprocess.DEVNULL).returncode:

@@ -24,6 +24,8 @@ GROUP = "lab.bootbridge.dev"
 API_GROUP = f"greetings.{GROUP}"
 MUTATED = f"{GROUP}/mutated"
 CRD_VERSIONS = ("v1", "v2")
+# A path after whose answer the connection ends: whoever asks again has to connect again.
+ONCE = "/once"
 
 
 def mutate(body: bytes) -> dict[str, Any]:
@@ -97,7 +99,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        if path in ("/", "/healthz"):
+        if path == ONCE:
+            self.close_connection = True
+        if path in ("/", "/healthz", ONCE):
             return self._reply(200, f"hello from {socket.gethostname()}\n".encode(), "text/plain")
         answer = api_answer(path.rstrip("/"), socket.gethostname())
         if answer is None:
@@ -125,6 +129,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(body)
 

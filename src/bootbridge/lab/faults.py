@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 from bootbridge.errors import OperatorError
 from bootbridge.lab import control_plane, wiring
@@ -44,8 +45,14 @@ def kill(lab: Lab, node: str, container: str, how: signal.Signals = signal.SIGKI
 
 
 def restart_apiserver(lab: Lab, node: str = "bootstrap") -> None:
-    """End it as a shutdown would; its kubelet starts it again."""
+    """End it as its kubelet would, by force once its grace is over; the kubelet starts it again."""
+    running = containers(lab, node, APISERVER)
     kill(lab, node, APISERVER, signal.SIGTERM)
+    # Left alone it would wait a minute for every open watch.
+    time.sleep(control_plane.GRACE_SECONDS)
+    for each in running:
+        # It may have ended by itself, which is as good.
+        lab.space(node).run([*_CTR, "tasks", "kill", "--all", f"--signal={signal.SIGKILL.name}", each])
 
 
 def stop_node(lab: Lab, node: str) -> None:

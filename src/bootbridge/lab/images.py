@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from bootbridge.bootstrap.files import Asset, write_file
-from bootbridge.image import oci, recipes
+from bootbridge.image import oci, python_runtime, recipes
 from bootbridge.image.oci import Image
-from bootbridge.lab.components import PAUSE, Components
+from bootbridge.lab.components import ORIGINALS, PAUSE, Components
 from bootbridge.lab.control_plane import IMAGE as KUBERNETES_IMAGE
 from bootbridge.lab.node_runtime import CONTAINERD_SOCKET, PAUSE_IMAGE
 from bootbridge.lab.space import Space
@@ -18,7 +20,11 @@ from bootbridge.lab.space import Space
 TUNNEL_IMAGE = "localhost/bootbridge:lab"
 WEBHOOK_IMAGE = "localhost/webhook:lab"
 KONNECTIVITY_IMAGE = "localhost/konnectivity:lab"
-IMPORT_SECONDS = 120.0
+NODE_IMAGE = "localhost/bootbridge-node:lab"
+# Where kubeadm looks for its images, none of which a registry has to bring.
+KUBEADM_REPOSITORY = "localhost"
+# Generous: several labs may unpack 200 MB each at the same time, on two cores.
+IMPORT_SECONDS = 300.0
 OUTDATED_SECONDS = 3600.0
 
 _WEBHOOK_MODULES = (
@@ -34,6 +40,8 @@ _WEBHOOK_COMMANDS = {"extension-server": "bootbridge.lab.extension_server", "tar
 # How an image is made is a part of what it is.
 _RECIPES = sorted(Path(recipes.__file__).parent.glob("*.py"))
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
+# kubeadm's static pods: each has an image of its own, named after its program.
+_KUBEADM = (*_CONTROL_PLANE, "etcd")
 
 
 class Images:
@@ -52,8 +60,11 @@ class Images:
         path = self._directory / f"{name}-{_fingerprint([*sources, *_RECIPES])}.tar"
         if not path.exists():
             self._directory.mkdir(parents=True, exist_ok=True)
-            write_file(path, Asset(oci.archive({reference: build()})))
-            self._forget_older(path)
+            with _only_one(path):
+                # Whoever had to wait finds what another lab has built meanwhile.
+                if not path.exists():
+                    write_file(path, Asset(oci.archive({reference: build()})))
+                    self._forget_older(path)
         return path
 
     def _forget_older(self, path: Path) -> None:
@@ -87,24 +98,62 @@ class Images:
         if reference == KUBERNETES_IMAGE:
             programs = {f"/usr/bin/{name}": self._components.programs[name] for name in _CONTROL_PLANE}
             return list(programs.values()), lambda: recipes.static(programs)
+        if (name := kubeadm_program(reference)) == PAUSE:
+            return self._recipe(PAUSE_IMAGE)
+        if name:
+            program = self._components.programs[name]
+            return [program], lambda: recipes.static({f"/usr/bin/{name}": program})
         if reference == KONNECTIVITY_IMAGE:
             assert self._konnectivity is not None
-            built = {
-                f"/usr/bin/{name}": self._konnectivity / name for name in ("proxy-server", "proxy-agent")
-            }
+            built = {f"/usr/bin/{name}": self._konnectivity / name for name in ORIGINALS}
             return list(built.values()), lambda: recipes.static(built)
         if reference == WEBHOOK_IMAGE:
             package = Path(recipes.__file__).parents[1]
             sources = [package / module for module in _WEBHOOK_MODULES]
             return sources, lambda: recipes.python(_WEBHOOK_MODULES, _WEBHOOK_COMMANDS)
-        package = Path(recipes.__file__).parents[1]
-        rooms = [package / room for room in sorted(recipes.ROOMS)]
-        return [path for room in rooms for path in (sorted(room.rglob("*.py")) or [room])], recipes.tunnel
+        if reference == NODE_IMAGE:
+            return _room_files(recipes.NODE_ROOMS), recipes.node
+        return _room_files(recipes.ROOMS), recipes.tunnel
+
+
+@contextmanager
+def _only_one(path: Path) -> Iterator[None]:
+    """Labs that share a directory do not pack the same image at the same time."""
+    lock = path.with_name(f".{path.name}.lock")
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def forget_unfinished(directory: Path) -> None:
+    """Remove what is left of archives that were never finished; whoever packs one now holds its lock."""
+    for lock in directory.glob(".*.lock"):
+        with suppress(OSError), lock.open() as held:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in directory.glob(f"{lock.name.removesuffix('lock')}*"):
+                left.unlink(missing_ok=True)
+
+
+def kubeadm_program(reference: str) -> str:
+    """The program of an image that kubeadm names; empty for images of ours."""
+    name = reference.removeprefix(f"{KUBEADM_REPOSITORY}/").partition(":")[0]
+    return name if name in (*_KUBEADM, PAUSE) and reference != PAUSE_IMAGE else ""
+
+
+def _room_files(rooms: Iterable[str]) -> list[Path]:
+    package = Path(recipes.__file__).parents[1]
+    paths = [package / room for room in sorted(rooms)]
+    files = [file for path in paths for file in (sorted(path.rglob("*")) or [path])]
+    # A compiled installation has the one beside the other.
+    return [file for file in files if file.suffix in (".py", ".so")]
 
 
 def _fingerprint(sources: list[Path]) -> str:
     """Of size and time, as make does it: reading 200 MB each time would cost more than it saves."""
-    told = hashlib.sha256()
+    told = hashlib.sha256(python_runtime.release(recipes.NODE_PACKAGES).encode())
     for path in sources:
         status = path.stat()
         told.update(f"{path}:{status.st_size}:{status.st_mtime_ns}\n".encode())

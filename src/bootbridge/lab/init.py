@@ -21,6 +21,8 @@ OVERLAID = ("/etc", "/opt", "/var", "/usr/local")
 # On the node's own directory without an overlay below: containerd makes overlays itself, and
 # the kernel does not stack them any further.
 BOUND = ("/var/lib/containerd", "/var/lib/kubelet", "/var/log")
+# The node's own altogether.
+RUN = "/run"
 CGROUPS = Path("/sys/fs/cgroup")
 CLONE_NEWCGROUP = 0x02000000
 READY = "ready"
@@ -52,7 +54,7 @@ def _mount_all(directory: Path) -> None:
         own.mkdir(parents=True, exist_ok=True)
         Path(path).mkdir(parents=True, exist_ok=True)
         _mount("--bind", str(own), path)
-    _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
+    _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", RUN)
     _mount("-t", "proc", "proc", "/proc")
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,16 +24,24 @@ from bootbridge.errors import OperatorError
 from bootbridge.lab import control_plane, node_runtime, wiring
 from bootbridge.lab.cgroups import Cgroups
 from bootbridge.lab.components import Components
-from bootbridge.lab.credentials import ADMIN_KUBECONFIG, Credentials
-from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE
+from bootbridge.lab.credentials import ADMIN_KUBECONFIG, Credentials, apiserver_url
+from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, forget_unfinished
 from bootbridge.lab.layout import LabNode, Layout
 from bootbridge.lab.space import Space
 
 SWITCH = "switch"
+# The first that is written into a lab's directory, and the last that goes: it says that this is a lab.
+LAYOUT = "layout.json"
+IMAGES = "images"
 UP = "up"
-# For one answer to "are you ready".
-READY_SECONDS = 20.0
+# All else that a lab keeps there. What has another name is somebody else's, and is never removed.
+KEPT = ("nodes", "spaces", "logs", "operator", UP)
+# For one answer of an API server.
+CALL_SECONDS = 20.0
+# As `timeout` has it.
+TOO_LATE = 124
 STEP_SECONDS = 120.0
+KUBECTL_CACHE = "/run/kubectl"
 # What programs on a node see of our own environment: nothing but where programs are.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
 
@@ -51,24 +59,31 @@ class Lab:
     def open(cls, directory: Path) -> Lab:
         """The lab in a directory; an error if there is none."""
         try:
-            document = json.loads((directory / "layout.json").read_bytes())
-            return cls(directory, Layout(document["nodes"], document["families"]))
+            document = json.loads((directory / LAYOUT).read_bytes())
+            return cls(
+                directory, Layout(document["nodes"], document["families"], document.get("controlPlanes", 0))
+            )
         except FileNotFoundError:
             raise OperatorError(
                 f"there is no lab in {directory}", hint="make one with `bootbridge lab up`"
             ) from None
         except (ValueError, KeyError) as error:
             hint = "`bootbridge lab down` removes it"
-            raise OperatorError(f"{directory}/layout.json is broken: {error}", hint=hint) from None
+            raise OperatorError(f"{directory}/{LAYOUT} is broken: {error}", hint=hint) from None
 
     @property
     def image_directory(self) -> Path:
         """Where images are kept from lab to lab; several labs may share one."""
-        return Path(os.environ.get("BOOTBRIDGE_LAB_IMAGES") or self.directory / "images")
+        return Path(os.environ.get("BOOTBRIDGE_LAB_IMAGES") or self.directory / IMAGES)
 
     @property
     def cgroups(self) -> Cgroups:
         return Cgroups(self.directory)
+
+    @property
+    def anything_there(self) -> bool:
+        """Whether there is something to take down; nodes outlive the removal of their directory."""
+        return self._is_marked or bool(self._holders()) or self.cgroups.any_there
 
     def space(self, name: str) -> Space:
         """A node's namespaces, which must be alive."""
@@ -108,21 +123,32 @@ class Lab:
 
     # --- coming up
 
-    def refuse_if_up(self) -> None:
-        """A lab that is up stays."""
+    def refuse_if_taken(self) -> None:
+        """A lab that is up stays, and so does whatever is no lab's."""
         if self.spaces() and (self.directory / UP).exists():
             raise OperatorError(
                 f"a lab runs in {self.directory}", hint="bootbridge lab status; bootbridge lab down"
             )
+        if strange := self._strangers():
+            told = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
+            hint = "choose a directory that is new or empty"
+            raise OperatorError(
+                f"{self.directory} holds what is no lab's: {told}", subject="--dir", hint=hint
+            )
 
     def begin(self) -> None:
         """Make room: what is left of a lab that never was up goes."""
-        self.refuse_if_up()
+        self.refuse_if_taken()
         if left := self.down():
             raise OperatorError(f"left from an earlier lab, and in the way: {'; '.join(left)}")
-        (self.directory / "spaces").mkdir(parents=True, exist_ok=True)
-        told = {"nodes": self.layout.nodes, "families": self.layout.families}
-        write_file(self.directory / "layout.json", Asset(json.dumps(told).encode()))
+        self.directory.mkdir(parents=True, exist_ok=True)
+        told = {
+            "nodes": self.layout.nodes,
+            "families": self.layout.families,
+            "controlPlanes": self.layout.control_planes,
+        }
+        write_file(self.directory / LAYOUT, Asset(json.dumps(told).encode()))
+        (self.directory / "spaces").mkdir()
 
     def finish(self) -> None:
         """From here on the lab is one that is up."""
@@ -141,6 +167,9 @@ class Lab:
         wiring.plug_in(self.space(SWITCH), space, node, self.layout)
         if node.pod_subnets:
             wiring.teach_pod_routes(space, node, self.layout)
+        # Whoever looks around by `lab shell` finds our program where it would be.
+        program = f'#!/bin/sh\nexec {sys.executable} -m bootbridge.cli.main "$@"\n'
+        self.write(node.name, {"/usr/local/bin/bootbridge": Asset(program.encode(), 0o755)})
 
     def start_runtime(self, node: LabNode, components: Components) -> None:
         """containerd, and its network for pods where there are any."""
@@ -195,19 +224,36 @@ class Lab:
     def log(self, node: str, name: str) -> Path:
         return self.directory / "logs" / node / f"{name}.log"
 
-    def kubectl(self, components: Components, *words: str, node: str = "bootstrap") -> list[str]:
-        """The command that asks the API server of a node, as its administrator."""
-        argv = ["env", f"KUBECONFIG={ADMIN_KUBECONFIG}", components["kubectl"], *words]
-        return self.space(node).command(argv)
+    def kubectl(self, components: Components, *words: str, node: str = "") -> list[str]:
+        """The command that asks the API server of a node, of the first if none is named, as administrator."""
+        # What kubectl remembers of an API is the node's, and not this machine's: labs share their addresses.
+        settings = (f"KUBECONFIG={ADMIN_KUBECONFIG}", f"KUBECACHEDIR={KUBECTL_CACHE}")
+        argv = ["env", *settings, components["kubectl"]]
+        if node and self.layout.blank:
+            # What kubeadm writes on every control plane leads to the one endpoint of all.
+            argv.append(f"--server={apiserver_url(self.layout.node(node))}")
+        return self.space(node or self.layout.first.name).command([*argv, *words])
 
-    def api_ready(self, components: Components, node: str = "bootstrap") -> bool:
-        """Whether the API server of a node answers, and says that it is ready."""
-        argv = self.kubectl(components, "get", "--raw", "/readyz", node=node)
+    def ask(
+        self,
+        components: Components,
+        *words: str,
+        node: str = "",
+        input: bytes | None = None,
+        seconds: float = CALL_SECONDS,
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run kubectl to its end; one that is too late has failed, as any other that does not succeed."""
+        argv = self.kubectl(components, *words, node=node)
+        stdin = subprocess.DEVNULL if input is None else None
         try:
-            done = subprocess.run(argv, capture_output=True, timeout=READY_SECONDS, stdin=subprocess.DEVNULL)
+            return subprocess.run(argv, input=input, stdin=stdin, capture_output=True, timeout=seconds)
         except subprocess.TimeoutExpired:
-            return False
-        return done.returncode == 0
+            said = f"no answer within {seconds:.0f} s"
+            return subprocess.CompletedProcess(argv, TOO_LATE, b"", said.encode())
+
+    def api_ready(self, components: Components, node: str = "") -> bool:
+        """Whether the API server of a node answers, and says that it is ready."""
+        return self.ask(components, "get", "--raw", "/readyz", node=node).returncode == 0
 
     def bootbridge(self, *words: str) -> list[str]:
         """The command that runs our own program on the bootstrap node."""
@@ -238,9 +284,8 @@ class Lab:
     # --- going down
 
     def down(self) -> list[str]:
-        """End everything and remove the directory but the images; what could not be removed is returned."""
-        nodes = (self.directory / "nodes").resolve()
-        spaces = Space.found_below(nodes)
+        """End everything and remove what it kept but the images; what could not be removed is returned."""
+        spaces = self._holders()
         for space in spaces:
             space.kill()
         left = []
@@ -250,19 +295,51 @@ class Lab:
             except OperatorError as error:
                 left.append(str(error))
         left += self.cgroups.remove()
-        for path in self.directory.iterdir() if self.directory.exists() else ():
-            if path.name != "images":
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-                if path.exists():
-                    left.append(str(path))
-        for unfinished in (self.directory / "images").glob(".*"):  # of an interrupted build
-            unfinished.unlink(missing_ok=True)
+        left += self._remove_files()
+        forget_unfinished(self.image_directory)
         return left
 
+    def _holders(self) -> list[Space]:
+        return Space.found_below((self.directory / "nodes").resolve())
+
+    @property
+    def _is_marked(self) -> bool:
+        return (self.directory / LAYOUT).exists()
+
+    def _strangers(self) -> list[str]:
+        """Names in the directory that no lab has given."""
+        known = {IMAGES, LAYOUT, *KEPT} if self._is_marked else {IMAGES}
+        names = os.listdir(self.directory) if self.directory.exists() else []
+        return sorted(name for name in names if name not in known and not name.startswith(_TEMPORARIES))
+
+    def _remove_files(self) -> list[str]:
+        """Those of a lab, by their names; a directory that is no lab's is left alone."""
+        left = [name for name in KEPT if not _removed(self.directory / name)] if self._is_marked else []
+        names = os.listdir(self.directory) if self.directory.exists() else []
+        for name in [name for name in names if name.startswith(_TEMPORARIES)]:
+            _removed(self.directory / name)
+        if not left:
+            _removed(self.directory / LAYOUT)
+        return [str(self.directory / name) for name in left]
+
     def _make_space(self, name: str) -> Space:
+        # Here and not by whoever writes first: a late one does not bring back the logs of a lab that is gone.
+        (self.directory / "logs" / name).mkdir(parents=True, exist_ok=True)
         space = Space.make(name, self.directory.resolve() / "nodes" / name, self.cgroups.make(name))
         write_file(self.directory / "spaces" / name, Asset(space.dump().encode()))
         return space
+
+
+# What `write_file` leaves of these when it is killed.
+_TEMPORARIES = (f".{LAYOUT}.", f".{UP}.")
+
+
+def _removed(path: Path) -> bool:
+    """Whether it is gone; most of a lab's files are directories."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):
+        path.unlink()
+    return not path.exists()
 
 
 def _lock(descriptor: int, directory: Path) -> None:

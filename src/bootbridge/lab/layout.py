@@ -40,10 +40,15 @@ class LabNode:
 
 @dataclass(frozen=True)
 class Layout:
-    """The bootstrap node, and `nodes` cluster nodes beside it."""
+    """The bootstrap node, and `nodes` cluster nodes beside it.
+
+    With `control_planes` there is no bootstrap node: all are blank instances, that many of them may
+    become control planes, and the others workers.
+    """
 
     nodes: int = 2
     families: str = "ipv4"
+    control_planes: int = 0
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= NODES_MAX:
@@ -53,6 +58,17 @@ class Layout:
         if self.families not in FAMILIES:
             hint = f"one of: {', '.join(FAMILIES)}"
             raise OperatorError(f"unknown {self.families!r}", subject="--ip", hint=hint)
+        if not 0 <= self.control_planes <= self.nodes:
+            raise OperatorError(
+                f"{self.control_planes} of {self.nodes} nodes cannot be control planes",
+                subject="--control-planes",
+                hint=f"1 to {self.nodes}",
+            )
+
+    @property
+    def blank(self) -> bool:
+        """Whether the cluster is the instances' own to make."""
+        return self.control_planes > 0
 
     @property
     def networks(self) -> Networks:
@@ -71,12 +87,26 @@ class Layout:
 
     @property
     def all_nodes(self) -> tuple[LabNode, ...]:
-        return (self.bootstrap, *self.cluster_nodes)
+        return self.cluster_nodes if self.blank else (self.bootstrap, *self.cluster_nodes)
+
+    @property
+    def first(self) -> LabNode:
+        """The node whose API server is asked unless another is named."""
+        return self.all_nodes[0]
+
+    def may_control(self, node: LabNode) -> bool:
+        """Whether an instance may become a control plane."""
+        return node in self.cluster_nodes[: self.control_planes]
 
     @property
     def other_bootstrap(self) -> LabNode:
         """The bootstrap node after it has got other addresses."""
         return LabNode("bootstrap", self._addresses(6))
+
+    @property
+    def operator_addresses(self) -> tuple[IPAddress, ...]:
+        """Where the person who makes a cluster of blank instances sits, on the same network."""
+        return self._addresses(1)
 
     def node(self, name: str) -> LabNode:
         for node in self.all_nodes:

@@ -21,6 +21,28 @@ KUBELET_PORT = 10250
 STATIC_PODS = "/etc/kubernetes/manifests"
 CNI_CONFIG = "/etc/cni/net.d/10-lab.conflist"
 PAUSE_IMAGE = "localhost/pause:lab"
+# What a kubelet has to know about a machine that carries a whole lab, whoever configures it otherwise.
+ON_THIS_MACHINE: Mapping[str, Any] = {
+    "failCgroupV1": False,
+    "cgroupDriver": "cgroupfs",
+    "cgroupsPerQOS": False,
+    # Not the empty list: kubeadm would leave that out, and the kubelet then take its default.
+    "enforceNodeAllocatable": ["none"],
+    "localStorageCapacityIsolation": False,
+    "featureGates": {"KubeletInUserNamespace": True, "KubeletCrashLoopBackOffMax": True},
+    # What waits for the API server ends and is begun again; a lab has no ten seconds for each time.
+    "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
+    "failSwapOn": False,
+    "imageGCHighThresholdPercent": 100,
+    "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+    "fileCheckFrequency": "1s",
+    # How long a changed static pod waits after the old one has ended.
+    "syncFrequency": "2s",
+    "nodeStatusUpdateFrequency": "4s",
+    "serializeImagePulls": False,
+    "resolvConf": "/etc/resolv.conf",
+    "clusterDomain": "cluster.local",
+}
 
 
 def containerd_config(cni_plugins: str) -> Tree:
@@ -72,6 +94,7 @@ def cni_config(node: LabNode) -> Tree:
 def kubelet_config(node: LabNode, *, standalone: bool) -> Tree:
     """Standalone: static pods only, no API server, as on a bootstrap node."""
     config: dict[str, Any] = {
+        **ON_THIS_MACHINE,
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
@@ -81,25 +104,7 @@ def kubelet_config(node: LabNode, *, standalone: bool) -> Tree:
         "healthzBindAddress": "127.0.0.1",
         "authentication": _authentication(standalone),
         "authorization": {"mode": "AlwaysAllow" if standalone else "Webhook"},
-        "failCgroupV1": False,
-        "cgroupDriver": "cgroupfs",
-        "cgroupsPerQOS": False,
-        "enforceNodeAllocatable": [],
-        "localStorageCapacityIsolation": False,
-        "featureGates": {"KubeletInUserNamespace": True, "KubeletCrashLoopBackOffMax": True},
-        # What waits for the API server ends and is begun again; a lab has no ten seconds for each time.
-        "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
-        "failSwapOn": False,
-        "imageGCHighThresholdPercent": 100,
-        "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
         "enableServer": True,
-        "fileCheckFrequency": "1s",
-        # How long a changed static pod waits after the old one has ended.
-        "syncFrequency": "2s",
-        "nodeStatusUpdateFrequency": "4s",
-        "serializeImagePulls": False,
-        "resolvConf": "/etc/resolv.conf",
-        "clusterDomain": "cluster.local",
     }
     if not standalone:
         config |= {"tlsCertFile": f"{PKI}/kubelet.crt", "tlsPrivateKeyFile": f"{PKI}/kubelet.key"}

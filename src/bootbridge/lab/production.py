@@ -14,6 +14,9 @@ READY_SECONDS = 180.0
 
 def start(lab: Lab, name: str, components: Components, images: Images, progress: Progress) -> None:
     """As a static pod beside the bootstrap node's etcd; returns when it is ready."""
+    if lab.layout.blank:
+        hint = "`bootbridge lab up` without --bootstrapper has a bootstrap node to take over from"
+        raise OperatorError("the control planes of this lab are the instances' own", hint=hint)
     node = lab.layout.node(name)
     if not node.pod_subnets:
         known = ", ".join(each.name for each in lab.layout.cluster_nodes)

@@ -95,15 +95,18 @@ class Space:
         self, *argv: str, network_only: bool = False, input: bytes | None = None, timeout: float = 60.0
     ) -> bytes:
         """Run something that has to work; what it said is in the error."""
-        done = self.run(argv, network_only=network_only, input=input, timeout=timeout)
+        what = f"{self.name}: {' '.join(argv[:4])}"
+        try:
+            done = self.run(argv, network_only=network_only, input=input, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise OperatorError(f"{what}: not done within {timeout:.0f} s") from None
         if done.returncode:
             said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-            raise OperatorError(f"{self.name}: {' '.join(argv[:4])}: {said[0] if said else 'failed'}")
+            raise OperatorError(f"{what}: {said[0] if said else 'failed'}")
         return done.stdout
 
     def spawn(self, name: str, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
         """Start a program that goes on after us; its output goes to `log`."""
-        log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as out:
             process = subprocess.Popen(
                 self.command(argv),
@@ -143,10 +146,15 @@ class Space:
 
 def refuse_own_tail(directory: Path) -> None:
     """A node's files cannot lie below what the node itself covers."""
-    for path in init.OVERLAID:
+    for path in (*init.OVERLAID, init.RUN):
         if directory.is_relative_to(path):
             hint = "choose another with --dir, for example below your home directory"
             raise OperatorError(f"a node cannot keep its files below {path}: {directory}", hint=hint)
+
+
+def homes() -> set[Path]:
+    """Where the nodes that are there keep their files, of whichever lab."""
+    return {place for _, _, place in _holders()}
 
 
 def _holders() -> Iterator[tuple[int, str, Path]]:

@@ -22,7 +22,7 @@ def status(lab: Lab, components: Components) -> Status:
         {"name": node.name, "pid": alive.get(node.name), "addresses": [str(each) for each in node.addresses]}
         for node in lab.layout.all_nodes
     ]
-    ready = "bootstrap" in alive and lab.api_ready(components)
+    ready = lab.layout.first.name in alive and lab.api_ready(components)
     document = {"directory": str(lab.directory), "nodes": rows, "apiServerReady": ready}
     lines = [f"lab in {lab.directory}"]
     for row in rows:

@@ -18,6 +18,12 @@ def build_switch(switch: Space) -> None:
     _in(switch, f"link add {BRIDGE} type bridge", f"link set {BRIDGE} up")
 
 
+def seat_operator(switch: Space, layout: Layout) -> None:
+    """The switch's own network is one from which the instances can be called."""
+    places = zip(layout.operator_addresses, layout.networks.machine, strict=True)
+    _in(switch, *(_address("replace", address, network.prefixlen, BRIDGE) for address, network in places))
+
+
 def plug_in(switch: Space, space: Space, node: LabNode, layout: Layout) -> None:
     """Connect a node; duplicate address detection would only cost its second."""
     port = _port(node.name)

@@ -1,0 +1,125 @@
+"""What a lab of blank instances is told: each instance about itself, and the operator about the cluster.
+
+The metadata and the policy say the same about who is who. Every instance is known by the key of its TPM
+beforehand, and must have booted what it was meant to boot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bootbridge.bootstrap.files import Asset, Tree
+from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.lab.credentials import apiserver_endpoint
+from bootbridge.lab.images import KUBEADM_REPOSITORY, NODE_IMAGE, TUNNEL_IMAGE
+from bootbridge.lab.init import CGROUPS
+from bootbridge.lab.layout import LabNode, Layout
+from bootbridge.lab.node_runtime import CONTAINERD_SOCKET, ON_THIS_MACHINE
+from bootbridge.lab.tpm import BOOT_REGISTERS, DEVICE
+from bootbridge.node.cluster_spec import ADDONS, ClusterSpec
+from bootbridge.node.instance import Role
+
+INSTANCE_CONFIG: Final = "/etc/bootbridge/node.yaml"
+INSTANCE_METADATA: Final = "/etc/bootbridge/instance.yaml"
+_ZERO: Final = "00" * 32
+
+
+@dataclass(frozen=True)
+class Desk:
+    """The operator's files, in the lab's directory and on no instance."""
+
+    directory: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.directory / "cluster.yaml"
+
+    @property
+    def policy(self) -> Path:
+        return self.directory / "policy.yaml"
+
+    @property
+    def init_secret(self) -> Path:
+        return self.directory / "init-secret"
+
+    @property
+    def master_secret(self) -> Path:
+        return self.directory / "master-secret"
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.directory / "admin.conf"
+
+
+def cluster_spec(layout: Layout, kubernetes_version: str) -> ClusterSpec:
+    """Every setting that kubeadm needs on a lab's instances, and none that it does not."""
+    networks = layout.networks
+    return ClusterSpec(
+        kubernetes_version=kubernetes_version,
+        name="lab",
+        control_plane_endpoint=apiserver_endpoint(layout.first),
+        pod_subnets=tuple(str(network.cidr) for network in networks.cluster),
+        service_subnets=tuple(map(str, networks.service)),
+        image_repository=KUBEADM_REPOSITORY,
+        cri_socket=f"unix://{CONTAINERD_SOCKET}",
+        # Both would come from a registry; the lab's routes lead to the pods of every node without them.
+        without_addons=ADDONS,
+        ignore_preflight_errors=() if _newer_cgroups() else ("SystemVerification",),
+        kubelet=dict(ON_THIS_MACHINE),
+        join_service_image=NODE_IMAGE,
+        bridge_image=TUNNEL_IMAGE,
+    )
+
+
+def policy(layout: Layout, identities: Mapping[str, str]) -> dict[str, Any]:
+    """Who may join, and what each must prove."""
+    return {
+        "evidence": _proof(identities.values()),
+        "instances": [_instance(layout, node, identities) for node in layout.all_nodes],
+    }
+
+
+def instance_files(
+    layout: Layout, node: LabNode, identities: Mapping[str, str], init_secret_hash: str
+) -> Tree:
+    """On the instance: what it proves and wants proven, and what is said about it and its peers."""
+    control_planes = [identities[each.name] for each in layout.all_nodes if layout.may_control(each)]
+    config = {
+        "metadata": {"static": {"file": INSTANCE_METADATA}},
+        "evidence": {"tpm": {"device": DEVICE}},
+        "joinService": {"evidence": _proof(control_planes)},
+    }
+    metadata: dict[str, Any] = {
+        "self": _instance(layout, node, identities),
+        "peers": [_instance(layout, other, identities) for other in layout.all_nodes if other != node],
+    }
+    if node == layout.first:
+        metadata["initSecretHash"] = init_secret_hash
+    return {
+        INSTANCE_CONFIG: Asset(to_yaml(config), 0o600),
+        INSTANCE_METADATA: Asset(to_yaml(metadata), 0o600),
+    }
+
+
+def _proof(keys: Iterable[str]) -> dict[str, Any]:
+    """A quote by one of these keys, of a machine that has booted nothing else."""
+    measurements = {str(index): {"expected": _ZERO} for index in BOOT_REGISTERS}
+    return {"tpm": {"measurements": measurements, "trustedKeys": sorted(keys)}}
+
+
+def _instance(layout: Layout, node: LabNode, identities: Mapping[str, str]) -> dict[str, Any]:
+    role = Role.CONTROL_PLANE if layout.may_control(node) else Role.WORKER
+    return {
+        "name": node.name,
+        "role": str(role),
+        "addresses": [str(each) for each in node.addresses],
+        "identity": identities[node.name],
+    }
+
+
+def _newer_cgroups() -> bool:
+    """kubeadm's system verification refuses machines with control groups of the older kind."""
+    return (CGROUPS / "cgroup.controllers").exists()

@@ -1,0 +1,163 @@
+"""Blank instances: machines with containerd, a TPM, a kubelet without configuration, and our bootstrapper.
+
+What they become is their own business from then on: one is initialised by its operator, the others join.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from bootbridge.bootstrap.files import Asset, write_file
+from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.errors import OperatorError
+from bootbridge.lab import bootstrapper, kubelet_supervisor, tpm, watches, wiring
+from bootbridge.lab.bootstrapper import Desk
+from bootbridge.lab.bring_up import Builder, Jobs
+from bootbridge.lab.components import Components
+from bootbridge.lab.images import KUBEADM_REPOSITORY, NODE_IMAGE, TUNNEL_IMAGE, kubeadm_program
+from bootbridge.lab.lab import SWITCH, Lab
+from bootbridge.lab.layout import LabNode
+from bootbridge.lab.node_runtime import PAUSE_IMAGE
+from bootbridge.node import init_secret
+
+BOOTSTRAPPER = "bootstrapper"
+PROGRAMS = "/usr/local/bin"
+_ON_AN_INSTANCE = ("kubeadm", "kubelet", "kubectl")
+_SUPERVISOR = (
+    *(sys.executable, "-I", "-S", kubelet_supervisor.__file__),
+    *("/run/kubelet-supervisor", "/var/lib/kubelet"),
+)
+
+
+@dataclass(frozen=True)
+class InstancesBuilder(Builder):
+    """Brings up a lab whose cluster is still to be made."""
+
+    def bring_up(self) -> None:
+        self.lab.refuse_if_taken()
+        watches.refuse_if_short(self.lab.layout)
+        release = kubeadm_release(self.components)
+        control_plane_images = kubeadm_images(self.components, release)
+        self._together("images", self._all_images(control_plane_images))
+        self.lab.begin()
+        with self._step("machines"):
+            self.lab.make_machines()
+            wiring.seat_operator(self.lab.space(SWITCH), self.lab.layout)
+        nodes = self.lab.layout.all_nodes
+        boots: Jobs = {node.name: partial(self._first_boot, node, control_plane_images) for node in nodes}
+        self._together("instances", boots)
+        with self._step("metadata"):
+            self._tell(release, {node.name: tpm.identity(self.lab, node) for node in nodes})
+        with self._step("bootbridge node run"):
+            for node in nodes:
+                start_bootstrapper(self.lab, node)
+        self.lab.finish()
+
+    def _all_images(self, of_kubeadm: tuple[str, ...]) -> Jobs:
+        return {
+            "bootbridge": lambda: self.images.prepare([NODE_IMAGE, TUNNEL_IMAGE]),
+            "Kubernetes": lambda: self.images.prepare([PAUSE_IMAGE, *of_kubeadm]),
+        }
+
+    def _first_boot(self, node: LabNode, of_kubeadm: tuple[str, ...]) -> None:
+        install(self.lab, node, self.components)
+        boot(self.lab, node, self.components)
+        controls = self.lab.layout.may_control(node)
+        ours = (*of_kubeadm, NODE_IMAGE) if controls else ()
+        self.images.hand_to(self.lab.space(node.name), PAUSE_IMAGE, *ours, TUNNEL_IMAGE)
+
+    def _tell(self, release: str, identities: Mapping[str, str]) -> None:
+        """What the infrastructure would say: to each instance about itself, and to the operator."""
+        secret, hashed = init_secret.make()
+        desk = desk_of(self.lab)
+        desk.directory.mkdir(mode=0o700)
+        spec = bootstrapper.cluster_spec(self.lab.layout, release)
+        write_file(desk.spec, Asset(to_yaml(json.loads(spec.dump())), 0o600))
+        policy = bootstrapper.policy(self.lab.layout, identities)
+        write_file(desk.policy, Asset(to_yaml(policy), 0o600))
+        write_file(desk.init_secret, Asset(secret, 0o600))
+        for node in self.lab.layout.all_nodes:
+            told = bootstrapper.instance_files(self.lab.layout, node, identities, hashed)
+            self.lab.write(node.name, told)
+
+
+def desk_of(lab: Lab) -> Desk:
+    return Desk(lab.directory / "operator")
+
+
+def install(lab: Lab, node: LabNode, components: Components) -> None:
+    """What the image that an instance boots from brings along."""
+    folder = lab.file(node.name, PROGRAMS)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _ON_AN_INSTANCE:
+        (folder / name).symlink_to(components[name])
+    script = f'#!/bin/sh\nexec {shlex.join(_SUPERVISOR)} systemctl "$@"\n'
+    lab.write(node.name, {f"{PROGRAMS}/systemctl": Asset(script.encode(), 0o755)})
+
+
+def boot(lab: Lab, node: LabNode, components: Components) -> None:
+    """Everything that an instance starts by itself but our own program."""
+    tpm.switch_on(lab, node, components)
+    lab.start_runtime(node, components)
+    lab.start(node.name, "kubelet", [*_SUPERVISOR, "supervise", f"{PROGRAMS}/kubelet"])
+
+
+def start_bootstrapper(lab: Lab, node: LabNode) -> None:
+    argv = [sys.executable, "-m", "bootbridge.cli.main", "node", "run"]
+    lab.start(node.name, BOOTSTRAPPER, [*argv, f"--config={bootstrapper.INSTANCE_CONFIG}"])
+
+
+def power_cycle(lab: Lab, node: LabNode, components: Components) -> None:
+    """Off and on again: the disk and the TPM's keys are as before, the registers and /run are not."""
+    lab.space(node.name).end()
+    lab.make_machine(node)
+    boot(lab, node, components)
+
+
+def reboot(lab: Lab, node: LabNode, components: Components) -> None:
+    """A power cycle of an instance whose image starts our bootstrapper, as every one of them does."""
+    power_cycle(lab, node, components)
+    start_bootstrapper(lab, node)
+
+
+def init_command(lab: Lab, *words: str) -> list[str]:
+    """`bootbridge node init` of the first instance, from the operator's place, with the operator's files."""
+    desk = desk_of(lab)
+    argv = [
+        *(sys.executable, "-m", "bootbridge.cli.main", "node", "init", str(lab.layout.first.address)),
+        f"--spec={desk.spec}",
+        f"--policy={desk.policy}",
+        f"--init-secret-file={desk.init_secret}",
+        f"--secrets={desk.master_secret}",
+        f"--kubeconfig={desk.kubeconfig}",
+        *words,
+    ]
+    return lab.space(SWITCH).command(argv, network_only=True)
+
+
+def kubeadm_release(components: Components) -> str:
+    return _kubeadm(components, "version", "--output=short").strip()
+
+
+def kubeadm_images(components: Components, release: str) -> tuple[str, ...]:
+    """The images that kubeadm will ask for, without those of the addons that a lab does not have."""
+    said = _kubeadm(
+        components,
+        *("config", "images", "list"),
+        f"--kubernetes-version={release}",
+        f"--image-repository={KUBEADM_REPOSITORY}",
+    )
+    return tuple(reference for reference in said.split() if kubeadm_program(reference))
+
+
+def _kubeadm(components: Components, *words: str) -> str:
+    done = subprocess.run([components["kubeadm"], *words], capture_output=True, text=True)
+    if done.returncode:
+        raise OperatorError(f"kubeadm {words[0]}: {done.stderr.strip()}", hint="see --bin-dir")
+    return done.stdout

@@ -1,0 +1,59 @@
+"""One lab of blank instances for all tests here, which run in the order of their files' names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from bootbridge.lab.instances import desk_of
+from bootbridge.lab.layout import Layout
+from tests.support.lab_instances import INIT_SECONDS, Done, Instances, missing
+from tests.support.not_run import not_run
+
+# node1 is initialised, node2 becomes a control plane, node3 a worker; node4 is kept for trials.
+LAYOUT = Layout(4, control_planes=2)
+SPARE = "node4"
+
+
+@pytest.fixture(scope="package")
+def blank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
+    """Four instances that know of no cluster; the spare one does not even ask."""
+    if lack := missing():
+        not_run(lack)
+    with Instances.up(tmp_path_factory.mktemp("instances"), LAYOUT) as instances:
+        instances.power_cycle(SPARE)
+        yield instances
+
+
+@dataclass(frozen=True)
+class Inits:
+    """The init that made the cluster, and one that somebody else tried meanwhile."""
+
+    first: Done
+    second: Done
+
+
+@pytest.fixture(scope="package")
+def inits(blank: Instances) -> Inits:
+    other = desk_of(blank.lab).directory / "second.conf"
+    with blank.init_running() as running:
+        blank.until_said("node1", "initialising")
+        second = blank.init(f"--kubeconfig={other}", "--timeout=1m")
+        said, complained = running.communicate(timeout=INIT_SECONDS)
+    return Inits(Done(running.args, running.returncode, said, complained), second)
+
+
+@pytest.fixture(scope="package")
+def cluster(blank: Instances, inits: Inits) -> Instances:
+    """The first instance has been initialised."""
+    assert inits.first.returncode == 0, inits.first.stdout + inits.first.stderr
+    return blank
+
+
+@pytest.fixture
+def spare(cluster: Instances) -> str:
+    """An instance that is blank and has just booted."""
+    cluster.make_blank(SPARE)
+    return SPARE

@@ -1,0 +1,151 @@
+"""From blank instances to a cluster: one is initialised, the others join, all by real quotes."""
+
+from __future__ import annotations
+
+import stat
+import sys
+
+import pytest
+
+from bootbridge.lab.instances import desk_of
+from bootbridge.node.kubeadm.places import PKI
+from tests.e2e.bootstrapper.conftest import Inits
+from tests.support.lab import SHORT_PAUSES, WAIT_SECONDS, until
+from tests.support.lab_instances import Instances
+
+pytestmark = pytest.mark.e2e
+
+JOINING = ("node2", "node3")
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).read().decode())"
+
+
+def test_nobody_is_initialised_with_a_wrong_secret(blank: Instances) -> None:
+    desk = desk_of(blank.lab)
+    wrong = desk.directory / "wrong-secret"
+    wrong.write_text("not the secret at all, but as long as one")
+    wrong.chmod(0o600)
+    done = blank.init(f"--init-secret-file={wrong}")
+    assert done.returncode == 1
+    assert "secret" in done.stderr
+    assert not desk.kubeconfig.exists()
+    blank.until_said("node1", "refused")
+
+
+def test_the_operator_gets_a_kubeconfig_that_nobody_else_can_read(cluster: Instances) -> None:
+    kubeconfig = desk_of(cluster.lab).kubeconfig
+    assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
+    assert "node1" in cluster.nodes()
+
+
+def test_a_second_init_is_refused_at_once_while_one_is_running(inits: Inits, cluster: Instances) -> None:
+    assert inits.second.returncode == 1
+    assert "the instance refused: another init is running" in inits.second.stderr
+    assert 'an init was refused why="another init is running' in cluster.said("node1")
+    assert not (desk_of(cluster.lab).directory / "second.conf").exists()
+
+
+def test_every_stage_of_the_init_is_shown(inits: Inits, cluster: Instances) -> None:
+    for stage in ("proved by tpm", "certs", "control-plane", "join-service"):
+        assert stage in inits.first.stderr
+
+
+def test_the_others_join_by_themselves_each_in_its_role(cluster: Instances) -> None:
+    cluster.until(lambda: cluster.ready("node1", *JOINING), "all nodes are ready", 400.0)
+    roles = {
+        node["metadata"]["name"]: "node-role.kubernetes.io/control-plane" in node["metadata"]["labels"]
+        for node in cluster.get("nodes")["items"]
+    }
+    assert roles == {"node1": True, "node2": True, "node3": False}
+
+
+def test_a_second_control_plane_is_a_whole_one(cluster: Instances) -> None:
+    """With its own API server, and a member of etcd that votes."""
+    wanted = {f"{part}-node2" for part in CONTROL_PLANE}
+
+    def running() -> bool:
+        pods = cluster.get("pods", "--namespace=kube-system")["items"]
+        return wanted <= {pod["metadata"]["name"] for pod in pods}
+
+    cluster.until(running, f"{', '.join(wanted)} run")
+    cluster.until(lambda: cluster.lab.api_ready(cluster.components, "node2"), "its API server is ready")
+    metrics = cluster.run("node2", sys.executable, "-c", GET, "http://127.0.0.1:2381/metrics").stdout
+    assert "etcd_server_is_learner 0" in metrics
+    assert "etcd_server_has_leader 1" in metrics
+
+
+def test_every_instance_is_measured_and_says_so(cluster: Instances) -> None:
+    # A node may be ready before its bootstrapper has written the last line.
+    for name in JOINING:
+        cluster.until(lambda name=name: cluster.status(name)["phase"] == "done", f"{name} is done")
+    found = {name: cluster.status(name) for name in ("node1", *JOINING)}
+    assert found["node1"]["phase"] == "done"
+    assert {each["lock"] for name, each in found.items() if name != "node1"} == {"join"}
+    assert found["node1"]["lock"] == "init"
+    # One cluster, one measurement; and none of them is zero.
+    assert len({each["register"] for each in found.values()}) == 1
+    assert found["node1"]["register"].strip("0")
+    assert all(each["sound"] for each in found.values())
+
+
+def test_every_ticket_is_audited_with_the_key_that_it_was_given_to(cluster: Instances) -> None:
+    cluster.until(cluster.join_service_said, "every join service has begun")
+    listed = {entry["name"]: entry["identity"] for entry in cluster.policy()["instances"]}
+    for name in JOINING:
+        issued = [entry for entry in cluster.audited(name) if entry["outcome"] == "issued"]
+        assert {entry["identity"] for entry in issued} == {listed[name]}
+
+
+def test_kubelets_show_certificates_of_the_cluster_so_logs_are_read_from_every_node(
+    cluster: Instances,
+) -> None:
+    """The API server insists on the cluster's authority when it asks a kubelet."""
+    for name in ("node1", *JOINING):
+        path = f"/api/v1/nodes/{name}/proxy/healthz"
+        cluster.until(lambda path=path: cluster.kubectl("get", "--raw", path) == "ok", f"{name} answers")
+
+
+def test_a_secret_that_has_made_a_cluster_makes_no_other(cluster: Instances) -> None:
+    """The instance is a node that does not listen for an init any more; what it is, it stays."""
+    other = desk_of(cluster.lab).directory / "other.conf"
+    cluster.until_said("node1", "this instance is the first node of its cluster")
+    before = cluster.status("node1")
+    done = cluster.init(f"--kubeconfig={other}", "--timeout=1s")
+    assert done.returncode == 1
+    assert "Connection refused" in done.stderr, "it can be reached, and nobody listens there"
+    assert not other.exists()
+    assert cluster.status("node1") == before
+    assert cluster.ready("node1")
+
+
+def test_no_secret_is_in_a_log_on_a_command_line_or_in_a_file_of_others(
+    cluster: Instances, spare: str
+) -> None:
+    """An instance is watched while it joins: kubeadm's arguments are gone with it."""
+    arguments: set[str] = set()
+
+    def has_joined() -> bool:
+        arguments.update(cluster.arguments(spare))
+        return "this instance has joined its cluster" in cluster.said(spare)
+
+    cluster.start_bootstrapper(spare)
+    until(has_joined, f"{spare} joins", WAIT_SECONDS, SHORT_PAUSES)
+    assert [each for each in arguments if "kubeadm join" in each], "it was seen at work"
+    secrets = cluster.secrets("node1", *JOINING, spare)
+    logs = {
+        str(path): path.read_text(errors="replace")
+        for path in (cluster.lab.directory / "logs").rglob("*.log")
+    }
+    logs["join service"] = cluster.join_service_said()
+    assert "initialising" in cluster.said("node1")
+    assert any(cluster.said("node1") == text for text in logs.values()), "these are the logs"
+    assert '"outcome": "issued"' in logs["join service"]
+    for name in ("node1", *JOINING, spare):
+        arguments |= cluster.arguments(name)
+    for what, secret in secrets.items():
+        assert not [name for name, text in logs.items() if secret in text], what
+        assert not [line for line in arguments if secret in line], what
+    known = cluster.lab.file("node1", f"{PKI}/ca.crt").read_text().splitlines()[1]
+    for name in ("node1", *JOINING, spare):
+        assert cluster.open_files_with({"the authority's certificate": known}, name), "they are looked at"
+        assert cluster.open_files_with(secrets, name) == []

@@ -1,0 +1,80 @@
+"""What attestation and the lock add to a join, against kubeadm alone, on the same instance."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from datetime import datetime
+
+import pytest
+
+from bootbridge.lab.instances import BOOTSTRAPPER
+from bootbridge.node.join_service.tokens import GROUP, node_group
+from bootbridge.node.kubeadm import places
+from tests.e2e.record import neighbours
+from tests.support.lab_instances import Instances
+from tests.support.process_program import ROOT
+
+pytestmark = pytest.mark.e2e
+
+TIMES = 3
+FIGURES = ROOT / "build" / "e2e-join.txt"
+_TIME = re.compile(r"^(\S+Z) INFO node: (.*)$", re.MULTILINE)
+SERVING = (places.SERVING_CERTIFICATE, places.SERVING_KEY)
+
+
+def attested_join(cluster: Instances, node: str) -> float:
+    """From the first question to the join's end, as the bootstrapper's own log tells it."""
+    cluster.start_bootstrapper(node)
+    cluster.until_said(node, "has joined its cluster")
+    moments = [
+        datetime.fromisoformat(moment) for moment, _ in _TIME.findall(cluster.said(node, BOOTSTRAPPER))
+    ]
+    return (moments[-1] - moments[0]).total_seconds()
+
+
+def bare_join(cluster: Instances, node: str) -> float:
+    """kubeadm alone, with a token and a pin that somebody has brought there by hand.
+
+    The token names the node, as a ticket's does: the cluster lets no other become one.
+    """
+    groups = f"--groups={GROUP},{node_group(node)}"
+    made = cluster.run("node1", "kubeadm", "token", "create", groups, "--print-join-command")
+    command = made.stdout.split()
+    cluster.run(node, "systemctl", "start", "kubelet")
+    started = time.monotonic()
+    cluster.run(node, *command, "--ignore-preflight-errors=SystemVerification")
+    return time.monotonic() - started
+
+
+def test_what_attestation_adds_to_a_join_is_measured(
+    cluster: Instances, spare: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.until(lambda: cluster.ready("node1"), "the first node is ready")
+    bare, attested = [], []
+    for _ in range(TIMES):
+        cluster.make_blank(spare)
+        attested.append(attested_join(cluster, spare))
+        # The cluster's configuration of kubelets names a certificate that only a ticket brings.
+        brought = {path: cluster.lab.file(spare, path).read_bytes() for path in SERVING}
+        cluster.make_blank(spare)
+        for path, data in brought.items():
+            target = cluster.lab.file(spare, path)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        bare.append(bare_join(cluster, spare))
+    cluster.make_blank(spare)
+    added = statistics.median(attested) - statistics.median(bare)
+    told = (
+        f"join: kubeadm alone {_shown(bare)}, attested {_shown(attested)}, added {added:.2f} s{neighbours()}"
+    )
+    FIGURES.parent.mkdir(exist_ok=True)
+    FIGURES.write_text(told + "\n")
+    with capsys.disabled():
+        print(f"\n{told}")
+    cluster.until(lambda: cluster.ready("node1"), "the first node is ready")
+
+
+def _shown(seconds: list[float]) -> str:
+    return f"{statistics.median(seconds):.2f} s ({', '.join(f'{each:.2f}' for each in seconds)})"

@@ -1,0 +1,66 @@
+"""A node that is switched off and on comes back as the node it was, measured anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.lab_instances import Instances
+
+pytestmark = pytest.mark.e2e
+
+CONTROL_PLANE, WORKER = "node2", "node3"
+
+
+def boot_of(cluster: Instances, name: str) -> str:
+    """When the kubelet began to tell that it is ready: changes with every boot."""
+    (node,) = [each for each in cluster.get("nodes")["items"] if each["metadata"]["name"] == name]
+    (ready,) = [each for each in node["status"]["conditions"] if each["type"] == "Ready"]
+    return str(ready["lastHeartbeatTime"])
+
+
+def issued(cluster: Instances, name: str) -> list[str]:
+    return [each["what"] for each in cluster.audited(name) if each["outcome"] == "issued"]
+
+
+def test_a_rebooted_worker_is_measured_again_and_comes_back_with_another_certificate_where_one_was_due(
+    cluster: Instances,
+) -> None:
+    """By a rejoin ticket, which it asks for before it is measured."""
+    cluster.until(lambda: cluster.ready(WORKER), "the worker has joined", 400.0)
+    old = cluster.let_serving_certificate_be_due(WORKER)
+    before, heartbeat = cluster.status(WORKER), boot_of(cluster, WORKER)
+    cluster.forget(WORKER)
+    cluster.reboot(WORKER)
+    cluster.until(lambda: cluster.status(WORKER)["phase"] == "done", "the bootstrapper is done")
+    after = cluster.status(WORKER)
+    assert after["lock"] == "rejoin"
+    assert (after["register"], after["clusterID"]) == (before["register"], before["clusterID"])
+    cluster.until(
+        lambda: boot_of(cluster, WORKER) != heartbeat and cluster.ready(WORKER), "its kubelet reports again"
+    )
+    assert "the serving certificate was renewed" in cluster.said(WORKER)
+    assert cluster.serving_certificate(WORKER) != old
+    cluster.until(lambda: "rejoin ticket" in issued(cluster, WORKER), "the audit says so")
+
+
+def test_a_node_renews_its_serving_certificate_without_a_reboot(cluster: Instances) -> None:
+    """As its timer does: it is locked, for this very cluster, and may ask nevertheless."""
+    cluster.until(lambda: cluster.ready(CONTROL_PLANE), "it has joined", 400.0)
+    old = cluster.let_serving_certificate_be_due(CONTROL_PLANE)
+    # Refused while the bootstrapper that made it a node has not ended.
+    cluster.until(lambda: cluster.bootbridge(CONTROL_PLANE, "node", "renew"), "it is renewed")
+    new = cluster.serving_certificate(CONTROL_PLANE)
+    assert new != old
+    cluster.bootbridge(CONTROL_PLANE, "node", "renew")
+    assert cluster.serving_certificate(CONTROL_PLANE) == new, "it is not due any more"
+    path = f"/api/v1/nodes/{CONTROL_PLANE}/proxy/healthz"
+    cluster.until(lambda: cluster.kubectl("get", "--raw", path) == "ok", "its kubelet shows a good one")
+
+
+def test_a_rebooted_instance_that_never_joined_may_ask_again(cluster: Instances, spare: str) -> None:
+    """What was refused because of its measurements is let in once it has booted as it should."""
+    cluster.measure(spare, 4, b"another boot loader")
+    cluster.start_bootstrapper(spare)
+    cluster.until_said(spare, "PCR 4 is")
+    cluster.reboot(spare)
+    cluster.until(lambda: cluster.ready(spare), "it has joined", 400.0)

@@ -1,0 +1,27 @@
+"""A bootstrapper that is killed while kubeadm works is started again and finishes what it began."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.lab_instances import Instances
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.mark.parametrize(
+    "moment", ["joining node=", "stage started stage=preflight", "stage done stage=preflight"]
+)
+def test_a_join_that_was_killed_is_taken_up_again(moment: str, cluster: Instances, spare: str) -> None:
+    cluster.until(lambda: cluster.ready("node1"), "the first node is ready")
+    cluster.start_bootstrapper(spare)
+    cluster.until_said(spare, moment)
+    cluster.kill_bootstrapper(spare)
+    assert "has joined its cluster" not in cluster.said(spare)
+    cluster.start_bootstrapper(spare)
+    cluster.until(lambda: cluster.ready(spare), "it has joined", 400.0)
+    cluster.until(lambda: cluster.status(spare)["phase"] == "done", "the bootstrapper is done")
+    found = cluster.status(spare)
+    assert found["sound"]
+    assert found["resumed"] == 1
+    assert cluster.said(spare).count("joining node=") == 1

@@ -1,0 +1,59 @@
+"""Where the two halves meet: an init lays the tunnel, and it is gone again when it is not needed any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from bootbridge.bootstrap.plan import KUBEADM_PATHS
+from bootbridge.lab.layout import Layout
+from tests.support.lab_instances import Instances
+
+pytestmark = pytest.mark.e2e
+
+NAMESPACE = "bootstrap-konnectivity"
+RECEIPT = "/var/log/bootbridge/receipt.json"
+# Two minutes in which nothing has changed, and the kube-apiserver's restart.
+REMOVAL_SECONDS = 600.0
+
+
+@pytest.fixture(scope="module")
+def bridged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
+    """A lab of its own: a control plane and a worker."""
+    with Instances.up(tmp_path_factory.mktemp("bridged"), Layout(2, control_planes=1)) as instances:
+        done = instances.init("--bridge")
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield instances
+
+
+def test_calls_go_through_the_tunnel_from_the_first_hour_on(bridged: Instances) -> None:
+    bridged.until(lambda: bridged.ready("node1", "node2"), "both nodes are ready", 400.0)
+    bridged.until(lambda: _logs_of_an_agent(bridged), "an agent's log is read")
+    dials = [
+        line
+        for line in bridged.kubectl("get", "--raw", "/metrics").splitlines()
+        if line.startswith("apiserver_egress_dialer_dial_duration_seconds_count")
+    ]
+    assert sum(float(line.rpartition(" ")[2]) for line in dials) > 0
+
+
+def test_it_is_gone_once_all_nodes_have_been_ready_for_a_while(bridged: Instances) -> None:
+    bridged.until(
+        lambda: "the bridge is taken down" in bridged.said("node1"),
+        "the bridge is taken down",
+        REMOVAL_SECONDS,
+    )
+    receipt = json.loads(bridged.lab.file("node1", RECEIPT).read_bytes())
+    assert receipt["remains"] == []
+    # Not at once: with the bridge goes the kube-apiserver that went through it, and another one comes.
+    bridged.until(lambda: NAMESPACE not in bridged.kubectl("get", "namespaces"), "the namespace is gone")
+    assert not bridged.lab.file("node1", KUBEADM_PATHS.plan_record).exists()
+    bridged.until(lambda: bridged.ready("node1", "node2"), "the nodes are ready without it")
+
+
+def _logs_of_an_agent(cluster: Instances) -> str:
+    agents = cluster.get("pods", f"--namespace={NAMESPACE}")["items"]
+    assert agents, "there are no agents yet"
+    return cluster.kubectl("logs", f"--namespace={NAMESPACE}", agents[0]["metadata"]["name"])

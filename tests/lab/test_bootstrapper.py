@@ -1,0 +1,155 @@
+"""What blank instances and their operator are told about each other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.cli import lab as command
+from bootbridge.errors import OperatorError
+from bootbridge.lab import bootstrapper
+from bootbridge.lab.bootstrapper import INSTANCE_CONFIG, INSTANCE_METADATA
+from bootbridge.lab.images import NODE_IMAGE, PAUSE_IMAGE, TUNNEL_IMAGE, kubeadm_program
+from bootbridge.lab.lab import Lab
+from bootbridge.lab.layout import FAMILIES, Layout
+from bootbridge.node import init_secret
+from bootbridge.node.cluster_spec import ClusterSpec
+from bootbridge.node.configuration import read_configuration
+from bootbridge.node.instance import Role
+from bootbridge.node.join_service.policy import ClusterFacts, parse_policy, with_cluster
+from bootbridge.node.metadata.static import StaticMetadata
+
+LAYOUT = Layout(4, control_planes=2)
+RELEASE = "v1.36.3"
+IDENTITIES = {node.name: f"sha256:{number:064x}" for number, node in enumerate(LAYOUT.all_nodes)}
+
+
+def policy_document(layout: Layout = LAYOUT) -> bytes:
+    return to_yaml(bootstrapper.policy(layout, IDENTITIES))
+
+
+def test_a_lab_of_blank_instances_has_no_bootstrap_node() -> None:
+    assert [node.name for node in LAYOUT.all_nodes] == ["node1", "node2", "node3", "node4"]
+    assert LAYOUT.first.name == "node1"
+    assert [LAYOUT.may_control(node) for node in LAYOUT.all_nodes] == [True, True, False, False]
+    assert Layout(2).first.name == "bootstrap"
+
+
+@pytest.mark.parametrize("families", list(FAMILIES))
+def test_the_operator_s_address_is_nobody_else_s(families: str) -> None:
+    layout = Layout(8, families, control_planes=1)
+    taken = {address for node in layout.all_nodes for address in node.addresses}
+    assert not taken & set(layout.operator_addresses)
+
+
+@pytest.mark.parametrize("control_planes", [-1, 5])
+def test_more_control_planes_than_instances_are_refused(control_planes: int) -> None:
+    with pytest.raises(OperatorError, match="--control-planes"):
+        Layout(4, control_planes=control_planes)
+
+
+def test_a_lab_remembers_that_its_instances_are_blank(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "lab", LAYOUT)
+    lab.begin()
+    assert Lab.open(lab.directory).layout == LAYOUT
+
+
+@pytest.mark.parametrize("families", list(FAMILIES))
+def test_the_cluster_spec_is_one_that_the_bootstrapper_reads(families: str) -> None:
+    spec = bootstrapper.cluster_spec(Layout(4, families, control_planes=2), RELEASE)
+    assert ClusterSpec.load(json.loads(spec.dump())) == spec
+
+
+def test_the_policy_is_one_that_the_join_service_reads_and_knows_every_instance_by_its_key() -> None:
+    facts = ClusterFacts(RELEASE, "10.0.0.11:6443")
+    policy = parse_policy(with_cluster(policy_document(), facts))
+    assert {each.name: each.identity for each in policy.instances} == IDENTITIES
+    assert [each.role for each in policy.instances].count(Role.CONTROL_PLANE) == 2
+
+
+def written(tmp_path: Path, name: str, secret_hash: str = "") -> StaticMetadata:
+    files = bootstrapper.instance_files(LAYOUT, LAYOUT.node(name), IDENTITIES, secret_hash)
+    path = tmp_path / "instance.yaml"
+    path.write_bytes(files[INSTANCE_METADATA].data)
+    return StaticMetadata(path)
+
+
+def test_metadata_and_policy_say_the_same_about_an_instance(tmp_path: Path) -> None:
+    document: dict[str, Any] = yaml.safe_load(policy_document())
+    for entry in document["instances"]:
+        myself = asyncio.run(written(tmp_path, entry["name"]).myself())
+        assert (myself.name, str(myself.role)) == (entry["name"], entry["role"])
+        assert [str(each) for each in myself.addresses] == entry["addresses"]
+
+
+def test_only_the_first_instance_can_be_initialised(tmp_path: Path) -> None:
+    hashed = init_secret.hash_of(b"secret")
+    told = [asyncio.run(written(tmp_path, node.name, hashed).init_secret_hash()) for node in LAYOUT.all_nodes]
+    assert told == [hashed, "", "", ""]
+
+
+def test_an_instance_s_configuration_is_one_that_node_run_reads(tmp_path: Path) -> None:
+    files = bootstrapper.instance_files(LAYOUT, LAYOUT.first, IDENTITIES, "")
+    path = tmp_path / "node.yaml"
+    path.write_bytes(files[INSTANCE_CONFIG].data)
+    configuration = read_configuration(path)
+    assert configuration.issuer.kind == "tpm"
+    assert [each.kind for each in configuration.join_verifiers or ()] == ["tpm"]
+
+
+def test_what_an_instance_is_told_is_its_own_to_read(tmp_path: Path) -> None:
+    assert {
+        asset.mode for asset in bootstrapper.instance_files(LAYOUT, LAYOUT.first, IDENTITIES, "").values()
+    } == {0o600}
+
+
+@pytest.mark.parametrize(
+    ("reference", "program"),
+    [
+        ("localhost/kube-apiserver:v1.36.3", "kube-apiserver"),
+        ("localhost/etcd:3.6.8-0", "etcd"),
+        ("localhost/pause:3.10.2", "pause"),
+        ("localhost/coredns/coredns:v1.13.1", ""),
+        ("localhost/kube-proxy:v1.36.3", ""),
+        (PAUSE_IMAGE, ""),
+        (NODE_IMAGE, ""),
+        (TUNNEL_IMAGE, ""),
+    ],
+)
+def test_kubeadm_s_images_are_those_of_the_programs_that_were_built(reference: str, program: str) -> None:
+    assert kubeadm_program(reference) == program
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["up", "--control-planes", "2"], "--control-planes: is for --bootstrapper"),
+        (["up", "--bootstrapper", "--control-planes", "0"], "--control-planes: there must be one"),
+        (["init"], "there is no lab"),
+    ],
+)
+def test_flags_that_make_no_sense_are_refused_before_anything_is_done(
+    argv: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr("bootbridge.lab.components.find", lambda *_, **__: None)
+    assert (
+        command.main(
+            [*argv, "--dir", str(tmp_path / "lab")]
+            if argv[0] != "init"
+            else ["--dir", str(tmp_path / "lab"), *argv]
+        )
+        == 1
+    )
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "lab").exists()

@@ -1,0 +1,126 @@
+"""Where there is no systemd, the kubelet of a blank instance is started and stopped all the same."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bootbridge.lab import kubelet_supervisor
+from bootbridge.lab.kubelet_supervisor import INACTIVE
+
+# Says how it was called, then runs until it is told to end.
+KUBELET = '#!/bin/sh\necho "$@" >> {said}\nexec sleep 1000\n'
+WAIT_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Instance:
+    root: Path
+
+    @property
+    def program(self) -> list[str]:
+        script = kubelet_supervisor.__file__
+        return [sys.executable, "-I", "-S", script, str(self.root / "run"), str(self.root / "home")]
+
+    def systemctl(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.program, "systemctl", *words], capture_output=True, text=True, timeout=60
+        )
+
+    def configure(self, flags: str = "") -> None:
+        (self.root / "home" / "kubeadm-flags.env").write_text(f'KUBELET_KUBEADM_ARGS="{flags}"\n')
+        (self.root / "home" / "config.yaml").write_text("{}")
+
+    def pid(self) -> int:
+        try:
+            return int((self.root / "run" / "pid").read_text())
+        except (FileNotFoundError, ValueError):
+            return 0
+
+    def said(self) -> str:
+        try:
+            return (self.root / "said").read_text()
+        except FileNotFoundError:
+            return ""
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[Instance]:
+    instance = Instance(tmp_path)
+    (tmp_path / "home").mkdir()
+    kubelet = tmp_path / "kubelet"
+    kubelet.write_text(KUBELET.format(said=tmp_path / "said"))
+    kubelet.chmod(0o755)
+    process = subprocess.Popen([*instance.program, "supervise", str(kubelet)])
+    until((tmp_path / "run").exists)
+    yield instance
+    instance.systemctl("stop", "kubelet")
+    process.kill()
+    process.wait()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def test_a_kubelet_waits_for_its_configuration_and_is_given_kubeadm_s_flags(instance: Instance) -> None:
+    assert instance.systemctl("enable", "--now", "kubelet.service").returncode == 0
+    assert instance.systemctl("is-active", "kubelet").stdout == "active\n"
+    assert not instance.pid()
+    instance.configure("--node-ip=10.0.0.11 --v=2")
+    until(instance.said)
+    assert "--kubeconfig=/etc/kubernetes/kubelet.conf" in instance.said()
+    assert "--node-ip=10.0.0.11 --v=2" in instance.said()
+
+
+def test_a_configured_kubelet_that_nobody_has_started_does_not_run(instance: Instance) -> None:
+    """As after a reboot, until the node has been measured again."""
+    instance.configure()
+    assert instance.systemctl("is-active", "kubelet").returncode == INACTIVE
+    assert not instance.said()
+
+
+def test_a_kubelet_is_gone_when_stop_returns_and_another_one_when_restart_was_asked_for(
+    instance: Instance,
+) -> None:
+    instance.configure()
+    instance.systemctl("start", "kubelet")
+    until(instance.pid)
+    first = instance.pid()
+    assert instance.systemctl("restart", "kubelet").returncode == 0
+    assert not alive(first)
+    until(instance.pid)
+    second = instance.pid()
+    assert instance.systemctl("stop", "kubelet").returncode == 0
+    assert not alive(second)
+    assert instance.systemctl("is-active", "kubelet").stdout == "inactive\n"
+
+
+def test_a_kubelet_that_ends_by_itself_is_started_again(instance: Instance) -> None:
+    instance.configure()
+    instance.systemctl("start", "kubelet")
+    until(instance.pid)
+    first = instance.pid()
+    os.kill(first, 9)
+    until(lambda: instance.pid() not in (0, first))
+
+
+def test_other_units_are_not_running_and_unknown_verbs_are_refused(instance: Instance) -> None:
+    """kubeadm asks for systemd-resolved, and would believe it."""
+    assert instance.systemctl("is-active", "systemd-resolved").stdout == "inactive\n"
+    assert instance.systemctl("daemon-reload").returncode == 0
+    assert instance.systemctl("edit", "kubelet").returncode == 1

@@ -1,0 +1,97 @@
+"""A lab's directory: what a lab has put there goes with it, what others have put there stays."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from bootbridge.errors import OperatorError
+from bootbridge.lab.lab import KEPT, LAYOUT, UP, Lab
+from bootbridge.lab.layout import Layout
+from bootbridge.lab.space import Space
+from tests.support.not_run import not_run
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(tmp_path / "lab", Layout())
+
+
+def names(lab: Lab) -> set[str]:
+    return {path.name for path in lab.directory.iterdir()}
+
+
+def fill(lab: Lab) -> None:
+    """As a lab does that is up."""
+    lab.begin()
+    for name in set(KEPT) - {"spaces", UP}:
+        (lab.directory / name / "node1").mkdir(parents=True)
+    lab.finish()
+
+
+def test_down_removes_all_that_a_lab_keeps_but_its_images(lab: Lab) -> None:
+    fill(lab)
+    (lab.directory / "images").mkdir()
+    # Left by one who was killed while writing.
+    (lab.directory / f".{LAYOUT}.abcdefgh").touch()
+    assert lab.down() == []
+    assert names(lab) == {"images"}
+
+
+def test_down_leaves_what_somebody_else_has_put_beside_a_lab(lab: Lab) -> None:
+    fill(lab)
+    (lab.directory / "notes.txt").write_text("mine")
+    (lab.directory / ".git").mkdir()
+    assert lab.down() == []
+    assert names(lab) == {"notes.txt", ".git"}
+
+
+def test_a_directory_that_is_no_lab_s_is_left_as_it_is_whatever_the_names_in_it(lab: Lab) -> None:
+    (lab.directory / "logs" / "of something else").mkdir(parents=True)
+    (lab.directory / "nodes").mkdir()
+    assert lab.down() == []
+    with pytest.raises(OperatorError, match="holds what is no lab's: logs, nodes"):
+        lab.begin()
+    assert names(lab) == {"logs", "nodes"}
+
+
+def test_what_is_left_of_a_lab_that_never_was_up_goes_when_the_next_begins(lab: Lab) -> None:
+    lab.begin()
+    (lab.directory / "nodes" / "node1").mkdir(parents=True)
+    (lab.directory / "images").mkdir()
+    lab.begin()
+    assert names(lab) == {LAYOUT, "spaces", "images"}
+
+
+def test_what_was_left_of_images_goes_also_where_labs_share_them(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not what another lab is packing at the moment."""
+    shared = tmp_path / "shared"
+    monkeypatch.setenv("BOOTBRIDGE_LAB_IMAGES", str(shared))
+    shared.mkdir()
+    for name in ("done.tar", ".left.tar.lock", ".left.tar.abcdefgh", ".busy.tar.lock", ".busy.tar.abcdefgh"):
+        (shared / name).touch()
+    with (shared / ".busy.tar.lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        lab.down()
+    assert sorted(os.listdir(shared)) == [".busy.tar.abcdefgh", ".busy.tar.lock", "done.tar"]
+
+
+def test_a_lab_whose_directory_was_removed_is_still_there_to_take_down(lab: Lab) -> None:
+    if os.geteuid() != 0:
+        not_run("namespaces and mounts need root")
+    assert not lab.anything_there
+    lab.begin()
+    space = Space.make("node1", lab.directory / "nodes" / "node1", lab.cgroups.make("node1"))
+    try:
+        lab.directory.rename(lab.directory.with_name("moved"))
+        assert lab.anything_there
+        assert lab.down() == []
+        assert not space.alive
+        assert not lab.anything_there
+    finally:
+        space.end()

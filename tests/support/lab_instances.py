@@ -1,0 +1,368 @@
+"""A lab of blank instances, and the cluster that they make of themselves."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from bootbridge.bootstrap.files import Asset
+from bootbridge.bootstrap.progress import Progress
+from bootbridge.errors import OperatorError
+from bootbridge.lab import components, init, instances, tpm
+from bootbridge.lab.images import Images
+from bootbridge.lab.instances import InstancesBuilder
+from bootbridge.lab.lab import ENVIRONMENT, Lab
+from bootbridge.lab.layout import LabNode, Layout
+from bootbridge.node import last_answer, node_state, phases
+from bootbridge.node.instance import Role
+from bootbridge.node.join_messages import JOIN_PORT
+from bootbridge.node.join_service import manifests
+from bootbridge.node.join_service.kubelet_certificate import KubeletAuthority, KubeletRequest
+from bootbridge.node.join_service.measurement import SECRET_NAME, Measurement
+from bootbridge.node.join_service.policy_watch import POLICY_NAME
+from bootbridge.node.join_service.tokens import GROUP, node_group
+from bootbridge.node.kubeadm import places
+from bootbridge.node.kubelet_certificate_request import new_request
+from tests.support.lab import CALL_SECONDS, IMAGES, SHORT_PAUSES, WAIT_SECONDS, keep_logs, until
+from tests.support.process_program import ROOT
+
+Json = dict[str, Any]
+Done = subprocess.CompletedProcess[str]
+INIT_SECONDS = 600.0
+ONLY_A_NODE_HAS = (places.SERVING_CERTIFICATE, places.SERVING_KEY, places.KUBELET_KUBECONFIG)
+
+
+def missing() -> str:
+    """What keeps a lab of blank instances from coming up, beside what every lab needs."""
+    try:
+        components.find(bootstrapper=True)
+    except OperatorError as error:
+        return str(error)
+    return ""
+
+
+@dataclass(frozen=True)
+class Instances:
+    lab: Lab
+    components: components.Components
+
+    @classmethod
+    @contextmanager
+    def up(cls, directory: Path, layout: Layout) -> Iterator[Instances]:
+        """Bring them up in `directory`; whatever happens, nothing of them is left afterwards."""
+        found = components.find(bootstrapper=True)
+        lab = Lab(directory, layout)
+        try:
+            InstancesBuilder(lab, found, Images(IMAGES, found, None), Progress(sys.stderr)).bring_up()
+            yield cls(lab, found)
+        finally:
+            keep_logs(lab)
+            left = lab.down()
+        assert left == [], "`lab down` leaves nothing"
+        assert not _running_in(directory), "no TPM is left either"
+
+    def node(self, name: str) -> LabNode:
+        return self.lab.layout.node(name)
+
+    # --- the operator
+
+    def init(self, *words: str, seconds: float = INIT_SECONDS) -> Done:
+        """`bootbridge node init`; exit code and words are the caller's to judge."""
+        argv = instances.init_command(self.lab, *words)
+        return subprocess.run(argv, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
+
+    @contextmanager
+    def init_running(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        argv = instances.init_command(self.lab, *words)
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    # --- the cluster
+
+    def kubectl(self, *words: str, input: bytes | None = None) -> str:
+        done = subprocess.run(
+            self.lab.kubectl(self.components, *words),
+            input=input,
+            stdin=subprocess.DEVNULL if input is None else None,
+            capture_output=True,
+            timeout=CALL_SECONDS,
+        )
+        assert done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr.decode().strip()}"
+        return done.stdout.decode()
+
+    def get(self, *words: str) -> Json:
+        document: Json = json.loads(self.kubectl("get", *words, "-o", "json"))
+        return document
+
+    def nodes(self) -> dict[str, bool]:
+        """Name → whether it is ready."""
+        return {node["metadata"]["name"]: _ready(node) for node in self.get("nodes")["items"]}
+
+    def ready(self, *names: str) -> bool:
+        found = self.nodes()
+        return all(found.get(name) for name in names)
+
+    def tokens(self) -> set[str]:
+        """Bootstrap tokens that the cluster has given out and that still are there."""
+        chosen = "type=bootstrap.kubernetes.io/token"
+        found = self.get("secrets", "--namespace=kube-system", f"--field-selector={chosen}")
+        return {secret["metadata"]["name"] for secret in found["items"]}
+
+    @contextmanager
+    def token_for(self, node: str) -> Iterator[str]:
+        """A bootstrap token that is a node's, as a ticket's is."""
+        groups = f"--groups={GROUP},{node_group(node)}"
+        token = self.run("node1", "kubeadm", "token", "create", groups).stdout.strip()
+        try:
+            yield token
+        finally:
+            self.run("node1", "kubeadm", "token", "delete", token.partition(".")[0])
+
+    def secrets(self, *nodes: str) -> dict[str, str]:
+        """What nobody but its owner may see, as it would be written: what it is → a part of it."""
+        desk = instances.desk_of(self.lab)
+        found = {"the init secret": desk.init_secret.read_text().strip()}
+        master = json.loads(desk.master_secret.read_text())
+        found |= {f"the master secret's {name}": str(value) for name, value in master.items()}
+        measurement = Measurement.load(self.get("secret", SECRET_NAME, "--namespace=kube-system")).secret
+        found |= {"the measurement secret, hex": measurement.hex()}
+        found |= {"the measurement secret, base64": base64.b64encode(measurement).decode().rstrip("=")}
+        for name in self.tokens():
+            data = self.get("secret", name, "--namespace=kube-system")["data"]
+            found[name] = base64.b64decode(data["token-secret"]).decode()
+        for node in nodes:
+            keys = [self.lab.file(node, places.SERVING_KEY), *self.lab.file(node, places.PKI).rglob("*.key")]
+            found |= {f"{node}: {path.name}": _private_part(path.read_text()) for path in keys}
+        return found
+
+    def join_service_said(self) -> str:
+        """Every join service's log: what happened to it, and its audit lines."""
+        label = f"app={manifests.NAME}"
+        return self.kubectl("logs", f"--namespace={manifests.NAMESPACE}", f"-l={label}", "--tail=-1")
+
+    def audited(self, node: str) -> list[Json]:
+        """What the audit has about a node, oldest first; kubectl shows one join service after the other."""
+        lines = [line for line in self.join_service_said().splitlines() if line.startswith("{")]
+        found = [entry for entry in map(json.loads, lines) if entry.get("node") == node]
+        return sorted(found, key=lambda entry: str(entry["time"]))
+
+    def until_audited(self, node: str, reason: str) -> None:
+        """The last that the audit has about a node is this; a line takes its time to the log."""
+
+        def is_last() -> bool:
+            found = self.audited(node)
+            return bool(found) and reason in found[-1].get("reason", "")
+
+        self.until(is_last, f"the audit says about {node}: {reason}")
+
+    def policy(self) -> Json:
+        found = self.get("configmap", POLICY_NAME, f"--namespace={manifests.NAMESPACE}")
+        document: Json = json.loads(found["data"]["policy.json"])
+        return document
+
+    def change_policy(self, document: Json) -> None:
+        patch = json.dumps({"data": {"policy.json": json.dumps(document)}})
+        self.kubectl(
+            "patch", "configmap", POLICY_NAME, f"--namespace={manifests.NAMESPACE}", f"--patch={patch}"
+        )
+
+    # --- an instance
+
+    def said(self, node: str, program: str = instances.BOOTSTRAPPER) -> str:
+        try:
+            return self.lab.log(node, program).read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def forget(self, node: str) -> None:
+        """An instance's log begins anew."""
+        self.lab.log(node, instances.BOOTSTRAPPER).unlink(missing_ok=True)
+
+    def run(self, node: str, *argv: str, seconds: float = WAIT_SECONDS) -> Done:
+        done = subprocess.run(
+            self.lab.space(node).command(argv),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            stdin=subprocess.DEVNULL,
+            env=ENVIRONMENT,
+        )
+        assert done.returncode == 0, f"{' '.join(argv)}: {done.stdout}{done.stderr}"
+        return done
+
+    def status(self, node: str) -> Json:
+        """What `bootbridge node status` says there."""
+        document: Json = json.loads(self.bootbridge(node, "node", "status", "--json").stdout)
+        return document
+
+    def bootbridge(self, node: str, *words: str) -> Done:
+        return self.run(node, sys.executable, "-m", "bootbridge.cli.main", *words)
+
+    def arguments(self, node: str) -> set[str]:
+        """The command lines of all that runs on an instance now."""
+        found = set()
+        for process in self.lab.file(node, "/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has just ended
+                found.add((process / "cmdline").read_text(errors="replace").replace("\0", " ").strip())
+        return found
+
+    def open_files_with(self, secrets: Mapping[str, str], node: str) -> list[str]:
+        """Files on an instance that somebody else than root can read, and what is in them."""
+        own = self.lab.directory / "nodes" / node
+        disk = [own / init.own_name(path) / "upper" for path in init.OVERLAID]
+        disk += [own / init.own_name(path) for path in ("/var/lib/kubelet", "/var/log")]
+        found = []
+        for path in chain.from_iterable(map(_open_to_others, [*disk, self.lab.file(node, "/run")])):
+            with suppress(OSError):  # it has just gone
+                text = path.read_bytes()
+                found += [f"{path}: {what}" for what, secret in secrets.items() if secret.encode() in text]
+        return found
+
+    def start_bootstrapper(self, node: str) -> None:
+        instances.start_bootstrapper(self.lab, self.node(node))
+
+    def kill_bootstrapper(self, node: str) -> None:
+        """As the kernel would when memory is short: without a last word."""
+        for process in self.lab.file(node, "/proc").glob("[0-9]*"):
+            try:
+                words = (process / "cmdline").read_bytes().split(b"\0")
+            except OSError:  # it has just ended
+                continue
+            if words[2:5] == [b"bootbridge.cli.main", b"node", b"run"]:
+                self.run(node, "kill", "-9", process.name)
+
+    def power_cycle(self, node: str) -> None:
+        """Without our bootstrapper: a test starts it, or does something else."""
+        instances.power_cycle(self.lab, self.node(node), self.components)
+
+    def make_blank(self, node: str) -> None:
+        """As it was before it knew of any cluster, and just booted; the cluster forgets it, too."""
+        self.kubectl("delete", "node", node, "--ignore-not-found")
+        self.power_cycle(node)
+        self.run(node, "kubeadm", "reset", "--force")
+        self.run(node, "rm", "-rf", str(node_state.STATE.parent))
+        self.forget(node)
+
+    def reboot(self, node: str) -> None:
+        instances.reboot(self.lab, self.node(node), self.components)
+
+    def serving_certificate(self, node: str) -> bytes:
+        return self.lab.file(node, places.SERVING_CERTIFICATE).read_bytes()
+
+    def let_serving_certificate_be_due(self, node: str) -> bytes:
+        """Gives a node one that was signed by the cluster's authority long ago, and has some hours left."""
+        authority = KubeletAuthority(
+            *(self.lab.file("node1", f"{places.PKI}/{name}").read_bytes() for name in ("ca.crt", "ca.key"))
+        )
+        fresh = new_request(node)
+        certificate = authority.sign(
+            KubeletRequest(fresh.request),
+            node,
+            self.node(node).addresses,
+            now=time.time() - timedelta(hours=20).total_seconds(),
+            validity=timedelta(hours=23),
+        )
+        pair = {places.SERVING_KEY: Asset(fresh.key, 0o600), places.SERVING_CERTIFICATE: Asset(certificate)}
+        self.lab.write(node, pair)
+        return certificate
+
+    def measure(self, node: str, register: int, data: bytes) -> None:
+        tpm.measure(self.lab, self.node(node), register, data)
+
+    def trick(
+        self, trick: str, node: str, *, name: str = "", role: Role = Role.WORKER, token: str = ""
+    ) -> Json:
+        """What an instance gets that says something untrue; see lab_imposter."""
+        device = token or f"unix:{self.lab.file(node, tpm.SOCKET)}"
+        service = str(self.lab.layout.first.address)
+        words = [trick, device, service, str(JOIN_PORT), name or node, str(role)]
+        done = subprocess.run(
+            self.lab.space(node).command(
+                [sys.executable, "-m", "tests.support.lab_imposter", *words], network_only=True
+            ),
+            capture_output=True,
+            text=True,
+            timeout=CALL_SECONDS,
+            cwd=ROOT,
+        )
+        assert done.returncode == 0, done.stderr
+        answer: Json = json.loads(done.stdout)
+        return answer
+
+    def got_nothing(self, node: str) -> bool:
+        """Whether an instance holds nothing of the cluster: no files, no phase, no measurement."""
+        files = [
+            path
+            for folder in (places.PKI, str(node_state.STATE.parent), str(phases.DIRECTORY))
+            for path in self.lab.file(node, folder).rglob("*")
+            if path.is_file() and path.name not in (phases.GUARD, last_answer.FILE)
+        ]
+        files += [self.lab.file(node, path) for path in ONLY_A_NODE_HAS if self.lab.file(node, path).exists()]
+        return files == [] and node not in self.nodes()
+
+    def until(self, condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
+        until(condition, what, seconds)
+
+    def until_said(self, node: str, text: str, seconds: float = WAIT_SECONDS) -> None:
+        """An instance's bootstrapper has said so; seen at once, for some moments are soon over."""
+        until(lambda: text in self.said(node), f"{node} says {text!r}", seconds, SHORT_PAUSES)
+
+
+def _private_part(pem: str) -> str:
+    """A line of a key that is in nothing public: an EC key begins with it, an RSA key does not."""
+    lines = pem.splitlines()
+    return lines[1] if len(lines) < 10 else lines[len(lines) // 2]
+
+
+def _open_to_others(folder: Path) -> Iterator[Path]:
+    """Files that are not root's alone, and to which a way leads that is not; what is mounted is another's."""
+    here = folder.stat().st_dev
+    for place, folders, files in os.walk(folder):
+        folders[:] = [each for each in folders if _passes(Path(place, each), here)]
+        for path in (Path(place, each) for each in files):
+            if stat.S_ISREG((status := _status(path)).st_mode) and status.st_mode & 0o044:
+                yield path
+
+
+def _passes(folder: Path, device: int) -> bool:
+    status = _status(folder)
+    return status.st_dev == device and bool(status.st_mode & 0o011)
+
+
+def _status(path: Path) -> os.stat_result:
+    try:
+        return path.lstat()
+    except OSError:  # it has just gone
+        return os.stat_result([0] * 10)
+
+
+def _ready(node: Json) -> bool:
+    conditions: Sequence[Json] = node.get("status", {}).get("conditions", [])
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _running_in(directory: Path) -> list[str]:
+    """Processes whose mounts lie in a directory."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(directory) in (process / "mountinfo").read_text():
+                found.append((process / "cmdline").read_bytes().decode(errors="replace"))
+        except OSError:
+            continue
+    return found
