@@ -13,8 +13,10 @@ import pytest
 import yaml
 
 from bootbridge.bootstrap import kubeadm_patch
+from bootbridge.bootstrap.host import Host
 from bootbridge.bootstrap.receipt import PART_NAMES
 from tests.support.bootstrap_node import BootstrapNode, bootstrap_node
+from tests.support.process_program import until
 
 
 @pytest.fixture
@@ -81,6 +83,29 @@ def test_down_twice_is_fine(node: BootstrapNode) -> None:
     assert "Nothing of the bridge was there" in node.output
     assert node.receipt()["found"] == []
     assert node.scan() == before
+
+
+def test_a_server_that_the_kubelet_starts_late_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had read the manifest before that was removed, and ends the server as soon as it looks again."""
+    with bootstrap_node(tmp_path, initialised=False) as node:
+        before = node.scan()
+        node.kubelet.may_start.clear()
+        node.up()
+        until(lambda: node.kubelet.about_to_start, "the kubelet has read the manifest")
+        remove_tree = Host.remove_tree
+
+        def start_late(host: Host, path: str) -> None:
+            monkeypatch.setattr(Host, "remove_tree", remove_tree)
+            remove_tree(host, path)
+            node.kubelet.may_start.set()
+            until(lambda: node.kubelet.pids, "the kubelet has started the server")
+
+        monkeypatch.setattr(Host, "remove_tree", start_late)
+        node.down()
+        assert "started konnectivity-server" in node.kubelet.history
+        assert node.scan() == before
 
 
 def test_down_without_up_touches_nothing(node: BootstrapNode) -> None:

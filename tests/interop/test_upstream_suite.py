@@ -18,6 +18,10 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 SUITE = ROOT / "peers" / "upstream-suite"
 # One test of it waits a minute for goroutines; the rest takes about 20 s.
 SUITE_SECONDS_MAX = 400
+# A test that races with itself: its own client says EOF or "context canceled", whichever comes first. With
+# upstream's agent on a busy machine 4 of 60 runs failed, with ours 3. It is asked again, up to so many times.
+OWN_RACES = {"TestProxyHandle_TunnelContextCancelled_GRPC": re.compile(r"Unexpected error: .*: EOF")}
+REPEATS_MAX = 4
 TESTS = [
     "TestAgentReadinessWithoutServer",
     "TestAgentRestartReconnect",
@@ -56,9 +60,12 @@ class SuiteRun:
         found = re.findall(r"^--- (\w+): (\S+) \(", output, re.MULTILINE)
         self.outcomes = {name: outcome for outcome, name in found}
 
+    def lost_its_own_race(self, name: str) -> bool:
+        return self.outcomes.get(name) == "FAIL" and bool(OWN_RACES[name].search(self.complaint(name)))
+
     def complaint(self, name: str) -> str:
         """The end of what the suite wrote while this test ran."""
-        _, _, rest = self.output.partition(f"=== RUN   {name}\n")
+        _, _, rest = self.output.rpartition(f"=== RUN   {name}\n")
         return rest.partition(f": {name} (")[0][-4000:]
 
 
@@ -68,8 +75,19 @@ def suite() -> SuiteRun:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(
             "upstream's suite NOT RUN: it needs root for a network namespace of its own"
         )
+    run = _run_suite()
+    for name in OWN_RACES:
+        for _ in range(REPEATS_MAX):
+            if not run.lost_its_own_race(name):
+                break
+            again = _run_suite("-test.run", f"^{name}$")
+            run = SuiteRun(f"{run.output}\n{again.output}")
+    return run
+
+
+def _run_suite(*flags: str) -> SuiteRun:
     result = subprocess.run(
-        [str(SUITE), str(OURS / "proxy-agent"), "-test.v"],
+        [str(SUITE), str(OURS / "proxy-agent"), "-test.v", *flags],
         env={**os.environ, "BOOTBRIDGE_PEERS": str(PEERS)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

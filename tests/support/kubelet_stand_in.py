@@ -69,6 +69,9 @@ class KubeletStandIn:
         folder.mkdir(exist_ok=True)
         self.log = folder / "containers.log"
         self.history: list[str] = []
+        self.may_start = threading.Event()  # cleared: manifests are read, but nothing is started yet
+        self.may_start.set()
+        self.about_to_start = ""
         self._static: dict[str, tuple[str, Container, Json]] = {}
         self._pods: dict[str, Container] = {}
         self._ended = threading.Event()
@@ -77,6 +80,7 @@ class KubeletStandIn:
 
     def close(self) -> None:
         self._ended.set()
+        self.may_start.set()
         self._thread.join(30)
         for container in [*self._pods.values(), *(entry[1] for entry in self._static.values())]:
             container.end()
@@ -122,6 +126,8 @@ class KubeletStandIn:
         }
         container = pod["spec"]["containers"][0]
         argv = self._argv(container, volumes, {})
+        self.about_to_start = container["name"]
+        self.may_start.wait()
         self._static[name] = (version, Container(argv, 0, self.log), pod)
         self.history.append(f"started {container['name']}")
         self._mirror("POST", pod)

@@ -5,6 +5,7 @@ What remains is not what a removal reported, but what is found when everything i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -34,6 +35,7 @@ class Teardown:
     wait_seconds: float = WAIT_SECONDS
     warnings: list[str] = field(default_factory=list)
     silent: bool = False  # the API server stayed away for as long as one waits: not again
+    stuck: set[str] = field(default_factory=set)  # parts that were waited for in vain: not again
 
     def run(self) -> Receipt:
         self.silent = bool(self._ask_cluster(min(PROBE_SECONDS, self.wait_seconds)))
@@ -44,6 +46,7 @@ class Teardown:
                 self._take(part)
         # The API server was restarted on the way.
         self._ask_cluster(0.0 if self.silent else self.wait_seconds)
+        self._take_latecomers(order[:-1])
         remains = self._remains(order[:-1])
         self._take_record(order[-1], remains)
         remains += self._record_kept(order[-1], remains)
@@ -77,8 +80,18 @@ class Teardown:
         except OperatorError as error:
             left = str(error)
         if left:
+            self.stuck.add(part.name)
             self.warnings.append(f"{part.title}: {left}")
         self.progress.end(left or "removed", good=not left)
+
+    def _take_latecomers(self, order: list[Part]) -> None:
+        """What came when its part was gone already: a server that the kubelet was just about to start."""
+        for part in order:
+            if part.name in self.stuck or self._skipped(part):
+                continue
+            with contextlib.suppress(OperatorError):  # the last look says what cannot be looked for
+                if part.find():
+                    self._take(part)
 
     def _wait_until_gone(self, part: Part) -> str:
         patience = min(INSIST_AFTER_SECONDS, self.wait_seconds)
