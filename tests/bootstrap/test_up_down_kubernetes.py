@@ -79,7 +79,7 @@ def test_a_finalizer_that_nobody_removes_is_named(node: BootstrapNode) -> None:
     name = node.plan.namespace
     held = {"metadata": {"name": "held", "namespace": name, "finalizers": ["example.com/never"]}}
     assert node.api.call("POST", f"/api/v1/namespaces/{name}/configmaps", held)[0] == 201
-    assert node.run("down", "--timeout=10s") == 2
+    assert node.run("down", "--timeout=30s") == 2
     remains: Any = node.receipt()["remains"]
     assert [item["part"] for item in remains] == ["namespace", "record"]
     assert "example.com/never" in remains[0]["why"]

@@ -176,9 +176,9 @@ class TestCounter:
             await until(lambda: api.watches)
             api.put_lease("a", LABELS, **VALID)
             api.put_lease("b", LABELS, **VALID)
-            await until(lambda: watched.counter.count == 2, seconds=1)
+            await until(lambda: watched.counter.count == 2)
             api.remove_lease("a")
-            await until(lambda: watched.counter.count == 1, seconds=1)
+            await until(lambda: watched.counter.count == 1)
         assert len(api.calls) == 2
 
     async def test_the_api_server_selects(self, api: ApiServer, client: KubeClient) -> None:
@@ -199,11 +199,11 @@ class TestCounter:
         self, api: ApiServer, client: KubeClient
     ) -> None:
         api.put_lease("stays", LABELS, **VALID)
-        api.put_lease("ends", LABELS, leaseDurationSeconds=1, renewTime=ago(0))
+        api.put_lease("ends", LABELS, leaseDurationSeconds=3, renewTime=ago(0))
         watched = Watched(client)
         async with running(watched.counter.run()):
             await until(lambda: watched.counter.count == 2)
-            await until(lambda: watched.counter.count == 1, seconds=2)
+            await until(lambda: watched.counter.count == 1)
             assert not Lease.from_json(api.leases["ends"]).valid(time.time())
 
     @pytest.mark.parametrize("as_status", [False, True])

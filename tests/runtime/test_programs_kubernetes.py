@@ -188,13 +188,13 @@ def test_servers_and_agents_find_each_other_by_leases(site: Site, kube: ApiThrea
     agent.wait_for_servers(2)
     first.wait_until_ready()
     second.wait_until_ready()
-    assert agent.metric("known_server_count") == 2
+    until(lambda: agent.metric("known_server_count") == 2, "the agent has counted both leases")
 
 
 def test_an_api_server_that_is_away_keeps_nobody_from_starting(site: Site, kube: ApiThread) -> None:
     """Leases are a convenience: without them the tunnel still comes up."""
-    server = site.server(flags={"enable-lease-controller": True, "kubeconfig": kube.kubeconfig})
     kube.stop_listening()
+    server = site.server(flags={"enable-lease-controller": True, "kubeconfig": kube.kubeconfig})
     agent = site.agent(server, flags={"count-server-leases": True, "kubeconfig": kube.kubeconfig})
     server.wait_until_ready()
     agent.wait_for_servers(1)

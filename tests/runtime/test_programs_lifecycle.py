@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +14,16 @@ import pytest
 from tests.support.process_endpoints import Endpoint, Gate, HttpEndpoint, echo
 from tests.support.process_program import until
 from tests.support.process_site import Server, Site
-from tests.support.process_tunnels import RefusedDialError, Tunnel, dial, fetch, http_request, receive
+from tests.support.process_tunnels import (
+    ConnectTunnel,
+    RefusedDialError,
+    Tunnel,
+    dial,
+    fetch,
+    http_request,
+    receive,
+    receive_all,
+)
 
 HELLO = b"hello from the endpoint"
 Endpoints = Callable[..., Endpoint]
@@ -89,12 +99,81 @@ def test_a_graceful_stop_lets_connections_finish(site: Site, endpoint: Endpoints
     tunnel = dial(server, endpoint(echo).address)
     server.terminate()
     until(lambda: server.health.get("/readyz")[0] == 500, "the server is not ready any more")
-    with pytest.raises((RefusedDialError, OSError)):
+    with pytest.raises((RefusedDialError, ConnectionError, FileNotFoundError)):
         dial(server, endpoint(echo).address)
     tunnel.send(b"still served")
     assert receive(tunnel, 12) == b"still served"
     tunnel.close()
     assert server.wait() == 0
+
+
+def test_a_graceful_stop_waits_until_the_callers_have_taken_everything(
+    site: Site, endpoint: Endpoints
+) -> None:
+    """Also when the connection itself is over: a slow reader gets the last byte before we go."""
+    server, _ = site.pair(server_flags={"graceful-shutdown-timeout": "60s"})
+    size = 700 * 1024
+
+    def answer_at_the_end(sock: socket.socket) -> None:
+        while sock.recv(1000):
+            pass
+        sock.sendall(bytes(size))
+
+    tunnel = ConnectTunnel.dial(server, endpoint(answer_at_the_end).address)
+    tunnel.send(b"question")
+    tunnel.finish()
+    got = 0
+    while server.health.status()["routes"]:
+        got += len(tunnel.recv(20_000))
+    server.terminate()
+    until(lambda: server.health.get("/readyz")[0] == 500, "the server stops")
+    assert got + len(receive_all(tunnel)) == size
+    assert server.wait() == 0
+
+
+def test_a_drained_agent_waits_until_the_endpoints_have_taken_everything(site: Site) -> None:
+    """The caller is gone, and the endpoint reads slowly: it still gets the last byte."""
+    server, agent = site.pair(agent_flags={"drain-timeout": "60s"})
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        tunnel = ConnectTunnel.dial(server, f"127.0.0.1:{listener.getsockname()[1]}")
+        endpoint, _ = listener.accept()
+        endpoint.settimeout(20)
+        size, sent, got = 8_000_000, 0, 0
+        tunnel.sock.setblocking(False)
+        while sent < size:
+            try:
+                sent += tunnel.sock.send(bytes(min(65536, size - sent)))
+            except BlockingIOError:
+                got += len(endpoint.recv(65536))
+        tunnel.close()
+        while agent.health.status()["endpoints"]:
+            got += len(endpoint.recv(65536))
+        agent.terminate()
+        until(lambda: agent.health.get("/readyz")[0] == 503, "the agent drains")
+        while data := endpoint.recv(65536):
+            got += len(data)
+        endpoint.close()
+    assert got == size
+    assert agent.wait() == 0
+
+
+def test_agents_are_told_when_a_graceful_stop_begins(site: Site, endpoint: Endpoints) -> None:
+    """They look for another server at once, while what runs over this one goes on."""
+    server, agent = site.pair(server_flags={"graceful-shutdown-timeout": "60s"})
+    tunnel = dial(server, endpoint(echo).address)
+    server.terminate()
+    agent.wait_for_servers(0)
+    tunnel.send(b"still served")
+    assert receive(tunnel, 12) == b"still served"
+    # Nor is it forgotten when the agent itself goes: the endpoint's end is no orderly one.
+    agent.terminate()
+    until(lambda: agent.health.get("/readyz")[0] == 503, "the agent drains")
+    agent.terminate()
+    assert agent.wait() == 0
+    assert ended(tunnel)
 
 
 def test_a_graceful_stop_ends_when_its_time_is_up(site: Site, endpoint: Endpoints, mode: str) -> None:

@@ -111,6 +111,7 @@ def test_asyncio_is_not_starved_by_a_socket_that_is_always_ready(pair: Callable[
 
     async def scenario() -> None:
         loop = running_loop()
+        called = asyncio.Event()
         far.send(b"never read")
         turns = 0
 
@@ -119,9 +120,11 @@ def test_asyncio_is_not_starved_by_a_socket_that_is_always_ready(pair: Callable[
             turns += 1
             if turns == 3:
                 loop.call_soon(order.append, "soon")
+                loop.call_soon(called.set)
 
         loop.sockets.watch(near.fileno(), READABLE, turn)
-        await asyncio.sleep(0.02)
+        await called.wait()
+        await asyncio.sleep(0.001)
         order.append("timer")
         await asyncio.to_thread(order.append, "thread")
         loop.sockets.unwatch(near.fileno())

@@ -18,6 +18,7 @@ from functools import partial
 
 import pytest
 
+from bootbridge.runtime.byte_stream import USER_TIMEOUT_MS
 from tests.support.process_endpoints import (
     AnswerAfterEnd,
     Deaf,
@@ -77,6 +78,21 @@ def test_bytes_sent_behind_the_connect_request_are_not_lost(
     tunnel = ConnectTunnel.dial(server, endpoint(echo).address, early=b"no time to wait")
     assert receive(tunnel, 15) == b"no time to wait"
     tunnel.close()
+
+
+def test_a_direct_endpoint_that_speaks_first_never_shares_a_read_with_the_200(
+    site: Site, endpoint: Endpoints
+) -> None:
+    """B4, where the server itself has dialled; also if the endpoint closes right behind its words."""
+    flags = {"proxy-strategies": "direct", "direct-cidrs": "127.0.0.0/8"}
+    server = site.server(flags=flags)
+    for serve in (speak_first, lambda sock: sock.sendall(GREETING)):
+        address = endpoint(serve).address
+        for _ in range(30):
+            tunnel = ConnectTunnel.dial(server, address)
+            assert tunnel.extra == b""
+            assert receive(tunnel, len(GREETING)) == GREETING
+            tunnel.close()
 
 
 # --- nothing lost
@@ -348,9 +364,47 @@ def test_two_hundred_connections_with_random_ends_leave_nothing_behind(
     until(lambda: tables_are_empty(server, agent), "nothing is left")
     for program, (descriptors, threads) in zip((server, agent), before, strict=True):
         until(partial(_has_descriptors_at_most, program, descriptors), "no socket is left")
-        assert program.threads() <= threads
+        until(lambda program=program, threads=threads: program.threads() <= threads, "no thread is left")
     assert server.metric("queued_bytes", direction="to_frontend") == 0
     assert server.health.get("/readyz")[0] == 200
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_nothing_is_left_of_a_tls_caller_whose_endpoint_closes_first(
+    site: Site, endpoint: Endpoints, direct: bool
+) -> None:
+    """TLS knows no half-close: the caller is closed, and so is everything behind it."""
+    flags = {"proxy-strategies": "direct,default", "direct-cidrs": "127.0.0.0/8"} if direct else {}
+    server, agent = site.pair(tcp=True, server_flags=flags)
+
+    def answer_and_close(sock: socket.socket) -> None:
+        sock.recv(10)
+        sock.sendall(b"answer")
+
+    address = endpoint(answer_and_close).address
+    for _ in range(20):
+        tunnel = dial(server, address)
+        tunnel.send(b"question")
+        assert receive_all(tunnel) == b"answer"
+        tunnel.close()
+    until(lambda: tables_are_empty(server, agent), "nothing is left")
+
+
+@pytest.mark.slow
+def test_a_tls_caller_may_read_as_slowly_as_it_likes(site: Site, endpoint: Endpoints) -> None:
+    """Longer than a link's kernel waits for an acknowledgement: who does not read is not gone."""
+    server, _ = site.pair(tcp=True)
+    size = 16 * MIB
+
+    def serve(sock: socket.socket) -> None:
+        if sock.recv(1):
+            sock.sendall(bytes(size))
+
+    tunnel = dial(server, endpoint(serve).address)
+    tunnel.send(b"!")
+    time.sleep(USER_TIMEOUT_MS / 1000 + 5)  # nothing else is waited for: silence is what is tried
+    assert len(receive(tunnel, size)) == size
+    tunnel.close()
 
 
 @pytest.mark.slow

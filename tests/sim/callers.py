@@ -163,7 +163,7 @@ class Caller:
         if not self.over:
             self.exchange.caller_saw_end()
             self.heard_all = True
-            if self.plan.dialect == "connect" and not self.ended and self.sent < self.plan.up:
+            if self.plan.knows_half_close and not self.ended and self.sent < self.plan.up:
                 return  # the other direction goes on, as far as this end can know
             self.ended = True
             self.finish("end")

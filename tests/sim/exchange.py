@@ -47,6 +47,12 @@ class Plan:
     pause: float = 0.0  # between two writes of the caller
     endpoint_pause: float = 0.0
     direct: bool = False
+    tls: bool = False  # the caller's connection is one that knows no half-close
+
+    @property
+    def knows_half_close(self) -> bool:
+        """Whether the caller can be told that the endpoint has said all, and go on itself."""
+        return self.dialect == "connect" and not self.tls
 
 
 @dataclass(slots=True, eq=False)
@@ -116,7 +122,7 @@ class Exchange:
             return  # it left before it was answered, so it cannot know what got through
         if not endpoint.received and len(self.endpoints) > 1:
             return  # nobody ever used this connection
-        if endpoint.ended and (self.plan.dialect == "grpc" or not endpoint.half_close_known):
+        if endpoint.ended and (not self.plan.knows_half_close or not endpoint.half_close_known):
             return  # who knows no half-close took the endpoint's end for the end of all
         if self.port is not None and self.port.peer.unread_lost:
             return  # it left while bytes for it were on their way: a reset, which takes what was not read yet

@@ -182,6 +182,8 @@ class Scenario:
             plan.pause = world.between(0.0, 0.1)
         if world.chance(0.2):
             plan.endpoint_pause = world.between(0.0, 0.1)
+        # Not drawn, so that the seeds of before still tell their stories.
+        plan.tls = dialect == "connect" and not plan.half_close and plan.up % 3 == 0
         return plan
 
     def _draw_stalled_plan(self) -> Plan:
@@ -228,6 +230,7 @@ class Scenario:
     def _call(self, exchange: Exchange, server: ServerProcess) -> Caller:
         if exchange.plan.dialect == "connect":
             near, far = self.network.join(self.outside, server.pump, f"connect{exchange.id}")
+            near.half_closes = far.half_closes = not exchange.plan.tls
             self._accept(server, lambda: server.accept_connect(far), far.abort)
             exchange.port = near
             return ConnectCaller(self.world, near, exchange)
@@ -475,7 +478,7 @@ class Scenario:
             good = caller.outcome in ("end", "left")
             if half_close_known or not plan.half_close:
                 good = good and caller.received == caller.expected
-            half_closed = plan.parting == "finish" and half_close_known and plan.dialect == "connect"
+            half_closed = plan.parting == "finish" and half_close_known and plan.knows_half_close
             if plan.parting == "wait" or half_closed:
                 good = good and _all_uploaded(exchange)
         if not good:

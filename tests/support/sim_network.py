@@ -102,6 +102,7 @@ class SimPort:
 
     peer: SimPort
     tells_gone = False
+    half_closes = True  # TLS does not
 
     def __init__(self, network: Network, pump: SimPump, name: str) -> None:
         self.pump = pump
@@ -202,7 +203,7 @@ class SimPort:
 
     def _arrive_end(self) -> None:
         self._eof = True
-        gone = self.tells_gone and self.peer._closing
+        gone = not self.half_closes or (self.tells_gone and self.peer._closing)
         self._world.note(b"eof", f"{self.name} EOF{' gone' if gone else ''}")
         self._handler.on_eof(gone)
         self.pump.end_turn()
@@ -259,10 +260,18 @@ class SimPort:
 
     # --- ending
 
-    def finish(self) -> None:
+    @property
+    def unread(self) -> bool:
+        return not self.closed and bool(self.backlog or self.peer._inbox)
+
+    def finish(self) -> bool:
+        if not self.half_closes:
+            self.close()
+            return False
         self._finishing = True
         if not self.backlog:
             self._say_end()
+        return True
 
     def _say_end(self) -> None:
         self.peer._fin = True

@@ -34,6 +34,8 @@ from bootbridge.wire.stream import Stream
 class MemoryPort:
     """A byte port whose peer is the script: it sees what was written and decides what is taken."""
 
+    half_closes = True  # TLS does not
+
     def __init__(self) -> None:
         self.handler: ByteHandler
         self.written = bytearray()  # what the peer has taken
@@ -64,8 +66,16 @@ class MemoryPort:
     def resume_reading(self) -> None:
         self.paused = False
 
-    def finish(self) -> None:
+    @property
+    def unread(self) -> bool:
+        return bool(self.waiting)
+
+    def finish(self) -> bool:
+        if not self.half_closes:
+            self.close()
+            return False
         self.finished = True
+        return True
 
     def close(self) -> None:
         self.closed = True

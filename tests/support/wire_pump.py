@@ -33,7 +33,10 @@ class Pump:
         self._stopping = False
         self._watcher = FrameWatcher(self._on_frame, preface=not link.client)
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> Self:
         self._thread.start()
+        return self
 
     # --- from the test's thread
 
@@ -161,7 +164,9 @@ class Listener:
         with contextlib.suppress(OSError):
             while True:
                 sock, _ = self._sock.accept()
-                self.pumps.append(Pump(sock, Link(client=False, on_request=self._on_request)))
+                pump = Pump(sock, Link(client=False, on_request=self._on_request))
+                self.pumps.append(pump)  # before the first answer leaves: whoever gets that may look here
+                pump.start()
 
     def __enter__(self) -> Self:
         return self
@@ -179,7 +184,7 @@ class Listener:
 @contextlib.contextmanager
 def dialled(port: int) -> Iterator[Pump]:
     """A client link to a port on loopback."""
-    pump = Pump(socket.create_connection(("127.0.0.1", port)), Link(client=True))
+    pump = Pump(socket.create_connection(("127.0.0.1", port)), Link(client=True)).start()
     try:
         yield pump
     finally:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.bounds import BOUNDS
+from bootbridge.tunnel.agent_roster import Strategy
 from bootbridge.tunnel.frontend import HEAD_SECONDS_MAX
-from bootbridge.tunnel.route import FIRST_WORD_SECONDS
+from bootbridge.tunnel.route import FIRST_WORD_SECONDS, FIRST_WORD_SECONDS_MAX
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from tests.support.sim_script import OK, ServerStage
@@ -143,14 +144,73 @@ def test_an_endpoint_that_speaks_first_is_heard_after_ten_milliseconds() -> None
         caller.expect(b"banner")
 
 
-def test_first_words_are_not_lost_when_the_endpoint_closes_at_once() -> None:
-    """What was held back is delivered before the close."""
+def test_an_end_right_behind_the_first_words_is_held_back_with_them() -> None:
+    """Then they are delivered, whole, and after them the close."""
     with ServerStage() as stage:
         agent = stage.agent()
         caller = stage.connect_route(agent)
         agent.say(p.Data(1, b"bye"), p.CloseResponse("", 1))
+        caller.expect(b"")
+        assert caller.port.state == "open"
+        assert not stage.core.idle
+        stage.after(FIRST_WORD_SECONDS)
         caller.expect(b"bye")
         assert caller.port.state == "closed"
+        assert stage.core.idle
+
+
+def test_an_end_that_is_held_back_is_not_lost_with_the_agent() -> None:
+    """The endpoint had closed in order before: that is what the caller is told."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_route(agent)
+        agent.say(p.Data(1, b"bye"), p.CloseResponse("", 1)).hang_up()
+        caller.expect(b"bye")
+        assert caller.port.state == "closed"
+
+
+def test_first_words_wait_until_the_caller_has_read_the_200() -> None:
+    """B4: as long as the kernel knows that it has not, and no longer than a second."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_caller()
+        caller.port.stuck = True
+        caller.connect()
+        stage.accept(agent, 1)
+        agent.say(p.Data(1, b"220"))
+        stage.after(10 * FIRST_WORD_SECONDS)
+        assert not caller.port.waiting.endswith(b"220")
+        caller.port.stuck = False
+        caller.expect_status(200)
+        stage.after(FIRST_WORD_SECONDS)
+        caller.expect(b"220")
+
+
+def test_first_words_do_not_wait_for_ever_for_a_caller_who_never_reads() -> None:
+    """It gets them in one read with the 200, which is its own doing."""
+    with ServerStage() as stage:
+        agent = stage.agent()
+        caller = stage.connect_caller()
+        caller.port.stuck = True
+        caller.connect()
+        stage.accept(agent, 1)
+        agent.say(p.Data(1, b"220"))
+        for _ in range(int(FIRST_WORD_SECONDS_MAX / FIRST_WORD_SECONDS) + 2):
+            stage.after(FIRST_WORD_SECONDS)
+        assert caller.port.waiting.endswith(b"220")
+
+
+def test_a_direct_endpoint_that_speaks_first_is_held_back_too() -> None:
+    """B4: whoever made the connection, the 200 is read alone."""
+    with ServerStage(strategies=[Strategy.DIRECT]) as stage:
+        caller = stage.connect_caller().connect("192.0.2.1:80")
+        endpoint = stage.dials.asked.pop().succeed()
+        endpoint.handler.on_bytes(memoryview(b"220"))
+        endpoint.handler.on_eof(False)
+        caller.expect(OK)
+        stage.after(FIRST_WORD_SECONDS)
+        caller.expect(b"220")
+        assert caller.port.state == "finished"
 
 
 def test_what_a_caller_sends_ahead_of_the_200_reaches_the_endpoint_first() -> None:

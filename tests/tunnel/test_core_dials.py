@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.tunnel.route import FIRST_WORD_SECONDS
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from tests.support.sim_script import OK, Peer, ServerStage
@@ -346,6 +347,7 @@ def test_a_grpc_caller_is_told_once_that_a_direct_endpoint_has_closed() -> None:
         endpoint = stage.dials.asked.pop().succeed()
         endpoint.handler.on_bytes(memoryview(b"all"))
         endpoint.handler.on_eof(False)
+        stage.after(FIRST_WORD_SECONDS)
         caller.expect(p.DialResponse("", 1, 9), p.Data(1, b"all"), p.CloseResponse("", 1))
         assert endpoint.state == "closed"
 

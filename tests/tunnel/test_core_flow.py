@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.bounds import BOUNDS
-from bootbridge.tunnel.route import CLOSING_SECONDS_MAX, HALF_OPEN_IDLE_SECONDS_MAX
+from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.tunnel.route import CLOSING_SECONDS_MAX, FIRST_WORD_SECONDS, HALF_OPEN_IDLE_SECONDS_MAX
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from tests.support.sim_script import AgentStage, ConnectCaller, Peer, ServerStage
@@ -208,11 +209,53 @@ def test_an_endpoints_half_close_reaches_the_caller_which_may_still_send() -> No
         agent = stage.agent()
         caller = stage.connect_route(agent)
         agent.say(p.Data(1, b"all I have"), p.End(1))
+        stage.after(FIRST_WORD_SECONDS)
         caller.expect(b"all I have")
         assert caller.port.state == "finished"
         caller.say(b"more").end()
         agent.expect(p.Data(1, b"more"), p.End(1)).say(p.CloseResponse("", 1))
         assert caller.port.state == "closed"
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_caller_who_knows_no_half_close_is_closed_when_the_endpoint_ends(direct: bool) -> None:
+    """Promise 7: a frontend with TLS, whose end of one direction is the end, leaves nothing behind."""
+    with ServerStage(strategies=[Strategy.DIRECT if direct else Strategy.DEFAULT]) as stage:
+        agent = stage.agent()
+        caller = stage.connect_caller()
+        caller.port.half_closes = False
+        caller.connect("192.0.2.1:80")
+        if direct:
+            endpoint = stage.dials.asked.pop().succeed()
+            caller.expect_status(200)
+            endpoint.handler.on_eof(False)
+            assert endpoint.state == "closed"
+        else:
+            stage.accept(agent, 1)
+            caller.expect_status(200)
+            agent.say(p.End(1)).expect(p.CloseRequest(1)).say(p.CloseResponse("", 1))
+        assert caller.port.state == "closed"
+        assert stage.core.idle
+        assert not stage.core.connect_frontends
+
+
+@pytest.mark.parametrize("front_ends", [False, True])
+def test_a_direct_connection_that_is_half_closed_and_silent_ends(front_ends: bool) -> None:
+    """Whichever side has ended: after five minutes without a byte nobody waits for the other."""
+    with ServerStage(strategies=[Strategy.DIRECT]) as stage:
+        caller = stage.connect_caller().connect("192.0.2.1:80")
+        endpoint = stage.dials.asked.pop().succeed()
+        caller.expect_status(200)
+        if front_ends:
+            caller.end()
+        else:
+            endpoint.handler.on_eof(False)
+        stage.after(HALF_OPEN_IDLE_SECONDS_MAX * 0.9)
+        assert not stage.core.idle
+        stage.after(HALF_OPEN_IDLE_SECONDS_MAX)
+        assert caller.port.state == "aborted"
+        assert endpoint.state == "closed"
+        assert stage.core.idle
 
 
 def test_the_agent_passes_half_close_on_in_both_directions() -> None:

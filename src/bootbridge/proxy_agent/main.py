@@ -45,6 +45,7 @@ async def _serve(options: AgentOptions) -> int:
         agent = await ProxyAgent.start(options, stack)
         await signals.asked()
         await agent.drain(signals)
+        signals.insist_from_now_on()
     return 0
 
 
@@ -139,7 +140,7 @@ class ProxyAgent:
         now = self.pump.loop.time
         deadline, busy_at = now() + limit, now()
         while now() < deadline:
-            if not self.core.idle:
+            if not self._idle:
                 busy_at = now()
             elif not self.core.streams or now() - busy_at >= DRAINED_IDLE_SECONDS:
                 break
@@ -147,6 +148,12 @@ class ProxyAgent:
                 break
         self._notes.info("stopping", endpoints=self.core.endpoint_count)
 
+    @property
+    def _idle(self) -> bool:
+        """Whether nothing is under way, and everybody has taken what was said last."""
+        return self.core.idle and not self.pump.parting and not self._sync.has_unsent
+
     def close(self) -> None:
         self._sync.close()
         self.pump.end_turn()
+        self.pump.abort_parting()

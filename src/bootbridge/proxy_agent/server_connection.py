@@ -125,6 +125,12 @@ class ServerConnection:
         """``told`` hears it when the server announces that it goes away."""
         if self._link is not None:
             self._link.link.on_goaway = lambda code, text: told()
+            if self._link.link.peer_going_away:
+                told()
+
+    @property
+    def has_unsent(self) -> bool:
+        return self._link is not None and self._link.has_unsent
 
     def close(self, reason: str) -> None:
         if self._stream is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterable
 from typing import Final
 
 from bootbridge.proxy_agent.options import AgentOptions
@@ -42,6 +43,8 @@ class ServerSync:
         self._hosts = [host.strip("[]") for host in options.proxy_server_host]
         self._wake = asyncio.Event()
         self._in_flight: set[str] = set()
+        # Also those whose server has announced that it goes: what runs over them goes on.
+        self._connections: set[ServerConnection] = set()
         self._last_errors: dict[str, str] = {}
         self.servers: ServerSet[ServerConnection] = ServerSet(
             random.Random(),
@@ -76,13 +79,24 @@ class ServerSync:
 
     async def _round(self) -> Outcome:
         targets = {target.key: target for target in await self._targets()}
+        self._forget_errors_but(self._hosts, targets)
         wanted = self.servers.attempts(list(targets), self._in_flight)
         if not wanted:
             return Outcome.IDLE if targets else Outcome.FAILED
         attempts = [spawn(self._attempt(targets[key]), f"connect to {key}") for key in wanted]
-        # A slow server must not keep us from the others: what is not done goes on by itself.
-        done, _ = await asyncio.wait(attempts, timeout=self._options.sync_interval_cap)
-        return best_of([_outcome(task) for task in done] or [Outcome.FAILED])
+        await self._first_of(attempts)
+        return best_of([_outcome(task) for task in attempts if task.done()] or [Outcome.FAILED])
+
+    async def _first_of(self, attempts: list[asyncio.Task[Outcome]]) -> None:
+        """Until all are done. A slow server must not keep us from the others: what is not done after a
+        while, or when another server was lost, goes on by itself."""
+        over, woken = asyncio.ensure_future(asyncio.wait(attempts)), asyncio.ensure_future(self._wake.wait())
+        try:
+            cap = self._options.sync_interval_cap
+            await asyncio.wait((over, woken), timeout=cap, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            over.cancel()
+            woken.cancel()
 
     async def _targets(self) -> list[Target]:
         found = await asyncio.gather(*map(self._addresses, self._hosts))
@@ -101,6 +115,7 @@ class ServerSync:
         except (OSError, UnicodeError) as error:
             self._complain(host, f"lookup of {host} failed: {getattr(error, 'strerror', '') or error}")
             return []
+        self._last_errors.pop(host, None)
         return [Target(host, str(address)) for address in dict.fromkeys(entry[4][0] for entry in entries)]
 
     async def _attempt(self, target: Target) -> Outcome:
@@ -123,6 +138,7 @@ class ServerSync:
         if admission is not Admission.KEEP:
             connection.close("held already")
             return Outcome.DUPLICATE
+        self._connections.add(connection)
         connection.on_lost = self._on_lost
         connection.on_leaving(lambda: self._on_leaving(connection))
         self._core.notes.info(
@@ -145,6 +161,7 @@ class ServerSync:
             raise NotConnected(f"--service-account-token-path: cannot read {path}: {error}") from error
 
     def _on_lost(self, connection: ServerConnection, reason: str) -> None:
+        self._connections.discard(connection)
         if self.servers.on_closed(connection):
             self._core.notes.warning("server lost", why=reason, servers=len(self.servers))
             self._wake.set()
@@ -161,8 +178,17 @@ class ServerSync:
             self._last_errors[key] = reason
             self._core.notes.warning("server not reached", target=key, why=reason)
 
+    def _forget_errors_but(self, *known: Iterable[str]) -> None:
+        """Addresses come and go behind a name."""
+        keys = {key for names in known for key in names}
+        self._last_errors = {key: text for key, text in self._last_errors.items() if key in keys}
+
+    @property
+    def has_unsent(self) -> bool:
+        return any(connection.has_unsent for connection in self._connections)
+
     def close(self) -> None:
-        for connection in self.servers.connections:
+        for connection in list(self._connections):
             connection.close("the agent stopped")
 
 

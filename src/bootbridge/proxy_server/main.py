@@ -35,6 +35,8 @@ AGENT_STREAMS_MAX: Final = 16
 FRONTEND_STREAMS_MAX: Final = 10_000
 # How often a graceful stop looks whether the last connection has ended.
 IDLE_CHECK_SECONDS: Final = 0.05
+# An agent calls Connect right behind the TLS handshake; whoever does not holds a connection for nothing.
+AGENT_SILENCE_SECONDS_MAX: Final = 30.0
 
 
 def run(options: ServerOptions) -> int:
@@ -51,9 +53,9 @@ async def _serve(options: ServerOptions) -> int:
     async with AsyncExitStack() as stack:
         server = await ProxyServer.start(options, stack)
         await signals.asked()
-        if await server.stop_gracefully(signals):
-            return 0
-    return 1
+        stopped = await server.stop_gracefully(signals)
+        signals.insist_from_now_on()
+    return 0 if stopped else 1
 
 
 class ProxyServer:
@@ -79,7 +81,8 @@ class ProxyServer:
             dialler=TcpDialler(self.pump),
             authenticate=authenticate,
         )
-        self._links: set[LinkStream] = set()
+        self._agent_links: set[LinkStream] = set()
+        self._frontend_links: set[LinkStream] = set()
         self._listeners: list[Listener] = []
         policy = TlsPolicy.from_flags(options.tls_min_version, options.cipher_suites)
         self._agent_tls = TlsFiles.agent_listener(
@@ -154,7 +157,8 @@ class ProxyServer:
         stack.push_async_callback(health.close)
 
     def _status(self) -> dict[str, object]:
-        return {**self.core.status(), "tls": self._agent_tls.status()}
+        frontend = {"frontend_tls": self._frontend_tls.status()} if self._frontend_tls else {}
+        return {**self.core.status(), "tls": self._agent_tls.status(), **frontend}
 
     # --- accepting
 
@@ -174,18 +178,21 @@ class ProxyServer:
             self._notes.warning("agent refused", why="it did not negotiate h2 (ALPN)")
             stream.close()
             return
-        self._add_link(
+        _keep(
+            self._agent_links,
             LinkStream(
                 stream,
                 on_request=self.core.on_agent_request,
                 keepalive_seconds=self._options.keepalive_time,
                 streams_max=AGENT_STREAMS_MAX,
-            )
+                silence_seconds=AGENT_SILENCE_SECONDS_MAX,
+            ),
         )
 
     def _accept_frontend_tls(self, sock: socket.socket) -> None:
         assert self._frontend_tls is not None
-        tune_link(sock)
+        if self._options.mode == "grpc":
+            tune_link(sock)  # a caller of HTTP CONNECT may read as slowly as it likes
         peer = _peer(sock)
         TlsStream(
             self.pump,
@@ -204,44 +211,59 @@ class ProxyServer:
         if self._options.mode == "http-connect":
             stream.start(ConnectFrontend(self.core, stream))
         else:
-            self._add_link(
+            _keep(
+                self._frontend_links,
                 LinkStream(
                     stream,
                     on_request=self.core.on_proxy_request,
                     keepalive_seconds=self._options.frontend_keepalive_time,
                     streams_max=FRONTEND_STREAMS_MAX,
-                )
+                ),
             )
-
-    def _add_link(self, link: LinkStream) -> None:
-        self._links.add(link)
-        link.on_over = self._links.discard
 
     # --- the end
 
     async def stop_gracefully(self, signals: event_loop.Signals) -> bool:
         """Let what runs finish within the limit. False: a second signal wants us gone now."""
-        self.core.stop_accepting()
-        for listener in self._listeners:
-            listener.close()
+        self._stop_accepting()
         limit = self._options.graceful_shutdown_timeout
         self._notes.info("stopping", routes=self.core.route_count, patience_seconds=limit)
         deadline = self.pump.loop.time() + limit
-        while not self.core.idle and self.pump.loop.time() < deadline:
+        while not self._idle and self.pump.loop.time() < deadline:
             if await signals.insisted_within(IDLE_CHECK_SECONDS):
                 return False
         return True
 
-    def close(self) -> None:
+    @property
+    def _idle(self) -> bool:
+        """Whether nothing is under way, and everybody has taken what was said last."""
+        links = self._agent_links | self._frontend_links
+        return self.core.idle and not self.pump.parting and not any(link.has_unsent for link in links)
+
+    def _stop_accepting(self) -> None:
+        """Agents are told, so that they look for another server at once; what runs goes on."""
         self.core.stop_accepting()
         for listener in self._listeners:
             listener.close()
-        self.core.close()
-        for link in list(self._links):
+        for link in self._agent_links:
             link.link.go_away()
-            self.pump.end_turn()
+        self.pump.end_turn()
+
+    def close(self) -> None:
+        self._stop_accepting()
+        self.core.close()
+        for link in self._frontend_links:
+            link.link.go_away()
+        self.pump.end_turn()
+        for link in self._agent_links | self._frontend_links:
             link.close("the server stopped")
         self.pump.end_turn()
+        self.pump.abort_parting()
+
+
+def _keep(links: set[LinkStream], link: LinkStream) -> None:
+    links.add(link)
+    link.on_over = links.discard
 
 
 def _peer(sock: socket.socket) -> str:

@@ -24,10 +24,13 @@ from bootbridge.wire.packets import Buffer
 # Parts of this size on average are joined, which is cheaper than handing the kernel a list of them.
 JOIN_BYTES_MAX: Final = 32 * 1024
 PARTS_MAX: Final = 64
-# How long a closed stream waits for its peer to take what was written last.
+# How long a closed stream waits for its peer's kernel to acknowledge what was written last.
 LINGER_SECONDS_MAX: Final = 5.0
 LINGER_CHECK_SECONDS: Final = 0.02
-FLUSH_SECONDS_MAX: Final = 30.0
+# How long its peer may take none of what waits for it. On a unix socket the end of our patience would
+# look like an orderly end, so we have more of it.
+FLUSH_STALL_SECONDS_MAX: Final = 30.0
+UNIX_FLUSH_STALL_SECONDS_MAX: Final = 300.0
 # A half-closed peer that goes away altogether is noticed within this time.
 HANGUP_CHECK_SECONDS: Final = 1.0
 # As Go's programs do it: asked when idle for so long, and again; nine times unanswered is the end.
@@ -281,10 +284,15 @@ class PlainStream:
 
     # --- ending
 
-    def finish(self) -> None:
+    @property
+    def unread(self) -> bool:
+        return not self._closed and (self.backlog > 0 or _undelivered(self._fd) > 0)
+
+    def finish(self) -> bool:
         self._finishing = True
         if not self.backlog:
             self._shut_down()
+        return True
 
     def _shut_down(self) -> None:
         try:
@@ -298,12 +306,25 @@ class PlainStream:
         self._closing = True
         self._handler = NOBODY
         self._stop_timer()
+        self.pump.parting[self] = None
         if self.backlog:
-            self._timer = self.pump.timers.after(FLUSH_SECONDS_MAX, self.abort)  # no orderly end for a part
+            self._wait_for_flush()
         elif self._deaf:
             self._close_now()
         else:
             self._part()
+
+    def _wait_for_flush(self) -> None:
+        waiting = self.backlog
+        seconds = UNIX_FLUSH_STALL_SECONDS_MAX if self._is_unix else FLUSH_STALL_SECONDS_MAX
+
+        def look() -> None:
+            if self.backlog < waiting:
+                self._wait_for_flush()
+            else:
+                self.abort()  # no orderly end for a part
+
+        self._timer = self.pump.timers.after(seconds, look)
 
     def _part(self) -> None:
         """Everything is with the kernel. Closing resets the connection if the peer has said something
@@ -357,6 +378,7 @@ class PlainStream:
         self._handler = NOBODY
         self._reading = self._blocked = False
         self.pump.sockets.forget(self._fd)
+        self.pump.parting.pop(self, None)
         self._stop_timer()
         self._out = []
         self.backlog = 0
@@ -393,7 +415,7 @@ def _hung_up(fd: int) -> bool:
 
 
 def _undelivered(fd: int) -> int:
-    """How many bytes the peer's kernel has not acknowledged yet."""
+    """How many bytes the peer has not taken yet: its kernel if it is TCP, itself on a unix socket."""
     return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
 
 

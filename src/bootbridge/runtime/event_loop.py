@@ -69,6 +69,13 @@ class Signals:
     def _on_signal(self) -> None:
         (self._insisted if self._asked.is_set() else self._asked).set()
 
+    def insist_from_now_on(self) -> None:
+        """What is left to do is short: the next signal ends the process, as if nobody caught it."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
     async def asked(self) -> None:
         await self._asked.wait()
 

@@ -46,7 +46,9 @@ class LinkStream:
         on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
         keepalive_seconds: float,
         streams_max: int = 1000,
+        silence_seconds: float | None = None,
     ) -> None:
+        """``silence_seconds``: how long a peer may take for its first stream."""
         self._stream = stream
         self._over = False
         self._rest: Timer | None = None
@@ -60,7 +62,21 @@ class LinkStream:
             streams_max=streams_max,
         )
         self._keepalive = Keepalive(self.link, stream.pump.timers, keepalive_seconds, self.close)
+        self._silence: Timer | None = None
+        if silence_seconds is not None:
+            self._silence = stream.pump.timers.after(silence_seconds, self._look_for_a_stream)
         stream.start(self)
+
+    def _look_for_a_stream(self) -> None:
+        self._silence = None
+        if not self.link.has_had_streams:
+            self.link.go_away(text="no stream was opened")
+            self.close("it opened no stream")
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something that was said is not with the kernel yet."""
+        return bool(self._gathered or self.link.out or self._stream.backlog)
 
     def _touched(self) -> None:
         self._stream.pump.dirty.append(self)
@@ -121,6 +137,8 @@ class LinkStream:
             return
         self._over = True
         self._keepalive.close()
+        if self._silence is not None:
+            self._silence.cancel()
         if self._rest is not None:
             self._rest.cancel()
         self.link.lost(reason)

@@ -36,6 +36,7 @@ class Listener:
         self._path = path
         self._inode = _inode(path) if path else None
         self._closed = False
+        self._resting = False  # said once, however often it is tried meanwhile
         self._start()
 
     @property
@@ -55,6 +56,7 @@ class Listener:
             except OSError as error:
                 self._rest(error)
                 break
+            self._resting = False
             sock.setblocking(False)
             if not self._is_unix:
                 tune(sock)
@@ -63,7 +65,9 @@ class Listener:
 
     def _rest(self, error: OSError) -> None:
         """Out of file descriptors or memory: let the running connections go on meanwhile."""
-        logs.event("listener", logs.WARNING, "cannot accept connections", why=error.strerror)
+        if not self._resting:
+            self._resting = True
+            logs.event("listener", logs.WARNING, "cannot accept connections", why=error.strerror)
         self._pump.sockets.unwatch(self._sock.fileno())
         self._pump.timers.after(RETRY_SECONDS, self._start)
 

@@ -30,6 +30,14 @@ class Flushable(Protocol):
     def flush(self) -> None: ...
 
 
+class Parting(Protocol):
+    """A stream that its owner has closed, while the peer still takes what was written last."""
+
+    @property
+    def backlog(self) -> int: ...
+    def abort(self) -> None: ...
+
+
 class Pump:
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
@@ -39,6 +47,7 @@ class Pump:
         self.timers = Timers(time.monotonic)  # which is what the loop's time is
         self.timers.on_earlier = self._arm
         self.dirty: list[Flushable] = []
+        self.parting: dict[Parting, None] = {}
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.plain_buffer = memoryview(bytearray(PLAIN_BYTES))
         self._soon: list[Callable[[], None]] = []
@@ -53,6 +62,13 @@ class Pump:
                 dirty.pop().flush()
             except Exception as error:
                 self.loop.report(error)
+
+    def abort_parting(self) -> None:
+        """Time is up: whoever has not taken all must not take the part for the whole. What the kernel
+        has, it delivers without us."""
+        for stream in list(self.parting):
+            if stream.backlog:
+                stream.abort()
 
     def soon(self, action: Callable[[], None]) -> None:
         """Call it as a turn of its own, behind those of all sockets that are ready now."""

@@ -248,8 +248,9 @@ class TlsStream(PlainStream):
                 break
         del out[:whole]
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         self.close()
+        return False
 
     def _part(self) -> None:
         self._say_goodbye()

@@ -202,7 +202,7 @@ class AgentCore:
 
     @property
     def idle(self) -> bool:
-        return not any(stream.endpoints or stream.dials for stream in self.streams)
+        return not any(stream.endpoints or stream.dials or stream.has_unsent for stream in self.streams)
 
     def drain(self) -> None:
         """Ask the servers to prefer other agents; what is under way goes on."""

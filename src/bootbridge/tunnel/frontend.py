@@ -70,6 +70,10 @@ class Frontend(Protocol):
     def upload_to(self, sink: Sink) -> None:
         """From now on the caller's bytes go straight there."""
 
+    @property
+    def has_heard(self) -> bool:
+        """Whether the caller has read what it was told, as far as one can know."""
+
     def end_of_data(self) -> bool:
         """The endpoint sends no more, but still listens. False: this caller knows no half-close
         and was told that the connection is closed."""
@@ -211,9 +215,15 @@ class ConnectFrontend:
     def upload_to(self, sink: Sink) -> None:
         self.on_bytes = sink.write
 
+    @property
+    def has_heard(self) -> bool:
+        return not self.sink.unread
+
     def end_of_data(self) -> bool:
-        self.sink.finish()
-        return True
+        if self.sink.finish():
+            return True
+        self._leave()
+        return False
 
     def close(self, error: str) -> None:
         if error:
@@ -369,6 +379,10 @@ class GrpcFrontend(PacketStream):
     def upload_to(self, sink: Sink) -> None:
         for inlet in self.inlets.values():
             inlet.sink = sink
+
+    @property
+    def has_heard(self) -> bool:
+        return True  # nobody can know
 
     def end_of_data(self) -> bool:
         self.close("")

@@ -196,6 +196,11 @@ class PacketStream:
         self.stream.send_headers(grpc.trailers(*self._finish), end=True)
 
     @property
+    def has_unsent(self) -> bool:
+        """Whether something that was accepted is not with the link yet."""
+        return bool(self._turns or self._urgent) or self.stream.has_tail
+
+    @property
     def queued_bytes(self) -> int:
         return sum(outlet.backlog for outlet in self._turns)
 

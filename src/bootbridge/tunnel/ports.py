@@ -26,8 +26,13 @@ class Source(Protocol):
 class BytePort(Sink, Source, Protocol):
     """A connected byte stream: a frontend's socket or an endpoint's."""
 
-    def finish(self) -> None:
-        """Half-close: no more bytes from us, once the backlog is written."""
+    @property
+    def unread(self) -> bool:
+        """Whether the peer has not taken all that was written, as far as the kernel knows."""
+
+    def finish(self) -> bool:
+        """Half-close: no more bytes from us, once the backlog is written. False: this port knows no
+        half-close, so it is closed."""
 
     def close(self) -> None:
         """Close in order: write the backlog, then part without losing it. No more callbacks."""

@@ -346,7 +346,12 @@ class ProxyCore:
     @property
     def idle(self) -> bool:
         """Whether nothing is under way that a graceful stop would have to wait for."""
-        return not self.dial_count and not self.direct_routes and not any(a.routes for a in self.roster)
+        return not (
+            self.dial_count
+            or self.direct_routes
+            or any(agent.routes for agent in self.roster)
+            or any(front.has_unsent for front in self.grpc_frontends)
+        )
 
     def stop_accepting(self) -> None:
         """Refuse new dials from now on; what is established goes on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bootbridge.bounds import BOUNDS
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 
 # kube-apiserver refuses a tunnel whose first bytes come in the same read as the 200, and
 # Konnectivity's client loses bytes that come right behind DIAL_RSP. So an endpoint that
-# speaks first is held back until the caller has spoken, or for this long.
+# speaks first is held back until the caller has spoken, or for this long, and longer while
+# the kernel knows that the caller has not even read the 200.
 FIRST_WORD_SECONDS: Final = 0.01
+FIRST_WORD_SECONDS_MAX: Final = 1.0
 # How long a closed route may take to flush its upload and to hear the agent's CLOSE_RSP.
 CLOSING_SECONDS_MAX: Final = 30.0
 # How long a half-closed route may stay without a byte in the direction that is still open.
@@ -27,28 +30,88 @@ HALF_OPEN_IDLE_SECONDS_MAX: Final = 300.0
 
 
 class HeldBack:
-    """A sink that keeps the endpoint's first words until ``release``."""
+    """A sink that keeps the endpoint's first words, and its end if that comes right behind them.
 
-    __slots__ = ("_chunks", "_route", "_timer", "_timers", "backlog")
+    ``speak`` is called when they have waited long enough; it has to ``release`` them.
+    """
 
-    def __init__(self, route: AgentRoute, timers: Timers) -> None:
-        self._route = route
+    __slots__ = ("_chunks", "_front", "_speak", "_then", "_timer", "_timers", "_until", "backlog")
+
+    def __init__(self, front: Frontend, timers: Timers, speak: Callable[[], None]) -> None:
+        self._front = front
         self._timers = timers
+        self._speak = speak
         self._timer: Timer | None = None
+        self._until = 0.0
         self._chunks: list[bytes] = []
+        self._then: Callable[[], None] | None = None
         self.backlog = 0
 
     def write(self, data: p.Buffer) -> None:
         if self._timer is None:
-            self._timer = self._timers.after(FIRST_WORD_SECONDS, self._route.let_endpoint_speak)
+            self._until = self._timers.now() + FIRST_WORD_SECONDS_MAX
+            self._timer = self._timers.after(FIRST_WORD_SECONDS, self._waited)
         self._chunks.append(bytes(data))
         self.backlog += len(data)
 
+    def _waited(self) -> None:
+        if self._front.has_heard or self._timers.now() >= self._until:
+            self._speak()
+        else:
+            self._timer = self._timers.after(FIRST_WORD_SECONDS, self._waited)
+
+    def then(self, action: Callable[[], None]) -> bool:
+        """What comes behind words that are held back waits with them. False: there are none."""
+        if self._timer is None:
+            return False
+        self._then = action
+        return True
+
     def release(self, sink: Sink) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self.drop()
         for chunk in self._chunks:
             sink.write(chunk)
+        if self._then is not None:
+            self._then()
+
+    def drop(self) -> None:
+        """Nobody wants to hear them any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class HalfOpenWatch:
+    """Looks whether anything still moves on a route that one side has ended."""
+
+    __slots__ = ("_idle", "_moved", "_moved_before", "_timer", "_timers", "_waiting")
+
+    def __init__(
+        self,
+        timers: Timers,
+        *,
+        moved: Callable[[], int],
+        waiting: Callable[[], int],
+        idle: Callable[[], None],
+    ) -> None:
+        """``moved`` counts bytes of both directions, as either may be the one that is still open, and
+        ``waiting`` what the endpoint has yet to take: an endpoint that is slow is not idle."""
+        self._timers = timers
+        self._moved = moved
+        self._waiting = waiting
+        self._idle = idle
+        self._moved_before = moved()
+        self._timer = timers.after(HALF_OPEN_IDLE_SECONDS_MAX, self._look)
+
+    def _look(self) -> None:
+        moved = self._moved()
+        if moved == self._moved_before and not self._waiting():
+            self._idle()
+            return
+        self._moved_before = moved
+        self._timer = self._timers.after(HALF_OPEN_IDLE_SECONDS_MAX, self._look)
+
+    def cancel(self) -> None:
+        self._timer.cancel()
 
 
 class _Nowhere:
@@ -70,8 +133,8 @@ class AgentRoute:
         "_closing",
         "_core",
         "_front_ended",
+        "_half_open",
         "_held_back",
-        "_moved_before",
         "_timer",
         "agent",
         "connect_id",
@@ -88,13 +151,14 @@ class AgentRoute:
         self.connect_id = connect_id
         self.opened_at = core.timers.now()
         self.outlet = Outlet(agent, connect_id, front)
-        self._held_back: HeldBack | None = HeldBack(self, core.timers)
-        self.inlet = Inlet(agent, connect_id, self._held_back, self)
+        held = HeldBack(front, core.timers, self.let_endpoint_speak)
+        self._held_back: HeldBack | None = held
+        self.inlet = Inlet(agent, connect_id, held, self)
         self._front_ended = False
         self._agent_ended = False
         self._closing = False
         self._timer: Timer | None = None
-        self._moved_before = 0
+        self._half_open: HalfOpenWatch | None = None
 
     def __repr__(self) -> str:
         state = "closing" if self._closing else "open"
@@ -109,8 +173,9 @@ class AgentRoute:
     def upload(self, data: memoryview) -> None:
         """The caller's first bytes; those that follow go straight to the outlet."""
         self.let_endpoint_speak()
-        self.front.upload_to(self.outlet)
-        self.outlet.write(data)
+        if not self._closing:  # by an end that was held back
+            self.front.upload_to(self.outlet)
+            self.outlet.write(data)
 
     def let_endpoint_speak(self) -> None:
         held, self._held_back = self._held_back, None
@@ -123,9 +188,10 @@ class AgentRoute:
         if not self.agent.extension.half_close:
             self.front.close("")
             self.front_gone("frontend closed")
-        elif not self._front_ended:
+            return
+        self.let_endpoint_speak()
+        if not (self._front_ended or self._closing):
             self._front_ended = True
-            self.let_endpoint_speak()
             self.outlet.then(p.End(self.connect_id))
             self._watch_half_open()
 
@@ -145,26 +211,29 @@ class AgentRoute:
 
     def on_closed(self, error: str) -> None:
         """CLOSE_RSP: the agent has closed the endpoint, nothing follows."""
+        if self._comes_later(partial(self.on_closed, error)):
+            return
         if not self._closing:
-            self.let_endpoint_speak()
             self._start_closing(f"endpoint: {error}" if error else "endpoint closed")
             self.front.close(error)
         self._forget()
 
     def on_ended(self) -> None:
         """END: the endpoint sends no more, but may still read."""
-        if self._closing or self._agent_ended:
+        if self._closing or self._agent_ended or self._comes_later(self.on_ended):
             return
         self._agent_ended = True
-        self.let_endpoint_speak()
         if self.front.end_of_data():
             self._watch_half_open()
         else:
             self.front_gone("endpoint closed")
 
+    def _comes_later(self, news: Callable[[], None]) -> bool:
+        return self._held_back is not None and self._held_back.then(news)
+
     def on_agent_lost(self, reason: str) -> None:
+        self.let_endpoint_speak()  # of its own end, too, if it was only held back
         if not self._closing:
-            self._held_back = None
             self._start_closing("agent lost")
             self.front.close(reason)
         self._forget()
@@ -182,30 +251,25 @@ class AgentRoute:
     # --- the end
 
     def _watch_half_open(self) -> None:
-        self._moved_before = self._moved
-        self._restart_timer(HALF_OPEN_IDLE_SECONDS_MAX, self._check_half_open)
+        if self._half_open is None:
+            self._half_open = HalfOpenWatch(
+                self._core.timers,
+                moved=lambda: self.inlet.written + self.outlet.granted - self.outlet.credit,
+                waiting=lambda: self.outlet.backlog,
+                idle=self._half_open_idle,
+            )
 
-    @property
-    def _moved(self) -> int:
-        """Bytes in both directions: either may be the one that is still open."""
-        return self.inlet.written + self.outlet.granted - self.outlet.credit
-
-    def _check_half_open(self) -> None:
-        if self._moved != self._moved_before or self.outlet.backlog:
-            self._watch_half_open()
-        else:
-            self.front.close("half-closed and idle")
-            self.front_gone("half-closed and idle")
-
-    def _restart_timer(self, seconds: float, action: Callable[[], None]) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._core.timers.after(seconds, action)
+    def _half_open_idle(self) -> None:
+        self.front.close("half-closed and idle")
+        self.front_gone("half-closed and idle")
 
     def _start_closing(self, reason: str) -> None:
         self._closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._half_open is not None:
+            self._half_open.cancel()
+        held, self._held_back = self._held_back, None
+        if held is not None:
+            held.drop()
         if self.agent.guard is not None:
             self.agent.guard.forget(self.inlet)
         self.inlet.sink = NOWHERE
@@ -231,6 +295,9 @@ class DirectRoute:
         self._core = core
         self.front = front
         self._port = port
+        self._held_back: HeldBack | None = HeldBack(front, core.timers, self.let_endpoint_speak)
+        self._half_open: HalfOpenWatch | None = None
+        self._moved = 0
         self._closed = False
         self._front_ended = False
         self._endpoint_ended = False
@@ -242,14 +309,24 @@ class DirectRoute:
     # --- from the frontend
 
     def upload(self, data: memoryview) -> None:
+        self.let_endpoint_speak()
+        if self._closed:  # by an end that was held back
+            return
+        self._moved += len(data)
         self._port.write(data)
         if self._port.backlog > BOUNDS.outlet_high:
             self.front.pause_reading()
 
+    def let_endpoint_speak(self) -> None:
+        held, self._held_back = self._held_back, None
+        if held is not None and not self._closed:
+            held.release(self.front.sink)
+
     def front_ended(self) -> None:
+        self.let_endpoint_speak()
         self._front_ended = True
         self._port.finish()
-        self._close_if_done()
+        self._one_end_less()
 
     def front_gone(self, reason: str) -> None:
         if not self._closed:
@@ -267,22 +344,26 @@ class DirectRoute:
     # --- from the endpoint
 
     def on_bytes(self, data: memoryview) -> None:
-        sink = self.front.sink
+        sink = self._held_back or self.front.sink
+        self._moved += len(data)
         sink.write(data)
         if sink.backlog > BOUNDS.outlet_high:
             self._port.pause_reading()
 
     def on_eof(self, gone: bool) -> None:
+        if self._held_back is not None and self._held_back.then(partial(self.on_eof, gone)):
+            return
         self._endpoint_ended = True
         if not self.front.end_of_data():
             self._front_ended = True
-        self._close_if_done()
+        self._one_end_less()
 
     def on_drained(self) -> None:
         if self._port.backlog <= BOUNDS.outlet_low and not self._closed:
             self.front.resume_reading()
 
     def on_lost(self, reason: str) -> None:
+        self.let_endpoint_speak()
         if not self._closed:
             self._close(f"endpoint: {reason}")
             self.front.close(reason)
@@ -295,12 +376,31 @@ class DirectRoute:
             self.front.close(reason)
             self._port.abort()
 
-    def _close_if_done(self) -> None:
-        if self._front_ended and self._endpoint_ended and not self._closed:
+    def _one_end_less(self) -> None:
+        if self._closed:
+            return
+        if self._front_ended and self._endpoint_ended:
             self._close("both ends closed")
             self.front.close("")
             self._port.close()
+        elif self._half_open is None:
+            self._half_open = HalfOpenWatch(
+                self._core.timers,
+                moved=lambda: self._moved,
+                waiting=lambda: self._port.backlog,
+                idle=self._half_open_idle,
+            )
+
+    def _half_open_idle(self) -> None:
+        self._close("half-closed and idle")
+        self.front.close("half-closed and idle")
+        self._port.close()
 
     def _close(self, reason: str) -> None:
         self._closed = True
+        if self._half_open is not None:
+            self._half_open.cancel()
+        held, self._held_back = self._held_back, None
+        if held is not None:
+            held.drop()
         self._core.route_closed(self, reason)

@@ -135,10 +135,6 @@ class ServerSet(Generic[Connection]):
         return tuple(self._by_server)
 
     @property
-    def connections(self) -> tuple[Connection, ...]:
-        return tuple(self._by_server.values())
-
-    @property
     def wanted(self) -> int:
         """How many servers there are, as far as we were told: never less than one."""
         if not self._count_leases:

@@ -158,6 +158,11 @@ class Link:
     def ping(self, opaque: bytes = b"bootbrdg") -> None:
         self.push(f.frame(f.PING, 0, 0, opaque))
 
+    @property
+    def has_had_streams(self) -> bool:
+        """Whether the peer has ever opened one."""
+        return self._last_peer_id > 0
+
     def go_away(self, code: int = f.NO_ERROR, text: str = "") -> None:
         """Take no new streams; those that are open go on."""
         if not self.going_away:

@@ -88,6 +88,11 @@ class Stream:
             and not self.local_closed
         )
 
+    @property
+    def has_tail(self) -> bool:
+        """Whether a part of the last message waits for the peer's window."""
+        return self._tail is not None
+
     # --- sending
 
     def send(self, head: bytes, payload: Buffer = b"") -> None:
