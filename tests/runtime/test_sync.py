@@ -1,0 +1,102 @@
+"""The agent's search for servers, with attempts that the test decides."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from bootbridge.metrics import Registry
+from bootbridge.proxy_agent import sync
+from bootbridge.proxy_agent.options import AgentOptions
+from bootbridge.proxy_agent.sync import ServerSync, Target
+from bootbridge.runtime import event_loop
+from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.tls_files import TlsFiles
+from bootbridge.tunnel.agent_core import AgentCore
+from bootbridge.tunnel.agent_metrics import AgentMetrics
+from bootbridge.tunnel.server_set import Outcome
+from tests.support.sim_script import Notes
+
+PATIENCE = 20.0
+
+
+def server_sync(*hosts: str) -> tuple[ServerSync, Notes]:
+    """One whose rounds would last for an hour if nobody woke it."""
+    pump, notes = Pump(event_loop.running_loop()), Notes()
+    core = AgentCore(
+        agent_id="a",
+        identifiers="",
+        stall_seconds=10,
+        timers=pump.timers,
+        metrics=AgentMetrics(Registry()),
+        notes=notes,
+        dialler=None,  # type: ignore[arg-type]
+    )
+    options = AgentOptions(proxy_server_host=hosts, sync_interval=0.01, sync_interval_cap=3600.0)
+    return ServerSync(options, pump, core, TlsFiles.agent_client()), notes
+
+
+def run(scenario: Callable[[], object]) -> None:
+    async def body() -> int:
+        await scenario()  # type: ignore[misc]
+        return 0
+
+    assert event_loop.run(body()) == 0
+
+
+@contextmanager
+def searching(search: ServerSync) -> Iterator[None]:
+    task = asyncio.ensure_future(search.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+
+
+def test_an_address_that_never_answers_does_not_delay_the_search_for_a_lost_server() -> None:
+    """The round with the dead one goes on by itself; the next begins when a server is lost."""
+
+    async def scenario() -> None:
+        search, _ = server_sync("192.0.2.1", "192.0.2.2")
+        asked: asyncio.Queue[str] = asyncio.Queue()
+
+        async def attempt(target: Target) -> Outcome:
+            search._in_flight.add(target.key)
+            asked.put_nowait(target.host)
+            if target.host == "192.0.2.1":
+                await asyncio.Event().wait()
+            search._in_flight.discard(target.key)
+            return Outcome.FAILED
+
+        search._attempt = attempt  # type: ignore[method-assign]
+        with searching(search):
+            first = {await asyncio.wait_for(asked.get(), PATIENCE) for _ in range(2)}
+            assert first == {"192.0.2.1", "192.0.2.2"}
+            search._wake.set()  # as when a server is lost
+            assert await asyncio.wait_for(asked.get(), PATIENCE) == "192.0.2.2"
+
+    run(scenario)
+
+
+def test_a_name_that_fails_again_after_it_was_found_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each outage once, and not only the first."""
+
+    async def scenario() -> None:
+        search, notes = server_sync("server.example")
+        works = iter((False, False, True, False))
+
+        async def look_up(host: str, port: int) -> list[tuple[object, ...]]:
+            if not next(works):
+                raise socket.gaierror("no such name")
+            return [(0, 0, 0, "", ("192.0.2.1", port))]
+
+        monkeypatch.setattr(sync, "look_up", look_up)
+        for _ in range(4):
+            await search._targets()
+        assert [note["target"] for note in notes.about("server not reached")] == ["server.example"] * 2
+
+    run(scenario)
