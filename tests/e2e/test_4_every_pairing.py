@@ -113,18 +113,21 @@ def test_aggregated_api(cluster: Cluster) -> None:
     cluster.until(is_available_and_answers, "the APIService is available and answers")
 
 
-def test_logs_follow(cluster: Cluster, pods: dict[str, str]) -> None:
+def test_logs_follow(cluster: Cluster, pods: dict[str, str], bridged: Pairing) -> None:
     """`kubectl logs -f` shows a line as it is written."""
     for pod in pods.values():
+        _leave_mark(cluster, pod, "before")
         with cluster.running("logs", "-f", "--tail=1", pod, NAMESPACE) as logs:
-            assert _sees(cluster, logs, pod, "followed")
+            said = _hearing(logs)
+            cluster.until(said, "the last line of before appears")
+            _leave_mark_until_it_is_seen(cluster, said, pod, f"followed-{bridged.server}-{bridged.agent}")
 
 
 def test_attach(cluster: Cluster, pods: dict[str, str]) -> None:
     """`kubectl attach` shows what the container says from then on."""
     pod = pods["node1"]
     with cluster.running("attach", pod, NAMESPACE) as attached:
-        assert _sees(cluster, attached, pod, "attached")
+        _leave_mark_until_it_is_seen(cluster, _hearing(attached), pod, "attached")
 
 
 def test_exec(cluster: Cluster, pods: dict[str, str]) -> None:
@@ -188,19 +191,18 @@ def _is_available(cluster: Cluster) -> bool:
     return any(each["type"] == "Available" and each["status"] == "True" for each in conditions)
 
 
-def _sees(cluster: Cluster, process: subprocess.Popen[bytes], pod: str, mark: str) -> bool:
-    """Whether a request with `mark` in it, which the pod writes to its log, appears in the output."""
-    said = _hearing(process)
+def _leave_mark(cluster: Cluster, pod: str, mark: str) -> None:
+    """A request with `mark` in it, which the pod writes to its log."""
+    path = f"/api/v1/namespaces/{workloads.NAMESPACE}/pods/{pod}:{workloads.PLAIN_PORT}/proxy/healthz?{mark}"
+    cluster.raw(path)
 
+
+def _leave_mark_until_it_is_seen(cluster: Cluster, said: Callable[[], bytes], pod: str, mark: str) -> None:
     def appears() -> bool:
-        path = (
-            f"/api/v1/namespaces/{workloads.NAMESPACE}/pods/{pod}:{workloads.PLAIN_PORT}/proxy/healthz?{mark}"
-        )
-        cluster.raw(path)
+        _leave_mark(cluster, pod, mark)
         return mark.encode() in said()
 
     cluster.until(appears, f"{mark!r} appears")
-    return True
 
 
 def _hearing(process: subprocess.Popen[bytes]) -> Callable[[], bytes]:

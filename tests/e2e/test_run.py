@@ -29,10 +29,10 @@ def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "ACCOUNTS", tmp_path)
 
 
-def story(folder: Path, name: str, text: str) -> Story:
+def story(folder: Path, name: str, text: str, watches: int = 1) -> Story:
     path = folder / f"test_{name}.py"
     path.write_text(HEADER + text)
-    return Story(name, (str(path),), watches=1)
+    return Story(name, (str(path),), watches)
 
 
 def test_every_end_to_end_test_belongs_to_one_story() -> None:
@@ -146,14 +146,35 @@ def test_it():
 
 
 @pytest.mark.slow
+def test_a_story_that_finds_no_room_does_not_hold_up_a_smaller_one(tmp_path: Path) -> None:
+    """The first ends only when the last was told beside it; the one between needs all there is."""
+    mark = tmp_path / "mark"
+    wait = f"""
+def test_it():
+    while not pathlib.Path({str(mark)!r}).exists():
+        time.sleep(0.01)
+"""
+    leave = f"""
+def test_it():
+    pathlib.Path({str(mark)!r}).touch()
+"""
+    stories = [
+        story(tmp_path, "waits", wait, watches=2),
+        story(tmp_path, "large", wait, watches=3),
+        story(tmp_path, "small", leave, watches=1),
+    ]
+    done = run.tell(stories, at_once=3, watches_given=3)
+    assert [each.process.returncode for each in done] == [0, 0, 0]
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_all_and_waits_until_they_have_cleaned_up(tmp_path: Path) -> None:
     text = """
 @pytest.fixture
-def lab():
+def lab(request):
     mark = pathlib.Path(__file__).with_suffix(".up")
+    request.addfinalizer(lambda: mark.rename(mark.with_suffix(".down")))
     mark.touch()
-    yield
-    mark.rename(mark.with_suffix(".down"))
 
 def test_it(lab):
     time.sleep(600)
