@@ -94,6 +94,24 @@ async def test_a_token_file_is_read_again_for_each_request(api: ApiServer, tmp_p
     await client.aclose()
 
 
+async def test_a_changed_file_that_is_broken_is_told_once_and_the_old_one_stays(
+    api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Until it is mended: then it counts."""
+    ca = tmp_path / "ca.crt"
+    ca.write_bytes(api.authority.cert_pem)
+    cluster = {"certificate-authority": "ca.crt"}
+    path = write(tmp_path, document(f"https://127.0.0.1:{api.port}", cluster, {"token": TOKEN}))
+    trust = load_kubeconfig(path).tls
+    assert trust is not None
+    old = trust.context()
+    ca.write_bytes(api.authority.cert_pem[:100])
+    assert [trust.context() is old for _ in range(3)] == [True] * 3
+    assert [record.message for record in caplog.records] == ["the files of before stay in use"]
+    ca.write_bytes(api.authority.cert_pem)
+    assert trust.context() is not old
+
+
 async def test_the_servers_name_may_differ_from_its_address(tmp_path: Path) -> None:
     async with ApiServer(tmp_path, bearer_tokens={TOKEN}, names=("kubernetes",)) as api:
         cluster = {**ca_data(api), "tls-server-name": "kubernetes"}

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bootbridge.errors import OperatorError
+from bootbridge.runtime import logs
 
 _VISIBLE = re.compile(r"[!-~]+")
 
@@ -87,6 +88,7 @@ class TlsTrust:
         self._key = key
         self._insecure = insecure
         self._stamp: tuple[tuple[int, ...], ...] = ()
+        self._refused: tuple[tuple[int, ...], ...] = ()
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
@@ -96,9 +98,12 @@ class TlsTrust:
             return self._context
         try:
             self._context, self._stamp = self._build(), stamp
-        except OperatorError:
+        except OperatorError as error:
             if self._context is None:
                 raise
+            if stamp != self._refused:  # said once, however often it is tried
+                self._refused = stamp
+                logs.event("kube", logs.WARNING, "the files of before stay in use", why=str(error))
         return self._context
 
     def _build(self) -> ssl.SSLContext:
