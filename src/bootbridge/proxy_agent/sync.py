@@ -90,7 +90,8 @@ class ServerSync:
     async def _first_of(self, attempts: list[asyncio.Task[Outcome]]) -> None:
         """Until all are done. A slow server must not keep us from the others: what is not done after a
         while, or when another server was lost, goes on by itself."""
-        over, woken = asyncio.ensure_future(asyncio.wait(attempts)), asyncio.ensure_future(self._wake.wait())
+        woken = spawn(self._wake.wait(), "wait for a lost server")
+        over = spawn(asyncio.wait(attempts), "wait for attempts")
         try:
             cap = self._options.sync_interval_cap
             await asyncio.wait((over, woken), timeout=cap, return_when=asyncio.FIRST_COMPLETED)
