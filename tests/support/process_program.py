@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -114,7 +114,13 @@ class Program:
         self._popen.wait()
 
     def pause(self) -> None:
+        """Returns when every thread has stopped: the signal alone stops none that is just running."""
         self.signal(signal.SIGSTOP)
+        until(lambda: set(self._thread_states()) == {"T"}, f"{self.title} stands still")
+
+    def _thread_states(self) -> Iterator[str]:
+        for stat in Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            yield stat.read_text().rpartition(")")[2].split()[0]
 
     def go_on(self) -> None:
         self.signal(signal.SIGCONT)
