@@ -11,7 +11,10 @@ import pytest
 from bootbridge.errors import OperatorError
 from bootbridge.lab.lab import KEPT, LAYOUT, UP, Lab
 from bootbridge.lab.layout import Layout
+from bootbridge.lab.processes import start_time
 from bootbridge.lab.space import Space
+from tests.support.lab import until
+from tests.support.lab_inhabitant import looking_in
 from tests.support.not_run import not_run
 
 
@@ -95,3 +98,20 @@ def test_a_lab_whose_directory_was_removed_is_still_there_to_take_down(lab: Lab)
         assert not lab.anything_there
     finally:
         space.end()
+
+
+def test_down_waits_for_those_who_hold_a_node_s_mounts_from_outside(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the node itself has died before, and no process has its name any more."""
+    if os.geteuid() != 0:
+        not_run("namespaces and mounts need root")
+    lab.begin()
+    home = lab.directory / "nodes" / "node1"
+    space = Space.make("node1", home)
+    with looking_in(space, home) as outside:
+        space.kill()
+        until(lambda: not Space.found_below(home.parent), "the node has died", 20)
+        monkeypatch.setattr("time.sleep", lambda _: outside.kill())
+        assert lab.down() == []
+        assert not start_time(outside.pid)

@@ -16,7 +16,8 @@ import pytest
 
 from bootbridge.lab.cgroups import Cgroups
 from bootbridge.lab.init import CGROUPS, hierarchies
-from bootbridge.lab.space import Space, start_time
+from bootbridge.lab.processes import start_time
+from bootbridge.lab.space import Space
 from tests.support.lab import IMAGES, missing, until
 from tests.support.not_run import not_run
 

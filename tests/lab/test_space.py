@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from bootbridge.errors import OperatorError
-from bootbridge.lab import init, wiring
+from bootbridge.lab import init, processes, wiring
 from bootbridge.lab.cgroups import Cgroups
 from bootbridge.lab.layout import Layout
-from bootbridge.lab.space import Space, start_time
+from bootbridge.lab.processes import inhabitants, start_time
+from bootbridge.lab.space import Space
+from tests.support.lab_inhabitant import looking_in
 from tests.support.not_run import not_run
 
 
@@ -57,15 +59,47 @@ def test_a_command_that_takes_too_long_has_failed_in_one_line(space: Space) -> N
         space.must("sleep", "600", timeout=0.1)
 
 
-def test_whatever_runs_on_a_node_ends_with_it(space: Space, tmp_path: Path) -> None:
+def test_whatever_runs_on_a_node_has_ended_when_the_node_has(space: Space, tmp_path: Path) -> None:
     pid = space.spawn("sleeper", ["sleep", "1000"], tmp_path / "log", {"PATH": os.environ["PATH"]})
     assert start_time(pid)
     space.end()
-    deadline = time.monotonic() + 10
-    while start_time(pid):
-        assert time.monotonic() < deadline, "the process outlived its node"
-        time.sleep(0.01)
+    assert not start_time(pid)
     assert not [line for line in Path("/proc/mounts").read_text().splitlines() if str(tmp_path) in line]
+
+
+def test_the_end_of_a_node_waits_for_those_who_hold_its_mounts_from_outside(
+    space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `nsenter` does, a moment longer than what it has started inside."""
+    with looking_in(space, tmp_path / "machine") as outside:
+        monkeypatch.setattr("time.sleep", lambda _: outside.kill())
+        space.end()
+        assert not start_time(outside.pid)
+
+
+def test_who_does_not_end_with_a_node_is_named(
+    space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bootbridge.lab.space.STOP_SECONDS", 0.1)
+    home = tmp_path / "machine"
+    with looking_in(space, home), pytest.raises(OperatorError, match=r"of machine do not end: .*sleep 1000"):
+        space.end()
+
+
+@pytest.mark.parametrize("folder", ["with space", "with\\backslash", "with\nline"])
+def test_who_lives_on_a_node_is_told_by_the_node_s_files_however_they_are_called(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel writes them, who ends a field at a space."""
+    written = f"/labs/{folder}".replace("\\", "\\134").replace(" ", "\\040").replace("\n", "\\012")
+    mounts = f"1 2 0:3 / /etc rw - overlay overlay rw,upperdir={written}/node1/etc/upper,workdir=/w"
+    shown = {"mountinfo": mounts, "stat": Path("/proc/self/stat").read_text()}
+    monkeypatch.setattr(processes, "all_processes", lambda: [7])
+    monkeypatch.setattr(processes, "told", lambda _, what: shown[what])
+    assert (
+        list(inhabitants(Path("/labs", folder))) == list(inhabitants(Path("/labs", folder, "node1"))) == [7]
+    )
+    assert inhabitants(Path("/labs", folder, "node")) == inhabitants(Path("/lab")) == {}
 
 
 def test_a_node_is_not_mistaken_for_a_later_process_with_its_number(space: Space) -> None:

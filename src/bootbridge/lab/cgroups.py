@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bootbridge.lab.init import CGROUPS, hierarchies
 
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 60.0
 
 
 class Cgroups:

@@ -27,7 +27,8 @@ from bootbridge.lab.components import Components
 from bootbridge.lab.credentials import ADMIN_KUBECONFIG, Credentials, apiserver_url
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, forget_unfinished
 from bootbridge.lab.layout import LabNode, Layout
-from bootbridge.lab.space import Space
+from bootbridge.lab.processes import await_departure, inhabitants
+from bootbridge.lab.space import STOP_SECONDS, Space
 
 SWITCH = "switch"
 # The first that is written into a lab's directory, and the last that goes: it says that this is a lab.
@@ -285,22 +286,23 @@ class Lab:
 
     def down(self) -> list[str]:
         """End everything and remove what it kept but the images; what could not be removed is returned."""
-        spaces = self._holders()
+        nodes, spaces = self._nodes, self._holders()
+        known = inhabitants(nodes) | {space.pid: space.started for space in spaces}
         for space in spaces:
             space.kill()
-        left = []
-        for space in spaces:
-            try:
-                space.end()
-            except OperatorError as error:
-                left.append(str(error))
+        left = [f"{each} does not end" for each in await_departure(nodes, known, STOP_SECONDS)]
         left += self.cgroups.remove()
         left += self._remove_files()
         forget_unfinished(self.image_directory)
         return left
 
+    @property
+    def _nodes(self) -> Path:
+        """Where nodes keep their files, by which all that runs on them is found."""
+        return self.directory.resolve() / "nodes"
+
     def _holders(self) -> list[Space]:
-        return Space.found_below((self.directory / "nodes").resolve())
+        return Space.found_below(self._nodes)
 
     @property
     def _is_marked(self) -> bool:
@@ -325,7 +327,7 @@ class Lab:
     def _make_space(self, name: str) -> Space:
         # Here and not by whoever writes first: a late one does not bring back the logs of a lab that is gone.
         (self.directory / "logs" / name).mkdir(parents=True, exist_ok=True)
-        space = Space.make(name, self.directory.resolve() / "nodes" / name, self.cgroups.make(name))
+        space = Space.make(name, self._nodes / name, self.cgroups.make(name))
         write_file(self.directory / "spaces" / name, Asset(space.dump().encode()))
         return space
 

@@ -7,15 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bootbridge.errors import OperatorError
 from bootbridge.lab import init
+from bootbridge.lab.processes import all_processes, argv_of, await_departure, inhabitants, start_time
 
-STOP_SECONDS = 10.0
+# What is killed is gone at once; only a machine that hardly gets to it takes longer.
+STOP_SECONDS = 60.0
 _INIT_ENDING = "/bootbridge/lab/init.py"
 
 
@@ -119,13 +120,17 @@ class Space:
         return process.pid
 
     def end(self) -> None:
-        """Kill the first process, and with it everything inside; returns when it is gone."""
+        """Kill the first process, and with it everything inside; returns when all of it is gone.
+
+        Those too who wait outside for what they have started inside: they hold the node's mounts.
+        """
+        if not self.alive:
+            return
+        _, home = _held(self.pid) or ("", None)
+        known = inhabitants(home) if home else {}
         self.kill()
-        deadline = time.monotonic() + STOP_SECONDS
-        while self.alive:
-            if time.monotonic() > deadline:
-                raise OperatorError(f"process {self.pid} of {self.name} does not end")
-            time.sleep(0.01)
+        if left := await_departure(home, {**known, self.pid: self.started}, STOP_SECONDS):
+            raise OperatorError(f"of {self.name} do not end: {', '.join(left)}")
 
     def kill(self) -> None:
         """As `end`, without waiting."""
@@ -159,22 +164,15 @@ def homes() -> set[Path]:
 
 def _holders() -> Iterator[tuple[int, str, Path]]:
     """Every process that holds a space, or is about to: its number, the node's name and directory."""
-    for entry in os.listdir("/proc"):
-        if entry.isdecimal():
-            try:
-                argv = Path("/proc", entry, "cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
-            except OSError:
-                continue
-            for place, word in enumerate(argv[:-2]):
-                if word.endswith(_INIT_ENDING):
-                    yield int(entry), argv[place + 1], Path(argv[place + 2])
+    for pid in all_processes():
+        if held := _held(pid):
+            yield pid, *held
 
 
-def start_time(pid: int) -> int:
-    """When a process began, in the kernel's ticks; 0 when there is none or it is only waited for."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
-    except OSError:
-        return 0
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+def _held(pid: int) -> tuple[str, Path] | None:
+    """The name and directory of the node that a process is the first of, or starts."""
+    argv = argv_of(pid)
+    for place, word in enumerate(argv[:-2]):
+        if word.endswith(_INIT_ENDING):
+            return argv[place + 1], Path(argv[place + 2])
+    return None

@@ -1,0 +1,24 @@
+"""A process that holds a node's mounts and is not on the node, so that it does not end with it."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bootbridge.lab.processes import inhabitants
+from bootbridge.lab.space import Space
+from tests.support.lab import SHORT_PAUSES, until
+
+
+@contextmanager
+def looking_in(space: Space, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """As long as the block, or until it is killed."""
+    argv = ["nsenter", f"--target={space.pid}", "--mount", "sleep", "1000"]
+    with subprocess.Popen(argv) as process:
+        try:
+            until(lambda: process.pid in inhabitants(home), "it sees the node's files", 20, SHORT_PAUSES)
+            yield process
+        finally:
+            process.kill()
