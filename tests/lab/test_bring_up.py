@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import io
 import os
+import subprocess
 import sys
 import threading
 from collections.abc import Mapping
@@ -25,6 +26,9 @@ from bootbridge.lab.images import Images
 from bootbridge.lab.lab import TOO_LATE, Lab
 from bootbridge.lab.layout import Layout
 from bootbridge.lab.node_runtime import PAUSE_IMAGE
+from tests.support.not_run import not_run
+
+NOBODY = 65534
 
 
 @pytest.fixture
@@ -82,6 +86,20 @@ def test_an_inotify_instance_counts_as_long_as_it_is_held() -> None:
     finally:
         os.close(held)
     assert watches.held_by(os.getpid()) == before
+
+
+def test_what_other_users_hold_leaves_no_fewer_inotify_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is one for each user."""
+    if os.geteuid() != 0:
+        not_run("only root can be somebody else")
+    limit = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
+    with subprocess.Popen(["sleep", "1000"], user=NOBODY) as other:
+        try:
+            for holder, left in {other.pid: limit, os.getpid(): limit - 5}.items():
+                monkeypatch.setattr(watches, "held_by", lambda pid, holder=holder: 5 * (pid == holder))
+                assert watches.left() == left
+        finally:
+            other.kill()
 
 
 def test_an_image_is_made_once_and_again_only_when_its_contents_changed(tmp_path: Path) -> None:

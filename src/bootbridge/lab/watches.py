@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bootbridge.errors import OperatorError
 from bootbridge.lab.layout import Layout
+from bootbridge.lab.processes import all_processes, told
 
 LIMIT = "fs.inotify.max_user_instances"
 # What they hold at the least; a kube-controller-manager takes what it gets.
@@ -16,8 +17,9 @@ _INSTANCE = "anon_inode:inotify"
 
 
 def left() -> int:
-    """How many can still be made here."""
-    taken = sum(held_by(int(pid)) for pid in os.listdir("/proc") if pid.isdecimal())
+    """How many this user can still make; what others hold is counted against them."""
+    us = os.geteuid()
+    taken = sum(held_by(pid) for pid in all_processes() if _user_of(pid) == us)
     return int(Path("/proc/sys", *LIMIT.split(".")).read_text()) - taken
 
 
@@ -28,6 +30,18 @@ def held_by(pid: int) -> int:
     except OSError:
         return 0
     return sum(_target(link) == _INSTANCE for link in links)
+
+
+def _user_of(pid: int) -> int | None:
+    """The effective one: the kernel charges whom a process was when it made the instance.
+
+    Who that was is not to be seen of one that has become another since. Not the owner of its directory in
+    /proc, which is root's wherever a process may not be looked into.
+    """
+    for line in told(pid, "status").splitlines():
+        if line.startswith("Uid:"):
+            return int(line.split()[2])
+    return None
 
 
 def _target(link: str) -> str:
