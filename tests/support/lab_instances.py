@@ -225,7 +225,7 @@ class Instances:
         """Files on an instance that somebody else than root can read, and what is in them."""
         own = self.lab.directory / "nodes" / node
         disk = [own / init.own_name(path) / "upper" for path in init.OVERLAID]
-        disk += [own / init.own_name(path) for path in ("/var/lib/kubelet", "/var/log")]
+        disk += [own / init.own_name(path) for path in init.BOUND if path != "/var/lib/containerd"]
         found = []
         for path in chain.from_iterable(map(_open_to_others, [*disk, self.lab.file(node, "/run")])):
             with suppress(OSError):  # it has just gone
@@ -332,6 +332,8 @@ def _private_part(pem: str) -> str:
 def _open_to_others(folder: Path) -> Iterator[Path]:
     """Files that are not root's alone, and to which a way leads that is not; what is mounted is another's."""
     here = folder.stat().st_dev
+    if not _passes(folder, here):
+        return
     for place, folders, files in os.walk(folder):
         folders[:] = [each for each in folders if _passes(Path(place, each), here)]
         for path in (Path(place, each) for each in files):

@@ -2,7 +2,8 @@
 
 Runs as process 1 of fresh mount, network, process, host name and cgroup namespaces. The
 node sees this machine's programs, but what it writes below `/etc`, `/opt`, `/var` and
-`/usr/local` goes to the node's own directory, and `/run` is its own altogether.
+`/usr/local` goes to the node's own directory, what makes a machine a node of some cluster
+is not seen at all, and `/run` is its own altogether.
 When this process ends, so does everything on the node: processes, mounts and links.
 """
 
@@ -18,9 +19,22 @@ from pathlib import Path
 
 # Seen as on this machine, written to the node's own directory.
 OVERLAID = ("/etc", "/opt", "/var", "/usr/local")
-# On the node's own directory without an overlay below: containerd makes overlays itself, and
-# the kernel does not stack them any further.
-BOUND = ("/var/lib/containerd", "/var/lib/kubelet", "/var/log")
+# On the node's own directory, and nothing of this machine's to be seen there: with the mode of a new one.
+BOUND = {
+    # containerd makes overlays itself, and the kernel does not stack them any further.
+    "/var/lib/containerd": 0o755,
+    "/var/log": 0o755,
+    # This machine may be a node itself, or have been one: a lab's kubelet would run its static pods, a
+    # network configuration that sorts first would win, kubeadm and our bootstrapper would refuse to begin.
+    "/etc/bootbridge": 0o755,
+    "/etc/cni": 0o755,
+    "/etc/kubernetes": 0o755,
+    "/var/lib/bootbridge": 0o755,
+    "/var/lib/cni": 0o755,
+    "/var/lib/etcd": 0o700,
+    "/var/lib/kubelet": 0o755,
+    "/var/lib/swtpm": 0o700,
+}
 # The node's own altogether.
 RUN = "/run"
 CGROUPS = Path("/sys/fs/cgroup")
@@ -49,9 +63,9 @@ def _mount_all(directory: Path) -> None:
         upper.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
         _mount("-t", "overlay", "overlay", "-o", f"lowerdir={path},upperdir={upper},workdir={work}", path)
-    for path in BOUND:
+    for path, mode in BOUND.items():
         own = directory / own_name(path)
-        own.mkdir(parents=True, exist_ok=True)
+        own.mkdir(mode, parents=True, exist_ok=True)
         Path(path).mkdir(parents=True, exist_ok=True)
         _mount("--bind", str(own), path)
     _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", RUN)
