@@ -28,6 +28,7 @@ from bootbridge.lab.credentials import ADMIN_KUBECONFIG, Credentials, apiserver_
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, forget_unfinished
 from bootbridge.lab.layout import LabNode, Layout
 from bootbridge.lab.processes import await_departure, inhabitants
+from bootbridge.lab.rooted import rooted
 from bootbridge.lab.space import STOP_SECONDS, Space
 
 SWITCH = "switch"
@@ -120,7 +121,7 @@ class Lab:
 
     def file(self, node: str, path: str) -> Path:
         """A file of a node, as this machine reaches it."""
-        return Path(f"/proc/{self.space(node).pid}/root{path}")
+        return rooted(Path(f"/proc/{self.space(node).pid}/root"), path)
 
     # --- coming up
 
@@ -170,7 +171,10 @@ class Lab:
             wiring.teach_pod_routes(space, node, self.layout)
         # Whoever looks around by `lab shell` finds our program where it would be.
         program = f'#!/bin/sh\nexec {sys.executable} -m bootbridge.cli.main "$@"\n'
-        self.write(node.name, {"/usr/local/bin/bootbridge": Asset(program.encode(), 0o755)})
+        self.write(
+            node.name,
+            {"/usr/local/bin/bootbridge": Asset(program.encode(), 0o755), **node_runtime.resolver_config()},
+        )
 
     def start_runtime(self, node: LabNode, components: Components) -> None:
         """containerd, and its network for pods where there are any."""

@@ -6,6 +6,7 @@ older kind, so both are told to leave alone what belongs to the whole machine.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ KUBELET_CONFIG = "/etc/kubernetes/kubelet.yaml"
 KUBELET_PORT = 10250
 STATIC_PODS = "/etc/kubernetes/manifests"
 CNI_CONFIG = "/etc/cni/net.d/10-lab.conflist"
+RESOLVER_CONFIG = "/etc/resolv.conf"
 PAUSE_IMAGE = "localhost/pause:lab"
 # What a kubelet has to know about a machine that carries a whole lab, whoever configures it otherwise.
 ON_THIS_MACHINE: Mapping[str, Any] = {
@@ -40,9 +42,19 @@ ON_THIS_MACHINE: Mapping[str, Any] = {
     "syncFrequency": "2s",
     "nodeStatusUpdateFrequency": "4s",
     "serializeImagePulls": False,
-    "resolvConf": "/etc/resolv.conf",
+    "resolvConf": RESOLVER_CONFIG,
+    # The default lies below /usr, which is this machine's.
+    "volumePluginDir": "/var/lib/kubelet/volume-plugins",
     "clusterDomain": "cluster.local",
 }
+
+
+def resolver_config() -> Tree:
+    """In place of this machine's, which often is a link to where a node has files of its own.
+
+    There is no DNS in a lab: who asks is refused at once, and waits for no server that is out of reach.
+    """
+    return {RESOLVER_CONFIG: Asset(b"nameserver 127.0.0.1\n")}
 
 
 def containerd_config(cni_plugins: str) -> Tree:
@@ -88,7 +100,7 @@ def cni_config(node: LabNode) -> Tree:
             {"type": "bridge", "bridge": "cni0", "isGateway": True, "hairpinMode": True, "ipam": ipam}
         ],
     }
-    return {CNI_CONFIG: Asset(to_yaml_json(document))}
+    return {CNI_CONFIG: Asset(to_json(document))}
 
 
 def kubelet_config(node: LabNode, *, standalone: bool) -> Tree:
@@ -132,7 +144,5 @@ def _authentication(standalone: bool) -> Mapping[str, Any]:
     }
 
 
-def to_yaml_json(document: object) -> bytes:
-    import json
-
+def to_json(document: object) -> bytes:
     return (json.dumps(document, indent=2) + "\n").encode()

@@ -1,0 +1,115 @@
+"""A machine of a lab: this machine's programs, and nothing of what this machine itself is or was."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bootbridge.bootstrap.files import Asset
+from bootbridge.lab import init, node_runtime
+from bootbridge.lab.lab import Lab
+from bootbridge.lab.layout import Layout
+from bootbridge.lab.rooted import rooted
+from tests.support.not_run import not_run
+
+NODE = "bootstrap"
+FOREIGN = "somebody-else-s"
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    """One whose machines are still to be made."""
+    if os.geteuid() != 0:
+        not_run("namespaces and mounts need root")
+    if shutil.which("iptables") is None:
+        not_run("missing iptables: apt-get install iptables")
+    lab = Lab(tmp_path / "lab", Layout(1))
+    lab.begin()
+    yield lab
+    assert lab.down() == []
+
+
+def on_this_machine(lab: Lab, path: str) -> Path:
+    """Where to put what the node will find at `path`, as if it were this machine's."""
+    covered = next(top for top in init.OVERLAID if Path(path).is_relative_to(top))
+    upper = lab.directory / "nodes" / NODE / init.own_name(covered) / "upper"
+    place = upper / Path(path).relative_to(covered)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
+
+
+def test_a_node_has_a_resolver_s_configuration_where_this_machine_s_is_a_link_into_run(lab: Lab) -> None:
+    """As systemd-resolved and NetworkManager have it; a kubelet starts no pod without that file."""
+    on_this_machine(lab, "/etc/resolv.conf").symlink_to("/run/bootbridge-lab-test/resolv.conf")
+    lab.make_machines()
+    assert lab.space(NODE).must("cat", "/etc/resolv.conf") == b"nameserver 127.0.0.1\n"
+    assert not Path("/run/bootbridge-lab-test").exists()
+
+
+def test_a_node_sees_nothing_of_a_cluster_that_this_machine_is_a_node_of(lab: Lab) -> None:
+    folders = [path for path in init.BOUND if path not in ("/var/log", "/var/lib/containerd")]
+    assert {"/etc/kubernetes", "/etc/cni", "/var/lib/etcd"} < set(folders)
+    for path in folders:
+        on_this_machine(lab, f"{path}/{FOREIGN}").touch()
+    lab.make_machines()
+    assert lab.space(NODE).must("find", *folders, "-mindepth", "1") == b""
+
+
+def test_what_a_node_keeps_there_it_has_again_when_it_is_switched_on_again(lab: Lab) -> None:
+    lab.make_machines()
+    lab.write(NODE, {f"{path}/own": Asset(b"mine") for path in init.BOUND})
+    lab.space(NODE).end()
+    lab.make_machine(lab.layout.node(NODE))
+    for path in init.BOUND:
+        assert lab.file(NODE, f"{path}/own").read_bytes() == b"mine"
+        assert not Path(path, "own").exists()
+
+
+def test_what_is_written_to_a_node_stays_there_wherever_its_links_lead(lab: Lab) -> None:
+    """From outside an absolute link leads to this machine's own files."""
+    lab.make_machines()
+    there = "/opt/bootbridge-lab-test"
+    lab.space(NODE).must("ln", "-s", there, "/etc/folder")
+    lab.space(NODE).must("ln", "-s", f"{there}/not-this", "/etc/file")
+    lab.write(NODE, {"/etc/folder/below/one": Asset(b"1"), "/etc/file": Asset(b"2")})
+    assert lab.space(NODE).must("cat", f"{there}/below/one", "/etc/file") == b"12"
+    assert not Path(there).exists()
+
+
+def test_a_kubelet_keeps_its_files_where_they_are_the_node_s_own() -> None:
+    own = (*init.OVERLAID, *init.BOUND, init.RUN)
+    settings = node_runtime.ON_THIS_MACHINE
+    for path in (settings["volumePluginDir"], settings["resolvConf"]):
+        assert any(Path(path).is_relative_to(top) for top in own)
+
+
+@pytest.mark.parametrize(
+    ("link", "path", "place"),
+    [
+        ("/real", "/link/file", "real/file"),
+        ("real", "/link/file", "real/file"),
+        ("../../real", "/link/file", "real/file"),
+        ("/link-2", "/link/file", "real/file"),
+        ("/nowhere", "/link/file", "nowhere/file"),
+        ("/real", "/link", "link"),
+        ("/real", "/link/../file", "file"),
+        ("/real", "/", ""),
+    ],
+)
+def test_links_on_the_way_are_followed_below_the_root_and_the_last_is_not(
+    tmp_path: Path, link: str, path: str, place: str
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link-2").symlink_to("real")
+    (tmp_path / "link").symlink_to(link)
+    assert rooted(tmp_path, path) == tmp_path / place
+
+
+def test_links_in_a_circle_end_in_an_error(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/link")
+    with pytest.raises(OSError, match="symbolic links"):
+        rooted(tmp_path, "/link/file")
