@@ -16,6 +16,7 @@ import pytest
 
 from bootbridge import __version__
 from bootbridge.cli import agent, agent_flags, help_page, main, server, server_flags
+from bootbridge.cli.verb import run_verb
 from bootbridge.errors import OperatorError
 
 COMMANDS = [
@@ -424,6 +425,22 @@ def _read_all(descriptor: int) -> str:
                 break
             pieces.append(piece)
     return b"".join(pieces).decode()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (FileExistsError(errno.EEXIST, "File exists", "/opt/kubectl"), "/opt/kubectl: File exists"),
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (TimeoutError(), "TimeoutError"),
+    ],
+)
+def test_what_the_system_refuses_unexpectedly_is_one_line_that_names_the_file(error, said, capsys):
+    def body() -> int:
+        raise error
+
+    assert run_verb("bootbridge lab", body) == 1
+    assert capsys.readouterr().err == f"bootbridge lab: {said}\n"
 
 
 HEAVY = ("argparse", "asyncio", "ssl", "socket", "logging", "ipaddress", "urllib.parse", "json", "uuid",

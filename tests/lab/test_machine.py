@@ -6,11 +6,13 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bootbridge.bootstrap.files import Asset
-from bootbridge.lab import init, node_runtime
+from bootbridge.lab import init, instances, node_runtime
+from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import Layout
 from bootbridge.lab.rooted import rooted
@@ -78,6 +80,35 @@ def test_what_is_written_to_a_node_stays_there_wherever_its_links_lead(lab: Lab)
     lab.write(NODE, {"/etc/folder/below/one": Asset(b"1"), "/etc/file": Asset(b"2")})
     assert lab.space(NODE).must("cat", f"{there}/below/one", "/etc/file") == b"12"
     assert not Path(there).exists()
+
+
+def test_an_instance_has_the_lab_s_programs_where_this_machine_has_others(lab: Lab, tmp_path: Path) -> None:
+    theirs, ours = (tmp_path / name for name in ("theirs", "ours"))
+    names = ("kubeadm", "kubelet", "kubectl", "systemctl")
+    for folder in (theirs, ours):
+        folder.mkdir()
+        for name in names:
+            (folder / name).write_text(folder.name)
+    for name in names:
+        on_this_machine(lab, f"/usr/local/bin/{name}").symlink_to(theirs / name)
+    lab.make_machines()
+    programs = Components({name: ours / name for name in names}, tmp_path)
+    instances.install(lab, lab.layout.node(NODE), programs)
+    seen = lab.space(NODE).must("cat", *(f"/usr/local/bin/{name}" for name in names)).decode()
+    assert seen.startswith("ours" * 3 + "#!/bin/sh")
+    assert {path.read_text() for path in theirs.iterdir()} == {"theirs"}
+
+
+def test_our_program_runs_on_a_node_wherever_it_is_installed(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "with a space" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr("bootbridge.lab.lab.sys", SimpleNamespace(executable=str(python)))
+    lab.make_machines()
+    assert lab.space(NODE).must("bootbridge", "version") == b"-m bootbridge.cli.main version\n"
 
 
 def test_a_kubelet_keeps_its_files_where_they_are_the_node_s_own() -> None:

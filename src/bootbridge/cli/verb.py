@@ -54,6 +54,11 @@ def run_verb(program: str, body: Callable[[], int]) -> int:
     except BrokenPipeError:
         sys.stdout = None
         return FAILED
+    except OSError as error:
+        # Nobody expected it, but the system itself says what is wrong, and with which file.
+        where = f"{error.filename}: " if error.filename else ""
+        complain(f"{program}: {where}{error.strerror or str(error) or type(error).__name__}")
+        return FAILED
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else FAILED
 

@@ -96,6 +96,8 @@ def install(lab: Lab, node: LabNode, components: Components) -> None:
     folder = lab.file(node.name, PROGRAMS)
     folder.mkdir(parents=True, exist_ok=True)
     for name in _ON_AN_INSTANCE:
+        # This machine's own, as the node sees it, makes room on the node.
+        (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(components[name])
     script = f'#!/bin/sh\nexec {shlex.join(_SUPERVISOR)} systemctl "$@"\n'
     lab.write(node.name, {f"{PROGRAMS}/systemctl": Asset(script.encode(), 0o755)})
