@@ -54,6 +54,19 @@ def test_a_node_sees_the_machine_s_programs(space: Space) -> None:
     assert space.run(["sh", "-c", "exit 7"]).returncode == 7
 
 
+@pytest.mark.parametrize("network_only", [False, True])
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy"])
+def test_nobody_on_a_node_is_sent_to_a_proxy_that_only_this_machine_reaches(
+    space: Space, monkeypatch: pytest.MonkeyPatch, name: str, network_only: bool
+) -> None:
+    """All else in the environment stays."""
+    monkeypatch.setenv(name, "http://proxy.example:3128")
+    monkeypatch.setenv("EDITOR", "ed")
+    seen = space.must("env", network_only=network_only)
+    assert b"proxy.example" not in seen
+    assert b"EDITOR=ed\n" in seen
+
+
 def test_a_command_that_takes_too_long_has_failed_in_one_line(space: Space) -> None:
     with pytest.raises(OperatorError, match="machine: sleep 600: not done within"):
         space.must("sleep", "600", timeout=0.1)
@@ -136,8 +149,29 @@ def test_control_groups_made_on_a_node_lie_in_the_lab_s_and_go_with_it(space: Sp
     assert not any((hierarchy / groups.name).exists() for hierarchy in hierarchies)
 
 
-@pytest.mark.parametrize("directory", ["/var/lib/somewhere", "/run/somewhere"])
-def test_a_directory_that_the_node_would_cover_is_refused(directory: str) -> None:
+def test_a_node_that_cannot_be_made_says_why_in_one_line(space: Space, tmp_path: Path) -> None:
+    """In the words of mount, or whoever else could not do it; not in those of an earlier start."""
+    home = tmp_path / "broken"
+    for name in ("etc", "etc/upper"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    (home / "init.log").write_text("an earlier line\n")
+    (home / "etc" / "work").touch()
+    with pytest.raises(OperatorError) as refused:
+        Space.make("broken", home)
+    assert str(refused.value) == f"the namespaces of broken could not be made: {home}/etc/work: File exists"
+    (home / "etc" / "work").unlink()
+    (home / "etc" / "upper").rmdir()
+    (home / "etc" / "upper").symlink_to("/proc")
+    with pytest.raises(OperatorError, match=r"made: mount -t overlay .* /etc: mount: /etc: \w.*") as refused:
+        Space.make("broken", home)
+    assert "Traceback" not in str(refused.value)
+    assert " / " not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "directory", ["/var/lib/somewhere", "/run/somewhere", "/nowhere/a,b", "/nowhere/a\\b"]
+)
+def test_a_directory_that_cannot_hold_a_node_s_files_is_refused(directory: str) -> None:
     with pytest.raises(OperatorError, match="--dir"):
         Space.make("machine", Path(directory))
     assert not Path(directory).exists()

@@ -25,7 +25,7 @@ from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, Images
 from bootbridge.lab.instances_demonstration import InstancesDemonstration
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
-from bootbridge.lab.space import refuse_own_tail
+from bootbridge.lab.space import refuse_unfit
 from bootbridge.lab.status import status
 
 DESCRIPTION = """\
@@ -202,7 +202,7 @@ def _preparations(bin_dir: str | None) -> list[tuple[str, ...]]:
 def _up(flags: argparse.Namespace) -> int:
     lab = Lab(_directory(flags), _layout(flags))
     found = _found(flags, bootstrapper=lab.layout.blank)
-    refuse_own_tail(lab.directory)
+    refuse_unfit(lab.directory)
     builder = instances.InstancesBuilder if lab.layout.blank else Builder
     with lab.claimed():
         try:
@@ -249,7 +249,7 @@ def _demo(flags: argparse.Namespace) -> int:
     """The lab is taken down whatever happens, and the exit code says whether all of it held."""
     lab = Lab(_directory(flags), _layout(flags))
     found = _found(flags, bootstrapper=lab.layout.blank)
-    refuse_own_tail(lab.directory)
+    refuse_unfit(lab.directory)
     story = InstancesDemonstration if lab.layout.blank else Demonstration
     progress = Progress(sys.stderr)
     with lab.claimed():

@@ -44,11 +44,14 @@ READY = "ready"
 
 def main(argv: list[str]) -> int:
     name, directory, *group = argv
-    _mount_all(Path(directory))
-    if group:
-        _keep_to(group[0])
-    socket.sethostname(name)
-    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    try:
+        _mount_all(Path(directory))
+        if group:
+            _keep_to(group[0])
+        socket.sethostname(name)
+        _must("ip", "link", "set", "lo", "up")
+    except OSError as error:
+        sys.exit(f"{error.filename or name}: {error.strerror}")
     print(READY, flush=True)
     # Nobody reads on: whatever is printed later must not end us.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -102,7 +105,14 @@ def own_name(path: str) -> str:
 
 
 def _mount(*words: str) -> None:
-    subprocess.run(["mount", *words], check=True)
+    _must("mount", *words)
+
+
+def _must(*argv: str) -> None:
+    """Run something that has to work; else its own reason is the last that we say, in one line."""
+    done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(argv)}: {' '.join(done.stderr.split()) or 'failed'}")
 
 
 def _bury() -> None:

@@ -18,6 +18,10 @@ from bootbridge.lab.processes import all_processes, argv_of, await_departure, in
 # What is killed is gone at once; only a machine that hardly gets to it takes longer.
 STOP_SECONDS = 60.0
 _INIT_ENDING = "/bootbridge/lab/init.py"
+# No way of writing these reaches the kernel through every release of mount.
+_ENDS_AN_OPTION = ",\\"
+# No way leads to any of them from a node's network: who has one in his environment would get no answer.
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
 @dataclass(frozen=True)
@@ -31,7 +35,7 @@ class Space:
     @classmethod
     def make(cls, name: str, directory: Path, group: str = "") -> Space:
         """Make the namespaces; `directory` takes what the node writes, `group` its control groups."""
-        refuse_own_tail(directory)
+        refuse_unfit(directory)
         directory.mkdir(parents=True, exist_ok=True)
         argv = [
             *("unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child"),
@@ -39,6 +43,7 @@ class Space:
             *([group] if group else []),
         ]
         with (directory / "init.log").open("ab") as log:
+            begin = log.tell()
             holder = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
@@ -47,7 +52,8 @@ class Space:
             if told.readline().strip() != init.READY.encode():
                 holder.kill()
                 holder.wait()
-                words = (directory / "init.log").read_text(errors="replace").strip().splitlines()[-3:]
+                said = (directory / "init.log").read_bytes()[begin:].decode(errors="replace")
+                words = said.strip().splitlines()[-3:]
                 raise OperatorError(f"the namespaces of {name} could not be made: {' / '.join(words)}")
         pid = int(Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()[0])
         return cls(name, pid, start_time(pid))
@@ -70,7 +76,9 @@ class Space:
         """How to run `argv` inside; with `network_only` it keeps this machine's files and processes."""
         spaces = ["--net"] if network_only else ["--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]
         directory = [] if network_only else ["--wd=/"]
-        return ["nsenter", f"--target={self.pid}", *spaces, *directory, "--", *argv]
+        proxies = [f"--unset={name}" for name in _PROXIES if name in os.environ]
+        without = ["env", *proxies] if proxies else []
+        return ["nsenter", f"--target={self.pid}", *spaces, *directory, "--", *without, *argv]
 
     def run(
         self,
@@ -149,12 +157,16 @@ class Space:
         return cls(str(document["name"]), int(document["pid"]), int(document["started"]))
 
 
-def refuse_own_tail(directory: Path) -> None:
-    """A node's files cannot lie below what the node itself covers."""
+def refuse_unfit(directory: Path) -> None:
+    """A node's files cannot lie below what the node itself covers, nor where a mount option would end."""
+    hint = "choose another with --dir, for example below your home directory"
     for path in (*init.OVERLAID, init.RUN):
         if directory.is_relative_to(path):
-            hint = "choose another with --dir, for example below your home directory"
             raise OperatorError(f"a node cannot keep its files below {path}: {directory}", hint=hint)
+    for character in _ENDS_AN_OPTION:
+        if character in str(directory):
+            told = f"a node's files cannot be mounted with {character!r} in their names"
+            raise OperatorError(f"{told}: {directory}", hint=hint)
 
 
 def homes() -> set[Path]:
