@@ -72,16 +72,26 @@ def test_what_is_left_of_a_lab_that_never_was_up_goes_when_the_next_begins(lab: 
 def test_what_was_left_of_images_goes_also_where_labs_share_them(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But not what another lab is packing at the moment."""
+    """But not what another lab is packing at the moment, nor what is no lab's."""
     shared = tmp_path / "shared"
     monkeypatch.setenv("BOOTBRIDGE_LAB_IMAGES", str(shared))
     shared.mkdir()
-    for name in ("done.tar", ".left.tar.lock", ".left.tar.abcdefgh", ".busy.tar.lock", ".busy.tar.abcdefgh"):
+    theirs = [".config.lock", ".config.yaml", ".git.lock", ".left.tar.gz.sha256"]
+    ours = ["done.tar", ".left.tar.lock", ".left.tar.abcdefgh", ".busy.tar.lock", ".busy.tar.abcdefgh"]
+    for name in (*theirs, *ours):
         (shared / name).touch()
     with (shared / ".busy.tar.lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         lab.down()
-    assert sorted(os.listdir(shared)) == [".busy.tar.abcdefgh", ".busy.tar.lock", "done.tar"]
+    assert set(os.listdir(shared)) == {".busy.tar.abcdefgh", ".busy.tar.lock", "done.tar", *theirs}
+
+
+def test_images_are_found_on_nodes_too_where_their_place_was_named_from_here(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BOOTBRIDGE_LAB_IMAGES", "shared")
+    assert lab.image_directory == tmp_path / "shared"
 
 
 def test_a_lab_whose_directory_was_removed_is_still_there_to_take_down(lab: Lab) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import glob
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -129,12 +130,18 @@ def _only_one(path: Path) -> Iterator[None]:
 
 
 def forget_unfinished(directory: Path) -> None:
-    """Remove what is left of archives that were never finished; whoever packs one now holds its lock."""
-    for lock in directory.glob(".*.lock"):
+    """Remove what is left of archives that were never finished; whoever packs one now holds its lock.
+
+    And nothing else: who has labs share a directory may keep other things there.
+    """
+    for lock in directory.glob(".*.tar.lock"):
         with suppress(OSError), lock.open() as held:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for left in directory.glob(f"{lock.name.removesuffix('lock')}*"):
+            archive = glob.escape(lock.name.removesuffix(".lock"))
+            # As `write_file` names what is not whole yet.
+            for left in directory.glob(f"{archive}.????????"):
                 left.unlink(missing_ok=True)
+            lock.unlink(missing_ok=True)
 
 
 def kubeadm_program(reference: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -76,7 +77,8 @@ class Lab:
     @property
     def image_directory(self) -> Path:
         """Where images are kept from lab to lab; several labs may share one."""
-        return Path(os.environ.get("BOOTBRIDGE_LAB_IMAGES") or self.directory / IMAGES)
+        # From the root of the file system: a node's programs are somewhere else than we are.
+        return Path(os.environ.get("BOOTBRIDGE_LAB_IMAGES") or self.directory / IMAGES).resolve()
 
     @property
     def cgroups(self) -> Cgroups:
@@ -170,7 +172,7 @@ class Lab:
         if node.pod_subnets:
             wiring.teach_pod_routes(space, node, self.layout)
         # Whoever looks around by `lab shell` finds our program where it would be.
-        program = f'#!/bin/sh\nexec {sys.executable} -m bootbridge.cli.main "$@"\n'
+        program = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m bootbridge.cli.main "$@"\n'
         self.write(
             node.name,
             {"/usr/local/bin/bootbridge": Asset(program.encode(), 0o755), **node_runtime.resolver_config()},
