@@ -63,9 +63,7 @@ def base_config(node: LabNode, layout: Layout) -> dict[str, Any]:
         "apiServerArguments": arguments,
         "servicesSubnet": services,
         "servingInfo": {
-            "bindAddress": f"[::]:{APISERVER_PORT}"
-            if layout.families != "ipv4"
-            else f"0.0.0.0:{APISERVER_PORT}",
+            "bindAddress": f"{everywhere(layout)}:{APISERVER_PORT}",
             "minTLSVersion": "VersionTLS12",
         },
         "serviceAccountPublicKeyFiles": [f"{PKI}/service-accounts.crt"],
@@ -195,6 +193,11 @@ def _etcd_url(node: LabNode, layout: Layout) -> str:
     """Beside etcd by the loopback, which stays whatever becomes of the node's address."""
     host = "127.0.0.1" if node == layout.bootstrap else bracketed(str(layout.bootstrap.address))
     return f"http://{host}:{ETCD_PORT}"
+
+
+def everywhere(layout: Layout) -> str:
+    """All addresses of a node, as a host to listen on; a machine may have no IPv6 at all."""
+    return "0.0.0.0" if layout.families == "ipv4" else "[::]"
 
 
 def bracketed(host: str) -> str:

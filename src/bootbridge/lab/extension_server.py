@@ -143,14 +143,17 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
-    address_family = socket.AF_INET6
 
     def __init__(self, port: int, tls: ssl.SSLContext | None) -> None:
         self._tls = tls
-        super().__init__(("::", port), _Handler)
+        # One socket takes both families, but where the kernel has no IPv6.
+        both = socket.has_dualstack_ipv6()
+        self.address_family = socket.AF_INET6 if both else socket.AF_INET
+        super().__init__(("::" if both else "0.0.0.0", port), _Handler)
 
     def server_bind(self) -> None:
-        self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        if self.address_family == socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         # Not HTTPServer's own: it would ask DNS for our name.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])

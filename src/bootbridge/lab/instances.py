@@ -41,6 +41,7 @@ class InstancesBuilder(Builder):
 
     def bring_up(self) -> None:
         self.lab.refuse_if_taken()
+        wiring.refuse_if_unable(self.lab.layout)
         watches.refuse_if_short(self.lab.layout)
         release = kubeadm_release(self.components)
         control_plane_images = kubeadm_images(self.components, release)

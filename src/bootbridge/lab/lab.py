@@ -204,7 +204,7 @@ class Lab:
             "--name=lab",
             # In memory: a lab is not kept, and a disk would only make it wait.
             "--data-dir=/run/etcd",
-            f"--listen-client-urls=http://[::]:{port}",
+            f"--listen-client-urls=http://{control_plane.everywhere(self.layout)}:{port}",
             f"--advertise-client-urls=http://{control_plane.bracketed(str(node.address))}:{port}",
             f"--listen-peer-urls={peers}",
             f"--initial-advertise-peer-urls={peers}",

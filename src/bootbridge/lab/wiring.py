@@ -6,12 +6,17 @@ the bootstrap node does not, which is the whole point.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from bootbridge.bootstrap.plan import IPAddress, IPNetwork
+from bootbridge.errors import OperatorError
 from bootbridge.lab.layout import LabNode, Layout
 from bootbridge.lab.space import Space
 
 BRIDGE = "machines"
 DEVICE = "eth0"
+IPV6 = Path("/proc/sys/net/ipv6")
+FORWARDING = {4: "net/ipv4/ip_forward", 6: "net/ipv6/conf/all/forwarding"}
 
 
 def build_switch(switch: Space) -> None:
@@ -46,8 +51,8 @@ def teach_pod_routes(space: Space, node: LabNode, layout: Layout) -> None:
     What a pod sends elsewhere leaves in its node's name, as with every network plugin in life: the
     bootstrap node could not answer a pod.
     """
-    forward(space)
     for network in layout.networks.cluster:
+        forward(space, network.cidr.version)
         masquerade(space, network.cidr)
     ways = [
         f"route replace {subnet} via {gateway}"
@@ -58,9 +63,16 @@ def teach_pod_routes(space: Space, node: LabNode, layout: Layout) -> None:
     _in(space, *ways)
 
 
-def forward(space: Space) -> None:
-    names = ("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
-    space.must("sh", "-c", "; ".join(f"echo 1 > /proc/sys/{name}" for name in names))
+def forward(space: Space, version: int) -> None:
+    """Hand on packets of one family; this machine's kernel may not have the other."""
+    space.must("sh", "-c", f"echo 1 > /proc/sys/{FORWARDING[version]}")
+
+
+def refuse_if_unable(layout: Layout) -> None:
+    """Said before anything is made: no address of a family can be given that the kernel does not know."""
+    if not IPV6.exists() and any(network.version == 6 for network in layout.networks.machine):
+        hint = "choose ipv4, or start this machine without ipv6.disable=1"
+        raise OperatorError("this machine's kernel has no IPv6", subject="--ip", hint=hint)
 
 
 def masquerade(space: Space, pods: IPNetwork) -> None:
@@ -77,7 +89,7 @@ def change_address(space: Space, old: IPAddress, new: IPAddress, prefix: int) ->
 def balance(switch: Space, node: Space, at: tuple[IPAddress, IPNetwork], to: IPAddress, port: int) -> None:
     """The switch answers at an address, and hands connections to a port there on to a node."""
     address, network = at
-    forward(switch)
+    forward(switch, address.version)
     _in(switch, _address("replace", address, network.prefixlen, BRIDGE))
     program, host = ("iptables", str(to)) if to.version == 4 else ("ip6tables", f"[{to}]")
     nat = (program, "-w", "-t", "nat", "-A")

@@ -1,0 +1,93 @@
+"""A kernel that was told to have no IPv6 (`ipv6.disable=1`) carries a lab of IPv4 all the same."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bootbridge.errors import OperatorError
+from bootbridge.lab import control_plane, extension_server, wiring
+from bootbridge.lab.components import Components
+from bootbridge.lab.lab import Lab
+from bootbridge.lab.layout import FAMILIES, Layout
+from bootbridge.lab.space import Space
+from tests.support.not_run import not_run
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[Space]:
+    if os.geteuid() != 0:
+        not_run("namespaces and mounts need root")
+    made = Space.make("machine", tmp_path / "machine")
+    yield made
+    made.end()
+
+
+def hide(space: Space, family: str) -> None:
+    """Nothing of it is to be seen in the node's settings any more."""
+    space.must("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", f"/proc/sys/net/{family}")
+
+
+def forwards(space: Space) -> list[bytes]:
+    return space.must("cat", *(f"/proc/sys/{name}" for name in wiring.FORWARDING.values())).split()
+
+
+def test_packets_are_handed_on_of_the_family_asked_for_alone(space: Space) -> None:
+    wiring.forward(space, 4)
+    assert forwards(space) == [b"1", b"0"]
+    hide(space, "ipv6")
+    wiring.forward(space, 4)
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_family_that_cannot_be_handed_on_is_an_error(space: Space, version: int) -> None:
+    hide(space, f"ipv{version}")
+    with pytest.raises(OperatorError, match=wiring.FORWARDING[version]):
+        wiring.forward(space, version)
+
+
+@pytest.mark.parametrize("families", list(FAMILIES))
+def test_whoever_listens_everywhere_asks_for_ipv6_only_where_the_lab_has_it(
+    families: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, started = Layout(1, families), list[str]()
+    monkeypatch.setattr(Lab, "start", lambda _, node, name, argv: started.extend(argv))
+    Lab(tmp_path, layout).start_etcd(Components({"etcd": Path("/etcd")}, tmp_path))
+    host = "0.0.0.0" if families == "ipv4" else "[::]"
+    assert f"--listen-client-urls=http://{host}:2379" in started
+    served = control_plane.base_config(layout.bootstrap, layout)["servingInfo"]
+    assert served["bindAddress"] == f"{host}:6443"
+
+
+@pytest.mark.parametrize("families", ["ipv6", "dual"])
+def test_a_lab_with_ipv6_is_refused_before_anything_is_made(
+    families: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wiring, "IPV6", tmp_path / "none")
+    with pytest.raises(OperatorError, match="--ip: this machine's kernel has no IPv6"):
+        wiring.refuse_if_unable(Layout(1, families))
+    wiring.refuse_if_unable(Layout(1))
+
+
+@pytest.mark.parametrize("has_ipv6", [True, False])
+def test_the_extension_server_answers_with_what_the_kernel_has(
+    has_ipv6: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if has_ipv6 and not socket.has_dualstack_ipv6():
+        not_run("this machine has no IPv6")
+    monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: has_ipv6)
+    with extension_server._Server(0, None) as server:
+        assert (server.address_family == socket.AF_INET6) == has_ipv6
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(f"http://127.0.0.1:{server.server_port}/healthz", timeout=30) as answer:
+                assert answer.status == 200
+        finally:
+            server.shutdown()
