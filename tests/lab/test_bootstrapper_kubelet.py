@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from bootbridge.lab import kubelet_supervisor
-from bootbridge.lab.kubelet_supervisor import INACTIVE
+from bootbridge.lab.kubelet_supervisor import INACTIVE, Service
 
 # Says how it was called, then runs until it is told to end.
 KUBELET = '#!/bin/sh\necho "$@" >> {said}\nexec sleep 1000\n'
@@ -108,6 +110,48 @@ def test_a_kubelet_is_gone_when_stop_returns_and_another_one_when_restart_was_as
     assert instance.systemctl("stop", "kubelet").returncode == 0
     assert not alive(second)
     assert instance.systemctl("is-active", "kubelet").stdout == "inactive\n"
+
+
+def test_stop_waits_for_a_kubelet_that_is_just_being_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found wanted, then it is not any more, and only then is it there to be stopped."""
+    instance = Instance(tmp_path)
+    for name in ("run", "home"):
+        (tmp_path / name).mkdir()
+    instance.configure()
+    service = Service(tmp_path / "run", tmp_path / "home")
+    service.start()
+    is_wanted, is_stopped = threading.Event(), threading.Event()
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(argv: list[str], **_: object) -> subprocess.Popen[bytes]:
+        is_wanted.set()
+        assert is_stopped.wait(WAIT_SECONDS)
+        started.append(subprocess.Popen(["sleep", "1000"]))
+        return started[0]
+
+    late = SimpleNamespace(Popen=start, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr(kubelet_supervisor, "subprocess", late)
+    supervisor = threading.Thread(target=service.run_once, args=["kubelet"])
+    supervisor.start()
+    assert is_wanted.wait(WAIT_SECONDS)
+    with subprocess.Popen([*instance.program, "systemctl", "stop", "kubelet"]) as stop:
+        until(lambda: stop.poll() is not None or waits_for_a_lock(stop.pid))
+        is_stopped.set()
+        assert stop.wait(WAIT_SECONDS) == 0
+    supervisor.join(WAIT_SECONDS)
+    left = [each for each in started if each.poll() is None]
+    for each in left:
+        each.kill()
+    assert started
+    assert left == []
+
+
+def waits_for_a_lock(pid: int) -> bool:
+    """As the kernel lists it below the lock that another holds."""
+    lines = Path("/proc/locks").read_text().splitlines()
+    return any(line.split()[1] == "->" and line.split()[5] == str(pid) for line in lines)
 
 
 def test_a_kubelet_that_ends_by_itself_is_started_again(instance: Instance) -> None:

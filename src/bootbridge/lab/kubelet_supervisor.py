@@ -9,12 +9,14 @@ but the standard library.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,15 +55,27 @@ class Service:
     def supervise(self, kubelet: str) -> None:
         """Run the kubelet whenever it is wanted and can be, for ever."""
         while True:
+            ran = self.run_once(kubelet)
+            time.sleep(RESTART_SECONDS if ran and self.wanted.exists() else PAUSE_SECONDS)
+
+    def run_once(self, kubelet: str) -> bool:
+        """Run it to its end, if it is wanted and can be."""
+        with self._alone():
             if not (self.wanted.exists() and self.config.exists()):
-                time.sleep(PAUSE_SECONDS)
-                continue
+                return False
             argv = [kubelet, *KUBECONFIGS, f"--config={self.config}", *self._flags_of_kubeadm()]
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL)
             self.pid.write_text(str(process.pid))
-            process.wait()
-            self.pid.unlink(missing_ok=True)
-            time.sleep(RESTART_SECONDS if self.wanted.exists() else 0)
+        process.wait()
+        self.pid.unlink(missing_ok=True)
+        return True
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Between the look at what is wanted and the note of what runs, nobody changes his mind."""
+        with (self.run / "lock").open("w") as held:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            yield
 
     def _flags_of_kubeadm(self) -> list[str]:
         """KUBELET_KUBEADM_ARGS="…", as kubeadm writes it for the unit."""
@@ -76,7 +90,8 @@ class Service:
         self.wanted.touch()
 
     def stop(self) -> None:
-        self.wanted.unlink(missing_ok=True)
+        with self._alone():
+            self.wanted.unlink(missing_ok=True)
         deadline = time.monotonic() + STOP_SECONDS
         sign = signal.SIGTERM
         while (pid := self._running()) is not None:
