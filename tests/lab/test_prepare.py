@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,11 @@ TOOLS = ("bash", "cat", "chmod", "cut", "dirname", "grep", "mkdir", "mv", "rm", 
 # Says what it is asked for, and where it is asked to, builds.
 GO = """#!/bin/sh
 echo "$*" >> "$0.calls"
-case $1 in version) echo go0 ;; esac
+case "$1 ${2-}" in
+"version ") echo go0 ;;
+"env GOVERSION") echo "${STUB_RELEASE-go1.99}" ;;
+"env GOTOOLCHAIN") echo "${STUB_TOOLCHAIN-local}" ;;
+esac
 while [ $# -gt 1 ]; do [ "$1" != -o ] || { echo program > "$2"; chmod +x "$2"; }; shift; done
 """
 APT_GET = """#!/bin/sh
@@ -73,7 +79,62 @@ def test_whether_it_can_be_built_is_asked_without_building(programs: Path, tmp_p
     place(programs / "go", GO)
     done = build(programs, tmp_path, "--check")
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
-    assert not (programs / "go.calls").exists()
+    assert (programs / "go.calls").read_text() == "env GOVERSION\n"
+
+
+# How each is asked, and the module that asks for the newest Go there.
+BUILDS = {
+    "kubernetes": (["bash", str(SCRIPTS / "build"), "--check"], SCRIPTS / "go.mod"),
+    "peers": ([sys.executable, str(ROOT / "peers" / "build")], ROOT / "peers" / "konnectivity" / "go.mod"),
+}
+
+
+@pytest.mark.parametrize("script", list(BUILDS))
+@pytest.mark.parametrize(
+    ("release", "toolchain", "more"),
+    [
+        ("go1.19.8", "", ""),
+        ("go1.25.9", "local", ", or GOTOOLCHAIN=auto, which fetches it"),
+        ("go1.21", "go1.21+local", ", or GOTOOLCHAIN=auto, which fetches it"),
+        ("go1.9", "", ""),
+        ("", "", ""),
+    ],
+)
+def test_too_old_a_go_is_refused_before_anything_is_built_and_the_release_named_that_is_needed(
+    programs: Path, tmp_path: Path, script: str, release: str, toolchain: str, more: str
+) -> None:
+    done = checked(programs, tmp_path, script, release, toolchain)
+    assert done.returncode == 3
+    (needed,) = re.findall(r"^go (\S+)$", BUILDS[script][1].read_text(), re.MULTILINE)
+    told = (
+        f"Go {release.removeprefix('go') or '0'} is too old; Go {needed} or newer: https://go.dev/dl{more}\n"
+    )
+    assert done.stderr == f"{script}: not built: {told}"
+
+
+@pytest.mark.parametrize(
+    ("release", "toolchain"), [("go1.21.0", "auto"), ("go1.24", "go1.24+auto"), ("devel go1.27-abc", "local")]
+)
+def test_a_go_that_fetches_itself_a_newer_one_is_new_enough(
+    programs: Path, tmp_path: Path, release: str, toolchain: str
+) -> None:
+    done = checked(programs, tmp_path, "kubernetes", release, toolchain)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def checked(
+    programs: Path, out: Path, script: str, release: str, toolchain: str
+) -> subprocess.CompletedProcess[str]:
+    """What a script says to a Go of some release."""
+    place(programs / "go", GO)
+    environment = {
+        "PATH": str(programs),
+        "BOOTBRIDGE_KUBERNETES": str(out),
+        "BOOTBRIDGE_PEERS": str(out),
+        "STUB_RELEASE": release,
+        "STUB_TOOLCHAIN": toolchain,
+    }
+    return subprocess.run(BUILDS[script][0], env=environment, capture_output=True, text=True)
 
 
 def test_packages_that_are_there_are_not_spoken_of() -> None:
