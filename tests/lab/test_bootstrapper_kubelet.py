@@ -16,6 +16,7 @@ import pytest
 
 from bootbridge.lab import kubelet_supervisor
 from bootbridge.lab.kubelet_supervisor import INACTIVE, Service
+from tests.support.locks import waits_for_a_lock
 
 # Says how it was called, then runs until it is told to end.
 KUBELET = '#!/bin/sh\necho "$@" >> {said}\nexec sleep 1000\n'
@@ -146,12 +147,6 @@ def test_stop_waits_for_a_kubelet_that_is_just_being_started(
         each.kill()
     assert started
     assert left == []
-
-
-def waits_for_a_lock(pid: int) -> bool:
-    """As the kernel lists it below the lock that another holds."""
-    lines = Path("/proc/locks").read_text().splitlines()
-    return any(line.split()[1] == "->" and line.split()[5] == str(pid) for line in lines)
 
 
 def test_a_kubelet_that_ends_by_itself_is_started_again(instance: Instance) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import io
 import os
@@ -26,6 +25,8 @@ from bootbridge.lab.images import Images
 from bootbridge.lab.lab import TOO_LATE, Lab
 from bootbridge.lab.layout import Layout
 from bootbridge.lab.node_runtime import PAUSE_IMAGE
+from tests.support.lab import SHORT_PAUSES, until
+from tests.support.locks import waits_for_a_lock
 from tests.support.not_run import not_run
 
 NOBODY = 65534
@@ -130,12 +131,11 @@ def test_labs_that_want_the_same_image_at_the_same_time_have_it_packed_once(
     pause = tmp_path / "pause"
     pause.write_bytes(b"one")
     original, packed = recipes.static, list[str]()
-    both = threading.Barrier(2)
 
     def pack(programs: Mapping[str, Path]) -> Image:
         packed.append("once")
-        with contextlib.suppress(threading.BrokenBarrierError):
-            both.wait(0.3)  # time enough for the other to begin as well, were it let
+        # Until the other has begun as well, if it was let, or has to wait.
+        until(lambda: len(packed) == 2 or waits_for_a_lock(os.getpid()), "both are there", 60, SHORT_PAUSES)
         return original(programs)
 
     monkeypatch.setattr(recipes, "static", pack)

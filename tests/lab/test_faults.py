@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from bootbridge.lab import faults
-from tests.lab.storm import storm
+from tests.lab.storm import PATIENCE_SECONDS, patience, storm
 from tests.support.lab import Cluster, missing
 from tests.support.not_run import not_run
 
@@ -44,7 +44,11 @@ def restarted(cluster: Cluster, node: str, container: str) -> Iterator[None]:
 
 def test_a_killed_agent_is_started_again_and_calls_recover(cluster: Cluster) -> None:
     """Meanwhile calls go through the other node's agent, or fail at once."""
-    with storm(cluster) as calls, restarted(cluster, "node1", "konnectivity-agent"):
+    with (
+        patience(cluster),
+        storm(cluster, PATIENCE_SECONDS) as calls,
+        restarted(cluster, "node1", "konnectivity-agent"),
+    ):
         broken = time.monotonic()
         faults.kill(cluster.lab, "node1", "konnectivity-agent")
         calls.judged_again(broken, RECOVERY_SECONDS)
@@ -54,7 +58,11 @@ def test_a_killed_agent_is_started_again_and_calls_recover(cluster: Cluster) -> 
 
 def test_a_killed_server_is_started_again_and_calls_recover(cluster: Cluster) -> None:
     """Whether any call fails meanwhile is up to the kubelet: the server may be back before the next one."""
-    with storm(cluster) as calls, restarted(cluster, "bootstrap", "konnectivity-server"):
+    with (
+        patience(cluster),
+        storm(cluster, PATIENCE_SECONDS) as calls,
+        restarted(cluster, "bootstrap", "konnectivity-server"),
+    ):
         faults.kill(cluster.lab, "bootstrap", "konnectivity-server")
         calls.judged_again(time.monotonic(), RECOVERY_SECONDS)
     assert calls.timed_out() == []

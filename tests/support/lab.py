@@ -424,6 +424,10 @@ _OTHERS = frozenset(
 )
 
 
+# One that is empty or half there is as good as none, as is that of a program which could not run on its node.
+_NO_ANSWER = (AssertionError, subprocess.TimeoutExpired, ValueError, LookupError, OperatorError)
+
+
 def until(
     condition: Callable[[], object], what: str, seconds: float, pauses: Sequence[float] = PAUSES
 ) -> None:
@@ -437,8 +441,7 @@ def until(
             if condition():
                 return
             why = ""
-        # An answer that is empty, or half there, is as good as none.
-        except (AssertionError, subprocess.TimeoutExpired, ValueError, LookupError) as error:
+        except _NO_ANSWER as error:
             why = f": {type(error).__name__} {error}"
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}{why}"
         time.sleep(pause)
