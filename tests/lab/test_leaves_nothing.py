@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from bootbridge.lab.cgroups import Cgroups
-from bootbridge.lab.init import CGROUPS, hierarchies
+from bootbridge.lab.init import BOUND, OVERLAID, RUN, hierarchies
 from bootbridge.lab.processes import start_time
 from bootbridge.lab.space import Space
+from bootbridge.lab.wiring import BRIDGE
 from tests.support.lab import IMAGES, missing, until
 from tests.support.not_run import not_run
 
@@ -28,8 +30,12 @@ UP_SECONDS = 600.0
 UP = ("up", "--nodes=1")
 MACHINES = 3
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "uts")
-# How the control groups of every lab are called.
-GROUPS = "bootbridge-lab-"
+# The switch, its ends of cables, and what the bridge plugin makes.
+LINKS = re.compile(rf"{BRIDGE}|p-.*|cni[0-9]+|veth[0-9a-f]{{8}}")
+# Control groups of pods and of containers that belong to none.
+GROUPS = ("kubepods", "k8s.io")
+COVERED = {*OVERLAID, *BOUND, RUN, "/proc", *map(str, hierarchies())}
+HOMES = ("/var/lib/containerd/", "/var/lib/kubelet/", "/run/containerd/", "/run/netns/cni-")
 # Ends a test that hangs, and judges nobody: how long `lab down` takes is measured elsewhere (docs/lab.md).
 DOWN_SECONDS = 180.0
 
@@ -89,22 +95,25 @@ class Watched:
 
 
 def machine() -> set[str]:
-    """Links and mounts of this machine, and control groups that hold no process; other labs' left out.
+    """What of this machine a lab could have made, had it got out of its namespaces.
 
-    And other tests', which name their namespaces; a lab's have no names.
+    By the names that it and its programs give. All else comes and goes here as others please, and labs
+    beside this one answer for their own.
     """
-    links = {f"link {path.name}" for path in Path("/sys/class/net").iterdir()}
-    mounts = {f"mount {line}" for line in read("/proc/mounts").splitlines() if "/run/netns/bb-" not in line}
-    groups = {f"control group {path}" for path in empty_groups()}
+    links = {f"link {path.name}" for path in Path("/sys/class/net").iterdir() if LINKS.fullmatch(path.name)}
+    mounts = {f"mount {line}" for line in read("/proc/mounts").splitlines() if is_covered(line.split()[1])}
+    groups = {
+        f"control group {hierarchy / name}"
+        for hierarchy in hierarchies()
+        for name in GROUPS
+        if (hierarchy / name).exists()
+    }
     return links | mounts | groups
 
 
-def empty_groups() -> Iterator[str]:
-    """Walked as they come and go: labs beside this one, which answer for their own, end at any time."""
-    for folder, folders, _ in os.walk(CGROUPS):
-        folders[:] = [name for name in folders if not name.startswith(GROUPS)]
-        if not read(f"{folder}/cgroup.procs") and os.path.exists(f"{folder}/cgroup.procs"):
-            yield folder
+def is_covered(place: str) -> bool:
+    """Whether a node mounts something there, itself or by its containerd and kubelet."""
+    return place in COVERED or place.startswith(HOMES)
 
 
 def namespaces(pid: int) -> set[str]:
