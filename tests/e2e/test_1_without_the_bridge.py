@@ -10,13 +10,15 @@ from tests.support.lab import GUARDED, Cluster
 pytestmark = pytest.mark.e2e
 
 
-def test_the_bootstrap_node_has_no_route_to_a_pod(unbridged: Cluster) -> None:
+def test_the_bootstrap_node_has_no_route_to_a_pod_or_a_service(unbridged: Cluster) -> None:
     """The kernel itself says so: nothing that follows can have gone around the tunnel."""
     pods = unbridged.get("pods", f"--namespace={workloads.NAMESPACE}")["items"]
     assert len(pods) == len(unbridged.lab.layout.cluster_nodes)
-    for pod in pods:
-        done = unbridged.lab.space("bootstrap").run(["ip", "route", "get", pod["status"]["podIP"]])
-        assert b"unreachable" in done.stderr
+    service = unbridged.get("service", workloads.SERVICE, f"--namespace={workloads.NAMESPACE}")
+    services = [*map(str, unbridged.lab.layout.apiserver_service_ips), service["spec"]["clusterIP"]]
+    for address in (*(pod["status"]["podIP"] for pod in pods), *services):
+        done = unbridged.lab.space("bootstrap").run(["ip", "route", "get", address])
+        assert b"unreachable" in done.stderr, address
 
 
 def test_a_webhook_with_failure_policy_fail_blocks_the_request(unbridged: Cluster) -> None:
