@@ -35,6 +35,8 @@ LINKS = re.compile(rf"{BRIDGE}|p-.*|cni[0-9]+|veth[0-9a-f]{{8}}")
 # Control groups of pods and of containers that belong to none.
 GROUPS = ("kubepods", "k8s.io")
 COVERED = {*OVERLAID, *BOUND, RUN, "/proc", *map(str, hierarchies())}
+# Where a kubelet keeps plugins unless it is told otherwise: no node covers that.
+STRAYS = ("/usr/libexec/kubernetes",)
 HOMES = ("/var/lib/containerd/", "/var/lib/kubelet/", "/run/containerd/", "/run/netns/cni-")
 # Ends a test that hangs, and judges nobody: how long `lab down` takes is measured elsewhere (docs/lab.md).
 DOWN_SECONDS = 180.0
@@ -108,7 +110,8 @@ def machine() -> set[str]:
         for name in GROUPS
         if (hierarchy / name).exists()
     }
-    return links | mounts | groups
+    files = {f"file {path}" for path in STRAYS if Path(path).exists()}
+    return links | mounts | groups | files
 
 
 def is_covered(place: str) -> bool:

@@ -1,7 +1,7 @@
 """A whole lab: brought up step by step, looked at, and taken down without a trace.
 
-Everything a lab is lies in one directory, and in namespaces that live as long as the
-processes named there. Whatever dies, `down` needs nothing but the directory.
+Everything a lab is lies in one directory, and in namespaces that live as long as processes
+that are called after it. Whatever dies, `down` needs nothing but the directory.
 """
 
 from __future__ import annotations
