@@ -51,7 +51,7 @@ def main(argv: list[str]) -> int:
         socket.sethostname(name)
         _must("ip", "link", "set", "lo", "up")
     except OSError as error:
-        sys.exit(f"{error.filename or name}: {error.strerror}")
+        sys.exit(f"{error.filename or name}: {error.strerror or error}")
     print(READY, flush=True)
     # Nobody reads on: whatever is printed later must not end us.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
