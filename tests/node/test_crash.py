@@ -9,10 +9,11 @@ from random import Random
 
 import pytest
 
+from bootbridge.node.failures import Transient
 from bootbridge.node.init_messages import InitEvent
 from bootbridge.node.node_lock import ZERO, measured
 from bootbridge.node.phases import Phase
-from bootbridge.node.supervisor import FINISHED
+from bootbridge.node.supervisor import FATAL, FINISHED
 from bootbridge.node.together import ended
 from bootbridge.runtime import tasks
 from bootbridge.runtime.calls import CallFailed
@@ -120,6 +121,34 @@ def test_a_crash_at_any_step_ends_in_one_membership(kind: str, reboot: bool) -> 
             assert_one_membership(world)
             if not reboot and measured_before != ZERO:
                 assert world.lasting.register == measured_before
+
+
+@pytest.mark.parametrize("reboot", [False, True], ids=["restart", "reboot"])
+@pytest.mark.parametrize("kind", ["init", "join"])
+def test_what_fails_for_good_leaves_a_blank_machine_whenever_it_crashed(kind: str, reboot: bool) -> None:
+    """Blank before the failure is written down: a crash in between only makes it fail once more."""
+
+    def failing(seed: int) -> tuple[World, User | None]:
+        world, user = scenario(kind, seed)
+        world.faults[kind] = [Transient("kubeadm said no") for _ in range(STEPS_MAX)]
+        return world, user
+
+    with quiet():
+        whole, user = failing(0)
+        assert lives(whole, user, 0) == FATAL
+        for step in range(whole.points):
+            world, user = failing(step)
+            world.crash_at = step
+            assert lives(world, user, step) is None, f"step {step} was not reached"
+            if reboot:
+                world.lasting.reboot()
+            world = world.again()
+            assert lives(world, user, step) == FATAL, f"after a crash at step {step}"
+            lasting = world.lasting
+            assert not world.violations
+            assert (lasting.kubeadm, lasting.files, lasting.kubelet_runs) == ("", False, False)
+            assert lasting.record is not None
+            assert (lasting.record.phase, lasting.record.work) == (Phase.FAILED, b"")
 
 
 def test_a_cluster_that_others_may_have_joined_is_not_reset_by_a_crash() -> None:

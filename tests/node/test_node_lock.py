@@ -18,6 +18,9 @@ from tests.support.node_world import World, WorldPhases, WorldRegister
 CLUSTER = b"\xaa" * 32
 
 
+async def nothing() -> None: ...
+
+
 def lock_in(world: World) -> NodeLock:
     world.gone = asyncio.Event()
     return NodeLock(WorldPhases(world), WorldRegister(world))
@@ -196,8 +199,9 @@ def test_a_failure_is_repeated_to_whoever_starts_it_again_and_its_secrets_are_go
         world = World()
         lock = lock_in(world)
         await lock.try_lock(Flow.JOIN, CLUSTER, b"work")
-        with pytest.raises(Fatal), lock.for_good():
-            raise Fatal("kubeadm said no", advice="do this")
+        with pytest.raises(Fatal):
+            async with lock.for_good(nothing):
+                raise Fatal("kubeadm said no", advice="do this")
         assert world.lasting.record is not None
         assert world.lasting.record.work == b""
         with pytest.raises(Fatal, match="kubeadm said no") as caught:
@@ -212,8 +216,35 @@ def test_whatever_fails_past_the_lock_is_fatal_with_advice(error: Exception) -> 
     async def scenario() -> None:
         lock = lock_in(World())
         await lock.try_lock(Flow.JOIN, CLUSTER, b"work")
-        with pytest.raises(Fatal) as caught, lock.for_good():
-            raise error
+        with pytest.raises(Fatal) as caught:
+            async with lock.for_good(nothing):
+                raise error
         assert caught.value.advice
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("phase", [Phase.LOCKED, Phase.KUBEADM, Phase.FOUNDING])
+def test_what_kubeadm_was_given_is_undone_before_the_failure_is_written_down(phase: Phase) -> None:
+    """Before it nothing was begun, and once the API server is ready others may have joined it."""
+
+    async def scenario() -> None:
+        world = World()
+        lock = lock_in(world)
+        await lock.try_lock(Flow.INIT, CLUSTER, b"work")
+        if phase is not Phase.LOCKED:
+            lock.advance(phase)
+        seen: list[Phase] = []
+
+        async def undo() -> None:
+            assert world.lasting.record is not None
+            seen.append(world.lasting.record.phase)
+
+        with pytest.raises(Fatal):
+            async with lock.for_good(undo):
+                raise Fatal("kubeadm said no", advice="do this")
+        assert seen == ([Phase.KUBEADM] if phase is Phase.KUBEADM else [])
+        assert world.lasting.record is not None
+        assert world.lasting.record.phase is Phase.FAILED
 
     run(scenario())

@@ -303,6 +303,9 @@ class WorldMachine:
         lasting.kubeadm = ""
         self.world.point("after reset")
 
+    async def clear(self, cri_socket: str, say: Say) -> None:
+        await self.reset(cri_socket, say)
+
     async def init(self, spec: ClusterSpec, instance: Instance, say: Say) -> bytes:
         say(StageEvent("kubeadm init", "started"))
         await self._kubeadm("init", cluster_of(INIT_MEASUREMENT))

@@ -143,6 +143,11 @@ def standing(host: Host) -> Plan | None:
     return None if data is None else plan_record.load(data, path)
 
 
+def forget(host: Host) -> None:
+    """On a machine that was made blank: its pods went with the others, its keys and its record go, too."""
+    host.remove_tree(KUBEADM_PATHS.state)
+
+
 async def until_unneeded(host: Host, say: Say, *, quiet_seconds: float = QUIET_SECONDS) -> None:
     """Waits for as long as it takes; an API server that does not answer has not become independent."""
     client = KubeClient(load_kubeconfig(host.path(places.ADMIN_KUBECONFIG)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from bootbridge.node.backoff import Backoff
@@ -11,7 +12,7 @@ from bootbridge.node.cluster_spec import ClusterSpec
 from bootbridge.node.failures import Fatal, Transient
 from bootbridge.node.init_messages import InitSuccess
 from bootbridge.node.instance import Role, node_name
-from bootbridge.node.node_lock import NodeLock
+from bootbridge.node.node_lock import NodeLock, Undo
 from bootbridge.node.node_state import NodeState, States
 from bootbridge.node.phases import Phase, Record
 from bootbridge.node.ports import Founding, Machine, Say
@@ -34,14 +35,14 @@ class InitFlow:
 
     async def run(self, work: InitWork, say: Say) -> InitSuccess:
         """Past the lock: ends with a cluster, or with Fatal."""
-        with self._lock.for_good():
+        async with self._lock.for_good(self._undo(work, say)):
             return await self._init(work, say, kubeadm_has_run=False)
 
     async def resume(self, record: Record, say: Say) -> InitSuccess:
         """After a crash. An API server that was ready is kept: others may have joined it already."""
         logs.event("node", logs.WARNING, "resuming an init", phase=record.phase, resumed=record.resumed)
-        with self._lock.for_good():
-            work = InitWork.decode(record.work)
+        work = InitWork.decode(record.work)
+        async with self._lock.for_good(self._undo(work, say)):
             if record.phase is Phase.FOUNDING:
                 return await self._found(work, record.result, say)
             return await self._init(work, say, kubeadm_has_run=record.phase is Phase.KUBEADM)
@@ -59,6 +60,9 @@ class InitFlow:
             raise Fatal(str(error), advice=ADVICE) from error
         self._lock.advance(Phase.FOUNDING, kubeconfig)
         return await self._found(work, kubeconfig, say)
+
+    def _undo(self, work: InitWork, say: Say) -> Undo:
+        return partial(self._machine.clear, work.spec.cri_socket, say)
 
     async def _found(self, work: InitWork, kubeconfig: bytes, say: Say) -> InitSuccess:
         cluster = cluster_id(work.measurement_secret, work.measurement_salt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 from bootbridge.errors import BootbridgeError
@@ -13,7 +14,7 @@ from bootbridge.node.failures import Fatal
 from bootbridge.node.init_messages import FAILED, StageEvent
 from bootbridge.node.instance import Role
 from bootbridge.node.join_messages import Ticket
-from bootbridge.node.node_lock import NodeLock
+from bootbridge.node.node_lock import NodeLock, Undo
 from bootbridge.node.node_state import NodeState, States
 from bootbridge.node.phases import Phase, Record
 from bootbridge.node.ports import Machine, Now, Say
@@ -46,14 +47,14 @@ class JoinFlow:
 
     async def run(self, work: JoinWork) -> NodeState:
         """Past the lock: ends as a node, or with Fatal."""
-        with self._lock.for_good():
+        async with self._lock.for_good(self._undo(work)):
             return await self._join(work, kubeadm_has_run=False)
 
     async def resume(self, record: Record) -> NodeState:
         """After a crash: kubeadm left anything between nothing and a whole node, so a reset comes first."""
         logs.event("node", logs.WARNING, "resuming a join", phase=record.phase, resumed=record.resumed)
-        with self._lock.for_good():
-            work = JoinWork.decode(record.work)
+        work = JoinWork.decode(record.work)
+        async with self._lock.for_good(self._undo(work)):
             if self._states.load() == (state := _state(work.ticket)):
                 # It is written when all is done, so all is: a reset now would undo what is remembered.
                 self._lock.advance(Phase.DONE)
@@ -81,6 +82,9 @@ class JoinFlow:
         self._states.save(state)
         self._lock.advance(Phase.DONE)
         return state
+
+    def _undo(self, work: JoinWork) -> Undo:
+        return partial(self._machine.clear, work.ticket.cri_socket, self._say)
 
     async def _attempt(self, work: JoinWork, *, reset: bool) -> None:
         ticket, machine = work.ticket, self._machine

@@ -9,8 +9,8 @@ any point in between can be told apart from a finished bootstrap.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from enum import Enum, auto
 from typing import Final
@@ -22,6 +22,8 @@ from bootbridge.runtime import logs
 from bootbridge.trust.measurement import Register, after_event
 
 ZERO: Final = bytes(32)
+# Leads back to a blank machine; never fails.
+Undo = Callable[[], Awaitable[None]]
 
 
 class Locked(Enum):
@@ -108,16 +110,19 @@ class NodeLock:
             # The cluster is there all the same; the next boot forgets what was kept.
             logs.event("node", logs.WARNING, "the result could not be dropped", why=str(error))
 
-    @contextmanager
-    def for_good(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def for_good(self, undo: Undo) -> AsyncIterator[None]:
         """Around the holder's work: what fails here has failed until the reboot, and is remembered as such.
 
-        So a restart repeats the advice and not the failure. A crash leaves no such mark, and is resumed.
+        So a restart repeats the advice and not the failure. A crash leaves no such mark, and is resumed. What
+        kubeadm was given or has made is undone before: nobody comes back for the keys that lie there.
         """
         try:
             yield
         except (BootbridgeError, OSError) as error:
             failure = error if isinstance(error, Fatal) else Fatal(str(error), advice=REBOOT)
+            if self._record is not None and self._record.phase is Phase.KUBEADM:
+                await undo()
             self._fail(failure)
             raise failure from error
 

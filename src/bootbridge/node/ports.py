@@ -54,6 +54,10 @@ class Machine(Protocol):
 
     async def reset(self, cri_socket: str, say: Say) -> None: ...
 
+    async def clear(self, cri_socket: str, say: Say) -> None:
+        """A reset that never fails: of whoever will not try again no key stays behind, as far as it goes."""
+        ...
+
     async def init(self, spec: ClusterSpec, instance: Instance, say: Say) -> bytes:
         """kubeadm init, until the API server is ready; gives the administrator's kubeconfig."""
         ...

@@ -28,10 +28,11 @@ def write_ticket(host: Host, ticket: Ticket, kubelet_key: bytes) -> None:
         raise TicketUnusable(f"the ticket cannot be used: {'; '.join(wrong)}")
     assets = dict(map(_control_plane_asset, ticket.control_plane_files))
     _check_pair(ticket.kubelet_certificate, kubelet_key)
+    # First, since it is what shows that a ticket was at work here (kubeadm/reset.py), if power fails now.
+    _write_serving(host, ticket.kubelet_certificate, kubelet_key)
     for path, asset in assets.items():
         host.make_directory(path.rpartition("/")[0])
         host.write(path, asset)
-    _write_serving(host, ticket.kubelet_certificate, kubelet_key)
 
 
 def write_serving(host: Host, certificate: bytes, key: bytes) -> None:

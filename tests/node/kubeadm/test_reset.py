@@ -8,6 +8,7 @@ import pytest
 
 from bootbridge.bootstrap.files import Asset
 from bootbridge.bootstrap.host import Host
+from bootbridge.errors import OperatorError
 from bootbridge.node.kubeadm import places, reset
 
 
@@ -31,6 +32,10 @@ def put(host: Host, path: str) -> None:
         "/var/lib/kubelet/kubeadm-flags.env",
         "/etc/kubernetes/manifests/etcd.yaml",
         "/var/lib/etcd/member/snap/db",
+        # An authority alone may be an operator's own; what it signed is an init's.
+        "/etc/kubernetes/pki/apiserver.crt",
+        places.SERVING_KEY,
+        "/var/lib/kubelet/pki/kubelet-client-2026-11-16-12-00-00.pem",
     ],
 )
 def test_any_single_trace_of_kubeadm_shows_half_a_node(host: Host, trace: str) -> None:
@@ -41,10 +46,10 @@ def test_any_single_trace_of_kubeadm_shows_half_a_node(host: Host, trace: str) -
     assert reset.traces(host) == []
 
 
-def test_what_a_ticket_or_an_image_brings_is_no_trace(host: Host) -> None:
+def test_what_an_image_brings_is_no_trace(host: Host) -> None:
     for path in (
         f"{places.PKI}/ca.crt",
-        places.SERVING_KEY,
+        f"{places.PKI}/ca.key",
         f"{places.MANIFESTS}/virtual-address.yaml",
         f"{places.ETCD_DATA}/lost+found",
         "/etc/cni/net.d/10.conf",
@@ -62,7 +67,13 @@ def test_a_sweep_removes_only_what_is_kubeadms(host: Host) -> None:
         "/etc/cni/net.d/10.conf",
         "/var/lib/kubelet/device-plugins/registry",
     )
-    gone = (f"{places.PKI}/ca.key", f"{places.MANIFESTS}/etcd.yaml", f"{places.ETCD_DATA}/member/wal/0")
+    gone = (
+        f"{places.PKI}/ca.key",
+        f"{places.MANIFESTS}/etcd.yaml",
+        f"{places.ETCD_DATA}/member/wal/0",
+        places.SERVING_KEY,
+        "/var/lib/kubelet/pki/kubelet-client-current.pem",
+    )
     for path in (*kept, *gone, places.CONFIGURATION):
         put(host, path)
     reset.sweep(host)
@@ -78,3 +89,31 @@ def test_links_are_removed_and_not_followed(host: Host, tmp_path: Path) -> None:
     reset.sweep(host)
     assert host.exists("/elsewhere/precious")
     assert reset.traces(host) == []
+
+
+def test_the_kubelets_link_to_its_credentials_is_a_trace_even_where_it_leads_nowhere(host: Host) -> None:
+    host.make_directory(places.KUBELET_PKI)
+    link = host.path(f"{places.KUBELET_PKI}/kubelet-client-current.pem")
+    link.symlink_to("kubelet-client-of-another-cluster.pem")
+    assert reset.traces(host)
+    reset.sweep(host)
+    assert reset.traces(host) == []
+
+
+def test_what_resists_keeps_nothing_else_from_being_removed(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stubborn, others = f"{places.PKI}/ca.crt", (f"{places.PKI}/ca.key", f"{places.MANIFESTS}/etcd.yaml")
+    for path in (stubborn, *others):
+        put(host, path)
+    remove = host.remove
+
+    def resist(path: str) -> None:
+        if path == stubborn:
+            raise OperatorError(f"cannot remove {path}")
+        remove(path)
+
+    monkeypatch.setattr(host, "remove", resist)
+    with pytest.raises(OperatorError, match=r"cannot remove /etc/kubernetes/pki/ca\.crt"):
+        reset.sweep(host)
+    assert not any(map(host.exists, others))

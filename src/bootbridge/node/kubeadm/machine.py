@@ -8,7 +8,8 @@ same for all others.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
@@ -16,7 +17,7 @@ from typing import Final
 from bootbridge.bootstrap.files import Asset
 from bootbridge.bootstrap.host import Host
 from bootbridge.bootstrap.yaml_text import to_yaml
-from bootbridge.errors import OperatorError
+from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.node import bridge, ticket_files
 from bootbridge.node.cluster_spec import ClusterSpec
 from bootbridge.node.component_install import Installer
@@ -32,6 +33,7 @@ from bootbridge.node.kubeadm.stages import stages
 from bootbridge.node.kubelet_certificate_request import new_request
 from bootbridge.node.kubelet_service import KubeletService
 from bootbridge.node.ports import Founding, Say
+from bootbridge.runtime import logs
 
 SERVING_VALIDITY: Final = timedelta(days=365)
 
@@ -62,6 +64,23 @@ class KubeadmMachine:
         except KubeadmFailed as error:
             say(StageEvent("reset", OUTPUT, f"what kubeadm left is removed without it: {error}"))
         reset.sweep(self.host)
+
+    async def clear(self, cri_socket: str, say: Say) -> None:
+        with self._going_on(say):
+            await self.reset(cri_socket, say)
+        with self._going_on(say):
+            # Once more: a kubelet that does not stop, or no kubeadm, must not keep the keys here.
+            reset.sweep(self.host)
+        with self._going_on(say):
+            bridge.forget(self.host)
+
+    @contextmanager
+    def _going_on(self, say: Say) -> Iterator[None]:
+        try:
+            yield
+        except (BootbridgeError, OSError) as error:
+            logs.event("node", logs.ERROR, "not everything could be undone", why=str(error))
+            say(StageEvent("reset", OUTPUT, f"not everything could be undone: {error}"))
 
     async def init(self, spec: ClusterSpec, instance: Instance, say: Say) -> bytes:
         await self.kubeadm.expect_version(spec.kubernetes_version)

@@ -14,8 +14,9 @@ BOOTSTRAP_KUBECONFIG: Final = f"{KUBERNETES}/bootstrap-kubelet.conf"
 
 KUBELET: Final = "/var/lib/kubelet"
 KUBELET_CONFIG: Final = f"{KUBELET}/config.yaml"
-SERVING_CERTIFICATE: Final = f"{KUBELET}/pki/bootbridge-serving.crt"
-SERVING_KEY: Final = f"{KUBELET}/pki/bootbridge-serving.key"
+KUBELET_PKI: Final = f"{KUBELET}/pki"
+SERVING_CERTIFICATE: Final = f"{KUBELET_PKI}/bootbridge-serving.crt"
+SERVING_KEY: Final = f"{KUBELET_PKI}/bootbridge-serving.key"
 ETCD_DATA: Final = "/var/lib/etcd"
 
 AUDIT_POLICY: Final = f"{KUBERNETES}/bootbridge-audit-policy.yaml"

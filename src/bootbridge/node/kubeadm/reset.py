@@ -10,11 +10,15 @@ from __future__ import annotations
 from typing import Final
 
 from bootbridge.bootstrap.host import Host
+from bootbridge.errors import OperatorError
 from bootbridge.node.kubeadm import places
 
-# What kubeadm writes, each of which alone means that it was at work. Not the authorities' files and not the
-# kubelet's serving certificate: those come with a ticket.
+# What kubeadm or a ticket of ours brings, each of which alone means that somebody was at work. Not the
+# authorities' files, which an image may bring: beside those of an init lies what they signed, and a ticket's
+# come after the kubelet's serving key.
 _TRACES: Final = (
+    f"{places.PKI}/apiserver.crt",
+    places.SERVING_KEY,
     places.BOOTSTRAP_KUBECONFIG,
     places.KUBELET_KUBECONFIG,
     places.ADMIN_KUBECONFIG,
@@ -31,20 +35,35 @@ _TRACES: Final = (
     # Beside it may lie what a file system of its own brings along.
     f"{places.ETCD_DATA}/member",
 )
-# Of another attempt: its authorities, and its pods, which kubeadm's preflight does not want to see.
-_EMPTIED: Final = (places.PKI, places.MANIFESTS)
+# Where the kubelet keeps what the cluster gave it; each file has the day of its making in its name.
+_KUBELET_CREDENTIALS: Final = f"{places.KUBELET_PKI}/kubelet-client-"
+# Of another attempt: its authorities, the kubelet's credentials, and its pods, which kubeadm's preflight does
+# not want to see.
+_EMPTIED: Final = (places.PKI, places.KUBELET_PKI, places.MANIFESTS)
 
 
 def traces(host: Host) -> list[str]:
     """What shows that kubeadm was at work here; a static pod that an image brings does not."""
-    return [path for path in _TRACES if host.exists(path)]
+    credentials = [
+        path for path in _children(host, places.KUBELET_PKI) if path.startswith(_KUBELET_CREDENTIALS)
+    ]
+    return [*filter(host.exists, _TRACES), *credentials]
 
 
 def sweep(host: Host) -> None:
-    """Remove what a reset may have left, and nothing else; the directories themselves stay."""
+    """Remove what a reset may have left, and nothing else; the directories themselves stay.
+
+    What cannot be removed keeps nothing else from being removed; it is told afterwards.
+    """
+    failures: list[OperatorError] = []
     below = [child for directory in _EMPTIED for child in _children(host, directory)]
     for path in (*below, *_TRACES, places.CONFIGURATION):
-        _remove(host, path)
+        try:
+            _remove(host, path)
+        except OperatorError as error:
+            failures.append(error)
+    if failures:
+        raise OperatorError("; ".join(map(str, failures)))
 
 
 def _children(host: Host, directory: str) -> list[str]:

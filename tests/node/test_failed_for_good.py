@@ -1,0 +1,193 @@
+"""A bootstrap that failed for good leaves no key behind: nobody comes back for them before a reboot.
+
+The machine is the real one, on a directory; kubeadm is a few lines of shell.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bootbridge.bootstrap.host import Host
+from bootbridge.node.backoff import Backoff
+from bootbridge.node.component_install import Installer
+from bootbridge.node.failures import Fatal
+from bootbridge.node.init_flow import ADVICE, InitFlow
+from bootbridge.node.init_messages import StageEvent
+from bootbridge.node.join_flow import JoinFlow
+from bootbridge.node.join_messages import CONTROL_PLANE_FILES, ControlPlaneFile
+from bootbridge.node.kubeadm import places
+from bootbridge.node.kubeadm.machine import KubeadmMachine
+from bootbridge.node.kubeadm.run import Kubeadm
+from bootbridge.node.kubelet_service import KubeletFailed
+from bootbridge.node.node_lock import NodeLock
+from bootbridge.node.node_state import FileStates
+from bootbridge.node.phases import FilePhases, Flow, Phase, read
+from bootbridge.node.ports import Founding, Say
+from bootbridge.node.work import InitWork, JoinWork
+from bootbridge.trust.authority import Authority
+from bootbridge.trust.key_hierarchy import cluster_id
+from bootbridge.trust.measurement import FileRegister
+from tests.node.kubeadm.examples import instance, spec, ticket
+from tests.node.kubeadm.stand_in import StandIn
+
+SECRET, SALT = b"s" * 32, b"t" * 32
+CLUSTER = cluster_id(SECRET, SALT)
+BRIDGED = {"bridge": True, "bridge_image": "registry.example/bootbridge:1"}
+
+
+@dataclass
+class Kubelet:
+    runs: bool = False
+    stubborn: bool = False
+
+    async def start(self) -> None:
+        self.runs = True
+
+    async def stop(self) -> None:
+        if self.stubborn:
+            raise KubeletFailed("it does not stop")
+        self.runs = False
+
+
+async def founded(founding: Founding, say: Say) -> None: ...
+
+
+def unheard(event: StageEvent) -> None: ...
+
+
+class Scene:
+    """One blank machine whose kubeadm makes certificates and then fails."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "root").mkdir()
+        self.host = Host(folder / "root")
+        Authority.create("kubernetes").write(folder / "made", with_key=True)
+        pki = shlex.quote(str(self.host.path(places.PKI)))
+        self.program = StandIn(
+            folder,
+            f"""
+            case "$*" in
+              *certs*) mkdir -p {pki}; cp -n {folder}/made/ca.* {pki}/; touch {pki}/apiserver.crt;;
+              "init --config"*|join*) test -e {folder}/mended || {{ echo no; exit 1; }};;
+            esac""",
+        )
+        self.kubelet = Kubelet()
+        self.states = FileStates(folder / "state.json")
+        self.boot()
+
+    def boot(self) -> None:
+        run = self.folder / f"run-{len(list(self.folder.glob('run-*')))}"
+        self.run, self.lock = run, NodeLock(FilePhases.open(run), FileRegister(run / "register"))
+        self.machine = KubeadmMachine(
+            self.host,
+            Kubeadm(str(self.program.path), self.host),
+            self.kubelet,
+            Installer(self.host, Random(1)),
+            founded,
+        )
+
+    async def init(self, **changes: object) -> None:
+        made = spec(**changes)
+        work = InitWork("one", SECRET, SALT, made.dump(), b"{}")
+        own = instance()
+        work = replace(work, name=own.name, role=own.role, addresses=tuple(map(str, own.addresses)))
+        await self.lock.try_lock(Flow.INIT, CLUSTER, work.encode())
+        await InitFlow(self.lock, self.machine, self.states, at_once).run(work, unheard)
+
+    async def join(self) -> None:
+        serving = Authority.create("kubernetes").issue_server(["node-1"])
+        given = ticket(
+            control_plane=True,
+            kubelet_certificate=serving.cert_pem,
+            measurement_secret=SECRET,
+            measurement_salt=SALT,
+            control_plane_files=tuple(ControlPlaneFile(name, b"secret") for name in CONTROL_PLANE_FILES),
+        )
+        work = JoinWork(given, serving.key_pem)
+        await self.lock.try_lock(Flow.JOIN, CLUSTER, work.encode())
+        await JoinFlow(self.lock, self.machine, self.states, at_once).run(work)
+
+    @property
+    def left(self) -> list[str]:
+        """All files but what says how the API server is to be audited."""
+        files = [path for path in self.host.root.rglob("*") if not path.is_dir()]
+        paths = {f"/{path.relative_to(self.host.root)}" for path in files}
+        return sorted(paths - {places.AUDIT_POLICY})
+
+    @property
+    def phase(self) -> Phase | None:
+        record, _ = read(self.run)
+        return record.phase if record else None
+
+
+def at_once() -> Backoff:
+    return Backoff(Random(1), least=0.0, first=0.0, most=0.0)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+async def test_a_control_planes_failed_join_leaves_no_key(scene: Scene) -> None:
+    """Each attempt brings the cluster's authorities, with their keys."""
+    with pytest.raises(Fatal, match="failed 3 times"):
+        await scene.join()
+    assert (scene.left, scene.phase) == ([], Phase.FAILED)
+    assert not scene.kubelet.runs
+    assert not await scene.machine.leftovers()
+
+
+@pytest.mark.parametrize("bridged", [False, True], ids=["alone", "with the bridge"])
+async def test_a_failed_init_leaves_no_key(scene: Scene, bridged: bool) -> None:
+    """It fails when its certificates are made and signed, and its bridge is laid."""
+    with pytest.raises(Fatal):
+        await scene.init(**(BRIDGED if bridged else {}))
+    assert not [path for path in scene.left if path.endswith((".key", ".pem", ".conf"))]
+    assert (scene.phase, scene.kubelet.runs) == (Phase.FAILED, False)
+
+
+async def test_a_kubeadm_that_is_gone_does_not_keep_the_keys(scene: Scene) -> None:
+    """The reset that should precede the second attempt cannot be run either."""
+    scene.program.does('rm "$0"; exit 1')
+    with pytest.raises(Fatal, match="there is no program"):
+        await scene.join()
+    assert (scene.left, scene.phase) == ([], Phase.FAILED)
+
+
+@pytest.mark.parametrize("flow", ["init", "join"])
+async def test_a_kubelet_that_does_not_stop_does_not_keep_the_keys(scene: Scene, flow: str) -> None:
+    scene.kubelet.stubborn = True
+    with pytest.raises(Fatal):
+        await (scene.init() if flow == "init" else scene.join())
+    assert (scene.left, scene.phase) == ([], Phase.FAILED)
+    assert scene.kubelet.runs
+
+
+async def test_an_init_after_a_failed_one_builds_on_nothing_of_it(scene: Scene) -> None:
+    """As its advice says."""
+    assert "nothing of this attempt is kept" in ADVICE
+    with pytest.raises(Fatal) as failure:
+        await scene.init()
+    assert failure.value.advice == ADVICE
+    scene.boot()
+    begun = len(scene.program.calls)
+    with pytest.raises(Fatal):
+        await scene.init()
+    assert "preflight" in scene.program.calls[begun]
+
+
+async def test_an_init_on_what_a_crash_and_a_reboot_left_resets_first(scene: Scene) -> None:
+    """kubeadm would take the authority that it finds, of whatever cluster it is."""
+    await scene.machine.kubeadm.make_certificates(b"", unheard)
+    assert scene.host.exists(f"{places.PKI}/ca.key")
+    begun = len(scene.program.calls)
+    with pytest.raises(Fatal):
+        await scene.init()
+    assert scene.program.calls[begun].startswith("reset")
