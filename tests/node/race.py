@@ -61,7 +61,7 @@ async def _user(world: World, after: float) -> str:
     if await unless(world.lock.decided(), world.door.opened.wait()) is None:
         return "too late"
     try:
-        events = await world.door.call(init_request())
+        events = await world.door.call(init_request(), fetch=True)
     except CallFailed as failure:
         if failure.code not in (grpc.FAILED_PRECONDITION, grpc.UNAVAILABLE):
             raise

@@ -42,7 +42,7 @@ class User:
         seen = max((event.number for event in self.events), default=0)
         await world.door.opened.wait()
         with suppress(CallFailed):
-            await world.door.call_into(init_request(self.init_id, seen=seen), self.events)
+            await world.door.call_into(init_request(self.init_id, seen=seen), self.events, fetch=True)
 
     @property
     def kubeconfigs(self) -> list[bytes]:

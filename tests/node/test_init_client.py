@@ -9,10 +9,11 @@ from random import Random
 
 import pytest
 
-from bootbridge.errors import PeerError
+from bootbridge.errors import OperatorError, PeerError
 from bootbridge.node.backoff import Backoff
 from bootbridge.node.init_client import InitClient, InitFailed, InitRefused, Unreachable
 from bootbridge.node.init_messages import (
+    FETCHED,
     INIT,
     InitEvent,
     InitFailure,
@@ -67,6 +68,8 @@ class Instance:
         self.scripts: list[Script | Exception] = []
         self.peer: Attested | None = Attested("test", "sha256:00")
         self.told = Told()
+        self.notes: list[str] = []
+        self.full = False  # the user's disk
         self._connections: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> None:
@@ -82,8 +85,12 @@ class Instance:
             self.requests.append(InitRequest.decode(body))
             await script(self.requests[-1], send)
 
+        async def fetched(body: bytes, send: Send) -> None:
+            self.notes.append("fetched")
+            await send(b"")
+
         self._connections.add(writer)
-        await serve(reader, writer, {INIT: handle})
+        await serve(reader, writer, {INIT: handle, FETCHED: fetched})
 
     async def dial(self) -> Channel:
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
@@ -102,7 +109,13 @@ class Instance:
         self.scripts = list(scripts)
         backoff = Backoff(Random(1), least=0, first=0.001, most=0.002)
         async with asyncio.timeout(20):
-            return await InitClient(self.dial, REQUEST, self.told, backoff, reach_seconds).run()
+            client = InitClient(self.dial, REQUEST, self.told, backoff, reach_seconds, self.keep)
+            return await client.run()
+
+    def keep(self, success: InitSuccess) -> None:
+        if self.full:
+            raise OperatorError("no space left")
+        self.notes.append("kept")
 
 
 @pytest.fixture
@@ -135,6 +148,25 @@ async def test_stages_are_told_as_they_come_and_success_ends_it(instance: Instan
     assert result == SUCCESS
     assert instance.told.stages == ["init started", "init done"]
     assert instance.told.peers == [instance.peer]
+
+
+async def test_the_instance_hears_that_its_result_was_fetched_when_it_is_kept(instance: Instance) -> None:
+    await instance.asked_by(saying(WELL))
+    assert instance.notes == ["kept", "fetched"]
+
+
+async def test_a_result_that_cannot_be_kept_stays_with_the_instance(instance: Instance) -> None:
+    instance.full = True
+    with pytest.raises(OperatorError, match="no space left"):
+        await instance.asked_by(saying(WELL))
+    assert instance.notes == []
+
+
+@pytest.mark.parametrize("may_retry", [False, True])
+async def test_a_failure_is_fetched_too_unless_nothing_has_begun(instance: Instance, may_retry: bool) -> None:
+    with pytest.raises(InitFailed):
+        await instance.asked_by(saying(InitEvent(1, failure=InitFailure("no", may_retry=may_retry))))
+    assert instance.notes == ([] if may_retry else ["fetched"])
 
 
 async def test_a_failure_is_final_and_brings_the_log(instance: Instance) -> None:

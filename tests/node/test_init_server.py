@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bootbridge.node.failures import Fatal, MetadataUnavailable, Transient
-from bootbridge.node.init_messages import INIT, InitEvent, InitRequest, StageEvent
+from bootbridge.node.init_messages import FETCHED, INIT, InitEvent, InitRequest, StageEvent
 from bootbridge.node.instance import Instance, Role
 from bootbridge.node.phases import Flow, Phase
 from bootbridge.node.supervisor import FATAL, FINISHED
@@ -328,8 +328,8 @@ async def serving_alone() -> World:
     """The server without the rest of its process."""
     world = lone()
     world.assemble()
-    opened = await world.init_server._open()
-    assert opened is world.door
+    await world.init_server._open()
+    assert world.door.opened.is_set()
     return world
 
 
@@ -386,13 +386,62 @@ def test_the_success_is_not_held_for_ever() -> None:
     assert scenario(lone(), play) == FINISHED
 
 
-def test_once_told_the_process_ends_soon() -> None:
+def test_once_the_user_has_it_the_process_ends_at_once() -> None:
     async def play(world: World) -> None:
-        await world.door.call(init_request())
+        await world.door.call(init_request(), fetch=True)
+        told_at = asyncio.get_running_loop().time()
         await world.door.closed.wait()
-        assert asyncio.get_running_loop().time() < 10
+        assert asyncio.get_running_loop().time() == told_at
 
     assert scenario(lone(), play) == FINISHED
+
+
+def test_what_was_sent_and_may_be_lost_on_its_way_is_held_as_if_it_had_not_been_sent() -> None:
+    """The line is cut after the server's last word, and the user is back after a while, twice."""
+
+    async def play(world: World) -> None:
+        for pause in (5, 100):
+            assert (await world.door.call(init_request()))[-1].success
+            await asyncio.sleep(pause)
+        assert (await world.door.call(init_request(), fetch=True))[-1].success
+        await world.door.closed.wait()
+
+    assert scenario(lone(), play) == FINISHED
+
+
+def test_the_door_stays_open_for_whoever_is_in_it_but_not_for_a_crowd_of_strangers() -> None:
+    async def play(world: World) -> None:
+        await world.door.call(init_request())
+        await asyncio.sleep(119)
+        world.door.handshakes = 1
+        await asyncio.sleep(20)
+        assert (await world.door.call(init_request()))[-1].success
+        await world.door.closed.wait()
+        assert 200 < asyncio.get_running_loop().time() < 400
+
+    assert scenario(lone(), play) == FINISHED
+
+
+def test_nobody_can_say_that_the_end_was_fetched_but_who_was_told_it() -> None:
+    """On another connection no secret was shown, and an init that runs has no end yet."""
+
+    async def play(world: World) -> None:
+        ours, another = (world.init_server.handlers(lambda: None) for _ in range(2))
+        watching = tasks.spawn(ours[INIT](init_request().encode(), send_nothing), "user")
+        await world.lock.decided()
+        with pytest.raises(CallFailed, match="nothing was fetched"):
+            await ours[FETCHED](b"", send_nothing)
+        await watching
+        with pytest.raises(CallFailed, match="nothing was fetched"):
+            await another[FETCHED](b"", send_nothing)
+        assert not world.door.closed.is_set()
+        await ours[FETCHED](b"", send_nothing)
+        await world.door.closed.wait()
+
+    assert scenario(lone(slow=0.5), play) == FINISHED
+
+
+async def send_nothing(body: bytes) -> None: ...
 
 
 # --- failures past the lock

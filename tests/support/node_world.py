@@ -24,7 +24,7 @@ from bootbridge.node.components import Component
 from bootbridge.node.failures import MetadataUnavailable, Transient
 from bootbridge.node.init_events import InitEvent
 from bootbridge.node.init_flow import InitFlow
-from bootbridge.node.init_messages import INIT, InitRequest, StageEvent
+from bootbridge.node.init_messages import FETCHED, INIT, InitRequest, StageEvent
 from bootbridge.node.init_server import InitServer, InitSources
 from bootbridge.node.instance import Instance, Role
 from bootbridge.node.join_client import JoinClient, JoinSources
@@ -364,6 +364,7 @@ class WorldDoor:
         self.world = world
         self.handlers: HandlersFor = lambda admitted: {}
         self.admitted = 0
+        self.handshakes = 0
         self.opened = asyncio.Event()
         self.closed = asyncio.Event()
         self._running: set[asyncio.Task[Any]] = set()
@@ -383,13 +384,18 @@ class WorldDoor:
             if late:
                 await asyncio.wait(late)
 
-    async def call(self, request: InitRequest) -> list[InitEvent]:
+    @property
+    def connections(self) -> int:
+        return self.handshakes + len(self._running)
+
+    async def call(self, request: InitRequest, *, fetch: bool = False) -> list[InitEvent]:
         """What a user is sent; raises CallFailed, as a real caller does, when there is nobody."""
         events: list[InitEvent] = []
-        await self.call_into(request, events)
+        await self.call_into(request, events, fetch=fetch)
         return events
 
-    async def call_into(self, request: InitRequest, events: list[InitEvent]) -> None:
+    async def call_into(self, request: InitRequest, events: list[InitEvent], *, fetch: bool = False) -> None:
+        """With `fetch` the user says in the end that it is kept; else the line is cut after the last word."""
         if not self.opened.is_set() or self.closed.is_set():
             raise CallFailed(grpc.UNAVAILABLE, "connection refused")
 
@@ -401,12 +407,19 @@ class WorldDoor:
         assert task is not None
         self._running.add(task)
         try:
-            await self.handlers(self._let_in)[INIT](request.encode(), send)
+            connection = self.handlers(self._let_in)
+            await connection[INIT](request.encode(), send)
+            if fetch:
+                await connection[FETCHED](b"", _nothing)
         finally:
             self._running.discard(task)
 
     def _let_in(self) -> None:
         self.admitted += 1
+
+
+async def _nothing(body: bytes) -> None:
+    assert not body
 
 
 def init_request(init_id: str = "one", **changes: Any) -> InitRequest:

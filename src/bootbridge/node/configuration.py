@@ -12,7 +12,7 @@
     root: /                                    # below which /etc/kubernetes and its like are
     run: /run/bootbridge-node                  # of this boot: must be on tmpfs
     state: /var/lib/bootbridge/node/state.json # over reboots
-    lingerSeconds: 120                         # how long a finished init waits for a user who lost it
+    lingerSeconds: 120                         # how long a finished init waits for a user to fetch its end
 
 Metadata, evidence and joinService.evidence have no default; an instance that is only to be enrolled can do
 without the last. An unknown field is an error: a misspelt one would do nothing.

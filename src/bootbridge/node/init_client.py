@@ -8,13 +8,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 from bootbridge.errors import BootbridgeError, PeerError
 from bootbridge.node.backoff import Backoff
-from bootbridge.node.init_messages import INIT, InitEvent, InitFailure, InitRequest, InitSuccess, StageEvent
+from bootbridge.node.init_messages import (
+    FETCHED,
+    INIT,
+    InitEvent,
+    InitFailure,
+    InitRequest,
+    InitSuccess,
+    StageEvent,
+)
 from bootbridge.node.node_lock import ZERO, measured
 from bootbridge.runtime.calls import Caller, CallFailed
 from bootbridge.trust.attested.channel import Channel, ChannelFailed
@@ -26,6 +34,8 @@ from bootbridge.wire import grpc_messages as grpc
 
 # For an instance that still boots, and a load balancer without a healthy one behind it.
 REACH_SECONDS: Final = 15 * 60.0
+# To be told that it need not wait for us is a kindness to the instance, which does not need it.
+FETCHED_SECONDS: Final = 5.0
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 
 Dial = Callable[[], Awaitable[Channel]]
@@ -75,6 +85,8 @@ class InitClient:
     report: Report
     backoff: Backoff
     reach_seconds: float = REACH_SECONDS
+    # Puts the result where it is safe: before that, the instance goes on holding it for us.
+    keep: Callable[[InitSuccess], None] = lambda success: None
     # Whether the request was sent: from then on the init may be going on.
     begun: bool = False
 
@@ -103,9 +115,25 @@ class InitClient:
             self._refuse_if_locked(channel.peer)
             self.report.connected(channel.peer)
             async with Caller(channel.reader, channel.writer) as caller:
-                return await self._watch(caller)
+                return await self._fetch(caller)
         finally:
             await channel.close()
+
+    async def _fetch(self, caller: Caller) -> InitSuccess:
+        """The end, which is ours before the instance hears that we have it."""
+        try:
+            success = await self._watch(caller)
+        except InitFailed as failure:
+            if not failure.may_retry:
+                await self._say_fetched(caller)
+            raise
+        self.keep(success)
+        await self._say_fetched(caller)
+        return success
+
+    async def _say_fetched(self, caller: Caller) -> None:
+        with suppress(CallFailed):
+            await caller.unary(FETCHED, b"", FETCHED_SECONDS)
 
     def _refuse_if_locked(self, peer: Attested | None) -> None:
         """An instance that was measured for another cluster must not be told this one's secret."""

@@ -19,7 +19,15 @@ from bootbridge.node.backoff import Backoff
 from bootbridge.node.failures import Fatal, Transient
 from bootbridge.node.init_events import InitEvents
 from bootbridge.node.init_flow import InitFlow
-from bootbridge.node.init_messages import INIT, InitEvent, InitFailure, InitRequest, InitSuccess, StageEvent
+from bootbridge.node.init_messages import (
+    FETCHED,
+    INIT,
+    InitEvent,
+    InitFailure,
+    InitRequest,
+    InitSuccess,
+    StageEvent,
+)
 from bootbridge.node.instance import Metadata, Role, node_name
 from bootbridge.node.join_flow import log_stage
 from bootbridge.node.logbook import Logbook
@@ -41,9 +49,9 @@ from bootbridge.trust.key_hierarchy import KEY_BYTES, KeyRefused, cluster_id
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.proto import MessageError
 
+# For an end that nobody has fetched, since it was last told: what was sent may be lost on its way.
 LINGER_SECONDS: Final = 120.0
-# What was sent may still be lost on its way; the watcher then comes back at once.
-LINGER_SECONDS_TOLD: Final = 3.0
+LOOK_SECONDS: Final = 1.0
 ID_CHARACTERS_MAX: Final = 100
 
 
@@ -68,8 +76,22 @@ class InitRun:
     refusal: str = ""
     failure: Exception | None = None
     success: InitSuccess | None = None
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    # Whether a watcher has said that it has the end, and when one was last here.
+    fetched: asyncio.Event = field(default_factory=asyncio.Event)
+    visited: float = 0.0
     task: asyncio.Task[Any] | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.success is not None or self.failure is not None
+
+
+@dataclass
+class _Visit:
+    """One connection, and what whoever showed the secret there came for."""
+
+    admitted: Admitted
+    run: InitRun | None = None
 
 
 class InitServer:
@@ -89,6 +111,7 @@ class InitServer:
         self._secret_hash = ""
         self._attempts = AttemptLimit()
         self._run: InitRun | None = None
+        self._door: OpenDoor | None = None
         self._hurried = asyncio.Event()
 
     # --- the server's life
@@ -119,7 +142,7 @@ class InitServer:
         """Whoever has not fetched the result by now will not get it: this process is wanted gone."""
         self._hurried.set()
 
-    async def _open(self) -> OpenDoor | None:
+    async def _open(self) -> None:
         """Tried until it works; meanwhile the instance may join."""
         waits = Backoff(self._random)
         while True:
@@ -128,8 +151,9 @@ class InitServer:
                 self._secret_hash = await within(METADATA_SECONDS_MAX, asked, "the metadata")
                 if not self._secret_hash:
                     logs.event("node", logs.INFO, "init is disabled: the metadata has no init secret")
-                    return None
-                return await self._sources.door(self.handlers)
+                    return
+                self._door = await self._sources.door(self.handlers)
+                return
             except (BootbridgeError, OSError) as error:
                 pause = waits.seconds()
                 logs.event("node", logs.WARNING, "init is not possible yet", why=str(error), again_in=pause)
@@ -148,18 +172,27 @@ class InitServer:
         return run.success
 
     async def _linger(self, run: InitRun) -> None:
-        """Hold the result for a watcher who lost the connection, but not for ever."""
-        await unless(self._hurried.wait(), _waited(run.told, self._linger_seconds))
-        if run.told.is_set():
-            await unless(self._hurried.wait(), asyncio.sleep(LINGER_SECONDS_TOLD))
+        """Hold the end until a watcher says that it has it; for one who lost the connection, not for ever."""
+        run.visited = _now()
+        await unless(self._hurried.wait(), self._fetched_or_left(run))
 
-    async def _over(self, opening: asyncio.Task[OpenDoor | None]) -> None:
+    async def _fetched_or_left(self, run: InitRun) -> None:
+        while (left := run.visited + self._linger_seconds - _now()) > 0:
+            if await _set_within(left, run.fetched):
+                return
+        # Whoever is at the door right now may have come for it, and is let finish; strangers are not waited
+        # for: they could come one after the other.
+        gives_up_at = _now() + self._linger_seconds
+        while self._door is not None and self._door.connections and _now() < gives_up_at:
+            if await _set_within(LOOK_SECONDS, run.fetched):
+                return
+
+    async def _over(self, opening: asyncio.Task[None]) -> None:
         """Close the door first: an init that lost the lock this very moment still has to tell its caller."""
         run = self._run
         await ended(opening)
-        door = None if opening.cancelled() or opening.exception() else opening.result()
-        if door is not None:
-            await door.stop()
+        if self._door is not None:
+            await self._door.stop()
         if run is not None and run.task is not None:
             await ended(run.task)
 
@@ -167,17 +200,25 @@ class InitServer:
 
     def handlers(self, admitted: Admitted) -> dict[str, Handler]:
         """For one connection."""
-        return {INIT: partial(self._init, admitted)}
+        visit = _Visit(admitted)
+        return {INIT: partial(self._init, visit), FETCHED: partial(self._fetched, visit)}
 
-    async def _init(self, admitted: Admitted, body: bytes, send: Send) -> None:
+    async def _init(self, visit: _Visit, body: bytes, send: Send) -> None:
         try:
             request = InitRequest.decode(body)
         except MessageError as error:
             raise CallFailed(grpc.INVALID_ARGUMENT, f"not an init request: {error}") from None
         await self._admit(request)
-        admitted()
-        run = self._known(request) or await self._begun(request, send)
+        visit.admitted()
+        visit.run = run = self._known(request) or await self._begun(request, send)
         await self._watched(run, request.seen, send)
+
+    async def _fetched(self, visit: _Visit, body: bytes, send: Send) -> None:
+        """The caller has the end where nothing can take it any more: nobody need be waited for."""
+        if visit.run is None or not visit.run.over:
+            raise CallFailed(grpc.FAILED_PRECONDITION, "nothing was fetched on this connection")
+        visit.run.fetched.set()
+        await send(b"")
 
     async def _admit(self, request: InitRequest) -> None:
         """Before anything else is looked at, and with nothing to be learnt from a refusal."""
@@ -250,14 +291,14 @@ class InitServer:
         """Everything that the caller has not seen; after a failure the logs."""
         number = seen
         async for event in run.events.after(seen):
-            number = event.number
+            number, run.visited = event.number, _now()
             await send(event.encode())
         if run.refusal:
             raise _refused(run.refusal)
         if run.failure is not None:
             async for piece in self._sources.logbook.read():
                 await send(InitEvent(number, log=piece).encode())
-        run.told.set()
+        run.visited = _now()
 
     # --- the work
 
@@ -316,7 +357,12 @@ def _retriable(reason: str, advice: str) -> bytes:
     return InitEvent(failure=InitFailure(reason, advice, may_retry=True)).encode()
 
 
-async def _waited(event: asyncio.Event, seconds: float) -> None:
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _set_within(seconds: float, event: asyncio.Event) -> bool:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
+    return event.is_set()

@@ -96,6 +96,7 @@ class InitSession:
             report,
             Backoff(SystemRandom(), least=0.2, first=1.0, most=15.0),
             options.reach_seconds,
+            self._keep,
         )
 
     @property
@@ -113,7 +114,7 @@ class InitSession:
         self._report.begun(self._init_id)
         ticking = tasks.spawn(self._ticking(), "init: ticking")
         try:
-            self._keep(await self._client.run())
+            await self._client.run()
         except InitFailed as failure:
             self._options.record.unlink(missing_ok=True)
             again = "the same instance may be asked again" if failure.may_retry else ""

@@ -110,6 +110,11 @@ CheckPolicy = Callable[[bytes], object]  # raises OperatorError for a join polic
 
 
 class OpenDoor(Protocol):
+    @property
+    def connections(self) -> int:
+        """Those that are about to prove something, and those in use."""
+        ...
+
     async def stop(self) -> None:
         """No new calls; those that run may end, within a limit."""
         ...
