@@ -347,7 +347,12 @@ async def test_an_archive_is_unpacked_below_its_place(host: Host) -> None:
     assert in_folder(host, "/opt/cni/bin") == ["bin"]
 
 
-@pytest.mark.parametrize("body", [b"no archive", gzip.compress(b"no archive"), packed(a=b"x" * 5000)[:-40]])
+@pytest.mark.parametrize(
+    "body",
+    [b"no archive", gzip.compress(b"no archive"), packed(a=b"x" * 5000)[:-40]],
+    # An archive has the time of its making in it, and a test has one name.
+    ids=["text", "compressed text", "half of one"],
+)
 async def test_what_is_no_whole_archive_is_final_and_leaves_nothing(host: Host, body: bytes) -> None:
     async with serving(answer(body=body)) as server:
         digest = "sha256:" + hashlib.sha256(body).hexdigest()

@@ -14,6 +14,7 @@ import pytest
 
 from bootbridge.bootstrap.host import Host
 from bootbridge.node.backoff import Backoff
+from bootbridge.node.boot_clock import seconds_since_boot
 from bootbridge.node.component_install import Installer
 from bootbridge.node.failures import Fatal
 from bootbridge.node.init_flow import ADVICE, InitFlow
@@ -104,12 +105,13 @@ class Scene:
         serving = Authority.create("kubernetes").issue_server(["node-1"])
         given = ticket(
             control_plane=True,
+            turn_seconds=600,
             kubelet_certificate=serving.cert_pem,
             measurement_secret=SECRET,
             measurement_salt=SALT,
             control_plane_files=tuple(ControlPlaneFile(name, b"secret") for name in CONTROL_PLANE_FILES),
         )
-        work = JoinWork(given, serving.key_pem)
+        work = JoinWork(given, serving.key_pem, int(seconds_since_boot()))
         await self.lock.try_lock(Flow.JOIN, CLUSTER, work.encode())
         await JoinFlow(self.lock, self.machine, self.states, at_once).run(work)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from bootbridge.node.failures import Fatal, MetadataUnavailable, Refused, Transi
 from bootbridge.node.instance import Instance, Role
 from bootbridge.node.join_messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket, TicketRequest
 from bootbridge.node.phases import Flow, Phase
-from bootbridge.node.ports import Address
+from bootbridge.node.ports import Address, Say
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.node.work import JoinWork
 from tests.support.deterministic_loop import run
@@ -233,6 +232,8 @@ def test_one_refusal_outweighs_addresses_that_did_not_answer(caplog: pytest.LogC
         {"api_server_endpoint": ":6443"},
         {"api_server_endpoint": "10.0.0.1"},
         {"token": "x"},
+        {"token_seconds": 0},
+        {"turn_seconds": 0},
         {"ca_certificate_hashes": ()},
         {"ca_certificate_hashes": ("sha256:zz",)},
         {"kubelet_certificate": b""},
@@ -422,8 +423,69 @@ def test_a_ticket_that_has_expired_meanwhile_is_not_tried() -> None:
         await world.lock.try_lock(Flow.JOIN, cluster_of(JOIN_MEASUREMENT), work.encode())
 
     run(crash())
-    again = world.again(now=world.now + timedelta(minutes=16))
+    again = world.again(booted_before=16 * 60.0)
     assert run(exit_code(again)) == FATAL
     assert "join" not in again.calls
     assert again.lasting.record is not None
     assert "expired" in again.lasting.record.reason
+
+
+# --- in time
+
+
+def join_taking(world: World, seconds: float) -> None:
+    join = world.machine.join
+
+    async def slow_join(ticket: Ticket, say: Say) -> None:
+        await asyncio.sleep(seconds)
+        await join(ticket, say)
+
+    world.machine.join = slow_join  # type: ignore[method-assign]
+
+
+def test_an_attempt_is_not_begun_with_a_token_that_has_expired() -> None:
+    async def scenario() -> None:
+        world = World(instance=WORKER, faults={"join": [Transient("no")] * 3})
+        process = started(world)
+        join_taking(world, 500)
+        assert await process == FATAL
+        assert world.calls.count("join") == 2
+        assert world.lasting.record is not None
+        assert "expired" in world.lasting.record.reason
+
+    run(scenario())
+
+
+def test_a_worker_that_has_begun_in_time_may_finish() -> None:
+    """Nobody waits for it, and kubeadm needs the token in the beginning only."""
+
+    async def scenario() -> None:
+        world = World(instance=WORKER)
+        process = started(world)
+        join_taking(world, 1000)
+        assert await process == FINISHED
+
+    run(scenario())
+
+
+def test_a_control_planes_turn_counts_from_its_question_over_a_crash() -> None:
+    """The next one may join when it is over, whatever became of this one's process."""
+
+    async def crash(world: World) -> None:
+        world.assemble()
+        work = JoinWork(world.ticket(), b"key", int(world.uptime()))
+        await world.lock.try_lock(Flow.JOIN, cluster_of(JOIN_MEASUREMENT), work.encode())
+
+    async def resume(world: World) -> float:
+        process = started(world)
+        join_taking(world, 1000)
+        assert await process == FATAL
+        return world.uptime()
+
+    world = World(booted_before=50.0)
+    run(crash(world))
+    again = world.again(booted_before=350.0)
+    assert run(resume(again)) == 650.0
+    assert again.lasting.record is not None
+    assert "within its turn of 600 s" in again.lasting.record.reason
+    assert not again.lasting.kubeadm

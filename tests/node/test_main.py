@@ -483,7 +483,7 @@ class JoinServiceStandIn:
             kubernetes_version="v1.36.3",
             api_server_endpoint="127.0.0.1:6443",
             token=BOOTSTRAP_TOKEN,
-            token_expires=int(time.time()) + 900,
+            token_seconds=900,
             ca_certificate_hashes=("sha256:" + "00" * 32,),
             kubelet_certificate=certificate,
             measurement_secret=self.measurement_secret,

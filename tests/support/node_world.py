@@ -102,6 +102,7 @@ class World:
     addresses: tuple[Address, ...] = (("10.0.0.1", 30090),)
     ticket_changes: dict[str, Any] = field(default_factory=dict)
     now: datetime = datetime(2026, 11, 16, tzinfo=UTC)
+    booted_before: float = 0.0  # seconds of this boot when the process starts
     linger: float = 120.0
     calls: list[str] = field(default_factory=list)
     points: int = 0
@@ -155,13 +156,16 @@ class World:
         )
         waits = lambda: Backoff(random)  # noqa: E731
         init_flow = InitFlow(self.lock, self.machine, states, waits)
-        join_flow = JoinFlow(self.lock, self.machine, states, waits, now=lambda: self.now)
+        join_flow = JoinFlow(self.lock, self.machine, states, waits, clock=self.uptime)
         self.init_server = InitServer(self.lock, init_sources, init_flow, random, self.linger)
-        self.join_client = JoinClient(self.lock, join_sources, join_flow, random)
+        self.join_client = JoinClient(self.lock, join_sources, join_flow, random, clock=self.uptime)
         renewal = ServingRenewal(self.machine, join_sources, random, lambda: self.now)
         rejoin = Rejoin(self.lock, self.machine, renewal, random)
         self.stop = asyncio.Event()
         return Supervisor(self.lock, states, self.init_server, self.join_client, join_flow, rejoin)
+
+    def uptime(self) -> float:
+        return self.booted_before + asyncio.get_running_loop().time()
 
     async def endpoints(self) -> tuple[Address, ...]:
         await self.call("endpoints")
@@ -183,7 +187,8 @@ class World:
             kubernetes_version="v1.36.3",
             api_server_endpoint="10.0.0.1:6443",
             token="abcdef.0123456789abcdef",
-            token_expires=int(self.now.timestamp()) + 900,
+            token_seconds=900,
+            turn_seconds=600 if control_plane else 0,
             ca_certificate_hashes=("sha256:" + "0" * 64,),
             kubelet_certificate=b"certificate",
             control_plane_files=tuple(ControlPlaneFile(name, b"data") for name in names),

@@ -12,6 +12,7 @@ from typing import Final
 from bootbridge.errors import BootbridgeError
 from bootbridge.node import ticket_check
 from bootbridge.node.backoff import Backoff, at_leisure
+from bootbridge.node.boot_clock import seconds_since_boot
 from bootbridge.node.failures import Refused, Transient
 from bootbridge.node.instance import Instance, Metadata, Role, node_name
 from bootbridge.node.join_flow import JoinFlow
@@ -19,7 +20,7 @@ from bootbridge.node.join_messages import TicketRequest
 from bootbridge.node.node_lock import Locked, NodeLock
 from bootbridge.node.node_state import NodeState
 from bootbridge.node.phases import Flow
-from bootbridge.node.ports import METADATA_SECONDS_MAX, Address, Endpoints, JoinService, NewRequest
+from bootbridge.node.ports import METADATA_SECONDS_MAX, Address, Clock, Endpoints, JoinService, NewRequest
 from bootbridge.node.together import first_success, unless, within
 from bootbridge.node.work import JoinWork
 from bootbridge.runtime import logs
@@ -49,12 +50,14 @@ class JoinClient:
         flow: JoinFlow,
         random: Random,
         keep_answer: Callable[[str], None] = lambda text: None,
+        clock: Clock = seconds_since_boot,
     ) -> None:
         self._lock = lock
         self._sources = sources
         self._flow = flow
         self._random = random
         self._keep_answer = keep_answer
+        self._clock = clock
 
     async def run(self) -> NodeState | None:
         """The node that this instance became; None if it was not to be ours. Fatal past the lock only."""
@@ -108,10 +111,12 @@ class JoinClient:
         fresh = self._sources.new_request(name)
         request = TicketRequest(name, instance.role is Role.CONTROL_PLANE, fresh.request)
         where = f"{address[0]}:{address[1]}"
+        # Before it is asked for: whatever the ticket's times began with, it was later.
+        asked = int(self._clock())
         ticket = await within(ATTEMPT_SECONDS_MAX, self._sources.service.ticket(address, request), where)
         try:
             ticket_check.check(ticket, instance)
             cluster_id(ticket.measurement_secret, ticket.measurement_salt)
         except (Transient, KeyRefused) as fault:
             raise Transient(f"{where}: {fault}") from fault
-        return JoinWork(ticket, fresh.key)
+        return JoinWork(ticket, fresh.key, asked)

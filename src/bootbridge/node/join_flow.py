@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final
 
 from bootbridge.errors import BootbridgeError
 from bootbridge.node.backoff import Backoff
+from bootbridge.node.boot_clock import seconds_since_boot
 from bootbridge.node.failures import Fatal
 from bootbridge.node.init_messages import FAILED, StageEvent
 from bootbridge.node.instance import Role
@@ -17,7 +17,7 @@ from bootbridge.node.join_messages import Ticket
 from bootbridge.node.node_lock import NodeLock, Undo
 from bootbridge.node.node_state import NodeState, States
 from bootbridge.node.phases import Phase, Record
-from bootbridge.node.ports import Machine, Now, Say
+from bootbridge.node.ports import Clock, Machine, Say
 from bootbridge.node.work import JoinWork
 from bootbridge.runtime import logs
 from bootbridge.trust.key_hierarchy import cluster_id
@@ -36,14 +36,14 @@ class JoinFlow:
         states: States,
         backoff: Callable[[], Backoff],
         say: Say | None = None,
-        now: Now = lambda: datetime.now(UTC),
+        clock: Clock = seconds_since_boot,
     ) -> None:
         self._lock = lock
         self._machine = machine
         self._states = states
         self._backoff = backoff
         self._say = say or log_stage
-        self._now = now
+        self._clock = clock
 
     async def run(self, work: JoinWork) -> NodeState:
         """Past the lock: ends as a node, or with Fatal."""
@@ -59,16 +59,28 @@ class JoinFlow:
                 # It is written when all is done, so all is: a reset now would undo what is remembered.
                 self._lock.advance(Phase.DONE)
                 return state
-            if work.ticket.token_expires and self._now().timestamp() >= work.ticket.token_expires:
-                raise Fatal("the ticket has expired since it was given", advice=ADVICE)
             return await self._join(work, kubeadm_has_run=record.phase is Phase.KUBEADM)
 
     async def _join(self, work: JoinWork, *, kubeadm_has_run: bool) -> NodeState:
-        ticket, waits = work.ticket, self._backoff()
+        """A control plane stops wherever it is when its turn is over: by then the next one may join."""
+        turn = work.ticket.turn_seconds
+        try:
+            async with asyncio.timeout(turn - self._age(work) if turn else None):
+                await self._attempts(work, kubeadm_has_run=kubeadm_has_run)
+        except TimeoutError:
+            raise Fatal(f"the join was not done within its turn of {turn} s", advice=ADVICE) from None
+        state = _state(work.ticket)
+        self._states.save(state)
+        self._lock.advance(Phase.DONE)
+        return state
+
+    async def _attempts(self, work: JoinWork, *, kubeadm_has_run: bool) -> None:
+        waits = self._backoff()
         for attempt in range(1, ATTEMPTS_MAX + 1):
+            self._require_good(work.ticket, self._age(work))
             try:
                 await self._attempt(work, reset=kubeadm_has_run or attempt > 1)
-                break
+                return
             except Fatal:
                 raise
             except (BootbridgeError, OSError) as error:
@@ -78,10 +90,14 @@ class JoinFlow:
                         f"the join failed {attempt} times, at last: {error}", advice=ADVICE
                     ) from error
                 await asyncio.sleep(waits.seconds())
-        state = _state(ticket)
-        self._states.save(state)
-        self._lock.advance(Phase.DONE)
-        return state
+
+    def _age(self, work: JoinWork) -> float:
+        return self._clock() - work.asked
+
+    def _require_good(self, ticket: Ticket, age: float) -> None:
+        """What the ticket brings is of no use any more once its token or its turn is over."""
+        if age >= min(ticket.token_seconds, ticket.turn_seconds or ticket.token_seconds):
+            raise Fatal("the ticket has expired since it was given", advice=ADVICE)
 
     def _undo(self, work: JoinWork) -> Undo:
         return partial(self._machine.clear, work.ticket.cri_socket, self._say)

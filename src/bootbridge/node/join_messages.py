@@ -50,7 +50,10 @@ class Ticket(Message):
     kubernetes_version: str = at(3, "")
     api_server_endpoint: str = at(4, "")  # host:port
     token: str = at(5, "", secret=True)
-    token_expires: int = at(6, 0)  # seconds since 1970
+    # Both count from the moment at which the ticket was asked for: no two clocks are compared.
+    token_seconds: int = at(6, 0)
+    # A control plane's turn: what it has not done by then it undoes, for the next one joins. 0: nobody waits.
+    turn_seconds: int = at(18, 0)
     ca_certificate_hashes: tuple[str, ...] = at(7, ())
     kubelet_certificate: bytes = at(8, b"")  # PEM
     control_plane_files: tuple[ControlPlaneFile, ...] = at(9, ())

@@ -1,7 +1,7 @@
 """What the node's flows need from the world: each a protocol, so that tests can be that world.
 
 The register is `trust/measurement.Register`. Time is the event loop's (`asyncio.sleep`, `loop.time`); only
-what is compared with dates asks for `now`.
+what is compared with dates asks for `now`, and what outlives the process for this boot's `Clock`.
 What these raise: `Transient` (and `Refused`) is tried again, `Fatal` is told to the operator, and any other
 `BootbridgeError` or `OSError` counts as one failed attempt.
 """
@@ -27,6 +27,8 @@ Address = tuple[str, int]
 # Progress, as it happens: never blocks, never fails, may be called from within a flow's step only.
 Say = Callable[[StageEvent], None]
 Now = Callable[[], datetime]
+# Seconds of this boot, for what must end in time even if the process was started anew meanwhile.
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)

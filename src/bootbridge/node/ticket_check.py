@@ -32,6 +32,7 @@ def _faults(ticket: Ticket, instance: Instance) -> list[str]:
         ),
         f"{ticket.api_server_endpoint!r} is no API server": _ENDPOINT.fullmatch(ticket.api_server_endpoint),
         "its token is none of kubeadm's": _TOKEN.fullmatch(ticket.token),
+        "it gives no time to join": ticket.token_seconds > 0 and (ticket.turn_seconds > 0) is control_plane,
         "it pins no authority": ticket.ca_certificate_hashes
         and all(map(is_fingerprint, ticket.ca_certificate_hashes)),
         "its addresses cannot be read": _are_addresses(ticket.addresses),

@@ -18,6 +18,8 @@ from bootbridge.wire.proto import Message, at
 class JoinWork(Message):
     ticket: Ticket = at(1, Ticket())
     kubelet_key: bytes = at(2, b"", secret=True)
+    # When the ticket was asked for, by this boot's clock (`boot_clock`).
+    asked: int = at(3, 0)
 
 
 @dataclass(frozen=True, slots=True)

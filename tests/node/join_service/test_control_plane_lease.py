@@ -18,28 +18,32 @@ PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE_NAME}
 
 
 class Moment:
+    """An API server, and two join services that look at it."""
+
     def __init__(self) -> None:
         self.api = MemoryApi()
         self.now = NOW
+        self.one, self.other = self.service(), self.service()
 
-    def lease(self) -> ControlPlaneLease:
-        """As another service sees it."""
-        return ControlPlaneLease(self.api, NAMESPACE, lambda: self.now)  # type: ignore[arg-type]
+    def service(self, *, ahead: float = 0.0) -> ControlPlaneLease:
+        """One that was just started, whose clock may go wrong."""
+        return ControlPlaneLease(
+            self.api,  # type: ignore[arg-type]
+            NAMESPACE,
+            lambda: self.now + ahead,
+            lambda: self.now,
+        )
 
     async def take(self, node: str) -> None:
-        await self.lease().take(node, 600)
+        await self.one.take(node, 600)
 
     @property
     def spec(self) -> dict[str, Any]:
         return dict(self.api.objects[PATH]["spec"])
 
-    def node(self, name: str, *, created: float, control_plane: bool = True) -> None:
+    def node(self, name: str, *, uid: str = "new", control_plane: bool = True) -> None:
         labels = {"node-role.kubernetes.io/control-plane": ""} if control_plane else {}
-        stamp = format_time(int(created)).replace(".000000", "")
-        self.api.put(
-            f"/api/v1/nodes/{name}",
-            {"metadata": {"name": name, "labels": labels, "creationTimestamp": stamp}},
-        )
+        self.api.put(f"/api/v1/nodes/{name}", {"metadata": {"name": name, "labels": labels, "uid": uid}})
 
 
 @pytest.fixture
@@ -76,16 +80,58 @@ async def test_a_holder_that_comes_again_and_again_does_not_keep_the_others_out_
     moment: Moment,
 ) -> None:
     """It reboots, say, before it has become anything, and asks for another ticket each time."""
-    while moment.now < NOW + 3 * 600:
+    while moment.now <= NOW + 2 * 600:
         await moment.take("control-1")
         with pytest.raises(LeaseHeld) as held:
             await moment.take("control-2")
         assert held.value.until <= NOW + 3 * 600
         moment.now += 300
-    await moment.take("control-1")
+    with pytest.raises(NotYet, match=r"control-1 has had its turns, .* from 08:30:00Z on"):
+        await moment.take("control-1")
+    moment.now = NOW + 3 * 600
     await moment.take("control-2")
     with pytest.raises(LeaseHeld, match="control-2 is joining"):
         await moment.take("control-1")
+
+
+async def test_each_turn_is_a_whole_one(moment: Moment) -> None:
+    """Nobody else is let in while a turn lasts that was given, the last of a row not excepted."""
+    await moment.take("control-1")
+    moment.now += 2 * 600 - 1
+    await moment.take("control-1")
+    moment.now += 599
+    with pytest.raises(LeaseHeld):
+        await moment.take("control-2")
+    moment.now += 1
+    await moment.take("control-2")
+
+
+@pytest.mark.parametrize("ahead", [-3600.0, 0.0, 3600.0])
+async def test_a_lease_lasts_as_long_as_another_service_has_seen_it_whatever_its_clock_says(
+    moment: Moment, ahead: float
+) -> None:
+    """It may have been renewed a moment before it was seen first: too late is safe, too early is not."""
+    other = moment.service(ahead=ahead)
+    await moment.take("control-1")
+    moment.now += 100
+    with pytest.raises(LeaseHeld):
+        await other.take("control-2", 600)
+    moment.now += 599
+    with pytest.raises(LeaseHeld):
+        await other.take("control-2", 600)
+    moment.now += 1
+    await other.take("control-2", 600)
+
+
+async def test_a_lease_that_was_renewed_is_another_one(moment: Moment) -> None:
+    await moment.take("control-1")
+    with pytest.raises(LeaseHeld):
+        await moment.other.take("control-2", 600)
+    moment.now += 599
+    await moment.take("control-1")
+    moment.now += 1
+    with pytest.raises(LeaseHeld):
+        await moment.other.take("control-2", 600)
 
 
 async def test_an_expired_lease_is_free(moment: Moment) -> None:
@@ -98,29 +144,32 @@ async def test_an_expired_lease_is_free(moment: Moment) -> None:
 
 async def test_a_holder_that_has_become_a_control_plane_lets_the_next_one_in_at_once(moment: Moment) -> None:
     await moment.take("control-1")
-    moment.node("control-1", created=NOW + 30)
-    moment.now += 40
+    moment.node("control-1")
     await moment.take("control-2")
     assert moment.spec["holderIdentity"] == "control-2"
-
-
-async def test_a_node_made_in_the_very_second_of_the_lease_counts(moment: Moment) -> None:
-    moment.now = NOW + 0.7
-    await moment.take("control-1")
-    moment.node("control-1", created=NOW)
-    await moment.take("control-2")
 
 
 async def test_a_holder_that_is_not_a_control_plane_yet_keeps_it(moment: Moment) -> None:
     """kubeadm labels the Node last, when its etcd member is in."""
     await moment.take("control-1")
-    moment.node("control-1", created=NOW + 30, control_plane=False)
+    moment.node("control-1", control_plane=False)
     with pytest.raises(LeaseHeld):
         await moment.take("control-2")
 
 
 async def test_a_node_left_over_from_the_holders_former_life_says_nothing(moment: Moment) -> None:
-    moment.node("control-1", created=NOW - 86_400)
+    moment.node("control-1", uid="old")
+    await moment.take("control-1")
+    with pytest.raises(LeaseHeld):
+        await moment.take("control-2")
+    moment.node("control-1", uid="new")
+    await moment.take("control-2")
+
+
+async def test_a_node_that_its_holder_left_half_made_is_old_when_it_comes_again(moment: Moment) -> None:
+    """It resets what it was, and joins anew: meanwhile its Node is still there, with its label."""
+    await moment.take("control-1")
+    moment.node("control-1")
     await moment.take("control-1")
     with pytest.raises(LeaseHeld):
         await moment.take("control-2")

@@ -336,11 +336,11 @@ class TestRaces:
         now = 1_800_000_000.0
         clients = [KubeClient(load_kubeconfig(cluster.account), qps=-1) for _ in range(4)]
 
+        leases = [ControlPlaneLease(each, NAMESPACE, lambda: now, lambda: now) for each in clients]
+
         async def attempt(number: int) -> bool:
             try:
-                await ControlPlaneLease(clients[number], NAMESPACE, lambda: now).take(
-                    f"control-{number}", 600
-                )
+                await leases[number].take(f"control-{number}", 600)
             except LeaseHeld:
                 return False
             return True

@@ -21,7 +21,11 @@ from bootbridge.node.join_messages import (
     TicketRequest,
 )
 from bootbridge.node.join_service.control_plane_lease import LEASE_NAME
+from bootbridge.node.join_service.service import UNDO_SECONDS
 from bootbridge.node.join_service.ticket_limit import TICKETS_OF_ONE_MAX
+from bootbridge.node.kubeadm.commands import GRACE_SECONDS
+from bootbridge.node.kubeadm.run import RESET_SECONDS
+from bootbridge.node.kubelet_service import START_SECONDS
 from bootbridge.runtime.calls import CallFailed
 from bootbridge.trust.fingerprint import fingerprint
 from bootbridge.wire import grpc_messages as grpc
@@ -32,7 +36,6 @@ from tests.node.join_service.world import (
     CONTROL,
     CONTROL_2,
     MEASUREMENT,
-    NOW,
     UNENROLLED,
     WORKER,
     World,
@@ -64,7 +67,7 @@ class TestTicket:
             kubernetes_version="v1.36.3",
             api_server_endpoint="10.0.0.1:6443",
             token=ticket.token,
-            token_expires=int(NOW) + 900,
+            token_seconds=900,
             ca_certificate_hashes=(fingerprint(ca.public_key()),),
             kubelet_certificate=ticket.kubelet_certificate,
             control_plane_files=(),
@@ -87,6 +90,14 @@ class TestTicket:
         (lease,) = world.api.below(LEASE_NAME)
         assert lease["spec"]["holderIdentity"] == "control-1"
 
+    async def test_of_a_control_plane_tells_its_turn_which_ends_before_the_lease(self, world: World) -> None:
+        """What is not done by then is undone, and only then may the next one begin."""
+        ticket = await world.ticket(caller(CONTROL), asking(CONTROL))
+        (lease,) = world.api.below(LEASE_NAME)
+        assert ticket.turn_seconds == world.policy.ticket.control_plane_join_seconds
+        assert lease["spec"]["leaseDurationSeconds"] == ticket.turn_seconds + UNDO_SECONDS
+        assert START_SECONDS + RESET_SECONDS + 2 * GRACE_SECONDS < UNDO_SECONDS
+
     async def test_may_be_asked_for_again(self, world: World) -> None:
         """The answer may have been lost; the token of the first one expires unused."""
         first = await world.ticket(caller(CONTROL), asking(CONTROL))
@@ -106,7 +117,7 @@ class TestTicket:
     async def test_says_what_the_policy_says(self, world: World) -> None:
         world.allow(ticket=replace(world.policy.ticket, token_seconds=60, certificate_days=7))
         ticket = await world.ticket(caller(WORKER), asking(WORKER))
-        assert ticket.token_expires == int(NOW) + 60
+        assert ticket.token_seconds == 60
 
 
 class TestRefusal:

@@ -143,8 +143,8 @@ class World:
         self.log = io.StringIO()
         self.service = self.another_service()
 
-    def another_service(self) -> JoinService:
-        """On another control plane: the same API server, keys of its own."""
+    def another_service(self, *, ahead: float = 0.0) -> JoinService:
+        """On another control plane: the same API server, keys of its own, a clock that may go wrong."""
         return JoinService(
             client=self.api,  # type: ignore[arg-type]
             namespace=NAMESPACE,
@@ -152,7 +152,8 @@ class World:
             measurement=MEASUREMENT,
             files=ControlPlaneFiles(self.pki),
             audit=Audit(self.log, lambda: self.now),
-            clock=lambda: self.now,
+            clock=lambda: self.now + ahead,
+            steady=lambda: self.now,
         )
 
     def allow(self, **changes: Any) -> None:

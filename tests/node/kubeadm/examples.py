@@ -43,6 +43,7 @@ def ticket(families: str = "ipv4", **fields: Any) -> Ticket:
         kubernetes_version=VERSION,
         api_server_endpoint="lb.example:6443",
         token=TOKEN,
+        token_seconds=900,
         ca_certificate_hashes=(PIN,),
         addresses=ADDRESSES[families],
         cri_socket="unix:///run/containerd/containerd.sock",

@@ -1,26 +1,33 @@
 """One control plane joins at a time: etcd takes one new member, and the next when that one has settled.
 
-The Lease names who is joining and until when. It is taken before anything is minted, and it is free again
+The Lease names who is joining and for how long. It is taken before anything is minted, and it is free again
 when it has expired, or when its holder has become a control plane since it was taken. A holder that comes
 again has its time anew, but not for ever: one that reboots without end would keep all others out. Two
 services that want it at once both write the version they saw, and one of them is told that it changed.
+
+No two clocks are compared where safety depends on it. A lease has expired when this service has seen it
+unchanged for as long as it lasts: that is never too early, whatever time its writer took it to be. And a Node
+is its holder's new one if it is another than was there when the lease was taken.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
-from bootbridge.kube.leases import Lease, format_time, parse_time
+from bootbridge.kube.leases import Lease, format_time
 from bootbridge.kube.objects import NODE, Ref, get_object
 from bootbridge.kube.requests import Json, create_lease, get_lease, update_lease
 from bootbridge.node.join_service.refusals import NotYet
 
 LEASE_NAME: Final = "bootbridge-control-plane-join"
 CONTROL_PLANE_LABEL: Final = "node-role.kubernetes.io/control-plane"
+# The UID of the Node that its holder had when it was taken; empty if it had none.
+NODE_BEFORE: Final = "bootbridge.dev/node-before"
 # How often a holder has its time, in a row, while others wait.
 TIMES_IN_A_ROW: Final = 3
 _ATTEMPTS: Final = 4
@@ -32,51 +39,77 @@ class LeaseHeld(NotYet):
     """Another control plane is joining."""
 
     def __init__(self, holder: str, until: float) -> None:
-        when = datetime.fromtimestamp(until, UTC).strftime("%H:%M:%SZ")
-        super().__init__(f"{holder} is joining as a control plane, until {when} at the latest")
+        super().__init__(f"{holder} is joining as a control plane, until {_hour(until)} at the latest")
         self.holder = holder
         self.until = until
 
 
 class ControlPlaneLease:
-    def __init__(self, client: KubeClient, namespace: str, clock: Callable[[], float]) -> None:
+    """`clock` says what time it is, `steady` how much of it has passed."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: str,
+        clock: Callable[[], float],
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client = client
         self._namespace = namespace
         self._clock = clock
+        self._steady = steady
+        # The version of the Lease that this service saw last, and when it saw it first.
+        self._seen = ("", 0.0)
 
     async def take(self, node: str, seconds: int) -> None:
         """For `node`, which may hold it already; raises LeaseHeld when it is another's."""
         for _ in range(_ATTEMPTS):
             found = await self._read()
-            if found is not None:
-                await self._must_be_free(Lease.from_json(found), node)
-            if await self._write(found, node, seconds):
+            lease = Lease.from_json(found)
+            again = lease.holder == node and self._left(lease) > 0
+            if again:
+                self._require_another_turn(lease, seconds)
+            else:
+                await self._require_free(lease, found)
+            acquired = lease.acquired if again else None
+            if await self._write(found, await self._desired(found, node, seconds, acquired)):
                 return
         raise NotYet(f"the lease {LEASE_NAME} is much wanted")
 
-    async def _must_be_free(self, lease: Lease, node: str) -> None:
-        until = _ends_at(lease)
-        if lease.holder in ("", node) or until <= self._clock():
+    def _require_another_turn(self, lease: Lease, seconds: int) -> None:
+        """A whole one, or none: the others are told when it ends. Here clocks decide who is next, no more."""
+        now = self._clock()
+        if lease.acquired is not None and now + seconds > lease.acquired + TIMES_IN_A_ROW * seconds:
+            when = _hour(now + self._left(lease))
+            raise NotYet(f"{lease.holder} has had its turns, and may ask as the others do from {when} on")
+
+    async def _require_free(self, lease: Lease, found: Json | None) -> None:
+        if not lease.holder or (left := self._left(lease)) <= 0:
             return
-        if not await self._has_arrived(lease):
-            raise LeaseHeld(lease.holder, until)
+        if not await self._has_arrived(lease.holder, found):
+            raise LeaseHeld(lease.holder, self._clock() + left)
 
-    async def _has_arrived(self, lease: Lease) -> bool:
+    def _left(self, lease: Lease) -> float:
+        """Seconds until it is free for others, by our own clock alone."""
+        now = self._steady()
+        version, since = self._seen
+        if version != lease.resource_version:
+            self._seen = (lease.resource_version, since := now)
+        return since + (lease.duration or 0) - now
+
+    async def _has_arrived(self, holder: str, found: Json | None) -> bool:
         """Whether the holder became a control plane under this lease; an older Node says nothing."""
-        node = await self._get_node(lease.holder)
-        metadata = (node or {}).get("metadata") or {}
-        created = parse_time(str(metadata.get("creationTimestamp", "")))
-        if created is None or CONTROL_PLANE_LABEL not in (metadata.get("labels") or {}):
-            return False
-        # The API server cuts the time of creation to whole seconds.
-        return lease.acquired is None or created + 1 > lease.acquired
+        metadata = await self._node_metadata(holder)
+        before = (((found or {}).get("metadata") or {}).get("annotations") or {}).get(NODE_BEFORE, "")
+        return CONTROL_PLANE_LABEL in (metadata.get("labels") or {}) and metadata.get("uid", "") != before
 
-    async def _get_node(self, name: str) -> Json | None:
+    async def _node_metadata(self, name: str) -> Json:
+        """Empty where there is no such Node."""
         try:
-            return (await self._client.send(get_object(Ref(NODE, name)))).body
+            return (await self._client.send(get_object(Ref(NODE, name)))).body.get("metadata") or {}
         except KubeError as error:
             if error.status == _NOT_FOUND:
-                return None
+                return {}
             raise
 
     async def _read(self) -> Json | None:
@@ -87,39 +120,37 @@ class ControlPlaneLease:
                 return None
             raise
 
-    async def _write(self, found: Json | None, node: str, seconds: int) -> bool:
+    async def _write(self, found: Json | None, lease: Json) -> bool:
         """False: somebody else wrote first."""
-        lease = self._desired(found, node, seconds)
         request = create_lease if found is None else update_lease
+        since = self._steady()
         try:
-            await self._client.send(request(self._namespace, lease))
+            answer = await self._client.send(request(self._namespace, lease))
         except KubeError as error:
             if error.status == _CONFLICT:
                 return False
             raise
+        self._seen = (Lease.from_json(answer.body).resource_version, since)
         return True
 
-    def _desired(self, found: Json | None, node: str, seconds: int) -> Json:
+    async def _desired(self, found: Json | None, node: str, seconds: int, acquired: float | None) -> Json:
         now = self._clock()
-        known = Lease.from_json(found)
-        same = known.holder == node and known.acquired is not None and known.valid(now)
+        known = dict((found or {}).get("metadata") or {})
+        before = str((await self._node_metadata(node)).get("uid", ""))
         spec = {
             "holderIdentity": node,
             "leaseDurationSeconds": seconds,
-            "acquireTime": format_time(known.acquired if same and known.acquired else now),
+            "acquireTime": format_time(now if acquired is None else acquired),
             "renewTime": format_time(now),
         }
-        metadata = dict((found or {}).get("metadata") or {}) | {
+        metadata = {
+            **known,
             "name": LEASE_NAME,
             "namespace": self._namespace,
+            "annotations": {**(known.get("annotations") or {}), NODE_BEFORE: before},
         }
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
 
-def _ends_at(lease: Lease) -> float:
-    """For others; for its holder it goes on while nobody else has taken it."""
-    if lease.expires_at is None or lease.duration is None:
-        return 0.0
-    if lease.acquired is None:
-        return lease.expires_at
-    return min(lease.expires_at, lease.acquired + TIMES_IN_A_ROW * lease.duration)
+def _hour(moment: float) -> str:
+    return datetime.fromtimestamp(moment, UTC).strftime("%H:%M:%SZ")

@@ -8,6 +8,7 @@ place among those that are served at once.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -53,6 +54,10 @@ SERVED_AT_ONCE_MAX: Final = 2 * TOGETHER_MAX
 # An instance has a channel for each address that it finds the service at, a few at a time.
 CHANNELS_OF_ONE_KEY_MAX: Final = 8
 
+# A control plane whose turn is over undoes what it did, which takes its new member out of etcd again: the
+# next one has to wait for that, too. The limits of kubeadm's reset and of the kubelet's stop are below it.
+UNDO_SECONDS: Final = 300
+
 Asked = TypeVar("Asked", TicketRequest, RejoinRequest)
 
 
@@ -75,6 +80,8 @@ class JoinService:
     files: ControlPlaneFiles
     audit: Audit
     clock: Callable[[], float]
+    # How much time has passed, whatever the time is.
+    steady: Callable[[], float] = time.monotonic
     served_at_once_max: int = SERVED_AT_ONCE_MAX
     # Open channels and those that are becoming one; whoever has asked is among them.
     connections: Callable[[], int] = lambda: 0
@@ -89,7 +96,7 @@ class JoinService:
         self._convoy = Convoy(lambda: self.connections() - self._asking)
         self._bindings = NameBinding(self.client, self.namespace)
         self._tickets = TicketLimit(self.clock)
-        self._lease = ControlPlaneLease(self.client, self.namespace, self.clock)
+        self._lease = ControlPlaneLease(self.client, self.namespace, self.clock, self.steady)
 
     @contextmanager
     def present(self, caller: Caller) -> Iterator[bool]:
@@ -128,8 +135,9 @@ class JoinService:
         addresses = _addresses(grant, cluster)
         files = self.files.all() if grant.control_plane else ()
         await self._bind(grant, caller)
-        if grant.control_plane:
-            await self._lease.take(grant.name, policy.ticket.control_plane_join_seconds)
+        turn = policy.ticket.control_plane_join_seconds if grant.control_plane else 0
+        if turn:
+            await self._lease.take(grant.name, turn + UNDO_SECONDS)
         with self._tickets.one_more(grant.holder, policy.ticket.token_seconds):
             token = await tokens.mint(self.client, grant.name, self.clock(), policy.ticket.token_seconds)
         account.token = token.id
@@ -139,7 +147,8 @@ class JoinService:
             kubernetes_version=cluster.kubernetes_version,
             api_server_endpoint=cluster.api_server_endpoint,
             token=token.text,
-            token_expires=token.expires,
+            token_seconds=policy.ticket.token_seconds,
+            turn_seconds=turn,
             ca_certificate_hashes=authority.pins,
             kubelet_certificate=certificate,
             control_plane_files=files,
