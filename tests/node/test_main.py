@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
+from bootbridge.bootstrap.host import Host
 from bootbridge.errors import OperatorError
-from bootbridge.node import main
+from bootbridge.node import bridge, main
 from bootbridge.node.configuration import read_configuration
 from bootbridge.node.init_messages import StageEvent
 from bootbridge.node.init_session import InitOptions, InitSession
@@ -36,8 +37,10 @@ from bootbridge.node.join_messages import (
 from bootbridge.node.join_service.kubelet_certificate import KubeletAuthority, KubeletRequest
 from bootbridge.node.logbook import Logbook
 from bootbridge.node.phases import FilePhases
+from bootbridge.node.ports import Say
 from bootbridge.node.status import look
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
+from bootbridge.node.together import ended
 from bootbridge.runtime import tasks
 from bootbridge.runtime.calls import CallFailed, Send, serve
 from bootbridge.trust.attested.channel import Channel, Listener, Side
@@ -45,6 +48,8 @@ from bootbridge.trust.authority import Authority
 from bootbridge.trust.evidence import Attested
 from bootbridge.trust.evidence.configuration import verifiers_from
 from bootbridge.wire import grpc_messages as grpc
+from tests.node.kubeadm.examples import instance as first_instance
+from tests.node.kubeadm.examples import spec
 from tests.node.one_instance import TOKEN, ObligingApi, OneInstance, by_authority
 
 DEADLINE_SECONDS = 30.0
@@ -533,6 +538,33 @@ async def test_a_node_renews_its_serving_certificate_once_it_is_due(instance: On
     assert (pki / "bootbridge-serving.crt").read_bytes() == new
     assert mode(pki / "bootbridge-serving.key") == 0o600
     assert instance.kubeadm_arguments.count(" join --config") == 1
+
+
+async def test_a_bridge_that_is_waited_for_keeps_no_certificate_from_being_renewed(
+    instance: OneInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that never becomes Ready would let it wait until all of them have expired."""
+    waiting = asyncio.Event()
+
+    async def for_ever(host: Host, say: Say) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    plan = bridge.plan_for(spec(bridge_image="registry.example/bootbridge:1"), first_instance())
+    monkeypatch.setattr(bridge, "standing", lambda host: plan)
+    monkeypatch.setattr(bridge, "until_unneeded", for_ever)
+    service = JoinServiceStandIn(instance, age_seconds=3000)
+    async with service.listening() as port, asyncio.timeout(DEADLINE_SECONDS):
+        instance.configure(joinService={"port": port, "evidence": "none"})
+        instance.write_metadata(role="worker", loadBalancer="127.0.0.1")
+        configuration = read_configuration(instance.configuration)
+        configuration.bridge_mark.touch()
+        running = tasks.spawn(main._run(configuration), "node run")
+        await waiting.wait()
+        service.age_seconds = 0
+        assert await main._renewed(configuration, DEADLINE_SECONDS)
+        assert not running.done()
+        await ended(running)
 
 
 async def test_a_certificate_that_is_due_and_cannot_be_renewed_is_a_failure(instance: OneInstance) -> None:

@@ -63,16 +63,24 @@ def run(configuration: NodeConfiguration) -> int:
 async def _run(configuration: NodeConfiguration) -> int:
     stop = asyncio.Event()
     asked = tasks.spawn(_asked_to(stop), "node: signals")
-    phases = FilePhases.open(configuration.run)
-    logbook = _logbook(configuration.kubelet_unit)
-    logging.getLogger().addHandler(logbook)
     try:
-        code = await assembled(configuration, phases, logbook, SystemRandom()).run(stop)
+        code = await _bootstrapped(configuration, stop)
+        # The directory is free by now: the bridge may stay for longer than a certificate lasts, and has its
+        # own lock.
         if code == FINISHED:
             await unless(stop.wait(), _bridge_taken_down(configuration))
         return code
     finally:
         await ended(asked)
+
+
+async def _bootstrapped(configuration: NodeConfiguration, stop: asyncio.Event) -> int:
+    phases = FilePhases.open(configuration.run)
+    logbook = _logbook(configuration.kubelet_unit)
+    logging.getLogger().addHandler(logbook)
+    try:
+        return await assembled(configuration, phases, logbook, SystemRandom()).run(stop)
+    finally:
         logging.getLogger().removeHandler(logbook)
         phases.close()
 
@@ -229,13 +237,16 @@ def _be_patient(patience: asyncio.Timeout) -> None:
 async def _bridge_taken_down(configuration: NodeConfiguration) -> None:
     """The tunnel that an init of ours laid; one that an operator laid is the operator's."""
     host, mark = Host(configuration.root), configuration.bridge_mark
-    plan = bridge.standing(host) if mark.exists() else None
-    if plan is None:
+    if not mark.exists() or bridge.standing(host) is None:
         mark.unlink(missing_ok=True)
         return
     logs.event("node", logs.INFO, "the bridge stays until all nodes are ready")
     try:
         await bridge.until_unneeded(host, log_stage)
+        # Somebody may have been quicker: an operator, or a process like this one that was started meanwhile.
+        if (plan := bridge.standing(host)) is None:
+            mark.unlink(missing_ok=True)
+            return
         receipt = await bridge.take_down(host, plan, log_stage)
     except BootbridgeError as error:
         logs.event("node", logs.ERROR, "the bridge stays: run `bootbridge down`", why=str(error))
