@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,10 @@ class OneInstance:
             (self.folder / directory).mkdir()
         self.root = self.folder / "instance"
         self.user = self.folder / "user"
-        Authority.create("kubernetes").write(self.folder / "cluster-ca", with_key=True)
+        # As kubeadm's: what it signs may last as long as it is to.
+        Authority.create("kubernetes", validity=timedelta(days=3650)).write(
+            self.folder / "cluster-ca", with_key=True
+        )
         self.authority = Authority.create("machines")
         evidence = self.authority.issue_client(NAME)
         self.identity = fingerprint(x509.load_pem_x509_certificate(evidence.cert_pem).public_key())
@@ -179,11 +183,15 @@ class OneInstance:
         self._write_json(self.configuration, self._settings)
 
     def write_policy(
-        self, evidence: Mapping[str, Any], identity: str = "", role: str = "control-plane"
+        self,
+        evidence: Mapping[str, Any],
+        identity: str = "",
+        role: str = "control-plane",
+        **more: Any,
     ) -> None:
         """What the user trusts, and which key this instance is known by."""
         entry = {"name": NAME, "role": role, "addresses": ["127.0.0.1"], "identity": identity}
-        self._write_json(self.user / "policy.yaml", {"evidence": evidence, "instances": [entry]})
+        self._write_json(self.user / "policy.yaml", {"evidence": evidence, "instances": [entry], **more})
 
     def write_wrong_secret(self) -> None:
         self._write(self.user / "init-secret", b"not-the-secret\n")

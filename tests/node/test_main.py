@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from random import Random
@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography import x509
 
 from bootbridge.bootstrap.host import Host
 from bootbridge.errors import OperatorError
@@ -216,6 +217,17 @@ async def test_what_others_need_to_join_is_in_the_new_cluster(instance: OneInsta
     mounted = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     assert {str(instance.root / "evidence.crt"), str(instance.root / "evidence.key")} <= mounted
     assert "Secret/bootbridge-measurement" in instance.api.applied
+
+
+async def test_the_first_nodes_certificate_lasts_as_long_as_the_policy_says(instance: OneInstance) -> None:
+    instance.write_policy(by_authority(instance.authority), ticket={"certificateDays": 7})
+    instance.let_kubeadm_go_on()
+    async with node_run(instance) as node:
+        assert await init(instance, Told())
+        await node.code()
+    pem = (instance.root / "var/lib/kubelet/pki/bootbridge-serving.crt").read_bytes()
+    ends = x509.load_pem_x509_certificate(pem).not_valid_after_utc
+    assert timedelta(days=6) < ends - datetime.now(UTC) <= timedelta(days=7)
 
 
 async def test_the_first_node_s_name_is_bound_to_its_own_key_before_anybody_can_ask_for_it(

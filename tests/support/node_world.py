@@ -311,7 +311,7 @@ class WorldMachine:
     async def clear(self, cri_socket: str, say: Say) -> None:
         await self.reset(cri_socket, say)
 
-    async def init(self, spec: ClusterSpec, instance: Instance, say: Say) -> bytes:
+    async def init(self, spec: ClusterSpec, instance: Instance, certificate_days: int, say: Say) -> bytes:
         say(StageEvent("kubeadm init", "started"))
         await self._kubeadm("init", cluster_of(INIT_MEASUREMENT))
         say(StageEvent("kubeadm init", "done"))

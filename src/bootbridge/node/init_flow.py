@@ -54,7 +54,7 @@ class InitFlow:
             self._lock.advance(Phase.KUBEADM)
             if kubeadm_has_run or await machine.leftovers():
                 await machine.reset(spec.cri_socket, say)
-            kubeconfig = await machine.init(spec, work.instance, say)
+            kubeconfig = await machine.init(spec, work.instance, work.certificate_days, say)
         except Transient as error:
             # What may be tried again has been, where it was met; here a user waits for an answer.
             raise Fatal(str(error), advice=ADVICE) from error

@@ -50,10 +50,8 @@ class Ticket(Message):
     kubernetes_version: str = at(3, "")
     api_server_endpoint: str = at(4, "")  # host:port
     token: str = at(5, "", secret=True)
-    # Both count from the moment at which the ticket was asked for: no two clocks are compared.
+    # Counted, as the turn is, from when the ticket was asked for: no two clocks are compared.
     token_seconds: int = at(6, 0)
-    # A control plane's turn: what it has not done by then it undoes, for the next one joins. 0: nobody waits.
-    turn_seconds: int = at(18, 0)
     ca_certificate_hashes: tuple[str, ...] = at(7, ())
     kubelet_certificate: bytes = at(8, b"")  # PEM
     control_plane_files: tuple[ControlPlaneFile, ...] = at(9, ())
@@ -66,6 +64,8 @@ class Ticket(Message):
     cri_socket: str = at(15, "")
     ignore_preflight_errors: tuple[str, ...] = at(16, ())
     ca_certificate: bytes = at(17, b"")  # PEM, all of the cluster's authorities
+    # A control plane's turn: what it has not done by then it undoes, for the next one joins. 0: nobody waits.
+    turn_seconds: int = at(18, 0)
 
 
 @dataclass(frozen=True, slots=True)

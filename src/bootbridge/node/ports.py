@@ -60,7 +60,7 @@ class Machine(Protocol):
         """A reset that never fails: of whoever will not try again no key stays behind, as far as it goes."""
         ...
 
-    async def init(self, spec: ClusterSpec, instance: Instance, say: Say) -> bytes:
+    async def init(self, spec: ClusterSpec, instance: Instance, certificate_days: int, say: Say) -> bytes:
         """kubeadm init, until the API server is ready; gives the administrator's kubeconfig."""
         ...
 

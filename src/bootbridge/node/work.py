@@ -11,6 +11,7 @@ from bootbridge.node.cluster_spec import ClusterSpec
 from bootbridge.node.init_messages import InitRequest
 from bootbridge.node.instance import Instance, Role
 from bootbridge.node.join_messages import Ticket
+from bootbridge.node.join_service.policy import ticket_settings
 from bootbridge.wire.proto import Message, at
 
 
@@ -55,6 +56,11 @@ class InitWork(Message):
     @property
     def spec(self) -> ClusterSpec:
         return ClusterSpec.load(json.loads(self.cluster_spec))
+
+    @property
+    def certificate_days(self) -> int:
+        """The first kubelet's serving certificate lasts as long as those that the join service will sign."""
+        return ticket_settings(self.join_policy).certificate_days
 
     @property
     def instance(self) -> Instance:

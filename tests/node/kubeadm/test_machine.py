@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,7 @@ async def test_it_is_what_the_flows_ask_for(world: World) -> None:
 
 
 async def test_an_init_runs_kubeadm_in_steps_and_gives_the_administrators_kubeconfig(world: World) -> None:
-    kubeconfig = await world.machine.init(spec(), instance(), world.events.append)
+    kubeconfig = await world.machine.init(spec(), instance(), 365, world.events.append)
     assert kubeconfig == b"the kubeconfig\n"
     assert [call.rpartition(" ")[0] for call in world.program.calls] == [
         "init phase preflight",
@@ -113,11 +114,12 @@ async def test_an_init_runs_kubeadm_in_steps_and_gives_the_administrators_kubeco
 
 
 async def test_the_first_kubelets_certificate_is_signed_by_the_new_authority(world: World) -> None:
-    await world.machine.init(spec(), instance(name="CP_0"), world.events.append)
+    await world.machine.init(spec(), instance(name="CP_0"), 7, world.events.append)
     made = x509.load_pem_x509_certificate(await world.machine.serving_certificate())
     made.verify_directly_issued_by(
         x509.load_pem_x509_certificate(world.host.read(f"{places.PKI}/ca.crt") or b"")
     )
+    assert made.not_valid_after_utc <= datetime.now(UTC) + timedelta(days=7)
     assert made.subject.rfc4514_string() == "CN=system:node:cp-0,O=system:nodes"
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert list(names) == [x509.DNSName("cp-0"), x509.IPAddress(instance().addresses[0])]
@@ -144,7 +146,7 @@ async def test_an_init_lays_the_bridge_around_kubeadm_and_hands_it_the_patches(
 ) -> None:
     """After its preflight, which wants no static pods; the cluster's parts when there is a cluster."""
     bridged = spec(bridge=True, bridge_image="registry.example/bootbridge:1")
-    await world.machine.init(bridged, instance(), world.events.append)
+    await world.machine.init(bridged, instance(), 365, world.events.append)
     assert world.stages == [
         "preflight",
         "certs",
@@ -162,7 +164,7 @@ async def test_an_init_lays_the_bridge_around_kubeadm_and_hands_it_the_patches(
 async def test_a_cluster_whose_bridge_fails_is_a_cluster_nevertheless(world: World) -> None:
     """The kubeconfig here leads nowhere, so the bridge's parts in the cluster cannot be laid."""
     bridged = spec(bridge=True, bridge_image="registry.example/bootbridge:1")
-    assert await world.machine.init(bridged, instance(), world.events.append)
+    assert await world.machine.init(bridged, instance(), 365, world.events.append)
     assert [event.state for event in world.events if event.name == "bridge"][-2:] == ["failed", "output"]
     assert "run `bootbridge up`" in world.events[-1].text
 
@@ -172,7 +174,7 @@ async def test_an_init_ends_with_the_step_that_fails(world: World, step: str, tm
     good = _like_kubeadm(world.host, tmp_path)
     world.program.does(f'case "$*" in *{shlex.quote(step)}*) echo broken; exit 1;; esac\n{good}')
     with pytest.raises(KubeadmFailed, match="broken"):
-        await world.machine.init(spec(), instance(), world.events.append)
+        await world.machine.init(spec(), instance(), 365, world.events.append)
     assert step in world.program.calls[-1]
     assert not world.waited
 
@@ -185,13 +187,13 @@ async def test_an_init_fails_when_its_api_server_does_not_come(
 
     monkeypatch.setattr(machine_module, "wait_until_ready", never)
     with pytest.raises(ApiServerNotReady):
-        await world.machine.init(spec(), instance(), world.events.append)
+        await world.machine.init(spec(), instance(), 365, world.events.append)
     assert (world.events[-1].name, world.events[-1].state) == ("api-server", "failed")
 
 
 async def test_init_and_join_of_another_release_touch_nothing(world: World) -> None:
     with pytest.raises(Fatal, match="is wanted"):
-        await world.machine.init(spec(kubernetes_version="v1.19.0"), instance(), world.events.append)
+        await world.machine.init(spec(kubernetes_version="v1.19.0"), instance(), 365, world.events.append)
     with pytest.raises(Fatal, match="is wanted"):
         await world.machine.join(ticket(kubernetes_version="v1.19.0"), world.events.append)
     assert (world.program.calls, world.kubelet.notes) == ([], [])

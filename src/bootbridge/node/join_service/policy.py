@@ -186,6 +186,11 @@ def _instance(document: Any, subject: str) -> Instance:
     return instance
 
 
+def ticket_settings(text: str | bytes, subject: str = POLICY_KEY) -> TicketSettings:
+    """Of a user's document, which need not say anything about its cluster yet."""
+    return _ticket(Fields(_document(text, subject), subject).within("ticket"))
+
+
 def _ticket(fields: Fields) -> TicketSettings:
     default = TicketSettings()
     settings = TicketSettings(

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
 
 from bootbridge.bootstrap.files import Asset
 from bootbridge.bootstrap.host import Host
@@ -34,8 +33,6 @@ from bootbridge.node.kubelet_certificate_request import new_request
 from bootbridge.node.kubelet_service import KubeletService
 from bootbridge.node.ports import Founding, Say
 from bootbridge.runtime import logs
-
-SERVING_VALIDITY: Final = timedelta(days=365)
 
 Founder = Callable[[Founding, Say], Awaitable[None]]
 
@@ -82,14 +79,14 @@ class KubeadmMachine:
             logs.event("node", logs.ERROR, "not everything could be undone", why=str(error))
             say(StageEvent("reset", OUTPUT, f"not everything could be undone: {error}"))
 
-    async def init(self, spec: ClusterSpec, instance: Instance, say: Say) -> bytes:
+    async def init(self, spec: ClusterSpec, instance: Instance, certificate_days: int, say: Say) -> bytes:
         await self.kubeadm.expect_version(spec.kubernetes_version)
         self._write_audit_policy()
         patches = str(self.host.path(places.PATCHES)) if spec.bridge else ""
         configuration = documents.dump(documents.init_documents(spec, instance, patches=patches))
         await self.kubeadm.preflight(configuration, say)
         await self.kubeadm.make_certificates(configuration, say)
-        self._sign_own_serving_certificate(instance, say)
+        self._sign_own_serving_certificate(instance, timedelta(days=certificate_days), say)
         plan = bridge.plan_for(spec, instance) if spec.bridge else None
         if plan:
             await bridge.lay_on_machine(self.host, plan, say)
@@ -131,7 +128,7 @@ class KubeadmMachine:
         self.host.make_directory(places.KUBERNETES)
         self.host.write(places.AUDIT_POLICY, Asset(to_yaml(documents.audit_policy())))
 
-    def _sign_own_serving_certificate(self, instance: Instance, say: Say) -> None:
+    def _sign_own_serving_certificate(self, instance: Instance, validity: timedelta, say: Say) -> None:
         name = node_name(instance.name)
         with stages("kubelet-certificate", say):
             authority = KubeletAuthority(self._made("ca.crt"), self._made("ca.key"))
@@ -141,7 +138,7 @@ class KubeadmMachine:
                 name,
                 instance.addresses,
                 now=time.time(),
-                validity=SERVING_VALIDITY,
+                validity=validity,
             )
             ticket_files.write_serving(self.host, certificate, asked.key)
 
