@@ -225,7 +225,7 @@ async def test_the_first_nodes_certificate_lasts_as_long_as_the_policy_says(inst
     async with node_run(instance) as node:
         assert await init(instance, Told())
         await node.code()
-    pem = (instance.root / "var/lib/kubelet/pki/bootbridge-serving.crt").read_bytes()
+    pem = (instance.root / "var/lib/kubelet/pki/bootbridge-serving.pem").read_bytes()
     ends = x509.load_pem_x509_certificate(pem).not_valid_after_utc
     assert timedelta(days=6) < ends - datetime.now(UTC) <= timedelta(days=7)
 
@@ -523,7 +523,7 @@ async def test_an_instance_joins_by_itself(instance: OneInstance) -> None:
     assert [(each.node_name, each.control_plane) for each in service.asked] == [("cp-0", False)]
     assert service.callers[0] is not None
     assert json.loads((instance.root / "state.json").read_text())["role"] == "worker"
-    assert mode(instance.root / "var/lib/kubelet/pki/bootbridge-serving.key") == 0o600
+    assert mode(instance.root / "var/lib/kubelet/pki/bootbridge-serving.pem") == 0o600
     assert " join --config" in instance.kubeadm_arguments
     assert BOOTSTRAP_TOKEN not in instance.kubeadm_arguments
 
@@ -540,15 +540,15 @@ async def test_a_node_renews_its_serving_certificate_once_it_is_due(instance: On
             await main._renewed(configuration, DEADLINE_SECONDS)
         async with node_run(instance) as node:
             assert await node.running == FINISHED
-        old = (pki / "bootbridge-serving.crt").read_bytes()
+        old = (pki / "bootbridge-serving.pem").read_bytes()
         service.age_seconds = 0
         assert await main._renewed(configuration, DEADLINE_SECONDS)
-        new = (pki / "bootbridge-serving.crt").read_bytes()
+        new = (pki / "bootbridge-serving.pem").read_bytes()
         assert new != old
         service.refusal = "nobody asks for what is not due"
         assert await main._renewed(configuration, DEADLINE_SECONDS)
-    assert (pki / "bootbridge-serving.crt").read_bytes() == new
-    assert mode(pki / "bootbridge-serving.key") == 0o600
+    assert (pki / "bootbridge-serving.pem").read_bytes() == new
+    assert mode(pki / "bootbridge-serving.pem") == 0o600
     assert instance.kubeadm_arguments.count(" join --config") == 1
 
 

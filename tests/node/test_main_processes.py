@@ -128,9 +128,11 @@ def written(secret: bytes) -> list[str]:
 
 def keys_of(instance: OneInstance) -> list[str]:
     """A line of each private key that was made for or brought to the instance."""
-    found = [path for path in instance.root.rglob("*.key") if b"PRIVATE KEY" in path.read_bytes()]
-    assert {path.name for path in found} >= {"bootbridge-serving.key"}
-    return [path.read_text().splitlines()[1] for path in found]
+    files = (*instance.root.rglob("*.key"), *instance.root.rglob("*.pem"))
+    found = {path.name: text for path in files if "PRIVATE KEY" in (text := path.read_text())}
+    assert found.keys() >= {"bootbridge-serving.pem"}
+    # A certificate comes before its key.
+    return [text[text.rindex("-----BEGIN") :].splitlines()[1] for text in found.values()]
 
 
 def arguments_below(pid: int) -> list[str]:

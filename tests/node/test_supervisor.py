@@ -38,19 +38,19 @@ def rebooted() -> Lasting:
     return Lasting(state=STATE, kubeadm="whole", member_of=CLUSTER)
 
 
-def serving(world: World, certificate: bytes) -> None:
+def serving(world: World, pair: bytes) -> None:
     async def given() -> bytes:
-        return certificate
+        return pair
 
-    world.machine.serving_certificate = given  # type: ignore[method-assign]
+    world.machine.serving_pair = given  # type: ignore[method-assign]
 
 
 def certificate(life: timedelta) -> tuple[bytes, datetime]:
-    """One for that long, and when it was made."""
+    """One for that long, with its key, and when it was made."""
     made = datetime.now(UTC)
-    return Authority.create("test", validity=timedelta(days=3650)).issue_server(
-        ["node-7"], validity=life
-    ).cert_pem, made
+    authority = Authority.create("test", validity=timedelta(days=3650))
+    issued = authority.issue_server(["node-7"], validity=life)
+    return issued.cert_pem + issued.key_pem, made
 
 
 # --- rejoin
@@ -211,16 +211,30 @@ def test_a_stop_while_a_renewal_is_tried_is_obeyed_and_nothing_is_begun() -> Non
     run(scenario())
 
 
-@pytest.mark.parametrize("pem", [b"", b"garbage"])
-def test_a_certificate_that_is_not_ours_is_left_alone(pem: bytes) -> None:
-    async def scenario() -> None:
+def renewals_of(pair: bytes) -> int:
+    async def scenario() -> int:
         world = World(lasting=rebooted())
         process = started(world)
-        serving(world, pem)
+        serving(world, pair)
         assert await process == FINISHED
-        assert "rejoin ticket" not in world.calls
+        return world.calls.count("renew serving")
 
-    run(scenario())
+    return run(scenario())
+
+
+def test_where_there_is_no_certificate_of_ours_none_is_asked_for() -> None:
+    assert renewals_of(b"") == 0
+
+
+def test_a_pair_that_a_kubelet_cannot_serve_with_is_due_at_once() -> None:
+    """However long it would have lasted."""
+    one, other = (certificate(timedelta(days=300))[0] for _ in range(2))
+    begins = b"-----BEGIN"
+    (of_one, key), (_, of_other) = (
+        (pair[: pair.rindex(begins)], pair[pair.rindex(begins) :]) for pair in (one, other)
+    )
+    assert renewals_of(of_one + key) == 0
+    assert [renewals_of(each) for each in (of_one + of_other, of_one, key, b"garbage")] == [1, 1, 1, 1]
 
 
 # --- what is told

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bootbridge.bootstrap.host import Host
 from bootbridge.node.join_messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket
 from bootbridge.node.kubeadm import places
-from bootbridge.node.ticket_files import TicketUnusable, write_serving, write_ticket
+from bootbridge.node.ticket_files import TicketUnusable, check_pair, write_serving, write_ticket
 from bootbridge.trust.authority import Authority
 from tests.node.kubeadm.examples import ticket
 
@@ -38,10 +43,9 @@ def everything_in(host: Host) -> list[str]:
 
 def test_a_worker_gets_its_kubelets_certificate_and_key_and_nothing_else(host: Host) -> None:
     write_ticket(host, worker(), SERVING.key_pem)
-    assert everything_in(host) == [places.SERVING_CERTIFICATE, places.SERVING_KEY]
-    assert host.read(places.SERVING_CERTIFICATE) == SERVING.cert_pem
-    assert host.read(places.SERVING_KEY) == SERVING.key_pem
-    assert host.mode(places.SERVING_KEY) == 0o600
+    assert everything_in(host) == [places.SERVING]
+    assert host.read(places.SERVING) == SERVING.cert_pem + SERVING.key_pem
+    assert host.mode(places.SERVING) == 0o600
 
 
 def test_a_control_plane_gets_its_authorities_with_keys_for_root_alone(host: Host) -> None:
@@ -65,7 +69,7 @@ def test_a_retry_writes_over_its_own_files(host: Host) -> None:
     other = AUTHORITY.issue_server(["node-1"])
     again = replace(control_plane(), kubelet_certificate=other.cert_pem)
     write_ticket(host, again, other.key_pem)
-    assert host.read(places.SERVING_CERTIFICATE) == other.cert_pem
+    assert host.read(places.SERVING) == other.cert_pem + other.key_pem
 
 
 @pytest.mark.parametrize(
@@ -108,3 +112,46 @@ def test_a_certificate_that_is_not_for_our_key_is_refused_before_anything_is_wri
     with pytest.raises(TicketUnusable, match=said):
         write_serving(host, certificate, key)
     assert everything_in(host) == []
+
+
+class CrashError(BaseException):
+    """The power fails."""
+
+
+def test_a_renewal_that_is_cut_off_anywhere_leaves_one_whole_pair(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whatever it asks of the disk, before and after: never a certificate beside another's key."""
+    fresh = AUTHORITY.issue_server(["node-1"])
+    pairs = [each.cert_pem + each.key_pem for each in (SERVING, fresh)]
+    met = set()
+    for crash_at in itertools.count():
+        write_serving(host, SERVING.cert_pem, SERVING.key_pem)
+        with monkeypatch.context() as patch:
+            moments = itertools.count()
+            for module, name in ((tempfile, "mkstemp"), (os, "fchmod"), (os, "fsync"), (os, "replace")):
+                patch.setattr(module, name, _crashing(getattr(module, name), moments, crash_at))
+            try:
+                write_serving(host, fresh.cert_pem, fresh.key_pem)
+                over = True
+            except CrashError:
+                over = False
+        left = host.read(places.SERVING) or b""
+        check_pair(left, left)
+        met.add(pairs.index(left))
+        if over:
+            break
+    assert met == {0, 1}
+    assert crash_at == 2 * len(("mkstemp", "fchmod", "fsync", "replace", "fsync of the directory"))
+
+
+def _crashing(call: Any, moments: Iterator[int], crash_at: int) -> Any:
+    def called(*given: Any, **named: Any) -> Any:
+        if next(moments) == crash_at:
+            raise CrashError
+        answer = call(*given, **named)
+        if next(moments) == crash_at:
+            raise CrashError
+        return answer
+
+    return called

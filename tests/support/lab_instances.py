@@ -41,7 +41,7 @@ from tests.support.process_program import ROOT
 Json = dict[str, Any]
 Done = subprocess.CompletedProcess[str]
 INIT_SECONDS = 600.0
-ONLY_A_NODE_HAS = (places.SERVING_CERTIFICATE, places.SERVING_KEY, places.KUBELET_KUBECONFIG)
+ONLY_A_NODE_HAS = (places.SERVING, places.KUBELET_KUBECONFIG)
 
 
 def missing() -> str:
@@ -146,7 +146,7 @@ class Instances:
             data = self.get("secret", name, "--namespace=kube-system")["data"]
             found[name] = base64.b64decode(data["token-secret"]).decode()
         for node in nodes:
-            keys = [self.lab.file(node, places.SERVING_KEY), *self.lab.file(node, places.PKI).rglob("*.key")]
+            keys = [self.lab.file(node, places.SERVING), *self.lab.file(node, places.PKI).rglob("*.key")]
             found |= {f"{node}: {path.name}": _private_part(path.read_text()) for path in keys}
         return found
 
@@ -262,7 +262,8 @@ class Instances:
         instances.reboot(self.lab, self.node(node), self.components)
 
     def serving_certificate(self, node: str) -> bytes:
-        return self.lab.file(node, places.SERVING_CERTIFICATE).read_bytes()
+        """With its key."""
+        return self.lab.file(node, places.SERVING).read_bytes()
 
     def let_serving_certificate_be_due(self, node: str) -> bytes:
         """Gives a node one that was signed by the cluster's authority long ago, and has some hours left."""
@@ -277,9 +278,9 @@ class Instances:
             now=time.time() - timedelta(hours=20).total_seconds(),
             validity=timedelta(hours=23),
         )
-        pair = {places.SERVING_KEY: Asset(fresh.key, 0o600), places.SERVING_CERTIFICATE: Asset(certificate)}
-        self.lab.write(node, pair)
-        return certificate
+        pair = Asset(certificate + fresh.key, 0o600)
+        self.lab.write(node, {places.SERVING: pair})
+        return pair.data
 
     def measure(self, node: str, register: int, data: bytes) -> None:
         tpm.measure(self.lab, self.node(node), register, data)
@@ -324,8 +325,11 @@ class Instances:
 
 
 def _private_part(pem: str) -> str:
-    """A line of a key that is in nothing public: an EC key begins with it, an RSA key does not."""
-    lines = pem.splitlines()
+    """A line of a key that is in nothing public: an EC key begins with it, an RSA key does not.
+
+    A certificate that lies in the same file comes before it.
+    """
+    lines = pem[pem.rindex("-----BEGIN") :].splitlines()
     return lines[1] if len(lines) < 10 else lines[len(lines) // 2]
 
 

@@ -354,8 +354,8 @@ class WorldMachine:
         self.world.lasting.kubelet_runs = True
         self.world.point("after the kubelet")
 
-    async def serving_certificate(self) -> bytes:
-        await self.world.call("serving certificate")
+    async def serving_pair(self) -> bytes:
+        await self.world.call("serving pair")
         return b""
 
     async def renew_serving(self, certificate: bytes, kubelet_key: bytes) -> None:

@@ -78,6 +78,18 @@ class Host:
     def write(self, node_path: str, asset: Asset) -> None:
         write_file(self.path(node_path), asset)
 
+    def settle(self, directory: str) -> None:
+        """What was put into the directory is there even if the power fails now."""
+        path = self.path(directory)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise unwritable(path, error) from error
+
     def make_directory(self, node_path: str, mode: int = 0o755) -> None:
         """Make the directory, and those above it; one that is there stays as it is."""
         path = self.path(node_path)

@@ -80,8 +80,8 @@ class Machine(Protocol):
 
     async def start_kubelet(self) -> None: ...
 
-    async def serving_certificate(self) -> bytes:
-        """The kubelet's, PEM; empty where there is none of ours."""
+    async def serving_pair(self) -> bytes:
+        """The kubelet's certificate and its key, PEM; empty where there is none of ours."""
         ...
 
     async def renew_serving(self, certificate: bytes, kubelet_key: bytes) -> None: ...

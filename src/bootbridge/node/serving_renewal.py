@@ -21,6 +21,7 @@ from bootbridge.node.failures import Transient
 from bootbridge.node.join_client import APART_SECONDS, AT_ONCE, JoinSources
 from bootbridge.node.join_messages import RejoinRequest
 from bootbridge.node.ports import Address, Machine, Now
+from bootbridge.node.ticket_files import check_pair
 from bootbridge.node.together import first_success
 from bootbridge.runtime import logs
 
@@ -42,13 +43,13 @@ class ServingRenewal:
         self._now = now
 
     async def due(self) -> bool:
-        """Whether there is one of ours that should be renewed by now."""
+        """Whether there is one of ours that should be renewed by now; one that is of no use should be."""
         try:
-            pem = await self._machine.serving_certificate()
-            return bool(pem) and self._past_due(x509.load_pem_x509_certificate(pem))
-        except (BootbridgeError, OSError, ValueError) as error:
-            logs.event("node", logs.WARNING, "the serving certificate cannot be read", why=str(error))
-            return False
+            pem = await self._machine.serving_pair()
+            return bool(pem) and self._past_due(check_pair(pem, pem))
+        except (BootbridgeError, OSError) as error:
+            logs.event("node", logs.WARNING, "the serving certificate cannot be used", why=str(error))
+            return True
 
     async def done_within(self, seconds: float, name: str) -> bool:
         """Tried until it works or the time is over; the log says which."""

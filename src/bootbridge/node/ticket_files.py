@@ -27,7 +27,7 @@ def write_ticket(host: Host, ticket: Ticket, kubelet_key: bytes) -> None:
     if wrong := file_faults(ticket):
         raise TicketUnusable(f"the ticket cannot be used: {'; '.join(wrong)}")
     assets = dict(map(_control_plane_asset, ticket.control_plane_files))
-    _check_pair(ticket.kubelet_certificate, kubelet_key)
+    check_pair(ticket.kubelet_certificate, kubelet_key)
     # First, since it is what shows that a ticket was at work here (kubeadm/reset.py), if power fails now.
     _write_serving(host, ticket.kubelet_certificate, kubelet_key)
     for path, asset in assets.items():
@@ -36,15 +36,18 @@ def write_ticket(host: Host, ticket: Ticket, kubelet_key: bytes) -> None:
 
 
 def write_serving(host: Host, certificate: bytes, key: bytes) -> None:
-    """The kubelet's serving certificate (PEM) and its key; a kubelet that runs reads them again by itself."""
-    _check_pair(certificate, key)
+    """The kubelet's serving certificate (PEM) and its key; a kubelet that runs reads them again by itself.
+
+    In one file and with one rename: at no moment does a certificate lie beside another's key.
+    """
+    check_pair(certificate, key)
     _write_serving(host, certificate, key)
 
 
 def _write_serving(host: Host, certificate: bytes, key: bytes) -> None:
-    host.make_directory(places.SERVING_KEY.rpartition("/")[0], 0o700)
-    host.write(places.SERVING_KEY, Asset(key, 0o600))
-    host.write(places.SERVING_CERTIFICATE, Asset(certificate, 0o644))
+    host.make_directory(places.KUBELET_PKI, 0o700)
+    host.write(places.SERVING, Asset(certificate.rstrip() + b"\n" + key, 0o600))
+    host.settle(places.KUBELET_PKI)
 
 
 def _control_plane_asset(file: ControlPlaneFile) -> tuple[str, Asset]:
@@ -52,12 +55,16 @@ def _control_plane_asset(file: ControlPlaneFile) -> tuple[str, Asset]:
     return f"{places.PKI}/{file.name}", Asset(file.data, mode)
 
 
-def _check_pair(certificate: bytes, key: bytes) -> None:
-    """A kubelet with another's certificate would not start, and nobody would know why."""
+def check_pair(certificate: bytes, key: bytes) -> x509.Certificate:
+    """A kubelet with another's certificate would not start, and nobody would know why.
+
+    Both may be the whole file: whatever else is in it is passed over, as a kubelet does.
+    """
     try:
-        held = x509.load_pem_x509_certificate(certificate).public_key()
+        shown = x509.load_pem_x509_certificate(certificate)
         own = serialization.load_pem_private_key(key, None).public_key()
     except (ValueError, TypeError):
         raise TicketUnusable("the kubelet's certificate or its key cannot be read") from None
-    if held.public_bytes(*_PUBLIC_KEY) != own.public_bytes(*_PUBLIC_KEY):
+    if shown.public_key().public_bytes(*_PUBLIC_KEY) != own.public_bytes(*_PUBLIC_KEY):
         raise TicketUnusable("the kubelet's certificate is for another key than ours")
+    return shown

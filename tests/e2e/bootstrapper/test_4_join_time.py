@@ -21,7 +21,6 @@ pytestmark = pytest.mark.e2e
 TIMES = 3
 FIGURES = ROOT / "build" / "e2e-join.txt"
 _TIME = re.compile(r"^(\S+Z) INFO node: (.*)$", re.MULTILINE)
-SERVING = (places.SERVING_CERTIFICATE, places.SERVING_KEY)
 
 
 def attested_join(cluster: Instances, node: str) -> float:
@@ -57,12 +56,11 @@ def test_what_attestation_adds_to_a_join_is_measured(
         cluster.make_blank(spare)
         attested.append(attested_join(cluster, spare))
         # The cluster's configuration of kubelets names a certificate that only a ticket brings.
-        brought = {path: cluster.lab.file(spare, path).read_bytes() for path in SERVING}
+        brought = cluster.serving_certificate(spare)
         cluster.make_blank(spare)
-        for path, data in brought.items():
-            target = cluster.lab.file(spare, path)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
+        target = cluster.lab.file(spare, places.SERVING)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(brought)
         bare.append(bare_join(cluster, spare))
     cluster.make_blank(spare)
     added = statistics.median(attested) - statistics.median(bare)

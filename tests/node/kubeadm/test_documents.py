@@ -113,8 +113,8 @@ def test_every_kubelet_serves_with_the_certificate_of_its_ticket() -> None:
     assert kubelet == {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "tlsCertFile": "/var/lib/kubelet/pki/bootbridge-serving.crt",
-        "tlsPrivateKeyFile": "/var/lib/kubelet/pki/bootbridge-serving.key",
+        "tlsCertFile": "/var/lib/kubelet/pki/bootbridge-serving.pem",
+        "tlsPrivateKeyFile": "/var/lib/kubelet/pki/bootbridge-serving.pem",
         "tlsMinVersion": "VersionTLS13",
     }
 
@@ -124,7 +124,7 @@ def test_what_the_specification_says_of_kubelets_is_laid_over_ours_except_for_th
     wanted = {"cgroupDriver": "cgroupfs", "tlsMinVersion": "VersionTLS12", "tlsCertFile": "/elsewhere"}
     _, _, kubelet = read(documents.init_documents(spec(kubelet=wanted), instance()))
     assert (kubelet["cgroupDriver"], kubelet["tlsMinVersion"]) == ("cgroupfs", "VersionTLS12")
-    assert kubelet["tlsCertFile"] == "/var/lib/kubelet/pki/bootbridge-serving.crt"
+    assert kubelet["tlsCertFile"] == "/var/lib/kubelet/pki/bootbridge-serving.pem"
 
 
 def test_all_that_is_chosen_reaches_kubeadm() -> None:

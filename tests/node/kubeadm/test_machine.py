@@ -115,7 +115,7 @@ async def test_an_init_runs_kubeadm_in_steps_and_gives_the_administrators_kubeco
 
 async def test_the_first_kubelets_certificate_is_signed_by_the_new_authority(world: World) -> None:
     await world.machine.init(spec(), instance(name="CP_0"), 7, world.events.append)
-    made = x509.load_pem_x509_certificate(await world.machine.serving_certificate())
+    made = x509.load_pem_x509_certificate(await world.machine.serving_pair())
     made.verify_directly_issued_by(
         x509.load_pem_x509_certificate(world.host.read(f"{places.PKI}/ca.crt") or b"")
     )
@@ -123,9 +123,9 @@ async def test_the_first_kubelets_certificate_is_signed_by_the_new_authority(wor
     assert made.subject.rfc4514_string() == "CN=system:node:cp-0,O=system:nodes"
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert list(names) == [x509.DNSName("cp-0"), x509.IPAddress(instance().addresses[0])]
-    key = load_pem_private_key(world.host.read(places.SERVING_KEY) or b"", None)
+    key = load_pem_private_key(world.host.read(places.SERVING) or b"", None)
     assert key.public_key() == made.public_key()
-    assert world.host.mode(places.SERVING_KEY) == 0o600
+    assert world.host.mode(places.SERVING) == 0o600
 
 
 async def test_the_audit_policy_is_there_before_an_api_server_on_every_control_plane(world: World) -> None:
@@ -227,4 +227,4 @@ async def test_a_kubelet_can_be_started_again_when_it_has_its_configuration_and_
 
 
 async def test_there_is_no_serving_certificate_before_there_is_one(world: World) -> None:
-    assert await world.machine.serving_certificate() == b""
+    assert await world.machine.serving_pair() == b""

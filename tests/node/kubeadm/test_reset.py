@@ -34,7 +34,7 @@ def put(host: Host, path: str) -> None:
         "/var/lib/etcd/member/snap/db",
         # An authority alone may be an operator's own; what it signed is an init's.
         "/etc/kubernetes/pki/apiserver.crt",
-        places.SERVING_KEY,
+        places.SERVING,
         "/var/lib/kubelet/pki/kubelet-client-2026-11-16-12-00-00.pem",
     ],
 )
@@ -71,7 +71,7 @@ def test_a_sweep_removes_only_what_is_kubeadms(host: Host) -> None:
         f"{places.PKI}/ca.key",
         f"{places.MANIFESTS}/etcd.yaml",
         f"{places.ETCD_DATA}/member/wal/0",
-        places.SERVING_KEY,
+        places.SERVING,
         "/var/lib/kubelet/pki/kubelet-client-current.pem",
     )
     for path in (*kept, *gone, places.CONFIGURATION):

@@ -191,8 +191,9 @@ def _kubelet(spec: ClusterSpec) -> Document:
         **spec.kubelet,
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        "tlsCertFile": places.SERVING_CERTIFICATE,
-        "tlsPrivateKeyFile": places.SERVING_KEY,
+        # Each takes its own kind of block from it.
+        "tlsCertFile": places.SERVING,
+        "tlsPrivateKeyFile": places.SERVING,
     }
 
 

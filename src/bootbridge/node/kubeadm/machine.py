@@ -117,8 +117,8 @@ class KubeadmMachine:
     async def start_kubelet(self) -> None:
         await self.kubelet.start()
 
-    async def serving_certificate(self) -> bytes:
-        return self.host.read(places.SERVING_CERTIFICATE) or b""
+    async def serving_pair(self) -> bytes:
+        return self.host.read(places.SERVING) or b""
 
     async def renew_serving(self, certificate: bytes, kubelet_key: bytes) -> None:
         ticket_files.write_serving(self.host, certificate, kubelet_key)

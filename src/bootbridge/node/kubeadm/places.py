@@ -15,8 +15,8 @@ BOOTSTRAP_KUBECONFIG: Final = f"{KUBERNETES}/bootstrap-kubelet.conf"
 KUBELET: Final = "/var/lib/kubelet"
 KUBELET_CONFIG: Final = f"{KUBELET}/config.yaml"
 KUBELET_PKI: Final = f"{KUBELET}/pki"
-SERVING_CERTIFICATE: Final = f"{KUBELET_PKI}/bootbridge-serving.crt"
-SERVING_KEY: Final = f"{KUBELET_PKI}/bootbridge-serving.key"
+# The kubelet's certificate and its key in one file: of two, a crash or a reader could meet half of each pair.
+SERVING: Final = f"{KUBELET_PKI}/bootbridge-serving.pem"
 ETCD_DATA: Final = "/var/lib/etcd"
 
 AUDIT_POLICY: Final = f"{KUBERNETES}/bootbridge-audit-policy.yaml"

@@ -15,10 +15,10 @@ from bootbridge.node.kubeadm import places
 
 # What kubeadm or a ticket of ours brings, each of which alone means that somebody was at work. Not the
 # authorities' files, which an image may bring: beside those of an init lies what they signed, and a ticket's
-# come after the kubelet's serving key.
+# come after the kubelet's serving certificate.
 _TRACES: Final = (
     f"{places.PKI}/apiserver.crt",
-    places.SERVING_KEY,
+    places.SERVING,
     places.BOOTSTRAP_KUBECONFIG,
     places.KUBELET_KUBECONFIG,
     places.ADMIN_KUBECONFIG,
