@@ -176,7 +176,10 @@ async def waited_for(nodes: Nodes, host: Host, say: list[str]) -> None:
     host.make_directory(places.KUBERNETES)
     host.write(places.ADMIN_KUBECONFIG, Asset(json.dumps(document).encode()))
     async with server:
-        await bridge.until_unneeded(host, lambda event: say.append(event.text), quiet_seconds=0.05)
+        # A second from each look to the next.
+        await bridge.until_unneeded(
+            host, lambda event: say.append(event.text), quiet_seconds=3, clock=lambda: float(nodes.asked)
+        )
 
 
 async def test_it_stays_until_the_same_nodes_have_been_ready_for_a_while(
@@ -187,7 +190,7 @@ async def test_it_stays_until_the_same_nodes_have_been_ready_for_a_while(
     nodes = Nodes([], [node("cp-0", "False")], 503, one, [node("cp-0"), node("w-0", "False")], both)
     said: list[str] = []
     await waited_for(nodes, host, said)
-    assert nodes.asked > 6
+    assert nodes.asked == 6 + 3
     assert [text.removeprefix("stays: ") for text in said] == [
         "there are no nodes yet",
         "not Ready: cp-0",

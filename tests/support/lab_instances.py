@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -41,6 +42,21 @@ from tests.support.process_program import ROOT
 Json = dict[str, Any]
 Done = subprocess.CompletedProcess[str]
 INIT_SECONDS = 600.0
+KUBEADM = f"{instances.PROGRAMS}/kubeadm"
+GATE = "/run/kubeadm-may-go-on"
+# What it says after the first stage is heard when the gate is open, and so is its end.
+GATED = """#!/bin/sh
+case "$1" in join) ;; *) exec {real} "$@" ;; esac
+if [ -e {gate} ]; then exec {real} "$@"; fi
+{{ {real} "$@" 2>&1; echo $? > {gate}.status; }} | while IFS= read -r line; do
+    printf '%s\n' "$line"
+    case "$line" in
+        "[preflight]"*) ;;
+        "["*) until [ -e {gate} ]; do sleep 0.02; done ;;
+    esac
+done
+exit "$(cat {gate}.status)"
+"""
 ONLY_A_NODE_HAS = (places.SERVING, places.KUBELET_KUBECONFIG)
 
 
@@ -245,6 +261,21 @@ class Instances:
                 continue
             if words[2:5] == [b"bootbridge.cli.main", b"node", b"run"]:
                 self.run(node, "kill", "-9", process.name)
+
+    @contextmanager
+    def kubeadm_at_a_gate(self, node: str) -> Iterator[Callable[[], None]]:
+        """A join stops when its preflight is over, until it is let go on by what this gives, or has ended."""
+        program = self.lab.file(node, KUBEADM)
+        real, opened = os.readlink(program), self.lab.file(node, GATE)
+        self.lab.write(
+            node, {KUBEADM: Asset(GATED.format(real=shlex.quote(real), gate=GATE).encode(), 0o755)}
+        )
+        try:
+            yield opened.touch
+        finally:
+            opened.touch()
+            program.unlink()
+            program.symlink_to(real)
 
     def power_cycle(self, node: str) -> None:
         """Without our bootstrapper: a test starts it, or does something else."""

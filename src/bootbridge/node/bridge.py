@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
@@ -148,21 +149,31 @@ def forget(host: Host) -> None:
     host.remove_tree(KUBEADM_PATHS.state)
 
 
-async def until_unneeded(host: Host, say: Say, *, quiet_seconds: float = QUIET_SECONDS) -> None:
+async def until_unneeded(
+    host: Host,
+    say: Say,
+    *,
+    quiet_seconds: float = QUIET_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Waits for as long as it takes; an API server that does not answer has not become independent."""
     client = KubeClient(load_kubeconfig(host.path(places.ADMIN_KUBECONFIG)))
     try:
-        await _until_quiet(client, say, quiet_seconds)
+        await _until_quiet(client, say, quiet_seconds, clock)
     finally:
         await client.aclose()
 
 
-async def _until_quiet(client: KubeClient, say: Say, quiet_seconds: float) -> None:
-    clock = asyncio.get_running_loop().time
+async def _until_quiet(
+    client: KubeClient, say: Say, quiet_seconds: float, clock: Callable[[], float]
+) -> None:
+    """Counted from the first look at which all was well: of the time before its answer nothing is known."""
     told, since, before = "", clock(), frozenset[str]()
     while True:
         reason, nodes = await _look(client)
-        if reason or nodes != before:
+        if reason:
+            before = frozenset()
+        elif nodes != before:
             since, before = clock(), nodes
         elif clock() - since >= quiet_seconds:
             return

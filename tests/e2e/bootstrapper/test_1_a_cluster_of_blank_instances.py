@@ -124,12 +124,17 @@ def test_no_secret_is_in_a_log_on_a_command_line_or_in_a_file_of_others(
     """An instance is watched while it joins: kubeadm's arguments are gone with it."""
     arguments: set[str] = set()
 
-    def has_joined() -> bool:
+    def seen(text: str) -> bool:
         arguments.update(cluster.arguments(spare))
-        return "this instance has joined its cluster" in cluster.said(spare)
+        return text in cluster.said(spare)
 
-    cluster.start_bootstrapper(spare)
-    until(has_joined, f"{spare} joins", WAIT_SECONDS, SHORT_PAUSES)
+    with cluster.kubeadm_at_a_gate(spare) as let_go_on:
+        cluster.start_bootstrapper(spare)
+        until(lambda: seen("stage done stage=preflight"), f"{spare} is joining", WAIT_SECONDS, SHORT_PAUSES)
+        assert seen("joining node=")
+        let_go_on()
+        joined = "this instance has joined its cluster"
+        until(lambda: seen(joined), f"{spare} joins", WAIT_SECONDS, SHORT_PAUSES)
     assert [each for each in arguments if "kubeadm join" in each], "it was seen at work"
     secrets = cluster.secrets("node1", *JOINING, spare)
     logs = {

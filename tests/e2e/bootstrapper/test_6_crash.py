@@ -14,10 +14,11 @@ pytestmark = pytest.mark.e2e
 )
 def test_a_join_that_was_killed_is_taken_up_again(moment: str, cluster: Instances, spare: str) -> None:
     cluster.until(lambda: cluster.ready("node1"), "the first node is ready")
-    cluster.start_bootstrapper(spare)
-    cluster.until_said(spare, moment)
-    cluster.kill_bootstrapper(spare)
-    assert "has joined its cluster" not in cluster.said(spare)
+    with cluster.kubeadm_at_a_gate(spare):
+        cluster.start_bootstrapper(spare)
+        cluster.until_said(spare, moment)
+        cluster.kill_bootstrapper(spare)
+        assert "has joined its cluster" not in cluster.said(spare)
     cluster.start_bootstrapper(spare)
     cluster.until(lambda: cluster.ready(spare), "it has joined", 400.0)
     cluster.until(lambda: cluster.status(spare)["phase"] == "done", "the bootstrapper is done")

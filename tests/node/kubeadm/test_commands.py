@@ -12,6 +12,7 @@ from bootbridge.node.failures import Fatal, Transient
 from bootbridge.node.kubeadm import commands
 from bootbridge.node.kubeadm.commands import LINE_BYTES_MAX, CommandFailed, run_command
 from bootbridge.trust.authority import Authority
+from tests.support.skipped_time import SkippedTime
 
 
 def shell(script: str) -> list[str]:
@@ -74,6 +75,10 @@ def alive(pid: int) -> bool:
         return False
 
 
+def reaped(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
 async def ended(pids: list[int]) -> None:
     async with asyncio.timeout(10):
         while any(map(alive, pids)):  # noqa: ASYNC110 - somebody else's process tells nobody of its end
@@ -87,20 +92,30 @@ def hanging(tmp_path: Path, trap: str = "") -> str:
     )
 
 
-async def test_when_time_is_up_the_program_and_its_children_are_ended(tmp_path: Path) -> None:
-    with pytest.raises(CommandFailed, match=r"sh was not done within 1\.5 s: up"):
-        await run_command(shell(hanging(tmp_path)), seconds=1.5)
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> SkippedTime:
+    return SkippedTime(monkeypatch)
+
+
+async def test_when_time_is_up_the_program_and_its_children_are_ended(
+    tmp_path: Path, time: SkippedTime
+) -> None:
+    with pytest.raises(CommandFailed, match="sh was not done within 600 s: up"):
+        await run_command(shell(hanging(tmp_path)), seconds=600, tell=lambda line: time.skip(600))
     await ended(pids_in(tmp_path / "pids"))
 
 
-async def test_one_that_does_not_listen_is_made_to_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_one_that_does_not_listen_is_made_to_end_and_reaped(
+    tmp_path: Path, time: SkippedTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commands, "GRACE_SECONDS", 0.1)
+    """However long that takes: with no grace at all, the end is still waited for."""
+    monkeypatch.setattr(commands, "GRACE_SECONDS", 0.0)
     script = hanging(tmp_path, "trap '' TERM;") + "; while :; do sleep 600; done"
     with pytest.raises(CommandFailed):
-        await run_command(shell(script), seconds=1.5)
-    assert not alive(pids_in(tmp_path / "pids")[0])
+        await run_command(shell(script), seconds=600, tell=lambda line: time.skip(600))
+    leader, child = pids_in(tmp_path / "pids")
+    assert reaped(leader)
+    await ended([child])
 
 
 async def test_a_caller_who_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:

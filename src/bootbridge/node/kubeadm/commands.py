@@ -131,14 +131,17 @@ async def _read(pipe: FileIO, lines: _Lines) -> None:
 
 async def _end(process: asyncio.subprocess.Process) -> None:
     """A program that still runs is ended with all that it started."""
+    if process.returncode is not None:
+        return
     try:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if process.returncode is not None:
-                return
-            _signal(process, number)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(GRACE_SECONDS):
-                    await process.wait()
+        _signal(process, signal.SIGTERM)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_SECONDS):
+                await process.wait()
+        if process.returncode is None:
+            _signal(process, signal.SIGKILL)
+            # Nothing withstands it, and whoever went on before it has ended would run beside it.
+            await process.wait()
     except asyncio.CancelledError:
         # Somebody insists: no grace any more.
         _signal(process, signal.SIGKILL)
