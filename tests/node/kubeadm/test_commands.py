@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from bootbridge.node.failures import Fatal, Transient
 from bootbridge.node.kubeadm import commands
 from bootbridge.node.kubeadm.commands import LINE_BYTES_MAX, CommandFailed, run_command
 from bootbridge.trust.authority import Authority
+from tests.support.deterministic_loop import run
 from tests.support.skipped_time import SkippedTime
 
 
@@ -108,7 +110,6 @@ async def test_when_time_is_up_the_program_and_its_children_are_ended(
 async def test_one_that_does_not_listen_is_made_to_end_and_reaped(
     tmp_path: Path, time: SkippedTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long that takes: with no grace at all, the end is still waited for."""
     monkeypatch.setattr(commands, "GRACE_SECONDS", 0.0)
     script = hanging(tmp_path, "trap '' TERM;") + "; while :; do sleep 600; done"
     with pytest.raises(CommandFailed):
@@ -116,6 +117,24 @@ async def test_one_that_does_not_listen_is_made_to_end_and_reaped(
     leader, child = pids_in(tmp_path / "pids")
     assert reaped(leader)
     await ended([child])
+
+
+def test_one_that_is_made_to_end_is_waited_for_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may have to write out what it mapped first; meanwhile nobody goes on beside it."""
+    sent: list[signal.Signals] = []
+
+    class Slow:
+        returncode: int | None = None
+
+        async def wait(self) -> int:
+            await asyncio.sleep(1000)
+            self.returncode = -9
+            return self.returncode
+
+    monkeypatch.setattr(commands, "_signal", lambda process, number: sent.append(number))
+    process = Slow()
+    run(commands._end(process))  # type: ignore[arg-type]
+    assert (sent, process.returncode) == ([signal.SIGTERM, signal.SIGKILL], -9)
 
 
 async def test_a_caller_who_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
