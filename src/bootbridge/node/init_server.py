@@ -180,8 +180,8 @@ class InitServer:
         while (left := run.visited + self._linger_seconds - _now()) > 0:
             if await _set_within(left, run.fetched):
                 return
-        # Whoever is at the door right now may have come for it, and is let finish; strangers are not waited
-        # for: they could come one after the other.
+        # Whoever is at the door right now may have come for it, and is let finish; within a bound, for
+        # strangers could come one after the other.
         gives_up_at = _now() + self._linger_seconds
         while self._door is not None and self._door.connections and _now() < gives_up_at:
             if await _set_within(LOOK_SECONDS, run.fetched):

@@ -134,6 +134,14 @@ async def test_a_lease_that_was_renewed_is_another_one(moment: Moment) -> None:
         await moment.other.take("control-2", 600)
 
 
+async def test_a_former_holder_need_not_wait_for_itself(moment: Moment) -> None:
+    """A day later, and whether or not the service has been started anew since."""
+    await moment.take("control-1")
+    moment.now += 86_400
+    await moment.service().take("control-1", 600)
+    assert moment.spec["acquireTime"] == format_time(NOW + 86_400)
+
+
 async def test_an_expired_lease_is_free(moment: Moment) -> None:
     await moment.take("control-1")
     moment.now += 600
