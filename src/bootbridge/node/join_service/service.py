@@ -89,6 +89,7 @@ class JoinService:
         self._convoy = Convoy(lambda: self.connections() - self._asking)
         self._bindings = NameBinding(self.client, self.namespace)
         self._tickets = TicketLimit(self.clock)
+        self._rejoins = TicketLimit(self.clock)
         self._lease = ControlPlaneLease(self.client, self.namespace, self.clock)
 
     @contextmanager
@@ -150,30 +151,25 @@ class JoinService:
             provider_id=grant.instance.provider_id,
             cri_socket=cluster.cri_socket,
             ignore_preflight_errors=cluster.ignore_preflight_errors,
-            ca_certificate=authority.certificates_pem,
         )
 
     async def _rejoin_ticket(self, request: RejoinRequest, caller: Caller, account: _Account) -> RejoinTicket:
+        """For one that is a node: so neither the roles that may join nor the lease have a say in it."""
         force = self.policy()
+        terms = force.policy.ticket
         asked = KubeletRequest(request.certificate_request)
         listed = await force.inventory.listed()
         grant = judge_rejoin(request, asked.fingerprint, caller, listed, self.measurement.locked_value)
         account.role = grant.role
-        authority = self.files.authority()
-        certificate = self._certificate(authority, asked, grant, force.policy.ticket.certificate_days)
-        await self._bind(grant, caller)
-        return RejoinTicket(
-            node_name=grant.name,
-            kubelet_certificate=certificate,
-            measurement_secret=self.measurement.secret,
-            measurement_salt=self.measurement.salt,
-            ca_certificate=authority.certificates_pem,
-        )
+        with self._rejoins.one_more(grant.holder, terms.token_seconds):
+            certificate = self._certificate(self.files.authority(), asked, grant, terms.certificate_days)
+            await self._bindings.recognise(grant, _evidence_token(caller))
+        return RejoinTicket(grant.name, certificate)
 
     async def _bind(self, grant: Grant, caller: Caller) -> None:
         """The first that is asked of the API server for a ticket; what follows, follows in step."""
         await self._convoy.join()
-        await self._bindings.bind(grant, caller.attested.facts.get("token", ""))
+        await self._bindings.bind(grant, _evidence_token(caller))
 
     def _certificate(
         self, authority: KubeletAuthority, asked: KubeletRequest, grant: Grant, days: int
@@ -239,6 +235,10 @@ class JoinService:
             reason=reason,
             token=account.token,
         )
+
+
+def _evidence_token(caller: Caller) -> str:
+    return caller.attested.facts.get("token", "")
 
 
 def _addresses(grant: Grant, cluster: ClusterFacts) -> tuple[str, ...]:
