@@ -12,6 +12,7 @@ import pytest
 from cryptography import x509
 
 from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.requests import Request
 from bootbridge.node.instance import Instance, Role
 from bootbridge.node.join_messages import (
     CONTROL_PLANE_FILES,
@@ -54,6 +55,13 @@ async def refusal(world: World, who: Any, request: TicketRequest) -> CallFailed:
     with pytest.raises(CallFailed) as failed:
         await world.ticket(who, request)
     return failed.value
+
+
+def asked_for(world: World) -> str:
+    """The id of the token that the API server was last asked to make."""
+    body = world.api.requests[-1].body
+    assert body is not None
+    return str(body["metadata"]["name"]).removeprefix("bootstrap-token-")
 
 
 class TestTicket:
@@ -289,6 +297,31 @@ class TestAudit:
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert world.audit[-1]["reason"] == "the caller left"
+
+    async def test_a_token_whose_making_nobody_waited_for_is_named(self, world: World) -> None:
+        """The API server has the request: whoever looks for what became of a token finds it."""
+
+        def hold(request: Request) -> None:
+            if "/secrets" in request.path:
+                world.api.answering.clear()
+
+        world.api.faults.append(hold)
+        waiting = asyncio.ensure_future(world.ticket(caller(WORKER), asking(WORKER)))
+        await until(lambda: not world.api.answering.is_set())
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert world.audit[-1]["tokenID"] == asked_for(world)
+
+    async def test_a_token_whose_making_was_not_answered_is_named(self, world: World) -> None:
+        world.api.faults.append(failing("POST", "/secrets", KubeUnreachable("the connection was lost")))
+        await refusal(world, caller(WORKER), asking(WORKER))
+        assert (world.audit[-1]["outcome"], world.audit[-1]["tokenID"]) == ("failed", asked_for(world))
+
+    async def test_a_token_of_somebody_else_is_not_named(self, world: World) -> None:
+        world.api.faults.append(failing("POST", "/secrets", KubeError(409, "AlreadyExists", "taken")))
+        await refusal(world, caller(WORKER), asking(WORKER))
+        assert "tokenID" not in world.audit[-1]
 
     async def test_a_forged_name_stays_within_its_line(self, world: World) -> None:
         await refusal(world, caller(WORKER), asking(WORKER, node_name='x"}\n{"outcome": "issued'))

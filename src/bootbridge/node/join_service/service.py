@@ -65,6 +65,9 @@ class _Account:
     role: str = ""
     token: str = ""
 
+    def noted(self, token: str) -> None:
+        self.token = token
+
 
 @dataclass
 class JoinService:
@@ -132,8 +135,9 @@ class JoinService:
         if grant.control_plane:
             await self._lease.take(grant.name, policy.ticket.control_plane_join_seconds)
         with self._tickets.one_more(grant.holder, policy.ticket.token_seconds):
-            token = await tokens.mint(self.client, grant.name, self.clock(), policy.ticket.token_seconds)
-        account.token = token.id
+            token = await tokens.mint(
+                self.client, grant.name, self.clock(), policy.ticket.token_seconds, account.noted
+            )
         return Ticket(
             node_name=grant.name,
             control_plane=grant.control_plane,
