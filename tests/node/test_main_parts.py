@@ -29,6 +29,7 @@ from bootbridge.node.join_messages import (
     TicketRequest,
 )
 from bootbridge.node.join_service.claims import holder_of
+from bootbridge.node.ports import Admitted
 from bootbridge.runtime.calls import Caller, CallFailed, Handler, Send, serve
 from bootbridge.trust.attested.channel import Channel, Listener, Side, connect
 from bootbridge.trust.evidence import Attested
@@ -343,7 +344,7 @@ async def test_a_crowd_at_the_door_does_not_keep_the_chip_from_the_join(
     chip = SlowChip()
     port = free_port()
     settings = replace(configuration, issuer=chip, init_host="127.0.0.1", init_port=port)
-    door = await main._door(settings, lambda admitted: {})
+    door = await main._door(settings, lambda source, admitted: {})
     at_once = main.INIT_PLACES.shared(main.INIT_PLACES.handshakes)
     crowd = [asyncio.create_task(dialled(port)) for _ in range(at_once + 4)]
     async with asyncio.timeout(20):
@@ -372,12 +373,19 @@ async def test_a_stranger_may_not_stay_at_the_door(
 
     port = free_port()
     settings = replace(configuration, init_host="127.0.0.1", init_port=port)
-    door = await main._door(settings, lambda admitted: {INIT: init})
+    sources: list[str] = []
+
+    def handlers(source: str, admitted: Admitted) -> dict[str, Handler]:
+        sources.append(source)
+        return {INIT: init}
+
+    door = await main._door(settings, handlers)
     channel = await dialled(port)
     async with Caller(channel.reader, channel.writer) as caller:
         with pytest.raises(CallFailed) as cut:
             await caller.unary(INIT, b"a guess", 20)
     assert cut.value.code == grpc.UNAVAILABLE
+    assert sources == ["127.0.0.1"]
     await door.stop()
 
 

@@ -359,7 +359,7 @@ class WorldDoor:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.handlers: HandlersFor = lambda admitted: {}
+        self.handlers: HandlersFor = lambda source, admitted: {}
         self.admitted = 0
         self.opened = asyncio.Event()
         self.closed = asyncio.Event()
@@ -380,13 +380,15 @@ class WorldDoor:
             if late:
                 await asyncio.wait(late)
 
-    async def call(self, request: InitRequest) -> list[InitEvent]:
+    async def call(self, request: InitRequest, source: str = "192.0.2.7") -> list[InitEvent]:
         """What a user is sent; raises CallFailed, as a real caller does, when there is nobody."""
         events: list[InitEvent] = []
-        await self.call_into(request, events)
+        await self.call_into(request, events, source)
         return events
 
-    async def call_into(self, request: InitRequest, events: list[InitEvent]) -> None:
+    async def call_into(
+        self, request: InitRequest, events: list[InitEvent], source: str = "192.0.2.7"
+    ) -> None:
         if not self.opened.is_set() or self.closed.is_set():
             raise CallFailed(grpc.UNAVAILABLE, "connection refused")
 
@@ -398,7 +400,7 @@ class WorldDoor:
         assert task is not None
         self._running.add(task)
         try:
-            await self.handlers(self._let_in)[INIT](request.encode(), send)
+            await self.handlers(source, self._let_in)[INIT](request.encode(), send)
         finally:
             self._running.discard(task)
 

@@ -113,7 +113,7 @@ class OpenDoor(Protocol):
 
 # To be called when a caller has shown the init secret: it may stay, and watch for as long as it likes.
 Admitted = Callable[[], None]
-# The handlers of one connection, by path.
-HandlersFor = Callable[[Admitted], Mapping[str, Handler]]
+# The handlers of one connection, by path; given where it comes from: whoever guesses there waits there.
+HandlersFor = Callable[[str, Admitted], Mapping[str, Handler]]
 # Opens the port that users call, behind attested TLS. Strangers are not let stay there.
 Door = Callable[[HandlersFor], Awaitable[OpenDoor]]
