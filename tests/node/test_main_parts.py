@@ -88,6 +88,28 @@ async def test_tickets_are_asked_for_and_given(open_service: Open) -> None:
     assert (await calls().rejoin_ticket(address, RejoinRequest("worker-1"))).node_name == "worker-1"
 
 
+async def test_a_request_waits_for_its_turn_on_a_channel_that_stands(open_service: Open) -> None:
+    asked: list[bytes] = []
+
+    async def ticket(body: bytes, send: Send) -> None:
+        asked.append(body)
+        await send(Ticket(node_name="worker-0").encode())
+
+    address = await open_service({ISSUE_TICKET: ticket})
+    stands, mine = asyncio.Event(), asyncio.Event()
+
+    async def turn() -> None:
+        stands.set()
+        await mine.wait()
+        assert not asked
+
+    answer = asyncio.ensure_future(calls().ticket(address, TicketRequest("worker-0"), turn))
+    await stands.wait()
+    mine.set()
+    assert (await answer).node_name == "worker-0"
+    assert len(asked) == 1
+
+
 @dataclass
 class Answering:
     """A machine with good evidence that answers as a join service, and who the metadata says it is."""

@@ -41,7 +41,7 @@ from bootbridge.node.logbook import Logbook
 from bootbridge.node.node_lock import ZERO, NodeLock
 from bootbridge.node.node_state import NodeState
 from bootbridge.node.phases import Record
-from bootbridge.node.ports import Address, CertificateRequest, Founding, HandlersFor, Say
+from bootbridge.node.ports import Address, CertificateRequest, Founding, HandlersFor, Say, Turn
 from bootbridge.node.rejoin import Rejoin
 from bootbridge.node.serving_renewal import ServingRenewal
 from bootbridge.node.supervisor import Supervisor
@@ -268,7 +268,8 @@ class WorldJoinService:
     asked: int = 0
     answered: int = 0
 
-    async def ticket(self, address: Address, request: TicketRequest) -> Ticket:
+    async def ticket(self, address: Address, request: TicketRequest, turn: Turn) -> Ticket:
+        await turn()
         self.asked += 1
         await self.world.call("ticket")
         if not self.world.tickets:
@@ -276,7 +277,8 @@ class WorldJoinService:
         self.answered += 1
         return self.world.ticket()
 
-    async def rejoin_ticket(self, address: Address, request: RejoinRequest) -> RejoinTicket:
+    async def rejoin_ticket(self, address: Address, request: RejoinRequest, turn: Turn) -> RejoinTicket:
+        await turn()
         await self.world.call("rejoin ticket")
         return RejoinTicket(request.node_name, b"renewed certificate")
 
