@@ -202,16 +202,17 @@ def test_a_service_that_takes_its_time_is_the_only_one_asked() -> None:
 
     async def scenario() -> None:
         world = World(addresses=THREE)
-        asked = []
+        dialled, asked = [], []
 
         async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
+            dialled.append(address[0])
             await turn()
             asked.append(address[0])
             await asyncio.sleep(3)
             return world.ticket()
 
         assert await answering(world, answer) == FINISHED
-        assert asked == ["a"]
+        assert (dialled, asked) == (["a"], ["a"])
 
     run(scenario())
 
