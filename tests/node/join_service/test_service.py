@@ -236,8 +236,7 @@ class TestRejoin:
         await world.rejoin(caller(WORKER), REJOINING)
 
     async def test_a_control_plane_rejoins_while_another_joins(self, world: World) -> None:
-        await world.ticket(caller(CONTROL), asking(CONTROL))
-        world.now += world.policy.ticket.control_plane_join_seconds + 1
+        world.api.put("/api/v1/nodes/control-1", {"metadata": {"name": "control-1"}})
         await world.ticket(caller(CONTROL_2), asking(CONTROL_2))
         await world.rejoin(caller(CONTROL), RejoinRequest("control-1", csr("control-1")))
 
