@@ -17,7 +17,7 @@ from bootbridge.node.failures import Transient
 from bootbridge.node.instance import Instance
 from bootbridge.node.join_messages import Ticket, TicketRequest
 from bootbridge.node.join_service.control_plane_lease import CONTROL_PLANE_LABEL
-from bootbridge.node.ports import Address, Say
+from bootbridge.node.ports import Address, Say, Turn
 from bootbridge.node.supervisor import FATAL, FINISHED
 from bootbridge.runtime.calls import CallFailed
 from tests.node.join_service import world as service_world
@@ -75,7 +75,8 @@ class Cluster:
                 self.machine.reset = slow_reset  # type: ignore[method-assign]
                 return supervisor
 
-            async def ticket_from(self, address: Address, request: TicketRequest) -> Ticket:
+            async def ticket_from(self, address: Address, request: TicketRequest, turn: Turn) -> Ticket:
+                await turn()
                 cluster.services.now = NOW + asyncio.get_running_loop().time()
                 try:
                     return await cluster.services.ticket(

@@ -15,7 +15,7 @@ from bootbridge.node.backoff import Backoff
 from bootbridge.node.failures import Fatal, Transient
 from bootbridge.node.init_messages import InitEvent
 from bootbridge.node.join_messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket, TicketRequest
-from bootbridge.node.ports import Address
+from bootbridge.node.ports import Address, Turn
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime import tasks
 from bootbridge.runtime.calls import CallFailed
@@ -181,7 +181,7 @@ def test_hazard_18_after_a_slow_round_the_next_one_still_waits_and_two_instances
         begun: list[float] = []
         ended: list[float] = []
 
-        async def slow(address: Address, request: TicketRequest) -> Ticket:
+        async def slow(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
             begun.append(loop.time())
             await asyncio.sleep(29)
             ended.append(loop.time())

@@ -169,6 +169,20 @@ def test_who_knows_the_secret_gets_in_between_guesses_within_a_bounded_time() ->
     scenario(lone(), play)
 
 
+def test_who_knows_the_secret_does_not_wait_for_guesses_from_elsewhere() -> None:
+    async def play(world: World) -> None:
+        loop = asyncio.get_running_loop()
+        guess = init_request(init_secret=b"guessed")
+        crowd = [asyncio.ensure_future(world.door.call(guess, "203.0.113.1")) for _ in range(16)]
+        await asyncio.sleep(5)
+        begun = loop.time()
+        assert (await world.door.call(init_request()))[-1].success
+        assert loop.time() - begun <= 1
+        await asyncio.gather(*crowd, return_exceptions=True)
+
+    scenario(lone(), play)
+
+
 def test_a_crowd_of_guessers_is_sent_away_instead_of_queued() -> None:
     async def play(world: World) -> None:
         guesses = [refused(world, init_request(init_secret=b"guessed")) for _ in range(40)]
@@ -185,7 +199,7 @@ def test_garbage_is_no_request() -> None:
             raise AssertionError("nothing is sent")
 
         with pytest.raises(CallFailed) as caught:
-            await world.init_server.handlers(lambda: None)[INIT](b"\xff\xff\xff", send)
+            await world.init_server.handlers("user", lambda: None)[INIT](b"\xff\xff\xff", send)
         assert caught.value.code == grpc.INVALID_ARGUMENT
 
     scenario(lone(), play)
@@ -426,7 +440,7 @@ def test_nobody_can_say_that_the_end_was_fetched_but_who_was_told_it() -> None:
     """On another connection no secret was shown, and an init that runs has no end yet."""
 
     async def play(world: World) -> None:
-        ours, another = (world.init_server.handlers(lambda: None) for _ in range(2))
+        ours, another = (world.init_server.handlers("user", lambda: None) for _ in range(2))
         watching = tasks.spawn(ours[INIT](init_request().encode(), send_nothing), "user")
         await world.lock.decided()
         with pytest.raises(CallFailed, match="nothing was fetched"):
@@ -476,7 +490,7 @@ def test_a_watcher_whose_line_breaks_can_still_have_the_failure_and_its_logs(los
                 raise CallFailed(grpc.CANCELLED, "the caller is gone")
 
         with pytest.raises(CallFailed):
-            await world.init_server.handlers(lambda: None)[INIT](init_request().encode(), breaks)
+            await world.init_server.handlers("user", lambda: None)[INIT](init_request().encode(), breaks)
         await asyncio.sleep(100)
         events = await world.door.call(init_request())
         assert any(event.failure for event in events)

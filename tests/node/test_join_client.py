@@ -13,7 +13,7 @@ from bootbridge.node.failures import Fatal, MetadataUnavailable, Refused, Transi
 from bootbridge.node.instance import Instance, Role
 from bootbridge.node.join_messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket, TicketRequest
 from bootbridge.node.phases import Flow, Phase
-from bootbridge.node.ports import Address, Say
+from bootbridge.node.ports import Address, Say, Turn
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.node.work import JoinWork
 from tests.support.deterministic_loop import run
@@ -21,7 +21,7 @@ from tests.support.node_world import INSTANCE, JOIN_MEASUREMENT, World, cluster_
 
 WORKER = Instance("worker-3", Role.WORKER, INSTANCE.addresses)
 THREE = (("a", 30090), ("b", 30090), ("c", 30090))
-Answer = Callable[[Address, TicketRequest], Coroutine[Any, Any, Ticket]]
+Answer = Callable[[Address, TicketRequest, Turn], Coroutine[Any, Any, Ticket]]
 
 
 def joins(world: World) -> None:
@@ -131,7 +131,7 @@ def test_an_address_that_is_silent_does_not_hold_up_the_others() -> None:
         world = World(addresses=THREE)
         asked = []
 
-        async def answer(address: Address, request: TicketRequest) -> Ticket:
+        async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
             asked.append(address[0])
             if address[0] != "c":
                 await asyncio.Event().wait()
@@ -156,7 +156,7 @@ def test_all_addresses_silent_ends_the_round_and_not_the_asking() -> None:
         world = World(addresses=(("a", 1), ("b", 2)))
         asked = 0
 
-        async def answer(address: Address, request: TicketRequest) -> Ticket:
+        async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
             nonlocal asked
             asked += 1
             if asked <= 4:
@@ -170,26 +170,74 @@ def test_all_addresses_silent_ends_the_round_and_not_the_asking() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_several_answers_at_once_make_one_join(seed: int) -> None:
+def test_several_channels_at_once_make_one_ticket_and_one_join(seed: int) -> None:
     async def scenario() -> None:
         world = World(seed, addresses=THREE * 3)
-        waiting = asyncio.Event()
-        asked = 0
+        opening = asyncio.Event()
+        channels = tickets = 0
 
-        async def answer(address: Address, request: TicketRequest) -> Ticket:
-            nonlocal asked
-            asked += 1
-            if asked == 4:
-                waiting.set()
-            await waiting.wait()
+        async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
+            nonlocal channels, tickets
+            channels += 1
+            if channels == 4:
+                opening.set()
+            await opening.wait()
+            await turn()
+            tickets += 1
+            await asyncio.sleep(world.chance.uniform(0, 5))
             return world.ticket()
 
         assert await answering(world, answer) == FINISHED
-        assert asked == 4, "no more than four at once"
+        assert channels == 4, "no more than four at once"
+        assert tickets == 1
         assert world.calls.count("join") == 1
         assert world.lasting.extensions == 1
 
     run(scenario(), seed)
+
+
+def test_a_service_that_takes_its_time_is_the_only_one_asked() -> None:
+    """It is busy because many ask: if each asked elsewhere, too, all would be, and tokens be left over."""
+
+    async def scenario() -> None:
+        world = World(addresses=THREE)
+        dialled, asked = [], []
+
+        async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
+            dialled.append(address[0])
+            await turn()
+            asked.append(address[0])
+            await asyncio.sleep(3)
+            return world.ticket()
+
+        assert await answering(world, answer) == FINISHED
+        assert (dialled, asked) == (["a"], ["a"])
+
+    run(scenario())
+
+
+def test_a_ticket_is_asked_for_elsewhere_once_a_service_has_not_given_one() -> None:
+    async def scenario() -> None:
+        world = World(addresses=THREE)
+        asked, out = [], 0
+
+        async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
+            nonlocal out
+            await asyncio.sleep(5)  # so channels to all of them are on their way
+            await turn()
+            asked.append(address[0])
+            out += 1
+            assert out == 1, "one at a time"
+            await asyncio.sleep(3)
+            out -= 1
+            if address[0] != "c":
+                raise Transient("try again")
+            return world.ticket()
+
+        assert await answering(world, answer) == FINISHED
+        assert asked == ["a", "b", "c"]
+
+    run(scenario())
 
 
 def test_a_refusal_is_taken_seriously_and_tried_again_at_leisure() -> None:
@@ -336,7 +384,7 @@ def test_a_lock_that_is_held_means_no_join_and_no_files() -> None:
         world.assemble()
         reached = asyncio.Event()
 
-        async def answer(address: Address, request: TicketRequest) -> Ticket:
+        async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
             reached.set()
             return world.ticket()
 

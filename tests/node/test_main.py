@@ -507,7 +507,6 @@ class JoinServiceStandIn:
             measurement_salt=bytes(range(32, 64)),
             addresses=("127.0.0.1",),
             cri_socket="unix:///run/containerd/containerd.sock",
-            ca_certificate=(self.instance.folder / "cluster-ca" / "ca.crt").read_bytes(),
         )
         await send(ticket.encode())
 

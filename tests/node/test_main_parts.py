@@ -29,6 +29,7 @@ from bootbridge.node.join_messages import (
     TicketRequest,
 )
 from bootbridge.node.join_service.claims import holder_of
+from bootbridge.node.ports import Admitted
 from bootbridge.runtime.calls import Caller, CallFailed, Handler, Send, serve
 from bootbridge.trust.attested.channel import Channel, Listener, Side, connect
 from bootbridge.trust.evidence import Attested
@@ -85,6 +86,28 @@ async def test_tickets_are_asked_for_and_given(open_service: Open) -> None:
     )
     assert (await calls().ticket(address, TicketRequest("worker-0"))).node_name == "worker-0"
     assert (await calls().rejoin_ticket(address, RejoinRequest("worker-1"))).node_name == "worker-1"
+
+
+async def test_a_request_waits_for_its_turn_on_a_channel_that_stands(open_service: Open) -> None:
+    asked: list[bytes] = []
+
+    async def ticket(body: bytes, send: Send) -> None:
+        asked.append(body)
+        await send(Ticket(node_name="worker-0").encode())
+
+    address = await open_service({ISSUE_TICKET: ticket})
+    stands, mine = asyncio.Event(), asyncio.Event()
+
+    async def turn() -> None:
+        stands.set()
+        await mine.wait()
+        assert not asked
+
+    answer = asyncio.ensure_future(calls().ticket(address, TicketRequest("worker-0"), turn))
+    await stands.wait()
+    mine.set()
+    assert (await answer).node_name == "worker-0"
+    assert len(asked) == 1
 
 
 @dataclass
@@ -343,7 +366,7 @@ async def test_a_crowd_at_the_door_does_not_keep_the_chip_from_the_join(
     chip = SlowChip()
     port = free_port()
     settings = replace(configuration, issuer=chip, init_host="127.0.0.1", init_port=port)
-    door = await main._door(settings, lambda admitted: {})
+    door = await main._door(settings, lambda source, admitted: {})
     at_once = main.INIT_PLACES.shared(main.INIT_PLACES.handshakes)
     crowd = [asyncio.create_task(dialled(port)) for _ in range(at_once + 4)]
     async with asyncio.timeout(20):
@@ -372,12 +395,19 @@ async def test_a_stranger_may_not_stay_at_the_door(
 
     port = free_port()
     settings = replace(configuration, init_host="127.0.0.1", init_port=port)
-    door = await main._door(settings, lambda admitted: {INIT: init})
+    sources: list[str] = []
+
+    def handlers(source: str, admitted: Admitted) -> dict[str, Handler]:
+        sources.append(source)
+        return {INIT: init}
+
+    door = await main._door(settings, handlers)
     channel = await dialled(port)
     async with Caller(channel.reader, channel.writer) as caller:
         with pytest.raises(CallFailed) as cut:
             await caller.unary(INIT, b"a guess", 20)
     assert cut.value.code == grpc.UNAVAILABLE
+    assert sources == ["127.0.0.1"]
     await door.stop()
 
 

@@ -14,6 +14,7 @@ from bootbridge.runtime.calls.connection import Connection
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.frames import PREFACE
 from bootbridge.wire.header_blocks import Headers
+from tests.support.passing_time import pass_time
 from tests.support.wire_peers import Caller as RawCall
 
 KIB, MIB = 1024, 1024 * 1024
@@ -295,8 +296,9 @@ async def test_a_quiet_call_lasts_as_long_as_pings_are_answered() -> None:
 
 async def test_a_connection_without_a_call_is_closed() -> None:
     """Also between two calls: places are for those who use them."""
-    async with site({"/echo": echo}, idle_seconds=0.5) as place, place.caller() as caller:
+    async with site({"/echo": echo}, idle_seconds=PATIENCE) as place, place.caller() as caller:
         assert await caller.unary("/echo", b"x", PATIENCE) == b"x"
+        pass_time(PATIENCE)
         await place.connection_ended()
         with pytest.raises(CallFailed, match=r"no call|going away|closed") as caught:
             await caller.unary("/echo", b"x", PATIENCE)
@@ -312,8 +314,12 @@ async def test_a_peer_that_says_nothing_at_all_is_closed() -> None:
 
 
 async def test_a_request_that_never_becomes_complete_is_refused() -> None:
-    async with site({"/echo": echo}, idle_seconds=0.5) as place, raw_connection(place) as connection:
+    async with site({"/echo": echo}, idle_seconds=PATIENCE) as place, raw_connection(place) as connection:
         call = connection.link.open_stream(grpc.request_headers("/echo", "x"), RawCall().bind)
+        behind_it = raw_call(connection, "/echo")
+        await until(lambda: behind_it.ended)
+        assert not call.ended
+        pass_time(PATIENCE)
         await until(lambda: call.ended)
         assert call.status[0] == grpc.DEADLINE_EXCEEDED
 

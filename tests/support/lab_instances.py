@@ -283,10 +283,11 @@ class Instances:
 
     def make_blank(self, node: str) -> None:
         """As it was before it knew of any cluster, and just booted; the cluster forgets it, too."""
-        self.kubectl("delete", "node", node, "--ignore-not-found")
         self.power_cycle(node)
         self.run(node, "kubeadm", "reset", "--force")
         self.run(node, "rm", "-rf", str(node_state.STATE.parent))
+        # Nobody is left there who could be about to make it anew.
+        self.kubectl("delete", "node", node, "--ignore-not-found")
         self.forget(node)
 
     def reboot(self, node: str) -> None:

@@ -41,7 +41,7 @@ from bootbridge.node.logbook import Logbook
 from bootbridge.node.node_lock import ZERO, NodeLock
 from bootbridge.node.node_state import NodeState
 from bootbridge.node.phases import Record
-from bootbridge.node.ports import Address, CertificateRequest, Founding, HandlersFor, Say
+from bootbridge.node.ports import Address, CertificateRequest, Founding, HandlersFor, Say, Turn
 from bootbridge.node.rejoin import Rejoin
 from bootbridge.node.serving_renewal import ServingRenewal
 from bootbridge.node.supervisor import Supervisor
@@ -273,7 +273,8 @@ class WorldJoinService:
     asked: int = 0
     answered: int = 0
 
-    async def ticket(self, address: Address, request: TicketRequest) -> Ticket:
+    async def ticket(self, address: Address, request: TicketRequest, turn: Turn) -> Ticket:
+        await turn()
         self.asked += 1
         await self.world.call("ticket")
         if not self.world.tickets:
@@ -281,7 +282,8 @@ class WorldJoinService:
         self.answered += 1
         return self.world.ticket()
 
-    async def rejoin_ticket(self, address: Address, request: RejoinRequest) -> RejoinTicket:
+    async def rejoin_ticket(self, address: Address, request: RejoinRequest, turn: Turn) -> RejoinTicket:
+        await turn()
         await self.world.call("rejoin ticket")
         return RejoinTicket(request.node_name, b"renewed certificate")
 
@@ -362,12 +364,16 @@ class WorldMachine:
         await self.world.call("renew serving")
 
 
+# Where a user calls from.
+USER = "192.0.2.7"
+
+
 class WorldDoor:
     """The port that users call: open or not, and closed gracefully."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.handlers: HandlersFor = lambda admitted: {}
+        self.handlers: HandlersFor = lambda source, admitted: {}
         self.admitted = 0
         self.handshakes = 0
         self.opened = asyncio.Event()
@@ -393,13 +399,15 @@ class WorldDoor:
     def connections(self) -> int:
         return self.handshakes + len(self._running)
 
-    async def call(self, request: InitRequest, *, fetch: bool = False) -> list[InitEvent]:
+    async def call(self, request: InitRequest, source: str = USER, *, fetch: bool = False) -> list[InitEvent]:
         """What a user is sent; raises CallFailed, as a real caller does, when there is nobody."""
         events: list[InitEvent] = []
-        await self.call_into(request, events, fetch=fetch)
+        await self.call_into(request, events, source, fetch=fetch)
         return events
 
-    async def call_into(self, request: InitRequest, events: list[InitEvent], *, fetch: bool = False) -> None:
+    async def call_into(
+        self, request: InitRequest, events: list[InitEvent], source: str = USER, *, fetch: bool = False
+    ) -> None:
         """With `fetch` the user says in the end that it is kept; else the line is cut after the last word."""
         if not self.opened.is_set() or self.closed.is_set():
             raise CallFailed(grpc.UNAVAILABLE, "connection refused")
@@ -412,7 +420,7 @@ class WorldDoor:
         assert task is not None
         self._running.add(task)
         try:
-            connection = self.handlers(self._let_in)
+            connection = self.handlers(source, self._let_in)
             await connection[INIT](request.encode(), send)
             if fetch:
                 await connection[FETCHED](b"", _nothing)

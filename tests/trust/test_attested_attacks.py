@@ -310,45 +310,64 @@ async def test_those_who_wait_are_sent_away_when_the_listener_stops() -> None:
             writer.close()
 
 
+class Inside:
+    """A place that is entered by some at a time; nobody leaves before those who can be there are."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+        self._may_leave = asyncio.Event()
+
+    async def __aenter__(self) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._may_leave.wait()
+        self.now -= 1
+
+    async def held(self, number: int, *, while_waiting: int, at: Listener) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while (self.now, at._room.waiting) != (number, while_waiting):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        self._may_leave.set()
+
+
 async def test_no_more_handshakes_go_on_at_once_than_there_are_places() -> None:
     """The others wait their turn, and get it; the log says that they had to."""
-    going_on, most = 0, 0
+    inside = Inside()
 
     class Counting(SealIssuer):
         async def issue(self, statement: bytes) -> bytes:
-            nonlocal going_on, most
-            going_on += 1
-            most = max(most, going_on)
-            await asyncio.sleep(0.01)
-            going_on -= 1
-            return await super().issue(statement)
+            async with inside:
+                return await super().issue(statement)
 
     server = Side(Counting(SERVER_KEY), MUTUAL_SERVER.verifiers)
     async with listening(server, places=Places(handshakes=2, share=1.0)) as listener:
-        channels = await asyncio.gather(*(dial(listener.port, MUTUAL_CLIENT) for _ in range(8)))
+        dialled = asyncio.gather(*(dial(listener.port, MUTUAL_CLIENT) for _ in range(8)))
+        await inside.held(2, while_waiting=6, at=listener)
+        channels = await dialled
         assert all(await asyncio.gather(*map(heard_back, channels)))
         await asyncio.gather(*(channel.close() for channel in channels))
-    assert most == 2
+    assert inside.most == 2
 
 
 async def test_no_more_channels_are_in_use_at_once_than_are_allowed() -> None:
     """Further ones wait until one is closed."""
-    in_use, most = 0, 0
+    inside = Inside()
 
     async def handle(channel: Channel) -> None:
-        nonlocal in_use, most
-        in_use += 1
-        most = max(most, in_use)
-        await echo(channel)
-        in_use -= 1
+        async with inside:
+            await echo(channel)
 
     async def visit(listener: Listener) -> bool:
         async with connected(listener, MUTUAL_CLIENT) as channel:
             return await heard_back(channel)
 
     async with listening(MUTUAL_SERVER, handle, places=Places(channels=2, share=1.0)) as listener:
-        assert all(await asyncio.gather(*(visit(listener) for _ in range(8))))
-    assert most == 2
+        visits = asyncio.gather(*(visit(listener) for _ in range(8)))
+        await inside.held(2, while_waiting=6, at=listener)
+        assert all(await visits)
+    assert inside.most == 2
 
 
 @pytest.mark.parametrize(

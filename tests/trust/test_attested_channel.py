@@ -36,6 +36,7 @@ from tests.support.attested import (
     heard_back,
     listening,
 )
+from tests.support.passing_time import pass_time
 
 SHOWS_SERVER = Side(SealIssuer(SERVER_KEY))
 SHOWS_CLIENT = Side(SealIssuer(CLIENT_KEY))
@@ -379,11 +380,13 @@ async def test_a_port_that_is_taken_is_named() -> None:
 
 @asynccontextmanager
 async def tcp_server(greeting: bytes, **options: object) -> AsyncIterator[int]:
-    """Somebody else's server: it greets, and then only listens."""
+    """Somebody else's server: it greets, or lets time pass at the first word; then it only listens."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if greeting:
             writer.write(greeting)
+        elif await reader.read(1):
+            pass_time(PATIENCE)
         await reader.read()
         writer.close()
 
@@ -392,9 +395,9 @@ async def tcp_server(greeting: bytes, **options: object) -> AsyncIterator[int]:
         yield server.sockets[0].getsockname()[1]
 
 
-async def failure(port: int, *, host: str = "127.0.0.1", seconds: float = PATIENCE) -> str:
+async def failure(port: int, *, host: str = "127.0.0.1") -> str:
     with pytest.raises(ChannelFailed) as caught:
-        await connect(host, port, label=LABEL, side=MUTUAL_CLIENT, timeout=seconds)
+        await connect(host, port, label=LABEL, side=MUTUAL_CLIENT, timeout=PATIENCE)
     return str(caught.value)
 
 
@@ -406,10 +409,10 @@ async def test_a_failure_names_the_step_and_the_place() -> None:
     async with tcp_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
         assert await failure(port) == f"TLS with 127.0.0.1:{port}: wrong version number"
     async with tcp_server(b"") as port:
-        assert await failure(port, seconds=0.5) == f"TLS with 127.0.0.1:{port}: it was not done in time"
+        assert await failure(port) == f"TLS with 127.0.0.1:{port}: it was not done in time"
     async with tcp_server(b"", ssl=SessionKey.create().context) as port:
         place = f"exchanging evidence with 127.0.0.1:{port}"
-        assert await failure(port, seconds=1) == f"{place}: it was not done in time"
+        assert await failure(port) == f"{place}: it was not done in time"
     async with tcp_server(b"\xff" * 4, ssl=SessionKey.create().context) as port:
         text = await failure(port)
         assert text.startswith(f"exchanging evidence with 127.0.0.1:{port}: the peer announced a frame of")

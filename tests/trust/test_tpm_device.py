@@ -6,7 +6,9 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -134,30 +136,41 @@ async def test_an_answer_that_is_none_ends_the_use(broken: Listener) -> None:
         await broken.device.use(lambda chip: chip.measure(15, b"x"))
 
 
+class Threads(ThreadPoolExecutor):
+    """Counts what it was given to do, whether or not somebody has begun with it."""
+
+    begun = 0
+
+    def submit(self, *given: Any, **more: Any) -> Any:
+        self.begun += 1
+        return super().submit(*given, **more)
+
+
+async def turns() -> None:
+    """Whatever can go on without anybody else has gone on."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
 async def test_uses_follow_one_another_even_when_their_tasks_gave_up(tmp_path: Path) -> None:
     """The file stands in for a chip that nobody talks to; what counts is who is inside."""
     (tmp_path / "tpmrm0").touch()
     device = Device(f"{tmp_path}/tpmrm0")
-    inside, entered, leave = [0], threading.Event(), threading.Event()
-    most = [0]
-
-    def work(_: Chip) -> None:
-        inside[0] += 1
-        most[0] = max(most[0], inside[0])
-        entered.set()
-        leave.wait()
-        inside[0] -= 1
-
-    first = asyncio.ensure_future(device.use(work))
-    await asyncio.to_thread(entered.wait)
+    threads = Threads()
+    asyncio.get_running_loop().set_default_executor(threads)
+    leave = threading.Event()
+    first = asyncio.ensure_future(device.use(lambda _: leave.wait()))
+    await turns()
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await first
-    second = asyncio.ensure_future(device.use(work))
-    await asyncio.sleep(0)
+    second = asyncio.ensure_future(device.use(lambda _: "its turn"))
+    await turns()
+    begun = threads.begun
     leave.set()
-    await second
-    assert most == [1]
+    assert begun == 1, "the first was still inside"
+    assert await second == "its turn"
+    assert threads.begun == 2
 
 
 async def test_tasks_that_gave_up_on_a_slow_chip_hold_no_threads(tmp_path: Path) -> None:

@@ -198,17 +198,17 @@ class InitServer:
 
     # --- a call
 
-    def handlers(self, admitted: Admitted) -> dict[str, Handler]:
+    def handlers(self, source: str, admitted: Admitted) -> dict[str, Handler]:
         """For one connection."""
         visit = _Visit(admitted)
-        return {INIT: partial(self._init, visit), FETCHED: partial(self._fetched, visit)}
+        return {INIT: partial(self._init, source, visit), FETCHED: partial(self._fetched, visit)}
 
-    async def _init(self, visit: _Visit, body: bytes, send: Send) -> None:
+    async def _init(self, source: str, visit: _Visit, body: bytes, send: Send) -> None:
         try:
             request = InitRequest.decode(body)
         except MessageError as error:
             raise CallFailed(grpc.INVALID_ARGUMENT, f"not an init request: {error}") from None
-        await self._admit(request)
+        await self._admit(source, request)
         visit.admitted()
         visit.run = run = self._known(request) or await self._begun(request, send)
         await self._watched(run, request.seen, send)
@@ -220,11 +220,11 @@ class InitServer:
         visit.run.fetched.set()
         await send(b"")
 
-    async def _admit(self, request: InitRequest) -> None:
+    async def _admit(self, source: str, request: InitRequest) -> None:
         """Before anything else is looked at, and with nothing to be learnt from a refusal."""
         try:
             good = await self._attempts.attempt(
-                lambda: self._sources.matches(request.init_secret, self._secret_hash)
+                source, lambda: self._sources.matches(request.init_secret, self._secret_hash)
             )
         except TooManyAttempts:
             raise CallFailed(grpc.RESOURCE_EXHAUSTED, "too many attempts, try again later") from None

@@ -18,7 +18,7 @@ from bootbridge.node.join_messages import (
     Ticket,
     TicketRequest,
 )
-from bootbridge.node.ports import Address
+from bootbridge.node.ports import Address, Turn
 from bootbridge.runtime.calls import Caller, CallFailed
 from bootbridge.trust.attested.channel import ChannelFailed, Side, connect
 from bootbridge.trust.evidence import Attested, EvidenceRefused, EvidenceUnavailable
@@ -41,6 +41,10 @@ async def no_key() -> str:
     return ""
 
 
+async def at_once() -> None:
+    """The turn of one who asks nobody else."""
+
+
 class JoinCalls:
     """`ports.JoinService` by attested TLS; the side says what we show and what we demand.
 
@@ -57,15 +61,19 @@ class JoinCalls:
         self._peers = peers
         self._own_key = own_key
 
-    async def ticket(self, address: Address, request: TicketRequest) -> Ticket:
-        return await self._asked(address, ISSUE_TICKET, request, Ticket)
+    async def ticket(self, address: Address, request: TicketRequest, turn: Turn = at_once) -> Ticket:
+        return await self._asked(address, ISSUE_TICKET, request, Ticket, turn)
 
-    async def rejoin_ticket(self, address: Address, request: RejoinRequest) -> RejoinTicket:
-        return await self._asked(address, ISSUE_REJOIN_TICKET, request, RejoinTicket)
+    async def rejoin_ticket(
+        self, address: Address, request: RejoinRequest, turn: Turn = at_once
+    ) -> RejoinTicket:
+        return await self._asked(address, ISSUE_REJOIN_TICKET, request, RejoinTicket, turn)
 
-    async def _asked(self, address: Address, path: str, request: Message, answer: type[Answer]) -> Answer:
+    async def _asked(
+        self, address: Address, path: str, request: Message, answer: type[Answer], turn: Turn
+    ) -> Answer:
         try:
-            return answer.decode(await self._called(address, path, request.encode()))
+            return answer.decode(await self._called(address, path, request.encode(), turn))
         except EvidenceRefused as error:
             raise Refused(f"{_named(address)}: {error}") from error
         except CallFailed as error:
@@ -74,10 +82,11 @@ class JoinCalls:
         except (ChannelFailed, EvidenceUnavailable, PeerError) as error:
             raise Transient(_told(address, error)) from error
 
-    async def _called(self, address: Address, path: str, body: bytes) -> bytes:
+    async def _called(self, address: Address, path: str, body: bytes, turn: Turn) -> bytes:
         channel = await connect(*address, label=JOIN_LABEL, side=self._side, called=CALLED)
         try:
             await self._refuse_others(channel.peer)
+            await turn()
             async with Caller(channel.reader, channel.writer) as caller:
                 return await caller.unary(path, body, ANSWER_SECONDS)
         finally:

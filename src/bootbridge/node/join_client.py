@@ -20,14 +20,23 @@ from bootbridge.node.join_messages import TicketRequest
 from bootbridge.node.node_lock import Locked, NodeLock
 from bootbridge.node.node_state import NodeState
 from bootbridge.node.phases import Flow
-from bootbridge.node.ports import METADATA_SECONDS_MAX, Address, Clock, Endpoints, JoinService, NewRequest
+from bootbridge.node.ports import (
+    METADATA_SECONDS_MAX,
+    Address,
+    Clock,
+    Endpoints,
+    JoinService,
+    NewRequest,
+    Turn,
+)
 from bootbridge.node.together import first_success, unless, within
 from bootbridge.node.work import JoinWork
 from bootbridge.runtime import logs
 from bootbridge.trust.key_hierarchy import KeyRefused, cluster_id
 
-# One attempt at one address, handshake and evidence included.
-ATTEMPT_SECONDS_MAX: Final = 30.0
+# One attempt at one address: handshake, evidence, and the wait until another address has not answered.
+ATTEMPT_SECONDS_MAX: Final = 60.0
+# Of channels only: a ticket is asked for at one address at a time, since each leaves a token behind.
 APART_SECONDS: Final = 2.0
 AT_ONCE: Final = 4
 
@@ -95,7 +104,7 @@ class JoinClient:
         addresses = await within(METADATA_SECONDS_MAX, self._sources.endpoints(), "the list of join services")
         if not addresses:
             raise Transient("no join service is known yet")
-        attempts: list[Callable[[], Awaitable[JoinWork]]] = [
+        attempts: list[Callable[[Turn], Awaitable[JoinWork]]] = [
             partial(self._attempt, address, instance) for address in addresses
         ]
         work, failures = await first_success(attempts, apart=APART_SECONDS, at_once=AT_ONCE)
@@ -105,7 +114,7 @@ class JoinClient:
             raise kind("; ".join(dict.fromkeys(map(str, failures))))
         return work
 
-    async def _attempt(self, address: Address, instance: Instance) -> JoinWork:
+    async def _attempt(self, address: Address, instance: Instance, turn: Turn) -> JoinWork:
         """One ticket from one address, for a key that was never used before."""
         name = node_name(instance.name)
         fresh = self._sources.new_request(name)
@@ -113,7 +122,8 @@ class JoinClient:
         where = f"{address[0]}:{address[1]}"
         # Before it is asked for: whatever the ticket's times began with, it was later.
         asked = int(self._clock())
-        ticket = await within(ATTEMPT_SECONDS_MAX, self._sources.service.ticket(address, request), where)
+        answer = self._sources.service.ticket(address, request, turn)
+        ticket = await within(ATTEMPT_SECONDS_MAX, answer, where)
         try:
             ticket_check.check(ticket, instance)
             cluster_id(ticket.measurement_secret, ticket.measurement_salt)

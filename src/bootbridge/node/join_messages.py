@@ -63,9 +63,8 @@ class Ticket(Message):
     provider_id: str = at(14, "")
     cri_socket: str = at(15, "")
     ignore_preflight_errors: tuple[str, ...] = at(16, ())
-    ca_certificate: bytes = at(17, b"")  # PEM, all of the cluster's authorities
     # A control plane's turn: what it has not done by then it undoes, for the next one joins. 0: nobody waits.
-    turn_seconds: int = at(18, 0)
+    turn_seconds: int = at(17, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +77,7 @@ class RejoinRequest(Message):
 
 @dataclass(frozen=True, slots=True)
 class RejoinTicket(Message):
+    """A new serving certificate, and nothing that a node does not have already."""
+
     node_name: str = at(1, "")
-    kubelet_certificate: bytes = at(2, b"")
-    measurement_secret: bytes = at(3, b"", secret=True)
-    measurement_salt: bytes = at(4, b"")
-    ca_certificate: bytes = at(5, b"")
+    kubelet_certificate: bytes = at(2, b"")  # PEM

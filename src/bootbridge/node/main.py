@@ -43,6 +43,7 @@ from bootbridge.node.together import ended, unless
 from bootbridge.runtime import calls, logs, tasks
 from bootbridge.runtime.event_loop import Signals
 from bootbridge.trust.attested.channel import Channel, Listener, Places, Side
+from bootbridge.trust.attested.waiting_room import source_of
 from bootbridge.trust.measurement import FileRegister
 
 JOURNAL_LINES: Final = 500
@@ -51,7 +52,8 @@ JOURNAL_SECONDS: Final = 20.0
 # the same TPM must not wait behind a crowd, nor may requests of strangers fill the memory.
 INIT_PLACES: Final = Places(handshakes=8, channels=32, waiting=64, share=0.25)
 INIT_CALLS_MAX: Final = 2
-# For whoever has not shown the init secret; longer than a queue of guesses before one's own takes.
+# For whoever has not shown the init secret; longer than the guesses before one's own take, also where
+# all of them come from the same address.
 STRANGER_SECONDS_MAX: Final = 90.0
 
 
@@ -211,7 +213,7 @@ async def _door(configuration: NodeConfiguration, handlers: HandlersFor) -> Open
                 await calls.serve(
                     channel.reader,
                     channel.writer,
-                    handlers(partial(_be_patient, patience)),
+                    handlers(source_of(channel.peer_address), partial(_be_patient, patience)),
                     concurrent_max=INIT_CALLS_MAX,
                     stopping=channel.stopping,
                 )

@@ -87,11 +87,18 @@ class Machine(Protocol):
     async def renew_serving(self, certificate: bytes, kubelet_key: bytes) -> None: ...
 
 
-class JoinService(Protocol):
-    """The cluster's side of a join, at one address; Refused carries its reason."""
+# Waits until nobody else is asked for the same; from then on nobody is, unless this one fails.
+Turn = Callable[[], Awaitable[None]]
 
-    async def ticket(self, address: Address, request: TicketRequest) -> Ticket: ...
-    async def rejoin_ticket(self, address: Address, request: RejoinRequest) -> RejoinTicket: ...
+
+class JoinService(Protocol):
+    """The cluster's side of a join, at one address; Refused carries its reason.
+
+    A channel to it is opened at once; the request goes out when its turn has come.
+    """
+
+    async def ticket(self, address: Address, request: TicketRequest, turn: Turn) -> Ticket: ...
+    async def rejoin_ticket(self, address: Address, request: RejoinRequest, turn: Turn) -> RejoinTicket: ...
 
 
 # Where join services may be, the most promising first; an empty list is an answer, too.
@@ -124,7 +131,7 @@ class OpenDoor(Protocol):
 
 # To be called when a caller has shown the init secret: it may stay, and watch for as long as it likes.
 Admitted = Callable[[], None]
-# The handlers of one connection, by path.
-HandlersFor = Callable[[Admitted], Mapping[str, Handler]]
+# The handlers of one connection, by path; given where it comes from: whoever guesses there waits there.
+HandlersFor = Callable[[str, Admitted], Mapping[str, Handler]]
 # Opens the port that users call, behind attested TLS. Strangers are not let stay there.
 Door = Callable[[HandlersFor], Awaitable[OpenDoor]]

@@ -1,8 +1,9 @@
 """A node that was rebooted is a node again: measured for its cluster, its kubelet started.
 
-Its serving certificate is renewed on the way, where it is due and a join service can be asked. That is done
-best while the register is still at zero, as join policies want it; a lone control plane, whose join service
-comes up with its own kubelet, is asked afterwards. Neither keeps the node from starting.
+Its serving certificate is renewed on the way, where it is due and a join service can be asked: best before
+the kubelet starts, which would show the old one. A lone control plane, whose join service comes up with its
+own kubelet, asks afterwards: a rejoin takes a register that is measured as well as one at zero. Neither keeps
+the node from starting.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from bootbridge.node.backoff import Backoff
 from bootbridge.node.failures import Transient
 from bootbridge.node.join_client import APART_SECONDS, AT_ONCE, JoinSources
 from bootbridge.node.join_messages import RejoinRequest
-from bootbridge.node.ports import Address, Machine, Now
+from bootbridge.node.ports import Address, Machine, Now, Turn
 from bootbridge.node.ticket_files import check_pair
 from bootbridge.node.together import first_success
 from bootbridge.runtime import logs
@@ -78,7 +78,7 @@ class ServingRenewal:
     async def _renew(self, name: str) -> None:
         fresh = self._sources.new_request(name)
         request = RejoinRequest(name, fresh.request)
-        attempts: list[Callable[[], Awaitable[bytes]]] = [
+        attempts: list[Callable[[Turn], Awaitable[bytes]]] = [
             partial(self._certificate, address, request) for address in await self._sources.endpoints()
         ]
         certificate, failures = await first_success(attempts, apart=APART_SECONDS, at_once=AT_ONCE)
@@ -86,8 +86,8 @@ class ServingRenewal:
             raise Transient("; ".join(map(str, failures)) or "no join service is known")
         await self._machine.renew_serving(certificate, fresh.key)
 
-    async def _certificate(self, address: Address, request: RejoinRequest) -> bytes:
-        ticket = await self._sources.service.rejoin_ticket(address, request)
+    async def _certificate(self, address: Address, request: RejoinRequest, turn: Turn) -> bytes:
+        ticket = await self._sources.service.rejoin_ticket(address, request, turn)
         if ticket.node_name != request.node_name or not ticket.kubelet_certificate:
             raise Transient(f"{address[0]}:{address[1]}: the answer is not for {request.node_name}")
         return ticket.kubelet_certificate

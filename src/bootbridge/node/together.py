@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from bootbridge.errors import BootbridgeError
 from bootbridge.node.failures import Transient
+from bootbridge.node.ports import Turn
 from bootbridge.runtime import tasks
 
 T = TypeVar("T")
@@ -43,21 +44,23 @@ async def within(seconds: float, answer: Awaitable[T], who: str) -> T:
 
 
 async def first_success(
-    attempts: Sequence[Callable[[], Awaitable[T]]], *, apart: float, at_once: int
+    attempts: Sequence[Callable[[Turn], Awaitable[T]]], *, apart: float, at_once: int
 ) -> tuple[T | None, list[BootbridgeError]]:
     """The first good answer, and what the attempts before it failed with.
 
     The next attempt starts when one has failed, or `apart` seconds after the one before: a dead address
-    costs little time, and a live one is not asked for what another is about to give.
+    costs little time. What only one may be at, an attempt does after its turn has come; then no other has
+    one, and none starts, until this one has failed: whoever is asked may take its time when many ask.
     """
+    turns = asyncio.Lock()
     waiting = list(attempts)
     running: set[asyncio.Task[T | BootbridgeError]] = set()
     failures: list[BootbridgeError] = []
     try:
         while waiting or running:
-            if waiting and len(running) < at_once:
+            if waiting and len(running) < at_once and not turns.locked():
                 number = len(attempts) - len(waiting)
-                running.add(tasks.spawn(_outcome(waiting.pop(0)), f"node: attempt {number:04}"))
+                running.add(tasks.spawn(_outcome(waiting.pop(0), turns), f"node: attempt {number:04}"))
             patience = apart if waiting and len(running) < at_once else None
             done, running = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
             for task in sorted(done, key=lambda each: each.get_name()):
@@ -70,9 +73,18 @@ async def first_success(
         await ended(*running)
 
 
-async def _outcome(attempt: Callable[[], Awaitable[T]]) -> T | BootbridgeError:
+async def _outcome(attempt: Callable[[Turn], Awaitable[T]], turns: asyncio.Lock) -> T | BootbridgeError:
     """A failed attempt is an answer like another; anything that is not ours is a bug and stays one."""
+    mine = False
+
+    async def turn() -> None:
+        nonlocal mine
+        await turns.acquire()
+        mine = True
+
     try:
-        return await attempt()
+        return await attempt(turn)
     except BootbridgeError as failure:
+        if mine:
+            turns.release()
         return failure

@@ -12,18 +12,17 @@ from bootbridge.lab.layout import Layout
 from tests.support.lab_instances import INIT_SECONDS, Done, Instances, missing
 from tests.support.not_run import not_run
 
-# node1 is initialised, node2 becomes a control plane, node3 a worker; node4 is kept for trials.
+# node1 is initialised, node2 becomes a control plane, node3 and node4 workers; then node4 is for trials.
 LAYOUT = Layout(4, control_planes=2)
 SPARE = "node4"
 
 
 @pytest.fixture(scope="package")
 def blank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
-    """Four instances that know of no cluster; the spare one does not even ask."""
+    """Four instances that know of no cluster, and ask for one."""
     if lack := missing():
         not_run(lack)
     with Instances.up(tmp_path_factory.mktemp("instances"), LAYOUT) as instances:
-        instances.power_cycle(SPARE)
         yield instances
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from bootbridge.lab.instances import desk_of
 from bootbridge.node.kubeadm.places import PKI
-from tests.e2e.bootstrapper.conftest import Inits
+from tests.e2e.bootstrapper.conftest import SPARE, Inits
 from tests.support.lab import SHORT_PAUSES, WAIT_SECONDS, until
 from tests.support.lab_instances import Instances
 
 pytestmark = pytest.mark.e2e
 
-JOINING = ("node2", "node3")
+JOINING = ("node2", "node3", SPARE)
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).read().decode())"
 
@@ -51,12 +51,13 @@ def test_every_stage_of_the_init_is_shown(inits: Inits, cluster: Instances) -> N
 
 
 def test_the_others_join_by_themselves_each_in_its_role(cluster: Instances) -> None:
-    cluster.until(lambda: cluster.ready("node1", *JOINING), "all nodes are ready", 400.0)
+    """All at the same time: a control plane, and two workers that do not wait for it."""
+    cluster.until(lambda: cluster.ready("node1", *JOINING), "all four nodes are ready", 400.0)
     roles = {
         node["metadata"]["name"]: "node-role.kubernetes.io/control-plane" in node["metadata"]["labels"]
         for node in cluster.get("nodes")["items"]
     }
-    assert roles == {"node1": True, "node2": True, "node3": False}
+    assert roles == {"node1": True, "node2": True, "node3": False, SPARE: False}
 
 
 def test_a_second_control_plane_is_a_whole_one(cluster: Instances) -> None:
@@ -110,6 +111,7 @@ def test_a_secret_that_has_made_a_cluster_makes_no_other(cluster: Instances) -> 
     other = desk_of(cluster.lab).directory / "other.conf"
     cluster.until_said("node1", "this instance is the first node of its cluster")
     before = cluster.status("node1")
+    assert (before["phase"], before["lock"]) == ("done", "init"), "which is why, and is said there"
     done = cluster.init(f"--kubeconfig={other}", "--timeout=1s")
     assert done.returncode == 1
     assert "Connection refused" in done.stderr, "it can be reached, and nobody listens there"

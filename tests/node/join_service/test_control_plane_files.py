@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from bootbridge.errors import OperatorError
 from bootbridge.node.join_messages import CONTROL_PLANE_FILES
@@ -32,7 +33,8 @@ def test_the_authority_is_read_once_and_again_when_it_was_renewed(tmp_path: Path
     assert files.authority() is first
     renewed = Authority.create("renewed")
     renewed.write(tmp_path, "ca", with_key=True)
-    assert files.authority().certificates_pem == renewed.cert_pem
+    (certificate,) = files.authority().certificates
+    assert certificate == x509.load_pem_x509_certificate(renewed.cert_pem)
 
 
 def test_keys_stay_out_of_repr(tmp_path: Path) -> None:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from bootbridge.node.join_service.policy_watch import POLICY_NAME, PolicyWatch
+from bootbridge.node.instance import Instance, Role
+from bootbridge.node.join_service import policy_in_force
+from bootbridge.node.join_service.policy_watch import LISTING_SECONDS_MAX, POLICY_NAME, PolicyWatch
 from bootbridge.trust.authority import Authority
+from bootbridge.trust.evidence.tpm import TpmVerifier
 from tests.kube.conftest import running, until
 from tests.node.join_service.memory_api import MemoryApi
 from tests.node.join_service.world import NAMESPACE
+from tests.support import deterministic_loop
 
 PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{POLICY_NAME}"
 CAS = Authority.create("machines").cert_pem.decode()
+
+
+KEY = "sha256:" + "a" * 64
+ENROLLED = Instance("worker-0", Role.WORKER, (ip_address("10.0.0.5"),), identity=KEY)
 
 
 def config_map(text: str) -> dict[str, Any]:
@@ -37,6 +47,37 @@ def document(version: str, **evidence: Any) -> str:
     )
 
 
+def by_metadata(version: str, url: str = "https://metadata.example") -> str:
+    """A policy that lists nobody itself: who is enrolled is what this service says."""
+    return json.dumps(
+        {
+            "evidence": {"tpm": {}},
+            "inventory": {"http": {"url": url}},
+            "cluster": {"kubernetesVersion": version, "apiServerEndpoint": "10.0.0.1:6443"},
+        }
+    )
+
+
+class Infrastructure:
+    """Metadata services of which each one answers when a test lets them."""
+
+    def __init__(self) -> None:
+        self.answering = asyncio.Event()
+        self.asked = 0
+
+    async def peers(self) -> tuple[Instance, ...]:
+        self.asked += 1
+        await self.answering.wait()
+        return (ENROLLED,)
+
+
+@pytest.fixture
+def infrastructure(monkeypatch: pytest.MonkeyPatch) -> Infrastructure:
+    infrastructure = Infrastructure()
+    monkeypatch.setattr(policy_in_force, "metadata_from", lambda document, subject: infrastructure)
+    return infrastructure
+
+
 class Watched:
     def __init__(self) -> None:
         self.api = MemoryApi()
@@ -49,6 +90,13 @@ class Watched:
 
     def write(self, text: str) -> None:
         self.api.put(PATH, config_map(text))
+
+    @property
+    def enrolled(self) -> bool:
+        """Whether the machine that is listed could prove itself now."""
+        (verifier,) = self.watch.current().verifiers
+        assert isinstance(verifier, TpmVerifier)
+        return verifier.is_enrolled(KEY)
 
     @property
     def version(self) -> str:
@@ -155,3 +203,80 @@ async def test_the_policy_can_be_written_many_times_in_a_row(watched: Watched) -
         for number in range(50):
             watched.write(document(f"v{number}"))
         await until(lambda: watched.version == "v49")
+
+
+async def test_an_enrolled_machine_is_known_at_every_moment_while_something_else_changes(
+    infrastructure: Infrastructure,
+) -> None:
+    """The inventory goes on; it is not even asked again, which may take its time."""
+    watched = Watched()
+    watched.write(by_metadata("v1"))
+    infrastructure.answering.set()
+    async with watched.running():
+        infrastructure.answering.clear()
+        watched.write(by_metadata("v2"))
+        while watched.version != "v2":
+            assert watched.enrolled
+            await asyncio.sleep(0)
+        assert watched.enrolled
+        assert infrastructure.asked == 1
+
+
+async def test_another_inventory_is_listed_before_it_counts(infrastructure: Infrastructure) -> None:
+    watched = Watched()
+    watched.write(by_metadata("v1"))
+    infrastructure.answering.set()
+    async with watched.running():
+        infrastructure.answering.clear()
+        watched.write(by_metadata("v2", "https://elsewhere.example"))
+        await until(lambda: infrastructure.asked == 2)
+        assert (watched.version, watched.enrolled) == ("v1", True)
+        infrastructure.answering.set()
+        await until(lambda: watched.version == "v2")
+        assert watched.enrolled
+
+
+async def test_an_inventory_that_is_still_awaited_gives_way_to_a_newer_policy(
+    infrastructure: Infrastructure,
+) -> None:
+    watched = Watched()
+    watched.write(document("v1"))
+    async with watched.running():
+        watched.write(by_metadata("v2"))
+        await until(lambda: infrastructure.asked)
+        watched.write(document("v3"))
+        await until(lambda: watched.version == "v3")
+        infrastructure.answering.set()
+        watched.write(document("v4"))
+        await until(lambda: watched.version == "v4")
+
+
+async def test_the_first_policy_is_there_once_its_inventory_is(infrastructure: Infrastructure) -> None:
+    """The join service listens from then on, and refuses nobody for its own haste."""
+    watched = Watched()
+    watched.write(by_metadata("v1"))
+    async with running(watched.watch.run()):
+        await until(lambda: infrastructure.asked)
+        first = asyncio.ensure_future(watched.watch.first())
+        await asyncio.sleep(0)
+        assert not first.done()
+        infrastructure.answering.set()
+        await first
+        assert watched.enrolled
+
+
+def test_a_policy_does_not_wait_for_ever_for_its_inventory(
+    infrastructure: Infrastructure, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may say less than the one before: an infrastructure that is away must not keep that in force."""
+
+    async def scenario() -> None:
+        watched = Watched()
+        watched.write(by_metadata("v1"))
+        async with running(watched.watch.run()):
+            await watched.watch.first()
+            assert asyncio.get_running_loop().time() == pytest.approx(LISTING_SECONDS_MAX)
+            assert not watched.enrolled
+
+    deterministic_loop.run(scenario())
+    assert "the inventory is not known yet" in caplog.text

@@ -198,7 +198,21 @@ class TestTicket:
             with pytest.raises(CallFailed, match="PCR 15"):
                 await worker.ticket(port)
             answer = await worker.call(port, ISSUE_REJOIN_TICKET, RejoinRequest("worker-0", csr("worker-0")))
-            assert RejoinTicket.decode(answer).measurement_secret == MEASUREMENT.secret
+            assert RejoinTicket.decode(answer).kubelet_certificate
+
+    async def test_a_rejoin_is_for_nodes(self, cluster: Cluster) -> None:
+        """One without a bond is known by its Node, which the service may read; a newcomer has neither."""
+        worker = machine("rejoining")
+        await cluster.deploy(worker)
+        request = RejoinRequest("rejoining", csr("rejoining"))
+        async with cluster.service() as port:
+            with pytest.raises(CallFailed, match="rejoining is not a node of this cluster"):
+                await worker.call(port, ISSUE_REJOIN_TICKET, request)
+            node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "rejoining"}}
+            await cluster.admin.send(create_object(node))
+            answer = await worker.call(port, ISSUE_REJOIN_TICKET, request)
+            assert RejoinTicket.decode(answer).kubelet_certificate
+        await cluster.admin.send(delete_object(Ref(NODE, "rejoining")))
 
     async def test_a_machine_that_is_not_enrolled_does_not_get_as_far_as_asking(
         self, cluster: Cluster

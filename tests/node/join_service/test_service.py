@@ -12,11 +12,13 @@ import pytest
 from cryptography import x509
 
 from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.requests import Request
 from bootbridge.node.instance import Instance, Role
 from bootbridge.node.join_messages import (
     CONTROL_PLANE_FILES,
     ISSUE_TICKET,
     RejoinRequest,
+    RejoinTicket,
     Ticket,
     TicketRequest,
 )
@@ -44,6 +46,8 @@ from tests.node.join_service.world import (
     csr,
 )
 
+REJOINING = RejoinRequest("worker-0", csr("worker-0"))
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
@@ -54,6 +58,13 @@ async def refusal(world: World, who: Any, request: TicketRequest) -> CallFailed:
     with pytest.raises(CallFailed) as failed:
         await world.ticket(who, request)
     return failed.value
+
+
+def asked_for(world: World) -> str:
+    """The id of the token that the API server was last asked to make."""
+    body = world.api.requests[-1].body
+    assert body is not None
+    return str(body["metadata"]["name"]).removeprefix("bootstrap-token-")
 
 
 class TestTicket:
@@ -78,7 +89,6 @@ class TestTicket:
             provider_id="cloud://w0",
             cri_socket=CLUSTER.cri_socket,
             ignore_preflight_errors=("Swap",),
-            ca_certificate=world.authority.cert_pem,
         )
         assert secret["metadata"]["name"] == f"bootstrap-token-{ticket.token.partition('.')[0]}"
         x509.load_pem_x509_certificate(ticket.kubelet_certificate).verify_directly_issued_by(ca)
@@ -198,28 +208,64 @@ class TestTrouble:
 
 
 class TestRejoin:
-    async def test_a_rebooted_node_gets_a_new_certificate_and_the_measurement(self, world: World) -> None:
+    async def test_a_rebooted_node_gets_a_new_certificate_and_nothing_else(self, world: World) -> None:
         await world.ticket(caller(WORKER), asking(WORKER))
-        ticket = await world.rejoin(caller(WORKER), RejoinRequest("worker-0", csr("worker-0")))
-        assert ticket.node_name == "worker-0"
-        assert (ticket.measurement_secret, ticket.measurement_salt) == (MEASUREMENT.secret, MEASUREMENT.salt)
-        assert ticket.ca_certificate == world.authority.cert_pem
+        ticket = await world.rejoin(caller(WORKER), REJOINING)
+        assert ticket == RejoinTicket("worker-0", ticket.kubelet_certificate)
         assert x509.load_pem_x509_certificate(ticket.kubelet_certificate)
         assert len(world.token_secrets) == 1, "a rejoin needs no token"
 
+    @pytest.mark.parametrize("roles", [frozenset(), frozenset(Role)], ids=["nobody may join", "all may join"])
+    async def test_an_instance_that_never_joined_gets_nothing(
+        self, world: World, roles: frozenset[Role]
+    ) -> None:
+        """Whatever the policy says: else a rejoin would be a way around all that a ticket asks for."""
+        world.allow(roles=roles)
+        blank = caller(WORKER, kind="tpm", facts={"pcr15": "00" * 32})
+        with pytest.raises(CallFailed, match="worker-0 is not a node of this cluster") as failed:
+            await world.rejoin(blank, REJOINING)
+        assert failed.value.code == grpc.PERMISSION_DENIED
+        assert world.api.objects == {}, "its name is still free"
+        assert world.audit[-1]["outcome"] == "refused"
+
+    async def test_a_node_is_recognised_by_reading_alone(self, world: World) -> None:
+        await world.ticket(caller(WORKER), asking(WORKER))
+        world.api.requests.clear()
+        await world.rejoin(caller(WORKER), REJOINING)
+        assert [each.method for each in world.api.requests] == ["GET"]
+
     async def test_a_node_whose_bond_an_operator_has_freed_is_bound_by_its_rejoin(self, world: World) -> None:
-        await world.rejoin(caller(CONTROL), RejoinRequest("control-1", csr("control-1")))
-        assert len(world.api.below("bootbridge-node-control-1")) == 1
+        """So is the first node of a cluster, which never asked for a ticket."""
+        world.api.put("/api/v1/nodes/worker-0", {"metadata": {"name": "worker-0"}})
+        await world.rejoin(caller(WORKER), REJOINING)
+        (bond,) = world.api.below("bootbridge-node-worker-0")
+        assert bond["data"] == {"identity": WORKER.identity}
 
     async def test_a_node_may_rejoin_though_no_more_of_its_role_may_join(self, world: World) -> None:
-        world.allow(roles=frozenset([Role.WORKER]))
+        await world.ticket(caller(WORKER), asking(WORKER))
+        world.allow(roles=frozenset())
+        await world.rejoin(caller(WORKER), REJOINING)
+
+    async def test_a_control_plane_rejoins_while_another_joins(self, world: World) -> None:
+        world.api.put("/api/v1/nodes/control-1", {"metadata": {"name": "control-1"}})
+        await world.ticket(caller(CONTROL_2), asking(CONTROL_2))
         await world.rejoin(caller(CONTROL), RejoinRequest("control-1", csr("control-1")))
+
+    async def test_can_be_had_by_one_key_a_few_times_in_a_while(self, world: World) -> None:
+        await world.ticket(caller(WORKER), asking(WORKER))
+        for _ in range(TICKETS_OF_ONE_MAX):
+            await world.rejoin(caller(WORKER), REJOINING)
+        with pytest.raises(CallFailed, match="16 tickets were given to this key lately") as failed:
+            await world.rejoin(caller(WORKER), REJOINING)
+        assert failed.value.code == grpc.UNAVAILABLE
+        world.now += world.policy.ticket.token_seconds
+        await world.rejoin(caller(WORKER), REJOINING)
 
     async def test_another_key_does_not_get_a_nodes_certificate(self, world: World) -> None:
         await world.ticket(caller(WORKER), asking(WORKER))
         world.instances = (replace(WORKER, identity=CONTROL.identity),)
         with pytest.raises(CallFailed, match="is bound to"):
-            await world.rejoin(caller(world.instances[0]), RejoinRequest("worker-0", csr("worker-0")))
+            await world.rejoin(caller(world.instances[0]), REJOINING)
 
     async def test_a_strangers_rejoin_is_refused(self, world: World) -> None:
         stranger = Instance("stranger", Role.WORKER, (ip_address("10.9.9.9"),))
@@ -261,6 +307,31 @@ class TestAudit:
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert world.audit[-1]["reason"] == "the caller left"
+
+    async def test_a_token_whose_making_nobody_waited_for_is_named(self, world: World) -> None:
+        """The API server has the request: whoever looks for what became of a token finds it."""
+
+        def hold(request: Request) -> None:
+            if "/secrets" in request.path:
+                world.api.answering.clear()
+
+        world.api.faults.append(hold)
+        waiting = asyncio.ensure_future(world.ticket(caller(WORKER), asking(WORKER)))
+        await until(lambda: not world.api.answering.is_set())
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert world.audit[-1]["tokenID"] == asked_for(world)
+
+    async def test_a_token_whose_making_was_not_answered_is_named(self, world: World) -> None:
+        world.api.faults.append(failing("POST", "/secrets", KubeUnreachable("the connection was lost")))
+        await refusal(world, caller(WORKER), asking(WORKER))
+        assert (world.audit[-1]["outcome"], world.audit[-1]["tokenID"]) == ("failed", asked_for(world))
+
+    async def test_a_token_of_somebody_else_is_not_named(self, world: World) -> None:
+        world.api.faults.append(failing("POST", "/secrets", KubeError(409, "AlreadyExists", "taken")))
+        await refusal(world, caller(WORKER), asking(WORKER))
+        assert "tokenID" not in world.audit[-1]
 
     async def test_a_forged_name_stays_within_its_line(self, world: World) -> None:
         await refusal(world, caller(WORKER), asking(WORKER, node_name='x"}\n{"outcome": "issued'))

@@ -90,7 +90,6 @@ class KubeletAuthority:
     """The cluster's authority, as kubeadm keeps it: `ca.crt` and `ca.key`."""
 
     def __init__(self, certificates_pem: bytes, key_pem: bytes) -> None:
-        self.certificates_pem = certificates_pem
         self.certificates = _certificates(certificates_pem)
         self._key = _key(key_pem)
         own = self._key.public_key()

@@ -114,7 +114,7 @@ async def run(
         files = ControlPlaneFiles(options.pki)
         await patiently("the cluster's authority", lambda: _authority(files))
         measurement = await patiently("the measurement", lambda: _measurement(client, options.namespace))
-        await watch.first()
+        await watch.first()  # and its inventory, so that nobody who is in it is refused
         stack.push_async_callback(_ended, spawn(_keep_fresh(watch), "keep the inventory fresh"))
         service = JoinService(
             client,

@@ -2,6 +2,7 @@
 
 Each bond is a ConfigMap of its own. Creating one is atomic: whoever is answered 409 reads who was first.
 There is no way to overwrite a bond, and this service has no right to; an operator frees it by deleting it.
+Only a ticket makes a bond for a newcomer: whoever says that it is a node already is looked up.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final
 
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
-from bootbridge.kube.objects import CONFIG_MAP, Ref, create_object, get_object
+from bootbridge.kube.objects import CONFIG_MAP, NODE, Ref, create_object, get_object
 from bootbridge.kube.requests import Json
 from bootbridge.node.join_service.claims import Grant
 from bootbridge.node.join_service.refusals import JoinRefused, NotYet
@@ -34,12 +35,20 @@ class NameBinding:
         if token:
             await self._bind_token(token, grant.name)
         bond = self._bond(node_bond(grant.name), "identity", grant.holder)
-        first = await self._first(bond, "identity")
-        if first != grant.holder:
-            raise JoinRefused(
-                f"the node name {grant.name} is bound to {first}, and this caller is {grant.holder}; "
-                f"if the instance was replaced: {self._freed_by(bond)}"
-            )
+        self._require_holder(grant, await self._first(bond, "identity"))
+
+    async def recognise(self, grant: Grant, token: str = "") -> None:
+        """Whether this is the node that has the name; refused where there is none.
+
+        A node without a bond is bound now: an operator has freed it, or it is the first, which had no ticket.
+        """
+        bond = await self._found(Ref(CONFIG_MAP, node_bond(grant.name), self._namespace))
+        if bond is not None:
+            self._require_holder(grant, _value(bond, "identity"))
+        elif await self._found(Ref(NODE, grant.name)) is not None:
+            await self.bind(grant, token)
+        else:
+            raise JoinRefused(f"{grant.name} is not a node of this cluster: it has to ask for a ticket")
 
     async def _bind_token(self, token: str, name: str) -> None:
         bond = self._bond(token_bond(token), "node", name)
@@ -56,13 +65,26 @@ class NameBinding:
             if error.status != _CONFLICT:
                 raise
         ref = Ref(CONFIG_MAP, bond["metadata"]["name"], self._namespace)
+        found = await self._found(ref)
+        if found is None:
+            raise NotYet(f"{ref} was freed just now")
+        return _value(found, field)
+
+    async def _found(self, ref: Ref) -> Json | None:
         try:
-            found = (await self._client.send(get_object(ref))).body
+            return (await self._client.send(get_object(ref))).body
         except KubeError as error:
             if error.status == _NOT_FOUND:
-                raise NotYet(f"{ref} was freed just now") from error
+                return None
             raise
-        return str((found.get("data") or {}).get(field, ""))
+
+    def _require_holder(self, grant: Grant, first: str) -> None:
+        if first != grant.holder:
+            freed_by = f"kubectl -n {self._namespace} delete configmap {node_bond(grant.name)}"
+            raise JoinRefused(
+                f"the node name {grant.name} is bound to {first}, and this caller is {grant.holder}; "
+                f"if the instance was replaced: {freed_by}"
+            )
 
     def _bond(self, name: str, field: str, value: str) -> Json:
         metadata = {"name": name, "namespace": self._namespace, "labels": LABELS}
@@ -74,8 +96,9 @@ class NameBinding:
             "immutable": True,
         }
 
-    def _freed_by(self, bond: Json) -> str:
-        return f"kubectl -n {self._namespace} delete configmap {bond['metadata']['name']}"
+
+def _value(bond: Json, field: str) -> str:
+    return str((bond.get("data") or {}).get(field, ""))
 
 
 def node_bond(name: str) -> str:

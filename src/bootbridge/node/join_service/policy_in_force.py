@@ -21,10 +21,18 @@ class PolicyInForce:
     inventory: Inventory
 
     @classmethod
-    def of(cls, text: str, subject: str, clock: Callable[[], float]) -> PolicyInForce:
-        """Raises OperatorError for whatever is wrong with it."""
+    def of(
+        cls, text: str, subject: str, clock: Callable[[], float], before: PolicyInForce | None = None
+    ) -> PolicyInForce:
+        """Raises OperatorError for whatever is wrong with it.
+
+        An inventory that is described as it was `before` is that one, with all that it knows.
+        """
         policy = parse_policy(text, subject)
-        inventory = _inventory(policy, f"{subject}: inventory", clock)
+        if before is not None and policy.inventory and policy.inventory == before.policy.inventory:
+            inventory = before.inventory
+        else:
+            inventory = _inventory(policy, f"{subject}: inventory", clock)
         evidence = verifiers_from(policy.evidence, f"{subject}: evidence", is_enrolled=inventory.knows)
         return cls(policy, evidence, inventory)
 

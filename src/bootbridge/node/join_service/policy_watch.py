@@ -1,4 +1,8 @@
-"""Follows the policy's ConfigMap: what an operator changes counts for the next session, if it is sound."""
+"""Follows the policy's ConfigMap: what an operator changes counts for the next session, if it is sound.
+
+Evidence is judged without waiting, by the instances that are known. So another inventory is listed first, and
+its policy is in force from then on: else every enrolled machine that calls meanwhile would be refused.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +19,15 @@ from bootbridge.kube.requests import Json
 from bootbridge.kube.watch import ListWatch
 from bootbridge.node.join_service.policy import POLICY_KEY
 from bootbridge.node.join_service.policy_in_force import PolicyInForce
+from bootbridge.node.together import ended
 from bootbridge.runtime import logs
+from bootbridge.runtime.tasks import spawn
 
 POLICY_NAME: Final = "bootbridge-join-policy"
 WATCH_SECONDS: Final = 300
+# A policy does not wait longer for its inventory: it may have been changed to keep somebody out.
+LISTING_SECONDS_MAX: Final = 15.0
+LISTING_PAUSE_SECONDS: Final = 0.5
 
 
 class PolicyWatch:
@@ -33,6 +42,7 @@ class PolicyWatch:
         self._seen = ""
         self._in_force: PolicyInForce | None = None
         self._there = asyncio.Event()
+        self._coming: asyncio.Task[None] | None = None
         resource = Resource(
             str(self._ref),
             lambda version: list_one(self._ref, version),
@@ -41,7 +51,11 @@ class PolicyWatch:
         self._follower = Follower(client, resource, self._law, self._changed, _unobserved, clock)
 
     async def run(self) -> None:
-        await self._follower.run()
+        try:
+            await self._follower.run()
+        finally:
+            if self._coming is not None:
+                await ended(self._coming)
 
     async def first(self) -> PolicyInForce:
         await self._there.wait()
@@ -62,11 +76,37 @@ class PolicyWatch:
             self._take(text)
 
     def _take(self, text: str) -> None:
+        before = self._in_force
         try:
-            self._in_force = PolicyInForce.of(text, str(self._ref), self._clock)
+            new = PolicyInForce.of(text, str(self._ref), self._clock, before)
         except OperatorError as error:
             self._tell(logs.ERROR, "the new join policy is broken", error)
             return
+        if self._coming is not None:
+            self._coming.cancel()  # this one is newer
+        if before is not None and new.inventory is before.inventory:
+            self._put_in_force(new)
+        else:
+            self._coming = spawn(self._in_force_once_listed(new), "list a new inventory")
+
+    async def _in_force_once_listed(self, new: PolicyInForce) -> None:
+        reason = "it does not answer"
+        try:
+            async with asyncio.timeout(LISTING_SECONDS_MAX):
+                while True:
+                    try:
+                        await new.inventory.listed()
+                        break
+                    except BootbridgeError as error:
+                        reason = str(error)
+                    await asyncio.sleep(LISTING_PAUSE_SECONDS)
+        except TimeoutError:
+            text = "the inventory is not known yet: until it is, machines enrolled in it are refused"
+            logs.event("join-service", logs.ERROR, text, policy=self._ref, reason=reason)
+        self._put_in_force(new)
+
+    def _put_in_force(self, new: PolicyInForce) -> None:
+        self._in_force = new
         self._there.set()
         logs.event("join-service", logs.INFO, "join policy in force", policy=self._ref)
 

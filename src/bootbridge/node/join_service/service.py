@@ -70,6 +70,9 @@ class _Account:
     role: str = ""
     token: str = ""
 
+    def noted(self, token: str) -> None:
+        self.token = token
+
 
 @dataclass
 class JoinService:
@@ -96,6 +99,7 @@ class JoinService:
         self._convoy = Convoy(lambda: self.connections() - self._asking)
         self._bindings = NameBinding(self.client, self.namespace)
         self._tickets = TicketLimit(self.clock)
+        self._rejoins = TicketLimit(self.clock)
         self._lease = ControlPlaneLease(self.client, self.namespace, self.clock, self.steady)
 
     @contextmanager
@@ -139,8 +143,9 @@ class JoinService:
         if turn:
             await self._lease.take(grant.name, turn + UNDO_SECONDS)
         with self._tickets.one_more(grant.holder, policy.ticket.token_seconds):
-            token = await tokens.mint(self.client, grant.name, self.clock(), policy.ticket.token_seconds)
-        account.token = token.id
+            token = await tokens.mint(
+                self.client, grant.name, self.clock(), policy.ticket.token_seconds, account.noted
+            )
         return Ticket(
             node_name=grant.name,
             control_plane=grant.control_plane,
@@ -159,30 +164,25 @@ class JoinService:
             provider_id=grant.instance.provider_id,
             cri_socket=cluster.cri_socket,
             ignore_preflight_errors=cluster.ignore_preflight_errors,
-            ca_certificate=authority.certificates_pem,
         )
 
     async def _rejoin_ticket(self, request: RejoinRequest, caller: Caller, account: _Account) -> RejoinTicket:
+        """For one that is a node: so neither the roles that may join nor the lease have a say in it."""
         force = self.policy()
+        terms = force.policy.ticket
         asked = KubeletRequest(request.certificate_request)
         listed = await force.inventory.listed()
         grant = judge_rejoin(request, asked.fingerprint, caller, listed, self.measurement.locked_value)
         account.role = grant.role
-        authority = self.files.authority()
-        certificate = self._certificate(authority, asked, grant, force.policy.ticket.certificate_days)
-        await self._bind(grant, caller)
-        return RejoinTicket(
-            node_name=grant.name,
-            kubelet_certificate=certificate,
-            measurement_secret=self.measurement.secret,
-            measurement_salt=self.measurement.salt,
-            ca_certificate=authority.certificates_pem,
-        )
+        with self._rejoins.one_more(grant.holder, terms.token_seconds):
+            certificate = self._certificate(self.files.authority(), asked, grant, terms.certificate_days)
+            await self._bindings.recognise(grant, _evidence_token(caller))
+        return RejoinTicket(grant.name, certificate)
 
     async def _bind(self, grant: Grant, caller: Caller) -> None:
         """The first that is asked of the API server for a ticket; what follows, follows in step."""
         await self._convoy.join()
-        await self._bindings.bind(grant, caller.attested.facts.get("token", ""))
+        await self._bindings.bind(grant, _evidence_token(caller))
 
     def _certificate(
         self, authority: KubeletAuthority, asked: KubeletRequest, grant: Grant, days: int
@@ -248,6 +248,10 @@ class JoinService:
             reason=reason,
             token=account.token,
         )
+
+
+def _evidence_token(caller: Caller) -> str:
+    return caller.attested.facts.get("token", "")
 
 
 def _addresses(grant: Grant, cluster: ClusterFacts) -> tuple[str, ...]:

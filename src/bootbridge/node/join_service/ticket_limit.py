@@ -1,7 +1,8 @@
 """How many tickets one machine may have: each is a Secret in the cluster, for as long as its token lives.
 
 An instance needs one, and another whenever it was rebooted before it became a node. One that asks without end
-is broken, or is no longer its owner's. Each join service counts for itself.
+is broken, or is no longer its owner's. A rejoin leaves nothing behind but a certificate that was signed;
+those are counted apart, by the same numbers. Each join service counts for itself.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import secrets
 import string
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -83,16 +83,23 @@ def id_of(user: str) -> str:
     return user.removeprefix(_USER) if user.startswith(_USER) else ""
 
 
-async def mint(client: KubeClient, node: str, now: float, seconds: int) -> BootstrapToken:
-    """A token that the API server knows; an id that is taken by chance is drawn again."""
+async def mint(
+    client: KubeClient, node: str, now: float, seconds: int, note: Callable[[str], None] = lambda id: None
+) -> BootstrapToken:
+    """A token that the API server knows; an id that is taken by chance is drawn again.
+
+    `note` is told the id before the API server is: its answer may be lost, and the token there all the same.
+    """
     for _ in range(_ATTEMPTS):
         token = BootstrapToken.fresh(now, seconds)
+        note(token.id)
         try:
             await client.send(create_object(token.manifest(node)))
             return token
         except KubeError as error:
             if error.status != _CONFLICT:
                 raise
+            note("")  # it is somebody else's
     raise NotYet("no free bootstrap token was found")
 
 
