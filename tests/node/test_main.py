@@ -557,7 +557,7 @@ async def test_a_bridge_that_is_waited_for_keeps_no_certificate_from_being_renew
     """A node that never becomes Ready would let it wait until all of them have expired."""
     waiting = asyncio.Event()
 
-    async def for_ever(host: Host, say: Say) -> None:
+    async def for_ever(host: Host, say: Say, *, quiet_seconds: float) -> None:
         waiting.set()
         await asyncio.Event().wait()
 

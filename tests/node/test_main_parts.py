@@ -277,8 +277,8 @@ class Bridge:
         monkeypatch.setattr(bridge, "until_unneeded", self._until_unneeded)
         monkeypatch.setattr(bridge, "take_down", self._take_down)
 
-    async def _until_unneeded(self, host: object, say: object) -> None:
-        self.asked.append("wait")
+    async def _until_unneeded(self, host: object, say: object, *, quiet_seconds: float) -> None:
+        self.asked.append(f"wait for {quiet_seconds:.0f} s of quiet")
         if self.failure:
             raise self.failure
 
@@ -301,7 +301,7 @@ async def test_the_bridge_that_an_init_laid_is_taken_down_in_time(
 ) -> None:
     configuration.bridge_mark.touch()
     await main._bridge_taken_down(configuration)
-    assert laid.asked == ["wait", "take down"]
+    assert laid.asked == ["wait for 120 s of quiet", "take down"]
     assert not configuration.bridge_mark.exists()
 
 

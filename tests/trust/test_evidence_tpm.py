@@ -277,7 +277,9 @@ async def test_an_enrolled_key_needs_no_challenge_even_if_endorsement_would_do()
     assert verify(verifier, chip.document(STATEMENT)).identity == chip.identity
 
 
-@pytest.mark.parametrize("answer", [b"", bytes(32), os.urandom(32), bytes(64)])
+@pytest.mark.parametrize(
+    "answer", [b"", bytes(32), os.urandom(32), bytes(64)], ids=["none", "zeros", "guessed", "too long"]
+)
 def test_a_wrong_answer_is_refused_and_there_is_no_second_one(answer: bytes) -> None:
     chip = chip_with_certificate()
     verification = endorsed().begin(STATEMENT)

@@ -24,6 +24,8 @@ from bootbridge.node.instance import Role
 
 INSTANCE_CONFIG: Final = "/etc/bootbridge/node.yaml"
 INSTANCE_METADATA: Final = "/etc/bootbridge/instance.yaml"
+# Enough to see the bridge, and half of what anyone would wait for in life.
+BRIDGE_QUIET_SECONDS: Final = 60
 _ZERO: Final = "00" * 32
 
 
@@ -91,6 +93,7 @@ def instance_files(
         "metadata": {"static": {"file": INSTANCE_METADATA}},
         "evidence": {"tpm": {"device": DEVICE}},
         "joinService": {"evidence": _proof(control_planes)},
+        "bridgeQuietSeconds": BRIDGE_QUIET_SECONDS,
     }
     metadata: dict[str, Any] = {
         "self": _instance(layout, node, identities),

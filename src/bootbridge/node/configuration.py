@@ -13,6 +13,7 @@
     run: /run/bootbridge-node                  # of this boot: must be on tmpfs
     state: /var/lib/bootbridge/node/state.json # over reboots
     lingerSeconds: 120                         # how long a finished init waits for a user to fetch its end
+    bridgeQuietSeconds: 120                    # all nodes Ready and none new for so long: the bridge goes
 
 Metadata, evidence and joinService.evidence have no default; an instance that is only to be enrolled can do
 without the last. An unknown field is an error: a misspelt one would do nothing.
@@ -31,6 +32,7 @@ from bootbridge.bootstrap.files import read_file
 from bootbridge.bootstrap.install_config import YAML_ERRORS
 from bootbridge.errors import OperatorError
 from bootbridge.node import node_state, phases
+from bootbridge.node.bridge import QUIET_SECONDS
 from bootbridge.node.fields import Fields
 from bootbridge.node.init_messages import INIT_PORT
 from bootbridge.node.init_server import LINGER_SECONDS
@@ -76,6 +78,7 @@ class NodeConfiguration:
     run: Path
     state: Path
     linger_seconds: float
+    bridge_quiet_seconds: float
 
     @property
     def bridge_mark(self) -> Path:
@@ -120,6 +123,7 @@ def configuration_from(document: Mapping[str, Any]) -> NodeConfiguration:
         run=root.path("run", str(phases.DIRECTORY)),
         state=root.path("state", str(node_state.STATE)),
         linger_seconds=root.seconds("lingerSeconds", LINGER_SECONDS),
+        bridge_quiet_seconds=root.seconds("bridgeQuietSeconds", QUIET_SECONDS),
     )
     for fields in (root, join_service, init):
         fields.no_others()

@@ -244,7 +244,7 @@ async def _bridge_taken_down(configuration: NodeConfiguration) -> None:
         return
     logs.event("node", logs.INFO, "the bridge stays until all nodes are ready")
     try:
-        await bridge.until_unneeded(host, log_stage)
+        await bridge.until_unneeded(host, log_stage, quiet_seconds=configuration.bridge_quiet_seconds)
         # Somebody may have been quicker: an operator, or a process like this one that was started meanwhile.
         if (plan := bridge.standing(host)) is None:
             mark.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 NAMESPACE = "bootstrap-konnectivity"
 RECEIPT = "/var/log/bootbridge/receipt.json"
-# Two minutes in which nothing has changed, and the kube-apiserver's restart.
+# A minute in which nothing has changed, and the kube-apiserver's restart.
 REMOVAL_SECONDS = 600.0
 
 
