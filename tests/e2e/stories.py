@@ -66,7 +66,7 @@ STORIES = (
         ),
         watches=60,
     ),
-    Story("leftovers", (_LEFTOVERS,), watches=34, without="demonstration"),
     # Mostly a kube-apiserver that is waited for: beside the others it costs little.
     Story("demonstration", (f"{_LEFTOVERS}::test_the_demonstration_holds_and_leaves_nothing",), watches=28),
+    Story("leftovers", (_LEFTOVERS,), watches=34, without="demonstration"),
 )
