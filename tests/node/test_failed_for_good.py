@@ -5,6 +5,8 @@ The machine is the real one, on a directory; kubeadm is a few lines of shell.
 
 from __future__ import annotations
 
+import errno
+import os
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -170,6 +172,32 @@ async def test_a_kubelet_that_does_not_stop_does_not_keep_the_keys(scene: Scene,
         await (scene.init() if flow == "init" else scene.join())
     assert (scene.left, scene.phase) == ([], Phase.FAILED)
     assert scene.kubelet.runs
+    # A control plane's member would stay in etcd otherwise, and count for its quorum.
+    assert any(call.startswith("reset") for call in scene.program.calls)
+
+
+@pytest.mark.parametrize("unwritable", ["state", "phase"])
+async def test_a_node_that_only_cannot_be_written_down_is_not_undone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, unwritable: str
+) -> None:
+    """The disk is full behind a good join: the operator hears of it, and the node goes on."""
+    (scene.folder / "mended").touch()
+
+    def full(*words: object, **fields: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    if unwritable == "state":
+        monkeypatch.setattr(scene.states, "save", full)
+    else:
+        advance = scene.lock.advance
+        monkeypatch.setattr(
+            scene.lock, "advance", lambda phase: full() if phase is Phase.DONE else advance(phase)
+        )
+    with pytest.raises(Fatal, match="No space left"):
+        await scene.join()
+    assert scene.kubelet.runs
+    assert scene.host.exists(places.SERVING)
+    assert not any(call.startswith("reset") for call in scene.program.calls)
 
 
 async def test_an_init_after_a_failed_one_builds_on_nothing_of_it(scene: Scene) -> None:

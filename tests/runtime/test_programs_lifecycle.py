@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.support.process_endpoints import Endpoint, Gate, HttpEndpoint, echo
+from tests.support.process_pairings import with_our_server
 from tests.support.process_program import until
-from tests.support.process_site import Server, Site
+from tests.support.process_site import Pairing, Server, Site
 from tests.support.process_tunnels import (
     ConnectTunnel,
     RefusedDialError,
@@ -93,16 +94,23 @@ def test_a_drain_ends_when_its_time_is_up(site: Site, endpoint: Endpoints) -> No
 # --- the server stops
 
 
-def test_a_graceful_stop_lets_connections_finish(site: Site, endpoint: Endpoints, mode: str) -> None:
+@with_our_server
+def test_a_graceful_stop_lets_connections_finish(
+    site: Site, pairing: Pairing, endpoint: Endpoints, mode: str
+) -> None:
     """Within the limit: what runs completes, new dials are refused, and the exit code is 0."""
-    server, _ = site.pair(mode=mode, server_flags={"graceful-shutdown-timeout": "60s"})
+    server, agent = site.pair(pairing, mode, server_flags={"graceful-shutdown-timeout": "60s"})
     tunnel = dial(server, endpoint(echo).address)
     server.terminate()
     until(lambda: server.health.get("/readyz")[0] == 500, "the server is not ready any more")
     with pytest.raises((RefusedDialError, ConnectionError, FileNotFoundError)):
         dial(server, endpoint(echo).address)
-    tunnel.send(b"still served")
-    assert receive(tunnel, 12) == b"still served"
+    # Again and again, for several times as long as an agent takes to look after its connection.
+    for _ in range(20):
+        tunnel.send(b"still served")
+        assert receive(tunnel, 12) == b"still served"
+        assert agent.health.get("/healthz")[0] == 200
+        time.sleep(0.05)
     tunnel.close()
     assert server.wait() == 0
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from bootbridge.tunnel.agent_roster import Strategy
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
@@ -21,6 +23,18 @@ def test_a_stopping_server_refuses_new_dials_and_lets_running_ones_finish() -> N
         running.say(b"still here")
         agent.expect(p.Data(1, b"still here")).say(p.CloseResponse("", 1))
         assert stage.core.idle
+
+
+@pytest.mark.parametrize("go_like", [False, True])
+def test_our_own_agents_hear_of_a_stop_at_its_beginning(go_like: bool) -> None:
+    """They look for another server; a Go agent would take the word for a loss of all that runs."""
+    with ServerStage() as stage:
+        agent = stage.agent(go_like=go_like)
+        running = stage.connect_route(agent)
+        stage.core.stop_accepting()
+        running.say(b"on")
+        agent.expect(p.Data(1, b"on"))
+        assert agent.stream.link.peer_going_away != go_like
 
 
 def test_a_dial_under_way_is_waited_for() -> None:

@@ -81,6 +81,16 @@ def test_closing_a_duplicate_leaves_the_one_that_is_held() -> None:
     assert servers.on_closed(held)
 
 
+def test_the_end_of_a_leaving_server_begins_the_search_anew() -> None:
+    """Whatever was tried in vain while it was leaving: its successor may be there any moment."""
+    servers = server_set()
+    leaving = hold(servers, "s1")
+    servers.on_closed(leaving)
+    waits = [servers.next_delay(Outcome.FAILED) for _ in range(10)]
+    servers.on_server_over()
+    assert servers.next_delay(Outcome.FAILED) < waits[-1] / 2
+
+
 def test_an_attempt_that_succeeds_while_draining_is_not_kept() -> None:
     """We are leaving; nothing new is to be announced to a server."""
     servers = server_set()

@@ -12,7 +12,7 @@ from bootbridge.node.cluster_spec import ClusterSpec
 from bootbridge.node.failures import Fatal, Transient
 from bootbridge.node.init_messages import InitSuccess
 from bootbridge.node.instance import Role, node_name
-from bootbridge.node.node_lock import NodeLock, Undo
+from bootbridge.node.node_lock import NodeLock, Undo, nothing
 from bootbridge.node.node_state import NodeState, States
 from bootbridge.node.phases import Phase, Record
 from bootbridge.node.ports import Founding, Machine, Say
@@ -41,8 +41,10 @@ class InitFlow:
     async def resume(self, record: Record, say: Say) -> InitSuccess:
         """After a crash. An API server that was ready is kept: others may have joined it already."""
         logs.event("node", logs.WARNING, "resuming an init", phase=record.phase, resumed=record.resumed)
-        work = InitWork.decode(record.work)
-        async with self._lock.for_good(self._undo(work, say)):
+        async with self._lock.for_good(nothing):
+            work = InitWork.decode(record.work)
+            undo = self._undo(work, say)
+        async with self._lock.for_good(undo):
             if record.phase is Phase.FOUNDING:
                 return await self._found(work, record.result, say)
             return await self._init(work, say, kubeadm_has_run=record.phase is Phase.KUBEADM)

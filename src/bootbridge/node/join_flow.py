@@ -14,7 +14,7 @@ from bootbridge.node.failures import Fatal
 from bootbridge.node.init_messages import FAILED, StageEvent
 from bootbridge.node.instance import Role
 from bootbridge.node.join_messages import Ticket
-from bootbridge.node.node_lock import NodeLock, Undo
+from bootbridge.node.node_lock import NodeLock, Undo, nothing
 from bootbridge.node.node_state import NodeState, States
 from bootbridge.node.phases import Phase, Record
 from bootbridge.node.ports import Clock, Machine, Say
@@ -53,10 +53,12 @@ class JoinFlow:
     async def resume(self, record: Record) -> NodeState:
         """After a crash: kubeadm left anything between nothing and a whole node, so a reset comes first."""
         logs.event("node", logs.WARNING, "resuming a join", phase=record.phase, resumed=record.resumed)
-        work = JoinWork.decode(record.work)
+        async with self._lock.for_good(nothing):
+            work = JoinWork.decode(record.work)
         async with self._lock.for_good(self._undo(work)):
             if self._states.load() == (state := _state(work.ticket)):
                 # It is written when all is done, so all is: a reset now would undo what is remembered.
+                self._lock.keep()
                 self._lock.advance(Phase.DONE)
                 return state
             return await self._join(work, kubeadm_has_run=record.phase is Phase.KUBEADM)
@@ -69,6 +71,7 @@ class JoinFlow:
                 await self._attempts(work, kubeadm_has_run=kubeadm_has_run)
         except TimeoutError:
             raise Fatal(f"the join was not done within its turn of {turn} s", advice=ADVICE) from None
+        self._lock.keep()
         state = _state(work.ticket)
         self._states.save(state)
         self._lock.advance(Phase.DONE)

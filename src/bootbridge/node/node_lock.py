@@ -26,6 +26,10 @@ ZERO: Final = bytes(32)
 Undo = Callable[[], Awaitable[None]]
 
 
+async def nothing() -> None:
+    """To undo, as far as anyone knows."""
+
+
 class Locked(Enum):
     ACQUIRED = auto()
     HELD = auto()
@@ -42,6 +46,7 @@ class NodeLock:
         self._register = register
         self._record: Record | None = None
         self._holder: Flow | None = None
+        self._kept = False
         self._decided = asyncio.Event()
 
     @property
@@ -110,6 +115,10 @@ class NodeLock:
             # The cluster is there all the same; the next boot forgets what was kept.
             logs.event("node", logs.WARNING, "the result could not be dropped", why=str(error))
 
+    def keep(self) -> None:
+        """The work is done: if only this cannot be written down, nothing of it is undone."""
+        self._kept = True
+
     @asynccontextmanager
     async def for_good(self, undo: Undo) -> AsyncIterator[None]:
         """Around the holder's work: what fails here has failed until the reboot, and is remembered as such.
@@ -121,7 +130,7 @@ class NodeLock:
             yield
         except (BootbridgeError, OSError) as error:
             failure = error if isinstance(error, Fatal) else Fatal(str(error), advice=REBOOT)
-            if self._record is not None and self._record.phase is Phase.KUBEADM:
+            if self._record is not None and self._record.phase is Phase.KUBEADM and not self._kept:
                 await undo()
             self._fail(failure)
             raise failure from error

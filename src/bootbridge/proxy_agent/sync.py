@@ -162,10 +162,13 @@ class ServerSync:
             raise NotConnected(f"--service-account-token-path: cannot read {path}: {error}") from error
 
     def _on_lost(self, connection: ServerConnection, reason: str) -> None:
-        self._connections.discard(connection)
         if self.servers.on_closed(connection):
             self._core.notes.warning("server lost", why=reason, servers=len(self.servers))
             self._wake.set()
+        elif connection in self._connections:
+            self.servers.on_server_over()
+            self._wake.set()
+        self._connections.discard(connection)
 
     def _on_leaving(self, connection: ServerConnection) -> None:
         """What runs over it may finish, but we look for another server at once."""

@@ -81,8 +81,7 @@ class ProxyServer:
             dialler=TcpDialler(self.pump),
             authenticate=authenticate,
         )
-        self._agent_links: set[LinkStream] = set()
-        self._frontend_links: set[LinkStream] = set()
+        self._links: set[LinkStream] = set()
         self._listeners: list[Listener] = []
         policy = TlsPolicy.from_flags(options.tls_min_version, options.cipher_suites)
         self._agent_tls = TlsFiles.agent_listener(
@@ -178,15 +177,14 @@ class ProxyServer:
             self._notes.warning("agent refused", why="it did not negotiate h2 (ALPN)")
             stream.close()
             return
-        _keep(
-            self._agent_links,
+        self._add_link(
             LinkStream(
                 stream,
                 on_request=self.core.on_agent_request,
                 keepalive_seconds=self._options.keepalive_time,
                 streams_max=AGENT_STREAMS_MAX,
                 silence_seconds=AGENT_SILENCE_SECONDS_MAX,
-            ),
+            )
         )
 
     def _accept_frontend_tls(self, sock: socket.socket) -> None:
@@ -211,15 +209,18 @@ class ProxyServer:
         if self._options.mode == "http-connect":
             stream.start(ConnectFrontend(self.core, stream))
         else:
-            _keep(
-                self._frontend_links,
+            self._add_link(
                 LinkStream(
                     stream,
                     on_request=self.core.on_proxy_request,
                     keepalive_seconds=self._options.frontend_keepalive_time,
                     streams_max=FRONTEND_STREAMS_MAX,
-                ),
+                )
             )
+
+    def _add_link(self, link: LinkStream) -> None:
+        self._links.add(link)
+        link.on_over = self._links.discard
 
     # --- the end
 
@@ -237,33 +238,24 @@ class ProxyServer:
     @property
     def _idle(self) -> bool:
         """Whether nothing is under way, and everybody has taken what was said last."""
-        links = self._agent_links | self._frontend_links
-        return self.core.idle and not self.pump.parting and not any(link.has_unsent for link in links)
+        return self.core.idle and not self.pump.parting and not any(link.has_unsent for link in self._links)
 
     def _stop_accepting(self) -> None:
-        """Agents are told, so that they look for another server at once; what runs goes on."""
         self.core.stop_accepting()
         for listener in self._listeners:
             listener.close()
-        for link in self._agent_links:
-            link.link.go_away()
         self.pump.end_turn()
 
     def close(self) -> None:
         self._stop_accepting()
         self.core.close()
-        for link in self._frontend_links:
+        for link in self._links:
             link.link.go_away()
         self.pump.end_turn()
-        for link in self._agent_links | self._frontend_links:
+        for link in list(self._links):
             link.close("the server stopped")
         self.pump.end_turn()
         self.pump.abort_parting()
-
-
-def _keep(links: set[LinkStream], link: LinkStream) -> None:
-    links.add(link)
-    link.on_over = links.discard
 
 
 def _peer(sock: socket.socket) -> str:

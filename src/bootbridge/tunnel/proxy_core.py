@@ -354,8 +354,12 @@ class ProxyCore:
         )
 
     def stop_accepting(self) -> None:
-        """Refuse new dials from now on; what is established goes on."""
+        """Refuse new dials from now on; what is established goes on. Our own agents are told, and look for
+        another server at once; a Go agent would take the word for a loss, and end what is established."""
         self.stopping = True
+        for agent in self.roster:
+            if agent.extension:
+                agent.stream.link.go_away()
 
     def close(self) -> None:
         """Let go of everybody at once."""

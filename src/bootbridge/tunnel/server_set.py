@@ -170,6 +170,11 @@ class ServerSet(Generic[Connection]):
         del self._by_server[server_id]
         return True
 
+    def on_server_over(self) -> None:
+        """A server that was leaving has gone; its successor may be there any moment."""
+        self._pace.steady()
+        self._renew_quick_retries()
+
     def on_lease_count(self, count: int) -> bool:
         """Valid leases were counted; True if more servers are wanted now: sync at once."""
         before, self._lease_count = self.wanted, max(1, count)

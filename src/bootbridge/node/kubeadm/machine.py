@@ -56,17 +56,22 @@ class KubeadmMachine:
     async def reset(self, cri_socket: str, say: Say) -> None:
         """Blank again, even where kubeadm gives up half-way."""
         await self.kubelet.stop()
+        await self._reset_by_kubeadm(cri_socket, say)
+        reset.sweep(self.host)
+
+    async def _reset_by_kubeadm(self, cri_socket: str, say: Say) -> None:
         try:
             await self.kubeadm.reset(cri_socket, say)
         except KubeadmFailed as error:
             say(StageEvent("reset", OUTPUT, f"what kubeadm left is removed without it: {error}"))
-        reset.sweep(self.host)
 
     async def clear(self, cri_socket: str, say: Say) -> None:
+        """Each part whatever becomes of the others; kubeadm's first, for it takes the member out of etcd."""
         with self._going_on(say):
-            await self.reset(cri_socket, say)
+            await self.kubelet.stop()
         with self._going_on(say):
-            # Once more: a kubelet that does not stop, or no kubeadm, must not keep the keys here.
+            await self._reset_by_kubeadm(cri_socket, say)
+        with self._going_on(say):
             reset.sweep(self.host)
         with self._going_on(say):
             bridge.forget(self.host)
