@@ -13,7 +13,7 @@ import pytest
 from bootbridge.node.failures import Transient
 from bootbridge.node.kubeadm import api_server
 from bootbridge.node.kubeadm.api_server import ApiServerNotReady, wait_until_ready
-from tests.support.skipped_time import SkippedTime
+from tests.support.passing_time import pass_time
 
 Answers = Callable[[int], bytes]
 READY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
@@ -57,15 +57,11 @@ async def test_it_is_asked_until_it_is_ready(tmp_path: Path) -> None:
     assert asked[0].startswith(b"GET /readyz ")
 
 
-async def test_one_that_never_is_fails_in_time_with_its_last_word(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    time = SkippedTime(monkeypatch)
-
+async def test_one_that_never_is_fails_in_time_with_its_last_word(tmp_path: Path) -> None:
     def starting(count: int) -> bytes:
         # Asked for the second time, it has been heard once.
         if count == 2:
-            time.skip(600)
+            pass_time(600)
         return STARTING
 
     async with api(starting, tmp_path) as (kubeconfig, _):

@@ -14,7 +14,7 @@ from bootbridge.node.kubeadm import commands
 from bootbridge.node.kubeadm.commands import LINE_BYTES_MAX, CommandFailed, run_command
 from bootbridge.trust.authority import Authority
 from tests.support.deterministic_loop import run
-from tests.support.skipped_time import SkippedTime
+from tests.support.passing_time import pass_time
 
 
 def shell(script: str) -> list[str]:
@@ -94,26 +94,19 @@ def hanging(tmp_path: Path, trap: str = "") -> str:
     )
 
 
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> SkippedTime:
-    return SkippedTime(monkeypatch)
-
-
-async def test_when_time_is_up_the_program_and_its_children_are_ended(
-    tmp_path: Path, time: SkippedTime
-) -> None:
+async def test_when_time_is_up_the_program_and_its_children_are_ended(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="sh was not done within 600 s: up"):
-        await run_command(shell(hanging(tmp_path)), seconds=600, tell=lambda line: time.skip(600))
+        await run_command(shell(hanging(tmp_path)), seconds=600, tell=lambda line: pass_time(600))
     await ended(pids_in(tmp_path / "pids"))
 
 
 async def test_one_that_does_not_listen_is_made_to_end_and_reaped(
-    tmp_path: Path, time: SkippedTime, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "GRACE_SECONDS", 0.0)
     script = hanging(tmp_path, "trap '' TERM;") + "; while :; do sleep 600; done"
     with pytest.raises(CommandFailed):
-        await run_command(shell(script), seconds=600, tell=lambda line: time.skip(600))
+        await run_command(shell(script), seconds=600, tell=lambda line: pass_time(600))
     leader, child = pids_in(tmp_path / "pids")
     assert reaped(leader)
     await ended([child])
