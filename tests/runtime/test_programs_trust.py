@@ -7,6 +7,7 @@ import ssl
 import threading
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -237,6 +238,17 @@ def test_a_broken_renewal_keeps_the_last_good_files(site: Site, web: HttpEndpoin
     assert "--cluster-cert" in server.log
     until(lambda: server.health.status()["tls"]["reload_error"], "/status says so")
     assert second.alive
+
+
+def test_a_broken_renewal_of_the_callers_port_is_told_too(site: Site, web: HttpEndpoint) -> None:
+    """It has certificates of its own, and `/status` shows them beside the agents'."""
+    server, _ = site.pair(tcp=True)
+    assert server.health.status()["frontend_tls"]["reload_error"] is None
+    broken = server.health.status()["frontend_tls"]["files"]["--server-cert"]
+    Path(broken).write_text("-----BEGIN CERTIFICATE-----\nhalf of it")
+    assert fetch(server, web.address) == HELLO
+    assert server.health.status()["frontend_tls"]["reload_error"]
+    assert server.health.status()["tls"]["reload_error"] is None
 
 
 def test_keys_are_not_in_the_logs_or_on_the_ports(site: Site) -> None:

@@ -10,7 +10,7 @@ from bootbridge.tunnel.frontend import HEAD_SECONDS_MAX
 from bootbridge.tunnel.route import FIRST_WORD_SECONDS, FIRST_WORD_SECONDS_MAX
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
-from tests.support.sim_script import OK, ServerStage
+from tests.support.sim_script import OK, ConnectCaller, ServerStage
 
 
 def test_without_an_agent_a_grpc_dial_is_refused_at_once() -> None:
@@ -169,15 +169,21 @@ def test_an_end_that_is_held_back_is_not_lost_with_the_agent() -> None:
         assert caller.port.state == "closed"
 
 
+def caller_who_does_not_read(stage: ServerStage) -> ConnectCaller:
+    """Its connection is made, and the endpoint has spoken first."""
+    agent = stage.agent()
+    caller = stage.connect_caller()
+    caller.port.stuck = True
+    caller.connect()
+    stage.accept(agent, 1)
+    agent.say(p.Data(1, b"220"))
+    return caller
+
+
 def test_first_words_wait_until_the_caller_has_read_the_200() -> None:
     """B4: as long as the kernel knows that it has not, and no longer than a second."""
     with ServerStage() as stage:
-        agent = stage.agent()
-        caller = stage.connect_caller()
-        caller.port.stuck = True
-        caller.connect()
-        stage.accept(agent, 1)
-        agent.say(p.Data(1, b"220"))
+        caller = caller_who_does_not_read(stage)
         stage.after(10 * FIRST_WORD_SECONDS)
         assert not caller.port.waiting.endswith(b"220")
         caller.port.stuck = False
@@ -189,12 +195,7 @@ def test_first_words_wait_until_the_caller_has_read_the_200() -> None:
 def test_first_words_do_not_wait_for_ever_for_a_caller_who_never_reads() -> None:
     """It gets them in one read with the 200, which is its own doing."""
     with ServerStage() as stage:
-        agent = stage.agent()
-        caller = stage.connect_caller()
-        caller.port.stuck = True
-        caller.connect()
-        stage.accept(agent, 1)
-        agent.say(p.Data(1, b"220"))
+        caller = caller_who_does_not_read(stage)
         for _ in range(int(FIRST_WORD_SECONDS_MAX / FIRST_WORD_SECONDS) + 2):
             stage.after(FIRST_WORD_SECONDS)
         assert caller.port.waiting.endswith(b"220")
