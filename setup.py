@@ -13,8 +13,10 @@ from setuptools import setup
 RUNTIME = [
     "byte_stream",
     "dialler",
+    "endpoint_policy",
     "event_loop",
-    "link_stream",
+    "http2_transport",
+    "keepalive",
     "listeners",
     "pump",
     "sockets",
@@ -24,6 +26,7 @@ COMPILED = [
     "src/bootbridge/bounds.py",
     "src/bootbridge/metrics.py",
     *(path for path in glob("src/bootbridge/wire/*.py") if not path.endswith(("/proto.py", "/__init__.py"))),
+    *(path for path in glob("src/bootbridge/ports/*.py") if not path.endswith("/__init__.py")),
     *(path for path in glob("src/bootbridge/tunnel/*.py") if not path.endswith("/__init__.py")),
     *(f"src/bootbridge/runtime/{name}.py" for name in RUNTIME),
 ]

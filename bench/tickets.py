@@ -34,17 +34,17 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from bootbridge.join_api.messages import ISSUE_TICKET, JOIN_LABEL, Ticket, TicketRequest  # noqa: E402
+from bootbridge.join_api.policy import ClusterFacts, with_cluster  # noqa: E402
+from bootbridge.join_service.deploy import deploy  # noqa: E402
+from bootbridge.join_service.manifests import NAME, NAMESPACE, Deployment  # noqa: E402
+from bootbridge.join_service.measurement import Measurement  # noqa: E402
 from bootbridge.kube.client import KubeClient  # noqa: E402
 from bootbridge.kube.config import load_kubeconfig  # noqa: E402
-from bootbridge.node.join_messages import ISSUE_TICKET, JOIN_LABEL, Ticket, TicketRequest  # noqa: E402
-from bootbridge.node.join_service.deploy import deploy  # noqa: E402
-from bootbridge.node.join_service.manifests import NAME, NAMESPACE, Deployment  # noqa: E402
-from bootbridge.node.join_service.measurement import Measurement  # noqa: E402
-from bootbridge.node.join_service.policy import ClusterFacts, with_cluster  # noqa: E402
 from bootbridge.runtime.calls import Caller  # noqa: E402
 from bootbridge.trust.attested.channel import Side, connect  # noqa: E402
 from bootbridge.trust.authority import Authority, KeyKind  # noqa: E402
-from tests.node.join_service.world import csr, pki  # noqa: E402
+from tests.join_service.world import csr, pki  # noqa: E402
 from tests.support.kubernetes import ControlPlane  # noqa: E402
 from tests.support.process_program import free_port  # noqa: E402
 from tests.support.software_tpm import SoftwareTpm  # noqa: E402

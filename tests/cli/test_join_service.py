@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from bootbridge.cli import main
-from bootbridge.node.join_service import main as service
-from bootbridge.node.join_service.main import JoinServiceOptions
-from bootbridge.node.join_service.manifests import Deployment, daemon_set
-from bootbridge.node.join_service.measurement import Measurement
+from bootbridge.join_service import main as service
+from bootbridge.join_service.main import JoinServiceOptions
+from bootbridge.join_service.manifests import Deployment, daemon_set
+from bootbridge.join_service.measurement import Measurement
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import yaml
 from bootbridge.cli import main
 from bootbridge.cli import node as cli
 from bootbridge.errors import OperatorError
-from bootbridge.node import init_secret
-from bootbridge.node.node_lock import measured
-from bootbridge.node.phases import BOOT_ID, Flow, Phase, Record
+from bootbridge.node.lock.phases import BOOT_ID, Flow, Phase, Record
+from bootbridge.trust import init_secret
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.evidence.x509 import X509Issuer
+from bootbridge.trust.measurement import lock_value
 
 ACTIONS = ("run", "init", "secret", "enrol", "status")
 
@@ -156,7 +156,7 @@ def test_a_blank_instance_waits(machine: Machine, capsys: pytest.CaptureFixture[
 def test_an_instance_on_its_way_says_how_far_it_is(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine.register.write_bytes(measured(CLUSTER))
+    machine.register.write_bytes(lock_value(CLUSTER))
     machine.record(Phase.KUBEADM)
     code, seen = machine.status(capsys)
     assert (code, seen["phase"], seen["lock"], seen["clusterID"]) == (0, "kubeadm", "init", CLUSTER.hex())
@@ -166,7 +166,7 @@ def test_an_instance_on_its_way_says_how_far_it_is(
 def test_an_instance_that_failed_repeats_its_advice(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine.register.write_bytes(measured(CLUSTER))
+    machine.register.write_bytes(lock_value(CLUSTER))
     machine.record(Phase.FAILED, reason="kubeadm broke", advice="reboot it")
     code, seen = machine.status(capsys)
     assert (code, seen["reason"], seen["advice"]) == (2, "kubeadm broke", "reboot it")
@@ -177,7 +177,7 @@ def test_an_instance_that_failed_repeats_its_advice(
 def test_a_register_that_does_not_fit_is_not_sound(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine.register.write_bytes(measured(b"another"))
+    machine.register.write_bytes(lock_value(b"another"))
     assert machine.status(capsys)[0] == 2
     machine.record(Phase.LOCKED)
     assert machine.status(capsys)[0] == 2
@@ -200,7 +200,7 @@ def test_a_rebooted_node_is_told_from_a_stranger(
     machine.state.write_text(json.dumps(state))
     code, seen = machine.status(capsys)
     assert (code, seen["lock"], seen["node"]) == (0, "nobody", {"name": "worker-0", "role": "worker"})
-    machine.register.write_bytes(measured(CLUSTER))
+    machine.register.write_bytes(lock_value(CLUSTER))
     code, seen = machine.status(capsys)
     assert (code, seen["lock"]) == (0, "this node")
 

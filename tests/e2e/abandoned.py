@@ -6,8 +6,8 @@ from pathlib import Path
 
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import Layout
+from bootbridge.lab.namespaces import homes
 from bootbridge.lab.processes import start_time
-from bootbridge.lab.space import homes
 
 # pytest gives each run a folder in one of these, and writes into it which process it is.
 FOLDERS, LOCK = "pytest-of-", ".lock"

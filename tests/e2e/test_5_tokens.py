@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from bootbridge.bootstrap.files import Asset
-from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.common.files import Asset
+from bootbridge.common.yaml_text import to_yaml
 from bootbridge.demo.webhook import REFUSAL
 from bootbridge.lab import workloads
 from tests.e2e import tokens

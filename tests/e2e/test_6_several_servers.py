@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from bootbridge.bootstrap.files import Asset
-from bootbridge.bootstrap.plan import Plan
-from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.common.files import Asset
+from bootbridge.common.yaml_text import to_yaml
 from bootbridge.demo.webhook import REFUSAL
 from bootbridge.lab import workloads
 from bootbridge.lab.credentials import ADMIN_KUBECONFIG

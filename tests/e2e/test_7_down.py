@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bootbridge.bootstrap.plan import BOOTSTRAP_ONLY
+from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY
 from bootbridge.demo.webhook import REFUSAL
 from bootbridge.lab import workloads
 from bootbridge.lab.extension_server import GROUP, ONCE

@@ -13,7 +13,7 @@ import pytest
 
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import Layout
-from bootbridge.lab.space import Space
+from bootbridge.lab.namespaces import Space
 from tests.e2e import abandoned, run
 from tests.e2e.stories import STORIES, Story
 from tests.support.lab import until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from bootbridge.bootstrap.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
-    from bootbridge.node.join_messages import ControlPlaneFile, Ticket
+    from bootbridge.join_api.messages import ControlPlaneFile, Ticket
     from bootbridge.wire.proto import MessageError
 
 

@@ -34,7 +34,7 @@ def run(root: Path, image: Image, *argv: str) -> subprocess.CompletedProcess[str
 
 def test_the_join_service_is_in_it_with_everything_that_it_imports(root: Path, image: Image) -> None:
     assert run(root, image, *image.entrypoint, "join-service", "--help").returncode == 0
-    imported = run(root, image, *INTERPRETER, "import bootbridge.node.join_service.main")
+    imported = run(root, image, *INTERPRETER, "import bootbridge.join_service.main")
     assert (imported.returncode, imported.stderr) == (0, "")
 
 

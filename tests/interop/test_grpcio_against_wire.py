@@ -12,8 +12,8 @@ import pytest
 
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as messages
-from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import Stream
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_connection import Stream
 from tests.support.wire_peers import Caller, Echo
 from tests.support.wire_pump import PATIENCE_SECONDS, Listener, Pump, dialled
 

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 import yaml
 
-from bootbridge.bootstrap.yaml_text import to_yaml
 from bootbridge.cli import lab as command
+from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
+from bootbridge.join_api.cluster_spec import ClusterSpec
+from bootbridge.join_api.instance import Role
+from bootbridge.join_api.policy import ClusterFacts, parse_policy, with_cluster
 from bootbridge.lab import bootstrapper
 from bootbridge.lab.bootstrapper import INSTANCE_CONFIG, INSTANCE_METADATA
 from bootbridge.lab.images import NODE_IMAGE, PAUSE_IMAGE, TUNNEL_IMAGE, kubeadm_program
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
-from bootbridge.node import init_secret
-from bootbridge.node.cluster_spec import ClusterSpec
+from bootbridge.metadata.static import StaticMetadata
 from bootbridge.node.configuration import read_configuration
-from bootbridge.node.instance import Role
-from bootbridge.node.join_service.policy import ClusterFacts, parse_policy, with_cluster
-from bootbridge.node.metadata.static import StaticMetadata
+from bootbridge.trust import init_secret
 
 LAYOUT = Layout(4, control_planes=2)
 RELEASE = "v1.36.3"

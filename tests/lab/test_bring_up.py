@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.bootstrap.progress import Progress
+from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.image import recipes
 from bootbridge.image.oci import Image

@@ -11,8 +11,8 @@ import pytest
 from bootbridge.errors import OperatorError
 from bootbridge.lab.lab import KEPT, LAYOUT, UP, Lab
 from bootbridge.lab.layout import Layout
+from bootbridge.lab.namespaces import Space
 from bootbridge.lab.processes import start_time
-from bootbridge.lab.space import Space
 from tests.support.lab import until
 from tests.support.lab_inhabitant import looking_in
 from tests.support.not_run import not_run

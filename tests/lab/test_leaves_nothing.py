@@ -17,9 +17,9 @@ import pytest
 
 from bootbridge.lab.cgroups import Cgroups
 from bootbridge.lab.init import BOUND, OVERLAID, RUN, hierarchies
+from bootbridge.lab.namespaces import Space
+from bootbridge.lab.network import BRIDGE
 from bootbridge.lab.processes import start_time
-from bootbridge.lab.space import Space
-from bootbridge.lab.wiring import BRIDGE
 from tests.support.lab import IMAGES, missing, until
 from tests.support.not_run import not_run
 

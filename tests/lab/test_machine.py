@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from bootbridge.bootstrap.files import Asset
+from bootbridge.common.files import Asset
 from bootbridge.lab import init, instances, node_runtime
 from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab

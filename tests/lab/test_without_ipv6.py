@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from bootbridge.errors import OperatorError
-from bootbridge.lab import control_plane, extension_server, wiring
+from bootbridge.lab import control_plane, extension_server, network
 from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
-from bootbridge.lab.space import Space
+from bootbridge.lab.namespaces import Space
 from tests.support.not_run import not_run
 
 
@@ -35,21 +35,21 @@ def hide(space: Space, family: str) -> None:
 
 
 def forwards(space: Space) -> list[bytes]:
-    return space.must("cat", *(f"/proc/sys/{name}" for name in wiring.FORWARDING.values())).split()
+    return space.must("cat", *(f"/proc/sys/{name}" for name in network.FORWARDING.values())).split()
 
 
 def test_packets_are_handed_on_of_the_family_asked_for_alone(space: Space) -> None:
-    wiring.forward(space, 4)
+    network.forward(space, 4)
     assert forwards(space) == [b"1", b"0"]
     hide(space, "ipv6")
-    wiring.forward(space, 4)
+    network.forward(space, 4)
 
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_family_that_cannot_be_handed_on_is_an_error(space: Space, version: int) -> None:
     hide(space, f"ipv{version}")
-    with pytest.raises(OperatorError, match=wiring.FORWARDING[version]):
-        wiring.forward(space, version)
+    with pytest.raises(OperatorError, match=network.FORWARDING[version]):
+        network.forward(space, version)
 
 
 @pytest.mark.parametrize("families", list(FAMILIES))
@@ -69,10 +69,10 @@ def test_whoever_listens_everywhere_asks_for_ipv6_only_where_the_lab_has_it(
 def test_a_lab_with_ipv6_is_refused_before_anything_is_made(
     families: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wiring, "IPV6", tmp_path / "none")
+    monkeypatch.setattr(network, "IPV6", tmp_path / "none")
     with pytest.raises(OperatorError, match="--ip: this machine's kernel has no IPv6"):
-        wiring.refuse_if_unable(Layout(1, families))
-    wiring.refuse_if_unable(Layout(1))
+        network.refuse_if_unable(Layout(1, families))
+    network.refuse_if_unable(Layout(1))
 
 
 @pytest.mark.parametrize("has_ipv6", [True, False])

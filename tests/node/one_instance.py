@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from cryptography import x509
 
-from bootbridge.node import init_secret
+from bootbridge.trust import init_secret
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.fingerprint import fingerprint
 from tests.support.process_program import free_port

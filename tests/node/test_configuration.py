@@ -10,7 +10,7 @@ import pytest
 
 from bootbridge.errors import OperatorError
 from bootbridge.node.configuration import NodeConfiguration, configuration_from, read_configuration
-from bootbridge.node.kubelet_service import CommandedKubelet, systemd_kubelet
+from bootbridge.node.kubeadm.kubelet_service import CommandedKubelet, systemd_kubelet
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.measurement import FileRegister
 from bootbridge.trust.tpm.register import TpmRegister

@@ -14,24 +14,24 @@ from random import Random
 
 import pytest
 
-from bootbridge.bootstrap.host import Host
-from bootbridge.node.backoff import Backoff
-from bootbridge.node.boot_clock import seconds_since_boot
-from bootbridge.node.component_install import Installer
-from bootbridge.node.failures import Fatal
-from bootbridge.node.init_flow import ADVICE, InitFlow
-from bootbridge.node.init_messages import StageEvent
-from bootbridge.node.join_flow import JoinFlow
-from bootbridge.node.join_messages import CONTROL_PLANE_FILES, ControlPlaneFile
-from bootbridge.node.kubeadm import places
+from bootbridge.common.backoff import Backoff
+from bootbridge.common.failures import Fatal
+from bootbridge.common.host import Host
+from bootbridge.join_api import node_paths
+from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile
+from bootbridge.node.components.install import Installer
+from bootbridge.node.init.flow import ADVICE, InitFlow
+from bootbridge.node.init.messages import StageEvent
+from bootbridge.node.join.flow import JoinFlow
+from bootbridge.node.kubeadm.kubelet_service import KubeletFailed
 from bootbridge.node.kubeadm.machine import KubeadmMachine
 from bootbridge.node.kubeadm.run import Kubeadm
-from bootbridge.node.kubelet_service import KubeletFailed
-from bootbridge.node.node_lock import NodeLock
-from bootbridge.node.node_state import FileStates
-from bootbridge.node.phases import FilePhases, Flow, Phase, read
+from bootbridge.node.lock.boot_clock import seconds_since_boot
+from bootbridge.node.lock.node_lock import NodeLock
+from bootbridge.node.lock.node_state import FileStates
+from bootbridge.node.lock.phases import FilePhases, Flow, Phase, read
+from bootbridge.node.lock.work import InitWork, JoinWork
 from bootbridge.node.ports import Founding, Say
-from bootbridge.node.work import InitWork, JoinWork
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.key_hierarchy import cluster_id
 from bootbridge.trust.measurement import FileRegister
@@ -71,7 +71,7 @@ class Scene:
         (folder / "root").mkdir()
         self.host = Host(folder / "root")
         Authority.create("kubernetes").write(folder / "made", with_key=True)
-        pki = shlex.quote(str(self.host.path(places.PKI)))
+        pki = shlex.quote(str(self.host.path(node_paths.PKI)))
         self.program = StandIn(
             folder,
             f"""
@@ -122,7 +122,7 @@ class Scene:
         """All files but what says how the API server is to be audited."""
         files = [path for path in self.host.root.rglob("*") if not path.is_dir()]
         paths = {f"/{path.relative_to(self.host.root)}" for path in files}
-        return sorted(paths - {places.AUDIT_POLICY})
+        return sorted(paths - {node_paths.AUDIT_POLICY})
 
     @property
     def phase(self) -> Phase | None:
@@ -196,7 +196,7 @@ async def test_a_node_that_only_cannot_be_written_down_is_not_undone(
     with pytest.raises(Fatal, match="No space left"):
         await scene.join()
     assert scene.kubelet.runs
-    assert scene.host.exists(places.SERVING)
+    assert scene.host.exists(node_paths.SERVING)
     assert not any(call.startswith("reset") for call in scene.program.calls)
 
 
@@ -216,7 +216,7 @@ async def test_an_init_after_a_failed_one_builds_on_nothing_of_it(scene: Scene) 
 async def test_an_init_on_what_a_crash_and_a_reboot_left_resets_first(scene: Scene) -> None:
     """kubeadm would take the authority that it finds, of whatever cluster it is."""
     await scene.machine.kubeadm.make_certificates(b"", unheard)
-    assert scene.host.exists(f"{places.PKI}/ca.key")
+    assert scene.host.exists(f"{node_paths.PKI}/ca.key")
     begun = len(scene.program.calls)
     with pytest.raises(Fatal):
         await scene.init()

@@ -11,14 +11,15 @@ from random import Random
 
 import pytest
 
-from bootbridge.node.backoff import Backoff
-from bootbridge.node.failures import Fatal, Transient
-from bootbridge.node.init_messages import InitEvent
-from bootbridge.node.join_messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket, TicketRequest
-from bootbridge.node.ports import Address, Turn
+from bootbridge.common.backoff import Backoff
+from bootbridge.common.failures import Fatal, Transient
+from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket, TicketRequest
+from bootbridge.node.init.messages import InitEvent
+from bootbridge.node.ports import Address
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime import tasks
 from bootbridge.runtime.calls import CallFailed
+from bootbridge.runtime.concurrency import Turn
 from bootbridge.wire import grpc_messages as grpc
 from tests.support.deterministic_loop import run
 from tests.support.node_world import World, exit_code, init_request, started

@@ -7,16 +7,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from bootbridge.common.failures import Refused, Transient
 from bootbridge.errors import OperatorError
-from bootbridge.node.failures import Refused, Transient
-from bootbridge.node.instance import Role
-from bootbridge.node.node_lock import ZERO, measured
-from bootbridge.node.node_state import NodeState
-from bootbridge.node.phases import Flow, Phase, Record
+from bootbridge.join_api.instance import Role
+from bootbridge.node.lock.node_state import NodeState
+from bootbridge.node.lock.phases import Flow, Phase, Record
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
-from bootbridge.node.together import ended
 from bootbridge.runtime import tasks
+from bootbridge.runtime.concurrency import ended
 from bootbridge.trust.authority import Authority
+from bootbridge.trust.measurement import ZERO, lock_value
 from tests.support.deterministic_loop import run
 from tests.support.node_world import (
     JOIN_MEASUREMENT,
@@ -59,7 +59,7 @@ def certificate(life: timedelta) -> tuple[bytes, datetime]:
 def test_a_rebooted_node_is_measured_again_and_its_kubelet_started() -> None:
     world = World(lasting=rebooted())
     assert run(exit_code(world)) == FINISHED
-    assert world.lasting.register == measured(CLUSTER)
+    assert world.lasting.register == lock_value(CLUSTER)
     assert world.lasting.kubelet_runs
     assert world.calls.index("register extend") < world.calls.index("start kubelet")
 
@@ -241,7 +241,7 @@ def test_a_pair_that_a_kubelet_cannot_serve_with_is_due_at_once() -> None:
 
 
 def test_a_fatal_end_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(lasting=Lasting(register=measured(b"\xcc" * 32)))
+    world = World(lasting=Lasting(register=lock_value(b"\xcc" * 32)))
     assert run(exit_code(world)) == FATAL
     (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "measured" in line.message
@@ -265,7 +265,7 @@ def test_a_record_that_cannot_be_written_is_told_and_ends_the_process() -> None:
 
 def test_a_rejoin_whose_memory_is_gone_says_so() -> None:
     record = Record(Phase.LOCKED, Flow.REJOIN, CLUSTER)
-    world = World(lasting=Lasting(record=record, register=measured(CLUSTER)))
+    world = World(lasting=Lasting(record=record, register=lock_value(CLUSTER)))
     assert run(exit_code(world)) == FATAL
     assert "start kubelet" not in world.calls
 

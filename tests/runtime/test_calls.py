@@ -13,8 +13,8 @@ from bootbridge.runtime.calls import Caller, CallFailed, Handler, Send, serve
 from bootbridge.runtime.calls.connection import Connection
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.frames import PREFACE
-from bootbridge.wire.header_blocks import Headers
-from tests.support.passing_time import pass_time
+from bootbridge.wire.hpack_headers import Headers
+from tests.support.fake_clock import pass_time
 from tests.support.wire_peers import Caller as RawCall
 
 KIB, MIB = 1024, 1024 * 1024

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
-from bootbridge.runtime.link_stream import LinkStream
+from bootbridge.runtime.http2_transport import LinkStream
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.frames import CANCEL
-from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.stream import Stream
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_stream import Stream
 from tests.sim.exchange import Exchange, speech
 from tests.support.sim_network import SimPort
 from tests.support.sim_world import SimPump, Violation, World

@@ -12,8 +12,8 @@ from bootbridge.tunnel.packet_stream import PacketStream
 from bootbridge.tunnel.proxy_core import Dial, DirectDial, ProxyCore
 from bootbridge.tunnel.route import AgentRoute
 from bootbridge.wire import packets as p
-from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.stream import Stream, StreamHandler
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_stream import Stream, StreamHandler
 from tests.sim.limits import SmallLimits
 from tests.support.sim_world import Violation
 

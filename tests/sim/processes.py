@@ -10,18 +10,18 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from bootbridge.metrics import Registry
-from bootbridge.runtime.link_stream import LinkStream
+from bootbridge.ports.byte_ports import DialResult
+from bootbridge.runtime.http2_transport import LinkStream
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.tunnel.agent_metrics import AgentMetrics
 from bootbridge.tunnel.agent_roster import Strategy
 from bootbridge.tunnel.frontend import ConnectFrontend
-from bootbridge.tunnel.ports import DialResult
 from bootbridge.tunnel.proxy_core import Limits, ProxyCore
 from bootbridge.tunnel.server_metrics import ServerMetrics
 from bootbridge.wire import grpc_messages as grpc
-from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import Link
-from bootbridge.wire.stream import Stream, StreamHandler
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_stream import Stream, StreamHandler
 from tests.sim.checks import STALL_SECONDS
 from tests.sim.exchange import EndpointApp, Exchange
 from tests.support.sim_network import Network, SimPort, link_stream

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from bootbridge.runtime.link_stream import LinkStream
+from bootbridge.runtime.http2_transport import LinkStream
 from bootbridge.tunnel.stall_guard import TRICKLE_SECONDS
+from tests.sim.adversarial_peers import VillainAgent, VillainCaller, VillainTalker
 from tests.sim.callers import Caller, ConnectCaller, GrpcCaller
 from tests.sim.checks import Checks
 from tests.sim.exchange import Exchange, Plan
 from tests.sim.limits import VILLAINS_MAX, SmallLimits
 from tests.sim.processes import AgentProcess, Process, ServerProcess
-from tests.sim.villains import VillainAgent, VillainCaller, VillainTalker
 from tests.support.sim_network import Network, SimPort, Weather, link_stream
 from tests.support.sim_world import SimPump, Violation, World
 

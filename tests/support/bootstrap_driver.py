@@ -15,9 +15,9 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Any
 
-from bootbridge.bootstrap.cluster import Cluster
-from bootbridge.bootstrap.host import Host
 from bootbridge.cli import down, site_flags, status, up
+from bootbridge.common.host import Host
+from bootbridge.kube.blocking_client import Cluster
 
 DEEDS = (
     (Host, ("write", "make_directory", "remove", "remove_directory", "remove_tree")),

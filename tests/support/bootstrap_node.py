@@ -16,8 +16,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, Protocol
 
-from bootbridge.bootstrap import plan_record
-from bootbridge.bootstrap.plan import Flavour, Image, Plan, Ports
+from bootbridge.bootstrap.plan import record
+from bootbridge.bootstrap.plan.plan import Flavour, Image, Plan, Ports
 from tests.support import bootstrap_driver
 from tests.support.api_stand_in import ApiStandIn
 from tests.support.kubelet_stand_in import Json, KubeletStandIn
@@ -83,7 +83,7 @@ class BootstrapNode:
             key_kind="ecdsa-p256",
         )
         self.plan_file = folder / "plan.json"
-        self.plan_file.write_bytes(plan_record.dump(self.plan))
+        self.plan_file.write_bytes(record.dump(self.plan))
         self.api: Any = api or ApiStandIn(folder, NODES)
         self.api_port = free_port()
         self.manifest = self.root / "etc/kubernetes/manifests/kube-apiserver.yaml"

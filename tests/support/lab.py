@@ -16,10 +16,11 @@ from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
-from bootbridge.bootstrap import manifests, plan_record
-from bootbridge.bootstrap.node_values import node_values
-from bootbridge.bootstrap.plan import KUBEADM_PATHS, Image, Plan
-from bootbridge.bootstrap.progress import Progress
+from bootbridge.bootstrap.machine.node_values import node_values
+from bootbridge.bootstrap.plan import record
+from bootbridge.bootstrap.plan.plan import KUBEADM_PATHS, Image, Plan
+from bootbridge.bootstrap.render import manifests
+from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.kube.objects import FIELD_MANAGER
 from bootbridge.lab import components, init, production, workloads
@@ -268,7 +269,7 @@ class Cluster:
     @property
     def plan(self) -> Plan:
         path = KUBEADM_PATHS.plan_record
-        return plan_record.load(self.lab.file("bootstrap", path).read_bytes(), path)
+        return record.load(self.lab.file("bootstrap", path).read_bytes(), path)
 
     def agents_connected(self) -> bool:
         """Whether every node's agent has its stream, counted by the server, which both kinds do."""

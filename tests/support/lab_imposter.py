@@ -13,14 +13,14 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 
-from bootbridge.node.failures import Refused, Transient
-from bootbridge.node.instance import Role
-from bootbridge.node.join_calls import JoinCalls
-from bootbridge.node.join_messages import JOIN_LABEL, TicketRequest
-from bootbridge.node.kubelet_certificate_request import new_request
+from bootbridge.common.failures import Refused, Transient
+from bootbridge.join_api.instance import Role
+from bootbridge.join_api.kubelet_certificate_request import new_request
+from bootbridge.join_api.messages import JOIN_LABEL, TicketRequest
+from bootbridge.node.join.calls import JoinCalls
 from bootbridge.runtime.tasks import spawn
 from bootbridge.trust.attested.channel import Side, connect
-from bootbridge.trust.attested.listening import listening_sockets
+from bootbridge.trust.attested.listening_sockets import listening_sockets
 from bootbridge.trust.attested.session_key import SessionKey, client_context
 from bootbridge.trust.evidence import Issuer
 from bootbridge.trust.evidence.token import TokenIssuer

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from bootbridge.lab.namespaces import Space
 from bootbridge.lab.processes import inhabitants
-from bootbridge.lab.space import Space
 from tests.support.lab import SHORT_PAUSES, until
 
 

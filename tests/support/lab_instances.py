@@ -18,24 +18,25 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bootbridge.bootstrap.files import Asset
-from bootbridge.bootstrap.progress import Progress
+from bootbridge.common.files import Asset
+from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
+from bootbridge.join_api import node_paths
+from bootbridge.join_api.instance import Role
+from bootbridge.join_api.kubelet_certificate import KubeletAuthority, KubeletRequest
+from bootbridge.join_api.kubelet_certificate_request import new_request
+from bootbridge.join_api.messages import JOIN_PORT
+from bootbridge.join_service import manifests
+from bootbridge.join_service.measurement import SECRET_NAME, Measurement
+from bootbridge.join_service.policy_watch import POLICY_NAME
+from bootbridge.join_service.tokens import GROUP, node_group
 from bootbridge.lab import components, init, instances, tpm
 from bootbridge.lab.images import Images
 from bootbridge.lab.instances import InstancesBuilder
 from bootbridge.lab.lab import ENVIRONMENT, Lab
 from bootbridge.lab.layout import LabNode, Layout
-from bootbridge.node import last_answer, node_state, phases
-from bootbridge.node.instance import Role
-from bootbridge.node.join_messages import JOIN_PORT
-from bootbridge.node.join_service import manifests
-from bootbridge.node.join_service.kubelet_certificate import KubeletAuthority, KubeletRequest
-from bootbridge.node.join_service.measurement import SECRET_NAME, Measurement
-from bootbridge.node.join_service.policy_watch import POLICY_NAME
-from bootbridge.node.join_service.tokens import GROUP, node_group
-from bootbridge.node.kubeadm import places
-from bootbridge.node.kubelet_certificate_request import new_request
+from bootbridge.node.join import last_answer
+from bootbridge.node.lock import node_state, phases
 from tests.support.lab import CALL_SECONDS, IMAGES, SHORT_PAUSES, WAIT_SECONDS, keep_logs, until
 from tests.support.process_program import ROOT
 
@@ -57,7 +58,7 @@ if [ -e {gate} ]; then exec {real} "$@"; fi
 done
 exit "$(cat {gate}.status)"
 """
-ONLY_A_NODE_HAS = (places.SERVING, places.KUBELET_KUBECONFIG)
+ONLY_A_NODE_HAS = (node_paths.SERVING, node_paths.KUBELET_KUBECONFIG)
 
 
 def missing() -> str:
@@ -162,7 +163,10 @@ class Instances:
             data = self.get("secret", name, "--namespace=kube-system")["data"]
             found[name] = base64.b64decode(data["token-secret"]).decode()
         for node in nodes:
-            keys = [self.lab.file(node, places.SERVING), *self.lab.file(node, places.PKI).rglob("*.key")]
+            keys = [
+                self.lab.file(node, node_paths.SERVING),
+                *self.lab.file(node, node_paths.PKI).rglob("*.key"),
+            ]
             found |= {f"{node}: {path.name}": _private_part(path.read_text()) for path in keys}
         return found
 
@@ -295,12 +299,15 @@ class Instances:
 
     def serving_certificate(self, node: str) -> bytes:
         """With its key."""
-        return self.lab.file(node, places.SERVING).read_bytes()
+        return self.lab.file(node, node_paths.SERVING).read_bytes()
 
     def let_serving_certificate_be_due(self, node: str) -> bytes:
         """Gives a node one that was signed by the cluster's authority long ago, and has some hours left."""
         authority = KubeletAuthority(
-            *(self.lab.file("node1", f"{places.PKI}/{name}").read_bytes() for name in ("ca.crt", "ca.key"))
+            *(
+                self.lab.file("node1", f"{node_paths.PKI}/{name}").read_bytes()
+                for name in ("ca.crt", "ca.key")
+            )
         )
         fresh = new_request(node)
         certificate = authority.sign(
@@ -311,7 +318,7 @@ class Instances:
             validity=timedelta(hours=23),
         )
         pair = Asset(certificate + fresh.key, 0o600)
-        self.lab.write(node, {places.SERVING: pair})
+        self.lab.write(node, {node_paths.SERVING: pair})
         return pair.data
 
     def measure(self, node: str, register: int, data: bytes) -> None:
@@ -341,7 +348,7 @@ class Instances:
         """Whether an instance holds nothing of the cluster: no files, no phase, no measurement."""
         files = [
             path
-            for folder in (places.PKI, str(node_state.STATE.parent), str(phases.DIRECTORY))
+            for folder in (node_paths.PKI, str(node_state.STATE.parent), str(phases.DIRECTORY))
             for path in self.lab.file(node, folder).rglob("*")
             if path.is_file() and path.name not in (phases.GUARD, last_answer.FILE)
         ]

@@ -17,19 +17,14 @@ from ipaddress import ip_address
 from random import Random
 from typing import Any
 
+from bootbridge.common.backoff import Backoff
+from bootbridge.common.failures import MetadataUnavailable, Transient
 from bootbridge.errors import OperatorError
-from bootbridge.node.backoff import Backoff
-from bootbridge.node.cluster_spec import ClusterSpec
-from bootbridge.node.components import Component
-from bootbridge.node.failures import MetadataUnavailable, Transient
-from bootbridge.node.init_events import InitEvent
-from bootbridge.node.init_flow import InitFlow
-from bootbridge.node.init_messages import FETCHED, INIT, InitRequest, StageEvent
-from bootbridge.node.init_server import InitServer, InitSources
-from bootbridge.node.instance import Instance, Role
-from bootbridge.node.join_client import JoinClient, JoinSources
-from bootbridge.node.join_flow import JoinFlow
-from bootbridge.node.join_messages import (
+from bootbridge.join_api.cluster_spec import ClusterSpec
+from bootbridge.join_api.components import Component
+from bootbridge.join_api.instance import Instance, Role
+from bootbridge.join_api.kubelet_certificate_request import CertificateRequest
+from bootbridge.join_api.messages import (
     CONTROL_PLANE_FILES,
     ControlPlaneFile,
     RejoinRequest,
@@ -37,16 +32,23 @@ from bootbridge.node.join_messages import (
     Ticket,
     TicketRequest,
 )
-from bootbridge.node.logbook import Logbook
-from bootbridge.node.node_lock import ZERO, NodeLock
-from bootbridge.node.node_state import NodeState
-from bootbridge.node.phases import Record
-from bootbridge.node.ports import Address, CertificateRequest, Founding, HandlersFor, Say, Turn
-from bootbridge.node.rejoin import Rejoin
-from bootbridge.node.serving_renewal import ServingRenewal
+from bootbridge.node.init.events import InitEvent
+from bootbridge.node.init.flow import InitFlow
+from bootbridge.node.init.log_buffer import Logbook
+from bootbridge.node.init.messages import FETCHED, INIT, InitRequest, StageEvent
+from bootbridge.node.init.server import InitServer, InitSources
+from bootbridge.node.join.client import JoinClient, JoinSources
+from bootbridge.node.join.flow import JoinFlow
+from bootbridge.node.join.rejoin import Rejoin
+from bootbridge.node.join.serving_renewal import ServingRenewal
+from bootbridge.node.lock.node_lock import ZERO, NodeLock
+from bootbridge.node.lock.node_state import NodeState
+from bootbridge.node.lock.phases import Record
+from bootbridge.node.ports import Address, Founding, HandlersFor, Say
 from bootbridge.node.supervisor import Supervisor
 from bootbridge.runtime import tasks
 from bootbridge.runtime.calls import CallFailed
+from bootbridge.runtime.concurrency import Turn
 from bootbridge.trust import key_hierarchy
 from bootbridge.trust.measurement import after_event
 from bootbridge.wire import grpc_messages as grpc

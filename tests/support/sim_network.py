@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bootbridge.runtime.link_stream import LinkStream
-from bootbridge.tunnel.ports import ByteHandler
-from bootbridge.wire.header_blocks import Headers
+from bootbridge.ports.byte_ports import ByteHandler
+from bootbridge.runtime.http2_transport import LinkStream
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_stream import Stream, StreamHandler
 from bootbridge.wire.packets import Buffer
-from bootbridge.wire.stream import Stream, StreamHandler
 from tests.support.sim_world import SimPump, World
 
 FLUSH_SECONDS_MAX = 30.0

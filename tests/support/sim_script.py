@@ -13,22 +13,22 @@ from types import TracebackType
 from typing import Self
 
 from bootbridge.metrics import Registry
+from bootbridge.ports.byte_ports import ByteHandler, DialResult
+from bootbridge.ports.timers import Timers
 from bootbridge.tunnel import extension
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.tunnel.agent_metrics import AgentMetrics
 from bootbridge.tunnel.agent_roster import Strategy
 from bootbridge.tunnel.agent_stream import AgentStream
 from bootbridge.tunnel.frontend import ConnectFrontend
-from bootbridge.tunnel.ports import ByteHandler, DialResult
 from bootbridge.tunnel.proxy_core import AGENT_PATH, PROXY_PATH, Limits, ProxyCore
 from bootbridge.tunnel.server_metrics import ServerMetrics
-from bootbridge.tunnel.timers import Timers
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.frames import CANCEL
-from bootbridge.wire.header_blocks import Headers, values_of
-from bootbridge.wire.link import Link
-from bootbridge.wire.stream import Stream
+from bootbridge.wire.hpack_headers import Headers, values_of
+from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_stream import Stream
 
 
 class MemoryPort:

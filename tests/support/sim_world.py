@@ -7,8 +7,8 @@ import zlib
 from collections.abc import Callable
 from random import Random
 
+from bootbridge.ports.timers import Timers
 from bootbridge.runtime.pump import Flushable
-from bootbridge.tunnel.timers import Timers
 from bootbridge.wire.packets import Buffer
 
 READ_BYTES = 16 * 1024

@@ -20,8 +20,8 @@ from h2.events import (
 )
 
 from bootbridge.wire import frames as f
-from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import Link
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_connection import Link
 from tests.support.wire_peers import pieces, split_frames, take
 
 

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
-from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import FRAME_BYTES_MAX, Link, Stream, StreamHandler
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Link, Stream, StreamHandler
 from bootbridge.wire.packets import Buffer
 
 REQUEST = grpc.request_headers("/Test/Call", "bridge")

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from bootbridge.wire import frames as f
-from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import Link, Stream, StreamHandler
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_connection import Link, Stream, StreamHandler
 
 Result = TypeVar("Result")
 PATIENCE_SECONDS = 20.0

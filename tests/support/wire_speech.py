@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
-from bootbridge.wire.header_blocks import HEADER_LIST_BYTES_MAX, Headers
-from bootbridge.wire.link import FRAME_BYTES_MAX, Link, Stream
+from bootbridge.wire.hpack_headers import HEADER_LIST_BYTES_MAX, Headers
+from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Link, Stream
 from tests.support.wire_peers import REQUEST, RESPONSE, Event, Recorder
 
 STREAMS = 4  # how many requests a client under test has open when it begins to listen

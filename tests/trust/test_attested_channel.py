@@ -36,7 +36,7 @@ from tests.support.attested import (
     heard_back,
     listening,
 )
-from tests.support.passing_time import pass_time
+from tests.support.fake_clock import pass_time
 
 SHOWS_SERVER = Side(SealIssuer(SERVER_KEY))
 SHOWS_CLIENT = Side(SealIssuer(CLIENT_KEY))

@@ -6,9 +6,9 @@ import json
 import sys
 from collections.abc import Sequence
 
-from bootbridge.bootstrap import address, node_network
-from bootbridge.bootstrap.address import Decision
-from bootbridge.bootstrap.node_network import NodeNetwork
+from bootbridge.bootstrap.machine import address, network
+from bootbridge.bootstrap.machine.address import Decision
+from bootbridge.bootstrap.machine.network import NodeNetwork
 from bootbridge.cli.command import complain, show
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.cli.verb import DONE, Parser, run_verb, words
@@ -55,7 +55,7 @@ def _run(argv: list[str], program: str) -> int:
 def _seen(said: bool) -> NodeNetwork:
     """What is said needs no looking, so a machine without `ip` does for it."""
     try:
-        return node_network.observe()
+        return network.observe()
     except OperatorError:
         if said:
             return NodeNetwork()

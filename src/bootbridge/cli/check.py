@@ -11,11 +11,11 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bootbridge.bootstrap import check
-from bootbridge.bootstrap.check import Finding, Verdict
-from bootbridge.bootstrap.files import read_file
+from bootbridge.bootstrap.diagnose import check
+from bootbridge.bootstrap.diagnose.check import Finding, Verdict
 from bootbridge.cli.command import show
 from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
+from bootbridge.common.files import read_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\

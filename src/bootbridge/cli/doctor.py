@@ -8,12 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from bootbridge.bootstrap import doctor
-from bootbridge.bootstrap.doctor import Examination, Step, Verdict, Way, from_node
-from bootbridge.bootstrap.doctor.targets import Goal, parse
-from bootbridge.bootstrap.host import Host
-from bootbridge.bootstrap.parts import Site
-from bootbridge.bootstrap.plan import IPAddress, Plan
+from bootbridge.bootstrap.diagnose import doctor
+from bootbridge.bootstrap.diagnose.doctor import Examination, Step, Verdict, Way, from_node
+from bootbridge.bootstrap.diagnose.doctor.targets import Goal, parse
+from bootbridge.bootstrap.install.resources import Site
+from bootbridge.bootstrap.plan.plan import IPAddress, Plan
 from bootbridge.cli.command import show
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.cli.site_flags import (
@@ -26,6 +25,7 @@ from bootbridge.cli.site_flags import (
     seconds,
 )
 from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
+from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\

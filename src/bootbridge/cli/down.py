@@ -7,14 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bootbridge.bootstrap.cluster import Cluster
-from bootbridge.bootstrap.files import Asset, write_file
-from bootbridge.bootstrap.host import Host
-from bootbridge.bootstrap.parts import Site
-from bootbridge.bootstrap.plan import Plan
-from bootbridge.bootstrap.progress import Progress
-from bootbridge.bootstrap.receipt import Receipt
-from bootbridge.bootstrap.teardown import Teardown
+from bootbridge.bootstrap.install.down import Teardown
+from bootbridge.bootstrap.install.receipt import Receipt
+from bootbridge.bootstrap.install.resources import Site
+from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.command import complain, show
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.cli.site_flags import (
@@ -26,7 +22,11 @@ from bootbridge.cli.site_flags import (
     seconds,
 )
 from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
+from bootbridge.common.files import Asset, write_file
+from bootbridge.common.host import Host
+from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
+from bootbridge.kube.blocking_client import Cluster
 
 _DESCRIPTION = """\
 Takes the bridge away, in this order: DaemonSet, Secret and namespace (by label), the kube-apiserver's

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bootbridge.bootstrap import firewall
-from bootbridge.bootstrap.files import unwritable, write_file
 from bootbridge.bootstrap.firewall import asset_files, by_hand, script
-from bootbridge.bootstrap.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.command import show
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.cli.verb import DONE, FAILED, FOUND, Parser, run_verb, words
+from bootbridge.common.files import unwritable, write_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\

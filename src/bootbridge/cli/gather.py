@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bootbridge.bootstrap.gather import gathering
-from bootbridge.bootstrap.gather.bundle import Source
-from bootbridge.bootstrap.gather.gathering import Gathered
-from bootbridge.bootstrap.gather.install_dir import InstallDir
-from bootbridge.bootstrap.gather.remote import Login
-from bootbridge.bootstrap.plan import Flavour, Plan
-from bootbridge.bootstrap.progress import Progress
+from bootbridge.bootstrap.diagnose.gather import gathering
+from bootbridge.bootstrap.diagnose.gather.bundle import Source
+from bootbridge.bootstrap.diagnose.gather.gathering import Gathered
+from bootbridge.bootstrap.diagnose.gather.install_dir import InstallDir
+from bootbridge.bootstrap.diagnose.gather.remote import Login
+from bootbridge.bootstrap.plan.plan import Flavour, Plan
 from bootbridge.cli.command import show
 from bootbridge.cli.doctor import harmless, open_way
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.cli.site_flags import add_site_flags, open_host, seconds
 from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
+from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bootbridge import __version__
-from bootbridge.bootstrap.files import Asset, write_file
 from bootbridge.cli.command import complain, show
 from bootbridge.cli.verb import DONE, Parser, run_verb, words
+from bootbridge.common.files import Asset, write_file
 from bootbridge.image import oci, recipes
 
 DESCRIPTION = """\

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bootbridge.bootstrap import inject, rendered
-from bootbridge.bootstrap.check.tree import plan_in
-from bootbridge.bootstrap.files import Tree, read_file
-from bootbridge.bootstrap.rewrite import rewrite
+from bootbridge.bootstrap.diagnose.check.tree import plan_in
+from bootbridge.bootstrap.ignition import inject
+from bootbridge.bootstrap.render import directory
 from bootbridge.cli.command import show
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.cli.verb import Parser, run_verb, words
+from bootbridge.common.files import Tree, read_file
+from bootbridge.common.rewrite import rewrite
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -103,7 +104,7 @@ def _assets(flags: argparse.Namespace) -> Tree:
         raise OperatorError(
             "does not go with --assets, which has its plan", subject=flag, hint="render it anew"
         )
-    return {f"/{path}": asset for path, asset in rendered.read(Path(flags.assets)).items()}
+    return {f"/{path}": asset for path, asset in directory.read(Path(flags.assets)).items()}
 
 
 _OWN_FLAGS = {"file", "output", "remove", "dry_run", "json", "assets"}

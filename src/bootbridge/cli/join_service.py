@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bootbridge.cli.verb import Parser, run_verb, words
 from bootbridge.errors import OperatorError
-from bootbridge.node.join_messages import JOIN_PORT
+from bootbridge.join_api.messages import JOIN_PORT
 
 _DESCRIPTION = """\
 Runs on every control plane, deployed by `bootbridge node init`. An instance calls it by attested TLS, and is
@@ -60,7 +60,7 @@ def _run(argv: list[str], program: str) -> int:
         if not 0 <= getattr(flags, name) < 65536:
             raise OperatorError(f"{getattr(flags, name)} is no port", subject=f"--{name.replace('_', '-')}")
     # Late: a bad flag or a wish for help is answered without loading the service.
-    from bootbridge.node.join_service.main import JoinServiceOptions, serve
+    from bootbridge.join_service.main import JoinServiceOptions, serve
     from bootbridge.runtime import logs
 
     logs.configure(flags.log_format, program="join-service")

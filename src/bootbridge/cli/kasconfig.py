@@ -7,11 +7,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from bootbridge.bootstrap import kasconfig
-from bootbridge.bootstrap.files import read_file
-from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.bootstrap.render import kasconfig
 from bootbridge.cli.command import show
 from bootbridge.cli.verb import DONE, Parser, run_verb, words
+from bootbridge.common.files import read_file
+from bootbridge.common.yaml_text import to_yaml
 
 _DESCRIPTION = """\
 Lays overrides over a KubeAPIServerConfig as cluster-kube-apiserver-operator does with

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootbridge.bootstrap.progress import Progress
 from bootbridge.cli.command import complain, show
 from bootbridge.cli.verb import DONE, FAILED, FOUND, Parser, run_verb, words
+from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.lab import components, instances, production
 from bootbridge.lab.bring_up import Builder
@@ -25,7 +25,7 @@ from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, Images
 from bootbridge.lab.instances_demonstration import InstancesDemonstration
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
-from bootbridge.lab.space import refuse_unfit
+from bootbridge.lab.namespaces import refuse_unfit
 from bootbridge.lab.status import status
 
 DESCRIPTION = """\

@@ -14,7 +14,7 @@ from bootbridge.cli.command import complain, show
 from bootbridge.cli.site_flags import seconds
 from bootbridge.cli.verb import DONE, FAILED, FOUND, INTERRUPTED, Parser, run_verb, words
 from bootbridge.errors import BootbridgeError, OperatorError
-from bootbridge.node.init_messages import INIT_PORT
+from bootbridge.node.init.messages import INIT_PORT
 
 DESCRIPTION = """\
 Makes nodes of blank instances. `{program} run` runs on every instance and waits: either a user
@@ -95,7 +95,7 @@ def _add_configuration(parser: argparse.ArgumentParser) -> None:
 
 def _run_node(flags: argparse.Namespace) -> int:
     from bootbridge.node.configuration import read_configuration
-    from bootbridge.node.main import run
+    from bootbridge.node.run import run
     from bootbridge.runtime import logs
 
     logs.configure(flags.log_format, logs.DEBUG_VERBOSITY if flags.verbose else 0, "node")
@@ -126,9 +126,9 @@ def _init_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _init(flags: argparse.Namespace) -> int:
-    from bootbridge.bootstrap.progress import Progress
-    from bootbridge.node.init_report import JsonReport, TextReport
-    from bootbridge.node.init_session import InitOptions, InitSession
+    from bootbridge.common.progress import Progress
+    from bootbridge.node.init.report import JsonReport, TextReport
+    from bootbridge.node.init.session import InitOptions, InitSession
 
     host, port = _endpoint(flags.endpoint)
     options = InitOptions(
@@ -159,7 +159,7 @@ def _init(flags: argparse.Namespace) -> int:
 
 
 def _endpoint(text: str) -> tuple[str, int]:
-    from bootbridge.node.endpoints import host_of
+    from bootbridge.node.join.endpoints import host_of
 
     host = host_of(text)
     port = text.rpartition(":")[2] if text not in (host, f"[{host}]") else str(INIT_PORT)
@@ -179,8 +179,8 @@ def _secret_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _secret(flags: argparse.Namespace) -> int:
-    from bootbridge.node import init_secret
-    from bootbridge.node.secret_files import write_new_secret
+    from bootbridge.common.secret_files import write_new_secret
+    from bootbridge.trust import init_secret
 
     secret, hashed = init_secret.make()
     write_new_secret(Path(flags.out), secret + b"\n", "--out")
@@ -217,7 +217,7 @@ def _renew_flags(parser: argparse.ArgumentParser) -> None:
 
 def _renew(flags: argparse.Namespace) -> int:
     from bootbridge.node.configuration import read_configuration
-    from bootbridge.node.main import renew
+    from bootbridge.node.run import renew
     from bootbridge.runtime import logs
 
     logs.configure("text", program="node")
@@ -234,7 +234,7 @@ def _enrol_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _enrol(flags: argparse.Namespace) -> int:
-    from bootbridge.bootstrap.yaml_text import to_yaml
+    from bootbridge.common.yaml_text import to_yaml
     from bootbridge.node.configuration import read_configuration
     from bootbridge.node.enrolment import identity_of, policy_entry
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
-from bootbridge.bootstrap import install_config
-from bootbridge.bootstrap.files import read_file
-from bootbridge.bootstrap.plan import (
+from bootbridge.bootstrap.plan import install_config
+from bootbridge.bootstrap.plan.plan import (
     KEY_KINDS,
     ClusterNetwork,
     Flavour,
@@ -25,6 +24,7 @@ from bootbridge.bootstrap.plan import (
     Protocol,
 )
 from bootbridge.cli.values import parse_duration
+from bootbridge.common.files import read_file
 from bootbridge.errors import OperatorError
 
 # The installer's own variable; the flag wins over it.

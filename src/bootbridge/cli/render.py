@@ -7,12 +7,12 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from bootbridge.bootstrap import assets, rendered
-from bootbridge.bootstrap.files import Asset, read_file
-from bootbridge.bootstrap.plan import Flavour, Plan
+from bootbridge.bootstrap.plan.plan import Flavour, Plan
+from bootbridge.bootstrap.render import assets, directory
 from bootbridge.cli.command import complain, show
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.cli.verb import DONE, Parser, run_verb, words
+from bootbridge.common.files import Asset, read_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -56,10 +56,10 @@ def _parser(program: str) -> Parser:
 def _run(flags: argparse.Namespace, program: str) -> int:
     plan = plan_from(flags)
     tree = assets.to_read(plan, _kubeadm_config(flags, plan))
-    outcomes = rendered.write(tree, Path(flags.output), force=flags.force)
+    outcomes = directory.write(tree, Path(flags.output), force=flags.force)
     show(_as_json(plan, outcomes) if flags.json else _as_table(plan, outcomes))
     for outcome in outcomes:
-        if outcome.state == rendered.KEPT:
+        if outcome.state == directory.KEPT:
             complain(f"{program}: {outcome.path} is kept as you changed it (--force overwrites it)")
     return DONE
 
@@ -73,7 +73,7 @@ def _kubeadm_config(flags: argparse.Namespace, plan: Plan) -> Asset | None:
     return Asset(read_file(flags.kubeadm_config, "--kubeadm-config"), 0o600)
 
 
-def _as_json(plan: Plan, outcomes: list[rendered.Outcome]) -> str:
+def _as_json(plan: Plan, outcomes: list[directory.Outcome]) -> str:
     rows = [
         {
             "path": outcome.path,
@@ -86,7 +86,7 @@ def _as_json(plan: Plan, outcomes: list[rendered.Outcome]) -> str:
     return json.dumps(rows, indent=2) + "\n"
 
 
-def _as_table(plan: Plan, outcomes: list[rendered.Outcome]) -> str:
+def _as_table(plan: Plan, outcomes: list[directory.Outcome]) -> str:
     rows = [("PATH", "MODE", "STATE", "FOR")]
     for outcome in outcomes:
         purpose = assets.purpose(plan, outcome.path)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bootbridge.bootstrap import address, laid, node_network, plan_record
-from bootbridge.bootstrap.cluster import Cluster
-from bootbridge.bootstrap.files import read_file
-from bootbridge.bootstrap.host import Host
-from bootbridge.bootstrap.plan import PATHS, Flavour, Image, IPAddress, Plan
+from bootbridge.bootstrap.install import install_record
+from bootbridge.bootstrap.machine import address, network
+from bootbridge.bootstrap.plan import record
+from bootbridge.bootstrap.plan.plan import PATHS, Flavour, Image, IPAddress, Plan
 from bootbridge.cli.plan_flags import plan_from
 from bootbridge.cli.values import parse_duration
+from bootbridge.common.files import read_file
+from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
+from bootbridge.kube.blocking_client import Cluster
 
 
 def add_site_flags(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +42,7 @@ def recorded_plan(flags: argparse.Namespace, host: Host) -> Plan | None:
         path = PATHS[flavour].plan_record
         data = host.read(path)
         if data is not None:
-            return plan_record.load(data, path)
+            return record.load(data, path)
     return None
 
 
@@ -59,7 +61,7 @@ def default_plan(flags: argparse.Namespace) -> Plan:
 
 def plan_to_lay(flags: argparse.Namespace, host: Host) -> Plan:
     """Flags win over --plan, that over the record of an earlier run, that over the defaults."""
-    base = plan_record.load(read_file(flags.plan, "--plan"), flags.plan) if flags.plan else None
+    base = record.load(read_file(flags.plan, "--plan"), flags.plan) if flags.plan else None
     laid_before = recorded_plan(flags, host)
     base = base or laid_before
     if base is None and not flags.flavour:
@@ -79,7 +81,7 @@ def plan_to_lay(flags: argparse.Namespace, host: Host) -> Plan:
 
 def kubeconfig_of(flags: argparse.Namespace, host: Host, plan: Plan) -> Path:
     """As given, else as given to the `up` before, else the node's own."""
-    noted = laid.load(host, plan)
+    noted = install_record.load(host, plan)
     given = flags.kubeconfig or (noted.kubeconfig if noted else "")
     return Path(given) if given else host.path(plan.paths.kubeconfig)
 
@@ -94,11 +96,11 @@ def open_cluster(flags: argparse.Namespace, host: Host, plan: Plan) -> Cluster |
 
 def node_addresses(plan: Plan) -> tuple[IPAddress, ...]:
     try:
-        seen = node_network.observe()
+        seen = network.observe()
     except OperatorError:
         if not plan.node_ips:
             raise
-        seen = node_network.NodeNetwork()
+        seen = network.NodeNetwork()
     return address.choose(plan.node_ips, plan.networks.machine, seen, plan.networks.families)
 
 

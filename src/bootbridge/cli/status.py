@@ -7,15 +7,15 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from bootbridge.bootstrap import status
-from bootbridge.bootstrap.host import Host
-from bootbridge.bootstrap.parts import Site
-from bootbridge.bootstrap.plan import IPAddress, Plan
-from bootbridge.bootstrap.status import Status
+from bootbridge.bootstrap.install import status
+from bootbridge.bootstrap.install.resources import Site
+from bootbridge.bootstrap.install.status import Status
+from bootbridge.bootstrap.plan.plan import IPAddress, Plan
 from bootbridge.cli.command import complain, show
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.cli.site_flags import add_site_flags, node_addresses, open_cluster, open_host, plan_of_record
 from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
+from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\

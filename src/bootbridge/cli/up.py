@@ -8,10 +8,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bootbridge.bootstrap import up
-from bootbridge.bootstrap.parts import Site
-from bootbridge.bootstrap.progress import Progress
-from bootbridge.bootstrap.up import Laying
+from bootbridge.bootstrap.install import up
+from bootbridge.bootstrap.install.resources import Site
+from bootbridge.bootstrap.install.up import Laying
 from bootbridge.cli.command import show
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.cli.site_flags import (
@@ -23,6 +22,7 @@ from bootbridge.cli.site_flags import (
     seconds,
 )
 from bootbridge.cli.verb import DONE, Parser, run_verb, words
+from bootbridge.common.progress import Progress
 
 _DESCRIPTION = """\
 Lays the bridge on this bootstrap node, in this order: plan record, firewall rule (--firewall), egress

@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 from bootbridge.demo import pages
 from bootbridge.demo.calls import HopFailed
+from bootbridge.demo.certificate_files import Workshop
 from bootbridge.demo.interrupts import Interrupted, Interrupts
+from bootbridge.demo.scenario import Story
 from bootbridge.demo.steps import Screen, StepFailed, Steps
-from bootbridge.demo.story import Story
-from bootbridge.demo.workshop import Workshop
 from bootbridge.errors import OperatorError
 
 

@@ -12,7 +12,7 @@ from bootbridge.demo.site import endpoint
 from bootbridge.demo.steps import Screen, Step
 
 if TYPE_CHECKING:
-    from bootbridge.demo.story import Story
+    from bootbridge.demo.scenario import Story
 
 DESCRIPTION = """\
 See the tunnel work on this machine; neither Go nor Kubernetes is needed.

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from bootbridge.demo.calls import Conversation, HopFailed, directly, through_tunnel
+from bootbridge.demo.certificate_files import Workshop
 from bootbridge.demo.certificates import Papers
 from bootbridge.demo.network import Place
 from bootbridge.demo.processes import Program
 from bootbridge.demo.site import Node, Site, endpoint, free_ports
 from bootbridge.demo.steps import StepFailed, Steps
-from bootbridge.demo.workshop import Workshop
 
 START_SECONDS = 20.0
 

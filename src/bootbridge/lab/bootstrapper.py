@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from bootbridge.bootstrap.files import Asset, Tree
-from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.common.files import Asset, Tree
+from bootbridge.common.yaml_text import to_yaml
+from bootbridge.join_api.cluster_spec import ADDONS, ClusterSpec
+from bootbridge.join_api.instance import Role
 from bootbridge.lab.credentials import apiserver_endpoint
 from bootbridge.lab.images import KUBEADM_REPOSITORY, NODE_IMAGE, TUNNEL_IMAGE
 from bootbridge.lab.init import CGROUPS
 from bootbridge.lab.layout import LabNode, Layout
 from bootbridge.lab.node_runtime import CONTAINERD_SOCKET, ON_THIS_MACHINE
 from bootbridge.lab.tpm import BOOT_REGISTERS, DEVICE
-from bootbridge.node.cluster_spec import ADDONS, ClusterSpec
-from bootbridge.node.instance import Role
 
 INSTANCE_CONFIG: Final = "/etc/bootbridge/node.yaml"
 INSTANCE_METADATA: Final = "/etc/bootbridge/instance.yaml"

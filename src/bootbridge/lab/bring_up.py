@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bootbridge.bootstrap.progress import Progress
+from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
-from bootbridge.lab import watches, wiring
+from bootbridge.lab import network, watches
 from bootbridge.lab.components import Components
 from bootbridge.lab.control_plane import IMAGE as KUBERNETES_IMAGE
 from bootbridge.lab.credentials import Credentials
@@ -41,7 +41,7 @@ class Builder:
     def bring_up(self) -> None:
         """A bootstrap control plane that has no way to the pods, and cluster nodes that have joined it."""
         self.lab.refuse_if_taken()
-        wiring.refuse_if_unable(self.lab.layout)
+        network.refuse_if_unable(self.lab.layout)
         watches.refuse_if_short(self.lab.layout)
         credentials = Credentials.create()
         self._together("images", self._image_builds())

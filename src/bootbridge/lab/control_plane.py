@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from bootbridge.bootstrap import egress_selector, kasconfig
-from bootbridge.bootstrap.files import Asset, Tree
-from bootbridge.bootstrap.plan import Plan
-from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.render import egress_selector, kasconfig
+from bootbridge.common.files import Asset, Tree
+from bootbridge.common.yaml_text import to_yaml
 from bootbridge.lab.credentials import APISERVER_PORT, KUBECONFIGS, PKI
 from bootbridge.lab.layout import LabNode, Layout
 from bootbridge.lab.node_runtime import STATIC_PODS

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from datetime import timedelta
 
-from bootbridge.bootstrap.files import Asset, Tree
+from bootbridge.common.files import Asset, Tree
 from bootbridge.lab.layout import LabNode, Layout
 from bootbridge.trust.authority import Authority, Certificate
 

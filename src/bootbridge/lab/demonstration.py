@@ -6,7 +6,7 @@ import json
 import subprocess
 from dataclasses import dataclass
 
-from bootbridge.bootstrap.progress import Progress
+from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.lab import workloads
 from bootbridge.lab.bring_up import Builder

@@ -6,7 +6,8 @@ import signal
 import time
 
 from bootbridge.errors import OperatorError
-from bootbridge.lab import control_plane, wiring
+from bootbridge.lab import control_plane
+from bootbridge.lab import network as wiring
 from bootbridge.lab.components import Components
 from bootbridge.lab.credentials import APISERVER_PORT
 from bootbridge.lab.lab import SWITCH, Lab

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bootbridge.bootstrap.files import Asset, write_file
+from bootbridge.common.files import Asset, write_file
 from bootbridge.image import oci, python_runtime, recipes
 from bootbridge.image.oci import Image
 from bootbridge.lab.components import ORIGINALS, PAUSE, Components
 from bootbridge.lab.control_plane import IMAGE as KUBERNETES_IMAGE
+from bootbridge.lab.namespaces import Space
 from bootbridge.lab.node_runtime import CONTAINERD_SOCKET, PAUSE_IMAGE
-from bootbridge.lab.space import Space
 
 TUNNEL_IMAGE = "localhost/bootbridge:lab"
 WEBHOOK_IMAGE = "localhost/webhook:lab"

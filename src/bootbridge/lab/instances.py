@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from bootbridge.bootstrap.files import Asset, write_file
-from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.common.files import Asset, write_file
+from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
-from bootbridge.lab import bootstrapper, kubelet_supervisor, tpm, watches, wiring
+from bootbridge.lab import bootstrapper, kubelet_supervisor, network, tpm, watches
 from bootbridge.lab.bootstrapper import Desk
 from bootbridge.lab.bring_up import Builder, Jobs
 from bootbridge.lab.components import Components
@@ -24,7 +24,7 @@ from bootbridge.lab.images import KUBEADM_REPOSITORY, NODE_IMAGE, TUNNEL_IMAGE, 
 from bootbridge.lab.lab import SWITCH, Lab
 from bootbridge.lab.layout import LabNode
 from bootbridge.lab.node_runtime import PAUSE_IMAGE
-from bootbridge.node import init_secret
+from bootbridge.trust import init_secret
 
 BOOTSTRAPPER = "bootstrapper"
 PROGRAMS = "/usr/local/bin"
@@ -41,7 +41,7 @@ class InstancesBuilder(Builder):
 
     def bring_up(self) -> None:
         self.lab.refuse_if_taken()
-        wiring.refuse_if_unable(self.lab.layout)
+        network.refuse_if_unable(self.lab.layout)
         watches.refuse_if_short(self.lab.layout)
         release = kubeadm_release(self.components)
         control_plane_images = kubeadm_images(self.components, release)
@@ -49,7 +49,7 @@ class InstancesBuilder(Builder):
         self.lab.begin()
         with self._step("machines"):
             self.lab.make_machines()
-            wiring.seat_operator(self.lab.space(SWITCH), self.lab.layout)
+            network.seat_operator(self.lab.space(SWITCH), self.lab.layout)
         nodes = self.lab.layout.all_nodes
         boots: Jobs = {node.name: partial(self._first_boot, node, control_plane_images) for node in nodes}
         self._together("instances", boots)

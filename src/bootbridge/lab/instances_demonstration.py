@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bootbridge.bootstrap.progress import Progress
+from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.lab import instances, tpm
 from bootbridge.lab.bring_up import is_ready

@@ -19,18 +19,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootbridge.bootstrap.files import Asset, Tree, write_file
-from bootbridge.bootstrap.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.common.files import Asset, Tree, write_file
 from bootbridge.errors import OperatorError
-from bootbridge.lab import control_plane, node_runtime, wiring
+from bootbridge.lab import control_plane, node_runtime
+from bootbridge.lab import network as wiring
 from bootbridge.lab.cgroups import Cgroups
 from bootbridge.lab.components import Components
 from bootbridge.lab.credentials import ADMIN_KUBECONFIG, Credentials, apiserver_url
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, forget_unfinished
 from bootbridge.lab.layout import LabNode, Layout
+from bootbridge.lab.namespaces import STOP_SECONDS, Space
 from bootbridge.lab.processes import await_departure, inhabitants
 from bootbridge.lab.rooted import rooted
-from bootbridge.lab.space import STOP_SECONDS, Space
 
 SWITCH = "switch"
 # The first that is written into a lab's directory, and the last that goes: it says that this is a lab.

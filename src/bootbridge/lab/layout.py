@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
-from bootbridge.bootstrap.plan import ClusterNetwork, IPAddress, IPNetwork, Networks
+from bootbridge.bootstrap.plan.plan import ClusterNetwork, IPAddress, IPNetwork, Networks
 from bootbridge.errors import OperatorError
 
 NODES_MAX = 8

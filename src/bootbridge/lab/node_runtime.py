@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from bootbridge.bootstrap.files import Asset, Tree
-from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.common.files import Asset, Tree
+from bootbridge.common.yaml_text import to_yaml
 from bootbridge.lab.credentials import KUBECONFIGS, PKI
 from bootbridge.lab.layout import LabNode
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bootbridge.bootstrap.progress import Progress
+from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.lab import control_plane
 from bootbridge.lab.components import Components

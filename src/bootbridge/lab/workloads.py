@@ -10,7 +10,7 @@ import base64
 from dataclasses import dataclass
 from typing import Any
 
-from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.common.yaml_text import to_yaml
 from bootbridge.lab.extension_server import API_GROUP, CRD_VERSIONS, GROUP
 from bootbridge.lab.images import WEBHOOK_IMAGE
 from bootbridge.lab.node_runtime import PAUSE_IMAGE

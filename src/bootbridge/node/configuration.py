@@ -28,24 +28,24 @@ from typing import Any, Final
 
 import yaml
 
-from bootbridge.bootstrap.files import read_file
-from bootbridge.bootstrap.install_config import YAML_ERRORS
+from bootbridge.common.fields import Fields
+from bootbridge.common.files import read_file
+from bootbridge.common.yaml_text import YAML_ERRORS
 from bootbridge.errors import OperatorError
-from bootbridge.node import node_state, phases
-from bootbridge.node.bridge import QUIET_SECONDS
-from bootbridge.node.fields import Fields
-from bootbridge.node.init_messages import INIT_PORT
-from bootbridge.node.init_server import LINGER_SECONDS
-from bootbridge.node.instance import Metadata
-from bootbridge.node.join_messages import JOIN_PORT
-from bootbridge.node.kubelet_service import (
+from bootbridge.join_api.instance import Metadata
+from bootbridge.join_api.messages import JOIN_PORT
+from bootbridge.metadata.configuration import metadata_from
+from bootbridge.node.init.messages import INIT_PORT
+from bootbridge.node.init.server import LINGER_SECONDS
+from bootbridge.node.init.tunnel import QUIET_SECONDS
+from bootbridge.node.kubeadm.kubelet_service import (
     UNIT,
     CommandedKubelet,
     KubeletService,
     foreign_kubelet,
     systemd_kubelet,
 )
-from bootbridge.node.metadata.configuration import metadata_from
+from bootbridge.node.lock import node_state, phases
 from bootbridge.trust.evidence import Issuer, Verifier
 from bootbridge.trust.evidence.configuration import DEFAULT_DEVICE, issuer_from, verifiers_from
 from bootbridge.trust.measurement import FileRegister, Register

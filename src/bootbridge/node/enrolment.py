@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bootbridge.node.instance import Instance
+from bootbridge.join_api.instance import Instance
 from bootbridge.trust.evidence import Attested, Issuer
 from bootbridge.trust.evidence.token import TokenIssuer
 from bootbridge.trust.evidence.tpm import TpmIssuer

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
-from bootbridge.node.cluster_spec import ClusterSpec
-from bootbridge.node.components import Component
-from bootbridge.node.init_messages import StageEvent
-from bootbridge.node.instance import Instance
-from bootbridge.node.join_messages import RejoinRequest, RejoinTicket, Ticket, TicketRequest
+from bootbridge.join_api.cluster_spec import ClusterSpec
+from bootbridge.join_api.components import Component
+from bootbridge.join_api.instance import Instance
+from bootbridge.join_api.kubelet_certificate_request import CertificateRequest
+from bootbridge.join_api.messages import RejoinRequest, RejoinTicket, Ticket, TicketRequest
+from bootbridge.node.init.messages import StageEvent
 from bootbridge.runtime.calls import Handler
+from bootbridge.runtime.concurrency import Turn
 
 # How long a flow waits for `Metadata`, whatever its own limits are.
 METADATA_SECONDS_MAX: Final = 30.0
@@ -87,10 +89,6 @@ class Machine(Protocol):
     async def renew_serving(self, certificate: bytes, kubelet_key: bytes) -> None: ...
 
 
-# Waits until nobody else is asked for the same; from then on nobody is, unless this one fails.
-Turn = Callable[[], Awaitable[None]]
-
-
 class JoinService(Protocol):
     """The cluster's side of a join, at one address; Refused carries its reason.
 
@@ -103,14 +101,6 @@ class JoinService(Protocol):
 
 # Where join services may be, the most promising first; an empty list is an answer, too.
 Endpoints = Callable[[], Awaitable[Sequence[Address]]]
-
-
-@dataclass(frozen=True)
-class CertificateRequest:
-    """A fresh key (PEM) and the request (DER) that is signed with it."""
-
-    key: bytes = field(repr=False)
-    request: bytes
 
 
 NewRequest = Callable[[str], CertificateRequest]  # given the node's name

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from bootbridge.common.failures import Fatal
 from bootbridge.errors import BootbridgeError, OperatorError
-from bootbridge.node import phases
 from bootbridge.node.configuration import NodeConfiguration
-from bootbridge.node.failures import Fatal
-from bootbridge.node.last_answer import LastAnswer
-from bootbridge.node.node_lock import ZERO, measured
-from bootbridge.node.node_state import FileStates, NodeState
-from bootbridge.node.phases import Phase, Record
+from bootbridge.node.join.last_answer import LastAnswer
+from bootbridge.node.lock import phases
+from bootbridge.node.lock.node_state import FileStates, NodeState
+from bootbridge.node.lock.phases import Phase, Record
+from bootbridge.trust.measurement import ZERO, lock_value
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Status:
     @property
     def _expected(self) -> tuple[bytes, ...]:
         if self.record is None:
-            return (ZERO, measured(self.remembered.cluster_id)) if self.remembered else (ZERO,)
-        value = measured(self.record.cluster_id)
+            return (ZERO, lock_value(self.remembered.cluster_id)) if self.remembered else (ZERO,)
+        value = lock_value(self.record.cluster_id)
         return (ZERO, value) if self.record.phase is Phase.LOCKING else (value,)
 
     @property

@@ -10,17 +10,17 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+from bootbridge.common.failures import Fatal
 from bootbridge.errors import OperatorError
-from bootbridge.node.failures import Fatal
-from bootbridge.node.init_server import InitServer
-from bootbridge.node.join_client import JoinClient
-from bootbridge.node.join_flow import JoinFlow
-from bootbridge.node.node_lock import NodeLock
-from bootbridge.node.node_state import States
-from bootbridge.node.phases import Flow, Phase, Record
-from bootbridge.node.rejoin import Rejoin
-from bootbridge.node.together import ended
+from bootbridge.node.init.server import InitServer
+from bootbridge.node.join.client import JoinClient
+from bootbridge.node.join.flow import JoinFlow
+from bootbridge.node.join.rejoin import Rejoin
+from bootbridge.node.lock.node_lock import NodeLock
+from bootbridge.node.lock.node_state import States
+from bootbridge.node.lock.phases import Flow, Phase, Record
 from bootbridge.runtime import logs, tasks
+from bootbridge.runtime.concurrency import ended
 
 FINISHED: Final = 0
 FATAL: Final = 1

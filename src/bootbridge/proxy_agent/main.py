@@ -14,9 +14,9 @@ from bootbridge.runtime import event_loop, logs
 from bootbridge.runtime.admin_http import AdminServer
 from bootbridge.runtime.admin_routes import agent_admin_routes, agent_health_routes
 from bootbridge.runtime.dialler import TcpDialler
+from bootbridge.runtime.event_log import LogNotebook
+from bootbridge.runtime.file_limit import allow_as_many_as_possible
 from bootbridge.runtime.memory import HeapTrimmer, use_little_memory
-from bootbridge.runtime.notebook import LogNotebook
-from bootbridge.runtime.open_files import allow_as_many_as_possible
 from bootbridge.runtime.process_metrics import register_process_metrics
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn

@@ -9,13 +9,13 @@ from typing import Final
 
 from bootbridge.runtime.byte_stream import tune_link
 from bootbridge.runtime.dialler import SocketDial
-from bootbridge.runtime.link_stream import LinkStream
+from bootbridge.runtime.endpoint_policy import Endpoint
+from bootbridge.runtime.http2_transport import LinkStream
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.runtime.tls_stream import TlsStream
-from bootbridge.tunnel.addresses import join_host_port
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
-from bootbridge.tunnel.endpoint_policy import Endpoint
+from bootbridge.wire.addresses import join_host_port
 
 CONNECT_SECONDS_MAX: Final = 20.0
 # A server may have to review our token first; longer than this is no answer.

@@ -13,9 +13,9 @@ from bootbridge.runtime.lookup import look_up
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn
 from bootbridge.runtime.tls_files import TlsFiles
-from bootbridge.tunnel.addresses import parse_ip
 from bootbridge.tunnel.agent_core import AgentCore
 from bootbridge.tunnel.server_set import Admission, CountSource, Outcome, ServerSet, best_of
+from bootbridge.wire.addresses import parse_ip
 
 LOOKUP_SECONDS_MAX: Final = 5.0
 

@@ -8,27 +8,27 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from bootbridge.metrics import Registry
+from bootbridge.ports.byte_ports import Authenticator
 from bootbridge.proxy_server.options import ServerOptions
 from bootbridge.runtime import event_loop, logs
 from bootbridge.runtime.admin_http import AdminServer
 from bootbridge.runtime.admin_routes import server_admin_routes, server_health_routes
 from bootbridge.runtime.byte_stream import PlainStream, tune_link
 from bootbridge.runtime.dialler import TcpDialler
-from bootbridge.runtime.link_stream import LinkStream
+from bootbridge.runtime.event_log import LogNotebook
+from bootbridge.runtime.file_limit import allow_as_many_as_possible
+from bootbridge.runtime.http2_transport import LinkStream
 from bootbridge.runtime.listeners import Listener, tcp_socket, unix_socket
 from bootbridge.runtime.memory import HeapTrimmer, use_little_memory
-from bootbridge.runtime.notebook import LogNotebook
-from bootbridge.runtime.open_files import allow_as_many_as_possible
 from bootbridge.runtime.process_metrics import register_process_metrics
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles, TlsPolicy
 from bootbridge.runtime.tls_stream import TlsStream
-from bootbridge.tunnel.addresses import parse_cidr
 from bootbridge.tunnel.agent_roster import Strategy
 from bootbridge.tunnel.frontend import ConnectFrontend
-from bootbridge.tunnel.ports import Authenticator
 from bootbridge.tunnel.proxy_core import DIAL_SECONDS_MAX, Limits, ProxyCore
 from bootbridge.tunnel.server_metrics import ServerMetrics
+from bootbridge.wire.addresses import parse_cidr
 
 # An agent opens one stream on its connection; a caller may open one per dial on its own.
 AGENT_STREAMS_MAX: Final = 16

@@ -15,10 +15,10 @@ import sys
 import termios
 from typing import Final
 
+from bootbridge.ports.byte_ports import ByteHandler
+from bootbridge.ports.timers import Timer
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.sockets import GONE, READABLE, WRITABLE
-from bootbridge.tunnel.ports import ByteHandler
-from bootbridge.tunnel.timers import Timer
 from bootbridge.wire.packets import Buffer
 
 # Parts of this size on average are joined, which is cheaper than handing the kernel a list of them.

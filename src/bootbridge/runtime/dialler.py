@@ -9,13 +9,10 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, cast
 
+from bootbridge.ports.byte_ports import DialResult
+from bootbridge.ports.timers import Timer
 from bootbridge.runtime.byte_stream import PlainStream, tune
-from bootbridge.runtime.lookup import look_up
-from bootbridge.runtime.pump import Pump
-from bootbridge.runtime.sockets import WRITABLE
-from bootbridge.runtime.tasks import spawn
-from bootbridge.tunnel.addresses import join_host_port, parse_ip
-from bootbridge.tunnel.endpoint_policy import (
+from bootbridge.runtime.endpoint_policy import (
     Endpoint,
     LookupFailure,
     NotDialled,
@@ -24,8 +21,11 @@ from bootbridge.tunnel.endpoint_policy import (
     dial_timed_out,
     lookup_failed,
 )
-from bootbridge.tunnel.ports import DialResult
-from bootbridge.tunnel.timers import Timer
+from bootbridge.runtime.lookup import look_up
+from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.sockets import WRITABLE
+from bootbridge.runtime.tasks import spawn
+from bootbridge.wire.addresses import join_host_port, parse_ip
 
 DIAL_SECONDS_MAX: Final = 5.0
 # When the first address does not answer, the next is tried beside it after this long.

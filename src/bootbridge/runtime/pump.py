@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from bootbridge.ports.timers import Timers
 from bootbridge.runtime.event_loop import Loop
-from bootbridge.tunnel.timers import Timers
 
 # Half of it costs 4 % more CPU per byte down and 21 % up (docs/performance.md).
 READ_BYTES: Final = 256 * 1024

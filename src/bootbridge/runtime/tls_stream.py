@@ -12,9 +12,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, cast
 
+from bootbridge.ports.byte_ports import ByteHandler
 from bootbridge.runtime.byte_stream import NOBODY, PlainStream, reason_of
 from bootbridge.runtime.pump import Pump
-from bootbridge.tunnel.ports import ByteHandler
 from bootbridge.wire.packets import Buffer
 
 HANDSHAKE_SECONDS_MAX: Final = 20.0

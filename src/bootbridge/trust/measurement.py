@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from bootbridge.errors import BootbridgeError, OperatorError
 
@@ -24,6 +24,7 @@ from bootbridge.errors import BootbridgeError, OperatorError
 LOCK_REGISTER = 15
 REGISTERS = range(24)
 REGISTER_BYTES = hashlib.sha256().digest_size
+ZERO: Final = bytes(REGISTER_BYTES)
 
 # A digest's length says which hash made it.
 _HASHES = {32: hashlib.sha256, 48: hashlib.sha384}
@@ -54,6 +55,11 @@ def extended(old: bytes, digest: bytes) -> bytes:
 def after_event(old: bytes, data: bytes) -> bytes:
     """A register's value after `data` was measured into it, as TPM2_PCR_Event does."""
     return extended(old, _HASHES[len(old)](data).digest())
+
+
+def lock_value(cluster_id: bytes) -> bytes:
+    """Returns the lock register's value on a node that belongs to this cluster."""
+    return after_event(ZERO, cluster_id)
 
 
 class FileRegister:

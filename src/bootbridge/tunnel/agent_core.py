@@ -6,19 +6,19 @@ from collections.abc import Callable
 from typing import Final
 
 from bootbridge.metrics import Counter
+from bootbridge.ports.byte_ports import Dialler, Notebook
+from bootbridge.ports.timers import Timers
 from bootbridge.tunnel import extension
-from bootbridge.tunnel.addresses import ADDRESS_CHARS_MAX, TOO_LONG_TEXT
 from bootbridge.tunnel.agent_metrics import AgentMetrics
 from bootbridge.tunnel.endpoint import Endpoint, EndpointDial
 from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters
-from bootbridge.tunnel.ports import Dialler, Notebook
-from bootbridge.tunnel.timers import Timers
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
+from bootbridge.wire.addresses import ADDRESS_CHARS_MAX, TOO_LONG_TEXT
 from bootbridge.wire.frames import CANCEL
-from bootbridge.wire.header_blocks import Headers, values_of
-from bootbridge.wire.link import Link
-from bootbridge.wire.stream import Stream
+from bootbridge.wire.hpack_headers import Headers, values_of
+from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_stream import Stream
 
 CONNECT_PATH: Final = "/AgentService/Connect"
 

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
-from bootbridge.tunnel.addresses import IPAddress, IPNetwork, comparable_host
 from bootbridge.tunnel.identifiers import AgentIdentifiers
+from bootbridge.wire.addresses import IPAddress, IPNetwork, comparable_host
 
 
 class Strategy(Enum):

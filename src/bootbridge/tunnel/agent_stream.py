@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bootbridge.ports.timers import Timers
 from bootbridge.tunnel import extension
 from bootbridge.tunnel.identifiers import AgentIdentifiers, parse_identifiers
 from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters
 from bootbridge.tunnel.route import AgentRoute
-from bootbridge.tunnel.timers import Timers
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
-from bootbridge.wire.header_blocks import Headers, values_of
-from bootbridge.wire.stream import Stream
+from bootbridge.wire.hpack_headers import Headers, values_of
+from bootbridge.wire.http2_stream import Stream
 
 if TYPE_CHECKING:
     from bootbridge.tunnel.proxy_core import Dial, ProxyCore

@@ -20,9 +20,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from bootbridge.tunnel.addresses import IPNetwork, host_of, parse_ip
 from bootbridge.tunnel.agent_roster import Agents, Roster, Stream
 from bootbridge.tunnel.agent_roster import Strategy as Strategy
+from bootbridge.wire.addresses import IPNetwork, host_of, parse_ip
 
 if TYPE_CHECKING:
     from random import Random

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bootbridge.ports.byte_ports import ByteHandler, BytePort, PendingDial
 from bootbridge.tunnel.packet_stream import Inlet, Outlet
-from bootbridge.tunnel.ports import ByteHandler, BytePort, PendingDial
 from bootbridge.tunnel.route import NOWHERE
 from bootbridge.wire import packets as p
 

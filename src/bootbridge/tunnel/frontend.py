@@ -11,14 +11,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from bootbridge.bounds import BOUNDS
+from bootbridge.ports.byte_ports import BytePort, Sink
+from bootbridge.ports.timers import Timer, Timers
 from bootbridge.tunnel.packet_stream import Inlet, Outlet, PacketStream, StreamCounters
-from bootbridge.tunnel.ports import BytePort, Sink
-from bootbridge.tunnel.timers import Timer, Timers
 from bootbridge.wire import connect_request as http
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
-from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.stream import Stream
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_stream import Stream
 
 if TYPE_CHECKING:
     from bootbridge.tunnel.proxy_core import ProxyCore

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from urllib.parse import unquote_to_bytes
 
-from bootbridge.tunnel.addresses import IPNetwork, comparable_host, parse_cidr
+from bootbridge.wire.addresses import IPNetwork, comparable_host, parse_cidr
 
 KNOWN_KEYS = frozenset({"ipv4", "ipv6", "host", "cidr", "default-route"})
 

@@ -16,13 +16,14 @@ from typing import Final, Protocol
 from bootbridge.bounds import BOUNDS
 from bootbridge.errors import PeerError
 from bootbridge.metrics import Counter
+from bootbridge.ports.byte_ports import Sink, Source
+from bootbridge.ports.timers import Timers
 from bootbridge.tunnel.extension import NONE, Extension
-from bootbridge.tunnel.ports import Sink, Source
 from bootbridge.tunnel.stall_guard import StallGuard
-from bootbridge.tunnel.timers import Timers
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.frames import CANCEL, ENHANCE_YOUR_CALM
-from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_stream import Stream
 from bootbridge.wire.packets import (
     DATA,
     Buffer,
@@ -34,7 +35,6 @@ from bootbridge.wire.packets import (
     encode,
     peek_data,
 )
-from bootbridge.wire.stream import Stream
 
 NO_LIMIT: Final = 1 << 62
 

@@ -10,20 +10,20 @@ from random import Random
 from typing import Final
 
 from bootbridge.metrics import Counter, Family
-from bootbridge.tunnel.addresses import ADDRESS_CHARS_MAX, TOO_LONG_TEXT, IPNetwork
+from bootbridge.ports.byte_ports import Authenticator, ByteHandler, BytePort, Dialler, Notebook, PendingDial
+from bootbridge.ports.timers import Timer, Timers
 from bootbridge.tunnel.agent_roster import Roster, Strategy
 from bootbridge.tunnel.agent_stream import AgentStream, BadAgent
 from bootbridge.tunnel.backend_selection import Direct, Refused, ready, select_backend
 from bootbridge.tunnel.frontend import Cause, ConnectFrontend, DialFailure, Frontend, GrpcFrontend
 from bootbridge.tunnel.packet_stream import StreamCounters
-from bootbridge.tunnel.ports import Authenticator, ByteHandler, BytePort, Dialler, Notebook, PendingDial
 from bootbridge.tunnel.route import AgentRoute, DirectRoute
 from bootbridge.tunnel.server_metrics import ServerMetrics
-from bootbridge.tunnel.timers import Timer, Timers
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
-from bootbridge.wire.header_blocks import Headers, values_of
-from bootbridge.wire.stream import Stream, StreamHandler
+from bootbridge.wire.addresses import ADDRESS_CHARS_MAX, TOO_LONG_TEXT, IPNetwork
+from bootbridge.wire.hpack_headers import Headers, values_of
+from bootbridge.wire.http2_stream import Stream, StreamHandler
 
 AGENT_PATH: Final = "/AgentService/Connect"
 PROXY_PATH: Final = "/ProxyService/Proxy"

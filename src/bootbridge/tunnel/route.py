@@ -7,10 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from bootbridge.bounds import BOUNDS
+from bootbridge.ports.byte_ports import BytePort, Sink
+from bootbridge.ports.timers import Timer, Timers
 from bootbridge.tunnel.frontend import Frontend
 from bootbridge.tunnel.packet_stream import Inlet, Outlet
-from bootbridge.tunnel.ports import BytePort, Sink
-from bootbridge.tunnel.timers import Timer, Timers
 from bootbridge.wire import packets as p
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from bootbridge.bounds import BOUNDS
-from bootbridge.tunnel.timers import Timer, Timers
+from bootbridge.ports.timers import Timer, Timers
 
 if TYPE_CHECKING:
     from bootbridge.tunnel.packet_stream import Inlet

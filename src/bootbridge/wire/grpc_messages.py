@@ -13,8 +13,8 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from bootbridge.errors import PeerError
-from bootbridge.wire.assembly import Assembly
-from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.frame_buffer import Assembly
+from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.packets import Buffer
 
 # Status codes that we send or look at.

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from bootbridge.bootstrap.files import Asset
-from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.common.files import Asset
+from bootbridge.common.yaml_text import to_yaml
+from bootbridge.join_api.instance import Role
 from bootbridge.lab import bootstrapper
-from bootbridge.node.instance import Role
-from tests.node.join_service.world import certificate_request
+from tests.join_service.world import certificate_request
 from tests.support.lab_instances import Instances
 
 pytestmark = pytest.mark.e2e

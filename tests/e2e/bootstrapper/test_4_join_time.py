@@ -8,9 +8,9 @@ import time
 
 import pytest
 
+from bootbridge.join_api import node_paths
+from bootbridge.join_service.tokens import GROUP, node_group
 from bootbridge.lab.bootstrapper import INSTANCE_CONFIG
-from bootbridge.node.join_service.tokens import GROUP, node_group
-from bootbridge.node.kubeadm import places
 from tests.e2e.record import neighbours
 from tests.support.lab_instances import Instances
 from tests.support.process_program import ROOT
@@ -31,7 +31,7 @@ def seconds_of(cluster: Instances, node: str, *argv: str) -> float:
 def attested_join(cluster: Instances, node: str) -> float:
     """The bootstrapper, but for the loading of its modules: in life it is there when a cluster comes."""
     loading = seconds_of(
-        cluster, node, sys.executable, "-c", "import bootbridge.cli.main, bootbridge.node.main"
+        cluster, node, sys.executable, "-c", "import bootbridge.cli.main, bootbridge.node.run"
     )
     run = ("-m", "bootbridge.cli.main", "node", "run", f"--config={INSTANCE_CONFIG}")
     return seconds_of(cluster, node, sys.executable, *run) - loading
@@ -61,7 +61,7 @@ def test_what_attestation_adds_to_a_join_is_measured(
         # The cluster's configuration of kubelets names a certificate that only a ticket brings.
         brought = cluster.serving_certificate(spare)
         cluster.make_blank(spare)
-        target = cluster.lab.file(spare, places.SERVING)
+        target = cluster.lab.file(spare, node_paths.SERVING)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(brought)
         bare.append(bare_join(cluster, spare))

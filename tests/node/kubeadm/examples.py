@@ -6,9 +6,9 @@ from dataclasses import replace
 from ipaddress import ip_address
 from typing import Any
 
-from bootbridge.node.cluster_spec import ClusterSpec
-from bootbridge.node.instance import Instance, Role
-from bootbridge.node.join_messages import Ticket
+from bootbridge.join_api.cluster_spec import ClusterSpec
+from bootbridge.join_api.instance import Instance, Role
+from bootbridge.join_api.messages import Ticket
 
 VERSION = "v1.36.3"
 PIN = "sha256:" + "ab" * 32

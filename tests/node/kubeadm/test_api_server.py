@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.node.failures import Transient
+from bootbridge.common.failures import Transient
 from bootbridge.node.kubeadm import api_server
 from bootbridge.node.kubeadm.api_server import ApiServerNotReady, wait_until_ready
-from tests.support.passing_time import pass_time
+from tests.support.fake_clock import pass_time
 
 Answers = Callable[[int], bytes]
 READY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"

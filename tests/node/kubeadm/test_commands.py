@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.node.failures import Fatal, Transient
+from bootbridge.common.failures import Fatal, Transient
 from bootbridge.node.kubeadm import commands
 from bootbridge.node.kubeadm.commands import LINE_BYTES_MAX, CommandFailed, run_command
 from bootbridge.trust.authority import Authority
 from tests.support.deterministic_loop import run
-from tests.support.passing_time import pass_time
+from tests.support.fake_clock import pass_time
 
 
 def shell(script: str) -> list[str]:

@@ -10,20 +10,21 @@ from typing import Any
 
 import pytest
 
-from bootbridge.bootstrap.files import Asset
-from bootbridge.bootstrap.host import Host
-from bootbridge.node import component_install
-from bootbridge.node.component_install import ComponentUnavailable, Installer
-from bootbridge.node.components import Component
-from bootbridge.node.failures import Fatal
-from bootbridge.node.init_messages import StageEvent
-from bootbridge.node.join_messages import CONTROL_PLANE_FILES, ControlPlaneFile
-from bootbridge.node.kubeadm import documents, places
+from bootbridge.common.failures import Fatal
+from bootbridge.common.files import Asset
+from bootbridge.common.host import Host
+from bootbridge.join_api import node_paths
+from bootbridge.join_api.components import Component
+from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile
+from bootbridge.node.components import install
+from bootbridge.node.components.install import ComponentUnavailable, Installer
+from bootbridge.node.init.messages import StageEvent
+from bootbridge.node.join.ticket_files import TicketUnusable, write_ticket
+from bootbridge.node.kubeadm import documents
+from bootbridge.node.kubeadm.kubelet_service import foreign_kubelet
 from bootbridge.node.kubeadm.machine import KubeadmMachine
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
-from bootbridge.node.kubelet_service import foreign_kubelet
 from bootbridge.node.ports import Founding, Say
-from bootbridge.node.ticket_files import TicketUnusable, write_ticket
 from bootbridge.trust.authority import Authority
 from tests.node.kubeadm.examples import FAMILIES, instance, spec, ticket
 from tests.node.kubeadm.stand_in import StandIn
@@ -93,14 +94,14 @@ async def test_13_a_kubeadm_that_is_missing_or_broken_is_fatal_at_its_first_use(
     broken.chmod(0o755)
     with pytest.raises(Fatal, match="bring a kubeadm that runs"):
         await machine(host, broken).join(ticket(), lambda event: None)
-    assert not host.exists(places.CONFIGURATION)
+    assert not host.exists(node_paths.CONFIGURATION)
 
 
 async def test_14_half_a_node_is_recognised_and_blank_before_the_next_join(
     host: Host, tmp_path: Path
 ) -> None:
     """kubeadm refuses to join where it has begun before."""
-    trace = host.path(places.BOOTSTRAP_KUBECONFIG)
+    trace = host.path(node_paths.BOOTSTRAP_KUBECONFIG)
     trace.parent.mkdir(parents=True)
     program = StandIn(
         tmp_path,
@@ -133,11 +134,11 @@ async def test_14_a_reset_takes_what_the_ticket_brought_so_it_is_written_again(
     )
     whole = machine(host, StandIn(tmp_path).path)
     await whole.take(given, serving.key_pem)
-    host.write(f"{places.PKI}/apiserver.key", Asset(b"of another cluster", 0o600))
+    host.write(f"{node_paths.PKI}/apiserver.key", Asset(b"of another cluster", 0o600))
     await whole.reset(given.cri_socket, lambda event: None)
-    assert not host.exists(f"{places.PKI}/apiserver.key")
+    assert not host.exists(f"{node_paths.PKI}/apiserver.key")
     await whole.take(given, serving.key_pem)
-    assert host.exists(f"{places.PKI}/ca.key")
+    assert host.exists(f"{node_paths.PKI}/ca.key")
 
 
 async def test_15_downloads_are_tried_again_at_growing_and_uneven_distances(
@@ -151,7 +152,7 @@ async def test_15_downloads_are_tried_again_at_growing_and_uneven_distances(
         if len(waits) == 40:
             raise ComponentUnavailable("enough")
 
-    monkeypatch.setattr(component_install.asyncio, "sleep", sleep)
+    monkeypatch.setattr(install.asyncio, "sleep", sleep)
     with pytest.raises(ComponentUnavailable, match="enough"):
         await Installer(host, Random(7)).install(
             [Component(f"http://127.0.0.1:{await _closed_port()}/x", f"sha256:{0:064}", "/x")],

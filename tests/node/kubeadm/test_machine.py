@@ -12,18 +12,18 @@ import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from bootbridge.bootstrap.files import Asset
-from bootbridge.bootstrap.host import Host
-from bootbridge.node import bridge
-from bootbridge.node.component_install import Installer
-from bootbridge.node.failures import Fatal
-from bootbridge.node.init_messages import StageEvent
+from bootbridge.common.failures import Fatal
+from bootbridge.common.files import Asset
+from bootbridge.common.host import Host
+from bootbridge.join_api import node_paths
+from bootbridge.node.components.install import Installer
+from bootbridge.node.init import tunnel
+from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.kubeadm import machine as machine_module
-from bootbridge.node.kubeadm import places
 from bootbridge.node.kubeadm.api_server import ApiServerNotReady
+from bootbridge.node.kubeadm.kubelet_service import KubeletFailed
 from bootbridge.node.kubeadm.machine import KubeadmMachine
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
-from bootbridge.node.kubelet_service import KubeletFailed
 from bootbridge.node.ports import Founding, Machine, Say
 from bootbridge.trust.authority import Authority
 from tests.node.kubeadm.examples import instance, spec, ticket
@@ -85,7 +85,7 @@ def _like_kubeadm(host: Host, folder: Path) -> str:
     """`certs all` makes an authority, `init` the administrator's kubeconfig."""
     authority = Authority.create("kubernetes")
     authority.write(folder / "pki", with_key=True)
-    pki, admin = (shlex.quote(str(host.path(path))) for path in (places.PKI, places.ADMIN_KUBECONFIG))
+    pki, admin = (shlex.quote(str(host.path(path))) for path in (node_paths.PKI, node_paths.ADMIN_KUBECONFIG))
     return f"""
     case "$*" in
       *certs*) mkdir -p {pki}; cp {folder}/pki/ca.* {pki}/;;
@@ -110,29 +110,29 @@ async def test_an_init_runs_kubeadm_in_steps_and_gives_the_administrators_kubeco
     ]
     assert world.kubelet.notes == ["start after 2"]
     assert world.stages == ["preflight", "certs", "kubelet-certificate", "init", "api-server"]
-    assert world.waited == [world.host.path(places.ADMIN_KUBECONFIG)]
+    assert world.waited == [world.host.path(node_paths.ADMIN_KUBECONFIG)]
 
 
 async def test_the_first_kubelets_certificate_is_signed_by_the_new_authority(world: World) -> None:
     await world.machine.init(spec(), instance(name="CP_0"), 7, world.events.append)
     made = x509.load_pem_x509_certificate(await world.machine.serving_pair())
     made.verify_directly_issued_by(
-        x509.load_pem_x509_certificate(world.host.read(f"{places.PKI}/ca.crt") or b"")
+        x509.load_pem_x509_certificate(world.host.read(f"{node_paths.PKI}/ca.crt") or b"")
     )
     assert made.not_valid_after_utc <= datetime.now(UTC) + timedelta(days=7)
     assert made.subject.rfc4514_string() == "CN=system:node:cp-0,O=system:nodes"
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert list(names) == [x509.DNSName("cp-0"), x509.IPAddress(instance().addresses[0])]
-    key = load_pem_private_key(world.host.read(places.SERVING) or b"", None)
+    key = load_pem_private_key(world.host.read(node_paths.SERVING) or b"", None)
     assert key.public_key() == made.public_key()
-    assert world.host.mode(places.SERVING) == 0o600
+    assert world.host.mode(node_paths.SERVING) == 0o600
 
 
 async def test_the_audit_policy_is_there_before_an_api_server_on_every_control_plane(world: World) -> None:
     await world.machine.join(ticket(), world.events.append)
-    assert not world.host.exists(places.AUDIT_POLICY)
+    assert not world.host.exists(node_paths.AUDIT_POLICY)
     await world.machine.join(ticket(control_plane=True), world.events.append)
-    assert world.host.exists(places.AUDIT_POLICY)
+    assert world.host.exists(node_paths.AUDIT_POLICY)
 
 
 async def test_a_join_starts_the_kubelet_and_runs_kubeadm_once(world: World) -> None:
@@ -157,8 +157,8 @@ async def test_an_init_lays_the_bridge_around_kubeadm_and_hands_it_the_patches(
         "bridge",
     ]
     initial = next(yaml.safe_load_all((tmp_path / "init.yaml").read_text()))
-    assert initial["patches"] == {"directory": str(world.host.path(places.PATCHES))}
-    assert world.host.exists(bridge.PATCH)
+    assert initial["patches"] == {"directory": str(world.host.path(node_paths.PATCHES))}
+    assert world.host.exists(tunnel.PATCH)
 
 
 async def test_a_cluster_whose_bridge_fails_is_a_cluster_nevertheless(world: World) -> None:
@@ -207,8 +207,8 @@ async def test_a_join_whose_kubelet_cannot_be_started_does_not_begin(world: Worl
 
 
 async def test_a_reset_stops_the_kubelet_before_and_sweeps_after(world: World) -> None:
-    world.host.make_directory(places.ETCD_DATA)
-    world.host.write(f"{places.ETCD_DATA}/member", Asset(b""))
+    world.host.make_directory(node_paths.ETCD_DATA)
+    world.host.write(f"{node_paths.ETCD_DATA}/member", Asset(b""))
     assert await world.machine.leftovers()
     await world.machine.reset("unix:///run/c.sock", world.events.append)
     assert not await world.machine.leftovers()
@@ -219,7 +219,7 @@ async def test_a_reset_stops_the_kubelet_before_and_sweeps_after(world: World) -
 async def test_a_kubelet_can_be_started_again_when_it_has_its_configuration_and_its_credentials(
     world: World,
 ) -> None:
-    for path in (places.KUBELET_CONFIG, places.KUBELET_KUBECONFIG):
+    for path in (node_paths.KUBELET_CONFIG, node_paths.KUBELET_KUBECONFIG):
         assert not await world.machine.kubelet_configured()
         world.host.make_directory(path.rpartition("/")[0])
         world.host.write(path, Asset(b""))

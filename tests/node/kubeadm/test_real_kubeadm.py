@@ -13,12 +13,13 @@ import pytest
 import yaml
 from cryptography import x509
 
-from bootbridge.bootstrap import apiserver_manifest
-from bootbridge.bootstrap.files import Asset
-from bootbridge.bootstrap.host import Host
-from bootbridge.node import bridge
-from bootbridge.node.init_messages import StageEvent
-from bootbridge.node.kubeadm import documents, places, reset
+from bootbridge.bootstrap.render import apiserver_manifest
+from bootbridge.common.files import Asset
+from bootbridge.common.host import Host
+from bootbridge.join_api import node_paths
+from bootbridge.node.init import tunnel
+from bootbridge.node.init.messages import StageEvent
+from bootbridge.node.kubeadm import documents, reset
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
 from tests.node.kubeadm.examples import FAMILIES, instance, spec, ticket
 from tests.support.kubernetes import BIN
@@ -126,7 +127,7 @@ async def test_it_makes_the_certificates_and_an_api_server_for_all_names(
         ("certs", "started"),
         ("certs", "done"),
     ]
-    made = x509.load_pem_x509_certificate(host.read(f"{places.PKI}/apiserver.crt") or b"")
+    made = x509.load_pem_x509_certificate(host.read(f"{node_paths.PKI}/apiserver.crt") or b"")
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert {"cp-0", "api.example", "localhost"} <= set(names.get_values_for_type(x509.DNSName))
     assert set(instance(families).addresses) <= set(names.get_values_for_type(x509.IPAddress))
@@ -135,7 +136,7 @@ async def test_it_makes_the_certificates_and_an_api_server_for_all_names(
 @pytest.mark.parametrize("families", FAMILIES)
 async def test_a_whole_init_goes_through_its_stages(families: str, program: str, host: Host) -> None:
     """As far as it can without starting anything: kubeadm's own dry run."""
-    host.make_directory(places.KUBELET)
+    host.make_directory(node_paths.KUBELET)
     wanted = spec(families, without_addons=("kube-proxy",))
     first, *others = documents.init_documents(wanted, instance(families, provider_id="cloud:///i-1"))
     first = {**first, "dryRun": True, "skipPhases": [each for each in first["skipPhases"] if each != "certs"]}
@@ -145,7 +146,7 @@ async def test_a_whole_init_goes_through_its_stages(families: str, program: str,
     assert {"certs", "kubeconfig", "etcd", "control-plane", "kubelet-start", "bootstrap-token"} <= set(begun)
     assert "preflight" not in begun
     assert not any("--discovery-token" in event.text for event in events)
-    (flags,) = host.path(places.KUBERNETES).glob("tmp/kubeadm-init-dryrun*/kubeadm-flags.env")
+    (flags,) = host.path(node_paths.KUBERNETES).glob("tmp/kubeadm-init-dryrun*/kubeadm-flags.env")
     addresses = ",".join(map(str, instance(families).addresses))
     assert f"--node-ip={addresses}" in flags.read_text()
     assert "--provider-id=cloud:///i-1" in flags.read_text()
@@ -155,24 +156,24 @@ def test_the_bridges_patch_reaches_this_machines_api_server_and_nothing_else(
     program: str, host: Host, tmp_path: Path
 ) -> None:
     wanted = spec(bridge=True, bridge_image="registry.example/bootbridge:1")
-    plan = bridge.plan_for(wanted, instance())
-    host.make_directory(places.PATCHES)
-    host.write(bridge.PATCH, bridge.apiserver_patch(plan))
-    made = documents.init_documents(wanted, instance(), patches=places.PATCHES)
+    plan = tunnel.plan_for(wanted, instance())
+    host.make_directory(node_paths.PATCHES)
+    host.write(tunnel.PATCH, tunnel.apiserver_patch(plan))
+    made = documents.init_documents(wanted, instance(), patches=node_paths.PATCHES)
     (tmp_path / "root" / "init.yaml").write_bytes(documents.dump(made))
     words = [program, "init", "phase", "control-plane", "apiserver", "--config=/init.yaml"]
     subprocess.run(words, check=True, capture_output=True, timeout=60)
-    manifest = host.read(f"{places.MANIFESTS}/kube-apiserver.yaml") or b""
+    manifest = host.read(f"{node_paths.MANIFESTS}/kube-apiserver.yaml") or b""
     setting = apiserver_manifest.setting(plan)
     assert set(setting.arguments) <= set(apiserver_manifest.words(manifest, "manifest"))
     # `up` finds nothing to add, and `down` leaves what kubeadm would have made without us.
     assert apiserver_manifest.add(manifest, setting, "manifest") == manifest
-    host.remove_tree(places.PATCHES)
+    host.remove_tree(node_paths.PATCHES)
     plain = documents.dump(documents.init_documents(wanted, instance()))
     assert b"egress" not in plain
     (tmp_path / "root" / "init.yaml").write_bytes(plain)
     subprocess.run(words, check=True, capture_output=True, timeout=60)
-    unpatched = host.read(f"{places.MANIFESTS}/kube-apiserver.yaml") or b""
+    unpatched = host.read(f"{node_paths.MANIFESTS}/kube-apiserver.yaml") or b""
     bare = apiserver_manifest.remove(manifest, setting, "manifest")
     assert yaml.safe_load(bare) == yaml.safe_load(unpatched)
 
@@ -181,7 +182,11 @@ async def test_a_reset_that_kubeadm_gives_up_half_way_is_finished_without_it(
     program: str, host: Host
 ) -> None:
     """Its root has no /proc here, and that ends its clean-up before it comes to the files."""
-    traces = (places.KUBELET_CONFIG, places.BOOTSTRAP_KUBECONFIG, f"{places.ETCD_DATA}/member/snap/db")
+    traces = (
+        node_paths.KUBELET_CONFIG,
+        node_paths.BOOTSTRAP_KUBECONFIG,
+        f"{node_paths.ETCD_DATA}/member/snap/db",
+    )
     for path in traces:
         host.make_directory(path.rpartition("/")[0])
         host.write(path, Asset(b"{}"))

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.bootstrap.files import Asset
-from bootbridge.bootstrap.host import Host
+from bootbridge.common.files import Asset
+from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
-from bootbridge.node.kubeadm import places, reset
+from bootbridge.join_api import node_paths
+from bootbridge.node.kubeadm import reset
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def put(host: Host, path: str) -> None:
         "/var/lib/etcd/member/snap/db",
         # An authority alone may be an operator's own; what it signed is an init's.
         "/etc/kubernetes/pki/apiserver.crt",
-        places.SERVING,
+        node_paths.SERVING,
         "/var/lib/kubelet/pki/kubelet-client-2026-11-16-12-00-00.pem",
     ],
 )
@@ -48,10 +49,10 @@ def test_any_single_trace_of_kubeadm_shows_half_a_node(host: Host, trace: str) -
 
 def test_what_an_image_brings_is_no_trace(host: Host) -> None:
     for path in (
-        f"{places.PKI}/ca.crt",
-        f"{places.PKI}/ca.key",
-        f"{places.MANIFESTS}/virtual-address.yaml",
-        f"{places.ETCD_DATA}/lost+found",
+        f"{node_paths.PKI}/ca.crt",
+        f"{node_paths.PKI}/ca.key",
+        f"{node_paths.MANIFESTS}/virtual-address.yaml",
+        f"{node_paths.ETCD_DATA}/lost+found",
         "/etc/cni/net.d/10.conf",
     ):
         put(host, path)
@@ -61,39 +62,39 @@ def test_what_an_image_brings_is_no_trace(host: Host) -> None:
 def test_a_sweep_removes_only_what_is_kubeadms(host: Host) -> None:
     """An etcd's data may be a mount, and other programs live below these directories, too."""
     kept = (
-        f"{places.ETCD_DATA}/lost+found",
+        f"{node_paths.ETCD_DATA}/lost+found",
         "/etc/kubernetes/bootbridge/plan.json",
-        places.AUDIT_POLICY,
+        node_paths.AUDIT_POLICY,
         "/etc/cni/net.d/10.conf",
         "/var/lib/kubelet/device-plugins/registry",
     )
     gone = (
-        f"{places.PKI}/ca.key",
-        f"{places.MANIFESTS}/etcd.yaml",
-        f"{places.ETCD_DATA}/member/wal/0",
-        places.SERVING,
+        f"{node_paths.PKI}/ca.key",
+        f"{node_paths.MANIFESTS}/etcd.yaml",
+        f"{node_paths.ETCD_DATA}/member/wal/0",
+        node_paths.SERVING,
         "/var/lib/kubelet/pki/kubelet-client-current.pem",
     )
-    for path in (*kept, *gone, places.CONFIGURATION):
+    for path in (*kept, *gone, node_paths.CONFIGURATION):
         put(host, path)
     reset.sweep(host)
     assert all(map(host.exists, kept))
-    assert not any(map(host.exists, (*gone, places.CONFIGURATION)))
-    assert all(map(host.exists, (places.PKI, places.MANIFESTS, places.ETCD_DATA)))
+    assert not any(map(host.exists, (*gone, node_paths.CONFIGURATION)))
+    assert all(map(host.exists, (node_paths.PKI, node_paths.MANIFESTS, node_paths.ETCD_DATA)))
 
 
 def test_links_are_removed_and_not_followed(host: Host, tmp_path: Path) -> None:
     put(host, "/elsewhere/precious")
-    host.make_directory(places.MANIFESTS)
-    host.path(f"{places.MANIFESTS}/link").symlink_to(tmp_path / "elsewhere")
+    host.make_directory(node_paths.MANIFESTS)
+    host.path(f"{node_paths.MANIFESTS}/link").symlink_to(tmp_path / "elsewhere")
     reset.sweep(host)
     assert host.exists("/elsewhere/precious")
     assert reset.traces(host) == []
 
 
 def test_the_kubelets_link_to_its_credentials_is_a_trace_even_where_it_leads_nowhere(host: Host) -> None:
-    host.make_directory(places.KUBELET_PKI)
-    link = host.path(f"{places.KUBELET_PKI}/kubelet-client-current.pem")
+    host.make_directory(node_paths.KUBELET_PKI)
+    link = host.path(f"{node_paths.KUBELET_PKI}/kubelet-client-current.pem")
     link.symlink_to("kubelet-client-of-another-cluster.pem")
     assert reset.traces(host)
     reset.sweep(host)
@@ -103,7 +104,10 @@ def test_the_kubelets_link_to_its_credentials_is_a_trace_even_where_it_leads_now
 def test_what_resists_keeps_nothing_else_from_being_removed(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stubborn, others = f"{places.PKI}/ca.crt", (f"{places.PKI}/ca.key", f"{places.MANIFESTS}/etcd.yaml")
+    stubborn, others = (
+        f"{node_paths.PKI}/ca.crt",
+        (f"{node_paths.PKI}/ca.key", f"{node_paths.MANIFESTS}/etcd.yaml"),
+    )
     for path in (stubborn, *others):
         put(host, path)
     remove = host.remove

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.bootstrap.host import Host
-from bootbridge.node.failures import Fatal
-from bootbridge.node.init_messages import StageEvent
-from bootbridge.node.kubeadm import documents, places
+from bootbridge.common.failures import Fatal
+from bootbridge.common.host import Host
+from bootbridge.join_api import node_paths
+from bootbridge.node.init.messages import StageEvent
+from bootbridge.node.kubeadm import documents
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
 from tests.node.kubeadm.examples import TOKEN, ticket
 from tests.node.kubeadm.stand_in import StandIn
@@ -33,7 +34,7 @@ def silent(event: StageEvent) -> None: ...
 
 async def test_each_run_is_the_command_that_it_should_be(host: Host, program: StandIn) -> None:
     kubeadm = Kubeadm(str(program.path), host)
-    file = host.path(places.CONFIGURATION)
+    file = host.path(node_paths.CONFIGURATION)
     await kubeadm.preflight(b"", silent)
     await kubeadm.make_certificates(b"", silent)
     await kubeadm.init(b"", silent)
@@ -53,7 +54,7 @@ async def test_the_configuration_is_roots_alone_and_goes_with_the_run(host: Host
     events: list[StageEvent] = []
     await Kubeadm(str(program.path), host).join(b"some: text\n", events.append)
     assert [event.text for event in events if event.state == "output"] == ["600", "700", "some: text"]
-    assert not host.exists(places.CONFIGURATION)
+    assert not host.exists(node_paths.CONFIGURATION)
 
 
 @pytest.mark.parametrize("body", ["exit 1", "kill -9 $$"])
@@ -61,7 +62,7 @@ async def test_it_goes_with_a_run_that_fails_too(host: Host, program: StandIn, b
     program.does(body)
     with pytest.raises(KubeadmFailed):
         await Kubeadm(str(program.path), host).join(b"some: text\n", silent)
-    assert not host.exists(places.CONFIGURATION)
+    assert not host.exists(node_paths.CONFIGURATION)
 
 
 async def test_no_secret_is_an_argument_or_reaches_a_message(host: Host, program: StandIn) -> None:
@@ -101,7 +102,7 @@ async def test_a_run_that_is_cancelled_ends_its_stage_and_takes_the_configuratio
     with pytest.raises(asyncio.CancelledError):
         await running
     assert events[-1].state == "failed"
-    assert not host.exists(places.CONFIGURATION)
+    assert not host.exists(node_paths.CONFIGURATION)
 
 
 async def test_another_minor_release_than_the_wanted_one_is_fatal_before_anything_is_done(

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bootbridge.bootstrap.files import Asset, Tree
 from bootbridge.bootstrap.firewall import by_hand, platforms, script
 from bootbridge.bootstrap.firewall.model import Action, Lookup
-from bootbridge.bootstrap.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.common.files import Asset, Tree
 
 _LATER = """\
 The nodes must reach TCP {plan.ports.agent} on the bootstrap node. The rule for {plan.platform}

@@ -19,7 +19,7 @@ from bootbridge.bootstrap.firewall.model import (
     bootstrap_name,
     rule_name,
 )
-from bootbridge.bootstrap.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan
 
 _JSON = ("--output", "json")
 _GONE = ("InvalidGroup.NotFound",)

@@ -15,7 +15,7 @@ from bootbridge.bootstrap.firewall.model import (
     rule_name,
     source_networks,
 )
-from bootbridge.bootstrap.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan
 
 # Unique in the group, far from what the installer counts up from 100, before Azure's own from 65000.
 _PRIORITY = {4: 1891, 6: 1896}

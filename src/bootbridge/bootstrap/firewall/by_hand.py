@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bootbridge.bootstrap.firewall.model import PURPOSE, Rule, source_networks
-from bootbridge.bootstrap.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan
 
 LIFETIME = "from before the bootstrap node boots until the bootstrap is complete; then close it again"
 

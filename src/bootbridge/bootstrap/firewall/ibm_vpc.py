@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bootbridge.bootstrap.firewall.model import Action, Lookup, Then, bootstrap_name
-from bootbridge.bootstrap.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan
 
 JSON = ("--output", "JSON")
 GONE = ("not_found",)  # security_group_not_found, security_group_rule_not_found, …

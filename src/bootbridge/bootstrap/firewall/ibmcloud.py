@@ -21,7 +21,7 @@ from bootbridge.bootstrap.firewall.model import (
     bootstrap_name,
     rule_name,
 )
-from bootbridge.bootstrap.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan
 
 
 def rules(plan: Plan) -> list[Rule]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from bootbridge.bootstrap.plan import IPNetwork, Plan
+from bootbridge.bootstrap.plan.plan import IPNetwork, Plan
 from bootbridge.errors import OperatorError
 
 PURPOSE = "bootstrap-konnectivity"

@@ -15,7 +15,7 @@ from bootbridge.bootstrap.firewall.model import (
     rule_name,
     source_networks,
 )
-from bootbridge.bootstrap.plan import IPNetwork, Plan
+from bootbridge.bootstrap.plan.plan import IPNetwork, Plan
 
 _JSON = ("-f", "json")
 _NOT_FOUND = ("(HTTP 404)", "NotFoundException: 404")

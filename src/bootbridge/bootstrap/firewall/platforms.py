@@ -6,7 +6,7 @@ from typing import Protocol
 
 from bootbridge.bootstrap.firewall import aws, azure, by_hand, gcp, ibmcloud, openstack, powervs
 from bootbridge.bootstrap.firewall.model import Action, Rule, source_networks
-from bootbridge.bootstrap.plan import Plan, Platform
+from bootbridge.bootstrap.plan.plan import Plan, Platform
 
 
 class _Cloud(Protocol):

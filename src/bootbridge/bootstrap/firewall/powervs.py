@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bootbridge.bootstrap.firewall.ibm_vpc import add_rule, delete_rule
 from bootbridge.bootstrap.firewall.model import Action, Rule, rule_name, source_networks
-from bootbridge.bootstrap.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.errors import OperatorError
 
 

@@ -6,11 +6,11 @@ import asyncio
 from pathlib import Path
 from typing import Final
 
+from bootbridge.common.failures import Transient
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.config import load_kubeconfig
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.requests import Request
-from bootbridge.node.failures import Transient
 
 READY_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 1.0

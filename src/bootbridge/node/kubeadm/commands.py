@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from io import FileIO
 from typing import Final
 
-from bootbridge.bootstrap.gather.redaction import Redactor
-from bootbridge.node.failures import Fatal, Transient
+from bootbridge.common.failures import Fatal, Transient
+from bootbridge.common.redaction import Redactor
 from bootbridge.runtime.tasks import spawn
 
 # A longer line is cut: no message of a person's is longer, and some consumer holds it in memory.

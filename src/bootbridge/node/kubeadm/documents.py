@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bootbridge.bootstrap.kubeadm_patch import V1BETA4
-from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.bootstrap.render.kubeadm import V1BETA4
+from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
-from bootbridge.node.cluster_spec import ClusterSpec
-from bootbridge.node.instance import Instance, IPAddress, node_name
-from bootbridge.node.join_messages import Ticket
-from bootbridge.node.kubeadm import places
-from bootbridge.node.kubeadm.addresses import host_and_port, node_addresses
+from bootbridge.join_api import node_paths
+from bootbridge.join_api.cluster_spec import ClusterSpec
+from bootbridge.join_api.instance import Instance, IPAddress, node_name
+from bootbridge.join_api.messages import Ticket
+from bootbridge.join_api.node_addresses import host_and_port, node_addresses
 
 Document = dict[str, Any]
 
@@ -124,7 +124,7 @@ def _registration(
 
 
 def _local_endpoint(addresses: tuple[IPAddress, ...]) -> Document:
-    return {"advertiseAddress": str(addresses[0]), "bindPort": places.API_PORT}
+    return {"advertiseAddress": str(addresses[0]), "bindPort": node_paths.API_PORT}
 
 
 def _cluster(spec: ClusterSpec, addresses: tuple[IPAddress, ...]) -> Document:
@@ -138,7 +138,8 @@ def _cluster(spec: ClusterSpec, addresses: tuple[IPAddress, ...]) -> Document:
         "clusterName": spec.name,
         "kubernetesVersion": spec.kubernetes_version,
         # Always set: without it no second control plane could ever join.
-        "controlPlaneEndpoint": spec.control_plane_endpoint or host_and_port(addresses[0], places.API_PORT),
+        "controlPlaneEndpoint": spec.control_plane_endpoint
+        or host_and_port(addresses[0], node_paths.API_PORT),
         # A signature takes a tenth of what RSA takes, and the join service makes one for every ticket.
         "encryptionAlgorithm": "ECDSA-P256",
         "networking": {key: value for key, value in networking.items() if value},
@@ -151,7 +152,7 @@ def _cluster(spec: ClusterSpec, addresses: tuple[IPAddress, ...]) -> Document:
     if spec.image_repository:
         document["imageRepository"] = spec.image_repository
     if spec.etcd_image_tag:
-        document["etcd"] = {"local": {"imageTag": spec.etcd_image_tag, "dataDir": places.ETCD_DATA}}
+        document["etcd"] = {"local": {"imageTag": spec.etcd_image_tag, "dataDir": node_paths.ETCD_DATA}}
     for addon in spec.without_addons:
         # The phase is skipped now; this is for the upgrades to come.
         document[_ADDONS[addon]] = {"disabled": True}
@@ -165,18 +166,18 @@ def _api_server(spec: ClusterSpec, addresses: tuple[IPAddress, ...]) -> Document
         "audit-log-maxage": "30",
         "audit-log-maxbackup": "10",
         "audit-log-maxsize": "100",
-        "audit-log-path": f"{places.AUDIT_LOGS}/audit.log",
-        "audit-policy-file": places.AUDIT_POLICY,
+        "audit-log-path": f"{node_paths.AUDIT_LOGS}/audit.log",
+        "audit-policy-file": node_paths.AUDIT_POLICY,
         # Every kubelet's serving certificate is signed by the cluster's authority: it can be insisted upon.
-        "kubelet-certificate-authority": f"{places.PKI}/ca.crt",
+        "kubelet-certificate-authority": f"{node_paths.PKI}/ca.crt",
         "profiling": "false",
     }
     return {
         "certSANs": list(dict.fromkeys(filter(None, names))),
         "extraArgs": _arguments(flags),
         "extraVolumes": [
-            _volume("audit-logs", places.AUDIT_LOGS, "DirectoryOrCreate"),
-            {**_volume("audit-policy", places.AUDIT_POLICY, "File"), "readOnly": True},
+            _volume("audit-logs", node_paths.AUDIT_LOGS, "DirectoryOrCreate"),
+            {**_volume("audit-policy", node_paths.AUDIT_POLICY, "File"), "readOnly": True},
         ],
     }
 
@@ -192,8 +193,8 @@ def _kubelet(spec: ClusterSpec) -> Document:
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         # Each takes its own kind of block from it.
-        "tlsCertFile": places.SERVING,
-        "tlsPrivateKeyFile": places.SERVING,
+        "tlsCertFile": node_paths.SERVING,
+        "tlsPrivateKeyFile": node_paths.SERVING,
     }
 
 

@@ -13,24 +13,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from bootbridge.bootstrap.files import Asset
-from bootbridge.bootstrap.host import Host
-from bootbridge.bootstrap.yaml_text import to_yaml
+from bootbridge.common.files import Asset
+from bootbridge.common.host import Host
+from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import BootbridgeError, OperatorError
-from bootbridge.node import bridge, ticket_files
-from bootbridge.node.cluster_spec import ClusterSpec
-from bootbridge.node.component_install import Installer
-from bootbridge.node.components import Component
-from bootbridge.node.init_messages import OUTPUT, StageEvent
-from bootbridge.node.instance import Instance, node_name
-from bootbridge.node.join_messages import Ticket
-from bootbridge.node.join_service.kubelet_certificate import KubeletAuthority, KubeletRequest
-from bootbridge.node.kubeadm import documents, places, reset
+from bootbridge.join_api import node_paths
+from bootbridge.join_api.cluster_spec import ClusterSpec
+from bootbridge.join_api.components import Component
+from bootbridge.join_api.instance import Instance, node_name
+from bootbridge.join_api.kubelet_certificate import KubeletAuthority, KubeletRequest
+from bootbridge.join_api.kubelet_certificate_request import new_request
+from bootbridge.join_api.messages import Ticket
+from bootbridge.node.components.install import Installer
+from bootbridge.node.init import tunnel
+from bootbridge.node.init.messages import OUTPUT, StageEvent
+from bootbridge.node.join import ticket_files
+from bootbridge.node.kubeadm import documents, reset
 from bootbridge.node.kubeadm.api_server import wait_until_ready
+from bootbridge.node.kubeadm.kubelet_service import KubeletService
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
 from bootbridge.node.kubeadm.stages import stages
-from bootbridge.node.kubelet_certificate_request import new_request
-from bootbridge.node.kubelet_service import KubeletService
 from bootbridge.node.ports import Founding, Say
 from bootbridge.runtime import logs
 
@@ -74,7 +76,7 @@ class KubeadmMachine:
         with self._going_on(say):
             reset.sweep(self.host)
         with self._going_on(say):
-            bridge.forget(self.host)
+            tunnel.forget(self.host)
 
     @contextmanager
     def _going_on(self, say: Say) -> Iterator[None]:
@@ -87,18 +89,18 @@ class KubeadmMachine:
     async def init(self, spec: ClusterSpec, instance: Instance, certificate_days: int, say: Say) -> bytes:
         await self.kubeadm.expect_version(spec.kubernetes_version)
         self._write_audit_policy()
-        patches = str(self.host.path(places.PATCHES)) if spec.bridge else ""
+        patches = str(self.host.path(node_paths.PATCHES)) if spec.bridge else ""
         configuration = documents.dump(documents.init_documents(spec, instance, patches=patches))
         await self.kubeadm.preflight(configuration, say)
         await self.kubeadm.make_certificates(configuration, say)
         self._sign_own_serving_certificate(instance, timedelta(days=certificate_days), say)
-        plan = bridge.plan_for(spec, instance) if spec.bridge else None
+        plan = tunnel.plan_for(spec, instance) if spec.bridge else None
         if plan:
-            await bridge.lay_on_machine(self.host, plan, say)
+            await tunnel.lay_on_machine(self.host, plan, say)
         await self.kubelet.start()
         await self.kubeadm.init(configuration, say)
         with stages("api-server", say):
-            await wait_until_ready(self.host.path(places.ADMIN_KUBECONFIG))
+            await wait_until_ready(self.host.path(node_paths.ADMIN_KUBECONFIG))
         if plan:
             await self._lay_in_cluster(plan, say)
         return self._admin_kubeconfig()
@@ -117,21 +119,21 @@ class KubeadmMachine:
         await self.kubeadm.join(documents.dump(documents.join_documents(ticket)), say)
 
     async def kubelet_configured(self) -> bool:
-        return all(map(self.host.exists, (places.KUBELET_CONFIG, places.KUBELET_KUBECONFIG)))
+        return all(map(self.host.exists, (node_paths.KUBELET_CONFIG, node_paths.KUBELET_KUBECONFIG)))
 
     async def start_kubelet(self) -> None:
         await self.kubelet.start()
 
     async def serving_pair(self) -> bytes:
-        return self.host.read(places.SERVING) or b""
+        return self.host.read(node_paths.SERVING) or b""
 
     async def renew_serving(self, certificate: bytes, kubelet_key: bytes) -> None:
         ticket_files.write_serving(self.host, certificate, kubelet_key)
 
     def _write_audit_policy(self) -> None:
         """On every control plane: the kube-apiserver's flags, which name it, are the cluster's."""
-        self.host.make_directory(places.KUBERNETES)
-        self.host.write(places.AUDIT_POLICY, Asset(to_yaml(documents.audit_policy())))
+        self.host.make_directory(node_paths.KUBERNETES)
+        self.host.write(node_paths.AUDIT_POLICY, Asset(to_yaml(documents.audit_policy())))
 
     def _sign_own_serving_certificate(self, instance: Instance, validity: timedelta, say: Say) -> None:
         name = node_name(instance.name)
@@ -148,21 +150,21 @@ class KubeadmMachine:
             ticket_files.write_serving(self.host, certificate, asked.key)
 
     def _made(self, name: str) -> bytes:
-        data = self.host.read(f"{places.PKI}/{name}")
+        data = self.host.read(f"{node_paths.PKI}/{name}")
         if not data:
-            raise KubeadmFailed(f"kubeadm made no {places.PKI}/{name}")
+            raise KubeadmFailed(f"kubeadm made no {node_paths.PKI}/{name}")
         return data
 
-    async def _lay_in_cluster(self, plan: bridge.Plan, say: Say) -> None:
+    async def _lay_in_cluster(self, plan: tunnel.Plan, say: Say) -> None:
         """A cluster without its bridge is a cluster: it is not undone, and `bootbridge up` lays the rest."""
         try:
-            await bridge.lay_in_cluster(self.host, plan, say)
+            await tunnel.lay_in_cluster(self.host, plan, say)
         except OperatorError as error:
-            say(StageEvent(bridge.STAGE, OUTPUT, f"run `bootbridge up` on this node: {error}"))
+            say(StageEvent(tunnel.STAGE, OUTPUT, f"run `bootbridge up` on this node: {error}"))
 
     def _admin_kubeconfig(self) -> bytes:
         """It names the control plane's endpoint, as kubeadm wrote it."""
-        data = self.host.read(places.ADMIN_KUBECONFIG)
+        data = self.host.read(node_paths.ADMIN_KUBECONFIG)
         if not data:
-            raise KubeadmFailed(f"kubeadm wrote no {places.ADMIN_KUBECONFIG}")
+            raise KubeadmFailed(f"kubeadm wrote no {node_paths.ADMIN_KUBECONFIG}")
         return data

@@ -9,43 +9,43 @@ from __future__ import annotations
 
 from typing import Final
 
-from bootbridge.bootstrap.host import Host
+from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
-from bootbridge.node.kubeadm import places
+from bootbridge.join_api import node_paths
 
 # What kubeadm or a ticket of ours brings, each of which alone means that somebody was at work. Not the
 # authorities' files, which an image may bring: beside those of an init lies what they signed, and a ticket's
 # come after the kubelet's serving certificate.
 _TRACES: Final = (
-    f"{places.PKI}/apiserver.crt",
-    places.SERVING,
-    places.BOOTSTRAP_KUBECONFIG,
-    places.KUBELET_KUBECONFIG,
-    places.ADMIN_KUBECONFIG,
-    f"{places.KUBERNETES}/super-admin.conf",
-    f"{places.KUBERNETES}/controller-manager.conf",
-    f"{places.KUBERNETES}/scheduler.conf",
-    places.KUBELET_CONFIG,
-    f"{places.KUBELET}/kubeadm-flags.env",
-    f"{places.KUBELET}/instance-config.yaml",
-    f"{places.MANIFESTS}/etcd.yaml",
-    f"{places.MANIFESTS}/kube-apiserver.yaml",
-    f"{places.MANIFESTS}/kube-controller-manager.yaml",
-    f"{places.MANIFESTS}/kube-scheduler.yaml",
+    f"{node_paths.PKI}/apiserver.crt",
+    node_paths.SERVING,
+    node_paths.BOOTSTRAP_KUBECONFIG,
+    node_paths.KUBELET_KUBECONFIG,
+    node_paths.ADMIN_KUBECONFIG,
+    f"{node_paths.KUBERNETES}/super-admin.conf",
+    f"{node_paths.KUBERNETES}/controller-manager.conf",
+    f"{node_paths.KUBERNETES}/scheduler.conf",
+    node_paths.KUBELET_CONFIG,
+    f"{node_paths.KUBELET}/kubeadm-flags.env",
+    f"{node_paths.KUBELET}/instance-config.yaml",
+    f"{node_paths.MANIFESTS}/etcd.yaml",
+    f"{node_paths.MANIFESTS}/kube-apiserver.yaml",
+    f"{node_paths.MANIFESTS}/kube-controller-manager.yaml",
+    f"{node_paths.MANIFESTS}/kube-scheduler.yaml",
     # Beside it may lie what a file system of its own brings along.
-    f"{places.ETCD_DATA}/member",
+    f"{node_paths.ETCD_DATA}/member",
 )
 # Where the kubelet keeps what the cluster gave it; each file has the day of its making in its name.
-_KUBELET_CREDENTIALS: Final = f"{places.KUBELET_PKI}/kubelet-client-"
+_KUBELET_CREDENTIALS: Final = f"{node_paths.KUBELET_PKI}/kubelet-client-"
 # Of another attempt: its authorities, the kubelet's credentials, and its pods, which kubeadm's preflight does
 # not want to see.
-_EMPTIED: Final = (places.PKI, places.KUBELET_PKI, places.MANIFESTS)
+_EMPTIED: Final = (node_paths.PKI, node_paths.KUBELET_PKI, node_paths.MANIFESTS)
 
 
 def traces(host: Host) -> list[str]:
     """What shows that kubeadm was at work here; a static pod that an image brings does not."""
     credentials = [
-        path for path in _children(host, places.KUBELET_PKI) if path.startswith(_KUBELET_CREDENTIALS)
+        path for path in _children(host, node_paths.KUBELET_PKI) if path.startswith(_KUBELET_CREDENTIALS)
     ]
     return [*filter(host.exists, _TRACES), *credentials]
 
@@ -57,7 +57,7 @@ def sweep(host: Host) -> None:
     """
     failures: list[OperatorError] = []
     below = [child for directory in _EMPTIED for child in _children(host, directory)]
-    for path in (*below, *_TRACES, places.CONFIGURATION):
+    for path in (*below, *_TRACES, node_paths.CONFIGURATION):
         try:
             _remove(host, path)
         except OperatorError as error:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
-from bootbridge.bootstrap.files import Asset
-from bootbridge.bootstrap.host import Host
-from bootbridge.node.failures import Fatal, Transient
-from bootbridge.node.kubeadm import places
+from bootbridge.common.failures import Fatal, Transient
+from bootbridge.common.files import Asset
+from bootbridge.common.host import Host
+from bootbridge.join_api import node_paths
 from bootbridge.node.kubeadm.commands import CommandFailed, run_command
 from bootbridge.node.kubeadm.stages import stages
 from bootbridge.node.ports import Say
@@ -97,12 +97,12 @@ class Kubeadm:
 
     @contextmanager
     def _configuration(self, data: bytes) -> Iterator[str]:
-        self._host.make_directory(places.RUN, 0o700)
-        self._host.write(places.CONFIGURATION, Asset(data, 0o600))
+        self._host.make_directory(node_paths.RUN, 0o700)
+        self._host.write(node_paths.CONFIGURATION, Asset(data, 0o600))
         try:
-            yield str(self._host.path(places.CONFIGURATION))
+            yield str(self._host.path(node_paths.CONFIGURATION))
         finally:
-            self._host.remove(places.CONFIGURATION)
+            self._host.remove(node_paths.CONFIGURATION)
 
 
 def _minor(version: str) -> list[str]:

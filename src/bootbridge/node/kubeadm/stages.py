@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bootbridge.node.init_messages import DONE, FAILED, OUTPUT, STARTED, StageEvent
+from bootbridge.node.init.messages import DONE, FAILED, OUTPUT, STARTED, StageEvent
 from bootbridge.node.ports import Say
 
 # Lower case alone: `[WARNING Swap]` and `[ERROR Port-6443]` are said within a stage.

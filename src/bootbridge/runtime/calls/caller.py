@@ -13,9 +13,9 @@ from bootbridge.runtime.calls.connection import ANSWER_SECONDS, KEEPALIVE_SECOND
 from bootbridge.runtime.calls.failure import CallFailed, of_reset
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
-from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_stream import Stream
 from bootbridge.wire.packets import Buffer
-from bootbridge.wire.stream import Stream
 
 # Answers that nobody has taken yet; above this the server has to wait.
 UNREAD_BYTES_MAX: Final = 1024 * 1024

@@ -12,9 +12,9 @@ from typing import Final
 
 from bootbridge.runtime import tasks
 from bootbridge.wire import frames as f
-from bootbridge.wire.header_blocks import Headers
-from bootbridge.wire.link import Link
-from bootbridge.wire.stream import Stream, StreamHandler
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_stream import Stream, StreamHandler
 
 READ_BYTES: Final = 64 * 1024
 KEEPALIVE_SECONDS: Final = 15.0

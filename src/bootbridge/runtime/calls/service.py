@@ -10,9 +10,9 @@ from bootbridge.runtime import logs, tasks
 from bootbridge.runtime.calls.connection import ANSWER_SECONDS, KEEPALIVE_SECONDS, Connection
 from bootbridge.runtime.calls.failure import CallFailed
 from bootbridge.wire import grpc_messages as grpc
-from bootbridge.wire.header_blocks import Headers
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_stream import Stream
 from bootbridge.wire.packets import Buffer
-from bootbridge.wire.stream import Stream
 
 Send = Callable[[bytes], Awaitable[None]]
 # Gets the request and `send`, which waits while the caller does not take what was sent before.

@@ -16,12 +16,12 @@ from typing import Final
 from bootbridge.errors import BootbridgeError, LocalError
 from bootbridge.runtime import logs, tasks
 from bootbridge.trust.attested import exchange
+from bootbridge.trust.attested.admission_queue import Places, WaitingRoom, source_of
 from bootbridge.trust.attested.binding import NONCE_BYTES
 from bootbridge.trust.attested.exchange import Terms
 from bootbridge.trust.attested.handshake import ChannelFailed, converse, hang_up, session_of, step
-from bootbridge.trust.attested.listening import listening_sockets
+from bootbridge.trust.attested.listening_sockets import listening_sockets
 from bootbridge.trust.attested.session_key import SessionKey, client_context, key_shown_by
-from bootbridge.trust.attested.waiting_room import Places, WaitingRoom, source_of
 from bootbridge.trust.evidence import Attested, EvidenceRefused, Issuer, Verifier
 
 # In all: a TPM takes a second for a quote, and may be asked by many.

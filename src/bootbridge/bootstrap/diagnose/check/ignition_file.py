@@ -1,0 +1,128 @@
+"""Checks of an ignition file: whether the bridge fits in, and if it is in, whether it is in right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from bootbridge.bootstrap.diagnose.check import tree
+from bootbridge.bootstrap.diagnose.check.finding import (
+    Finding,
+    Outcome,
+    Verdict,
+    failed,
+    judged,
+    named,
+    not_run,
+    passed,
+    run,
+    warned,
+)
+from bootbridge.bootstrap.ignition import bootkube, inject, preflight
+from bootbridge.bootstrap.ignition.document import Ignition
+from bootbridge.bootstrap.plan.plan import OPENSHIFT_PATHS, Plan
+from bootbridge.common.files import Asset, Tree
+from bootbridge.errors import OperatorError
+
+INJECT = "bootbridge inject FILE"
+
+
+@dataclass(frozen=True)
+class Both:
+    """An injected file, and the installer's that it was made from."""
+
+    injected: Ignition
+    original: Ignition = field(repr=False)
+    plan: Plan
+
+
+def of_ignition(data: bytes, now: datetime, name: str) -> list[Finding]:
+    """Check a bootstrap.ign, with or without a bridge in it; one that is no ignition file is refused."""
+    ignition = Ignition.parse(data, name)
+    parses = Finding("ignition", Verdict.PASS, f"spec {ignition.version}, {len(ignition.files)} files")
+    try:
+        original = inject.original_of(ignition, name)
+    except OperatorError as error:
+        return [parses, Finding("removable", Verdict.FAIL, error.args[0], error.hint)]
+    return [parses, *_of_original(original, now), *_of_injection(ignition, original, name)]
+
+
+def _of_original(original: Ignition, now: datetime) -> list[Finding]:
+    findings = [
+        named(test, failed(found.reason, found.way_out) if found else passed(_GOOD[test]))
+        for test, found in preflight.obstacles(original, now)
+    ]
+    return [*findings, *run({"trust-bundles": lambda each: _trust_bundles(each, now)}, original)]
+
+
+_GOOD = {
+    "not-a-shim": "the file itself, no pointer to it",
+    "bootkube-script": f"{bootkube.PATH} is there",
+    "not-in-place": "a bootstrap node of its own",
+    "no-other-tunnel": "the installer's own tunnel is off",
+    "anchors": "all four places in bootkube.sh are there once, in order",
+    "certificates-valid": "no certificate of the installer's has expired",
+}
+
+
+def _trust_bundles(original: Ignition, now: datetime) -> Outcome:
+    expired = preflight.expired_certificates(original, now)
+    found = [text for path, text in expired if not path.startswith(preflight.INSTALLERS_OWN)]
+    if found:
+        return warned("; ".join(found[:3]), "take expired certificates out of additionalTrustBundle")
+    return passed("no other certificate has expired")
+
+
+def _of_injection(ignition: Ignition, original: Ignition, name: str) -> list[Finding]:
+    if ignition is original:
+        names = ["removable", *CHECKS, *tree.CHECKS]
+        missing = Finding("injected", Verdict.FAIL, "there is no bridge in it", INJECT)
+        return [missing, *(named(each, not_run("there is no bridge in it")) for each in names)]
+    findings = [
+        Finding("injected", Verdict.PASS, f"{len(ignition.files) - len(original.files)} files added"),
+        Finding("removable", Verdict.PASS, "--remove gives the installer's file back, byte for byte"),
+    ]
+    ours = _ours(ignition, original)
+    try:
+        plan = tree.plan_in(ours, name)
+    except OperatorError as error:
+        return [*findings, Finding("plan-record", Verdict.FAIL, error.args[0], error.hint)]
+    checked = run(CHECKS, Both(ignition, original, plan))
+    return [*findings, *checked, *tree.of_tree(tree.PlannedTree(plan, ours))]
+
+
+def _ours(ignition: Ignition, original: Ignition) -> Tree:
+    paths = set(ignition.files) - set(original.files) - {OPENSHIFT_PATHS.injection_record}
+    return {path: Asset(ignition.files[path].content(), ignition.files[path].mode) for path in sorted(paths)}
+
+
+def _hooks(both: Both) -> Outcome:
+    """The whole script, line for line: hooks, flag, and their order."""
+    wanted = bootkube.patched(both.original.content(bootkube.PATH) or b"", both.plan)
+    if both.injected.content(bootkube.PATH) != wanted:
+        return failed("bootkube.sh differs from the installer's by more than our lines", INJECT)
+    return passed("setup, manifests and clean-up are called, each at its place")
+
+
+def _override_flag(both: Both) -> Outcome:
+    """Right behind the command, where no later argument can come between."""
+    flag = f"{bootkube.OVERRIDE_FLAG}={both.plan.config_override_seen_by_render}"
+    given = bootkube.override_lines(both.injected.content(bootkube.PATH) or b"")
+    wrong = [line for line in given if line.removesuffix("\\").rstrip() != flag]
+    faults = [f"bootkube.sh has {line}" for line in wrong] or (
+        [] if len(given) == 1 else [f"{flag} is not there once"]
+    )
+    return judged(faults, flag, INJECT)
+
+
+def _cleanup_unit(both: Both) -> Outcome:
+    path = both.plan.cleanup_unit
+    return judged([] if path in both.injected.files else [f"{path} is missing"], path, INJECT)
+
+
+CHECKS: dict[str, Callable[[Both], Outcome]] = {
+    "bootkube-hooks": _hooks,
+    "override-flag": _override_flag,
+    "cleanup-unit": _cleanup_unit,
+}

@@ -1,0 +1,358 @@
+"""Checks of what lies on a node before it boots: in an ignition file, or as `bootbridge render` wrote it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from bootbridge.bootstrap.diagnose.check.finding import (
+    Finding,
+    Outcome,
+    at,
+    failed,
+    judged,
+    mapping,
+    not_run,
+    passed,
+    run,
+    warned,
+)
+from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS
+from bootbridge.bootstrap.plan import record
+from bootbridge.bootstrap.plan.plan import (
+    BOOTSTRAP_ONLY,
+    PATHS,
+    PAYLOAD_IMAGE_NAME,
+    Flavour,
+    IPNetwork,
+    Plan,
+)
+from bootbridge.bootstrap.render import assets, egress_selector
+from bootbridge.bootstrap.render import directory as rendered
+from bootbridge.common.files import Tree
+from bootbridge.errors import OperatorError
+
+RENDER_ANEW = "render or inject it anew"
+HOOKS = ("bootbridge_setup", "bootbridge_manifests", "bootbridge_cleanup")
+# OVN-Kubernetes keeps these for itself unless told otherwise.
+OVN_RESERVED = tuple(
+    map(
+        ip_network,
+        ("100.64.0.0/16", "100.88.0.0/16", "169.254.0.0/17", "fd98::/64", "fd97::/64", "fd69::/112"),
+    )
+)
+PLACEHOLDER = re.compile(rb"@BOOTBRIDGE_[A-Z0-9_]+@")
+PRIVATE_KEY = re.compile(rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{16}")
+_BASE64 = re.compile(rb"LS0tLS1CRUdJTi[A-Za-z0-9+/=]+")
+_BASH_SECONDS = 10
+
+
+@dataclass(frozen=True)
+class PlannedTree:
+    """Files by their absolute paths on the node, and the plan that they were made from."""
+
+    plan: Plan
+    tree: Tree = field(repr=False)
+
+    def data(self, path: str) -> bytes:
+        if path not in self.tree:
+            raise OperatorError("is not there", subject=path, hint=RENDER_ANEW)
+        return self.tree[path].data
+
+    def yaml(self, path: str) -> dict[Any, Any]:
+        return mapping(self.data(path), path)
+
+    def template(self, name: str) -> dict[Any, Any]:
+        return self.yaml(f"{self.plan.paths.templates}/{name}")
+
+
+def of_directory(directory: Path) -> list[Finding]:
+    """Check what `bootbridge render` wrote, as its reader left it."""
+    tree = {f"/{path}": asset for path, asset in rendered.read(directory).items()}
+    return of_tree(PlannedTree(plan_in(tree, str(directory)), tree))
+
+
+def of_tree(subject: PlannedTree) -> list[Finding]:
+    return run(CHECKS, subject)
+
+
+def plan_in(tree: Tree, name: str) -> Plan:
+    """The plan that a tree carries; `name` is what errors call the whole."""
+    for paths in PATHS.values():
+        if paths.plan_record in tree:
+            return record.load(tree[paths.plan_record].data, f"{name}: {paths.plan_record}")
+    raise OperatorError("carries no plan of a bridge", subject=name, hint=RENDER_ANEW)
+
+
+# --- the files as such
+
+
+def _plan(subject: PlannedTree) -> Outcome:
+    plan = subject.plan
+    return passed(
+        f"{plan.flavour} on {plan.platform}, {plan.protocol}, infraID {plan.infra_id or 'not given'}"
+    )
+
+
+def _complete(subject: PlannedTree) -> Outcome:
+    wanted = assets.on_node(subject.plan)
+    missing = sorted(set(wanted) - set(subject.tree))
+    return judged([f"{path} is missing" for path in missing], f"{len(wanted)} files", RENDER_ANEW)
+
+
+def _as_rendered(subject: PlannedTree) -> Outcome:
+    """A change by hand is allowed, but worth a word."""
+    wanted = assets.on_node(subject.plan)
+    changed = [path for path, asset in wanted.items() if subject.data(path) != asset.data]
+    if changed:
+        return warned(
+            f"changed by hand, or by another version: {', '.join(changed)}", "look whether it is meant"
+        )
+    return passed("all files are as this version renders them")
+
+
+def _modes(subject: PlannedTree) -> Outcome:
+    faults = [
+        f"{path} is {subject.tree[path].mode:04o}, not {asset.mode:04o}"
+        for path, asset in assets.on_node(subject.plan).items()
+        if path in subject.tree and subject.tree[path].mode & ~asset.mode
+    ]
+    return judged(faults, "no file is more open than planned", "chmod them, or render anew")
+
+
+def _no_private_key(subject: PlannedTree) -> Outcome:
+    """Certificates are made on the node: a key in here would be read by whoever reads the file."""
+    found = [
+        path for path, asset in subject.tree.items() if any(map(PRIVATE_KEY.search, _readings(asset.data)))
+    ]
+    return judged(
+        [f"{path} holds a private key" for path in found],
+        "no file holds a private key",
+        "take it out, and make another key: this one has been seen",
+    )
+
+
+def _readings(data: bytes) -> Iterator[bytes]:
+    """The data as it is, and every PEM that stands in it as base64."""
+    yield data
+    for match in _BASE64.findall(data):
+        try:
+            yield base64.b64decode(match[: len(match) // 4 * 4])
+        except binascii.Error:
+            continue
+
+
+def _placeholders(subject: PlannedTree) -> Outcome:
+    """Each of a fresh rendering is still there, and none that nobody would fill in."""
+    used, wanted = _used(subject.tree, subject.plan), _used(assets.on_node(subject.plan), subject.plan)
+    known = set(vars(PLACEHOLDERS).values())
+    faults = [f"nobody fills in {name}" for name in sorted(used - known)]
+    faults += [f"{name} is not there any more" for name in sorted(wanted - used)]
+    return judged(faults, f"{len(used)} placeholders, all of them filled in on the node", RENDER_ANEW)
+
+
+def _used(tree: Tree, plan: Plan) -> set[str]:
+    templates = [asset.data for path, asset in tree.items() if path.startswith(plan.paths.templates)]
+    return {match.decode() for data in templates for match in PLACEHOLDER.findall(data)}
+
+
+# --- the kube-apiserver's side
+
+
+def _egress(subject: PlannedTree) -> Outcome:
+    plan = subject.plan
+    document = subject.yaml(plan.paths.egress_config)
+    return judged(
+        egress_faults(document, plan), f"cluster traffic goes to the socket by {plan.protocol}", RENDER_ANEW
+    )
+
+
+def egress_faults(document: dict[Any, Any], plan: Plan) -> list[str]:
+    """What the kube-apiserver would refuse, and what would lead elsewhere than to the server."""
+    faults = egress_selector.problems(document)
+    if faults:
+        return faults
+    selections = {str(each.get("name")).lower(): each for each in at(document, "egressSelections") or ()}
+    connection = at(selections, "cluster", "connection")
+    socket = at(connection, "transport", "uds", "udsName")
+    if socket != plan.paths.socket_seen_by_apiserver:
+        return [f"cluster traffic goes to {socket}, not to {plan.paths.socket_seen_by_apiserver}"]
+    protocol = at(connection, "proxyProtocol")
+    if protocol != plan.protocol:
+        return [f"the kube-apiserver would speak {protocol}, the server {plan.protocol}"]
+    return []
+
+
+def _override(subject: PlannedTree) -> Outcome:
+    plan = subject.plan
+    if plan.flavour is not Flavour.OPENSHIFT:
+        return not_run("kubeadm has no override; see kubeadm-cluster-configuration.yaml")
+    document = subject.yaml(plan.paths.config_override)
+    faults = []
+    if document.get("kind") != "KubeAPIServerConfig":
+        faults.append(f"kind is {document.get('kind')}, not KubeAPIServerConfig")
+    if "egressSelectorConfiguration" in document:
+        faults.append("egressSelectorConfiguration is no field of it and would be dropped without a word")
+    given = at(document, "apiServerArguments", egress_selector.FLAG)
+    if given != [plan.paths.egress_config_seen_by_apiserver]:
+        faults.append(f"apiServerArguments.{egress_selector.FLAG} is {given}")
+    if b"{{" in subject.data(plan.paths.config_override):
+        faults.append("it holds {{, which the operator would execute as a template")
+    return judged(
+        faults, f"--{egress_selector.FLAG}={plan.paths.egress_config_seen_by_apiserver}", RENDER_ANEW
+    )
+
+
+# --- the manifests
+
+
+def _server_pod(subject: PlannedTree) -> Outcome:
+    plan, pod = subject.plan, subject.template("server-pod.yaml")
+    container = at(pod, "spec", "containers", 0)
+    arguments = [*(at(container, "command") or ()), *(at(container, "args") or ())]
+    wanted = [
+        f"--uds-name={plan.paths.socket}",
+        f"--agent-port={plan.ports.agent}",
+        f"--mode={plan.protocol.server_mode}",
+        "--server-port=0",
+    ]
+    faults = [
+        *_identity(pod, "Pod", plan.server_pod_name, plan.server_pod_namespace),
+        *(f"{word} is missing" for word in wanted if word not in arguments),
+        *([] if at(pod, "spec", "hostNetwork") is True else ["it is not on the host's network"]),
+        *([] if at(container, "readinessProbe") else ["it has no readiness probe"]),
+    ]
+    return judged(faults, f"agents on {plan.ports.agent}, kube-apiserver on {plan.paths.socket}", RENDER_ANEW)
+
+
+def _agent_daemonset(subject: PlannedTree) -> Outcome:
+    plan, daemonset = subject.plan, subject.template("agent-daemonset.yaml")
+    pod = at(daemonset, "spec", "template")
+    container = at(pod, "spec", "containers", 0)
+    arguments = [*(at(container, "command") or ()), *(at(container, "args") or ())]
+    labels = at(pod, "metadata", "labels") or {}
+    tolerations = at(pod, "spec", "tolerations") or []
+    faults = [
+        *_identity(daemonset, "DaemonSet", plan.daemonset_name, plan.namespace),
+        *([] if {"operator": "Exists"} in tolerations else ["it does not tolerate every taint"]),
+        *([] if labels.get(BOOTSTRAP_ONLY) == "true" else [f"its pods lack the label {BOOTSTRAP_ONLY}"]),
+        *([] if f"--proxy-server-port={plan.ports.agent}" in arguments else ["it dials another port"]),
+        *(
+            []
+            if bool(at(pod, "spec", "hostNetwork")) == plan.host_network
+            else ["hostNetwork is not as planned"]
+        ),
+    ]
+    return judged(faults, f"an agent on every node, in {plan.namespace}", RENDER_ANEW)
+
+
+def _agent_secret(subject: PlannedTree) -> Outcome:
+    plan = subject.plan
+    faults = _identity(subject.template("agent-secret.yaml"), "Secret", plan.secret_name, plan.namespace)
+    return judged(faults, f"{plan.namespace}/{plan.secret_name}", RENDER_ANEW)
+
+
+def _namespace(subject: PlannedTree) -> Outcome:
+    faults = _identity(subject.template("namespace.yaml"), "Namespace", subject.plan.namespace, None)
+    return judged(faults, subject.plan.namespace, RENDER_ANEW)
+
+
+def _identity(document: dict[Any, Any], kind: str, name: str, namespace: str | None) -> Iterator[str]:
+    """Clean-up finds things by these: what is named otherwise would stay."""
+    metadata = at(document, "metadata")
+    for what, found, wanted in (
+        ("kind", document.get("kind"), kind),
+        ("name", at(metadata, "name"), name),
+        ("namespace", at(metadata, "namespace"), namespace),
+        (f"label {BOOTSTRAP_ONLY}", at(metadata, "labels", BOOTSTRAP_ONLY), "true"),
+    ):
+        if found != wanted:
+            yield f"its {what} is {found}, not {wanted}"
+
+
+# --- the script
+
+
+def _hook_script(subject: PlannedTree) -> Outcome:
+    plan = subject.plan
+    if plan.flavour is not Flavour.OPENSHIFT:
+        return not_run("only bootkube.sh calls it")
+    script = subject.data(plan.hook_script)
+    missing = [name for name in HOOKS if f"{name}()".encode() not in script]
+    if missing:
+        return failed(f"it does not define {', '.join(missing)}", RENDER_ANEW)
+    bash = shutil.which("bash")
+    if bash is None:
+        return not_run("there is no bash here to read it")
+    read = subprocess.run([bash, "-n"], input=script, capture_output=True, timeout=_BASH_SECONDS, check=False)
+    complaint = read.stderr.decode(errors="replace").strip().splitlines()
+    return judged(complaint[:1], f"defines {', '.join(HOOKS)}; bash reads it", RENDER_ANEW)
+
+
+def _image(subject: PlannedTree) -> Outcome:
+    image = subject.plan.image
+    if not image.from_payload:
+        return passed(f"{image.reference} ({image.kind})")
+    script = subject.data(subject.plan.hook_script)
+    if PAYLOAD_IMAGE_NAME.encode() not in script:
+        return failed(f"the script does not ask the release for {PAYLOAD_IMAGE_NAME}", RENDER_ANEW)
+    return passed(f"the release's own {PAYLOAD_IMAGE_NAME} (4.11 and later have it)")
+
+
+# --- the networks
+
+
+def _networks(subject: PlannedTree) -> Outcome:
+    given = _all_networks(subject.plan)
+    faults = [f"{a} and {b} overlap" for (a, one), (b, two) in combinations(given, 2) if _overlap(one, two)]
+    return judged(faults, ", ".join(name for name, _ in given), "correct the networks in the install-config")
+
+
+def _reserved(subject: PlannedTree) -> Outcome:
+    given = _all_networks(subject.plan)
+    faults = [f"{name} overlaps {own}" for name, one in given for own in OVN_RESERVED if _overlap(one, own)]
+    if faults:
+        return warned("; ".join(faults), "choose others, or move OVN-Kubernetes' own")
+    return passed("clear of what OVN-Kubernetes keeps for itself")
+
+
+def _all_networks(plan: Plan) -> list[tuple[str, IPNetwork]]:
+    networks = plan.networks
+    return [
+        *((f"machine {network}", network) for network in networks.machine),
+        *((f"cluster {network.cidr}", network.cidr) for network in networks.cluster),
+        *((f"service {network}", network) for network in networks.service),
+    ]
+
+
+def _overlap(one: IPNetwork, two: IPNetwork) -> bool:
+    return one.version == two.version and one.overlaps(two)
+
+
+CHECKS: dict[str, Callable[[PlannedTree], Outcome]] = {
+    "plan-record": _plan,
+    "files-complete": _complete,
+    "as-rendered": _as_rendered,
+    "modes": _modes,
+    "no-private-key": _no_private_key,
+    "egress-config": _egress,
+    "config-override": _override,
+    "server-pod": _server_pod,
+    "agent-daemonset": _agent_daemonset,
+    "agent-secret": _agent_secret,
+    "namespace": _namespace,
+    "placeholders": _placeholders,
+    "image": _image,
+    "hook-script": _hook_script,
+    "networks-disjoint": _networks,
+    "networks-not-reserved": _reserved,
+}

@@ -1,0 +1,203 @@
+"""The server's hops: its certificates, its process, the socket before it, the port behind it."""
+
+from __future__ import annotations
+
+import socket as sockets
+import ssl
+import stat
+import tempfile
+import time
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+
+from bootbridge.bootstrap.diagnose.check.finding import Outcome, at, failed, judged, passed, warned
+from bootbridge.bootstrap.diagnose.doctor import apiserver, tunnel
+from bootbridge.bootstrap.diagnose.doctor.context import Way
+from bootbridge.bootstrap.diagnose.doctor.programs import Program
+from bootbridge.bootstrap.machine import certificates
+from bootbridge.bootstrap.plan.plan import Flavour, Protocol
+from bootbridge.common import files
+from bootbridge.errors import OperatorError
+
+RENEW = {
+    Flavour.KUBEADM: "run `bootbridge up` again: it makes all certificates and manifests anew",
+    Flavour.OPENSHIFT: "systemctl restart bootkube: it makes all certificates and manifests anew",
+}
+LOGS = "`crictl ps -a --name konnectivity-server`, then `crictl logs` of it; or `bootbridge gather`"
+PORT_SECONDS = 3.0
+SETTLED_SECONDS = 2.0
+_ABOUT_TIME = ("they expire", "they are not valid yet")
+
+
+# --- certificates
+
+
+def certificate_files(way: Way) -> Outcome:
+    """All there, belonging together, and the keys their owner's alone."""
+    plan, host = way.site.plan, way.site.host
+    paths = plan.paths
+    wanted = (paths.ca_cert, paths.server_cert, paths.server_key, paths.agent_cert, paths.agent_key)
+    missing = [f"{path} is not there" for path in wanted if not host.exists(path)]
+    opened = [
+        f"{path} is {host.mode(path):04o}, readable by others"
+        for path in (paths.server_key, paths.agent_key)
+        if host.exists(path) and host.mode(path) & 0o077
+    ]
+    if missing or opened:
+        return failed("; ".join([*missing, *opened]), RENEW[plan.flavour])
+    why = certificates.why_renew(way.site.bundle(), plan, certificates.addresses_of(_held(way)[1]), way.now)
+    # Addresses and time are steps of their own.
+    faults = [why] if why and not why.startswith(_ABOUT_TIME) else []
+    return judged(faults, f"chain and keys below {paths.tls} fit", RENEW[plan.flavour])
+
+
+def certificate_expiry(way: Way) -> Outcome:
+    held = _held(way)
+    ends = min(each.not_valid_after_utc for each in held)
+    fix = RENEW[way.site.plan.flavour]
+    if way.now >= ends:
+        return failed(f"the certificates expired at {_time(ends)}", fix)
+    if way.now < max(each.not_valid_before_utc for each in held):
+        return failed("the certificates are not valid yet: this node's clock is behind", "set the clock")
+    left = ends - way.now
+    if left < way.site.plan.validity / certificates.RENEWED_IN_THE_LAST:
+        return warned(f"the certificates expire soon, at {_time(ends)}", fix)
+    return passed(f"until {_time(ends)}")
+
+
+def certificate_addresses(way: Way) -> Outcome:
+    """Agents dial the node's addresses and expect the certificate to name them."""
+    held, wanted = certificates.addresses_of(_held(way)[1]), way.site.addresses
+    shown = ", ".join(map(str, held)) or "no address"
+    if not wanted:
+        return warned(f"it names {shown}; this node's addresses are not clear", "say them with --node-ip")
+    missing = [each for each in wanted if each not in held]
+    if missing:
+        lacks = ", ".join(map(str, missing))
+        text = f"the server's certificate names {shown}, but this node is {lacks}"
+        return failed(text, RENEW[way.site.plan.flavour])
+    return passed(f"it names {shown}")
+
+
+def _held(way: Way) -> list[x509.Certificate]:
+    """The authority's, the server's, the agents'."""
+    paths, found = way.site.plan.paths, []
+    for path in (paths.ca_cert, paths.server_cert, paths.agent_cert):
+        try:
+            found.append(x509.load_pem_x509_certificate(way.site.host.read(path) or b""))
+        except ValueError:
+            hint = RENEW[way.site.plan.flavour]
+            raise OperatorError("is no certificate", subject=path, hint=hint) from None
+    return found
+
+
+def _time(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+
+
+# --- process and socket
+
+
+def runs(way: Way) -> Outcome:
+    path = way.site.plan.paths.server_pod
+    if way.server and _stays(way.server):
+        return passed(f"process {way.server.pid}")
+    if not way.site.host.exists(path):
+        return failed(f"the server does not run: {path} is not there", apiserver.LAY[way.site.plan.flavour])
+    how = "does not stay: it starts and ends, again and again" if way.server else "does not run"
+    return failed(f"the server {how}, though the kubelet has {path}", LOGS)
+
+
+def _stays(program: Program) -> bool:
+    """Who has run for a while will; one that has just started is given that while."""
+    while (age := program.age) is not None and age < SETTLED_SECONDS:
+        time.sleep(0.1)
+    return age is not None
+
+
+def socket(way: Way) -> Outcome:
+    host, path = way.site.host, way.site.plan.paths.socket
+    restart = "move the static pod away and back, or kill the server: it makes the socket when it starts"
+    if not host.exists(path):
+        return failed(f"{path} is missing, though the server runs: somebody removed it", restart)
+    if not host.path(path).is_socket():
+        return failed(f"{path} is no socket", f"remove it; {restart}")
+    if not host.socket_answers(path):
+        return failed(f"{path} is stale: nobody answers on it", restart)
+    mode = host.mode(path)
+    if mode & stat.S_IWOTH:
+        return warned(f"{path} is {mode:04o}: every user here may call into the pods", f"chmod o-w {path}")
+    return passed(f"{path}, mode {mode:04o}, answers")
+
+
+def protocol(way: Way) -> Outcome:
+    """What the kube-apiserver speaks is what the server understands; asked on the socket itself."""
+    configured = at(apiserver.cluster_connection(way), "proxyProtocol")
+    with tunnel.opened(way.site.host.path(way.site.plan.paths.socket), PORT_SECONDS) as connection:
+        spoken = tunnel.spoken_on(connection)
+    if spoken is None:
+        return failed("the server hangs up on whoever connects to its socket", LOGS)
+    if spoken != configured:
+        mode = Protocol(configured).server_mode if configured in list(Protocol) else configured
+        text = f"the kube-apiserver speaks {configured}, the server understands {spoken}"
+        return failed(text, f"{apiserver.LAY[way.site.plan.flavour]} (the server needs --mode={mode})")
+    return passed(f"both speak {spoken}")
+
+
+def healthy(way: Way) -> Outcome:
+    port = way.site.plan.ports.server_health
+    status, body = way.site.host.ask(port, "/healthz")
+    shown = body[:100].decode(errors="replace").strip()
+    if status != 200:
+        return failed(f"http://localhost:{port}/healthz says {status or 'nothing'}: {shown}", LOGS)
+    return passed(f"http://localhost:{port}/healthz says {shown}")
+
+
+# --- the port
+
+
+def agent_port(way: Way) -> Outcome:
+    """A TLS greeting as an agent makes it, with the agents' own certificate, on each address."""
+    port = way.site.plan.ports.agent
+    addresses = way.site.addresses or certificates.addresses_of(_held(way)[1])
+    faults = [f"{each} port {port}: {why}" for each in addresses if (why := _greeted(way, str(each), port))]
+    shown = ", ".join(map(str, addresses))
+    fix = f"look for what is in the way on this node: `ss -lntp`, `nft list ruleset`; then {LOGS}"
+    return judged(faults, f"TCP {port} on {shown} takes the agents' certificate, seen from this node", fix)
+
+
+def _greeted(way: Way, address: str, port: int) -> str:
+    """Why an agent would not get in; empty if it would."""
+    try:
+        context = _agent_context(way)
+        with (
+            sockets.create_connection((address, port), timeout=PORT_SECONDS) as connection,
+            context.wrap_socket(connection, server_hostname=address) as speaking,
+        ):
+            speaking.settimeout(0.3)
+            # In TLS 1.3 a refusal of our certificate comes only now; silence is consent.
+            speaking.recv(1)
+    except TimeoutError as error:
+        return "" if "read" in str(error) else "no answer"
+    except ssl.SSLCertVerificationError as error:
+        return f"the certificate that the server shows: {error.verify_message}"
+    except ssl.SSLError as error:
+        return f"the server refuses the agents' certificate: {error.reason}"
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _agent_context(way: Way) -> ssl.SSLContext:
+    bundle = way.site.bundle()
+    assert bundle
+    context = ssl.create_default_context(cadata=bundle.ca_cert.decode())
+    context.set_alpn_protocols(["h2"])
+    # ssl loads a key from a file only; below a directory of our own it is nobody else's.
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "agent.pem"
+        files.write_file(path, files.Asset(bundle.agent.cert_pem + bundle.agent.key_pem, 0o600))
+        context.load_cert_chain(path)
+    return context

@@ -1,0 +1,40 @@
+"""All steps of the walk, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from bootbridge.bootstrap.diagnose.check.finding import Outcome
+from bootbridge.bootstrap.diagnose.doctor import agents, apiserver, destination, server
+from bootbridge.bootstrap.diagnose.doctor.context import Way
+from bootbridge.bootstrap.diagnose.doctor.step import Examination, Hop, Step, walk
+
+# In the order in which a call meets them; what a hop stands on comes before the hop.
+STEPS: tuple[tuple[Hop, str, Callable[[Way], Outcome]], ...] = (
+    (Hop.APISERVER, "plan-record", apiserver.plan_record),
+    (Hop.APISERVER, "apiserver-runs", apiserver.runs),
+    (Hop.APISERVER, "egress-selector", apiserver.egress_selector),
+    (Hop.APISERVER, "endpoint-routing", apiserver.endpoint_routing),
+    (Hop.APISERVER, "egress-config", apiserver.egress_config),
+    (Hop.SERVER, "certificates", server.certificate_files),
+    (Hop.SERVER, "certificate-expiry", server.certificate_expiry),
+    (Hop.SERVER, "certificate-addresses", server.certificate_addresses),
+    (Hop.SERVER, "server-runs", server.runs),
+    (Hop.SOCKET, "socket", server.socket),
+    (Hop.SOCKET, "protocol", server.protocol),
+    (Hop.SERVER, "server-healthy", server.healthy),
+    (Hop.LINK, "agent-port", server.agent_port),
+    (Hop.AGENT, "agent-daemonset", agents.daemonset),
+    (Hop.AGENT, "agent-secret", agents.secret),
+    (Hop.AGENT, "agent-pods", agents.pods),
+    (Hop.LINK, "agents-connected", agents.connected),
+    (Hop.DESTINATION, "destination", destination.resolve),
+    (Hop.DESTINATION, "dial", destination.dial),
+    (Hop.DESTINATION, "destination-tls", destination.tls),
+)
+
+
+def examine(way: Way, tell: Callable[[Step], None] = lambda step: None) -> Examination:
+    """Walk; `tell` hears of every step as soon as it is taken."""
+    return walk([(hop, name, partial(check, way)) for hop, name, check in STEPS], tell)

@@ -1,0 +1,140 @@
+"""What the stage records say: the stage at which a bootstrap failed, in a sentence.
+
+bootkube and release-image append to /var/log/openshift/<service>.json: an array of entries with
+`phase` (service, stage, pre-command, post-command; start or end), `stage`, `result` and, on failure,
+`errorLine` and `errorMessage`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bootbridge.bootstrap.plan.plan import Stage
+
+SERVICES = ("release-image", "bootkube")
+OUR_STAGES = {
+    Stage.CERTS: "the bridge's certificates could not be made on the bootstrap node",
+    Stage.SERVER: "the bridge's server could not be started on the bootstrap node",
+    Stage.AGENT_MANIFEST: "the manifests of the bridge's agents could not be written",
+    Stage.CLEANUP: "the bridge could not be taken away completely after the bootstrap",
+}
+OTHER_STAGES = {
+    "cb-bootstrap": "the control plane did not come up: cluster-bootstrap gave up waiting for its pods",
+    "wait-for-etcd": "etcd on the bootstrap node did not become healthy",
+    "kube-apiserver-bootstrap": "the kube-apiserver's manifests could not be rendered",
+    "resolve-api-url": "the cluster's API name does not resolve on the bootstrap node",
+    "resolve-api-int-url": "the cluster's internal API name does not resolve on the bootstrap node",
+    "check-api-url": "the cluster's API does not answer under its name",
+    "check-api-int-url": "the cluster's API does not answer under its internal name",
+}
+
+
+@dataclass(frozen=True)
+class Analysis:
+    sentence: str
+    service: str = ""
+    stage: str = ""
+    error_line: str = ""
+    error_message: str = ""
+    failed: bool = False
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "version": 1,
+            "failed": self.failed,
+            "sentence": self.sentence,
+            "service": self.service,
+            "stage": self.stage,
+            "errorLine": self.error_line,
+            "errorMessage": self.error_message,
+        }
+
+    def text(self) -> str:
+        lines = [self.sentence]
+        if self.error_line:
+            lines.append(f"  at: {self.error_line}")
+        lines += [f"  | {line}" for line in self.error_message.splitlines()]
+        return "\n".join(lines) + "\n"
+
+
+def analyse(records: Mapping[str, bytes]) -> Analysis:
+    """From service names to their records."""
+    if not records:
+        return Analysis("There are no stage records: this node was not brought up by bootkube, or too early.")
+    for service in (*SERVICES, *sorted(set(records) - set(SERVICES))):
+        if service in records:
+            found = _of_service(service, _entries(records[service]))
+            if found.failed or service == SERVICES[-1]:
+                return found
+        elif service == SERVICES[-1]:
+            return Analysis(f"{service}.service has not started.", service, failed=True)
+    return Analysis("Every service that has left a record ended well.")
+
+
+def _entries(data: bytes) -> list[dict[str, Any]]:
+    try:
+        document = json.loads(data)
+    except ValueError:
+        return []
+    return [each for each in document if isinstance(each, dict)] if isinstance(document, list) else []
+
+
+def _of_service(service: str, entries: list[dict[str, Any]]) -> Analysis:
+    if not any(entry.get("phase") == "service start" for entry in entries):
+        return Analysis(
+            f"{service}.service has never run, or its record cannot be read.", service, failed=True
+        )
+    last = entries[-1]
+    if last.get("phase") in ("service end", "post-command end") and last.get("result") == "success":
+        return Analysis(f"{service}.service has ended well.", service)
+    failure = next((each for each in reversed(entries) if each.get("result") == "failure"), None)
+    if failure is None or _started_again(entries, failure):
+        return _in_progress(service, entries)
+    stage = _stage_of(entries, failure)
+    return Analysis(
+        _sentence(service, stage),
+        service,
+        stage,
+        str(failure.get("errorLine") or ""),
+        str(failure.get("errorMessage") or ""),
+        failed=True,
+    )
+
+
+def _started_again(entries: list[dict[str, Any]], failure: dict[str, Any]) -> bool:
+    """A restart after the failure has got beyond the stage that failed."""
+    later = entries[entries.index(failure) + 1 :]
+    stage = _stage_of(entries, failure)
+    return bool(stage) and any(
+        each.get("phase") == "stage end" and each.get("stage") == stage and each.get("result") == "success"
+        for each in later
+    )
+
+
+def _stage_of(entries: list[dict[str, Any]], failure: dict[str, Any]) -> str:
+    """Of the failing entry; a service's end does not say it, the stage's end before it does."""
+    before = entries[: entries.index(failure) + 1]
+    for entry in reversed(before):
+        if entry.get("phase") == "service start":
+            break
+        if entry.get("stage"):
+            return str(entry["stage"])
+    return ""
+
+
+def _in_progress(service: str, entries: list[dict[str, Any]]) -> Analysis:
+    stage = str(entries[-1].get("stage") or "")
+    ended = entries[-1].get("phase") == "stage end"
+    at = f" behind stage {stage!r}" if ended else f" in stage {stage!r}" if stage else ""
+    return Analysis(f"{service}.service is still at work{at}, or was cut off there.", service, stage)
+
+
+def _sentence(service: str, stage: str) -> str:
+    known = {**{str(key): text for key, text in OUR_STAGES.items()}, **OTHER_STAGES}
+    if not stage:
+        return f"{service}.service failed before its first stage."
+    meaning = f": {known[stage]}" if stage in known else ""
+    return f"{service}.service failed at stage {stage!r}{meaning}."

@@ -1,0 +1,91 @@
+"""What the cluster has to tell: our objects, their events, the agents' logs, and who would call webhooks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from bootbridge.bootstrap.diagnose.gather.bundle import Bundle
+from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.errors import OperatorError
+from bootbridge.kube.blocking_client import Cluster
+from bootbridge.kube.kinds import (
+    API_SERVICE,
+    EVENT,
+    MUTATING_WEBHOOKS,
+    NODE,
+    VALIDATING_WEBHOOKS,
+)
+from bootbridge.kube.objects import DAEMON_SET, NAMESPACE, POD, SECRET, Kind, Ref
+
+LOG_LINES = 5000
+# On a large cluster the first ones tell as much as all.
+PODS_WITH_LOGS_MAX = 50
+
+Collector = Callable[[Bundle], None]
+
+
+def collectors(cluster: Cluster, plan: Plan) -> dict[str, Collector]:
+    ours = {"DaemonSet": DAEMON_SET, "Pods": POD, "Events": EVENT, "Secrets": SECRET}
+    whole = {
+        "Nodes": NODE,
+        "ValidatingWebhookConfigurations": VALIDATING_WEBHOOKS,
+        "MutatingWebhookConfigurations": MUTATING_WEBHOOKS,
+        "APIServices": API_SERVICE,
+    }
+    return {
+        "cluster: namespace": partial(_namespace, cluster, plan),
+        **{f"cluster: {name}": partial(_list, cluster, kind, plan.namespace) for name, kind in ours.items()},
+        **{f"cluster: {name}": partial(_list, cluster, kind, "") for name, kind in whole.items()},
+        "cluster: agents' logs": partial(_agent_logs, cluster, plan),
+        "cluster: server's log": partial(_server_logs, cluster, plan),
+    }
+
+
+def _namespace(cluster: Cluster, plan: Plan, bundle: Bundle) -> None:
+    found = cluster.get(Ref(NAMESPACE, plan.namespace))
+    bundle.add("cluster/namespace.json", _json(dict(found) if found else None))
+
+
+def _list(cluster: Cluster, kind: Kind, namespace: str, bundle: Bundle) -> None:
+    items = [{"kind": kind.name, **item} for item in cluster.list(kind, namespace)]
+    bundle.add(f"cluster/{kind.plural}.json", _json(items))
+
+
+def _agent_logs(cluster: Cluster, plan: Plan, bundle: Bundle) -> None:
+    pods = cluster.list(POD, plan.namespace, plan.selector)
+    _logs(cluster, pods[:PODS_WITH_LOGS_MAX], plan.daemonset_name, bundle)
+
+
+def _server_logs(cluster: Cluster, plan: Plan, bundle: Bundle) -> None:
+    selector = ",".join(f"{key}={value}" for key, value in plan.server_labels.items())
+    pods = cluster.list(POD, plan.server_pod_namespace, selector)
+    _logs(cluster, pods, plan.server_pod_name, bundle)
+
+
+def _logs(cluster: Cluster, pods: list[dict[str, Any]], container: str, bundle: Bundle) -> None:
+    """Of each pod, and of its container before the last restart; those that cannot be had are named."""
+    missing = []
+    for pod in pods:
+        metadata = pod["metadata"]
+        node = (pod.get("spec") or {}).get("nodeName") or "no-node"
+        ref = Ref(POD, metadata["name"], metadata["namespace"])
+        for previous in (False, True) if _restarts(pod) else (False,):
+            name = f"cluster/logs/{node}/{metadata['name']}{'-previous' if previous else ''}.log"
+            try:
+                bundle.add(name, cluster.log(ref, container, lines=LOG_LINES, previous=previous))
+            except OperatorError as error:
+                missing.append(f"{metadata['name']}: {error}")
+    if missing:
+        raise OperatorError("; ".join(missing[:5]))
+
+
+def _restarts(pod: dict[str, Any]) -> int:
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return sum(int(each.get("restartCount") or 0) for each in statuses)
+
+
+def _json(document: object) -> bytes:
+    return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()

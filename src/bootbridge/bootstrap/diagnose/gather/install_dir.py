@@ -1,0 +1,99 @@
+"""What an installer's directory tells about the bootstrap node: its addresses and the key to get in."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bootbridge.bootstrap.diagnose.check.finding import at
+from bootbridge.common.files import read_file
+from bootbridge.errors import OperatorError
+
+STATE_FILE = ".openshift_install_state.json"
+KEY_FIELD = "*tls.BootstrapSSHKeyPair"
+MACHINES = ".clusterapi_output"
+MACHINE_PATTERN = "Machine-*-bootstrap.yaml"
+# In the order in which they are tried; what is not named comes last.
+ADDRESS_TYPES = ("ExternalIP", "ExternalDNS", "InternalIP", "InternalDNS", "Hostname")
+
+
+@dataclass(frozen=True)
+class InstallDir:
+    path: Path
+
+    @classmethod
+    def open(cls, text: str) -> InstallDir:
+        path = Path(text)
+        if not path.is_dir():
+            hint = "give the directory that openshift-install was run with"
+            raise OperatorError(f"{text} is no directory", subject="--dir", hint=hint)
+        return cls(path)
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.path / "auth" / "kubeconfig"
+
+    def addresses(self) -> list[str]:
+        """Of the bootstrap node, the best to try first."""
+        files = sorted((self.path / MACHINES).glob(MACHINE_PATTERN))
+        if not files:
+            hint = "say it with --bootstrap HOST"
+            text = f"holds no {MACHINES}/{MACHINE_PATTERN}: the bootstrap node's address is not known"
+            raise OperatorError(text, subject=str(self.path), hint=hint)
+        found = [entry for file in files for entry in _addresses_in(file)]
+        if not found:
+            hint = "say it with --bootstrap HOST"
+            raise OperatorError("has no status.addresses", subject=str(files[-1]), hint=hint)
+        found.sort(key=lambda entry: entry[0])
+        return list(dict.fromkeys(address for _, address in found))
+
+    def ssh_key(self) -> SshKey | None:
+        """The key that the installer made for the bootstrap node; None if it keeps none here."""
+        path = self.path / STATE_FILE
+        if not path.exists():
+            return None
+        try:
+            state = json.loads(read_file(path))
+        except ValueError:
+            raise OperatorError("is no JSON", subject=str(path), hint="give a key with --key FILE") from None
+        given = at(state, KEY_FIELD, "Priv")
+        return SshKey(_decoded(given, path)) if given else None
+
+
+@dataclass(frozen=True)
+class SshKey:
+    """A private key; it has no `repr`."""
+
+    pem: bytes = field(repr=False)
+
+
+def _decoded(given: Any, path: Path) -> bytes:
+    try:
+        pem = base64.b64decode(str(given), validate=True)
+    except binascii.Error:
+        pem = b""
+    if b"PRIVATE KEY" not in pem:
+        hint = "give a key with --key FILE"
+        raise OperatorError(f'["{KEY_FIELD}"]["Priv"] is no key', subject=str(path), hint=hint)
+    return pem.rstrip(b"\n") + b"\n"
+
+
+def _addresses_in(file: Path) -> list[tuple[int, str]]:
+    try:
+        document = yaml.safe_load(read_file(file))
+    except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        hint = "say the address with --bootstrap HOST"
+        raise OperatorError("is no YAML", subject=str(file), hint=hint) from None
+    given = at(document, "status", "addresses")
+    entries = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    return [(_rank(each.get("type")), str(each["address"])) for each in entries if each.get("address")]
+
+
+def _rank(kind: object) -> int:
+    return ADDRESS_TYPES.index(kind) if kind in ADDRESS_TYPES else len(ADDRESS_TYPES)

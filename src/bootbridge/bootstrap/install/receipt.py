@@ -1,0 +1,116 @@
+"""The receipt of a removal: what was there, what was removed, what remains, and what went wrong on the way.
+
+One JSON document, version 1, written whole or not at all by `bootbridge down` and by the cleanup
+function of the generated shell alike:
+
+    {
+      "version": 1,
+      "writtenAt": "2026-01-31T12:00:00Z",            UTC, RFC 3339, whole seconds
+      "writtenBy": "bootbridge down",                 or "bootbridge_cleanup"
+      "plan": {"flavour": "kubeadm", "platform": "none", "infraID": "", "namespace": "…",
+               "agentPort": 8091, "recorded": true},  recorded: from the plan's record, else default names
+      "clean": true,                                  nothing remains
+      "found":    [{"part": "secret", "what": "Secret bootstrap-konnectivity/konnectivity-agent-certs"}],
+      "removed":  [{"part": "secret", "what": "…"}],  in the order of removal
+      "remains":  [{"part": "namespace", "what": "Namespace …", "why": "…"}],
+      "warnings": ["one sentence each"]
+    }
+
+`part` is one of PART_NAMES; `what` is `Kind namespace/name`, `Kind name` or an absolute path.
+A receipt holds no secret.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from bootbridge.bootstrap.plan.plan import Plan
+
+VERSION = 1
+# In the order of removal.
+PART_NAMES = (
+    "daemonset",
+    "secret",
+    "namespace",
+    "apiserver",
+    "static-pod",
+    "socket",
+    "certificates",
+    "egress-config",
+    "firewall",
+    "record",
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing of the bridge; `why` is said only of what remains."""
+
+    part: str
+    what: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}" if self.why else self.what
+
+    def document(self) -> dict[str, str]:
+        return {"part": self.part, "what": self.what, **({"why": self.why} if self.why else {})}
+
+
+@dataclass(frozen=True)
+class Receipt:
+    plan: Plan
+    recorded: bool
+    written_at: datetime
+    found: tuple[Item, ...] = ()
+    removed: tuple[Item, ...] = ()
+    remains: tuple[Item, ...] = ()
+    warnings: tuple[str, ...] = ()
+    written_by: str = "bootbridge down"
+
+    @property
+    def clean(self) -> bool:
+        return not self.remains
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "version": VERSION,
+            "writtenAt": self.written_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "writtenBy": self.written_by,
+            "plan": summary(self.plan, self.recorded),
+            "clean": self.clean,
+            "found": _documents(self.found),
+            "removed": _documents(self.removed),
+            "remains": _documents(self.remains),
+            "warnings": list(self.warnings),
+        }
+
+    def dump(self) -> bytes:
+        return (json.dumps(self.document(), indent=2, ensure_ascii=False) + "\n").encode()
+
+    def sentence(self) -> str:
+        """The outcome for people."""
+        if not self.found and self.clean:
+            return "Nothing of the bridge was there, and nothing is."
+        removed = f"{len(self.removed)} of {len(self.found)} removed"
+        return f"{removed}, nothing is left." if self.clean else f"{removed}, {len(self.remains)} remain."
+
+
+def summary(plan: Plan, recorded: bool) -> dict[str, Any]:
+    """Enough of the plan to know whose receipt it is."""
+    return {
+        "flavour": plan.flavour,
+        "platform": plan.platform,
+        "infraID": plan.infra_id,
+        "namespace": plan.namespace,
+        "agentPort": plan.ports.agent,
+        "recorded": recorded,
+    }
+
+
+def _documents(items: Iterable[Item]) -> list[dict[str, str]]:
+    return [item.document() for item in items]

@@ -1,0 +1,122 @@
+"""The part in the kube-apiserver: its static pod manifest gets the egress setting, and loses it again."""
+
+from __future__ import annotations
+
+from bootbridge.bootstrap.install.context import Site
+from bootbridge.bootstrap.install.resources.resource import Change, Outcome, Part
+from bootbridge.bootstrap.render import apiserver_manifest, kubeadm
+from bootbridge.bootstrap.render.apiserver_manifest import Setting
+from bootbridge.bootstrap.render.egress_selector import FLAG
+from bootbridge.common.files import Asset
+from bootbridge.common.yaml_text import to_yaml
+
+
+class ApiserverSetting(Part):
+    """Needs a kubelet to act upon, and a kube-apiserver that comes back with, or without, the flag."""
+
+    name, title = "apiserver", "kube-apiserver setting"
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.host = site.host
+        self.setting = apiserver_manifest.setting(site.plan)
+        self.manifest = f"{site.plan.paths.static_pods}/kube-apiserver.yaml"
+        self.original = f"{site.plan.paths.state}/kube-apiserver.original.yaml"
+        self.kubeadm_patch = f"{site.plan.paths.state}/kubeadm-cluster-configuration.yaml"
+
+    @property
+    def is_static_pod(self) -> bool:
+        return self.host.exists(self.manifest)
+
+    def find(self) -> list[str]:
+        data = self.host.read(self.manifest)
+        carried = apiserver_manifest.carries(data, self._ours(), self.manifest) if data else []
+        found = [f"{self.manifest}: {text}" for text in carried] + self.host.leftovers(self.manifest)
+        return found + [f"process {pid} (kube-apiserver with the setting)" for pid in self._pids()]
+
+    def preview(self) -> Outcome:
+        data = self.host.read(self.manifest)
+        if data is None:
+            return self._preview_patch()
+        changed = apiserver_manifest.add(data, self.setting, self.manifest) != data
+        return Outcome(Change.CHANGED, self.setting.arguments[0]) if changed else _SAME
+
+    def apply(self) -> Outcome:
+        outcome = self.preview()
+        data = self.host.read(self.manifest)
+        if data is None:
+            self.host.write(self.kubeadm_patch, self._patch())
+        elif outcome.change is Change.CHANGED:
+            self.host.write(self.original, Asset(self._bare(data), 0o600))
+            self._write(apiserver_manifest.add(data, self.setting, self.manifest))
+        return outcome
+
+    def _preview_patch(self) -> Outcome:
+        """No kube-apiserver of kubeadm's yet: what it needs is written down for `kubeadm init`."""
+        said = f"merge {self.kubeadm_patch} into your kubeadm configuration before `kubeadm init`"
+        if self.host.holds(self.kubeadm_patch, self._patch()):
+            return Outcome(Change.UNCHANGED, said)
+        return Outcome(Change.CREATED, said)
+
+    def _patch(self) -> Asset:
+        return Asset(to_yaml(kubeadm.patch(self.site.plan)), 0o644)
+
+    def unready(self) -> str:
+        if not self.is_static_pod:
+            return ""
+        if not self._pids():
+            return "the kubelet has not restarted the kube-apiserver yet"
+        return self._silent()
+
+    def remove(self) -> None:
+        data = self.host.read(self.manifest)
+        if data is not None:
+            self._write(self._without(data))
+        for path in self.host.leftovers(self.manifest):
+            self.host.remove(path)
+
+    def why_it_stays(self, what: str) -> str:
+        return (
+            "the kubelet has not restarted it: is it running?"
+            if what.startswith("process")
+            else "still there"
+        )
+
+    def _without(self, data: bytes) -> bytes:
+        """The original, byte for byte, unless somebody has changed the manifest since."""
+        original = self.host.read(self.original)
+        if original and apiserver_manifest.add(original, self.setting, self.manifest) == data:
+            return original
+        return self._bare(data)
+
+    def _bare(self, data: bytes) -> bytes:
+        return apiserver_manifest.remove(data, self._ours(), self.manifest)
+
+    def _ours(self) -> Setting:
+        """What we may take away: not a flag that was there before us, to the same end."""
+        original = self.host.read(self.original)
+        if original:
+            return self.setting.without(apiserver_manifest.words(original, self.original))
+        if self.host.exists(self.kubeadm_patch):
+            return self.setting
+        return self.setting.without(self.setting.arguments[1:])
+
+    def _write(self, data: bytes) -> None:
+        if data != self.host.read(self.manifest):
+            self.host.write(self.manifest, Asset(data, self.host.mode(self.manifest)))
+
+    def _pids(self) -> list[int]:
+        return self.host.processes_with(self._argument_seen)
+
+    @property
+    def _argument_seen(self) -> str:
+        """As it stands in the command line: below another root, paths are that root's."""
+        path = self.site.plan.paths.egress_config_seen_by_apiserver
+        return f"--{FLAG}={self.host.path(path)}"
+
+    def _silent(self) -> str:
+        cluster = self.site.cluster
+        return cluster.trouble() if cluster else ""
+
+
+_SAME = Outcome(Change.UNCHANGED)

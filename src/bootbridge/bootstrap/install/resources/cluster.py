@@ -1,0 +1,214 @@
+"""The parts in the cluster: the agents' namespace, their Secret, their DaemonSet."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+from bootbridge.bootstrap.install.context import Site
+from bootbridge.bootstrap.install.resources.resource import Change, Outcome, Part
+from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS, NodeValues
+from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY
+from bootbridge.bootstrap.render import manifests
+from bootbridge.errors import OperatorError
+from bootbridge.kube.blocking_client import Cluster
+from bootbridge.kube.objects import DAEMON_SET, NAMESPACE, POD, SECRET, Kind, Ref, ref_of
+from bootbridge.kube.requests import Json
+
+# How a namespace's controller says that some API did not answer when it asked for what it keeps there.
+UNDISCOVERED = "NamespaceDeletionDiscoveryFailure"
+
+
+class ObjectPart(Part):
+    """One object by server-side apply; removal takes everything of its kind that carries our label."""
+
+    in_cluster = True
+    kind: Kind
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.plan = site.plan
+
+    @property
+    def cluster(self) -> Cluster:
+        if self.site.cluster is None:
+            hint = f"give --kubeconfig=FILE, or mend {self.plan.paths.kubeconfig}"
+            raise OperatorError("there is no access to the cluster", subject="--kubeconfig", hint=hint)
+        return self.site.cluster
+
+    @abstractmethod
+    def manifest(self, values: NodeValues) -> Json:
+        """The object as the plan wants it."""
+
+    def ref(self) -> Ref:
+        return ref_of(self.manifest(PLACEHOLDERS))
+
+    def present(self) -> list[dict[str, Any]]:
+        return self.cluster.list(self.kind, self.plan.namespace, self.plan.selector)
+
+    def find(self) -> list[str]:
+        return [str(self._ref_of(found)) for found in self.present()]
+
+    def preview(self) -> Outcome:
+        before = self.cluster.get(self.ref())
+        values = self.site.values()
+        if before is None or values is None:
+            return Outcome(Change.CREATED)
+        return _compared(before, self.cluster.apply(self.manifest(values), dry_run=True))
+
+    def apply(self) -> Outcome:
+        values = self.site.values()
+        if values is None:
+            raise OperatorError("there are no certificates", subject=self.plan.paths.tls)
+        before = self.cluster.get(self.ref())
+        self.site.note_cluster()
+        after = self.cluster.apply(self.manifest(values))
+        return Outcome(Change.CREATED) if before is None else _compared(before, after)
+
+    def remove(self) -> None:
+        for found in self.present():
+            self.cluster.delete(self._ref_of(found), found["metadata"].get("uid", ""))
+
+    def why_it_stays(self, what: str) -> str:
+        found = next((each for each in self.present() if str(self._ref_of(each)) == what), {})
+        finalizers = found.get("metadata", {}).get("finalizers")
+        return f"held by the finalizers {', '.join(finalizers)}" if finalizers else "still there"
+
+    def _ref_of(self, found: Json) -> Ref:
+        metadata = found["metadata"]
+        return Ref(self.kind, metadata["name"], metadata.get("namespace", ""))
+
+
+class Namespace(ObjectPart):
+    name, title, kind = "namespace", "namespace", NAMESPACE
+
+    def manifest(self, values: NodeValues) -> Json:
+        return manifests.namespace(self.plan)
+
+    def present(self) -> list[dict[str, Any]]:
+        """Ours by name and by label: one that somebody else made under this name stays."""
+        found = self.cluster.get(self.ref())
+        return [dict(found)] if found and _is_ours(found) else []
+
+    def preview(self) -> Outcome:
+        self._refuse_a_foreign_one()
+        return super().preview()
+
+    def apply(self) -> Outcome:
+        self._refuse_a_foreign_one()
+        return super().apply()
+
+    def blocked(self) -> str:
+        """One that is still going away from an earlier `down` takes no new objects."""
+        found = self.cluster.get(self.ref())
+        going = found is not None and _phase(found) == "Terminating"
+        return f"the old one is still being removed: {conditions(found)}" if found and going else ""
+
+    def insist(self) -> str:
+        """Finish it ourselves where only an API that cannot be reached keeps it.
+
+        The agents that we have removed before may have been that API's only way. What we put into the
+        namespace is looked for once more; if any of it is left, it stays as it is.
+        """
+        for found in self.present():
+            if _held_by(found) == {UNDISCOVERED} and not self._content():
+                self.cluster.finalise(self.ref(), found)
+                return f"finished by force, because {conditions(found)}"
+        return ""
+
+    def _content(self) -> list[dict[str, Any]]:
+        kinds = (POD, SECRET, DAEMON_SET)
+        return [each for kind in kinds for each in self.cluster.list(kind, self.plan.namespace)]
+
+    def why_it_stays(self, what: str) -> str:
+        found = self.cluster.get(self.ref())
+        return conditions(found) if found else "still there"
+
+    def _refuse_a_foreign_one(self) -> None:
+        found = self.cluster.get(self.ref())
+        if found and not _is_ours(found):
+            hint = f"remove it, or label it {BOOTSTRAP_ONLY}=true to have `bootbridge down` remove it"
+            raise OperatorError("is there already, and not ours", subject=str(self.ref()), hint=hint)
+
+
+class AgentSecret(ObjectPart):
+    name, title, kind = "secret", "agent Secret", SECRET
+
+    def manifest(self, values: NodeValues) -> Json:
+        return manifests.agent_secret(self.plan, values)
+
+
+class AgentDaemonSet(ObjectPart):
+    """The agents. They work when each that is wanted is ready, and the server has one at least."""
+
+    name, title, kind = "daemonset", "agent DaemonSet", DAEMON_SET
+
+    def manifest(self, values: NodeValues) -> Json:
+        return manifests.agent_daemonset(self.plan, values)
+
+    def find(self) -> list[str]:
+        return super().find() + [str(pod) for pod in self._pods()]
+
+    def remove(self) -> None:
+        """The pods too: there may be no garbage collector to do it."""
+        super().remove()
+        for pod in self._pods():
+            self.cluster.delete(pod)
+
+    def unready(self) -> str:
+        status, text = self.site.host.ask(self.plan.ports.server_health, "/readyz")
+        if status != 200:
+            return f"the server has no agent: {text.decode('utf-8', 'replace').strip()[:200]}"
+        found = self.cluster.get(self.ref())
+        if found is None:
+            return "it is not there"
+        counts = found.get("status") or {}
+        wanted = counts.get("desiredNumberScheduled", 0)
+        # Agents of an older kind are ready too, until they have gone.
+        ready = min(counts.get("numberReady", 0), counts.get("updatedNumberScheduled", 0))
+        if counts.get("observedGeneration", 0) < found["metadata"].get("generation", 0):
+            return "the cluster has not looked at it yet"
+        return "" if wanted and ready >= wanted else f"{ready} of {wanted} agents are ready"
+
+    def why_it_stays(self, what: str) -> str:
+        return "its node has not ended it" if what.startswith("Pod ") else super().why_it_stays(what)
+
+    def _pods(self) -> list[Ref]:
+        found = self.cluster.list(POD, self.plan.namespace, self.plan.selector)
+        return [Ref(POD, pod["metadata"]["name"], self.plan.namespace) for pod in found]
+
+
+def conditions(namespace: Json) -> str:
+    """What the API server says about a namespace that does not go away."""
+    said = [
+        f"{condition.get('type')}: {condition.get('message')}"
+        for condition in (namespace.get("status") or {}).get("conditions") or ()
+        if condition.get("status") == "True"
+    ]
+    silent = "no condition says why: is the kube-controller-manager running?"
+    return "; ".join(said) or f"phase {_phase(namespace) or 'unknown'}, {silent}"
+
+
+def _held_by(namespace: Json) -> set[str]:
+    """The conditions that keep a namespace from ending."""
+    found = (namespace.get("status") or {}).get("conditions") or []
+    return {each["type"] for each in found if each.get("status") == "True"}
+
+
+def _phase(namespace: Json) -> str:
+    return str((namespace.get("status") or {}).get("phase") or "")
+
+
+def _is_ours(found: Json) -> bool:
+    return (found["metadata"].get("labels") or {}).get(BOOTSTRAP_ONLY) == "true"
+
+
+def _compared(before: Json, after: Json) -> Outcome:
+    return Outcome(Change.UNCHANGED if _content(before) == _content(after) else Change.CHANGED)
+
+
+def _content(found: Json) -> dict[str, Any]:
+    """What people decide about; versions, timestamps and status are the cluster's."""
+    kept = {key: value for key, value in found.items() if key not in ("metadata", "status")}
+    metadata = found["metadata"]
+    return {**kept, "labels": metadata.get("labels"), "annotations": metadata.get("annotations")}

@@ -1,0 +1,268 @@
+"""The parts on the node: record, egress configuration, certificates, socket, static pod."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from bootbridge.bootstrap.install import install_record
+from bootbridge.bootstrap.install.context import Site
+from bootbridge.bootstrap.install.resources.resource import Change, Outcome, Part
+from bootbridge.bootstrap.machine import certificates
+from bootbridge.bootstrap.plan import record
+from bootbridge.bootstrap.render import egress_selector, manifests
+from bootbridge.common.files import Asset, Tree
+from bootbridge.errors import OperatorError
+from bootbridge.kube.blocking_client import RefusedError, UnreachableError
+from bootbridge.kube.objects import POD
+
+PUBLIC, PRIVATE = 0o755, 0o700
+
+
+class FilesPart(Part):
+    """Some files with known content, in a directory that may have to be made."""
+
+    directory_mode = PUBLIC
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.host = site.host
+        self.paths = site.plan.paths
+
+    @abstractmethod
+    def wanted(self) -> Tree:
+        """The files as they shall be."""
+
+    @abstractmethod
+    def places(self) -> list[str]:
+        """Where they lie; known without their content."""
+
+    def find(self) -> list[str]:
+        present = [path for path in self.places() if self.host.exists(path)]
+        return present + [left for path in self.places() for left in self.host.leftovers(path)]
+
+    def preview(self) -> Outcome:
+        if not any(self.host.exists(path) for path in self.places()):
+            return Outcome(Change.CREATED)
+        same = all(self.host.holds(path, asset) for path, asset in self.wanted().items())
+        return Outcome(Change.UNCHANGED if same else Change.CHANGED)
+
+    def apply(self) -> Outcome:
+        outcome = self.preview()
+        if outcome.change is not Change.UNCHANGED:
+            for path, asset in self.wanted().items():
+                self.write(path, asset)
+        return outcome
+
+    def write(self, path: str, asset: Asset) -> None:
+        if not self.host.holds(path, asset):
+            folder = path.rpartition("/")[0]
+            self.site.note_directories(folder)
+            self.host.make_directory(folder, self.directory_mode)
+            self.host.write(path, asset)
+
+    def remove(self) -> None:
+        for path in self.find():
+            self.host.remove(path)
+
+
+class Record(FilesPart):
+    """The state directory with the plan: there before everything else, gone after everything else."""
+
+    name, title = "record", "plan record"
+
+    def wanted(self) -> Tree:
+        return {self.paths.plan_record: Asset(record.dump(self.site.plan))}
+
+    def places(self) -> list[str]:
+        return [self.paths.plan_record]
+
+    def find(self) -> list[str]:
+        made = [path for path in self.site.laid().directories if self._empty(path)]
+        return self.host.files_below(self.paths.state) + made
+
+    def apply(self) -> Outcome:
+        above = self.host.missing_directories(self.paths.state)[:-1]
+        self.host.make_directory(self.paths.state, PUBLIC)
+        noted = self.site.laid().with_directories(above)
+        self.site.note(
+            install_record.Laid(
+                noted.directories,
+                noted.cluster,
+                noted.firewall,
+                self.site.kubeconfig or noted.kubeconfig,
+            )
+        )
+        return super().apply()
+
+    def remove(self) -> None:
+        """The note goes after what only it knows of; what lies above it can only go after it."""
+        made = sorted(self.site.laid().directories, key=len, reverse=True)
+        above = [path for path in made if f"{self.paths.state}/".startswith(f"{path}/")]
+        for path in made:
+            if path not in above:
+                self.host.remove_directory(path)
+        self.host.remove_tree(self.paths.state)
+        for path in above:
+            self.host.remove_directory(path)
+
+    def _empty(self, path: str) -> bool:
+        found = self.host.path(path)
+        return found.is_dir() and not any(found.iterdir()) and path != self.paths.state
+
+
+class EgressConfig(FilesPart):
+    name, title = "egress-config", "egress configuration"
+
+    def wanted(self) -> Tree:
+        return {
+            self.paths.egress_config: Asset(
+                manifests.to_yaml(egress_selector.configuration(self.site.plan)), 0o644
+            )
+        }
+
+    def places(self) -> list[str]:
+        return [self.paths.egress_config]
+
+    def remove(self) -> None:
+        super().remove()
+        folder = self.paths.egress_config.rpartition("/")[0]
+        if folder.startswith(f"{self.paths.state}/"):
+            self.host.remove_directory(folder)
+
+
+class Certificates(FilesPart):
+    """Made anew, all of them, as soon as one does not fit or ends soon."""
+
+    name, title = "certificates", "certificates"
+    directory_mode = PRIVATE
+
+    def wanted(self) -> Tree:
+        bundle = self.site.bundle()
+        if bundle is None or self._why_renew():
+            bundle = certificates.make(self.site.plan, self.site.addresses)
+        return certificates.tree(self.site.plan, bundle)
+
+    def places(self) -> list[str]:
+        paths = self.paths
+        return [paths.ca_cert, paths.server_key, paths.server_cert, paths.agent_key, paths.agent_cert]
+
+    def preview(self) -> Outcome:
+        if not any(self.host.exists(path) for path in self.places()):
+            return Outcome(Change.CREATED, self._names())
+        why = self._why_renew() or self._wrong_mode()
+        return (
+            Outcome(Change.CHANGED, f"{why}; now for {self._names()}") if why else Outcome(Change.UNCHANGED)
+        )
+
+    def find(self) -> list[str]:
+        return [path for path in self.host.files_below(self.paths.tls) if path != self.paths.tls] or (
+            [self.paths.tls] if self.host.exists(self.paths.tls) else []
+        )
+
+    def remove(self) -> None:
+        self.host.remove_tree(self.paths.tls)
+
+    def _why_renew(self) -> str:
+        return certificates.why_renew(self.site.bundle(), self.site.plan, self.site.addresses, self.site.now)
+
+    def _wrong_mode(self) -> str:
+        keys = (self.paths.server_key, self.paths.agent_key)
+        opened = [path for path in keys if self.host.mode(path) != certificates.KEY_MODE]
+        return f"{opened[0]} was open to others" if opened else ""
+
+    def _names(self) -> str:
+        return ", ".join(map(str, self.site.addresses))
+
+
+class Socket(Part):
+    """The directory of the socket is made here; the socket itself comes with the server."""
+
+    name, title = "socket", "socket directory"
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.host = site.host
+        self.paths = site.plan.paths
+
+    def find(self) -> list[str]:
+        found = [self.paths.socket] if self.host.exists(self.paths.socket) else []
+        if self._own_directory and self.host.exists(self.paths.socket_directory):
+            found.append(self.paths.socket_directory)
+        return found
+
+    def preview(self) -> Outcome:
+        there = self.host.exists(self.paths.socket_directory)
+        return Outcome(Change.UNCHANGED if there else Change.CREATED)
+
+    def apply(self) -> Outcome:
+        outcome = self.preview()
+        self.site.note_directories(self.paths.socket_directory)
+        self.host.make_directory(self.paths.socket_directory, PUBLIC)
+        return outcome
+
+    def remove(self) -> None:
+        self.host.remove(self.paths.socket)
+        if self._own_directory:
+            self.host.remove_directory(self.paths.socket_directory)
+
+    def why_it_stays(self, what: str) -> str:
+        if what == self.paths.socket_directory:
+            return "something else lies in it, which is not ours to remove"
+        return "the server still holds it" if self.host.socket_answers(what) else "still there"
+
+    @property
+    def _own_directory(self) -> bool:
+        """On an OpenShift bootstrap node the directory is bootkube's."""
+        return "bootbridge" in self.paths.socket_directory
+
+
+class ServerPod(FilesPart):
+    """The static pod, the process that the kubelet makes of it, and its mirror in the API."""
+
+    name, title = "static-pod", "server static pod"
+
+    def wanted(self) -> Tree:
+        values = self.site.values()
+        if values is None:
+            raise OperatorError(
+                "there are no certificates", subject=self.paths.tls, hint="run `bootbridge up`"
+            )
+        pod = manifests.server_pod(self.site.plan, values)
+        return {self.paths.server_pod: Asset(manifests.to_yaml(pod), 0o600)}
+
+    def places(self) -> list[str]:
+        return [self.paths.server_pod]
+
+    def find(self) -> list[str]:
+        pids = self.site.server_pids()
+        found = super().find() + [f"process {pid} (proxy-server)" for pid in pids]
+        port = self.site.plan.ports.agent
+        return found + ([f"TCP port {port}"] if self.host.listens(port, pids) else []) + self._mirrors()
+
+    def unready(self) -> str:
+        """Healthy is enough here: it is ready only with its first agent."""
+        status, text = self.host.ask(self.site.plan.ports.server_health, "/healthz")
+        if status == 200:
+            return ""
+        reason = text.decode("utf-8", "replace").strip()[:200]
+        return f"the server does not answer on port {self.site.plan.ports.server_health}: {reason}"
+
+    def remove(self) -> None:
+        for path in super().find():
+            self.host.remove(path)
+
+    def why_it_stays(self, what: str) -> str:
+        if what.startswith("/"):
+            return super().why_it_stays(what)
+        return "the kubelet has not ended it: is it running?"
+
+    def _mirrors(self) -> list[str]:
+        plan, cluster = self.site.plan, self.site.cluster
+        if cluster is None:
+            return []
+        selector = ",".join(f"{key}={value}" for key, value in plan.server_labels.items())
+        try:
+            pods = cluster.list(POD, plan.server_pod_namespace, selector)
+        except (RefusedError, UnreachableError):
+            return []  # the process is what counts; that the API is silent is told elsewhere
+        return [f"Pod {plan.server_pod_namespace}/{pod['metadata']['name']}" for pod in pods]

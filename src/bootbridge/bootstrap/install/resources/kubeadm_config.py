@@ -1,0 +1,102 @@
+"""The part that a user brings: a ClusterConfiguration with the bridge in it, kept by kubeadm in the cluster.
+
+`kubeadm init` with the configuration from before the cluster stores it, and every later `kubeadm upgrade`
+or join of a control plane would bring the setting back, long after the bridge is gone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from bootbridge.bootstrap.install.resources.cluster import ObjectPart
+from bootbridge.bootstrap.install.resources.resource import Change, Outcome
+from bootbridge.bootstrap.render import apiserver_manifest
+from bootbridge.common.yaml_text import to_yaml
+from bootbridge.errors import OperatorError
+from bootbridge.kube.objects import CONFIG_MAP, Ref
+from bootbridge.kube.requests import Json
+
+KEY = "ClusterConfiguration"
+
+
+class KubeadmConfig(ObjectPart):
+    """Its removal leaves the ConfigMap, without the bridge."""
+
+    name, title, kind = "apiserver", "kubeadm configuration", CONFIG_MAP
+    is_laid = False
+
+    def manifest(self, values: object) -> Json:
+        raise NotImplementedError("kubeadm writes it")
+
+    def ref(self) -> Ref:
+        return Ref(CONFIG_MAP, "kubeadm-config", "kube-system")
+
+    def find(self) -> list[str]:
+        return [f"{self.ref()}: apiServer of {KEY}"] if self._carrying() else []
+
+    def preview(self) -> Outcome:
+        return Outcome(Change.UNCHANGED)
+
+    def apply(self) -> Outcome:
+        return self.preview()
+
+    def remove(self) -> None:
+        held = self._carrying()
+        if held:
+            text = to_yaml(self._without(_configuration(held))).decode()
+            version = {"resourceVersion": held["metadata"].get("resourceVersion")}
+            self.cluster.merge(self.ref(), {"metadata": version, "data": {KEY: text}})
+
+    def why_it_stays(self, what: str) -> str:
+        return "an upgrade with kubeadm would bring the setting back"
+
+    def _carrying(self) -> Json | None:
+        held = self.cluster.get(self.ref())
+        if held is None:
+            return None
+        configuration = _configuration(held)
+        return held if self._without(configuration) != configuration else None
+
+    def _without(self, configuration: dict[str, Any]) -> dict[str, Any]:
+        """Both flags are ours if the egress setting is: they came with the same patch."""
+        setting = apiserver_manifest.setting(self.plan)
+        server = dict(configuration.get("apiServer") or {})
+        flags = _flags(server.get("extraArgs"))
+        if setting.arguments[0] not in flags:
+            return configuration
+        _replace(server, "extraArgs", _kept_flags(server.get("extraArgs"), setting.arguments))
+        volumes = server.get("extraVolumes") or []
+        _replace(server, "extraVolumes", [v for v in volumes if v.get("hostPath") not in setting.paths])
+        rest = {**configuration, "apiServer": server}
+        if not server:
+            del rest["apiServer"]
+        return rest
+
+
+def _configuration(held: Json) -> dict[str, Any]:
+    try:
+        document = yaml.safe_load((held.get("data") or {}).get(KEY) or "")
+    except yaml.YAMLError as error:
+        raise OperatorError(f"{KEY} is no YAML", subject="ConfigMap kube-system/kubeadm-config") from error
+    return document if isinstance(document, dict) else {}
+
+
+def _flags(given: Any) -> list[str]:
+    """v1beta3 has a map, v1beta4 a list of names and values."""
+    if isinstance(given, dict):
+        return [f"--{name}={value}" for name, value in given.items()]
+    return [f"--{entry.get('name')}={entry.get('value')}" for entry in given or ()]
+
+
+def _kept_flags(given: Any, ours: tuple[str, ...]) -> Any:
+    if isinstance(given, dict):
+        return {name: value for name, value in given.items() if f"--{name}={value}" not in ours}
+    return [entry for entry in given or () if f"--{entry.get('name')}={entry.get('value')}" not in ours]
+
+
+def _replace(owner: dict[str, Any], key: str, value: Any) -> None:
+    owner.pop(key, None)
+    if value:
+        owner[key] = value

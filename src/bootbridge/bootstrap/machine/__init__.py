@@ -1,0 +1,1 @@
+"""Facts that only the bootstrap node knows: network, addresses that agents dial, certificates."""

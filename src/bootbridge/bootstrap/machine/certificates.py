@@ -1,0 +1,140 @@
+"""The certificates of one bridge: a throw-away authority, the server's and the agents'.
+
+The authority's key lives in memory while it signs, and nowhere after. Nothing is mended piece by
+piece: as soon as `why_renew` has a reason, all of it is made anew, and the manifests with it.
+The generated shell does the same with openssl, and passes the same tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+from bootbridge.bootstrap.plan.plan import IPAddress, KeyKind, Plan
+from bootbridge.common.files import Asset, Tree
+from bootbridge.trust.authority import Authority, Certificate
+
+CERT_MODE, KEY_MODE = 0o644, 0o600
+# Renewed when less than this part of the validity is left.
+RENEWED_IN_THE_LAST = 4
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What the server and the agents need; the authority's key is not among it."""
+
+    ca_cert: bytes
+    server: Certificate
+    agent: Certificate
+
+
+def make(plan: Plan, addresses: Sequence[IPAddress]) -> Bundle:
+    """A new authority and all that it ever signs; its key ends with this call."""
+    authority = Authority.create(plan.ca_common_name, key=plan.key_kind, validity=plan.validity)
+    return Bundle(
+        authority.cert_pem,
+        authority.issue_server(map(str, addresses), common_name=plan.server_common_name),
+        authority.issue_client(plan.agent_common_name),
+    )
+
+
+def tree(plan: Plan, bundle: Bundle) -> Tree:
+    """Where they lie on the node, keys for their owner only."""
+    paths = plan.paths
+    return {
+        paths.ca_cert: Asset(bundle.ca_cert, CERT_MODE),
+        paths.server_key: Asset(bundle.server.key_pem, KEY_MODE),
+        paths.server_cert: Asset(bundle.server.cert_pem, CERT_MODE),
+        paths.agent_key: Asset(bundle.agent.key_pem, KEY_MODE),
+        paths.agent_cert: Asset(bundle.agent.cert_pem, CERT_MODE),
+    }
+
+
+def load(root: Path, plan: Plan) -> Bundle | None:
+    """What lies below `root` ("/" on the node), unless a file is missing or cannot be read."""
+
+    def read(path: str) -> bytes:
+        return (root / path.lstrip("/")).read_bytes()
+
+    paths = plan.paths
+    try:
+        return Bundle(
+            read(paths.ca_cert),
+            Certificate(read(paths.server_cert), read(paths.server_key)),
+            Certificate(read(paths.agent_cert), read(paths.agent_key)),
+        )
+    except OSError:
+        return None
+
+
+def why_renew(bundle: Bundle | None, plan: Plan, addresses: Sequence[IPAddress], now: datetime) -> str:
+    """Why all must be made anew; empty when it serves as it is."""
+    if bundle is None:
+        return "there are none yet, or not all of them can be read"
+    try:
+        ca = x509.load_pem_x509_certificate(bundle.ca_cert)
+        server = x509.load_pem_x509_certificate(bundle.server.cert_pem)
+        agent = x509.load_pem_x509_certificate(bundle.agent.cert_pem)
+        keys = [load_pem_private_key(each.key_pem, None) for each in (bundle.server, bundle.agent)]
+    except (ValueError, TypeError) as error:
+        return f"one of them cannot be read: {type(error).__name__}"
+    if any(leaf.public_key() != key.public_key() for leaf, key in zip((server, agent), keys, strict=True)):
+        return "a certificate and its key do not belong together"
+    if not all(_signed_by(ca, each) for each in (ca, server, agent)):
+        return "the authority has not signed them"
+    if any(_kind(each) != plan.key_kind for each in (ca, server, agent)):
+        return f"the keys are no {plan.key_kind}"
+    return _why_not_these(server, addresses) or _why_not_now((ca, server, agent), plan, now)
+
+
+def _why_not_these(server: x509.Certificate, addresses: Sequence[IPAddress]) -> str:
+    held = set(addresses_of(server))
+    if held == set(addresses):
+        return ""
+    listed = ", ".join(sorted(map(str, held))) or "none"
+    return f"the node's addresses have changed: the certificate holds {listed}"
+
+
+def _why_not_now(certificates: Sequence[x509.Certificate], plan: Plan, now: datetime) -> str:
+    if any(now < each.not_valid_before_utc for each in certificates):
+        return "they are not valid yet"
+    ends = min(each.not_valid_after_utc for each in certificates)
+    if now >= ends:
+        return f"they expired at {ends:%Y-%m-%dT%H:%M:%SZ}"
+    if ends - now < plan.validity / RENEWED_IN_THE_LAST:
+        return f"they expire soon, at {ends:%Y-%m-%dT%H:%M:%SZ}"
+    return ""
+
+
+def _signed_by(ca: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _kind(certificate: x509.Certificate) -> KeyKind | None:
+    key = certificate.public_key()
+    if isinstance(key, rsa.RSAPublicKey) and key.key_size == 2048:
+        return "rsa-2048"
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
+        return "ecdsa-p256"
+    return None
+
+
+def addresses_of(certificate: x509.Certificate) -> tuple[IPAddress, ...]:
+    """The addresses that a certificate is for, in its order."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    found = names.get_values_for_type(x509.IPAddress)
+    return tuple(each for each in found if each.version in (4, 6))  # type: ignore[misc]

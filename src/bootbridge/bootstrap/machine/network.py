@@ -1,0 +1,139 @@
+"""What a node's network looks like: its addresses, and where traffic to the outside would leave from.
+
+`parse` makes the value out of what iproute2 prints as JSON, `observe` asks iproute2 on this machine.
+Nothing is sent: a route lookup asks the kernel's tables only.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bootbridge.bootstrap.plan.plan import IPAddress
+from bootbridge.errors import OperatorError
+
+# Somewhere outside every cluster: with no more specific route, these follow the default route.
+OUTSIDE = {4: "1.1.1.1", 6: "2001:4860:4860::8888"}
+_COMMAND_SECONDS = 10
+_FLAGS = ("secondary", "dynamic", "deprecated", "temporary", "tentative", "dadfailed")
+
+
+@dataclass(frozen=True)
+class NodeAddress:
+    """An address on an interface; `flags` are iproute2's words for it."""
+
+    interface: str
+    address: IPAddress
+    prefix_length: int
+    scope: str = "global"
+    flags: frozenset[str] = frozenset()
+    link_up: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.address}/{self.prefix_length} on {self.interface}"
+
+    @property
+    def unusable(self) -> str:
+        """Why no agent should dial it; empty if it can be dialled."""
+        if self.address.is_loopback or self.scope == "host":
+            return "reaches this machine only"
+        if self.address.is_link_local or self.scope == "link":
+            return "link-local"
+        if not self.link_up:
+            return "its interface is down"
+        for flag in ("tentative", "dadfailed", "deprecated", "temporary"):
+            if flag in self.flags:
+                return flag
+        return ""
+
+    @property
+    def looks_virtual(self) -> bool:
+        """As a load balancer's address does: it may move to another machine at any time.
+
+        DHCP hands out whole-length prefixes too, but marks them dynamic.
+        """
+        whole = self.prefix_length == self.address.max_prefixlen and "dynamic" not in self.flags
+        return whole or "secondary" in self.flags
+
+
+@dataclass(frozen=True)
+class DefaultRoute:
+    """Where traffic to the outside leaves; the kernel may know no source address for it."""
+
+    interface: str
+    source: IPAddress | None
+
+
+@dataclass(frozen=True)
+class NodeNetwork:
+    """All addresses in the kernel's order, and the default route of each IP version that has one."""
+
+    addresses: tuple[NodeAddress, ...] = ()
+    default_routes: Mapping[int, DefaultRoute] = field(default_factory=dict)
+
+    def of(self, version: int) -> Iterator[NodeAddress]:
+        return (each for each in self.addresses if each.address.version == version)
+
+
+def observe() -> NodeNetwork:
+    """This machine's network as `ip` sees it."""
+    shown = _ip("addr", "show")
+    if shown.returncode:
+        raise OperatorError(f"ip -j addr show failed: {shown.stderr.strip()}", hint=_SAY_IT)
+    return parse(shown.stdout, {version: _route(version) for version in OUTSIDE})
+
+
+def parse(addresses: str, routes: Mapping[int, str]) -> NodeNetwork:
+    """From the output of `ip -j addr show`, and per version of `ip -j route get`; empty: no route."""
+    try:
+        links = json.loads(addresses)
+        found = tuple(each for link in links for each in _addresses(link))
+        looked_up = {version: _default_route(text) for version, text in routes.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise OperatorError(f"what ip -j printed cannot be read: {error!r}", hint=_SAY_IT) from error
+    return NodeNetwork(found, {version: route for version, route in looked_up.items() if route})
+
+
+_SAY_IT = "name the node's address with --node-ip"
+
+
+def _route(version: int) -> str:
+    got = _ip(f"-{version}", "route", "get", OUTSIDE[version])
+    return "" if got.returncode else got.stdout
+
+
+def _ip(*words: str) -> subprocess.CompletedProcess[str]:
+    command = ["ip", "-j", *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
+    except FileNotFoundError:
+        raise OperatorError("the program ip is not here", hint=f"install iproute2, or {_SAY_IT}") from None
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise OperatorError(f"{' '.join(command)} failed: {error}", hint=_SAY_IT) from error
+
+
+def _addresses(link: dict[str, Any]) -> Iterator[NodeAddress]:
+    flags = link.get("flags", [])
+    for entry in link.get("addr_info", []):
+        if "local" not in entry:  # an empty object stands where a filter left something out
+            continue
+        yield NodeAddress(
+            interface=link["ifname"],
+            address=ipaddress.ip_address(entry["local"]),
+            prefix_length=int(entry["prefixlen"]),
+            scope=str(entry.get("scope", "global")),
+            flags=frozenset(flag for flag in _FLAGS if entry.get(flag)),
+            link_up="UP" in flags and "NO-CARRIER" not in flags,
+        )
+
+
+def _default_route(text: str) -> DefaultRoute | None:
+    routes = json.loads(text) if text.strip() else []
+    if not routes or "dev" not in routes[0]:
+        return None
+    source = routes[0].get("prefsrc")
+    return DefaultRoute(routes[0]["dev"], ipaddress.ip_address(source) if source else None)

@@ -1,0 +1,58 @@
+"""What only the bootstrap node knows: its addresses, the image it found, the certificates it made.
+
+Manifests are rendered from a plan and these values. Rendered ahead of time, they carry
+placeholders in their stead, which the node's shell replaces with sed; rendered by
+`bootbridge up`, the values themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+
+from bootbridge.bootstrap.plan.plan import IPAddress, Plan
+
+
+@dataclass(frozen=True)
+class NodeValues:
+    """Text as it goes into a manifest. The agent's key stays out of `repr`."""
+
+    image: str
+    server_hosts: str  # the addresses that agents dial, comma separated; the original takes only one
+    ca_cert_base64: str
+    agent_cert_base64: str
+    agent_key_base64: str = field(repr=False)
+
+
+PLACEHOLDERS = NodeValues(
+    image="@BOOTBRIDGE_IMAGE@",
+    server_hosts="@BOOTBRIDGE_SERVER_HOSTS@",
+    ca_cert_base64="@BOOTBRIDGE_CA_CERT_BASE64@",
+    agent_cert_base64="@BOOTBRIDGE_AGENT_CERT_BASE64@",
+    agent_key_base64="@BOOTBRIDGE_AGENT_KEY_BASE64@",
+)
+
+
+def server_hosts(plan: Plan, addresses: tuple[IPAddress, ...]) -> str:
+    """Ours tries all addresses in parallel; the original dials exactly one, so it gets the primary."""
+    dialled = addresses if plan.image.is_ours else addresses[:1]
+    return ",".join(map(str, dialled))
+
+
+def node_values(
+    plan: Plan,
+    image: str,
+    addresses: tuple[IPAddress, ...],
+    *,
+    ca: bytes,
+    agent_cert: bytes,
+    agent_key: bytes,
+) -> NodeValues:
+    """The real values, from PEM."""
+    return NodeValues(
+        image=image,
+        server_hosts=server_hosts(plan, addresses),
+        ca_cert_base64=base64.b64encode(ca).decode(),
+        agent_cert_base64=base64.b64encode(agent_cert).decode(),
+        agent_key_base64=base64.b64encode(agent_key).decode(),
+    )

@@ -1,0 +1,262 @@
+"""The manifests of a bridge, as plain objects: server pod, namespace, agent Secret, agent DaemonSet.
+
+**Who runs as whom.** The server's keys are root's (0600) and its socket lies in a directory
+of root's, so it is root with every capability dropped: the owner needs none to read the one
+and write the other. Agents own nothing on their node and are never root.
+
+**Who guards the namespace.** Ordinary agents fit the `restricted` PodSecurity level, and on
+OpenShift the `restricted-v2` SCC, which picks their user. Agents on the host's network fit
+neither: the namespace is `privileged`, OpenShift's SCCs stand back, and the pods keep to
+everything else that `restricted` asks for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS, NodeValues
+from bootbridge.bootstrap.plan.plan import Flavour, Plan
+from bootbridge.bootstrap.render import program_flags
+from bootbridge.common.files import Asset, Tree
+from bootbridge.common.yaml_text import to_yaml
+from bootbridge.kube.pod_security import HARDENED
+
+Manifest = dict[str, Any]
+
+# Unprivileged, and nobody's on common node images.
+AGENT_UID = 65532
+SYSTEM_NODE_CRITICAL = {"priorityClassName": "system-node-critical"}
+TOLERATES_ALL = {"tolerations": [{"operator": "Exists"}]}
+GRACE_BEYOND_DRAIN_SECONDS = 5
+# No limits: throttled or killed, the only way to the webhooks would be gone.
+REQUESTS = {"requests": {"cpu": "40m", "memory": "64Mi"}}
+# The pod changes with the certificates, so that nobody goes on with old ones.
+CA_ANNOTATION = "bootbridge-ca-cert"
+
+
+# --- the server on the bootstrap node
+
+
+def server_pod(plan: Plan, values: NodeValues) -> Manifest:
+    """The static pod that the bootstrap node's kubelet runs."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": plan.server_pod_name,
+            "namespace": plan.server_pod_namespace,
+            "labels": plan.server_labels,
+            "annotations": {CA_ANNOTATION: values.ca_cert_base64},
+        },
+        "spec": {
+            "hostNetwork": True,
+            "dnsPolicy": "Default",
+            **SYSTEM_NODE_CRITICAL,
+            # What the admission plugin would compute; a static pod is admitted by nobody.
+            "priority": 2000001000,
+            **TOLERATES_ALL,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": program_flags.SERVER_DRAIN_SECONDS + GRACE_BEYOND_DRAIN_SECONDS,
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+            "containers": [_server_container(plan, values)],
+            "volumes": [
+                _host_directory("socket", plan.paths.socket_directory, "DirectoryOrCreate"),
+                _host_directory("certificates", plan.paths.tls, "Directory"),
+            ],
+        },
+    }
+
+
+def _server_container(plan: Plan, values: NodeValues) -> Manifest:
+    probe = {"host": program_flags.LOOPBACK, "port": plan.ports.server_health, "scheme": "HTTP"}
+    return {
+        "name": plan.server_pod_name,
+        "image": values.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/usr/bin/proxy-server"],
+        "args": program_flags.server_args(plan),
+        "livenessProbe": _probe("/healthz", probe, period=10, failures=3, delay=10),
+        # Ready means that an agent is connected; nothing is restarted for want of one.
+        "readinessProbe": _probe("/readyz", probe, period=2, failures=1),
+        "resources": REQUESTS,
+        "securityContext": {"runAsUser": 0, "runAsGroup": 0, **HARDENED, **_selinux(plan)},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {"name": "socket", "mountPath": plan.paths.socket_directory},
+            {
+                "name": "certificates",
+                "mountPath": program_flags.CERTIFICATES_SEEN_BY_SERVER,
+                "readOnly": True,
+            },
+        ],
+    }
+
+
+def _selinux(plan: Plan) -> Manifest:
+    """Host directories below /run and /etc carry labels that no ordinary container may write.
+
+    On an OpenShift bootstrap node both directories are labelled for containers already.
+    """
+    return {} if plan.flavour is Flavour.OPENSHIFT else {"seLinuxOptions": {"type": "spc_t"}}
+
+
+# --- the agents in the cluster
+
+
+def namespace(plan: Plan) -> Manifest:
+    """The agents' namespace: all that is in it goes with it."""
+    level = "privileged" if plan.host_network else "restricted"
+    labels = {
+        **plan.bootstrap_only,
+        **{f"pod-security.kubernetes.io/{mode}": level for mode in ("enforce", "audit", "warn")},
+    }
+    metadata: Manifest = {"name": plan.namespace, "labels": labels}
+    if plan.flavour is Flavour.OPENSHIFT:
+        labels["security.openshift.io/scc.podSecurityLabelSync"] = "false"
+        if plan.host_network:
+            labels["security.openshift.io/disable-securitycontextconstraints"] = "true"
+        # Against a cluster-wide default node selector: every node gets its agent.
+        metadata["annotations"] = {"openshift.io/node-selector": ""}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+
+
+def agent_secret(plan: Plan, values: NodeValues) -> Manifest:
+    """What an agent shows to the server, and by what it knows the server."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": plan.secret_name, "namespace": plan.namespace, "labels": plan.agent_labels},
+        "type": "Opaque",
+        "data": {
+            "ca.crt": values.ca_cert_base64,
+            "tls.crt": values.agent_cert_base64,
+            "tls.key": values.agent_key_base64,
+        },
+    }
+
+
+def agent_daemonset(plan: Plan, values: NodeValues) -> Manifest:
+    """One agent on each node, whatever taints it."""
+    metadata = {"name": plan.daemonset_name, "namespace": plan.namespace, "labels": plan.agent_labels}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": metadata,
+        "spec": {
+            "selector": {"matchLabels": {"app": plan.daemonset_name}},
+            # New certificates shut out the agents with old ones, so there is nothing to wait for.
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
+            "template": {
+                "metadata": {"labels": plan.agent_labels, "annotations": _agent_annotations(plan, values)},
+                "spec": _agent_spec(plan, values),
+            },
+        },
+    }
+
+
+def _agent_annotations(plan: Plan, values: NodeValues) -> Manifest:
+    annotations = {CA_ANNOTATION: values.ca_cert_base64}
+    if _scc_picks_user(plan):
+        # An administrator's own SCC of higher priority would else be chosen, and may not fit.
+        annotations["openshift.io/required-scc"] = "restricted-v2"
+    return annotations
+
+
+def _agent_spec(plan: Plan, values: NodeValues) -> Manifest:
+    secret = {"secretName": plan.secret_name, "defaultMode": 0o440}
+    return {
+        "hostNetwork": plan.host_network,
+        # The node's own resolver: agents are given addresses, and cluster DNS comes later than they do.
+        "dnsPolicy": "Default",
+        **SYSTEM_NODE_CRITICAL,
+        **TOLERATES_ALL,
+        "nodeSelector": {"kubernetes.io/os": "linux"},
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": program_flags.AGENT_DRAIN_SECONDS + GRACE_BEYOND_DRAIN_SECONDS,
+        "securityContext": _agent_user(plan),
+        "containers": [_agent_container(plan, values)],
+        "volumes": [{"name": "certificates", "secret": secret}],
+    }
+
+
+def _agent_user(plan: Plan) -> Manifest:
+    """Who the agents are; the group lets them read their Secret."""
+    common = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    if _scc_picks_user(plan):
+        return common
+    return {**common, "runAsUser": AGENT_UID, "runAsGroup": AGENT_UID, "fsGroup": AGENT_UID}
+
+
+def _scc_picks_user(plan: Plan) -> bool:
+    return plan.flavour is Flavour.OPENSHIFT and not plan.host_network
+
+
+def _agent_container(plan: Plan, values: NodeValues) -> Manifest:
+    probe: Manifest = {"port": plan.ports.agent_health, "scheme": "HTTP"}
+    if plan.host_network:
+        probe["host"] = program_flags.LOOPBACK
+    return {
+        "name": plan.daemonset_name,
+        "image": values.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["/usr/bin/proxy-agent"],
+        "args": program_flags.agent_args(plan, values),
+        "env": [
+            _from_field("NODE_NAME", "spec.nodeName"),
+            _from_field("HOST_IP", "status.hostIP"),
+            _from_field("POD_IP", "status.podIP"),
+        ],
+        "livenessProbe": _probe("/healthz", probe, period=10, failures=3, delay=10),
+        "readinessProbe": _probe("/readyz", probe, period=5, failures=1),
+        "resources": REQUESTS,
+        "securityContext": {"runAsNonRoot": True, **HARDENED},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [
+            {
+                "name": "certificates",
+                "mountPath": program_flags.CERTIFICATES_SEEN_BY_AGENT,
+                "readOnly": True,
+            }
+        ],
+    }
+
+
+# --- what both have in common
+
+
+def _probe(path: str, at: Manifest, *, period: int, failures: int, delay: int = 0) -> Manifest:
+    return {
+        "httpGet": {"path": path, **at},
+        "initialDelaySeconds": delay,
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _host_directory(name: str, path: str, kind: str) -> Manifest:
+    return {"name": name, "hostPath": {"path": path, "type": kind}}
+
+
+def _from_field(name: str, path: str) -> Manifest:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
+
+
+# --- as files
+
+
+def templates(plan: Plan) -> Tree:
+    """The manifests with placeholders, for a node that fills them in with sed."""
+    values = replace(PLACEHOLDERS, image=plan.image.reference or PLACEHOLDERS.image)
+    return {
+        f"{plan.paths.templates}/{name}": Asset(to_yaml(manifest), 0o600)
+        for name, manifest in {
+            "namespace.yaml": namespace(plan),
+            "agent-secret.yaml": agent_secret(plan, values),
+            "agent-daemonset.yaml": agent_daemonset(plan, values),
+            "server-pod.yaml": server_pod(plan, values),
+        }.items()
+    }

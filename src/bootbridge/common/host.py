@@ -1,0 +1,217 @@
+"""The node's own files, processes and listeners, below a root directory (`/` unless told otherwise)."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import http.client
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from bootbridge.common.files import Asset, read_file, unwritable, write_file
+from bootbridge.errors import OperatorError
+
+PROBE_SECONDS_MAX = 2.0
+_LISTENING = "0A"
+
+
+class Host:
+    """Paths in and out are the node's, absolute; only this class knows the root below which they lie."""
+
+    def __init__(self, root: Path | str = "/") -> None:
+        self.root = Path(root)
+
+    def __repr__(self) -> str:
+        return f"<Host {self.root}>"
+
+    def path(self, node_path: str) -> Path:
+        return self.root / node_path.lstrip("/")
+
+    # --- looking
+
+    def exists(self, node_path: str) -> bool:
+        """Whether anything lies there, a broken link too."""
+        return os.path.lexists(self.path(node_path))
+
+    def read(self, node_path: str) -> bytes | None:
+        path = self.path(node_path)
+        return read_file(path) if path.exists() else None
+
+    def mode(self, node_path: str) -> int:
+        return self.path(node_path).stat().st_mode & 0o7777
+
+    def holds(self, node_path: str, asset: Asset) -> bool:
+        """Whether the file is there with this very content and mode."""
+        return self.read(node_path) == asset.data and self.mode(node_path) == asset.mode
+
+    def files_below(self, node_path: str) -> list[str]:
+        """Every file below a directory, and the directory itself first; nothing if it is not there."""
+        if not self.exists(node_path):
+            return []
+        below = sorted(
+            path for path in self.path(node_path).rglob("*") if path.is_symlink() or not path.is_dir()
+        )
+        return [node_path, *(f"/{path.relative_to(self.root)}" for path in below)]
+
+    def leftovers(self, node_path: str) -> list[str]:
+        """Temporary files of a write to this path that was killed half-way."""
+        path = self.path(node_path)
+        pattern = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}")
+        names = os.listdir(path.parent) if path.parent.is_dir() else []
+        folder = node_path.rpartition("/")[0]
+        return [f"{folder}/{name}" for name in sorted(names) if pattern.fullmatch(name)]
+
+    def missing_directories(self, node_path: str) -> list[str]:
+        """This directory and those above it that are not there, the uppermost first."""
+        missing: list[str] = []
+        while node_path and not self.exists(node_path):
+            missing.insert(0, node_path)
+            node_path = node_path.rpartition("/")[0]
+        return missing
+
+    # --- touching
+
+    def write(self, node_path: str, asset: Asset) -> None:
+        write_file(self.path(node_path), asset)
+
+    def settle(self, directory: str) -> None:
+        """What was put into the directory is there even if the power fails now."""
+        path = self.path(directory)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def make_directory(self, node_path: str, mode: int = 0o755) -> None:
+        """Make the directory, and those above it; one that is there stays as it is."""
+        path = self.path(node_path)
+        if path.is_dir():
+            return
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=mode)
+            path.chmod(mode)
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def remove(self, node_path: str) -> None:
+        """Remove a file, socket or link; that it is gone already is fine."""
+        self._removing(node_path, lambda path: path.unlink(missing_ok=True))
+
+    def remove_directory(self, node_path: str) -> None:
+        """Remove a directory if it is empty."""
+        with contextlib.suppress(OSError):
+            self.path(node_path).rmdir()
+
+    def remove_tree(self, node_path: str) -> None:
+        """Remove a directory that is ours with all below it; links are not followed."""
+        if self.path(node_path).is_symlink():
+            self.remove(node_path)
+        elif self.exists(node_path):
+            self._removing(node_path, shutil.rmtree)
+
+    def _removing(self, node_path: str, act: object) -> None:
+        assert callable(act)
+        try:
+            act(self.path(node_path))
+        except OSError as error:
+            hint = "remove it by hand, or mend this and run `bootbridge down` again"
+            raise OperatorError(f"cannot remove {node_path}: {error.strerror or error}", hint=hint) from error
+
+    @contextlib.contextmanager
+    def locked(self, node_path: str) -> Iterator[None]:
+        """One at a time: a lock on the nearest directory that is there, which leaves no file behind."""
+        path = self.path(node_path)
+        while not path.is_dir() and path != self.root:
+            path = path.parent
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            hint = "wait until it is done"
+            raise OperatorError("another bootbridge is at work on this node", hint=hint) from None
+        finally:
+            os.close(descriptor)
+
+    # --- processes, sockets, ports
+
+    def processes_with(self, argument: str) -> list[int]:
+        """Processes with this text in one of their arguments; ours carry the socket's path."""
+        own, wanted = os.getpid(), os.fsencode(argument)
+        return sorted(
+            int(entry)
+            for entry in os.listdir("/proc")
+            if entry.isdigit() and int(entry) != own and wanted in _command_line(int(entry))
+        )
+
+    def listens(self, port: int, pids: list[int]) -> bool:
+        """Whether one of these processes listens on the TCP port."""
+        inodes = set(_listening_inodes(port))
+        return any(inode in inodes for pid in pids for inode in _socket_inodes(pid))
+
+    def ask(self, port: int, page: str) -> tuple[int, bytes]:
+        """GET a page from a health or admin port on loopback; status 0 and the reason when nobody answers."""
+        connection = http.client.HTTPConnection("localhost", port, timeout=PROBE_SECONDS_MAX)
+        try:
+            connection.request("GET", page)
+            answer = connection.getresponse()
+            return answer.status, answer.read(1 << 20)
+        except (OSError, http.client.HTTPException) as error:
+            return 0, str(getattr(error, "strerror", None) or error or type(error).__name__).encode()
+        finally:
+            connection.close()
+
+    def socket_answers(self, node_path: str) -> bool:
+        """Whether somebody accepts on a unix socket; opened by directory, for its path may be too long."""
+        path = self.path(node_path)
+        if not path.is_socket():
+            return False
+        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+                probe.settimeout(PROBE_SECONDS_MAX)
+                return probe.connect_ex(f"/proc/self/fd/{folder}/{path.name}") == 0
+        except OSError:
+            return False
+        finally:
+            os.close(folder)
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _listening_inodes(port: int) -> Iterator[str]:
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTENING and int(fields[1].rpartition(":")[2], 16) == port:
+                yield fields[9]
+
+
+def _socket_inodes(pid: int) -> Iterator[str]:
+    try:
+        entries = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return
+    for entry in entries:
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/{pid}/fd/{entry}")
+            if target.startswith("socket:["):
+                yield target[8:-1]

@@ -1,0 +1,48 @@
+"""Secrets in files of the user's: read only if nobody else can, written once and never over another."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from bootbridge.common.files import unwritable
+from bootbridge.errors import OperatorError
+
+FILE_BYTES_MAX = 64 * 1024
+
+
+def read_secret(path: Path, subject: str) -> bytes:
+    """The content; `subject` is the flag that named the file."""
+    try:
+        with path.open("rb") as file:
+            open_to_others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise OperatorError(f"cannot read {path}: {error.strerror or error}", subject=subject) from error
+    if open_to_others:
+        raise OperatorError(f"others may read {path}", subject=subject, hint=f"chmod 600 {path}")
+    if len(data) > FILE_BYTES_MAX:
+        raise OperatorError(f"{path} is too large for a secret", subject=subject)
+    return data
+
+
+def write_new_secret(path: Path, data: bytes, subject: str) -> None:
+    """Whole or not at all, 0600, and never in place of another: the secret there may be the only copy."""
+    temporary = ""
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(temporary, path)
+    except FileExistsError:
+        hint = "name another file, or move that one away"
+        raise OperatorError(f"{path} is there already", subject=subject, hint=hint) from None
+    except OSError as error:
+        raise unwritable(path, error) from error
+    finally:
+        if temporary:
+            os.unlink(temporary)

@@ -1,0 +1,237 @@
+"""The join service in a cluster, as plain objects: who it is, what it may do, what it knows, where it runs.
+
+**What it may do** is what a ticket needs, and no more: make token Secrets and bonds (it can read back no
+Secret but the measurement, and overwrite no bond), follow its policy, keep one Lease, look at Nodes, and
+judge the certificate requests that its tokens are for.
+
+**Where it runs**: on control planes, on the host's network, because joining instances know nothing else yet;
+and as root without capabilities, because kubeadm's keys are root's. It asks the API server of its own node:
+there may be no kube-proxy that would lead it to another.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bootbridge.join_api import node_paths
+from bootbridge.join_api.messages import JOIN_PORT
+from bootbridge.join_api.policy import POLICY_KEY
+from bootbridge.join_service.approver import ANY_NAME_BINDING, SIGNER
+from bootbridge.join_service.control_plane_lease import CONTROL_PLANE_LABEL, LEASE_NAME
+from bootbridge.join_service.measurement import SECRET_NAME, Measurement
+from bootbridge.join_service.policy_watch import POLICY_NAME
+from bootbridge.kube.pod_security import HARDENED
+
+Manifest = dict[str, Any]
+
+NAME: Final = "bootbridge-join-service"
+# Bootstrap tokens must be there, and with them all that belongs to them.
+NAMESPACE: Final = "kube-system"
+LABELS: Final = {"app": NAME, "app.kubernetes.io/managed-by": "bootbridge"}
+HEALTH_PORT: Final = 9091
+EVIDENCE_FOLDER: Final = "/etc/bootbridge/evidence"
+EVIDENCE_FILE: Final = "issuer.json"
+_LOOPBACK: Final = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """All that differs from cluster to cluster."""
+
+    image: str
+    policy: bytes = field(repr=False)  # as policy.with_cluster writes it
+    measurement: Measurement
+    command: tuple[str, ...] = ("/usr/bin/bootbridge", "join-service")
+    port: int = JOIN_PORT
+    api_server_port: int = node_paths.API_PORT
+    # The service's own evidence, as trust/evidence/configuration reads it; empty: it shows none.
+    evidence: bytes = field(default=b"", repr=False)
+    # Host paths that the evidence needs: a TPM's device or socket.
+    devices: tuple[str, ...] = ()
+
+
+def manifests(deployment: Deployment) -> list[Manifest]:
+    """In the order in which they are applied."""
+    return [
+        service_account(),
+        *roles(),
+        policy(deployment.policy),
+        deployment.measurement.manifest(NAMESPACE),
+        *([evidence(deployment.evidence)] if deployment.evidence else []),
+        daemon_set(deployment),
+    ]
+
+
+def service_account() -> Manifest:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(NAME)}
+
+
+def roles() -> list[Manifest]:
+    group = "rbac.authorization.k8s.io"
+    subject = {"kind": "ServiceAccount", "name": NAME, "namespace": NAMESPACE}
+    in_cluster = {"name": NAME, "labels": LABELS}
+    leases, certificates = "coordination.k8s.io", "certificates.k8s.io"
+    return [
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "Role",
+            "metadata": _metadata(NAME),
+            "rules": [
+                # To create cannot be held to names.
+                _rule("", "secrets", ["create"]),
+                _rule("", "configmaps", ["create", "get"]),
+                _rule(leases, "leases", ["create"]),
+                _rule("", "secrets", ["get"], SECRET_NAME),
+                _rule("", "configmaps", ["list", "watch"], POLICY_NAME),
+                _rule(leases, "leases", ["get", "update"], LEASE_NAME),
+            ],
+        },
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": _metadata(NAME),
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": NAME},
+            "subjects": [subject],
+        },
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRole",
+            "metadata": in_cluster,
+            "rules": [
+                _rule("", "nodes", ["get"]),
+                _rule(certificates, "certificatesigningrequests", ["get", "list", "watch"]),
+                _rule(certificates, "certificatesigningrequests/approval", ["update"]),
+                _rule(certificates, "signers", ["approve"], SIGNER),
+                _rule(group, "clusterrolebindings", ["get"], ANY_NAME_BINDING.name),
+            ],
+        },
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": in_cluster,
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": NAME},
+            "subjects": [subject],
+        },
+    ]
+
+
+def policy(document: bytes) -> Manifest:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(POLICY_NAME),
+        "data": {POLICY_KEY: document.decode()},
+    }
+
+
+def evidence(document: bytes) -> Manifest:
+    """A Secret: a token's file may be named in it, or the token itself."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": _metadata(f"{NAME}-evidence"),
+        "type": "Opaque",
+        "data": {EVIDENCE_FILE: base64.b64encode(document).decode()},
+    }
+
+
+def daemon_set(deployment: Deployment) -> Manifest:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": _metadata(NAME),
+        "spec": {
+            "selector": {"matchLabels": {"app": NAME}},
+            "template": {"metadata": {"labels": LABELS}, "spec": _pod(deployment)},
+        },
+    }
+
+
+def _pod(deployment: Deployment) -> Manifest:
+    volumes, mounts = _volumes(deployment)
+    return {
+        "serviceAccountName": NAME,
+        "hostNetwork": True,
+        "dnsPolicy": "Default",
+        "priorityClassName": "system-cluster-critical",
+        "nodeSelector": {CONTROL_PLANE_LABEL: ""},
+        "tolerations": [{"operator": "Exists"}],
+        "enableServiceLinks": False,
+        "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [
+            {
+                "name": NAME,
+                "image": deployment.image,
+                "imagePullPolicy": "IfNotPresent",
+                "command": list(deployment.command),
+                "args": _arguments(deployment),
+                "env": [
+                    {
+                        "name": "KUBERNETES_SERVICE_HOST",
+                        "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}},
+                    },
+                    {"name": "KUBERNETES_SERVICE_PORT", "value": str(deployment.api_server_port)},
+                ],
+                "livenessProbe": _probe("/healthz", failures=3),
+                "readinessProbe": _probe("/readyz", failures=1),
+                "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
+                "securityContext": _security(deployment),
+                "terminationMessagePolicy": "FallbackToLogsOnError",
+                "volumeMounts": mounts,
+            }
+        ],
+        "volumes": volumes,
+    }
+
+
+def _security(deployment: Deployment) -> Manifest:
+    """Root without any rights beyond reading; only a device of the host cannot be had otherwise."""
+    device = any(path.startswith("/dev/") for path in deployment.devices)
+    return {
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        **HARDENED,
+        **({"privileged": True, "allowPrivilegeEscalation": True} if device else {}),
+        # Host directories carry labels that no ordinary container may read.
+        "seLinuxOptions": {"type": "spc_t"},
+    }
+
+
+def _arguments(deployment: Deployment) -> list[str]:
+    arguments = [f"--port={deployment.port}", f"--health-port={HEALTH_PORT}", f"--pki={node_paths.PKI}"]
+    if deployment.evidence:
+        arguments.append(f"--evidence={EVIDENCE_FOLDER}/{EVIDENCE_FILE}")
+    return arguments
+
+
+def _volumes(deployment: Deployment) -> tuple[list[Manifest], list[Manifest]]:
+    volumes: list[Manifest] = [{"name": "pki", "hostPath": {"path": node_paths.PKI, "type": "Directory"}}]
+    mounts: list[Manifest] = [{"name": "pki", "mountPath": node_paths.PKI, "readOnly": True}]
+    if deployment.evidence:
+        secret = {"secretName": f"{NAME}-evidence", "defaultMode": 0o400}
+        volumes.append({"name": "evidence", "secret": secret})
+        mounts.append({"name": "evidence", "mountPath": EVIDENCE_FOLDER, "readOnly": True})
+    for number, path in enumerate(deployment.devices):
+        volumes.append({"name": f"device-{number}", "hostPath": {"path": path}})
+        mounts.append({"name": f"device-{number}", "mountPath": path})
+    return volumes, mounts
+
+
+def _probe(path: str, *, failures: int) -> Manifest:
+    return {
+        "httpGet": {"path": path, "host": _LOOPBACK, "port": HEALTH_PORT, "scheme": "HTTP"},
+        "periodSeconds": 10,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _rule(group: str, resource: str, verbs: list[str], name: str = "") -> Manifest:
+    rule: Manifest = {"apiGroups": [group], "resources": [resource], "verbs": verbs}
+    return rule | {"resourceNames": [name]} if name else rule
+
+
+def _metadata(name: str) -> Manifest:
+    return {"name": name, "namespace": NAMESPACE, "labels": LABELS}

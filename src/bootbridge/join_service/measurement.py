@@ -1,0 +1,56 @@
+"""What makes this cluster this cluster: the secret that its nodes measure when they take their lock."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final, Self
+
+from bootbridge.errors import OperatorError
+from bootbridge.kube.requests import Json
+from bootbridge.trust.key_hierarchy import KeyRefused, cluster_id
+from bootbridge.trust.measurement import lock_value
+
+SECRET_NAME: Final = "bootbridge-measurement"
+_SECRET, _SALT = "measurementSecret", "measurementSalt"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    secret: bytes = field(repr=False)
+    salt: bytes
+
+    @cached_property
+    def locked_value(self) -> str:
+        """What the lock register of this cluster's nodes holds, in hex."""
+        return lock_value(cluster_id(self.secret, self.salt)).hex()
+
+    def manifest(self, namespace: str) -> dict[str, Any]:
+        data = {_SECRET: self.secret, _SALT: self.salt}
+        return {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": SECRET_NAME, "namespace": namespace},
+            "type": "Opaque",
+            "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
+            # With another secret it would be another cluster, and no node of this one could rejoin.
+            "immutable": True,
+        }
+
+    @classmethod
+    def load(cls, secret: Json) -> Self:
+        data = secret.get("data") or {}
+        try:
+            value, salt = (base64.b64decode(data[name], validate=True) for name in (_SECRET, _SALT))
+        except (KeyError, TypeError, ValueError, binascii.Error):
+            raise OperatorError(
+                f"needs {_SECRET} and {_SALT} in base64", subject=f"Secret {SECRET_NAME}"
+            ) from None
+        measurement = cls(value, salt)
+        try:
+            _ = measurement.locked_value  # told now, not to the first caller
+        except KeyRefused as error:
+            raise OperatorError(str(error), subject=f"Secret {SECRET_NAME}") from None
+        return measurement

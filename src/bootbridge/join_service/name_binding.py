@@ -1,0 +1,114 @@
+"""A node's name belongs to the key that used it first, and a token to the node that used it first.
+
+Each bond is a ConfigMap of its own. Creating one is atomic: whoever is answered 409 reads who was first.
+There is no way to overwrite a bond, and this service has no right to; an operator frees it by deleting it.
+Only a ticket makes a bond for a newcomer: whoever says that it is a node already is looked up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+from bootbridge.join_api.refusals import JoinRefused, NotYet
+from bootbridge.join_service.claims import Grant
+from bootbridge.kube.client import KubeClient
+from bootbridge.kube.errors import KubeError
+from bootbridge.kube.objects import CONFIG_MAP, NODE, Ref, create_object, get_object
+from bootbridge.kube.requests import Json
+
+NODE_PREFIX: Final = "bootbridge-node-"
+TOKEN_PREFIX: Final = "bootbridge-token-"
+LABELS: Final = {"app.kubernetes.io/managed-by": "bootbridge", "app.kubernetes.io/component": "join-service"}
+_NAME_CHARACTERS_MAX: Final = 253
+_CONFLICT: Final = 409
+_NOT_FOUND: Final = 404
+
+
+class NameBinding:
+    def __init__(self, client: KubeClient, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+
+    async def bind(self, grant: Grant, token: str = "") -> None:
+        """Take the name, and the evidence's token if it is one, or be refused; again by the same is fine."""
+        if token:
+            await self._bind_token(token, grant.name)
+        bond = self._bond(node_bond(grant.name), "identity", grant.holder)
+        self._require_holder(grant, await self._first(bond, "identity"))
+
+    async def recognise(self, grant: Grant, token: str = "") -> None:
+        """Whether this is the node that has the name; refused where there is none.
+
+        A node without a bond is bound now: an operator has freed it, or it is the first, which had no ticket.
+        """
+        bond = await self._found(Ref(CONFIG_MAP, node_bond(grant.name), self._namespace))
+        if bond is not None:
+            self._require_holder(grant, _value(bond, "identity"))
+        elif await self._found(Ref(NODE, grant.name)) is not None:
+            await self.bind(grant, token)
+        else:
+            raise JoinRefused(f"{grant.name} is not a node of this cluster: it has to ask for a ticket")
+
+    async def _bind_token(self, token: str, name: str) -> None:
+        bond = self._bond(token_bond(token), "node", name)
+        first = await self._first(bond, "node")
+        if first != name:
+            raise JoinRefused(f"the token {token!r} is used up: {first} joined with it")
+
+    async def _first(self, bond: Json, field: str) -> str:
+        """What the bond says, having made it unless somebody else has."""
+        try:
+            await self._client.send(create_object(bond))
+            return str(bond["data"][field])
+        except KubeError as error:
+            if error.status != _CONFLICT:
+                raise
+        ref = Ref(CONFIG_MAP, bond["metadata"]["name"], self._namespace)
+        found = await self._found(ref)
+        if found is None:
+            raise NotYet(f"{ref} was freed just now")
+        return _value(found, field)
+
+    async def _found(self, ref: Ref) -> Json | None:
+        try:
+            return (await self._client.send(get_object(ref))).body
+        except KubeError as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+
+    def _require_holder(self, grant: Grant, first: str) -> None:
+        if first != grant.holder:
+            freed_by = f"kubectl -n {self._namespace} delete configmap {node_bond(grant.name)}"
+            raise JoinRefused(
+                f"the node name {grant.name} is bound to {first}, and this caller is {grant.holder}; "
+                f"if the instance was replaced: {freed_by}"
+            )
+
+    def _bond(self, name: str, field: str, value: str) -> Json:
+        metadata = {"name": name, "namespace": self._namespace, "labels": LABELS}
+        return {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": metadata,
+            "data": {field: value},
+            "immutable": True,
+        }
+
+
+def _value(bond: Json, field: str) -> str:
+    return str((bond.get("data") or {}).get(field, ""))
+
+
+def node_bond(name: str) -> str:
+    """The ConfigMap's name; a node's name that is too long beside the prefix is told by its digest."""
+    whole = NODE_PREFIX + name
+    if len(whole) <= _NAME_CHARACTERS_MAX:
+        return whole
+    return f"{NODE_PREFIX}{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def token_bond(token: str) -> str:
+    """By digest: a token's id is free text."""
+    return f"{TOKEN_PREFIX}{hashlib.sha256(token.encode()).hexdigest()[:40]}"

@@ -1,0 +1,1 @@
+"""Fetches the components of a node, checks their hashes and installs them."""

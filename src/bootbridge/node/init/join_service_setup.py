@@ -1,0 +1,106 @@
+"""What makes others able to join: the join service in the new cluster, with its policy and measurement.
+
+It shows what its control plane shows: every control plane proves itself the same way, so the service is
+given this instance's own kind of evidence, and what that needs of the machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from bootbridge.common.failures import Fatal, Transient
+from bootbridge.common.files import Asset, write_file
+from bootbridge.common.host import Host
+from bootbridge.errors import OperatorError
+from bootbridge.join_api import node_paths
+from bootbridge.join_api.instance import Instance, node_name
+from bootbridge.join_api.policy import ClusterFacts, with_cluster
+from bootbridge.join_api.refusals import JoinRefused, NotYet
+from bootbridge.join_service.claims import Grant, holder_of
+from bootbridge.join_service.deploy import deploy
+from bootbridge.join_service.manifests import NAMESPACE, Deployment
+from bootbridge.join_service.measurement import Measurement
+from bootbridge.join_service.name_binding import NameBinding
+from bootbridge.kube.access import ClusterAccess
+from bootbridge.kube.client import KubeClient
+from bootbridge.kube.config import load_kubeconfig
+from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.node.enrolment import shown_by
+from bootbridge.node.init.messages import OUTPUT, StageEvent
+from bootbridge.node.kubeadm.stages import stages
+from bootbridge.node.ports import Founding, Say
+from bootbridge.trust.evidence import EvidenceUnavailable, Issuer
+from bootbridge.trust.evidence.configuration import DEFAULT_DEVICE
+from bootbridge.trust.evidence.tpm import KIND as TPM
+
+STAGE: Final = "join-service"
+ADVICE: Final = "correct the policy or the specification, reboot the instance and init again"
+
+
+@dataclass(frozen=True)
+class Founder:
+    """As `kubeadm.machine.Founder`. `evidence` is this instance's own, as its node.yaml has it."""
+
+    host: Host
+    issuer: Issuer
+    evidence: Mapping[str, Any] = field(repr=False)
+    join_port: int
+    # Written when the init laid the bridge: whoever finds it takes the bridge down in time.
+    bridge_mark: Path
+
+    async def __call__(self, founding: Founding, say: Say) -> None:
+        if founding.spec.bridge:
+            self.bridge_mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_file(self.bridge_mark, Asset(b"", 0o600))
+        with stages(STAGE, say):
+            if not founding.spec.join_service_image:
+                say(StageEvent(STAGE, OUTPUT, "the specification names no joinServiceImage: nobody can join"))
+                return
+            await self._deploy(founding)
+
+    async def _deploy(self, founding: Founding) -> None:
+        try:
+            access = load_kubeconfig(self.host.path(node_paths.ADMIN_KUBECONFIG))
+            deployment = self._deployment(founding, access)
+            client = KubeClient(access)
+            try:
+                await self._bind_name(founding.instance, client)
+                await deploy(client, deployment)
+            finally:
+                await client.aclose()
+        except (KubeError, KubeUnreachable, EvidenceUnavailable, NotYet) as error:
+            raise Transient(str(error)) from error
+        except (OperatorError, JoinRefused) as error:
+            raise Fatal(str(error), advice=ADVICE) from error
+
+    async def _bind_name(self, instance: Instance, client: KubeClient) -> None:
+        """To this machine's own key, before there is a join service that another could ask for the name."""
+        shown = await shown_by(self.issuer)
+        grant = Grant(instance, node_name(instance.name), instance.role, holder_of(shown))
+        await NameBinding(client, NAMESPACE).bind(grant, shown.facts.get("token", ""))
+
+    def _deployment(self, founding: Founding, access: ClusterAccess) -> Deployment:
+        facts = ClusterFacts.of(founding.spec, access.authority)
+        return Deployment(
+            image=founding.spec.join_service_image,
+            policy=with_cluster(founding.join_policy, facts),
+            measurement=Measurement(founding.measurement_secret, founding.measurement_salt),
+            port=self.join_port,
+            api_server_port=node_paths.API_PORT,
+            evidence=json.dumps(dict(self.evidence)).encode(),
+            devices=_paths_in(self.evidence),
+        )
+
+
+def _paths_in(evidence: Mapping[str, Any]) -> tuple[str, ...]:
+    """What an issuer's settings name on this machine: a device, a socket, or files."""
+    if TPM in evidence:
+        named = [(evidence[TPM] or {}).get("device", DEFAULT_DEVICE)]
+    else:
+        named = [value for settings in evidence.values() for value in settings.values()]
+    paths = (str(value).removeprefix("unix:") for value in named)
+    return tuple(path for path in paths if path.startswith("/"))

@@ -1,0 +1,132 @@
+"""Asks for a ticket until it has one, then for the lock; whoever takes the lock first ends the asking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from typing import Final
+
+from bootbridge.common.backoff import Backoff, at_leisure
+from bootbridge.common.failures import Refused, Transient
+from bootbridge.errors import BootbridgeError
+from bootbridge.join_api.instance import Instance, Metadata, Role, node_name
+from bootbridge.join_api.messages import TicketRequest
+from bootbridge.node.join import ticket_check
+from bootbridge.node.join.flow import JoinFlow
+from bootbridge.node.lock.boot_clock import seconds_since_boot
+from bootbridge.node.lock.node_lock import Locked, NodeLock
+from bootbridge.node.lock.node_state import NodeState
+from bootbridge.node.lock.phases import Flow
+from bootbridge.node.lock.work import JoinWork
+from bootbridge.node.ports import (
+    METADATA_SECONDS_MAX,
+    Address,
+    Clock,
+    Endpoints,
+    JoinService,
+    NewRequest,
+    Turn,
+)
+from bootbridge.runtime import logs
+from bootbridge.runtime.concurrency import first_success, unless, within
+from bootbridge.trust.key_hierarchy import KeyRefused, cluster_id
+
+# One attempt at one address: handshake, evidence, and the wait until another address has not answered.
+ATTEMPT_SECONDS_MAX: Final = 60.0
+# Of channels only: a ticket is asked for at one address at a time, since each leaves a token behind.
+APART_SECONDS: Final = 2.0
+AT_ONCE: Final = 4
+
+
+@dataclass(frozen=True)
+class JoinSources:
+    """What a join is put together from."""
+
+    metadata: Metadata
+    endpoints: Endpoints
+    service: JoinService
+    new_request: NewRequest
+
+
+class JoinClient:
+    def __init__(
+        self,
+        lock: NodeLock,
+        sources: JoinSources,
+        flow: JoinFlow,
+        random: Random,
+        keep_answer: Callable[[str], None] = lambda text: None,
+        clock: Clock = seconds_since_boot,
+    ) -> None:
+        self._lock = lock
+        self._sources = sources
+        self._flow = flow
+        self._random = random
+        self._keep_answer = keep_answer
+        self._clock = clock
+
+    async def run(self) -> NodeState | None:
+        """The node that this instance became; None if it was not to be ours. Fatal past the lock only."""
+        work = await unless(self._lock.decided(), self._until_granted())
+        if work is None:
+            return None
+        cluster = cluster_id(work.ticket.measurement_secret, work.ticket.measurement_salt)
+        if await self._lock.try_lock(Flow.JOIN, cluster, work.encode()) is Locked.HELD:
+            logs.event("node", logs.INFO, "a ticket came too late: this instance is taken")
+            return None
+        logs.event("node", logs.INFO, "joining", node=work.ticket.node_name, cluster=cluster.hex())
+        return await self._flow.run(work)
+
+    async def _until_granted(self) -> JoinWork:
+        """Rounds until one gives a ticket. Each asks the metadata anew: an operator may have corrected it."""
+        transient, refused = Backoff(self._random), at_leisure(self._random)
+        while True:
+            try:
+                return await self._round()
+            except Refused as refusal:
+                transient.reset()
+                pause = refused.seconds()
+                self._keep_answer(f"refused: {refusal}")
+                logs.event("node", logs.WARNING, "refused", why=str(refusal), again_in=round(pause, 1))
+            except BootbridgeError as failure:
+                refused.reset()
+                pause = transient.seconds()
+                self._keep_answer(f"no ticket yet: {failure}")
+                logs.event("node", logs.INFO, "no ticket yet", why=str(failure), again_in=round(pause, 1))
+            await asyncio.sleep(pause)
+
+    async def _round(self) -> JoinWork:
+        metadata = self._sources.metadata
+        instance = await within(METADATA_SECONDS_MAX, metadata.myself(), "the metadata")
+        addresses = await within(METADATA_SECONDS_MAX, self._sources.endpoints(), "the list of join services")
+        if not addresses:
+            raise Transient("no join service is known yet")
+        attempts: list[Callable[[Turn], Awaitable[JoinWork]]] = [
+            partial(self._attempt, address, instance) for address in addresses
+        ]
+        work, failures = await first_success(attempts, apart=APART_SECONDS, at_once=AT_ONCE)
+        if work is None:
+            # One that refused has looked at us; that others did not answer says nothing against it.
+            kind = Refused if any(isinstance(each, Refused) for each in failures) else Transient
+            raise kind("; ".join(dict.fromkeys(map(str, failures))))
+        return work
+
+    async def _attempt(self, address: Address, instance: Instance, turn: Turn) -> JoinWork:
+        """One ticket from one address, for a key that was never used before."""
+        name = node_name(instance.name)
+        fresh = self._sources.new_request(name)
+        request = TicketRequest(name, instance.role is Role.CONTROL_PLANE, fresh.request)
+        where = f"{address[0]}:{address[1]}"
+        # Before it is asked for: whatever the ticket's times began with, it was later.
+        asked = int(self._clock())
+        answer = self._sources.service.ticket(address, request, turn)
+        ticket = await within(ATTEMPT_SECONDS_MAX, answer, where)
+        try:
+            ticket_check.check(ticket, instance)
+            cluster_id(ticket.measurement_secret, ticket.measurement_salt)
+        except (Transient, KeyRefused) as fault:
+            raise Transient(f"{where}: {fault}") from fault
+        return JoinWork(ticket, fresh.key, asked)

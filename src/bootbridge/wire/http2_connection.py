@@ -1,0 +1,599 @@
+"""One HTTP/2 connection that carries gRPC streams, either role, without I/O.
+
+Bytes go in through ``receive``; what must be sent gathers in ``out`` and is taken by
+``take_output``. What happened is told to the handlers: a server link calls ``on_request``
+for every new stream, and each ``Stream`` calls its ``StreamHandler``.
+
+Why by hand and not with a library: DATA frames are the hot path, and a general library
+spends 4-8 times as long on each (docs/performance.md). Every buffer handed to a sink is
+only valid during the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from bootbridge.bounds import BOUNDS
+from bootbridge.wire import frames as f
+from bootbridge.wire.frame_buffer import Assembly
+from bootbridge.wire.frames import HEADER, HEADER_SIZE, LinkError, StreamError
+from bootbridge.wire.hpack_headers import (
+    HEADER_LIST_BYTES_MAX,
+    NO_DYNAMIC_TABLE,
+    Decoder,
+    Headers,
+    content_length,
+    encode,
+    request_fault,
+    response_fault,
+    trailers_fault,
+)
+from bootbridge.wire.http2_stream import NOBODY, Handler, Stream, StreamHandler
+from bootbridge.wire.packets import Buffer
+
+# The connection window never limits anyone: memory is bounded per stream and per route.
+LINK_WINDOW: Final = 2**30
+# Larger frames than the default 16 KiB mean fewer headers per byte between our own peers;
+# grpc-go never sends more than 16 KiB whatever we offer.
+FRAME_BYTES_MAX: Final = 1024 * 1024
+# Replies (acks, resets) that a peer may have waiting for it when it does not read.
+REPLIES_WAITING_MAX: Final = 1000
+# Frames that may wait for company.
+AT_EASE_MAX: Final = 8
+# How many closed streams are remembered, to tell a late frame from a wrong one.
+CLOSED_REMEMBERED: Final = 128
+
+
+class Link:
+    """One HTTP/2 connection. ``closed`` turns True when it must be closed once ``out`` is sent."""
+
+    def __init__(
+        self,
+        *,
+        client: bool,
+        on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
+        touched: Callable[[], None] = lambda: None,
+        resting: Callable[[], None] = lambda: None,
+        streams_max: int = 1000,
+    ) -> None:
+        self.client = client
+        self.out: list[Buffer] = []
+        self.out_size = 0
+        self.at_ease = True  # nothing in ``out`` is in a hurry
+        self.writable = True
+        self.closed = False
+        self.error: LinkError | None = None
+        self.reads_seen = 0  # moves whenever the peer shows a sign of life
+        self.going_away = False
+        self.peer_going_away = False
+        self.window = f.DEFAULT_WINDOW
+        self.peer_initial_window = f.DEFAULT_WINDOW
+        self.peer_frame_max = f.DEFAULT_FRAME_MAX
+        self.stream_window = BOUNDS.stream_window
+        self.streams: dict[int, Stream] = {}
+        self.on_pong: Callable[[], None] = lambda: None
+        self.on_doubt: Callable[[], None] = lambda: None  # whether the peer lives: called, not answered, here
+        self.on_goaway: Callable[[int, str], None] = lambda code, text: None
+        self._on_request = on_request
+        self._touched = touched
+        self._resting = resting
+        self._streams_max = streams_max
+        self._receive_window = LINK_WINDOW
+        self._decoder = Decoder()
+        self._next_id = 1
+        self._last_peer_id = 0
+        self._closed_streams: dict[int, bool] = {}
+        self._block: tuple[int, int, list[bytes], int] | None = None
+        self._block_prefix = b""
+        self._preface_due = not client
+        self._settings_due = True
+        self._replies_waiting = 0
+        self._held = Assembly(len(f.PREFACE) if self._preface_due else HEADER_SIZE)
+        self._greet()
+
+    def _greet(self) -> None:
+        if self.client:
+            self.push(f.PREFACE)
+        values = {f.INITIAL_WINDOW_SIZE: self.stream_window, f.MAX_FRAME_SIZE: FRAME_BYTES_MAX}
+        if self.client:
+            values[f.ENABLE_PUSH] = 0
+        else:
+            values[f.MAX_CONCURRENT_STREAMS] = self._streams_max
+            values[f.MAX_HEADER_LIST_SIZE] = HEADER_LIST_BYTES_MAX
+        self.push(f.settings(values) + f.window_update(0, LINK_WINDOW - f.DEFAULT_WINDOW))
+
+    # --- output
+
+    def push(self, data: Buffer) -> None:
+        if self.at_ease:
+            self.hurry()
+        self.out.append(data)
+        self.out_size += len(data)
+
+    def hurry(self) -> None:
+        self.at_ease = False
+        self._touched()
+
+    def push_at_ease(self, data: bytes) -> None:
+        """Something that nobody waits for: it leaves with what is said next, or a little later.
+
+        A Go peer pings behind nearly every message, to measure the line. Answered apart, that
+        would cost both ends another system call and the peer another wake-up.
+        """
+        if not self.out:
+            self._resting()
+        self.out.append(data)
+        self.out_size += len(data)
+        if len(self.out) >= AT_EASE_MAX and self.at_ease:
+            self.hurry()
+
+    def take_output(self) -> list[Buffer]:
+        """What is to be written now. Its buffers are only valid until the next input."""
+        out, self.out = self.out, []
+        self.at_ease = True
+        return out
+
+    def flushed(self, writable: bool) -> None:
+        """The output taken last was handed over; ``writable``: the socket welcomes more."""
+        was_full = not self.writable or self.out_size >= BOUNDS.link_out
+        self.out_size = sum(map(len, self.out))
+        self.writable = writable
+        if writable and was_full:
+            self._replies_waiting = 0
+            self._wake_streams()
+
+    def push_headers(self, stream_id: int, headers: Headers, end: bool, *, at_ease: bool = False) -> None:
+        block = self._block_prefix + encode(headers)
+        self._block_prefix = b""
+        flags = f.END_STREAM if end else 0
+        kind = f.HEADERS
+        while len(block) > self.peer_frame_max:
+            self.push(f.frame(kind, flags, stream_id, block[: self.peer_frame_max]))
+            block = block[self.peer_frame_max :]
+            kind, flags = f.CONTINUATION, 0
+        push = self.push_at_ease if at_ease else self.push
+        push(f.frame(kind, flags | f.END_HEADERS, stream_id, block))
+
+    def ping(self, opaque: bytes = b"bootbrdg") -> None:
+        self.push(f.frame(f.PING, 0, 0, opaque))
+
+    @property
+    def has_had_streams(self) -> bool:
+        """Whether the peer has ever opened one."""
+        return self._last_peer_id > 0
+
+    def go_away(self, code: int = f.NO_ERROR, text: str = "") -> None:
+        """Take no new streams; those that are open go on."""
+        if not self.going_away:
+            self.going_away = True
+            self.push(f.goaway(self._last_peer_id, code, text))
+
+    def open_stream(self, headers: Headers, handler_for: Callable[[Stream], Handler]) -> Handler:
+        """Start a request; returns its handler, which is made knowing its stream."""
+        stream = Stream(self, self._next_id, NOBODY)
+        self._next_id += 2
+        self.streams[stream.id] = stream
+        self.push_headers(stream.id, headers, False)
+        handler = handler_for(stream)
+        stream.handler = handler
+        return handler
+
+    def lost(self, reason: str) -> None:
+        """The connection is gone: every stream learns it."""
+        self.closed = True
+        for stream in list(self.streams.values()):
+            self.forget(stream, by_us=True)
+            stream.handler.on_reset(f.CANCEL, reason)
+
+    # --- streams
+
+    def forget_if_done(self, stream: Stream) -> None:
+        if stream.local_closed and stream.remote_closed:
+            self.forget(stream, by_us=False)
+
+    def forget(self, stream: Stream, *, by_us: bool) -> None:
+        stream.local_closed = stream.remote_closed = True
+        stream.drop_tail()
+        if self.streams.pop(stream.id, None) is not None:
+            self._remember_closed(stream.id, by_us)
+
+    def _remember_closed(self, stream_id: int, by_us: bool) -> None:
+        self._closed_streams[stream_id] = by_us
+        if len(self._closed_streams) > CLOSED_REMEMBERED:
+            del self._closed_streams[next(iter(self._closed_streams))]
+
+    def _wake_streams(self) -> None:
+        """Let the streams send, those first that have waited longest."""
+        streams = self.streams
+        for stream in list(streams.values()):
+            if self.window <= 0 or not self.writable or self.out_size >= BOUNDS.link_out:
+                return
+            if len(streams) > 1 and stream.id in streams:
+                streams[stream.id] = streams.pop(stream.id)  # to the end of the queue
+            if stream.push_tail():
+                stream.handler.on_ready()
+
+    # --- input
+
+    def receive(self, data: Buffer) -> None:
+        """Bytes from the peer. A broken protocol ends the link; nothing is raised."""
+        if self.closed:
+            return
+        self.reads_seen += 1
+        view = memoryview(data)
+        try:
+            if self._held.size or self._preface_due:
+                self._receive_rest(view)
+            else:
+                at = self._consume(view)
+                if at < len(view):
+                    self._hold_partial(view[at:])
+        except LinkError as error:
+            self._fail(error)
+
+    def _fail(self, error: LinkError) -> None:
+        self.error = error
+        self.push(f.goaway(self._last_peer_id, error.code, str(error)))
+        self.lost(f"protocol error: {error}")
+
+    def _receive_rest(self, data: memoryview) -> None:
+        """Complete what is held, then take the rest as usual."""
+        held = self._held
+        while held.size or self._preface_due:
+            missing = held.missing
+            if len(data) < missing:
+                self._hold(data)
+                return
+            self._hold(data[:missing])
+            data = data[missing:]
+            if not self._preface_due and held.size == HEADER_SIZE:
+                held.need = self._frame_size(held.view())
+                if held.need > HEADER_SIZE:
+                    continue
+            whole = held.take(HEADER_SIZE)
+            if self._preface_due:
+                self._preface_due = False
+            else:
+                self._consume(whole)
+            if self.closed:
+                return
+        at = self._consume(data)
+        if at < len(data):
+            self._hold_partial(data[at:])
+
+    def _hold_partial(self, data: memoryview) -> None:
+        if not self.closed:
+            if len(data) >= HEADER_SIZE:
+                self._held.need = self._frame_size(data)
+            self._hold(data)
+
+    def _hold(self, data: memoryview) -> None:
+        self._held.add(data)
+        if self._preface_due and not f.PREFACE.startswith(self._held.view()):
+            raise LinkError("this is not HTTP/2: wrong connection preface", f.PROTOCOL_ERROR)
+
+    def _frame_size(self, data: Buffer) -> int:
+        high, low, _, _, _ = HEADER.unpack_from(data)
+        size = high << 16 | low
+        if size > FRAME_BYTES_MAX:
+            raise LinkError(f"frame of {size} bytes", f.FRAME_SIZE_ERROR)
+        return HEADER_SIZE + int(size)
+
+    def _consume(self, data: memoryview) -> int:
+        """Handle every whole frame in ``data``; returns where the first partial one begins."""
+        at = 0
+        size = len(data)
+        streams = self.streams
+        while size - at >= HEADER_SIZE:
+            high, low, kind, flags, stream_id = HEADER.unpack_from(data, at)
+            length: int = high << 16 | low
+            end = at + HEADER_SIZE + length
+            if end > size or length > FRAME_BYTES_MAX:
+                return at
+            if kind == 0 and not flags and self._block is None and not self._settings_due:
+                stream = streams.get(stream_id)
+                if stream is not None and not stream.remote_closed and stream.got_headers:
+                    self._receive_window -= length
+                    stream.receive_window -= length
+                    if stream.receive_window < 0 or stream.body_expected is not None:
+                        self._checked_data(stream, length)
+                    stream.handler.on_data(data, at + HEADER_SIZE, end)
+                    stream.return_window(length)
+                    if self._receive_window < LINK_WINDOW // 2:
+                        self._return_link_window()
+                    at = end
+                    continue
+            self._frame(kind, flags, stream_id & 0x7FFFFFFF, data[at + HEADER_SIZE : end])
+            at = end
+            if self.closed:
+                break
+        return at
+
+    def _return_link_window(self) -> None:
+        self.push(f.window_update(0, LINK_WINDOW - self._receive_window))
+        self._receive_window = LINK_WINDOW
+
+    def _frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
+        if self._settings_due:
+            if kind != f.SETTINGS or flags & f.ACK:
+                raise LinkError("the first frame must be SETTINGS", f.PROTOCOL_ERROR)
+            self._settings_due = False
+        if self._block is not None and (kind != f.CONTINUATION or stream_id != self._block[0]):
+            raise LinkError("a header block was interrupted", f.PROTOCOL_ERROR)
+        handler = _FRAME_HANDLERS.get(kind)
+        if handler is None:
+            return  # unknown frame types are to be ignored
+        try:
+            handler(self, flags, stream_id, payload)
+        except StreamError as error:
+            self._fail_stream(error)
+
+    def _fail_stream(self, error: StreamError) -> None:
+        self._reply(f.rst_stream(error.stream_id, error.code))
+        stream = self.streams.get(error.stream_id)
+        if stream is not None:
+            self.forget(stream, by_us=True)
+            stream.handler.on_reset(error.code, str(error))
+        else:
+            self._remember_closed(error.stream_id, True)
+
+    def _reply(self, data: bytes, *, at_ease: bool = False) -> None:
+        """Something the peer made us say; a peer that does not listen may not do so for ever."""
+        if not self.writable:
+            self._replies_waiting += 1
+            if self._replies_waiting > REPLIES_WAITING_MAX:
+                raise LinkError("too many replies are waiting to be read", f.ENHANCE_YOUR_CALM)
+        (self.push_at_ease if at_ease else self.push)(data)
+
+    def _existing(self, stream_id: int, kind: str) -> Stream | None:
+        """The stream, or None if it was closed before; an idle one is an error."""
+        if stream_id == 0:
+            raise LinkError(f"{kind} on stream 0", f.PROTOCOL_ERROR)
+        stream = self.streams.get(stream_id)
+        if stream is None and self._is_idle(stream_id):
+            raise LinkError(f"{kind} on idle stream {stream_id}", f.PROTOCOL_ERROR)
+        return stream
+
+    def _is_idle(self, stream_id: int) -> bool:
+        if (stream_id % 2 == 1) == self.client:
+            return stream_id >= self._next_id
+        return stream_id > self._last_peer_id
+
+    def _was_open(self, stream_id: int) -> bool:
+        """Whether a closed stream was opened once, as far back as we remember, or was skipped."""
+        return self.client or stream_id in self._closed_streams
+
+    # --- one method per frame type
+
+    def _on_data(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        length = len(payload)
+        stream = self._existing(stream_id, "DATA")
+        self._receive_window -= length
+        if self._receive_window < LINK_WINDOW // 2:
+            self._return_link_window()
+        if stream is None or stream.remote_closed:
+            self._late_frame(stream_id, "DATA")
+            return
+        if not stream.got_headers:
+            raise StreamError(stream_id, "DATA before HEADERS", f.PROTOCOL_ERROR)
+        stream.receive_window -= length
+        body = f.unpad(payload, flags)
+        self._checked_data(stream, len(body))
+        stream.handler.on_data(body, 0, len(body))
+        stream.return_window(length)
+        if flags & f.END_STREAM:
+            self._remote_end(stream)
+
+    def _checked_data(self, stream: Stream, size: int) -> None:
+        if stream.receive_window < 0:
+            raise LinkError(f"stream {stream.id} overran its window", f.FLOW_CONTROL_ERROR)
+        if stream.body_expected is not None:
+            stream.body_expected -= size
+
+    def _late_frame(self, stream_id: int, kind: str) -> None:
+        """A frame for a stream that is closed: normal if we closed it, else the peer's mistake."""
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            raise StreamError(stream_id, f"{kind} after END_STREAM", f.STREAM_CLOSED)
+        by_us = self._closed_streams.get(stream_id)
+        if by_us is False:
+            raise LinkError(f"{kind} on closed stream {stream_id}", f.STREAM_CLOSED)
+        if by_us is None:
+            raise StreamError(stream_id, f"{kind} on closed stream", f.STREAM_CLOSED)
+
+    def _remote_end(self, stream: Stream) -> None:
+        if stream.remote_closed:
+            return
+        if stream.body_expected:
+            raise StreamError(stream.id, "content-length does not match the body", f.PROTOCOL_ERROR)
+        stream.remote_closed = True
+        stream.handler.on_end()
+        self.forget_if_done(stream)
+
+    def _on_headers(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id == 0:
+            raise LinkError("HEADERS on stream 0", f.PROTOCOL_ERROR)
+        body = f.unpad(payload, flags)
+        if flags & f.PRIORITISED:
+            if len(body) < 5:
+                raise LinkError("HEADERS too short for its priority", f.FRAME_SIZE_ERROR)
+            if f.UINT32.unpack_from(body)[0] & 0x7FFFFFFF == stream_id:
+                # Not the stream's error alone: its block would be missing from the HPACK state.
+                raise LinkError(f"stream {stream_id} depends on itself", f.PROTOCOL_ERROR)
+            body = body[5:]
+        if len(body) > HEADER_LIST_BYTES_MAX:
+            raise LinkError("header block is too large", f.ENHANCE_YOUR_CALM)
+        self._block = (stream_id, flags, [bytes(body)], len(body))
+        if flags & f.END_HEADERS:
+            self._block_done()
+
+    def _on_continuation(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if self._block is None:
+            raise LinkError("CONTINUATION without HEADERS", f.PROTOCOL_ERROR)
+        first_id, first_flags, parts, size = self._block
+        size += len(payload) + HEADER_SIZE  # the header counts too, so empty frames do not go on for ever
+        if size > HEADER_LIST_BYTES_MAX:
+            raise LinkError("header block is too large", f.ENHANCE_YOUR_CALM)
+        parts.append(bytes(payload))
+        self._block = (first_id, first_flags, parts, size)
+        if flags & f.END_HEADERS:
+            self._block_done()
+
+    def _block_done(self) -> None:
+        assert self._block is not None
+        stream_id, flags, parts, _ = self._block
+        self._block = None
+        headers = self._decoder.decode(b"".join(parts))
+        end = bool(flags & f.END_STREAM)
+        stream = self.streams.get(stream_id)
+        if stream is not None:
+            self._more_headers(stream, headers, end)
+        elif not self.client and stream_id % 2 == 1 and stream_id > self._last_peer_id:
+            self._new_request(stream_id, headers, end)
+        elif self._is_idle(stream_id) or stream_id % 2 == 0 or not self._was_open(stream_id):
+            raise LinkError(f"HEADERS on stream {stream_id} that cannot be opened", f.PROTOCOL_ERROR)
+        else:
+            self._late_frame(stream_id, "HEADERS")
+
+    def _new_request(self, stream_id: int, headers: Headers, end: bool) -> None:
+        self._last_peer_id = stream_id
+        if self.going_away or len(self.streams) >= self._streams_max:
+            raise StreamError(stream_id, "no more streams are taken", f.REFUSED_STREAM)
+        fault = request_fault(headers)
+        if fault:
+            raise StreamError(stream_id, fault, f.PROTOCOL_ERROR)
+        assert self._on_request is not None
+        stream = Stream(self, stream_id, NOBODY)
+        stream.got_headers = True
+        stream.body_expected = content_length(stream_id, headers)
+        self.streams[stream_id] = stream
+        stream.handler = self._on_request(stream, headers)
+        stream.handler.on_headers(headers, end)
+        if end and not stream.remote_closed:
+            self._remote_end(stream)
+
+    def _more_headers(self, stream: Stream, headers: Headers, end: bool) -> None:
+        if stream.remote_closed:
+            raise LinkError(f"HEADERS after END_STREAM on {stream.id}", f.STREAM_CLOSED)
+        first = not stream.got_headers
+        fault = response_fault(headers) if first else trailers_fault(headers)
+        if not first and not end:
+            fault = "trailers without END_STREAM"
+        if fault:
+            raise StreamError(stream.id, fault, f.PROTOCOL_ERROR)
+        if first and headers[0][1].startswith("1") and not end:
+            return  # an interim response; the real one follows
+        stream.got_headers = True
+        stream.handler.on_headers(headers, end)
+        if end and not stream.remote_closed:
+            self._remote_end(stream)
+
+    def _on_priority(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id == 0:
+            raise LinkError("PRIORITY on stream 0", f.PROTOCOL_ERROR)
+        if len(payload) != 5:
+            raise StreamError(stream_id, "PRIORITY must have 5 bytes", f.FRAME_SIZE_ERROR)
+        if f.UINT32.unpack_from(payload)[0] & 0x7FFFFFFF == stream_id:
+            raise StreamError(stream_id, "a stream depends on itself", f.PROTOCOL_ERROR)
+
+    def _on_rst_stream(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if len(payload) != 4:
+            raise LinkError("RST_STREAM must have 4 bytes", f.FRAME_SIZE_ERROR)
+        stream = self._existing(stream_id, "RST_STREAM")
+        if stream is not None:
+            code = int(f.UINT32.unpack(payload)[0])
+            self.forget(stream, by_us=False)
+            name = f.ERROR_NAMES.get(code, str(code))
+            stream.handler.on_reset(code, f"the peer reset the stream: {name}")
+
+    def _on_settings(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id != 0:
+            raise LinkError("SETTINGS on a stream", f.PROTOCOL_ERROR)
+        if flags & f.ACK:
+            if payload:
+                raise LinkError("SETTINGS ACK with content", f.FRAME_SIZE_ERROR)
+            return
+        if len(payload) % 6:
+            raise LinkError("SETTINGS of odd size", f.FRAME_SIZE_ERROR)
+        for key, value in f.parse_settings(payload):
+            if key == f.INITIAL_WINDOW_SIZE:
+                self._change_initial_window(value)
+            elif key == f.MAX_FRAME_SIZE:
+                self.peer_frame_max = min(value, FRAME_BYTES_MAX)
+            elif key == f.HEADER_TABLE_SIZE and value < 4096:
+                self._block_prefix = NO_DYNAMIC_TABLE
+        self._reply(f.frame(f.SETTINGS, f.ACK, 0))
+        self._wake_streams()
+
+    def _change_initial_window(self, value: int) -> None:
+        change = value - self.peer_initial_window
+        self.peer_initial_window = value
+        for stream in self.streams.values():
+            stream.window += change
+            if stream.window > f.WINDOW_LIMIT:
+                raise LinkError("SETTINGS overflow a window", f.FLOW_CONTROL_ERROR)
+
+    def _on_push_promise(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        raise LinkError("PUSH_PROMISE was never allowed", f.PROTOCOL_ERROR)
+
+    def _on_ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id != 0:
+            raise LinkError("PING on a stream", f.PROTOCOL_ERROR)
+        if len(payload) != 8:
+            raise LinkError("PING must have 8 bytes", f.FRAME_SIZE_ERROR)
+        if flags & f.ACK:
+            self.on_pong()
+        else:
+            self._reply(f.frame(f.PING, f.ACK, 0, bytes(payload)), at_ease=True)
+
+    def _on_goaway(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if stream_id != 0:
+            raise LinkError("GOAWAY on a stream", f.PROTOCOL_ERROR)
+        if len(payload) < 8:
+            raise LinkError("GOAWAY is too short", f.FRAME_SIZE_ERROR)
+        last_id, code = f.GOAWAY_HEAD.unpack_from(payload)
+        self.peer_going_away = True
+        text = bytes(payload[8:208]).decode("latin-1")
+        for stream in [s for s in self.streams.values() if self.client and s.id > last_id & 0x7FFFFFFF]:
+            self.forget(stream, by_us=False)
+            stream.handler.on_reset(f.REFUSED_STREAM, "the peer is going away")
+        self.on_goaway(int(code), text)
+
+    def _on_window_update(self, flags: int, stream_id: int, payload: memoryview) -> None:
+        if len(payload) != 4:
+            raise LinkError("WINDOW_UPDATE must have 4 bytes", f.FRAME_SIZE_ERROR)
+        increment = int(f.UINT32.unpack(payload)[0]) & 0x7FFFFFFF
+        if stream_id == 0:
+            if increment == 0 or self.window + increment > f.WINDOW_LIMIT:
+                code = f.FLOW_CONTROL_ERROR if increment else f.PROTOCOL_ERROR
+                raise LinkError(f"WINDOW_UPDATE of {increment}", code)
+            blocked = self.window <= 0
+            self.window += increment
+            if blocked:
+                self._wake_streams()
+            return
+        stream = self._existing(stream_id, "WINDOW_UPDATE")
+        if stream is None:
+            return
+        if increment == 0 or stream.window + increment > f.WINDOW_LIMIT:
+            code = f.FLOW_CONTROL_ERROR if increment else f.PROTOCOL_ERROR
+            raise StreamError(stream_id, f"WINDOW_UPDATE of {increment}", code)
+        blocked = stream.window <= 0
+        stream.window += increment
+        if blocked and self.writable and stream.push_tail():
+            stream.handler.on_ready()
+
+
+_FRAME_HANDLERS: Final[dict[int, Callable[[Link, int, int, memoryview], None]]] = {
+    f.DATA: Link._on_data,
+    f.HEADERS: Link._on_headers,
+    f.PRIORITY: Link._on_priority,
+    f.RST_STREAM: Link._on_rst_stream,
+    f.SETTINGS: Link._on_settings,
+    f.PUSH_PROMISE: Link._on_push_promise,
+    f.PING: Link._on_ping,
+    f.GOAWAY: Link._on_goaway,
+    f.WINDOW_UPDATE: Link._on_window_update,
+    f.CONTINUATION: Link._on_continuation,
+}

@@ -1,0 +1,232 @@
+"""One stream of a link: its windows, its two half-closed flags, and at most one unsent message.
+
+Sending: ``Stream.send`` takes one message at a time. What the windows do not admit stays in
+the stream as its *tail*, and ``ready`` is False until the tail is gone; so a stream never
+holds more than one message, and queueing is the caller's business.
+Receiving: a stream's window is returned as bytes arrive, unless the stream is paused, which
+stops that one sender and nobody else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from bootbridge.bounds import BOUNDS
+from bootbridge.wire import frames as f
+from bootbridge.wire.frames import HEADER
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.packets import Buffer
+
+if TYPE_CHECKING:
+    from bootbridge.wire.http2_connection import Link
+
+
+class StreamHandler(Protocol):
+    """What a stream tells its owner."""
+
+    def on_headers(self, headers: Headers, end: bool) -> None: ...
+    def on_data(self, buffer: Buffer, start: int, end: int) -> None: ...
+    def on_end(self) -> None: ...
+    def on_reset(self, code: int, reason: str) -> None: ...
+    def on_ready(self) -> None: ...
+
+
+# The part of a message that comes beside its payload fits any frame, of which the smallest limit is 16 KiB.
+FRAME_HEAD_BYTES_MAX: Final = 1024
+
+Handler = TypeVar("Handler", bound=StreamHandler)
+
+
+class Stream:
+    """One request: its windows, its two half-closed flags, and at most one unsent message."""
+
+    __slots__ = (
+        "_after_tail",
+        "_tail",
+        "_unreturned",
+        "body_expected",
+        "got_headers",
+        "handler",
+        "id",
+        "link",
+        "local_closed",
+        "paused",
+        "receive_window",
+        "remote_closed",
+        "window",
+    )
+
+    def __init__(self, link: Link, stream_id: int, handler: StreamHandler) -> None:
+        self.link = link
+        self.id = stream_id
+        self.handler = handler
+        self.window = link.peer_initial_window
+        self.receive_window = link.stream_window
+        self.local_closed = False
+        self.remote_closed = False
+        self.got_headers = False
+        self.paused = False
+        self.body_expected: int | None = None
+        self._unreturned = 0
+        self._tail: memoryview | None = None
+        self._after_tail: tuple[Headers, bool] | None = None
+
+    def __repr__(self) -> str:
+        state = f"{'-' if self.local_closed else 'L'}{'-' if self.remote_closed else 'R'}"
+        return f"<Stream {self.id} {state} window {self.window}>"
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next message would start on its way at once."""
+        link = self.link
+        return (
+            self._tail is None
+            and link.writable
+            and self.window > 0
+            and link.window > 0
+            and link.out_size < BOUNDS.link_out
+            and not self.local_closed
+        )
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether a part of the last message waits for the peer's window."""
+        return self._tail is not None
+
+    # --- sending
+
+    def send(self, head: bytes, payload: Buffer = b"") -> None:
+        """Send one message, given in two parts. Only when ``ready`` or as the very next."""
+        link = self.link
+        size = len(head) + len(payload)
+        if self._tail is None and size <= self.window and size <= link.window and size <= link.peer_frame_max:
+            self.window -= size
+            link.window -= size
+            if link.at_ease:
+                link.hurry()
+            out = link.out
+            out.append(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)
+            if payload:
+                out.append(payload)
+            link.out_size += size
+            return
+        assert self._tail is None, "one message at a time: ask ready first"
+        if size <= self.window and size <= link.window:
+            self._push_frames(head, payload)
+            return
+        self._tail = memoryview(b"".join((head, payload)))
+        self.push_tail()
+
+    def _push_frames(self, head: bytes, payload: Buffer) -> None:
+        """Several frames go out as one buffer, which is the only copy of their bytes: grpc-go takes no more
+        than 16 KiB a frame, and apart from its bytes each header would become a TLS record of its own."""
+        if len(head) > FRAME_HEAD_BYTES_MAX:
+            head, payload = b"", b"".join((head, payload))
+        link = self.link
+        size = len(head) + len(payload)
+        self.window -= size
+        link.window -= size
+        view = memoryview(payload)
+        if size <= link.peer_frame_max:
+            link.push(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)
+            link.push(view)
+            return
+        parts: list[Buffer] = []
+        at = 0
+        while size:
+            length = min(size, link.peer_frame_max)
+            end = at + length - len(head)
+            parts += (HEADER.pack(length >> 16, length & 0xFFFF, f.DATA, 0, self.id), head, view[at:end])
+            head = b""
+            at = end
+            size -= length
+        link.push(b"".join(parts))
+
+    def push_tail(self) -> bool:
+        """Send as much of the tail as the windows admit; True if nothing is left of it."""
+        tail = self._tail
+        if tail is None:
+            return True
+        size = min(len(tail), self.window, self.link.window)
+        if size > 0:
+            self._push_frames(b"", tail[:size])
+            tail = tail[size:]
+        if tail:
+            self._tail = tail
+            return False
+        self._tail = None
+        if self._after_tail is not None:
+            headers, end = self._after_tail
+            self._after_tail = None
+            self.send_headers(headers, end=end)
+        return True
+
+    def end(self) -> None:
+        """Half-close, behind everything sent so far (client side: servers end with trailers)."""
+        self.send_headers((), end=True)
+
+    def drop_tail(self) -> None:
+        self._tail = None
+
+    def send_headers(self, headers: Headers, *, end: bool = False) -> None:
+        if self._tail is not None:
+            self._after_tail = (headers, end)
+            return
+        link = self.link
+        if headers:
+            # A server's first headers say nothing that its first message does not.
+            link.push_headers(self.id, headers, end, at_ease=not (end or link.client))
+        else:
+            link.push(f.frame(f.DATA, f.END_STREAM, self.id))
+        if end:
+            self.local_closed = True
+            if not self.remote_closed and not link.client:
+                # The call is over although the client still had something to say.
+                link.push(f.rst_stream(self.id, f.NO_ERROR))
+                link.forget(self, by_us=True)
+            else:
+                link.forget_if_done(self)
+
+    def reset(self, code: int) -> None:
+        if not (self.local_closed and self.remote_closed):
+            self.link.push(f.rst_stream(self.id, code))
+            self.link.forget(self, by_us=True)
+
+    # --- receiving
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        if self.paused:
+            self.paused = False
+            self.return_window(0)
+
+    def grant(self, size: int) -> None:
+        """While paused: return this much of the window all the same."""
+        size = min(size, self._unreturned)
+        if size > 0 and self.paused and not self.remote_closed:
+            self._unreturned -= size
+            self.receive_window += size
+            self.link.push(f.window_update(self.id, size))
+
+    def return_window(self, size: int) -> None:
+        self._unreturned += size
+        if self.paused or self._unreturned < self.link.stream_window // 4 or self.remote_closed:
+            return
+        self.link.push(f.window_update(self.id, self._unreturned))
+        self.receive_window += self._unreturned
+        self._unreturned = 0
+
+
+class Nobody:
+    """The handler of a stream in the moment before its owner is known."""
+
+    def on_headers(self, headers: Headers, end: bool) -> None: ...
+    def on_data(self, buffer: Buffer, start: int, end: int) -> None: ...
+    def on_end(self) -> None: ...
+    def on_reset(self, code: int, reason: str) -> None: ...
+    def on_ready(self) -> None: ...
+
+
+NOBODY: Final = Nobody()

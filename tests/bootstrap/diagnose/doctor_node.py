@@ -1,0 +1,91 @@
+"""A node on which a bridge is laid and works, for the tests of `doctor` and `gather` to break."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootbridge.bootstrap.plan.plan import IPAddress
+from bootbridge.cli import doctor, gather
+from tests.support import api_stand_in, kubelet_stand_in
+from tests.support.bootstrap_node import BootstrapNode, bootstrap_node
+from tests.support.process_program import ROOT, until
+
+Json = dict[str, Any]
+api_stand_in.KINDS |= {
+    "events": "Event",
+    "nodes": "Node",
+    "services": "Service",
+    "endpointslices": "EndpointSlice",
+    "networkpolicies": "NetworkPolicy",
+    "validatingwebhookconfigurations": "ValidatingWebhookConfiguration",
+    "mutatingwebhookconfigurations": "MutatingWebhookConfiguration",
+    "apiservices": "APIService",
+    "customresourcedefinitions": "CustomResourceDefinition",
+}
+HERE = (IPv4Address("127.0.0.1"),)
+VERBS = {"doctor": doctor.main, "gather": gather.main}
+
+
+class LaidNode:
+    """The node, what `doctor` says of it, and ways to break it that `mend` takes back."""
+
+    def __init__(self, node: BootstrapNode, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.node = node
+        self.plan = node.plan
+        self.api = node.api
+        self._monkeypatch = monkeypatch
+        self.output = self.stdout = ""
+        self.address_is(*HERE)
+
+    def address_is(self, *addresses: IPAddress) -> None:
+        self._monkeypatch.setattr(doctor, "node_addresses", lambda plan: addresses)
+
+    def run(self, verb: str, *flags: str) -> int:
+        out, errors = StringIO(), StringIO()
+        with redirect_stdout(out), redirect_stderr(errors):
+            code = VERBS[verb](["--root", str(self.node.root), *flags], f"bootbridge {verb}")
+        self.stdout, self.output = out.getvalue(), out.getvalue() + errors.getvalue()
+        return code
+
+    def doctor(self, *flags: str) -> Json:
+        code = self.run("doctor", "--json", *flags)
+        document: Json = json.loads(self.stdout)
+        assert code == (0 if document["works"] else 2), self.output
+        return document
+
+    def put(self, plural: str, namespace: str, name: str, **fields: Any) -> None:
+        """An object as somebody else made it."""
+        metadata = {"name": name, "namespace": namespace, **fields.pop("metadata", {})}
+        self.api.objects[(plural, namespace, name)] = {"metadata": metadata, **fields}
+
+    def mend(self) -> None:
+        self.api.faults.clear()
+        self.api.nodes = ("node0", "node1")
+        self.address_is(*HERE)
+        # A kube-apiserver that restarts may hang up on it; it goes on from there.
+        until(lambda: self.node.run("up") == 0, "the bridge is laid again", 60)
+        until(lambda: self.doctor()["works"], "the bridge works again", 60)
+
+    def path(self, node_path: str) -> Path:
+        return self.node.path(node_path)
+
+
+@contextmanager
+def laid_node(folder: Path) -> Iterator[LaidNode]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        # By its real name, by which the doctor looks for it.
+        program = folder / "kube-apiserver"
+        program.symlink_to(ROOT / "tests/support/apiserver_front.py")
+        monkeypatch.setitem(kubelet_stand_in.PROGRAMS, "kube-apiserver", [sys.executable, str(program)])
+        with bootstrap_node(folder) as node:
+            node.up()
+            yield LaidNode(node, monkeypatch)

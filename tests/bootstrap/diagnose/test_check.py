@@ -1,0 +1,350 @@
+"""Every fault that `check` knows is found, named and given a fix; a sound bridge passes all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bootbridge.bootstrap.diagnose import check
+from bootbridge.bootstrap.diagnose.check import Finding, Verdict, ignition_file, tree
+from bootbridge.bootstrap.ignition import bootkube, inject
+from bootbridge.bootstrap.plan.plan import OPENSHIFT_PATHS, Image, Plan
+from bootbridge.bootstrap.render import assets
+from bootbridge.cli.main import main
+from bootbridge.common.files import Asset
+from bootbridge.errors import OperatorError
+from bootbridge.trust.authority import Authority
+from tests.support import bootkube_scripts as scripts
+from tests.support import ignition_documents as documents
+from tests.support.ignition_documents import compact, document
+
+NOW = datetime.now(UTC)
+PLAN = Plan()
+EXPIRED = Authority.create("x", validity=timedelta(-1)).cert_pem
+TEMPLATES = OPENSHIFT_PATHS.templates
+
+
+def injected(value: Any | None = None) -> bytes:
+    return inject.inject(
+        compact(document() if value is None else value), lambda base: base, NOW, "b.ign"
+    ).document
+
+
+def verdicts(findings: list[Finding]) -> dict[str, Verdict]:
+    return {finding.name: finding.verdict for finding in findings}
+
+
+def failing(findings: list[Finding]) -> set[str]:
+    return {finding.name for finding in findings if finding.verdict is Verdict.FAIL}
+
+
+def the(name: str, findings: list[Finding]) -> Finding:
+    return next(finding for finding in findings if finding.name == name)
+
+
+# --- an ignition file
+
+
+def test_a_freshly_injected_file_passes_every_check() -> None:
+    """All of them are run."""
+    findings = check.of_ignition(injected(), NOW, "b.ign")
+    assert {finding.verdict for finding in findings} == {Verdict.PASS}
+    assert {*tree.CHECKS, *ignition_file.CHECKS, "anchors", "removable", "certificates-valid"} <= set(
+        verdicts(findings)
+    )
+    assert all(finding.evidence for finding in findings)
+
+
+def test_names_are_unique() -> None:
+    """A script that looks for one finds one."""
+    findings = check.of_ignition(injected(), NOW, "b.ign")
+    assert len(verdicts(findings)) == len(findings)
+
+
+def test_a_file_without_a_bridge_fails_on_that_alone() -> None:
+    """What could not be looked at says so."""
+    findings = check.of_ignition(compact(document()), NOW, "b.ign")
+    assert failing(findings) == {"injected"}
+    assert the("egress-config", findings).verdict is Verdict.NOT_RUN
+    assert the("anchors", findings).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (document(scripts.in_place()), "not-in-place"),
+        (document(scripts.with_upstream_tunnel()), "no-other-tunnel"),
+        (document(b"#!/bin/sh\n"), "anchors"),
+        ({"ignition": {"version": "3.2.0"}}, "bootkube-script"),
+        ({"ignition": {"version": "3.2.0", "config": {"replace": {"source": "https://x"}}}}, "not-a-shim"),
+        (
+            document(files={"/opt/openshift/tls/a.crt": EXPIRED}),
+            "certificates-valid",
+        ),
+    ],
+)
+def test_what_inject_would_refuse_is_named(value: Any, name: str) -> None:
+    """With the way out."""
+    findings = check.of_ignition(compact(value), NOW, "b.ign")
+    assert name in failing(findings)
+    assert the(name, findings).fix
+
+
+def test_an_expired_trust_bundle_is_a_warning() -> None:
+    """The cluster may come up with it."""
+    bundle = {"/etc/pki/ca-trust/source/anchors/ca.crt": EXPIRED}
+    findings = check.of_ignition(injected(document(files=bundle)), NOW, "b.ign")
+    assert the("trust-bundles", findings).verdict is Verdict.WARN
+    assert not failing(findings)
+
+
+def test_certificates_that_expire_later_are_seen_later() -> None:
+    """The installer's live for a day; the file may have lain longer."""
+    files = {"/opt/openshift/tls/a.crt": Authority.create("x").cert_pem}
+    data = injected(document(files=files))
+    assert not failing(check.of_ignition(data, NOW, "b.ign"))
+    assert failing(check.of_ignition(data, NOW + timedelta(days=2), "b.ign")) == {"certificates-valid"}
+
+
+def test_a_reformatted_file_cannot_be_removed_and_says_so() -> None:
+    """The original's hash does not fit any more."""
+    data = json.dumps(json.loads(injected()), indent=1).encode()
+    assert failing(check.of_ignition(data, NOW, "b.ign")) == {"removable"}
+
+
+def test_a_hand_in_the_injected_script_is_seen() -> None:
+    """Not a line of bootkube.sh goes unnoticed; the file is still removable."""
+    data = injected()
+    ignition = inject.Ignition.parse(data, "b.ign")
+    script = ignition.content(bootkube.PATH) or b""
+    entry = ignition.files[bootkube.PATH].source
+    changed = script.replace(b"bootbridge_manifests\n", b"bootbridge_manifestx\n")
+    assert len(changed) == len(script)
+    findings = check.of_ignition(
+        data.replace((entry or "").encode(), documents.data_url(changed).encode()), NOW, "b"
+    )
+    assert failing(findings) == {"bootkube-hooks"}
+
+
+def test_what_is_no_ignition_file_is_refused() -> None:
+    """There is nothing to check."""
+    with pytest.raises(OperatorError, match=r"^b\.ign: "):
+        check.of_ignition(b"{}", NOW, "b.ign")
+
+
+# --- the files of the bridge
+
+
+def changed(path: str, change: Callable[[bytes], bytes], plan: Plan = PLAN) -> tree.PlannedTree:
+    files = assets.on_node(plan)
+    return tree.PlannedTree(plan, {**files, path: Asset(change(files[path].data), files[path].mode)})
+
+
+def edited(path: str, edit: Callable[[Any], object]) -> tree.PlannedTree:
+    def change(data: bytes) -> bytes:
+        value = yaml.safe_load(data)
+        edit(value)
+        return yaml.safe_dump(value).encode()
+
+    return changed(path, change)
+
+
+def arguments(manifest: Any) -> list[str]:
+    found: list[str] = manifest["spec"]["containers"][0]["args"]
+    return found
+
+
+POD, DAEMONSET = f"{TEMPLATES}/server-pod.yaml", f"{TEMPLATES}/agent-daemonset.yaml"
+SECRET, NAMESPACE = f"{TEMPLATES}/agent-secret.yaml", f"{TEMPLATES}/namespace.yaml"
+EGRESS, OVERRIDE = OPENSHIFT_PATHS.egress_config, OPENSHIFT_PATHS.config_override
+KEY = Authority.create("x").key_pem
+FAULTS: dict[str, tuple[tree.PlannedTree, str]] = {
+    "no selection for the cluster": (edited(EGRESS, lambda d: d["egressSelections"].pop(0)), "egress-config"),
+    "an unknown protocol": (
+        edited(EGRESS, lambda d: d["egressSelections"][0]["connection"].update(proxyProtocol="CONNECT")),
+        "egress-config",
+    ),
+    "the other protocol": (
+        edited(EGRESS, lambda d: d["egressSelections"][0]["connection"].update(proxyProtocol="HTTPConnect")),
+        "egress-config",
+    ),
+    "the host's path of the socket": (
+        changed(EGRESS, lambda d: d.replace(b"kubernetes/config/", b"kubernetes/bootstrap-configs/")),
+        "egress-config",
+    ),
+    "broken YAML": (changed(EGRESS, lambda d: b"{"), "egress-config"),
+    "the field that does not exist": (
+        edited(OVERRIDE, lambda d: d.update(egressSelectorConfiguration={})),
+        "config-override",
+    ),
+    "no flag": (
+        edited(OVERRIDE, lambda d: d.pop("apiServerArguments")),
+        "config-override",
+    ),
+    "a template in the override": (changed(OVERRIDE, lambda d: d + b"# {{ .X }}\n"), "config-override"),
+    "the server on another port": (
+        changed(POD, lambda d: d.replace(b"--agent-port=8091", b"--agent-port=8092")),
+        "server-pod",
+    ),
+    "a server off the host network": (
+        edited(POD, lambda d: d["spec"].pop("hostNetwork")),
+        "server-pod",
+    ),
+    "a server nobody waits for": (
+        edited(POD, lambda d: d["spec"]["containers"][0].pop("readinessProbe")),
+        "server-pod",
+    ),
+    "a server in another mode": (
+        changed(POD, lambda d: d.replace(b"--mode=grpc", b"--mode=http-connect")),
+        "server-pod",
+    ),
+    "agents that clean-up would not find": (
+        edited(DAEMONSET, lambda d: d["metadata"].update(namespace="kube-system")),
+        "agent-daemonset",
+    ),
+    "agents without the label": (edited(DAEMONSET, lambda d: d["metadata"].pop("labels")), "agent-daemonset"),
+    "agents that shun tainted nodes": (
+        edited(DAEMONSET, lambda d: d["spec"]["template"]["spec"].pop("tolerations")),
+        "agent-daemonset",
+    ),
+    "agents on the host's network": (
+        edited(DAEMONSET, lambda d: d["spec"]["template"]["spec"].update(hostNetwork=True)),
+        "agent-daemonset",
+    ),
+    "a secret of another name": (edited(SECRET, lambda d: d["metadata"].update(name="x")), "agent-secret"),
+    "a namespace without the label": (edited(NAMESPACE, lambda d: d["metadata"].pop("labels")), "namespace"),
+    "a placeholder nobody fills": (changed(POD, lambda d: d + b"# @BOOTBRIDGE_X@\n"), "placeholders"),
+    "a placeholder filled by hand": (
+        changed(SECRET, lambda d: d.replace(b"@BOOTBRIDGE_AGENT_KEY_BASE64@", b"eA==")),
+        "placeholders",
+    ),
+    "a private key": (changed(PLAN.hook_script, lambda d: d + b"K='" + KEY + b"'\n"), "no-private-key"),
+    "a private key as base64": (
+        changed(SECRET, lambda d: d + b"# " + documents.data_url(KEY).encode() + b"\n"),
+        "no-private-key",
+    ),
+    "a script that does not parse": (changed(PLAN.hook_script, lambda d: d + b"if\n"), "hook-script"),
+    "a script without its functions": (changed(PLAN.hook_script, lambda d: b"true\n"), "hook-script"),
+    "a script that asks for no image": (changed(PLAN.hook_script, lambda d: b"true\n"), "image"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_found_by_the_check_of_that_name(fault: str) -> None:
+    """And has a fix."""
+    subject, name = FAULTS[fault]
+    findings = tree.of_tree(subject)
+    assert name in failing(findings)
+    assert the(name, findings).fix
+    assert the(name, findings).evidence
+
+
+def test_a_missing_file_fails_by_name() -> None:
+    """Each of them."""
+    files = assets.on_node(PLAN)
+    for path in set(files) - {PLAN.cleanup_unit, PLAN.paths.plan_record}:
+        left = {other: asset for other, asset in files.items() if other != path}
+        findings = tree.of_tree(tree.PlannedTree(PLAN, left))
+        assert path in the("files-complete", findings).evidence
+
+
+def test_a_file_that_others_may_read_fails() -> None:
+    """Modes may be stricter than planned, never wider."""
+    files = assets.on_node(PLAN)
+    wide = {**files, OVERRIDE: Asset(files[OVERRIDE].data, 0o666)}
+    strict = {**files, OVERRIDE: Asset(files[OVERRIDE].data, 0o400)}
+    assert failing(tree.of_tree(tree.PlannedTree(PLAN, wide))) == {"modes"}
+    assert failing(tree.of_tree(tree.PlannedTree(PLAN, strict))) == set()
+
+
+def test_a_change_that_does_no_harm_is_a_warning() -> None:
+    """Files are there to be changed; whoever did it may want to know."""
+    findings = tree.of_tree(changed(NAMESPACE, lambda data: data + b"# mine\n"))
+    assert the("as-rendered", findings).verdict is Verdict.WARN
+    assert not failing(findings)
+
+
+def test_overlapping_networks_fail(tmp_path: Path) -> None:
+    """The plan takes them, the cluster does not."""
+    bridge = tmp_path / "bridge"
+    words = ["--machine-network", "172.30.0.0/20", "--cluster-network", "100.64.0.0/14,23"]
+    assert main(["render", "--output", str(bridge), *words]) == 0
+    findings = check.of_directory(bridge)
+    assert failing(findings) == {"networks-disjoint"}
+    assert the("networks-not-reserved", findings).verdict is Verdict.WARN
+
+
+# --- a rendered directory
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--flavour", "kubeadm", "--image", "registry.example/b:1"], ["--protocol", "HTTPConnect"]]
+)
+def test_a_freshly_rendered_directory_passes(words: list[str], tmp_path: Path) -> None:
+    """For each flavour; what that flavour has not is not run."""
+    assert main(["render", "--output", str(tmp_path / "bridge"), *words]) == 0
+    findings = check.of_directory(tmp_path / "bridge")
+    skipped = {name for name, verdict in verdicts(findings).items() if verdict is not Verdict.PASS}
+    assert skipped == ({"config-override", "hook-script"} if "kubeadm" in words else set())
+    assert {the(name, findings).verdict for name in skipped} <= {Verdict.NOT_RUN}
+
+
+def test_our_own_image_is_named(tmp_path: Path) -> None:
+    """Rather than the payload's."""
+    plan = Plan(image=Image("bootbridge", "registry.example/b:1"))
+    findings = tree.of_tree(tree.PlannedTree(plan, assets.on_node(plan)))
+    assert "registry.example/b:1" in the("image", findings).evidence
+    assert not failing(findings)
+
+
+# --- the command
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    found = {"good": tmp_path / "good.ign", "bare": tmp_path / "bare.ign"}
+    found["good"].write_bytes(injected())
+    found["bare"].write_bytes(compact(document()))
+    return found
+
+
+def test_the_exit_code_tells_whether_something_failed(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """0 or 2, and 1 where nothing could be checked."""
+    assert main(["check", str(files["good"])]) == 0
+    assert main(["check", str(files["bare"])]) == 2
+    assert main(["check", str(files["bare"]) + ".none"]) == 1
+    assert main(["check"]) == 1
+    assert main(["check", "--live", str(files["good"])]) == 1
+    assert main(["check", "--root", "/", str(files["good"])]) == 1
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_the_table_shows_name_verdict_evidence_and_fix(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line each, the fix below, and a sum."""
+    main(["check", str(files["bare"])])
+    lines = capsys.readouterr().out.splitlines()
+    at = next(index for index, line in enumerate(lines) if line.split()[:2] == ["fail", "injected"])
+    assert lines[at + 1].strip() == "fix: bootbridge inject FILE"
+    assert "1 fail" in lines[-1]
+
+
+def test_json_is_for_scripts(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """The same findings."""
+    main(["check", "--json", str(files["bare"])])
+    said = json.loads(capsys.readouterr().out)
+    assert said["failed"] is True
+    wanted = check.of_ignition(files["bare"].read_bytes(), NOW, "b.ign")
+    assert [(each["name"], each["verdict"]) for each in said["checks"]] == [
+        (finding.name, finding.verdict) for finding in wanted
+    ]
+    assert {"name", "verdict", "evidence", "fix"} == set(said["checks"][0])

@@ -1,0 +1,238 @@
+"""`check --live` on a node where the real server and agent run, and after all that can go wrong there."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bootbridge.bootstrap.diagnose import check
+from bootbridge.bootstrap.diagnose.check import Finding, Verdict
+from bootbridge.bootstrap.machine import certificates, network
+from bootbridge.bootstrap.machine.node_values import node_values
+from bootbridge.bootstrap.plan.plan import Image, Plan, Ports
+from bootbridge.bootstrap.render import assets, egress_selector, manifests, program_flags
+from bootbridge.cli.main import main
+from bootbridge.common.files import Asset, Tree
+from bootbridge.common.host import Host
+from bootbridge.trust.authority import Authority
+from tests.support.process_program import OURS, Program, free_port, until
+
+pytestmark = pytest.mark.slow
+NOW = datetime.now(UTC)
+IMAGE = "registry.example/bootbridge:1"
+
+
+class LiveNode:
+    """A directory with a node's files, and a server and an agent that run on them."""
+
+    def __init__(self, root: Path, address: str) -> None:
+        self.root, self.host = root, Host(root)
+        ports = Ports(*(free_port() for _ in range(5)))
+        addresses = (ipaddress.ip_address(address),)
+        self.plan = Plan(
+            image=Image("bootbridge", IMAGE), node_ips=addresses, ports=ports, key_kind="ecdsa-p256"
+        )
+        bundle = certificates.make(self.plan, addresses)
+        values = node_values(
+            self.plan,
+            IMAGE,
+            addresses,
+            ca=bundle.ca_cert,
+            agent_cert=bundle.agent.cert_pem,
+            agent_key=bundle.agent.key_pem,
+        )
+        pod = Asset(manifests.to_yaml(manifests.server_pod(self.plan, values)), 0o600)
+        config = Asset(yaml.safe_dump(egress_selector.config_override(self.plan)).encode())
+        self.lay(assets.on_node(self.plan))
+        self.lay(certificates.tree(self.plan, bundle))
+        self.lay({self.plan.paths.server_pod: pod, self.plan.apiserver_config: config})
+        self.server = self._start("proxy-server", program_flags.server_args(self.plan))
+        # An agent that comes too early waits a second before it dials again.
+        until(lambda: self.host.ask(ports.server_health, "/healthz")[0] == 200, "the server listens")
+        agent = program_flags.agent_args(self.plan, values)
+        self.agent = self._start(
+            "proxy-agent", [word for word in agent if not word.startswith("--agent-id=")]
+        )
+
+    def lay(self, tree: Tree) -> None:
+        for path, asset in tree.items():
+            self.host.make_directory(path.rpartition("/")[0])
+            self.host.write(path, asset)
+
+    def _start(self, name: str, words: list[str]) -> Program:
+        """As the container would, with its paths leading to the node's directory."""
+        tls = self.host.path(self.plan.paths.tls)
+        flags = {}
+        for word in words:
+            key, _, value = word.removeprefix("--").partition("=")
+            value = value.replace(program_flags.CERTIFICATES_SEEN_BY_SERVER, str(tls))
+            place = self.plan.paths.socket_directory
+            flags[key] = value.replace(place, str(self.host.path(place)))
+        for flag, file in (("agent-cert", "agent.crt"), ("agent-key", "agent.key")):
+            if flag in flags:
+                flags[flag] = str(tls / file)
+        if "agent-identifiers" in flags:  # the kubelet would fill in the rest
+            flags["agent-identifiers"] = "default-route=true"
+        return Program(OURS / name, flags, self.root)
+
+    def wait_until_ready(self) -> None:
+        until(self._is_ready, "an agent is connected")
+
+    def _is_ready(self) -> bool:
+        for program in (self.server, self.agent):
+            assert program.alive, program.log
+        return self.host.ask(self.plan.ports.server_health, "/readyz")[0] == 200
+
+    def check(self, now: datetime = NOW) -> dict[str, Finding]:
+        return {finding.name: finding for finding in check.of_node(self.root, now)}
+
+    def failing(self, now: datetime = NOW) -> set[str]:
+        return {name for name, finding in self.check(now).items() if finding.verdict is Verdict.FAIL}
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """Short: a socket's path has little room."""
+    path = Path(tempfile.mkdtemp(prefix="bb"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def node(root: Path) -> Iterator[LiveNode]:
+    usable = [str(each.address) for each in network.observe().of(4) if not each.unusable]
+    if not usable:
+        assert os.environ.get("CI") != "true", "this machine has no address but loopback"
+        pytest.skip("this machine has no address but loopback")
+    node = LiveNode(root, usable[0])
+    try:
+        node.wait_until_ready()
+        yield node
+    finally:
+        for program in (node.agent, node.server):
+            program.kill()
+
+
+def test_a_node_with_a_working_bridge_passes_every_check(node: LiveNode) -> None:
+    """All are run; the command agrees."""
+    assert {finding.verdict for finding in node.check().values()} == {Verdict.PASS}
+    assert main(["check", "--live", "--root", str(node.root)]) == 0
+
+
+def test_a_server_without_agents_is_healthy_but_not_ready(node: LiveNode) -> None:
+    """The fix leads to the agents."""
+    node.agent.kill()
+    port = node.plan.ports.server_health
+    until(lambda: node.host.ask(port, "/readyz")[0] != 200, "the server has noticed")
+    assert node.failing() == {"server-ready"}
+    assert "agent" in node.check()["server-ready"].fix
+
+
+def test_a_server_that_is_gone_is_seen_on_every_way_to_it(node: LiveNode) -> None:
+    """Socket, port and health pages."""
+    node.server.kill()
+    assert node.failing() == {"socket", "agent-port", "server-healthy", "server-ready"}
+    assert main(["check", "--live", "--root", str(node.root), "--json"]) == 2
+
+
+def test_certificates_that_run_out_warn_then_fail(node: LiveNode) -> None:
+    """In their last quarter, and after their end."""
+    assert node.check(NOW + timedelta(hours=20))["certificates"].verdict is Verdict.WARN
+    assert node.failing(NOW + timedelta(hours=25)) == {"certificates"}
+
+
+def _other_certificates(node: LiveNode) -> None:
+    bundle = certificates.make(node.plan, (ipaddress.ip_address("192.0.2.77"),))
+    node.lay(certificates.tree(node.plan, bundle))
+
+
+def _mixed_certificates(node: LiveNode) -> None:
+    other = certificates.tree(node.plan, certificates.make(node.plan, node.plan.node_ips))
+    node.lay({node.plan.paths.ca_cert: other[node.plan.paths.ca_cert]})
+
+
+def _plain_file_as_socket(node: LiveNode) -> None:
+    path = node.host.path(node.plan.paths.socket)
+    path.unlink()
+    path.touch()
+
+
+def _forgotten_listener(node: LiveNode) -> None:
+    path = node.host.path(node.plan.paths.socket)
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+    path.chmod(0o755)
+
+
+FAULTS: dict[str, tuple[Callable[[LiveNode], object], set[str]]] = {
+    "a key that others may read": (
+        lambda node: node.host.path(node.plan.paths.agent_key).chmod(0o644),
+        {"key-modes"},
+    ),
+    "the authority's key left behind": (
+        lambda node: node.lay({f"{node.plan.paths.tls}/ca.key": Asset(Authority.create("x").key_pem)}),
+        {"ca-key-gone"},
+    ),
+    "certificates of another authority": (_mixed_certificates, {"certificates"}),
+    "no certificates": (
+        lambda node: node.host.remove_tree(node.plan.paths.tls),
+        {"certificates", "key-modes", "agent-port"},
+    ),
+    "a socket that everybody may use": (
+        lambda node: node.host.path(node.plan.paths.socket).chmod(0o777),
+        {"socket"},
+    ),
+    "a file in the socket's place": (_plain_file_as_socket, {"socket"}),
+    "a socket that nobody listens on": (_forgotten_listener, {"socket"}),
+    "no static pod": (lambda node: node.host.remove(node.plan.paths.server_pod), {"server-pod"}),
+    "a static pod with placeholders": (
+        lambda node: node.lay({node.plan.paths.server_pod: Asset(b"image: '@BOOTBRIDGE_IMAGE@'\n")}),
+        {"server-pod"},
+    ),
+    "no egress config": (
+        lambda node: node.host.remove(node.plan.paths.egress_config),
+        {"egress-config"},
+    ),
+    "a kube-apiserver without the flag": (
+        lambda node: node.lay({node.plan.apiserver_config: Asset(b"apiServerArguments: {}\n")}),
+        {"kube-apiserver"},
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_each_fault_is_found_by_the_check_of_that_name(node: LiveNode, fault: str) -> None:
+    """And has a fix."""
+    act, wanted = FAULTS[fault]
+    act(node)
+    assert node.failing() == wanted
+    assert all(node.check()[name].fix for name in wanted)
+
+
+def test_an_address_that_the_certificate_does_not_name_fails(node: LiveNode) -> None:
+    """Agents would refuse the server."""
+    _other_certificates(node)
+    assert "certificates" in node.failing()
+    assert "192.0.2.77" in node.check()["certificates"].evidence
+
+
+def test_a_kube_apiserver_that_is_not_rendered_yet_is_no_failure(node: LiveNode) -> None:
+    """bootkube.sh comes to it later."""
+    node.host.remove(node.plan.apiserver_config)
+    assert node.check()["kube-apiserver"].verdict is Verdict.NOT_RUN
+
+
+def test_a_node_without_a_bridge_says_so(root: Path) -> None:
+    """With one finding."""
+    (found,) = check.of_node(root, NOW)
+    assert (found.name, found.verdict) == ("plan-record", Verdict.FAIL)

@@ -1,0 +1,93 @@
+"""`bootbridge doctor` on an OpenShift bootstrap node: the kube-apiserver's settings stand in a file."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bootbridge.bootstrap.diagnose.doctor import Way, apiserver, programs
+from bootbridge.bootstrap.diagnose.doctor.programs import Program
+from bootbridge.bootstrap.install.resources import Site
+from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.render import assets
+from bootbridge.common.files import write_file
+from bootbridge.common.host import Host
+from tests.support.process_program import until
+
+PLAN = Plan()
+PATHS = PLAN.paths
+
+
+@pytest.fixture
+def hyperkube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
+    """A process that looks like the bootstrap kube-apiserver, and the only one that is looked at."""
+    program = tmp_path / "hyperkube"
+    program.write_text("import sys; sys.stdin.read()")
+    config = "--openshift-config=/etc/kubernetes/config/kube-apiserver-config.yaml"
+    argv = [sys.executable, str(program), "kube-apiserver", config, "--v=2"]
+    process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+    found = until(
+        lambda: next((p for p in programs.running() if p.pid == process.pid and config in p.words), None),
+        "it runs",
+    )
+    called = programs.called
+    monkeypatch.setattr(programs, "called", lambda name: [p for p in called(name) if p.pid == process.pid])
+    yield found
+    process.communicate()
+
+
+@pytest.fixture
+def way(tmp_path: Path, hyperkube: Program) -> Way:
+    root = tmp_path / "root"
+    for path, asset in assets.on_node(PLAN).items():
+        place = root / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_file(place, asset)
+    way = Way(Site(PLAN, Host(root)))
+    configure(way)
+    return way
+
+
+def configure(way: Way, **arguments: list[str] | None) -> None:
+    settings: dict[str, list[str] | None] = {
+        "egress-selector-config-file": [PATHS.egress_config_seen_by_apiserver],
+        "enable-aggregator-routing": ["true"],
+    }
+    settings |= {name.replace("_", "-"): value for name, value in arguments.items()}
+    document = {"apiServerArguments": {name: value for name, value in settings.items() if value is not None}}
+    path = way.site.host.path(PLAN.apiserver_config)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(document))
+
+
+def test_the_settings_are_read_from_the_rendered_configuration(way: Way, hyperkube: Program) -> None:
+    """The command line names that file alone."""
+    assert way.apiserver == hyperkube
+    for check in (
+        apiserver.runs,
+        apiserver.egress_selector,
+        apiserver.endpoint_routing,
+        apiserver.egress_config,
+    ):
+        assert check(way).verdict == "pass", check(way)
+
+
+def test_an_override_that_was_not_taken_up(way: Way) -> None:
+    """The fix is bootkube's, not that of `up`."""
+    configure(way, egress_selector_config_file=None)
+    found = apiserver.egress_selector(way)
+    assert "has no egress selector" in found.evidence
+    assert "systemctl restart bootkube" in found.fix
+
+
+def test_endpoint_routing_that_was_switched_off(way: Way) -> None:
+    """By somebody's override."""
+    configure(way, enable_aggregator_routing=["false"])
+    found = apiserver.endpoint_routing(way)
+    assert "it is false" in found.evidence
+    assert "systemctl restart bootkube" in found.fix

@@ -1,0 +1,203 @@
+"""`bootbridge gather` on the node itself: what is in the bundle, and what never is."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bootbridge.bootstrap.diagnose.gather import bundle as bundles
+from bootbridge.bootstrap.diagnose.gather.bundle import Bundle
+from bootbridge.common.redaction import Redactor
+from bootbridge.errors import OperatorError
+from tests.bootstrap.diagnose.doctor_node import LaidNode, laid_node
+from tests.bootstrap.ignition.unpacked import holders, unpacked
+from tests.support.api_stand_in import TOKEN
+
+
+@pytest.fixture(scope="module")
+def laid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaidNode]:
+    with laid_node(tmp_path_factory.mktemp("node")) as node:
+        yield node
+
+
+@pytest.fixture
+def node(laid: LaidNode) -> Iterator[LaidNode]:
+    yield laid
+    laid.mend()
+
+
+def keys(node: LaidNode) -> list[bytes]:
+    paths = node.plan.paths
+    return [node.path(path).read_bytes() for path in (paths.server_key, paths.agent_key)]
+
+
+def plant(node: LaidNode) -> None:
+    """Keys and tokens where nobody should put them, but somebody does."""
+    server, agent = keys(node)
+    logs = node.path("/var/log/pods/kube-system_konnectivity-server-node0_1/konnectivity-server")
+    logs.mkdir(parents=True, exist_ok=True)
+    (logs / "0.log").write_bytes(
+        b"started\n" + server + b"Authorization: Bearer " + TOKEN.encode() + b"\nended\n"
+    )
+    node.path(f"{node.plan.paths.state}/notes.json").write_text(json.dumps({"copy": agent.decode()}))
+    node.path(f"{node.plan.paths.state}/secret.yaml").write_text(
+        json.dumps(node.api.held("secrets", node.plan.namespace, node.plan.secret_name))
+    )
+
+
+def test_the_bundle_has_everything_and_no_secret(node: LaidNode, tmp_path: Path) -> None:
+    """Key bytes are in no file: not raw, not in PEM, not in base64; nor is the administrator's token."""
+    plant(node)
+    out = tmp_path / "bundle.tar.gz"
+    assert node.run("gather", "--out", str(out)) == 0, node.output
+    files = unpacked(out)
+    assert {
+        "analysis.txt",
+        "analysis.json",
+        "doctor.json",
+        "gather.json",
+        "node/server/health-status.txt",
+        "node/server/health-metrics.txt",
+        "node/certificates.json",
+        "node/network/ip-address.txt",
+        "node/logs/kube-system_konnectivity-server-node0_1/konnectivity-server-0.log",
+        "cluster/pods.json",
+        "cluster/daemonsets.json",
+        "cluster/events.json",
+        "cluster/secrets.json",
+        "cluster/logs/node1/konnectivity-agent-node1.log",
+        f"node/assets{node.plan.paths.plan_record}",
+        f"node/assets{node.plan.paths.server_pod}",
+        f"node/assets{node.plan.paths.egress_config}",
+    } <= set(files)
+    for key in keys(node):
+        assert holders(files, key) == []
+    assert not [name for name, data in files.items() if TOKEN.encode() in data]
+    assert not [name for name in files if name.endswith(".key")]
+    assert b"ended" in files["node/logs/kube-system_konnectivity-server-node0_1/konnectivity-server-0.log"]
+    assert stat.S_IMODE(out.stat().st_mode) == 0o600
+    assert not any(line in node.output for key in keys(node) for line in key.decode().splitlines())
+
+
+def test_the_analysis_names_the_broken_hop(node: LaidNode, tmp_path: Path) -> None:
+    """In the bundle, on the terminal, and for scripts."""
+    node.path(node.plan.paths.egress_config).unlink()
+    out = tmp_path / "bundle.tar.gz"
+    assert node.run("gather", "--json", "--out", str(out)) == 0
+    assert json.loads(node.stdout)["brokenHop"]["step"] == "egress-config"
+    assert b"The first broken hop is the kube-apiserver" in unpacked(out)["analysis.txt"]
+
+
+def test_a_stage_that_failed_is_told_in_a_sentence(node: LaidNode, tmp_path: Path) -> None:
+    """From the records that bootkube leaves."""
+    folder = node.path("/var/log/openshift")
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = [
+        {"phase": "service start"},
+        {"phase": "stage start", "stage": "konnectivity-certs"},
+        {"phase": "stage end", "stage": "konnectivity-certs", "result": "failure"},
+        {"phase": "service end", "result": "failure"},
+    ]
+    record = folder / "bootkube.json"
+    record.write_text(json.dumps(entries))
+    assert node.run("gather", "--out", str(tmp_path / "b.tar.gz")) == 0
+    record.unlink()
+    assert "failed at stage 'konnectivity-certs'" in node.stdout
+
+
+def test_a_source_that_fails_is_noted_and_the_rest_is_there(node: LaidNode, tmp_path: Path) -> None:
+    """An API that refuses logs, and one that does not answer at all."""
+    node.api.faults.append(
+        lambda method, path: (500, "InternalError", "No agent available") if path.endswith("/log") else None
+    )
+    out = tmp_path / "b.tar.gz"
+    assert node.run("gather", "--out", str(out), "--json") == 0
+    missing = {each["source"]: each["why"] for each in json.loads(node.stdout)["missing"]}
+    assert "No agent available" in missing["cluster: agents' logs"]
+    assert "cluster/pods.json" in unpacked(out)
+    node.api.faults[:] = [lambda method, path: "drop"]
+    assert node.run("gather", "--out", str(out), "--json") == 0
+    assert [each["source"] for each in json.loads(node.stdout)["missing"]] == ["cluster"]
+    assert b"Not collected: cluster" in unpacked(out)["analysis.txt"]
+
+
+def test_a_node_without_a_bridge_still_gives_what_it_has(laid: LaidNode, tmp_path: Path) -> None:
+    """That there is none is what the bundle says."""
+    root = tmp_path / "root"
+    root.mkdir()
+    assert laid.run("gather", "--root", str(root), "--out", str(tmp_path / "b.tar.gz"), "--json") == 0
+    assert json.loads(laid.stdout)["brokenHop"]["step"] == "plan-record"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--out", "/nowhere/b.tar.gz"), ("cannot write /nowhere/b.tar.gz",)),
+        (("--dir", "/nowhere"), ("--dir: /nowhere is no directory",)),
+        (("--bootstrap", "10.0.0.1"), ("--bootstrap: goes with --dir only",)),
+        (("--root", "/nowhere"), ("--root",)),
+    ],
+)
+def test_bad_input_is_one_clear_error(laid: LaidNode, flags: tuple[str, ...], words: tuple[str, ...]) -> None:
+    """Exit code 1, one line, and no file."""
+    assert laid.run("gather", *flags) == 1
+    assert [word for word in words if word not in laid.output] == []
+    assert laid.output.count("\n") == 1
+
+
+# --- the bundle as such
+
+
+def test_a_file_too_long_is_kept_by_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a line's beginning on, and it says so."""
+    monkeypatch.setattr(bundles, "FILE_BYTES_MAX", 20)
+    with Bundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
+        bundle.add("log", b"first line\nsecond line\nthird line\n")
+        bundle.finish()
+    assert unpacked(tmp_path / "b.tar.gz")["log"] == b"[cut: only the end is kept]\nthird line\n"
+
+
+def test_names_from_elsewhere_stay_inside_the_bundle(tmp_path: Path) -> None:
+    """And do not overwrite each other."""
+    with Bundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
+        for name in ("../../etc/passwd", "/etc/passwd", "a\nb", ".."):
+            bundle.add(name, b"x")
+        bundle.finish()
+    names = set(unpacked(tmp_path / "b.tar.gz"))
+    assert names == {"etc/passwd", "etc/passwd.2", "a_b", "unnamed", "gather.json"}
+
+
+def test_an_unfinished_bundle_leaves_nothing(tmp_path: Path) -> None:
+    """Neither under its name nor under a temporary one."""
+    with Bundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
+        bundle.add("a", b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_key_does_not_get_through_the_door_under_its_own_name(tmp_path: Path) -> None:
+    """Not even if a source tries."""
+    with (
+        Bundle(tmp_path / "b.tar.gz", Redactor()) as bundle,
+        pytest.raises(OperatorError, match="holds a key"),
+    ):
+        bundle.add("tls/agent.key", b"x")
+
+
+def add_much(bundle: Bundle) -> None:
+    for number in range(9):
+        bundle.add(str(number), b"x" * 100)
+
+
+def test_a_full_bundle_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source is told, and the bundle is still whole."""
+    monkeypatch.setattr(bundles, "BUNDLE_BYTES_MAX", 300)
+    with Bundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
+        source = bundle.collect("much", add_much)
+        assert "the bundle is full" in source.trouble
+        monkeypatch.setattr(bundles, "BUNDLE_BYTES_MAX", 3000)
+        bundle.finish()
+    assert "0" in unpacked(tmp_path / "b.tar.gz")

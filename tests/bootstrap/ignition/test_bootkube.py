@@ -1,0 +1,159 @@
+"""bootkube.sh with the bridge's lines in it: they stand where they should, and run when they should."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bootbridge.bootstrap.ignition import bootkube
+from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.errors import OperatorError
+from tests.support import bootkube_scripts as scripts
+from tests.support.bootkube_run import Node
+
+PLAN = Plan()
+SHAPES = {
+    **{release: scripts.script(release) for release in scripts.RELEASES},
+    "upstream tunnel": scripts.with_upstream_tunnel(),
+    "in place": scripts.in_place(),
+}
+# The functions that the real script has; these only write down that they were called.
+HOOKS = b"""\
+for hook in setup manifests cleanup; do
+    eval "bootbridge_$hook() { echo bootbridge_$hook >> \\"\\$CALLS\\"; }"
+done
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    node = Node(tmp_path)
+    node.put(PLAN.hook_script, HOOKS)
+    return node
+
+
+def patched_on(node: Node, release: str) -> Path:
+    return node.put(bootkube.PATH, bootkube.patched(scripts.script(release), PLAN))
+
+
+def steps(node: Node) -> list[str]:
+    """The calls in short."""
+    words = {
+        "etcd render": "etcd",
+        "operator render": "apiserver",
+        "cluster-bootstrap start": "cluster-bootstrap",
+    }
+    return [next((short for text, short in words.items() if text in call), call) for call in node.calls()]
+
+
+@pytest.mark.parametrize("release", scripts.RELEASES)
+def test_the_hooks_run_at_their_places(node: Node, release: str) -> None:
+    """Setup before the kube-apiserver is rendered, manifests before cluster-bootstrap, clean-up last."""
+    assert node.run(patched_on(node, release)) == 0, node.output
+    assert steps(node) == [
+        "etcd",
+        "bootbridge_setup",
+        "apiserver",
+        "bootbridge_manifests",
+        "cluster-bootstrap",
+        "bootbridge_cleanup",
+    ]
+    assert (node.root / "opt/openshift/.bootkube.done").exists()
+
+
+@pytest.mark.parametrize("release", scripts.RELEASES)
+def test_the_render_command_gets_the_override_and_keeps_its_arguments(node: Node, release: str) -> None:
+    """Whatever its last argument is, also where a backslash dangles."""
+    plain = Node(node.root.parent / "plain")
+    assert plain.run(plain.put(bootkube.PATH, scripts.script(release))) == 0, plain.output
+    assert node.run(patched_on(node, release)) == 0, node.output
+    before, after = (
+        next(call for call in run.calls() if "operator render" in call).replace(str(run.root), "").split()
+        for run in (plain, node)
+    )
+    flag = f"--config-override-files={PLAN.config_override_seen_by_render}"
+    assert [word for word in after if word != flag] == before
+    assert after[after.index("render") + 1] == flag
+
+
+def test_a_failed_bootstrap_calls_the_hooks_again_but_renders_once(node: Node) -> None:
+    """systemd starts the script again; only a bootstrap that worked is cleaned up after."""
+    script = patched_on(node, "4.22")
+    node.fail.touch()
+    assert node.run(script) != 0
+    assert "bootbridge_cleanup" not in steps(node)
+    assert not (node.root / "opt/openshift/.bootkube.done").exists()
+    node.fail.unlink()
+    assert node.run(script) == 0, node.output
+    assert steps(node) == [
+        *("etcd", "bootbridge_setup", "apiserver", "bootbridge_manifests", "cluster-bootstrap"),
+        *("bootbridge_setup", "bootbridge_manifests", "cluster-bootstrap", "bootbridge_cleanup"),
+    ]
+
+
+def test_a_failing_hook_stops_the_script(node: Node) -> None:
+    """A kube-apiserver without its bridge would show only later, as webhooks that time out."""
+    node.put(PLAN.hook_script, b"bootbridge_setup() { return 3; }\n")
+    assert node.run(patched_on(node, "4.22")) != 0
+    assert steps(node) == ["etcd"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_everything_else_in_the_script_stays(shape: str) -> None:
+    """Without the added lines it is the same file."""
+    given = SHAPES[shape].split(b"\n")
+    lines = bootkube.patched(SHAPES[shape], PLAN).split(b"\n")
+    left = iter(lines)
+    assert all(line in left for line in given), "the original's lines are there, in order"
+    assert len(lines) - len(given) == 4 + 1 + 3 + 3
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_patched_script_is_sound_shell(shape: str, tmp_path: Path) -> None:
+    """As bash itself reads it."""
+    path = tmp_path / "bootkube.sh"
+    path.write_bytes(bootkube.patched(SHAPES[shape], PLAN))
+    assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("anchor", bootkube.ANCHORS, ids=lambda anchor: anchor.name[:2])
+def test_a_missing_anchor_is_refused_by_name(anchor: bootkube.Anchor) -> None:
+    """Also where the line is only part of another one."""
+    script = scripts.script("4.22").replace(anchor.line.encode(), b"# " + anchor.line.encode())
+    with pytest.raises(OperatorError, match=rf"anchor {anchor.name[:2]} .* is missing"):
+        bootkube.patched(script, PLAN)
+
+
+@pytest.mark.parametrize("anchor", bootkube.ANCHORS, ids=lambda anchor: anchor.name[:2])
+def test_an_anchor_that_is_there_twice_is_refused_by_name(anchor: bootkube.Anchor) -> None:
+    """With the numbers of the lines."""
+    script = scripts.script("4.22") + b"\t" + anchor.line.encode() + b"\n"
+    with pytest.raises(OperatorError, match=rf"anchor {anchor.name[:2]} .* is not unique: lines \d+, \d+"):
+        bootkube.patched(script, PLAN)
+
+
+def test_anchors_out_of_order_are_refused() -> None:
+    """Each line is there once, and yet the script does something else."""
+    start, end = (anchor.line.encode() for anchor in (bootkube.ANCHORS[0], bootkube.ANCHORS[3]))
+    script = scripts.script("4.22").replace(start, b"X").replace(end, start).replace(b"X", end)
+    with pytest.raises(OperatorError, match="stands before"):
+        bootkube.patched(script, PLAN)
+
+
+def test_a_script_without_a_last_newline_keeps_it_so() -> None:
+    """Not one byte more than our lines."""
+    patched = bootkube.patched(scripts.script("4.22").rstrip(b"\n"), PLAN)
+    assert patched.endswith(b'complete"')
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_variants_are_told_apart(shape: str) -> None:
+    """In place, and with the installer's own tunnel."""
+    assert bootkube.runs_in_place(SHAPES[shape]) == (shape == "in place")
+    assert bootkube.override_lines(SHAPES[shape]) == (
+        [scripts.UPSTREAM_OVERRIDE] if shape == "upstream tunnel" else []
+    )
+    assert not bootkube.is_patched(SHAPES[shape])
+    assert bootkube.is_patched(bootkube.patched(SHAPES[shape], PLAN))

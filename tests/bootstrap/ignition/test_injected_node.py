@@ -1,0 +1,142 @@
+"""An injected ignition file, laid out on a node: its bootkube.sh runs with the real hooks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bootbridge.bootstrap.ignition.document import Ignition
+from bootbridge.bootstrap.ignition.inject import inject
+from bootbridge.bootstrap.plan.plan import Plan
+from tests.bootstrap.render.shell_node import Network, Node, needs_node
+from tests.support.bootkube_scripts import RELEASES, script
+from tests.support.ignition_documents import BOOTKUBE, compact, document
+
+pytestmark = needs_node
+
+STAGES = [
+    "etcd-bootstrap",
+    "konnectivity-certs",
+    "konnectivity-server-bootstrap",
+    "kube-apiserver-bootstrap",
+    "konnectivity-agent-manifest",
+    "cb-bootstrap",
+]
+# Of a release image: `image NAME`; of the operator: a config that shows whether it was given the override;
+# of cluster-bootstrap: the objects of the manifests, unless it shall fail.
+PODMAN = r"""#!/usr/bin/bash
+printf '%s\n' "$*" >>/cluster/podman.calls
+case " $* " in
+*" image apiserver-network-proxy "*) echo registry.example/proxy@sha256:0123 ;;
+*" render "*apiserver*)
+  mkdir -p kube-apiserver-bootstrap
+  { printf 'apiServerArguments:\n'
+    case " $* " in *" --config-override-files=/assets/"*)
+      printf '  egress-selector-config-file:\n'
+      printf '  - /etc/kubernetes/config/bootbridge-egress-selector.yaml\n' ;; esac
+    printf 'kind: KubeAPIServerConfig\n'
+  } >kube-apiserver-bootstrap/config ;;
+*" cluster-bootstrap "*)
+  [[ ! -e /cluster/fails ]] || exit 1
+  for file in manifests/*.yaml; do
+    kind=$(sed -n 's/^kind: //p' "$file"); name=$(sed -n '/^  name: /{s///p;q}' "$file")
+    mkdir -p "/cluster/${kind,,}" && cp "$file" "/cluster/${kind,,}/$name"
+  done ;;
+esac
+"""
+
+
+def bootkube_of(release: str) -> bytes:
+    """With the library that the real one sources for `image_for`."""
+    start = b"cd /opt/openshift\n"
+    return script(release).replace(start, start + b". /usr/local/bin/release-image.sh\n", 1)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network()
+    # Two interfaces: the machine network of the install-config inside the file says which one counts.
+    network.interface("nic0", "192.168.126.5/24")
+    network.interface("nic1", "10.99.0.5/24")
+    network.ip("route add default via 10.99.0.1")
+    yield network
+    network.remove()
+
+
+@pytest.fixture(params=RELEASES)
+def node(request: pytest.FixtureRequest, tmp_path: Path, network: Network) -> Node:
+    node = Node(tmp_path / "node", network)
+    data = compact(document(bootkube_of(request.param)))
+    # The quicker of the two kinds of keys.
+    quick = lambda plan: replace(plan, key_kind="ecdsa-p256")  # noqa: E731
+    injected = inject(data, quick, datetime.now(UTC), "bootstrap.ign")
+    ignition = Ignition.parse(injected.document, "bootstrap.ign")
+    node.plan = injected.plan
+    for path in (*injected.files, BOOTKUBE):
+        place = node.path(path.replace("/usr/local/bin/", "/local/"))
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.unlink(missing_ok=True)
+        place.write_bytes(ignition.content(path) or b"")
+    node.path(node.plan.apiserver_config).unlink()
+    node._program("podman", PODMAN)
+    node.offer(["cp"] if not (node.root / "tools/cp").exists() else [])
+    return node
+
+
+def start(node: Node) -> int:
+    done = node.run("exec bash /usr/local/bin/bootkube.sh")
+    node.said = done.stdout + done.stderr  # type: ignore[attr-defined]
+    return done.returncode
+
+
+def stages(node: Node) -> list[str]:
+    return node.path("/opt/openshift/stages").read_text().replace("stage ", "").split()
+
+
+def digests(node: Node, plan: Plan) -> dict[str, str]:
+    folder = node.path(plan.paths.tls)
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+
+
+def test_a_bootstrap_that_fails_once_lays_the_bridge_once_and_leaves_nothing(node: Node) -> None:
+    """In every release's shape of bootkube.sh: order of the stages, restart, removal, receipt."""
+    plan = node.plan
+    (node.root / "cluster/fails").touch()
+    assert start(node) != 0
+    assert stages(node) == STAGES, node.said  # type: ignore[attr-defined]
+    pod = yaml.safe_load(node.path(plan.paths.server_pod).read_text())
+    assert pod["spec"]["containers"][0]["image"] == "registry.example/proxy@sha256:0123"
+    daemonset = yaml.safe_load(node.path(plan.paths.daemonset_manifest).read_text())
+    arguments = daemonset["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--proxy-server-host=192.168.126.5" in arguments
+    arguments = yaml.safe_load(node.path(plan.apiserver_config).read_text())["apiServerArguments"]
+    assert arguments["egress-selector-config-file"] == [plan.paths.egress_config_seen_by_apiserver]
+    made = digests(node, plan)
+    assert "ca.key" not in made
+
+    (node.root / "cluster/fails").unlink()
+    assert start(node) == 0, node.said  # type: ignore[attr-defined]
+    assert stages(node) == [*STAGES, "cb-bootstrap", "konnectivity-cleanup"]
+    assert node.path("/opt/openshift/.bootkube.done").exists()
+    receipt = json.loads(node.path(plan.receipt).read_text())
+    assert receipt["clean"] is True, receipt
+    for kind in ("namespace", "daemonset", "secret"):
+        assert not [path for path in (node.root / "cluster" / kind).glob("*") if "konnectivity" in path.name]
+    for gone in (plan.paths.tls, plan.paths.server_pod, plan.paths.egress_config, plan.paths.secret_manifest):
+        assert not node.path(gone).exists(), gone
+
+
+def test_a_restart_after_a_failure_keeps_the_certificates(node: Node) -> None:
+    """Agents that are there already go on being known."""
+    (node.root / "cluster/fails").touch()
+    assert start(node) != 0
+    before = digests(node, node.plan)
+    assert start(node) != 0
+    assert digests(node, node.plan) == before

@@ -1,0 +1,57 @@
+"""The receipt of a removal: one JSON document whose fields others rely on."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+
+from bootbridge.bootstrap.install import resources
+from bootbridge.bootstrap.install.receipt import PART_NAMES, Item, Receipt
+from bootbridge.bootstrap.plan.plan import Flavour, Image, Plan
+from bootbridge.common.host import Host
+
+PLAN = Plan(flavour=Flavour.KUBEADM, image=Image("bootbridge", "image"))
+NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
+SECRET = Item("secret", "Secret a/b")
+NAMESPACE = Item("namespace", "Namespace a", "Some content remains")
+
+
+def test_a_receipt_has_exactly_these_fields() -> None:
+    receipt = Receipt(PLAN, True, NOON, (SECRET, NAMESPACE), (SECRET,), (NAMESPACE,), ("careful",))
+    assert json.loads(receipt.dump()) == {
+        "version": 1,
+        "writtenAt": "2026-01-31T12:00:00Z",
+        "writtenBy": "bootbridge down",
+        "plan": {
+            "flavour": "kubeadm",
+            "platform": "none",
+            "infraID": "",
+            "namespace": "bootstrap-konnectivity",
+            "agentPort": 8091,
+            "recorded": True,
+        },
+        "clean": False,
+        "found": [{"part": "secret", "what": "Secret a/b"}, NAMESPACE.document()],
+        "removed": [{"part": "secret", "what": "Secret a/b"}],
+        "remains": [{"part": "namespace", "what": "Namespace a", "why": "Some content remains"}],
+        "warnings": ["careful"],
+    }
+
+
+def test_the_time_is_utc_wherever_it_was_taken() -> None:
+    there = NOON.astimezone(timezone(timedelta(hours=5)))
+    assert Receipt(PLAN, True, there).document()["writtenAt"] == "2026-01-31T12:00:00Z"
+
+
+def test_the_sentence_says_whether_anything_is_left() -> None:
+    assert Receipt(PLAN, True, NOON).sentence() == "Nothing of the bridge was there, and nothing is."
+    assert Receipt(PLAN, True, NOON, (SECRET,), (SECRET,)).sentence() == "1 of 1 removed, nothing is left."
+    left = Receipt(PLAN, True, NOON, (SECRET, NAMESPACE), (SECRET,), (NAMESPACE,))
+    assert left.sentence() == "1 of 2 removed, 1 remain."
+
+
+def test_removal_order_is_the_reverse_of_creation_order() -> None:
+    """One list of parts; the receipt's names are its reverse."""
+    site = resources.Site(PLAN, Host("/nonexistent"), firewall=True)
+    created = [part.name for part in resources.parts(site)]
+    assert list(dict.fromkeys(reversed(created))) == list(PART_NAMES)

@@ -1,0 +1,176 @@
+"""The installer's install-config.yaml: what is read, what is assumed, and who is told what is wrong."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bootbridge.bootstrap.plan.install_config import InstallConfig, parse
+from bootbridge.bootstrap.plan.plan import Networks, Platform
+from bootbridge.errors import OperatorError
+
+FULL = """\
+apiVersion: v1
+metadata:
+  name: demo
+baseDomain: example.com
+fips: true
+featureSet: TechPreviewNoUpgrade
+controlPlane:
+  name: master
+  replicas: 5
+compute:
+- name: worker
+  replicas: 2
+networking:
+  networkType: OVNKubernetes
+  machineNetwork:
+  - cidr: 192.168.10.0/24
+  - cidr: fd2e:6f44:5dd8::/64
+  clusterNetwork:
+  - cidr: 10.132.0.0/14
+    hostPrefix: 22
+  - cidr: fd01::/48
+  serviceNetwork:
+  - 172.31.0.0/16
+  - fd02::/112
+platform:
+  baremetal:
+    apiVIPs: [192.168.10.2]
+pullSecret: '{"auths": {"secret": "never shown"}}'
+"""
+
+
+def with_networking(text: str) -> str:
+    return f"apiVersion: v1\nplatform: {{none: {{}}}}\nnetworking:\n{textwrap.indent(text, '  ')}\n"
+
+
+def test_everything_the_bridge_needs_is_read() -> None:
+    """Dual stack: networks keep their order, so the primary family stays first."""
+    config = parse(FULL)
+    assert config.cluster_name == "demo"
+    assert config.platform is Platform.BAREMETAL
+    assert config.fips
+    assert config.feature_set == "TechPreviewNoUpgrade"
+    assert config.control_plane_replicas == 5
+    assert not config.bootstrap_in_place
+    assert list(map(str, config.networks.machine)) == ["192.168.10.0/24", "fd2e:6f44:5dd8::/64"]
+    assert [(str(network.cidr), network.host_prefix) for network in config.networks.cluster] == [
+        ("10.132.0.0/14", 22),
+        ("fd01::/48", 64),
+    ]
+    assert list(map(str, config.networks.service)) == ["172.31.0.0/16", "fd02::/112"]
+    assert config.networks.families == (4, 6)
+
+
+def test_an_ipv6_first_cluster_has_ipv6_as_its_primary_family() -> None:
+    """The first service network decides."""
+    config = parse(with_networking("serviceNetwork: [fd02::/112, 172.30.0.0/16]"))
+    assert config.networks.families == (6, 4)
+
+
+def test_what_is_not_given_is_what_the_installer_assumes() -> None:
+    """The installer's own defaults, platform by platform."""
+    assert parse("apiVersion: v1\nplatform: {none: {}}") == InstallConfig(
+        cluster_name="",
+        platform=Platform.NONE,
+        networks=Networks(),
+        fips=False,
+        bootstrap_in_place=False,
+        control_plane_replicas=3,
+        feature_set="",
+    )
+    powervs = parse("apiVersion: v1\nplatform: {powervs: {}}")
+    assert list(map(str, powervs.networks.machine)) == ["192.168.0.0/24"]
+
+
+def test_the_deprecated_spelling_of_the_machine_network_is_read() -> None:
+    """Old files still work with the installer, so they do here."""
+    config = parse(with_networking("machineCIDR: 10.77.0.0/16"))
+    assert list(map(str, config.networks.machine)) == ["10.77.0.0/16"]
+
+
+def test_bootstrap_in_place_is_recognised() -> None:
+    """There the two control planes never coexist, and a bridge makes no sense."""
+    text = "apiVersion: v1\nplatform: {none: {}}\nbootstrapInPlace: {installationDisk: /dev/vda}"
+    assert parse(text).bootstrap_in_place
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("apiVersion: v2\nplatform: {none: {}}", "apiVersion"),
+        ("platform: {none: {}}", "apiVersion"),
+        ("apiVersion: v1", "platform"),
+        ("apiVersion: v1\nplatform: {aws: {}, gcp: {}}", "platform"),
+        ("apiVersion: v1\nplatform: {moon: {}}", "platform"),
+        ("apiVersion: v1\nplatform: aws", "platform"),
+        ("apiVersion: v1\nplatform: {none: {}}\nfips: maybe", "fips"),
+        ("apiVersion: v1\nplatform: {none: {}}\ncontrolPlane: {replicas: 0}", "controlPlane.replicas"),
+        ("apiVersion: v1\nplatform: {none: {}}\nmetadata: {name: 3}", "metadata.name"),
+        (with_networking("machineNetwork: [{cidr: 10.0.0.0/33}]"), "networking.machineNetwork[0].cidr"),
+        (with_networking("machineNetwork: 10.0.0.0/16"), "networking.machineNetwork"),
+        (with_networking("serviceNetwork: [10.0.0.0/16, 7]"), "networking.serviceNetwork[1]"),
+        (with_networking("clusterNetwork: [10.0.0.0/16]"), "networking.clusterNetwork[0]"),
+        (
+            with_networking("clusterNetwork: [{cidr: 10.0.0.0/16, hostPrefix: 8}]"),
+            "networking.clusterNetwork[0].hostPrefix",
+        ),
+        (with_networking("clusterNetwork: [{cidr: 10.0.0.1/16}]"), "networking.clusterNetwork[0].cidr"),
+    ],
+)
+def test_an_error_names_the_file_and_the_field(text: str, named: str) -> None:
+    """The reader knows where to look."""
+    with pytest.raises(OperatorError) as caught:
+        parse(text, "dir/install-config.yaml")
+    assert caught.value.subject == f"dir/install-config.yaml: {named}"
+
+
+@pytest.mark.parametrize("text", ["", "- a list", "a: [", "\x00", "a: b: c", b"\xff\xfe\xfa", "&a [*a]"])
+def test_what_is_no_install_config_is_refused_by_its_name(text: str | bytes) -> None:
+    """Broken YAML is told with its line; no stack trace."""
+    with pytest.raises(OperatorError, match=r"install-config\.yaml"):
+        parse(text)
+
+
+def test_an_error_never_shows_the_pull_secret() -> None:
+    """The file holds secrets, and errors land in logs."""
+    with pytest.raises(OperatorError) as caught:
+        parse(FULL.replace("apiVersion: v1", "apiVersion: v3"))
+    assert "never shown" not in str(caught.value)
+
+
+@given(st.text(max_size=200) | st.binary(max_size=200))
+def test_no_input_gets_past_the_reader_but_by_its_own_error(text: str | bytes) -> None:
+    """Whatever is in the file, the operator sees one line."""
+    try:
+        parse(text)
+    except OperatorError:
+        pass
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+SECTIONS = ("metadata", "networking", "fips", "bootstrapInPlace", "controlPlane")
+HEAD = {"apiVersion": st.just("v1"), "platform": st.just({"none": {}})}
+
+
+@given(st.fixed_dictionaries(HEAD, optional=dict.fromkeys(SECTIONS, json_values)))
+def test_fields_of_any_shape_give_a_config_or_one_error(document: dict[str, object]) -> None:
+    """A field of the wrong type is named, never tripped over."""
+    try:
+        parse(json.dumps(document))
+    except OperatorError as error:
+        complaint = error.subject
+    else:
+        complaint = ""
+    assert not complaint or complaint.startswith("install-config.yaml")

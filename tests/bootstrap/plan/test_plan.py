@@ -1,0 +1,263 @@
+"""The plan: refuses what cannot work, and its record gives it back whole."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bootbridge.bootstrap.plan import record as plan_record
+from bootbridge.bootstrap.plan.plan import (
+    KEY_KINDS,
+    SOCKET_PATH_BYTES_MAX,
+    ClusterNetwork,
+    Flavour,
+    Image,
+    Networks,
+    Plan,
+    Platform,
+    Ports,
+    Protocol,
+    Stage,
+)
+from bootbridge.cli.plan_flags import NODE_IP_VARIABLE, add_plan_flags, plan_from
+from bootbridge.cli.verb import Parser
+from bootbridge.errors import OperatorError
+
+OURS = Image("bootbridge", "registry.example/bootbridge:1")
+
+
+# --- what a plan refuses
+
+
+@pytest.mark.parametrize(
+    ("fields", "subject"),
+    [
+        ({"key_kind": "dsa"}, "--key"),
+        ({"validity": timedelta(minutes=59)}, "--validity"),
+        ({"validity": timedelta(days=8)}, "--validity"),
+        ({"ports": Ports(agent=80)}, "--agent-port"),
+        ({"ports": Ports(agent=50000)}, "--agent-port"),
+        ({"infra_id": "Not_A_Name"}, "--infra-id"),
+        ({"flavour": Flavour.KUBEADM}, "--image"),
+        ({"node_ips": (ipaddress.ip_address("127.0.0.1"),)}, "--node-ip"),
+        ({"node_ips": (ipaddress.ip_address("fe80::1"),)}, "--node-ip"),
+        ({"node_ips": (ipaddress.ip_address("0.0.0.0"),)}, "--node-ip"),
+        ({"networks": Networks(machine=())}, "networking.machineNetwork"),
+        ({"networks": Networks(cluster=())}, "networking.clusterNetwork"),
+        ({"networks": Networks(service=())}, "networking.serviceNetwork"),
+        (
+            {"networks": Networks(cluster=(ClusterNetwork(ipaddress.ip_network("10.128.0.0/14"), 8),))},
+            "networking.clusterNetwork.hostPrefix",
+        ),
+    ],
+)
+def test_a_plan_that_cannot_work_is_refused_naming_what_is_wrong(
+    fields: dict[str, Any], subject: str
+) -> None:
+    """Nobody downstream has to check a plan again."""
+    with pytest.raises(OperatorError) as caught:
+        Plan(**fields)
+    assert caught.value.subject == subject
+
+
+@pytest.mark.parametrize("plan", [Plan(), Plan(flavour=Flavour.KUBEADM, image=OURS)])
+def test_sockets_fit_the_kernels_limit_on_both_sides(plan: Plan) -> None:
+    """A longer path could not be bound, nor dialled by the kube-apiserver."""
+    for path in (plan.paths.socket, plan.paths.socket_seen_by_apiserver):
+        assert len(path.encode()) <= SOCKET_PATH_BYTES_MAX
+
+
+def test_the_paths_of_a_bridge_are_below_its_own_directory() -> None:
+    """What is removed with the bridge is the bridge's alone."""
+    for plan in (Plan(), Plan(flavour=Flavour.KUBEADM, image=OURS)):
+        own = [plan.paths.tls, plan.paths.templates, plan.paths.config_override, plan.paths.plan_record]
+        own += [plan.stage_marker(stage) for stage in Stage]
+        assert all(path.startswith(f"{plan.paths.state}/") for path in own)
+
+
+def test_certificates_stay_out_of_the_directory_that_is_copied_into_the_kube_apiserver() -> None:
+    """cluster-bootstrap copies all of /opt/openshift/tls to where the kube-apiserver's pod sees it."""
+    assert not Plan().paths.tls.startswith("/opt/openshift/tls")
+
+
+def test_the_render_container_sees_the_override_below_its_assets() -> None:
+    """It mounts /opt/openshift as /assets."""
+    assert Plan().config_override_seen_by_render == "/assets/bootbridge/kube-apiserver-config-override.yaml"
+
+
+# --- its record
+
+addresses = st.one_of(
+    st.ip_addresses(v=4, network="10.0.0.0/8"),
+    st.ip_addresses(v=6, network="fd00::/16"),
+)
+
+
+@st.composite
+def ip_networks(draw: st.DrawFn) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    address = draw(addresses)
+    length = draw(st.integers(8, address.max_prefixlen))
+    return ipaddress.ip_network((address, length), strict=False)
+
+
+@st.composite
+def cluster_networks(draw: st.DrawFn) -> ClusterNetwork:
+    network = draw(ip_networks())
+    return ClusterNetwork(network, draw(st.integers(network.prefixlen, network.max_prefixlen)))
+
+
+def tuples(of: st.SearchStrategy[Any], least: int = 1) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.lists(of, min_size=least, max_size=3).map(tuple)
+
+
+ports = st.integers(1024, 49151)
+plans = st.builds(
+    Plan,
+    flavour=st.sampled_from(Flavour),
+    platform=st.sampled_from(Platform),
+    infra_id=st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True) | st.just(""),
+    protocol=st.sampled_from(Protocol),
+    image=st.builds(Image, st.sampled_from(["konnectivity", "bootbridge"]), st.just("registry.example/b:1")),
+    networks=st.builds(Networks, tuples(ip_networks()), tuples(cluster_networks()), tuples(ip_networks())),
+    node_ips=tuples(addresses, 0),
+    key_kind=st.sampled_from(KEY_KINDS),
+    validity=st.integers(3600, 7 * 86400).map(lambda seconds: timedelta(seconds=seconds)),
+    host_network=st.booleans(),
+    user_provisioned=st.booleans(),
+    ports=st.builds(Ports, ports, ports, ports, ports, ports),
+)
+
+
+@given(plans)
+def test_a_record_gives_back_the_very_plan(plan: Plan) -> None:
+    """Who removes the bridge knows exactly what who laid it decided."""
+    record = plan_record.dump(plan)
+    assert plan_record.load(record, "plan.json") == plan
+    assert plan_record.dump(plan_record.load(record, "plan.json")) == record
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b'{"version": 2}',
+        b'{"version": 1}',
+        b'"text"',
+        b'{"version": 1, "flavour": "x"}',
+    ],
+)
+def test_what_is_no_record_is_refused_by_its_name(data: bytes) -> None:
+    """A damaged or foreign file ends in one line, not in a stack trace."""
+    with pytest.raises(OperatorError, match=r"plan\.json"):
+        plan_record.load(data, "plan.json")
+
+
+@pytest.mark.parametrize("key", json.loads(plan_record.dump(Plan())))
+def test_a_record_without_one_of_its_keys_is_refused(key: str) -> None:
+    """A half-written record is not filled up with defaults."""
+    document = json.loads(plan_record.dump(Plan()))
+    del document[key]
+    with pytest.raises(OperatorError):
+        plan_record.load(json.dumps(document).encode(), "plan.json")
+
+
+# --- its flags
+
+
+def read(*argv: str, base: Plan | None = None, environment: dict[str, str] | None = None) -> Plan:
+    parser = Parser("bootbridge render", "", "")
+    add_plan_flags(parser)
+    flags: argparse.Namespace = parser.parse_args(list(argv))
+    return plan_from(flags, base=base, environment=environment or {})
+
+
+def test_without_flags_there_is_the_plan_of_defaults() -> None:
+    """An OpenShift cluster as the installer makes it by default."""
+    assert read() == Plan()
+
+
+def test_every_flag_reaches_the_plan() -> None:
+    """None is parsed and forgotten."""
+    plan = read(
+        *("--platform", "aws", "--infra-id", "demo-1", "--protocol", "HTTPConnect"),
+        *("--image", "registry.example/b:1", "--node-ip", "10.1.0.5", "--node-ip", "fd00::5"),
+        *("--machine-network", "10.1.0.0/16", "--machine-network", "fd00::/64"),
+        *("--cluster-network", "10.4.0.0/16,24", "--cluster-network", "fd01::/48"),
+        *("--service-network", "10.5.0.0/16", "--service-network", "fd02::/112"),
+        *("--key", "ecdsa-p256", "--validity", "2h", "--host-network", "--user-provisioned"),
+        *("--agent-port", "9091"),
+    )
+    network = ipaddress.ip_network
+    assert plan == Plan(
+        platform=Platform.AWS,
+        infra_id="demo-1",
+        protocol=Protocol.HTTP_CONNECT,
+        image=Image("bootbridge", "registry.example/b:1"),
+        node_ips=(ipaddress.ip_address("10.1.0.5"), ipaddress.ip_address("fd00::5")),
+        networks=Networks(
+            machine=(network("10.1.0.0/16"), network("fd00::/64")),
+            cluster=(ClusterNetwork(network("10.4.0.0/16"), 24), ClusterNetwork(network("fd01::/48"), 64)),
+            service=(network("10.5.0.0/16"), network("fd02::/112")),
+        ),
+        key_kind="ecdsa-p256",
+        validity=timedelta(hours=2),
+        host_network=True,
+        user_provisioned=True,
+        ports=Ports(agent=9091),
+    )
+
+
+def test_a_flag_wins_over_the_install_config_and_that_over_the_base(tmp_path: Path) -> None:
+    """The nearer to the operator's fingers, the stronger."""
+    file = tmp_path / "install-config.yaml"
+    file.write_text(
+        "apiVersion: v1\nplatform: {gcp: {}}\n"
+        "networking: {machineNetwork: [{cidr: 10.9.0.0/16}], serviceNetwork: [10.8.0.0/16]}\n"
+    )
+    base = replace(Plan(), platform=Platform.AWS, infra_id="of-the-base")
+    plan = read("--install-config", str(file), "--service-network", "10.7.0.0/16", base=base)
+    assert plan.platform is Platform.GCP
+    assert plan.infra_id == "of-the-base"
+    assert list(map(str, plan.networks.machine)) == ["10.9.0.0/16"]
+    assert list(map(str, plan.networks.service)) == ["10.7.0.0/16"]
+
+
+def test_the_installers_variable_gives_the_address_unless_a_flag_does() -> None:
+    """`OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP` works as it does with the installer."""
+    environment = {NODE_IP_VARIABLE: "10.0.0.9"}
+    assert read(environment=environment).node_ips == (ipaddress.ip_address("10.0.0.9"),)
+    assert read("--node-ip", "10.0.0.8", environment=environment).node_ips == (
+        ipaddress.ip_address("10.0.0.8"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--node-ip", "localhost"], "--node-ip"),
+        (["--machine-network", "10.0.0.1/16"], "--machine-network"),
+        (["--cluster-network", "10.0.0.0/16,x"], "--cluster-network"),
+        (["--cluster-network", "10.0.0.0/16,8"], "hostPrefix"),
+        (["--validity", "soon"], "--validity"),
+        (["--image", "a b"], "--image"),
+        (["--image-is", "bootbridge"], "--image-is"),
+        (["--install-config", "/does/not/exist"], "--install-config"),
+        (["--platform", "moon"], "--platform"),
+    ],
+)
+def test_a_wrong_flag_is_named(argv: list[str], named: str) -> None:
+    """One line says which flag, and how to mend it."""
+    with pytest.raises(OperatorError, match=named):
+        read(*argv)

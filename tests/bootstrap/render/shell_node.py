@@ -1,0 +1,247 @@
+"""A bootstrap node for tests: its own root directory, network namespace and only the tools that RHCOS has.
+
+bash, coreutils, sed, jq, ip and openssl are the real ones; nothing else is found on its PATH but the
+stand-ins for podman and oc. Nothing of the machine is written to.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.render import assets
+from bootbridge.demo.network import Place, why_no_namespaces
+from tests.bootstrap.render import shell_standins
+
+NEEDED = ("bash", "chroot", "ip", "jq", "mount", "openssl", "sed", "unshare")
+# Under CI they run, and fail where they cannot.
+needs_node = pytest.mark.skipif(
+    bool(why_no_namespaces() or any(shutil.which(tool) is None for tool in NEEDED))
+    and os.environ.get("CI") != "true",
+    reason=why_no_namespaces() or f"one of {', '.join(NEEDED)} is missing",
+)
+TOOLS = (
+    *("bash", "sed", "jq", "ip", "openssl"),
+    # coreutils, as far as they are used
+    *(
+        "base64",
+        "cat",
+        "chmod",
+        "cp",
+        "date",
+        "env",
+        "mkdir",
+        "mktemp",
+        "mv",
+        "rm",
+        "sha256sum",
+        "sleep",
+        "stat",
+    ),
+    *("timeout", "touch"),
+)
+_ENTER = """
+set -eu
+for shared in usr dev proc; do mount --rbind "/$shared" "$ROOT/$shared"; done
+mount --bind "$ROOT/local" "$ROOT/usr/local/bin"
+exec chroot "$ROOT" /usr/bin/env -i PATH=/tools:/usr/local/bin HOME=/root "$@"
+"""
+_BOOTKUBE = """
+set -euoE pipefail
+cd /opt/openshift
+. /usr/local/bin/bootstrap-service-record.sh
+. /usr/local/bin/release-image.sh
+. /usr/local/bin/bootbridge-bootstrap.sh
+"""
+_KAS_CONFIG = """\
+apiServerArguments:
+  allow-privileged:
+  - "true"
+{egress}  etcd-servers:
+  - https://localhost:2379
+apiVersion: kubecontrolplane.config.openshift.io/v1
+kind: KubeAPIServerConfig
+"""
+_numbers = itertools.count()
+
+
+class Network:
+    """A network namespace, made of `ip` commands; every interface has carrier."""
+
+    def __init__(self) -> None:
+        self.name = f"bb-node-{os.getpid()}-{next(_numbers)}"
+        _run("ip", "netns", "add", self.name)
+        self.ip("link set lo up")
+
+    def ip(self, words: str) -> None:
+        _run("ip", "-n", self.name, *words.split())
+
+    def interface(self, name: str, *addresses: str) -> None:
+        """A link that is up; an address may be followed by words for `ip addr add`."""
+        self.ip(f"link add {name} type veth peer name {name}-peer")
+        for end in (name, f"{name}-peer"):
+            self.ip(f"link set {end} addrgenmode none")
+            self.ip(f"link set {end} up")
+        for address in addresses:
+            self.address(name, address)
+
+    def address(self, interface: str, address: str) -> None:
+        self.ip(f"addr add {address} dev {interface}" + (" nodad" if ":" in address.split()[0] else ""))
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        return ["ip", "netns", "exec", self.name, *argv]
+
+    def entered(self) -> AbstractContextManager[None]:
+        """As long as it lasts, this thread and what it starts are in the namespace."""
+        return Place("node", self.name)._entered()
+
+    def remove(self) -> None:
+        _run("ip", "netns", "del", self.name)
+
+
+class Node:
+    """A directory that is the root of a bootstrap node."""
+
+    def __init__(self, root: Path, network: Network, plan: Plan | None = None) -> None:
+        self.root = root
+        self.network = network
+        self.plan = plan or Plan()
+        for name in ("usr", "dev", "proc", "run", "tools", "local", "cluster", "root"):
+            (root / name).mkdir(parents=True)
+        # Whoever reads the node from outside sees these; inside they are /usr/local/bin and /tmp.
+        (root / "tmp").mkdir(mode=0o1777)
+        for name in ("bin", "sbin", "lib", "lib64"):
+            if Path("/", name).is_symlink():
+                (root / name).symlink_to(os.readlink(f"/{name}"))
+        for name in (
+            "opt/openshift/manifests",
+            "etc/kubernetes/manifests",
+            "etc/kubernetes/bootstrap-configs",
+            "var/log",
+        ):
+            (root / name).mkdir(parents=True)
+        # openssl reads its own defaults, as on any node.
+        if Path("/etc/ssl/openssl.cnf").exists():
+            (root / "etc/ssl").mkdir()
+            shutil.copy("/etc/ssl/openssl.cnf", root / "etc/ssl/openssl.cnf")
+        self.offer(TOOLS)
+        self._program("podman", shell_standins.PODMAN)
+        self._program("oc", shell_standins.OC)
+        (root / "local/bootstrap-service-record.sh").write_text(shell_standins.RECORDS)
+        (root / "local/release-image.sh").write_text(shell_standins.RELEASE_IMAGE)
+        self.lay(self.plan)
+        self.render_apiserver(with_egress=True)
+
+    def lay(self, plan: Plan) -> None:
+        """Put there what an injected ignition file would have put there."""
+        self.plan = plan
+        for path, asset in assets.on_node(plan).items():
+            # The machine's /usr is mounted over ours, and this directory over that one.
+            place = self.path(path.replace("/usr/local/bin/", "/local/"))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.unlink(missing_ok=True)
+            place.write_bytes(asset.data)
+            place.chmod(asset.mode)
+
+    def render_apiserver(self, *, with_egress: bool) -> None:
+        """What the operator's render command leaves, with or without the effect of our override."""
+        line = f"  egress-selector-config-file:\n  - {self.plan.paths.egress_config_seen_by_apiserver}\n"
+        config = self.path(self.plan.apiserver_config)
+        config.write_text(_KAS_CONFIG.format(egress=line if with_egress else ""))
+
+    def offer(self, tools: Iterable[str]) -> None:
+        for tool in tools:
+            found = shutil.which(tool)
+            assert found, f"{tool} is missing on this machine"
+            (self.root / "tools" / tool).symlink_to(found)
+
+    def without(self, tool: str) -> None:
+        (self.root / "tools" / tool).unlink()
+
+    def listen_to_arguments(self) -> None:
+        """From now on every tool writes its arguments down before it runs."""
+        for tool in (self.root / "tools").iterdir():
+            if tool.is_symlink() and tool.name not in ("bash", "env"):
+                real = os.readlink(tool)
+                tool.unlink()
+                self._program(
+                    tool.name,
+                    f'#!/usr/bin/bash\nprintf "%s\\n" "$@" >>/cluster/arguments\nexec {real} "$@"\n',
+                )
+
+    def _program(self, name: str, text: str) -> None:
+        program = self.root / "tools" / name
+        program.write_text(text)
+        program.chmod(0o755)
+
+    def path(self, path: str) -> Path:
+        return self.root / path.lstrip("/")
+
+    def command(self, script: str, env: Mapping[str, str] | None = None) -> list[str]:
+        inside = [*(f"{name}={value}" for name, value in (env or {}).items()), "/usr/bin/bash", "-c", script]
+        # When the first process ends, so do all others: as systemd ends those of a service.
+        enter = [
+            "unshare",
+            "--mount",
+            "--propagation=private",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "bash",
+            "-c",
+            _ENTER,
+            "enter",
+            *inside,
+        ]
+        return self.network.command(["env", f"ROOT={self.root}", *enter])
+
+    def run(self, script: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a script on the node; `env` is all of its environment but PATH."""
+        return subprocess.run(
+            self.command(script, env), capture_output=True, text=True, check=False, timeout=120
+        )
+
+    def bootkube(
+        self, functions: str, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Call our functions as bootkube.sh does, with its options and libraries."""
+        return self.run(_BOOTKUBE + functions, env)
+
+    def must(self, functions: str, env: Mapping[str, str] | None = None) -> str:
+        """The same, and it has to work; what it said."""
+        done = self.bootkube(functions, env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def records(self) -> list[str]:
+        """The stages that were recorded so far, and how they ended."""
+        path = self.root / "cluster/records"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def calls(self, program: str) -> list[str]:
+        path = self.root / f"cluster/{program}.calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def files(self) -> dict[str, tuple[int, bytes]]:
+        """Mode and content of every file on the node but the test's own."""
+        own = ("opt", "etc", "run", "var", "tmp")
+        return {
+            f"/{path.relative_to(self.root)}": (stat.S_IMODE(path.stat().st_mode), path.read_bytes())
+            for top in own
+            for path in sorted((self.root / top).rglob("*"))
+            if path.is_file()
+        }
+
+
+def _run(*argv: str) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr}"

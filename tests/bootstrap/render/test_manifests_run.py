@@ -1,0 +1,163 @@
+"""The rendered command lines, given to the real programs: accepted, connected, and of use."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from dataclasses import replace
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+
+from bootbridge.bootstrap.machine import certificates
+from bootbridge.bootstrap.machine.node_values import node_values
+from bootbridge.bootstrap.plan.plan import ClusterNetwork, Image, IPNetwork, Networks, Plan, Ports, Protocol
+from bootbridge.bootstrap.render import program_flags
+from bootbridge.common.files import write_file
+from tests.support.process_endpoints import HttpEndpoint
+from tests.support.process_program import free_port, until
+from tests.support.process_site import Agent, Server, Site, binary
+from tests.support.process_tunnels import fetch
+
+PODS = (ClusterNetwork(ip_network("127.0.0.0/8"), 24),)
+LOOPBACK, ELSEWHERE = ip_network("127.0.0.0/8"), ip_network("192.0.2.0/24")
+interop = pytest.mark.interop
+PAIRS = [
+    pytest.param("ours", "ours"),
+    pytest.param("ours", "go", marks=interop),
+    pytest.param("go", "ours", marks=interop),
+    pytest.param("go", "go", marks=interop),
+]
+
+
+class Bridge:
+    """A server and an agent with exactly the flags of the manifests; only paths are those of the test."""
+
+    def __init__(
+        self,
+        site: Site,
+        protocol: Protocol = Protocol.GRPC,
+        *,
+        host_network: bool = False,
+        machines: IPNetwork = ELSEWHERE,
+    ) -> None:
+        self.site = site
+        self.plan = Plan(
+            protocol=protocol,
+            host_network=host_network,
+            networks=Networks(machine=(machines,), cluster=PODS),
+            ports=Ports(free_port(), free_port(), free_port(), free_port(), free_port()),
+            key_kind="ecdsa-p256",
+        )
+        self._write_certificates(site.folder)
+
+    def _write_certificates(self, folder: Path) -> None:
+        bundle = certificates.make(self.plan, [ip_address("127.0.0.1")])
+        for path, asset in certificates.tree(self.plan, bundle).items():
+            write_file(folder / Path(path).name, asset)
+        # In the Secret the agent's files have other names.
+        shutil.copyfile(folder / "agent.crt", folder / "tls.crt")
+        shutil.copyfile(folder / "agent.key", folder / "tls.key")
+
+    def _plan_for(self, kind: str) -> Plan:
+        return replace(
+            self.plan, image=Image("bootbridge" if kind == "ours" else "konnectivity", "r.example/i:1")
+        )
+
+    def _flags(self, arguments: list[str]) -> dict[str, object]:
+        """As the kubelet would fill them in on a node named n1."""
+        known = {
+            self.plan.paths.socket: str(self.site.folder / "s.sock"),
+            program_flags.CERTIFICATES_SEEN_BY_SERVER: str(self.site.folder),
+            "$(NODE_NAME)": "n1",
+            "$(HOST_IP)": "127.0.0.1",
+            "$(POD_IP)": "127.0.7.9",
+        }
+        flags: dict[str, object] = {"v": None}
+        for argument in arguments:
+            for before, after in known.items():
+                argument = argument.replace(before, after)
+            name, _, value = argument.removeprefix("--").partition("=")
+            flags[name] = value
+        return flags
+
+    def server(self, kind: str) -> Server:
+        arguments = program_flags.server_args(self._plan_for(kind))
+        return self.site.server(kind, self.plan.protocol.server_mode, flags=self._flags(arguments))
+
+    def agent(self, kind: str) -> Agent:
+        plan = self._plan_for(kind)
+        values = node_values(plan, "i", (ip_address("127.0.0.1"),), ca=b"", agent_cert=b"", agent_key=b"")
+        arguments = program_flags.agent_args(plan, values)
+        return self.site.agent(self.plan.ports.agent, kind, flags=self._flags(arguments))
+
+
+@pytest.mark.parametrize("protocol", Protocol)
+@pytest.mark.parametrize(("server_kind", "agent_kind"), PAIRS)
+def test_server_and_agent_take_their_flags_and_find_each_other(
+    site: Site, web: HttpEndpoint, server_kind: str, agent_kind: str, protocol: Protocol
+) -> None:
+    """Whichever image runs on either side, in both protocols, the agent makes the connection."""
+    bridge = Bridge(site, protocol)
+    server = bridge.server(server_kind)
+    agent = bridge.agent(agent_kind)
+    server.wait_until_ready()
+    until(lambda: agent.health.get("/readyz")[0] == 200, "the agent is ready")
+    assert fetch(server, web.address) == b"hello from the endpoint"
+
+
+@pytest.mark.parametrize("kind", ["ours", pytest.param("go", marks=interop)])
+def test_agents_on_the_hosts_network_take_their_flags(site: Site, kind: str) -> None:
+    """Their health port is on loopback and nowhere else."""
+    bridge = Bridge(site, host_network=True)
+    server, agent = bridge.server(kind), bridge.agent(kind)
+    server.wait_until_ready()
+    until(lambda: agent.health.get("/readyz")[0] == 200, "the agent is ready")
+    for port in (agent.health.port, server.health.port, server.admin.port, agent.admin.port):
+        assert not is_open("127.0.0.2", port), "more than 127.0.0.1 is listened on"
+
+
+def is_open(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except ConnectionRefusedError:
+        return False
+    return True
+
+
+def test_our_server_dials_machine_addresses_itself_until_an_agent_is_there(
+    site: Site, web: HttpEndpoint
+) -> None:
+    """A kubelet answers before the first agent runs; ready the server is only with an agent."""
+    server = Bridge(site, machines=LOOPBACK).server("ours")
+    assert fetch(server, web.address) == b"hello from the endpoint"
+    assert server.health.get("/readyz")[0] != 200
+
+
+UNPRIVILEGED = ("setpriv", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs")
+
+
+def why_not_unprivileged() -> str:
+    if os.geteuid() != 0:
+        return "needs root, to become root without capabilities"
+    return "" if shutil.which("setpriv") else "needs setpriv"
+
+
+@pytest.mark.skipif(
+    bool(why_not_unprivileged()) and os.environ.get("CI") != "true", reason=why_not_unprivileged() or "-"
+)
+@pytest.mark.parametrize("kind", ["ours", pytest.param("go", marks=interop)])
+def test_the_server_needs_no_capability(site: Site, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    """Root without any reads its key (0600) and makes its socket, as the pod's securityContext has it."""
+    program = site.folder / "without-capabilities"
+    real = binary(kind, "proxy-server")
+    program.write_text(f'#!/bin/sh\nexec {" ".join(UNPRIVILEGED)} {real} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setattr("tests.support.process_site.binary", lambda *_: program)
+    server = Bridge(site).server(kind)
+    status = Path(f"/proc/{server.pid}/status").read_text()
+    assert "CapEff:\t0000000000000000" in status
+    assert (site.folder / "server.key").stat().st_mode & 0o777 == 0o600
+    assert Path(server.uds).is_socket()

@@ -1,0 +1,98 @@
+"""The node's shell before a real kube-apiserver: kubectl, which oc is made of, does what we ask it for."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.demo.network import Place
+from tests.bootstrap.render.shell_node import Network, Node, needs_node
+from tests.support.kubernetes import BIN, ControlPlane
+
+pytest_plugins = ["tests.support.kubernetes"]
+pytestmark = [pytest.mark.kubernetes, needs_node]
+LAY = "bootbridge_setup\nbootbridge_manifests"
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network()
+    network.interface("nic0", "10.0.0.5/24")
+    yield network
+    network.remove()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, network: Network) -> Iterator[ControlPlane]:
+    """In the node's own network, where its kubeconfigs lead."""
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    with ControlPlane(folder, Place("node", network.name)) as control_plane:
+        control_plane.start()
+        yield control_plane
+
+
+@pytest.fixture
+def node(tmp_path: Path, network: Network, cluster: ControlPlane) -> Node:
+    node = Node(tmp_path / "node", network, Plan(key_kind="ecdsa-p256"))
+    (node.root / "tools/oc").unlink()
+    shutil.copy(BIN / "kubectl", node.root / "tools/oc")
+    for kubeconfig in (node.plan.paths.kubeconfig, node.plan.loopback_kubeconfig):
+        node.path(kubeconfig).parent.mkdir(exist_ok=True)
+        shutil.copy(cluster.kubeconfig, node.path(kubeconfig))
+    return node
+
+
+def create_objects(node: Node, cluster: ControlPlane) -> None:
+    """What cluster-bootstrap does, and leaves alone once it is done."""
+    paths = node.plan.paths
+    for manifest in (paths.namespace_manifest, paths.secret_manifest, paths.daemonset_manifest):
+        done = cluster.kubectl("create", "-f", str(node.path(manifest)))
+        assert done.returncode == 0, done.stderr
+
+
+def test_removal_is_asked_for_and_judged_rightly(node: Node, cluster: ControlPlane) -> None:
+    """Without controllers the namespace never ends, which holds up nobody; with them all is gone."""
+    node.must(LAY)
+    create_objects(node, cluster)
+    secrets = f"/api/v1/namespaces/{node.plan.namespace}/secrets"
+    cluster.api.create(secrets, {"metadata": {"name": "somebody-elses"}})
+
+    node.must("BOOTBRIDGE_OBJECTS_END_SECONDS=1\nbootbridge_cleanup")
+
+    first = json.loads(node.path(node.plan.receipt).read_text())
+    assert [(item["part"], item["why"]) for item in first["remains"]] == [
+        ("namespace", "the cluster is still finalising it")
+    ]
+    assert [item["metadata"]["name"] for item in cluster.api.get(secrets)["items"]] == ["somebody-elses"]
+    cluster.start_controller_manager("namespace-controller")
+    node.must("BOOTBRIDGE_OBJECTS_END_SECONDS=60\nbootbridge_cleanup")
+    second = json.loads(node.path(node.plan.receipt).read_text())
+    assert second["clean"] is True
+    assert cluster.api.call("GET", f"/api/v1/namespaces/{node.plan.namespace}")[0] == 404
+
+
+def test_new_certificates_reach_objects_that_exist(
+    node: Node, cluster: ControlPlane, network: Network
+) -> None:
+    """The Secret and the DaemonSet are replaced after a change of address."""
+    node.must(LAY)
+    create_objects(node, cluster)
+    network.ip("addr del 10.0.0.5/24 dev nic0")
+    network.address("nic0", "10.0.0.77/24")
+
+    said = node.must(f"{LAY}\nwait")
+
+    namespace, plan = node.plan.namespace, node.plan
+    secret = cluster.api.get(f"/api/v1/namespaces/{namespace}/secrets/{plan.secret_name}")
+    daemonset = cluster.api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{plan.daemonset_name}")
+    assert "have the new certificates" in said
+    assert base64.b64decode(secret["data"]["tls.crt"]) == node.path(plan.paths.agent_cert).read_bytes()
+    arguments = daemonset["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "--proxy-server-host=10.0.0.77" in arguments

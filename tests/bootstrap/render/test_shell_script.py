@@ -1,0 +1,120 @@
+"""The generated script as a text: clean, complete, and safe whatever stands in the plan."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import fields
+from datetime import timedelta
+from importlib import resources
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+
+from bootbridge.bootstrap.plan.plan import OPENSHIFT_PATHS, Flavour, Image, Plan
+from bootbridge.bootstrap.render.shell import script as shell
+
+PLANS = {
+    "the default plan": Plan(),
+    "another plan": Plan(
+        image=Image("bootbridge", "registry.example/bootbridge:1"),
+        key_kind="ecdsa-p256",
+        validity=timedelta(hours=6),
+        node_ips=(ip_address("10.0.0.5"), ip_address("fd00::5")),
+    ),
+}
+
+
+def script(plan: Plan) -> str:
+    return shell.scripts(plan)[plan.hook_script].data.decode()
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_shellcheck_has_nothing_to_say(tmp_path: Path, plan: Plan) -> None:
+    """Down to its lowest level, of the script as a whole."""
+    if shutil.which("shellcheck") is None:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("shellcheck is missing")
+    path = tmp_path / "hook.sh"
+    path.write_text(script(plan))
+
+    done = subprocess.run(
+        ["shellcheck", "--severity=style", str(path)], capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_script_is_one_executable_file_where_bootkube_sources_it() -> None:
+    """With the installer's own mode for programs."""
+    plan = Plan()
+
+    assert {path: oct(asset.mode) for path, asset in shell.scripts(plan).items()} == {
+        plan.hook_script: "0o555"
+    }
+
+
+def test_kubeadm_has_no_use_for_it() -> None:
+    """There `bootbridge up` does the same in Python."""
+    assert shell.scripts(Plan(flavour=Flavour.KUBEADM, image=Image("bootbridge", "x.example/y"))) == {}
+
+
+def test_the_same_plan_gives_the_same_bytes() -> None:
+    """So that injecting twice equals injecting once."""
+    assert shell.scripts(Plan()) == shell.scripts(Plan())
+
+
+def test_no_path_of_the_plan_stands_anywhere_but_among_the_settings() -> None:
+    """One place decides; the functions know names of settings only."""
+    parts = "".join(
+        (resources.files("bootbridge.bootstrap.render.shell") / f"{name}.sh").read_text()
+        for name in shell.PARTS
+    )
+    paths = [getattr(OPENSHIFT_PATHS, field.name) for field in fields(OPENSHIFT_PATHS)]
+
+    assert not [path for path in paths if path in parts]
+    assert "konnectivity" not in parts
+
+
+def test_every_setting_is_used_and_every_used_one_is_set() -> None:
+    """A name that is misspelled on either side is found here, and not on a node."""
+    text = script(Plan())
+    settings = set(shell._settings(Plan())) | set(shell.RULES)
+    functions = text[text.index("# --- what all the steps share") :]
+
+    assert not {name for name in settings if f"BOOTBRIDGE_{name}" not in functions}
+    undefined = [
+        word
+        for word in set(functions.replace("{", " ").replace("$", " ").split())
+        if word.startswith("BOOTBRIDGE_")
+        and word.isidentifier()
+        and word.removeprefix("BOOTBRIDGE_") not in settings | {"ADDRESSES"}
+    ]
+    assert undefined == []
+
+
+def test_a_hostile_image_reference_stays_a_word(tmp_path: Path) -> None:
+    """Settings are quoted: nothing in a plan is ever run."""
+    reference = f"x.example/a'b\"$(touch {tmp_path}/ran)`touch {tmp_path}/ran`;&|\\y"
+    path = tmp_path / "hook.sh"
+    path.write_text(script(Plan(image=Image("bootbridge", reference))))
+    show = f'. {shlex.quote(str(path))}; printf %s "$BOOTBRIDGE_IMAGE"'
+
+    done = subprocess.run(["bash", "-c", show], capture_output=True, text=True, check=True)
+
+    assert done.stdout == reference
+    assert not (tmp_path / "ran").exists()
+
+
+def test_by_hand_it_says_how_to_be_used(tmp_path: Path) -> None:
+    """Sourcing it does nothing; running it without a word shows the words."""
+    path = tmp_path / "hook.sh"
+    path.write_text(script(Plan()))
+
+    sourced = subprocess.run(["bash", "-c", f". {path}"], capture_output=True, text=True, check=False)
+    run = subprocess.run(["bash", str(path)], capture_output=True, text=True, check=False)
+
+    assert (sourced.returncode, sourced.stdout, sourced.stderr) == (0, "", "")
+    assert (run.returncode, run.stderr) == (2, f"usage: {path} address|cleanup\n")

@@ -1,0 +1,392 @@
+"""Before cluster-bootstrap: certificates, server and manifests, at the first start and at every other."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bootbridge.bootstrap.machine import certificates
+from bootbridge.bootstrap.machine.node_values import node_values
+from bootbridge.bootstrap.plan.plan import Image, Networks, Plan
+from bootbridge.bootstrap.render import manifests
+from bootbridge.common.files import write_file
+from bootbridge.trust.authority import Authority
+from tests.bootstrap.render.shell_node import Network, Node, needs_node
+from tests.bootstrap.render.shell_standins import PAYLOAD_IMAGE
+from tests.support.process_program import until
+
+ALL = "bootbridge_setup\nbootbridge_manifests"
+STAGES = ["konnectivity-certs", "konnectivity-server-bootstrap", "konnectivity-agent-manifest"]
+QUICK = Plan(key_kind="ecdsa-p256")
+pytestmark = needs_node
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network()
+    network.interface("nic0", "10.0.0.5/24", "fd00:1::5/64")
+    network.ip("route add default via 10.0.0.1")
+    yield network
+    network.remove()
+
+
+@pytest.fixture
+def node(tmp_path: Path, network: Network) -> Node:
+    return Node(tmp_path / "node", network, QUICK)
+
+
+def both_ends(stages: list[str]) -> list[str]:
+    return [f"{end} {stage}" for stage in stages for end in ("start", "success")]
+
+
+# --- the first time
+
+
+def test_what_is_rendered_on_the_node_equals_what_python_would_render(node: Node) -> None:
+    """Field by field, with the node's image, address and certificates in it."""
+    node.must(ALL)
+    bundle = certificates.load(node.root, node.plan)
+    assert bundle is not None
+    papers = {"ca": bundle.ca_cert, "agent_cert": bundle.agent.cert_pem, "agent_key": bundle.agent.key_pem}
+    values = node_values(node.plan, PAYLOAD_IMAGE, (ip_address("10.0.0.5"),), **papers)
+    paths = node.plan.paths
+    wanted = {
+        paths.server_pod: manifests.server_pod(node.plan, values),
+        paths.namespace_manifest: manifests.namespace(node.plan),
+        paths.secret_manifest: manifests.agent_secret(node.plan, values),
+        paths.daemonset_manifest: manifests.agent_daemonset(node.plan, values),
+    }
+
+    for path, manifest in wanted.items():
+        assert yaml.safe_load(node.path(path).read_text()) == manifest, path
+
+
+def test_dual_stack_gives_our_agents_all_addresses_and_the_originals_the_primary_one(
+    tmp_path: Path, network: Network
+) -> None:
+    """Ours tries all at once, the original dials a single host; the certificate serves under both."""
+    networks = Networks(
+        machine=(ip_network("10.0.0.0/16"), ip_network("fd00:1::/48")),
+        service=(ip_network("172.30.0.0/16"), ip_network("fd02::/112")),
+    )
+    hosts = []
+    for kind in ("bootbridge", "konnectivity"):
+        plan = replace(QUICK, networks=networks, image=Image(kind, "registry.example/proxy:1"))  # type: ignore[arg-type]
+        node = Node(tmp_path / kind, network, plan)
+        node.must(ALL)
+        bundle = certificates.load(node.root, plan)
+        addresses = (ip_address("10.0.0.5"), ip_address("fd00:1::5"))
+        assert certificates.why_renew(bundle, plan, addresses, datetime.now(UTC)) == ""
+        daemonset = yaml.safe_load(node.path(plan.paths.daemonset_manifest).read_text())
+        container = daemonset["spec"]["template"]["spec"]["containers"][0]
+        hosts += [arg for arg in container["args"] if arg.startswith("--proxy-server-host=")]
+        assert container["image"] == "registry.example/proxy:1"
+        assert node.calls("podman") == []
+
+    assert hosts == ["--proxy-server-host=10.0.0.5,fd00:1::5", "--proxy-server-host=10.0.0.5"]
+
+
+def test_stages_are_recorded_in_order(node: Node) -> None:
+    """So that the installer's gather names the one that failed."""
+    node.must(ALL)
+
+    assert node.records() == both_ends(STAGES)
+
+
+def test_the_image_is_asked_for_once(node: Node) -> None:
+    """Each question starts a container."""
+    node.must(ALL)
+    node.must(ALL)
+
+    assert len(node.calls("podman")) == 1
+
+
+def test_it_runs_without_the_installers_library(node: Node) -> None:
+    """Where nobody records stages, there is simply no record."""
+    done = node.run(f". /usr/local/bin/release-image.sh; . {node.plan.hook_script}; {ALL}")
+
+    assert done.returncode == 0, done.stderr
+    assert node.records() == []
+    assert node.path(node.plan.paths.daemonset_manifest).exists()
+
+
+def test_no_secret_is_said_or_shown_in_arguments(node: Node) -> None:
+    """Neither a line nor the base64 of any key stands in the journal or in an argument of any program."""
+    node.listen_to_arguments()
+    said = node.must(ALL)
+    shown = said + (node.root / "cluster/arguments").read_text()
+    paths = node.plan.paths
+
+    for key in (paths.server_key, paths.agent_key):
+        pem = node.path(key).read_bytes()
+        secrets = [*pem.decode().splitlines()[1:-1], base64.b64encode(pem).decode()[40:120]]
+        assert not [secret for secret in secrets if secret in shown]
+    assert "genpkey" in shown
+
+
+# --- every other time
+
+
+def test_a_second_start_changes_nothing(node: Node) -> None:
+    """No byte, no mode and no stage: bootkube.sh is restarted whenever anything in it fails."""
+    node.must(ALL)
+    before, records = node.files(), node.records()
+
+    node.must(ALL)
+
+    assert node.files() == before
+    assert node.records() == records
+
+
+def test_another_address_makes_certificates_and_manifests_anew(node: Node, network: Network) -> None:
+    """All of them, and the stages are recorded again."""
+    node.must(ALL)
+    before = node.files()
+    network.ip("addr del 10.0.0.5/24 dev nic0")
+    network.address("nic0", "10.0.0.77/24")
+
+    said = node.must(ALL)
+
+    paths = node.plan.paths
+    renewed = [paths.ca_cert, paths.server_cert, paths.server_key, paths.agent_cert, paths.agent_key]
+    renewed += [paths.server_pod, paths.secret_manifest, paths.daemonset_manifest]
+    after = node.files()
+    assert [path for path in renewed if after[path] == before[path]] == []
+    assert "10.0.0.77" in after[paths.daemonset_manifest][1].decode()
+    assert "addresses have changed" in said
+    assert node.records() == both_ends(STAGES) * 2
+
+
+@pytest.mark.parametrize("left", [timedelta(hours=-1), timedelta(hours=1)], ids=["expired", "nearly expired"])
+def test_certificates_without_time_left_are_made_anew_with_the_manifests(node: Node, left: timedelta) -> None:
+    """Of one day, less than a quarter is left."""
+    node.must(ALL)
+    authority = Authority.create("bootbridge-signer", validity=left)
+    server = authority.issue_server(["10.0.0.5"], validity=left)
+    agent = authority.issue_client("konnectivity-agent", validity=left)
+    old = certificates.tree(node.plan, certificates.Bundle(authority.cert_pem, server, agent))
+    for path, asset in old.items():
+        write_file(node.path(path), asset)
+
+    said = node.must(ALL)
+
+    secret = yaml.safe_load(node.path(node.plan.paths.secret_manifest).read_text())
+    assert "expire" in said
+    assert all(node.path(path).read_bytes() != asset.data for path, asset in old.items())
+    agent_key = node.path(node.plan.paths.agent_key).read_bytes()
+    assert base64.b64decode(secret["data"]["tls.key"]) == agent_key
+
+
+def test_new_certificates_replace_the_agents_objects_that_exist_already(node: Node, network: Network) -> None:
+    """cluster-bootstrap leaves those alone, so after a failed attempt they would keep the old ones."""
+    node.must(ALL)
+    paths = node.plan.paths
+    existing = {
+        "secret": (node.root / "cluster/secret" / node.plan.secret_name, paths.secret_manifest),
+        "daemonset": (node.root / "cluster/daemonset" / node.plan.daemonset_name, paths.daemonset_manifest),
+    }
+    for place, manifest in existing.values():
+        place.parent.mkdir()
+        place.write_bytes(node.path(manifest).read_bytes())
+    network.ip("addr del 10.0.0.5/24 dev nic0")
+    network.address("nic0", "10.0.0.77/24")
+
+    node.must(ALL + "\nwait")
+
+    for place, manifest in existing.values():
+        assert place.read_bytes() == node.path(manifest).read_bytes()
+        assert place.read_bytes()
+
+
+def test_a_lost_file_is_made_again(node: Node) -> None:
+    """A marker alone is not believed."""
+    node.must(ALL)
+    before = node.files()
+    paths = node.plan.paths
+    for path in (paths.server_pod, paths.egress_config, paths.secret_manifest):
+        node.path(path).unlink()
+
+    node.must(ALL)
+
+    assert node.files() == before
+
+
+def test_an_egress_configuration_of_the_operators_is_kept(node: Node) -> None:
+    """Everything that was rendered may be changed before the boot."""
+    config = node.path(node.plan.paths.egress_config)
+    config.write_text("# mine\n")
+
+    node.must(ALL)
+
+    assert config.read_text() == "# mine\n"
+
+
+# --- when something is wrong
+
+
+def test_an_interrupted_run_leaves_no_authority_key_behind(node: Node) -> None:
+    """Ended in the middle of signing, everything private is gone, and the next run works."""
+    (node.root / "tools/openssl").unlink()
+    slow = node.root / "tools/openssl"
+    slow.write_text(
+        "#!/usr/bin/bash\n"
+        "if [[ $1 == ca ]]; then : >/cluster/signing; sleep 600 & wait; fi\n"
+        'exec /usr/bin/openssl "$@"\n'
+    )
+    slow.chmod(0o755)
+    running = subprocess.Popen(
+        node.command(f". {node.plan.hook_script}; bootbridge_setup"), start_new_session=True
+    )
+    until(lambda: (node.root / "cluster/signing").exists(), "openssl signs")
+    assert [path.name for path in (node.root / "run").glob("bootbridge.*/*.key")] == ["ca.key"]
+
+    os.killpg(running.pid, signal.SIGTERM)
+
+    assert running.wait(20) != 0
+    until(lambda: not list((node.root / "run").iterdir()), "the authority's key is gone")
+    slow.unlink()
+    node.offer(["openssl"])
+    (node.root / "cluster/signing").unlink()
+    node.must(ALL)
+
+
+def test_what_a_killed_run_left_is_swept_by_the_next(node: Node) -> None:
+    """Not even SIGKILL or a power cut makes a key stay."""
+    left = node.root / "run/bootbridge.abcdefgh"
+    left.mkdir()
+    (left / "ca.key").write_text("PRIVATE KEY")
+    (node.path(node.plan.paths.static_pods) / ".bootbridge.abcdefgh").write_text("half")
+
+    node.must(ALL)
+
+    assert not left.exists()
+    assert not list(node.path(node.plan.paths.static_pods).glob(".*"))
+
+
+def test_a_failing_openssl_is_quoted_and_ends_the_stage(node: Node) -> None:
+    """Its own words are on stderr, the stage is recorded as failed, and no key stays."""
+    (node.root / "tools/openssl").unlink()
+    broken = node.root / "tools/openssl"
+    broken.write_text("#!/usr/bin/bash\necho 'unable to write random state' >&2\nexit 1\n")
+    broken.chmod(0o755)
+
+    done = node.bootkube(ALL)
+
+    assert done.returncode == 1
+    assert "unable to write random state" in done.stderr
+    assert "could not make the certificates" in done.stderr
+    assert node.records() == ["start konnectivity-certs", "failure konnectivity-certs"]
+    assert not list((node.root / "run").iterdir())
+
+
+def test_a_node_without_openssl_uses_the_payloads(node: Node) -> None:
+    """In a container without network; the certificates are as good."""
+    node.without("openssl")
+    (node.root / "cluster/payload-has-openssl").touch()
+
+    said = node.must(ALL)
+
+    bundle = certificates.load(node.root, node.plan)
+    assert certificates.why_renew(bundle, node.plan, (ip_address("10.0.0.5"),), datetime.now(UTC)) == ""
+    assert "this node has no openssl" in said
+    runs = [call for call in node.calls("podman") if "--entrypoint=openssl" in call]
+    assert runs
+    assert all("--net=none" in call for call in runs)
+
+
+def test_no_openssl_anywhere_is_an_error_that_says_so(node: Node) -> None:
+    """And which images were looked into."""
+    node.without("openssl")
+
+    done = node.bootkube(ALL)
+
+    assert done.returncode == 1
+    assert "there is no openssl, neither on this node nor in the payload's images cli tools" in done.stderr
+    assert node.records()[-1] == "failure konnectivity-certs"
+
+
+def test_no_address_ends_the_stage_of_the_certificates(node: Node, network: Network) -> None:
+    """With what was seen and how to say it."""
+    network.ip("addr flush dev nic0")
+
+    done = node.bootkube(ALL)
+
+    assert done.returncode == 1
+    assert "seen: 127.0.0.1/8 on lo" in done.stderr
+    assert "OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP" in done.stderr
+    assert node.records() == ["start konnectivity-certs", "failure konnectivity-certs"]
+
+
+def test_a_payload_without_the_image_ends_the_stage_of_the_server(node: Node) -> None:
+    """Releases before 4.11 have none."""
+    (node.root / "cluster/payload-is-old").touch()
+
+    done = node.bootkube(ALL)
+
+    assert done.returncode == 1
+    assert "the release payload holds no apiserver-network-proxy (it does from 4.11 on" in done.stderr
+    assert node.records()[-1] == "failure konnectivity-server-bootstrap"
+    assert not node.path(node.plan.paths.server_pod).exists()
+
+
+# --- the kube-apiserver's configuration
+
+
+def test_a_configuration_without_the_argument_is_mended_and_told(node: Node) -> None:
+    """The rest of it stays as it is; the next start finds nothing to mend."""
+    node.render_apiserver(with_egress=False)
+    config = node.path(node.plan.apiserver_config)
+    before = yaml.safe_load(config.read_text())
+
+    said = node.must(ALL)
+    after = yaml.safe_load(config.read_text())
+
+    value = after["apiServerArguments"].pop("egress-selector-config-file")
+    assert value == [node.plan.paths.egress_config_seen_by_apiserver]
+    assert after == before
+    assert "lacks egress-selector-config-file: adding it" in said
+    assert "adding it" not in node.must(ALL)
+
+
+def test_a_configuration_in_an_unknown_shape_stops_the_bootstrap(node: Node) -> None:
+    """Better now than as webhooks that time out."""
+    node.path(node.plan.apiserver_config).write_text("kind: KubeAPIServerConfig\n")
+
+    done = node.bootkube(ALL)
+
+    assert done.returncode == 1
+    assert "has no apiServerArguments" in done.stderr
+    assert node.records()[-1] == "failure konnectivity-agent-manifest"
+
+
+def test_a_missing_configuration_stops_the_bootstrap(node: Node) -> None:
+    """It is named."""
+    node.path(node.plan.apiserver_config).unlink()
+
+    done = node.bootkube(ALL)
+
+    assert done.returncode == 1
+    assert f"{node.plan.apiserver_config} is missing" in done.stderr
+
+
+def test_another_tunnel_is_not_fought_with(node: Node) -> None:
+    """An egress configuration that is not ours is left, and the bootstrap stops."""
+    config = node.path(node.plan.apiserver_config)
+    config.write_text('apiServerArguments:\n  egress-selector-config-file:\n    - "/other.yaml"\nkind: X\n')
+    before = config.read_bytes()
+
+    done = node.bootkube(ALL)
+
+    assert done.returncode == 1
+    assert "another egress configuration already: /other.yaml" in done.stderr
+    assert config.read_bytes() == before

@@ -1,0 +1,104 @@
+"""The node's files, processes and ports, below any root."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from bootbridge.common.files import Asset
+from bootbridge.common.host import Host
+from bootbridge.errors import OperatorError
+from tests.support.process_program import free_port
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_paths_are_the_nodes_and_lie_below_the_root(host: Host, tmp_path: Path) -> None:
+    host.make_directory("/etc/a/b", 0o700)
+    host.write("/etc/a/b/file", Asset(b"x", 0o600))
+    assert (tmp_path / "etc/a/b/file").read_bytes() == b"x"
+    assert host.mode("/etc/a/b") == 0o700
+    assert host.holds("/etc/a/b/file", Asset(b"x", 0o600))
+    assert not host.holds("/etc/a/b/file", Asset(b"x", 0o644)), "the mode counts"
+    assert host.files_below("/etc/a") == ["/etc/a", "/etc/a/b/file"]
+
+
+def test_missing_directories_are_named_from_the_top(host: Host) -> None:
+    host.make_directory("/etc")
+    assert host.missing_directories("/etc/a/b") == ["/etc/a", "/etc/a/b"]
+    assert host.missing_directories("/etc") == []
+
+
+def test_half_written_files_are_known_by_their_names(host: Host, tmp_path: Path) -> None:
+    """Only those that our own writing makes: other hidden files are other people's."""
+    (tmp_path / ".file.yaml.a1b2_3c4").touch()
+    (tmp_path / ".file.yaml.swp").touch()
+    (tmp_path / ".other.yaml.a1b2c3d4").touch()
+    assert host.leftovers("/file.yaml") == ["/.file.yaml.a1b2_3c4"]
+
+
+def test_a_tree_that_is_a_link_is_unlinked_and_not_followed(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious/file").touch()
+    (tmp_path / "ours").symlink_to(tmp_path / "precious")
+    host.remove_tree("/ours")
+    assert not host.exists("/ours")
+    assert (tmp_path / "precious/file").exists()
+
+
+def test_what_cannot_be_removed_is_named(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OperatorError, match="cannot remove /folder: Is a directory"):
+        host.remove("/folder")
+
+
+def test_a_full_directory_stays(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/file").touch()
+    host.remove_directory("/folder")
+    assert host.exists("/folder/file")
+
+
+def test_a_listener_is_seen_with_its_process(host: Host) -> None:
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)):
+        assert host.listens(port, [os.getpid()])
+        assert not host.listens(port, [os.getppid()])
+    assert not host.listens(port, [os.getpid()])
+
+
+def test_a_port_where_nobody_answers_is_status_0_with_the_reason(host: Host) -> None:
+    status, reason = host.ask(free_port(), "/healthz")
+    assert (status, reason) == (0, b"Connection refused")
+
+
+def test_a_socket_answers_only_while_somebody_listens(host: Host, tmp_path: Path) -> None:
+    """Also one whose path is longer than a socket's address may be."""
+    folder = tmp_path / ("d" * 120)
+    folder.mkdir()
+    here = os.getcwd()
+    os.chdir(folder)
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind("s")
+            listener.listen()
+            assert host.socket_answers(f"/{folder.name}/s")
+    finally:
+        os.chdir(here)
+    assert not host.socket_answers(f"/{folder.name}/s")
+
+
+def test_the_lock_leaves_no_file(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    with host.locked("/etc/not/there/yet"):
+        with pytest.raises(OperatorError, match="another bootbridge"), host.locked("/etc/not/there/yet"):
+            pass
+        assert list(tmp_path.rglob("*")) == [tmp_path / "etc"]
+    with host.locked("/etc/not/there/yet"):
+        pass

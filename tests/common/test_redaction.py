@@ -1,0 +1,152 @@
+"""What goes into a bundle loses its secrets, in whatever shape they come; all else stays."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+
+import pytest
+import yaml
+
+from bootbridge.common.redaction import WITHHELD, Redactor, is_secret_file
+from bootbridge.trust.authority import Authority, KeyKind
+from tests.bootstrap.ignition.unpacked import holders
+
+TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJlLW9mLXRoZS10b2tlbg"
+KINDS: list[KeyKind] = ["rsa-2048", "ecdsa-p256"]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def key(request: pytest.FixtureRequest) -> bytes:
+    return Authority.create("a", key=request.param).issue_client("b").key_pem
+
+
+def shapes(key: bytes) -> dict[str, bytes]:
+    once = base64.b64encode(key)
+    folded = base64.encodebytes(key)
+    secret = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "s"},
+        "data": {"tls.key": once.decode()},
+    }
+    return {
+        "plain": b"before\n" + key + b"after\n",
+        "in a log line": b"level=info msg=" + json.dumps(key.decode()).encode() + b" done",
+        "base64": b"tls.key: " + once + b"\n",
+        "base64 twice": b"x: " + base64.b64encode(b"key: " + once) + b"\n",
+        "base64 with a certificate before it": base64.b64encode(b"-----BEGIN CERTIFICATE-----\nAA\n" + key),
+        "data URL": b'{"source":"data:text/plain;charset=utf-8;base64,' + once + b'"}',
+        "escaped data URL": b'{"source":"data:,' + key.replace(b" ", b"%20").replace(b"\n", b"%0A") + b'"}',
+        "Secret as YAML": yaml.safe_dump(secret).encode(),
+        "Secret as JSON": json.dumps(secret).encode(),
+        "Secret in a list": json.dumps({"kind": "List", "items": [{"kind": "Pod"}, secret]}).encode(),
+        "stringData": yaml.safe_dump({"kind": "Secret", "stringData": {"k": key.decode()}}).encode(),
+        "broken YAML of a Secret": b"kind: Secret\ndata:\n\ttls.key: [" + folded + b"\n",
+        "Secret in a log line": b"I1 applied " + json.dumps(json.dumps(secret)).encode() + b"\nI2 next\n",
+        "cut off at its end": b"before\n" + key[: len(key) * 2 // 3],
+        "cut off at its beginning": key[len(key) // 3 :] + b"after\n",
+        "kubeconfig": b"users:\n- name: a\n  user:\n    client-key-data: " + once + b"\n",
+    }
+
+
+@pytest.mark.parametrize("shape", list(shapes(b"")))
+def test_a_private_key_is_taken_out(key: bytes, shape: str) -> None:
+    """Whoever wrote it, and whether or not it is known to lie on this node."""
+    cleaned = Redactor().clean(shapes(key)[shape])
+    assert holders({shape: cleaned}, key) == []
+
+
+def test_a_known_key_is_found_without_its_frame(key: bytes) -> None:
+    """A line of it alone, and all of it in base64 cut out of its middle."""
+    line = key.splitlines()[1]
+    inner = base64.b64encode(b"\n".join(key.splitlines()[1:-1]))
+    cleaned = Redactor([key]).clean(b"seen: " + line + b"\nencoded: " + inner + b"\n")
+    assert holders({"": cleaned}, key) == []
+    assert cleaned.startswith(b"seen: [redacted]\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        (f"Authorization: Bearer {TOKEN}", TOKEN),
+        (f"curl -H 'authorization: bearer {TOKEN}'", TOKEN),
+        (f'"token": "{TOKEN}"', TOKEN),
+        ("    token: abcdef.0123456789abcdef", "0123456789abcdef"),
+        ("kubeadm join --token=abcdef.0123456789abcdef 10.0.0.1:6443", "0123456789abcdef"),
+        ("Bearer sha256~Abcdefghijklmnopqrstuvwxyz0123456789", "Abcdefghij"),
+        ('{"auths":{"quay.io":{"auth":"dXNlcjpwYXNzd29yZA==","email":"a@b"}}}', "dXNlcjpwYXNz"),
+        (r'pullSecret: "{\"auths\":{\"quay.io\":{\"auth\":\"dXNlcjpwYXNzd29yZA==\"}}}"', "dXNlcjpwYXNz"),
+        ("password: hunter2hunter2", "hunter2"),
+        ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG", "wJalrXUtn"),
+    ],
+)
+def test_a_token_is_taken_out(text: str, secret: str) -> None:
+    """From headers, kubeconfigs, pull secrets and command lines."""
+    cleaned = Redactor().clean(text.encode()).decode()
+    assert secret not in cleaned
+    assert "[redacted]" in cleaned
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-01T00:00:00Z INFO server: agent connected agent=node0 extension=credit agents=1\n",
+        Authority.create("a").cert_pem.decode(),
+        "konnectivity_network_proxy_server_ready_backend_connections 2\n",
+        "token_reviews_total 4\nimage: quay.io/release/ocp@sha256:0123456789abcdef0123456789abcdef\n",
+        '{"kind": "ServiceAccount", "secrets": [{"name": "a"}]}\n',
+        "/etc/kubernetes/manifests/konnectivity-server-pod.yaml: the author says so\n",
+    ],
+)
+def test_what_is_not_secret_stays_byte_for_byte(text: str) -> None:
+    """Certificates among it: they are public, and needed."""
+    assert Redactor().clean(text.encode()).decode() == text
+
+
+def test_json_stays_json_and_a_secret_shows_its_fields() -> None:
+    """Names, sizes and hashes, so that two copies can be compared."""
+    value = base64.b64encode(b"a certificate").decode()
+    secrets = [{"kind": "Secret", "metadata": {"name": "s"}, "data": {"ca.crt": value}}]
+    told = json.loads(Redactor().clean(json.dumps(secrets).encode()))
+    assert told[0]["data"]["ca.crt"].startswith("[redacted] 13 bytes, sha256 ")
+    again = json.loads(Redactor().clean(json.dumps(told).encode()))
+    assert again == told
+
+
+def test_a_copy_of_a_secret_in_an_annotation_goes_too() -> None:
+    """kubectl apply leaves one."""
+    last = {"kubectl.kubernetes.io/last-applied-configuration": '{"data":{"k":"c2VjcmV0c2VjcmV0"}}', "a": "b"}
+    secret = {"kind": "Secret", "metadata": {"annotations": last}, "data": {"k": "c2VjcmV0c2VjcmV0"}}
+    cleaned = Redactor().clean(json.dumps(secret).encode())
+    assert b"c2VjcmV0" not in cleaned
+    assert json.loads(cleaned)["metadata"]["annotations"] == {"a": "b"}
+
+
+def test_a_secret_that_cannot_be_read_is_withheld_whole() -> None:
+    """Rather too little than too much."""
+    assert Redactor().clean(b"kind: Secret\ndata: {a: [\n") == WITHHELD
+
+
+def test_files_with_keys_are_known_by_name() -> None:
+    """They are not even opened."""
+    assert all(map(is_secret_file, ("/a/agent.key", "b/ID_RSA", "c.p12", "id_ed25519")))
+    assert not any(map(is_secret_file, ("/a/agent.crt", "monkey.txt", "keys.json")))
+
+
+@pytest.mark.parametrize(
+    "filler",
+    [
+        b"A" * 64 + b"\n",
+        b"-----BEGIN PRIVATE KEY-----\n",
+        b"-----END PRIVATE KEY-----",
+        b'\\\\"token": "',
+        b"a b c ",
+    ],
+)
+def test_a_hostile_megabyte_takes_seconds_at_most(filler: bytes) -> None:
+    """No input makes it slow: time grows with the size alone."""
+    began = time.monotonic()
+    Redactor().clean(filler * ((1 << 20) // len(filler)))
+    assert time.monotonic() - began < 10

@@ -1,0 +1,215 @@
+"""Serving certificates: the key is the node's, every word in them is the inventory's."""
+
+from __future__ import annotations
+
+import subprocess
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
+
+from bootbridge.errors import OperatorError
+from bootbridge.join_api.kubelet_certificate import KubeletAuthority, KubeletRequest
+from bootbridge.join_api.refusals import JoinRefused
+from bootbridge.trust.authority import Authority, KeyKind
+from bootbridge.trust.fingerprint import fingerprint
+from tests.join_service.world import csr
+
+ADDRESSES = (ip_address("10.0.0.5"), ip_address("fd00::5"))
+NOW = datetime.now(UTC).timestamp()
+DAY = timedelta(days=1)
+
+
+def authority(validity: timedelta = 10 * DAY, key: KeyKind = "ecdsa-p256") -> Authority:
+    return Authority.create("kubernetes", key=key, validity=validity)
+
+
+def kubelet_authority(made: Authority | None = None) -> KubeletAuthority:
+    made = made or authority()
+    return KubeletAuthority(made.cert_pem, made.key_pem)
+
+
+def signed(request: bytes, by: KubeletAuthority | None = None, validity: timedelta = DAY) -> x509.Certificate:
+    pem = (by or kubelet_authority()).sign(
+        KubeletRequest(request), "node.a", ADDRESSES, now=NOW, validity=validity
+    )
+    return x509.load_pem_x509_certificate(pem)
+
+
+class TestCertificate:
+    def test_names_the_node_at_its_listed_addresses_and_nothing_else(self) -> None:
+        """Whether or not the request asked for them."""
+        certificate = signed(csr("node.a"))
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        assert list(names) == [x509.DNSName("node.a"), *(x509.IPAddress(each) for each in ADDRESSES)]
+        assert certificate.subject.rfc4514_string() == "CN=system:node:node.a,O=system:nodes"
+
+    def test_is_for_serving_only(self) -> None:
+        """As a client it would be the node itself, past the API server's own approval."""
+        extensions = signed(csr("node.a")).extensions
+        usage = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
+        assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+
+    def test_is_valid_from_a_little_before_for_as_long_as_asked(self) -> None:
+        certificate = signed(csr("node.a"))
+        now = datetime.fromtimestamp(int(NOW), UTC)
+        assert certificate.not_valid_before_utc == now - timedelta(minutes=5)
+        assert certificate.not_valid_after_utc == now + DAY
+
+    def test_does_not_outlive_its_authority(self) -> None:
+        made = authority(validity=DAY)
+        ends = x509.load_pem_x509_certificate(made.cert_pem).not_valid_after_utc
+        certificate = signed(csr("node.a"), kubelet_authority(made), validity=365 * DAY)
+        assert certificate.not_valid_after_utc == ends
+
+    def test_has_the_requests_key(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        assert signed(csr("node.a", key=key)).public_key() == key.public_key()
+
+    @pytest.mark.filterwarnings("ignore:Attribute's length")
+    def test_of_a_name_longer_than_x520_allows_is_signed(self) -> None:
+        name = "n" * 63 + ".example"
+        pem = kubelet_authority().sign(KubeletRequest(csr(name)), name, ADDRESSES, now=NOW, validity=DAY)
+        (common,) = x509.load_pem_x509_certificate(pem).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        assert common.value == f"system:node:{name}"
+
+    @pytest.mark.parametrize("kind", ["ecdsa-p256", "rsa-2048"])
+    def test_is_signed_by_the_clusters_authority(self, kind: KeyKind) -> None:
+        made = authority(key=kind)
+        certificate = signed(csr("node.a"), kubelet_authority(made))
+        certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(made.cert_pem))
+
+    def test_an_expired_authority_signs_nothing(self) -> None:
+        with pytest.raises(OperatorError, match="expired"):
+            signed(csr("node.a"), kubelet_authority(authority(validity=timedelta(days=-1))))
+
+
+class TestRequest:
+    @pytest.mark.parametrize(
+        ("changes", "complaint"),
+        [
+            ({"organisations": ()}, "organisation is not system:nodes alone"),
+            ({"organisations": ("system:masters",)}, "organisation is not system:nodes alone"),
+            ({"organisations": ("system:nodes", "system:masters")}, "organisation is not system:nodes alone"),
+            ({"organisations": ("system:nodes", "system:nodes")}, "organisation is not system:nodes alone"),
+            ({"common_names": ()}, "common name is not system:node:node.a"),
+            ({"common_names": ("system:node:other",)}, "common name"),
+            ({"common_names": ("node.a",)}, "common name"),
+            ({"common_names": ("system:node:node.a", "admin")}, "common name"),
+            ({"more": [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "x")]}, "subject says more"),
+            ({"sans": [x509.DNSName("kubernetes")]}, "asks for kubernetes"),
+            ({"sans": [x509.IPAddress(ip_address("10.0.0.6"))]}, r"asks for 10\.0\.0\.6"),
+            ({"sans": [x509.RFC822Name("a@b.c")]}, "asks for a@b.c"),
+        ],
+    )
+    def test_that_asks_to_be_somebody_else_is_refused(self, changes: dict[str, Any], complaint: str) -> None:
+        with pytest.raises(JoinRefused, match=complaint):
+            signed(csr("node.a", **changes))
+
+    def test_may_name_its_own_addresses(self) -> None:
+        signed(csr("node.a", sans=[x509.DNSName("node.a"), x509.IPAddress(ADDRESSES[1])]))
+
+    @pytest.mark.parametrize(
+        "key", [ec.generate_private_key(ec.SECP384R1()), rsa.generate_private_key(65537, 2048)]
+    )
+    def test_with_another_kind_of_key_is_refused(self, key: Any) -> None:
+        with pytest.raises(JoinRefused, match="P-256"):
+            KubeletRequest(csr("node.a", key=key))
+
+    def test_that_was_not_signed_with_its_key_is_refused(self) -> None:
+        """Whoever presents it must have the key that is certified."""
+        request = bytearray(csr("node.a"))
+        request[-1] ^= 1
+        with pytest.raises(JoinRefused):
+            KubeletRequest(bytes(request))
+
+    @pytest.mark.parametrize("garbage", [b"", b"garbage", b"\x30\x82" + b"\xff" * 100, b"x" * 10_000])
+    def test_that_is_none_is_refused(self, garbage: bytes) -> None:
+        with pytest.raises(JoinRefused, match="certificate request"):
+            KubeletRequest(garbage)
+
+    def test_that_asks_for_a_name_of_an_unknown_kind_is_refused(self) -> None:
+        """An EDI party name, which the library knows and cannot read."""
+        strange = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes.fromhex("3002a500"))
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "system:node:node.a")])
+        builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
+        request = builder.add_extension(strange, critical=False).sign(
+            ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()
+        )
+        with pytest.raises(JoinRefused, match="cannot be read"):
+            KubeletRequest(request.public_bytes(Encoding.DER))
+
+    def test_is_known_by_its_keys_fingerprint(self) -> None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        assert KubeletRequest(csr("node.a", key=key)).fingerprint == fingerprint(key.public_key())
+
+
+class TestAuthority:
+    @pytest.mark.parametrize("kind", ["ecdsa-p256", "rsa-2048"])
+    @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+    def test_keys_are_read_in_every_form_that_kubeadm_writes(
+        self, kind: KeyKind, form: PrivateFormat
+    ) -> None:
+        made = authority(key=kind)
+        key = made._key.private_bytes(Encoding.PEM, form, NoEncryption())
+        signed(csr("node.a"), KubeletAuthority(made.cert_pem, key))
+
+    def test_a_key_of_another_kind_is_refused(self) -> None:
+        key = ed25519.Ed25519PrivateKey.generate()
+        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        with pytest.raises(OperatorError, match=r"ca\.key: is neither an EC nor an RSA key"):
+            KubeletAuthority(authority().cert_pem, pem)
+
+    @pytest.mark.parametrize(
+        "key", [b"", b"garbage", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"]
+    )
+    def test_a_key_that_is_none_is_refused_without_being_quoted(self, key: bytes) -> None:
+        with pytest.raises(OperatorError, match=r"ca\.key: holds no usable private key") as refused:
+            KubeletAuthority(authority().cert_pem, key)
+        assert "AAAA" not in str(refused.value)
+
+    @pytest.mark.parametrize("certificate", [b"", b"garbage"])
+    def test_a_certificate_that_is_none_is_refused(self, certificate: bytes) -> None:
+        with pytest.raises(OperatorError, match=r"ca\.crt: holds no certificate"):
+            KubeletAuthority(certificate, authority().key_pem)
+
+    def test_anothers_key_is_refused(self) -> None:
+        with pytest.raises(OperatorError, match=r"does not belong to the certificate"):
+            KubeletAuthority(authority().cert_pem, authority().key_pem)
+
+    def test_during_a_rotation_the_certificate_of_the_key_signs(self) -> None:
+        old, new = authority(), authority()
+        both = KubeletAuthority(old.cert_pem + new.cert_pem, new.key_pem)
+        signed(csr("node.a"), both).verify_directly_issued_by(x509.load_pem_x509_certificate(new.cert_pem))
+        assert len(both.certificates) == 2
+
+
+def test_pins_are_what_kubeadms_documentation_computes_with_openssl(tmp_path: Path) -> None:
+    """`openssl x509 -pubkey | openssl pkey -pubin -outform der | openssl dgst -sha256`."""
+    authorities = [Authority.create("one", key="rsa-2048"), Authority.create("two")]
+    expected = []
+    for each in authorities:
+        path = each.write(tmp_path, "ca")
+        public = subprocess.run(
+            ["openssl", "x509", "-pubkey", "-noout", "-in", path], capture_output=True, check=True
+        )
+        der = subprocess.run(
+            ["openssl", "pkey", "-pubin", "-outform", "der"],
+            input=public.stdout,
+            capture_output=True,
+            check=True,
+        )
+        digest = subprocess.run(
+            ["openssl", "dgst", "-sha256", "-r"], input=der.stdout, capture_output=True, check=True
+        )
+        expected.append("sha256:" + digest.stdout.decode().split()[0])
+    both = KubeletAuthority(b"".join(each.cert_pem for each in authorities), authorities[0].key_pem)
+    assert both.pins == tuple(expected)

@@ -1,0 +1,98 @@
+"""Starting: what was given wrongly is an error, what is not there yet is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from bootbridge.errors import OperatorError
+from bootbridge.join_service import main
+from bootbridge.join_service.audit import open_audit
+from bootbridge.join_service.main import JoinServiceOptions, patiently, run
+from bootbridge.join_service.measurement import Measurement
+from bootbridge.kube.errors import KubeUnreachable
+from tests.join_service.world import MEASUREMENT
+from tests.kube.conftest import free_port as free_port
+from tests.kube.conftest import running, until
+
+
+async def test_a_dependency_is_waited_for_and_missed_aloud_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(main, "PAUSE_SECONDS_MIN", 0.0)
+    troubles = [KubeUnreachable("no route")] * 5
+
+    async def attempt() -> str:
+        if troubles:
+            raise troubles.pop()
+        return "there"
+
+    assert await patiently("the API server", attempt) == "there"
+    assert caplog.text.count("waiting for the API server") == 1
+
+
+async def test_without_a_cluster_it_is_alive_but_not_ready(tmp_path: Path, free_port: int) -> None:
+    """So that nobody restarts it, and nobody calls it."""
+    options = JoinServiceOptions(
+        kubeconfig=str(tmp_path / "not yet"), audit_file=str(tmp_path / "audit"), health_port=free_port
+    )
+
+    async def status(path: str) -> int:
+        reader, writer = await asyncio.open_connection("127.0.0.1", free_port)
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        line = await reader.readline()
+        writer.close()
+        return int(line.split()[1])
+
+    def listens() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", free_port)) == 0
+
+    async with running(run(options)):
+        await until(listens)
+        assert await status("/healthz") == 200
+        assert await status("/readyz") == 503
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"carrier-pigeon": {}}'])
+async def test_evidence_that_is_none_is_an_error_at_once(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "evidence.yaml"
+    path.write_text(content)
+    with pytest.raises(OperatorError):
+        await run(JoinServiceOptions(evidence=str(path)))
+
+
+def test_the_audit_is_its_owners_alone_and_is_never_cut(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+    for word in ("one\n", "two\n"):
+        with open_audit(str(path)) as stream:
+            stream.write(word)
+    assert path.read_text() == "one\ntwo\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_an_audit_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="--audit-file"):
+        open_audit(str(tmp_path / "missing" / "audit.log"))
+
+
+class TestMeasurement:
+    def test_comes_back_from_its_secret(self) -> None:
+        assert Measurement.load(MEASUREMENT.manifest("kube-system")) == MEASUREMENT
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            {},
+            {"measurementSecret": "AAAA"},
+            {"measurementSecret": "?", "measurementSalt": "?"},
+            {"measurementSecret": "AAAA", "measurementSalt": "AAAA"},
+        ],
+    )
+    def test_a_secret_without_it_is_an_error(self, data: dict[str, str]) -> None:
+        with pytest.raises(OperatorError, match="bootbridge-measurement"):
+            Measurement.load({"data": data})

@@ -1,0 +1,89 @@
+"""Bootstrap tokens as kubeadm and the API server know them."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import pytest
+
+from bootbridge.join_api.refusals import NotYet
+from bootbridge.join_service import tokens
+from bootbridge.join_service.tokens import BootstrapToken
+from bootbridge.kube.errors import KubeError
+from tests.join_service.memory_api import MemoryApi, failing
+
+SECRETS = "/api/v1/namespaces/kube-system/secrets"
+
+
+async def minted(api: MemoryApi) -> BootstrapToken:
+    return await tokens.mint(api, "worker-0", 1_800_000_000.5, 900)  # type: ignore[arg-type]
+
+
+async def test_a_token_is_a_secret_that_the_api_server_and_kubeadm_understand() -> None:
+    api = MemoryApi()
+    token = await minted(api)
+    assert re.fullmatch(r"[a-z0-9]{6}\.[a-z0-9]{16}", token.text)
+    secret = api.objects[f"{SECRETS}/bootstrap-token-{token.id}"]
+    assert secret["type"] == "bootstrap.kubernetes.io/token"
+    assert {name: base64.b64decode(value).decode() for name, value in secret["data"].items()} == {
+        "token-id": token.id,
+        "token-secret": token.secret,
+        "description": "For worker-0, by Bootbridge's join service",
+        "expiration": "2027-01-15T08:15:00Z",
+        "usage-bootstrap-authentication": "true",
+        "usage-bootstrap-signing": "true",
+        "auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token,"
+        "system:bootstrappers:bootbridge:node:worker-0",
+    }
+    assert token.expires == 1_800_000_900
+
+
+@pytest.mark.parametrize("node", ["worker-0", "a", "10-0-0-5.zone-a.example.com"])
+def test_a_nodes_name_comes_back_from_a_group_that_kubernetes_allows(node: str) -> None:
+    group = tokens.node_group(node)
+    assert re.fullmatch(r"system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]", group)
+    assert tokens.node_of([tokens.GROUP, group, "system:authenticated"]) == node
+
+
+@pytest.mark.parametrize("groups", [[], [tokens.GROUP], [tokens.node_group("a"), tokens.node_group("b")]])
+def test_groups_that_name_no_node_or_several_name_none(groups: list[str]) -> None:
+    assert tokens.node_of(groups) == ""
+
+
+async def test_no_two_tokens_are_alike() -> None:
+    api = MemoryApi()
+    assert len({(await minted(api)).text for _ in range(100)}) == 100
+
+
+async def test_a_secret_is_shown_by_no_accident() -> None:
+    token = await minted(MemoryApi())
+    assert token.secret not in f"{token} {token!r}"
+
+
+async def test_an_id_that_is_taken_is_drawn_again() -> None:
+    api = MemoryApi()
+    refusals = iter([KubeError(409, "AlreadyExists", "taken")])
+
+    def taken_once(request: object) -> None:
+        for refusal in refusals:
+            raise refusal
+
+    api.faults.append(taken_once)
+    token = await minted(api)
+    first, second = (str((request.body or {})["metadata"]["name"]) for request in api.requests)
+    assert first != second == f"bootstrap-token-{token.id}"
+
+
+async def test_when_every_id_is_taken_the_caller_may_come_again() -> None:
+    api = MemoryApi()
+    api.faults.append(failing("POST", "/secrets", KubeError(409, "AlreadyExists", "taken")))
+    with pytest.raises(NotYet):
+        await minted(api)
+
+
+async def test_another_refusal_of_the_api_server_is_passed_on() -> None:
+    api = MemoryApi()
+    api.faults.append(failing("POST", "/secrets", KubeError(403, "Forbidden", "no")))
+    with pytest.raises(KubeError):
+        await minted(api)

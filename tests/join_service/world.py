@@ -1,0 +1,190 @@
+"""A join service and its callers: keys as kubeadm makes them, an inventory, evidence that was judged."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from bootbridge.join_api.components import Component
+from bootbridge.join_api.instance import Instance, Role
+from bootbridge.join_api.messages import (
+    CONTROL_PLANE_FILES,
+    ISSUE_REJOIN_TICKET,
+    ISSUE_TICKET,
+    RejoinRequest,
+    RejoinTicket,
+    Ticket,
+    TicketRequest,
+)
+from bootbridge.join_api.policy import ClusterFacts, JoinPolicy
+from bootbridge.join_service.approver import SIGNER
+from bootbridge.join_service.audit import Audit
+from bootbridge.join_service.claims import Caller
+from bootbridge.join_service.control_plane_files import ControlPlaneFiles
+from bootbridge.join_service.inventory import FixedInventory
+from bootbridge.join_service.measurement import Measurement
+from bootbridge.join_service.policy_in_force import PolicyInForce
+from bootbridge.join_service.service import JoinService
+from bootbridge.trust.authority import Authority
+from bootbridge.trust.evidence import Attested
+from tests.join_service.memory_api import MemoryApi
+
+NOW = 1_800_000_000.0
+NAMESPACE = "kube-system"
+CLUSTER = ClusterFacts(
+    kubernetes_version="v1.36.3",
+    api_server_endpoint="10.0.0.1:6443",
+    components=(Component("https://example.com/kubeadm", "sha256:" + "ab" * 32, "/usr/bin/kubeadm"),),
+    cri_socket="unix:///run/containerd/containerd.sock",
+    ignore_preflight_errors=("Swap",),
+    service_subnets=("10.96.0.0/12", "fd00:96::/112"),
+)
+MEASUREMENT = Measurement(bytes(range(32)), bytes(range(32, 64)))
+
+
+def identity(letter: str) -> str:
+    return f"sha256:{letter * 64}"
+
+
+WORKER = Instance(
+    "worker-0", Role.WORKER, (ip_address("10.0.0.5"), ip_address("fd00::5")), "cloud://w0", identity("a")
+)
+CONTROL = Instance("control-1", Role.CONTROL_PLANE, (ip_address("10.0.0.2"),), "cloud://c1", identity("b"))
+CONTROL_2 = Instance("control-2", Role.CONTROL_PLANE, (ip_address("10.0.0.3"),), "cloud://c2", identity("c"))
+UNENROLLED = Instance("worker-1", Role.WORKER, (ip_address("10.0.0.6"),))
+INSTANCES = (WORKER, CONTROL, CONTROL_2, UNENROLLED)
+
+
+def caller(instance: Instance, *, kind: str = "x509", facts: Mapping[str, str] | None = None) -> Caller:
+    """This instance, as an attested channel shows it."""
+    return Caller(Attested(kind, instance.identity, facts or {}), str(instance.addresses[0]))
+
+
+def csr(
+    name: str,
+    *,
+    sans: Iterable[x509.GeneralName] = (),
+    organisations: Iterable[str] = ("system:nodes",),
+    common_names: Iterable[str] | None = None,
+    key: Any = None,
+    more: Iterable[x509.NameAttribute] = (),
+) -> bytes:
+    """A kubelet's certificate request, DER; every part of it can be wrong."""
+    names = (f"system:node:{name}",) if common_names is None else common_names
+    subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, each) for each in organisations]
+    # As a longer name than X.520 has room for would be written elsewhere, too.
+    subject += [x509.NameAttribute(NameOID.COMMON_NAME, each, _validate=False) for each in names]
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([*subject, *more]))
+    if sans := list(sans):
+        builder = builder.add_extension(x509.SubjectAlternativeName(sans), critical=False)
+    signed = builder.sign(key or ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
+    return signed.public_bytes(Encoding.DER)
+
+
+def pem(der: bytes) -> str:
+    """A certificate request as kubelets send it; what is inside may be anything."""
+    body = "\n".join(textwrap.wrap(base64.b64encode(der).decode(), 64))
+    return f"-----BEGIN CERTIFICATE REQUEST-----\n{body}\n-----END CERTIFICATE REQUEST-----\n"
+
+
+def certificate_request(name: str, node: str) -> dict[str, Any]:
+    """For the API server: a kubelet's, that wants to be this node."""
+    return {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"name": name},
+        "spec": {
+            "signerName": SIGNER,
+            "usages": ["digital signature", "client auth"],
+            "request": base64.b64encode(pem(csr(node)).encode()).decode(),
+        },
+    }
+
+
+def pki(folder: Path, authority: Authority | None = None) -> Path:
+    """A directory as `kubeadm init` leaves it."""
+    authority = authority or Authority.create("kubernetes")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "etcd").mkdir(exist_ok=True)
+    for name in CONTROL_PLANE_FILES:
+        (folder / name).write_bytes(f"the content of {name}".encode())
+    authority.write(folder, "ca", with_key=True)
+    return folder
+
+
+@dataclass
+class World:
+    """One join service over an API server in memory, at a time that stands still."""
+
+    folder: Path
+    instances: tuple[Instance, ...] = INSTANCES
+    policy: JoinPolicy = field(default_factory=lambda: JoinPolicy({"x509": {}}, CLUSTER, INSTANCES))
+    now: float = NOW
+
+    def __post_init__(self) -> None:
+        self.api = MemoryApi()
+        # Time stands still some months from now.
+        self.authority = Authority.create("kubernetes", validity=timedelta(days=3650))
+        self.pki = pki(self.folder / "pki", self.authority)
+        self.log = io.StringIO()
+        self.service = self.another_service()
+
+    def another_service(self, *, ahead: float = 0.0) -> JoinService:
+        """On another control plane: the same API server, keys of its own, a clock that may go wrong."""
+        return JoinService(
+            client=self.api,  # type: ignore[arg-type]
+            namespace=NAMESPACE,
+            policy=lambda: PolicyInForce(self.policy, (), FixedInventory(self.instances)),
+            measurement=MEASUREMENT,
+            files=ControlPlaneFiles(self.pki),
+            audit=Audit(self.log, lambda: self.now),
+            clock=lambda: self.now + ahead,
+            steady=lambda: self.now,
+        )
+
+    def allow(self, **changes: Any) -> None:
+        self.policy = replace(self.policy, **changes)
+
+    @property
+    def audit(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.getvalue().splitlines()]
+
+    @property
+    def token_secrets(self) -> list[dict[str, Any]]:
+        return self.api.below("/secrets/bootstrap-token-")
+
+    async def ticket(self, who: Caller, request: TicketRequest, service: JoinService | None = None) -> Ticket:
+        return Ticket.decode(await self.call(ISSUE_TICKET, who, request.encode(), service))
+
+    async def rejoin(self, who: Caller, request: RejoinRequest) -> RejoinTicket:
+        return RejoinTicket.decode(await self.call(ISSUE_REJOIN_TICKET, who, request.encode()))
+
+    async def call(self, path: str, who: Caller, body: bytes, service: JoinService | None = None) -> bytes:
+        answers: list[bytes] = []
+
+        async def send(answer: bytes) -> None:
+            answers.append(answer)
+
+        await (service or self.service).handlers(who)[path](body, send)
+        (answer,) = answers
+        return answer
+
+
+def asking(instance: Instance, **changes: Any) -> TicketRequest:
+    """What an honest instance asks for, but for the changes."""
+    request = TicketRequest(instance.name, instance.role is Role.CONTROL_PLANE, csr(instance.name))
+    return replace(request, **changes)

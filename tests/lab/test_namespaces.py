@@ -1,0 +1,270 @@
+"""A lab node is a place of its own, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bootbridge.errors import OperatorError
+from bootbridge.lab import init, processes
+from bootbridge.lab import network as wiring
+from bootbridge.lab.cgroups import Cgroups
+from bootbridge.lab.layout import Layout
+from bootbridge.lab.namespaces import Space
+from bootbridge.lab.processes import inhabitants, start_time
+from tests.support.lab_inhabitant import looking_in
+from tests.support.not_run import not_run
+
+
+@pytest.fixture
+def space(tmp_path: Path) -> Iterator[Space]:
+    if os.geteuid() != 0:
+        not_run("namespaces and mounts need root")
+    made = Space.make("machine", tmp_path / "machine")
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def switch(space: Space) -> Space:
+    """A space whose cables can be wired: nodes hide their pods behind their own address."""
+    if shutil.which("iptables") is None:
+        not_run("missing iptables: apt-get install iptables")
+    return space
+
+
+def test_a_node_has_its_own_name_processes_and_network(space: Space) -> None:
+    assert space.must("hostname") == b"machine\n"
+    assert space.must("readlink", "/proc/1/exe").strip().split(b"/")[-1].startswith(b"python")
+    assert b"eth" not in space.must("ip", "-o", "link")
+
+
+def test_what_a_node_writes_stays_on_the_node(space: Space, tmp_path: Path) -> None:
+    for folder in ("/etc", "/opt", "/var/lib", "/usr/local/bin", "/run"):
+        space.must("sh", "-c", f"echo mine > {folder}/bootbridge-lab-test")
+        assert not Path(folder, "bootbridge-lab-test").exists()
+    assert (tmp_path / "machine/etc/upper/bootbridge-lab-test").read_text() == "mine\n"
+
+
+def test_a_node_sees_the_machine_s_programs(space: Space) -> None:
+    assert space.run(["sh", "-c", "exit 7"]).returncode == 7
+
+
+@pytest.mark.parametrize("network_only", [False, True])
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy"])
+def test_nobody_on_a_node_is_sent_to_a_proxy_that_only_this_machine_reaches(
+    space: Space, monkeypatch: pytest.MonkeyPatch, name: str, network_only: bool
+) -> None:
+    """All else in the environment stays."""
+    monkeypatch.setenv(name, "http://proxy.example:3128")
+    monkeypatch.setenv("EDITOR", "ed")
+    seen = space.must("env", network_only=network_only)
+    assert b"proxy.example" not in seen
+    assert b"EDITOR=ed\n" in seen
+
+
+def test_a_command_that_takes_too_long_has_failed_in_one_line(space: Space) -> None:
+    with pytest.raises(OperatorError, match="machine: sleep 600: not done within"):
+        space.must("sleep", "600", timeout=0.1)
+
+
+def test_whatever_runs_on_a_node_has_ended_when_the_node_has(space: Space, tmp_path: Path) -> None:
+    pid = space.spawn("sleeper", ["sleep", "1000"], tmp_path / "log", {"PATH": os.environ["PATH"]})
+    assert start_time(pid)
+    space.end()
+    assert not start_time(pid)
+    assert not [line for line in Path("/proc/mounts").read_text().splitlines() if str(tmp_path) in line]
+
+
+def test_the_end_of_a_node_waits_for_those_who_hold_its_mounts_from_outside(
+    space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `nsenter` does, a moment longer than what it has started inside."""
+    with looking_in(space, tmp_path / "machine") as outside:
+        monkeypatch.setattr("time.sleep", lambda _: outside.kill())
+        space.end()
+        assert not start_time(outside.pid)
+
+
+def test_who_does_not_end_with_a_node_is_named(
+    space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bootbridge.lab.namespaces.STOP_SECONDS", 0.1)
+    home = tmp_path / "machine"
+    with looking_in(space, home), pytest.raises(OperatorError, match=r"of machine do not end: .*sleep 1000"):
+        space.end()
+
+
+@pytest.mark.parametrize("folder", ["with space", "with\\backslash", "with\nline"])
+def test_who_lives_on_a_node_is_told_by_the_node_s_files_however_they_are_called(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the kernel writes them, who ends a field at a space."""
+    written = f"/labs/{folder}".replace("\\", "\\134").replace(" ", "\\040").replace("\n", "\\012")
+    mounts = f"1 2 0:3 / /etc rw - overlay overlay rw,upperdir={written}/node1/etc/upper,workdir=/w"
+    shown = {"mountinfo": mounts, "stat": Path("/proc/self/stat").read_text()}
+    monkeypatch.setattr(processes, "all_processes", lambda: [7])
+    monkeypatch.setattr(processes, "told", lambda _, what: shown[what])
+    assert (
+        list(inhabitants(Path("/labs", folder))) == list(inhabitants(Path("/labs", folder, "node1"))) == [7]
+    )
+    assert inhabitants(Path("/labs", folder, "node")) == inhabitants(Path("/lab")) == {}
+
+
+def test_a_node_is_not_mistaken_for_a_later_process_with_its_number(space: Space) -> None:
+    assert space.alive
+    assert not Space(space.name, space.pid, space.started + 1).alive
+
+
+def test_a_node_remembers_itself(space: Space) -> None:
+    assert Space.load(space.dump()) == space
+
+
+def test_a_node_is_found_without_any_record_of_it(space: Space, tmp_path: Path) -> None:
+    """By its processes' names: whoever made it may have died before writing it down."""
+    found = Space.found_below(tmp_path)
+    assert space in found
+    assert {each.name for each in found} == {"machine"}
+    assert Space.found_below(tmp_path / "machine") == []
+
+
+def test_control_groups_made_on_a_node_lie_in_the_lab_s_and_go_with_it(space: Space, tmp_path: Path) -> None:
+    groups = Cgroups(tmp_path / "lab")
+    node = Space.make("node", tmp_path / "node", groups.make("node"))
+    try:
+        hierarchies = init.hierarchies()
+        assert hierarchies
+        for hierarchy in hierarchies:
+            node.must("mkdir", f"{hierarchy}/inside")
+            assert not (hierarchy / "inside").exists()
+            assert (hierarchy / groups.name / "node" / "inside").is_dir()
+        assert groups.name.encode() not in node.must("cat", "/proc/1/cgroup")
+    finally:
+        node.end()
+        assert groups.remove() == []
+    assert not any((hierarchy / groups.name).exists() for hierarchy in hierarchies)
+
+
+def test_a_node_that_cannot_be_made_says_why_in_one_line(space: Space, tmp_path: Path) -> None:
+    """In the words of mount, or whoever else could not do it; not in those of an earlier start."""
+    home = tmp_path / "broken"
+    for name in ("etc", "etc/upper"):
+        (home / name).mkdir(parents=True, exist_ok=True)
+    (home / "init.log").write_text("an earlier line\n")
+    (home / "etc" / "work").touch()
+    with pytest.raises(OperatorError) as refused:
+        Space.make("broken", home)
+    assert str(refused.value) == f"the namespaces of broken could not be made: {home}/etc/work: File exists"
+    (home / "etc" / "work").unlink()
+    (home / "etc" / "upper").rmdir()
+    (home / "etc" / "upper").symlink_to("/proc")
+    with pytest.raises(OperatorError, match=r"made: mount -t overlay .* /etc: mount: /etc: \w.*") as refused:
+        Space.make("broken", home)
+    assert "Traceback" not in str(refused.value)
+    assert " / " not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "directory", ["/var/lib/somewhere", "/run/somewhere", "/nowhere/a,b", "/nowhere/a\\b"]
+)
+def test_a_directory_that_cannot_hold_a_node_s_files_is_refused(directory: str) -> None:
+    with pytest.raises(OperatorError, match="--dir"):
+        Space.make("machine", Path(directory))
+    assert not Path(directory).exists()
+
+
+def test_nodes_on_the_switch_reach_each_other_and_a_cut_cable_is_felt(switch: Space, tmp_path: Path) -> None:
+    """Without a packet ever touching this machine's own network."""
+    layout = Layout(1, "dual")
+    spaces = {node.name: Space.make(node.name, tmp_path / node.name) for node in layout.all_nodes}
+    try:
+        wiring.build_switch(switch)
+        for node in layout.all_nodes:
+            wiring.plug_in(switch, spaces[node.name], node, layout)
+        for node in layout.cluster_nodes:
+            wiring.teach_pod_routes(spaces[node.name], node, layout)
+        (node,) = layout.cluster_nodes
+        for address in node.addresses:
+            await_neighbour(spaces["bootstrap"], str(address))
+        wiring.cut(switch, node.name)
+        assert not neighbour_answers(spaces["bootstrap"], str(node.address))
+        wiring.mend(switch, node.name)
+        await_neighbour(spaces["bootstrap"], str(node.address))
+    finally:
+        for made in spaces.values():
+            made.end()
+
+
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_a_changed_address_leaves_the_old_one_to_a_load_balancer(
+    switch: Space, tmp_path: Path, family: str
+) -> None:
+    """The port that is handed on answers as before, from anywhere, the node itself too; no other does."""
+    layout = Layout(1, family)
+    spaces = {node.name: Space.make(node.name, tmp_path / node.name) for node in layout.all_nodes}
+    (network,) = layout.networks.machine
+    old, new = layout.bootstrap.address, layout.other_bootstrap.address
+    try:
+        wiring.build_switch(switch)
+        for node in layout.all_nodes:
+            wiring.plug_in(switch, spaces[node.name], node, layout)
+        serve = ["python3", "-m", "http.server", "--bind", "::", "6443"]
+        spaces["bootstrap"].spawn("web", serve, tmp_path / "web.log", {"PATH": os.environ["PATH"]})
+        await_web(spaces["node1"], str(old), tmp_path / "web.log")
+        wiring.change_address(spaces["bootstrap"], old, new, network.prefixlen)
+        wiring.balance(switch, spaces["bootstrap"], (old, network), new, 6443)
+        for made in spaces.values():
+            wiring.forget_neighbours(made)
+            await_web(made, str(old), tmp_path / "web.log")
+        assert connect(spaces["node1"], str(old), 8091) != "connected"
+    finally:
+        for made in spaces.values():
+            made.end()
+
+
+def await_web(space: Space, address: str, log: Path) -> None:
+    deadline = time.monotonic() + 20
+    while (said := connect(space, address, 6443)) != "connected":
+        assert time.monotonic() < deadline, f"{said}: {log.read_text()}"
+        time.sleep(0.05)
+
+
+def connect(space: Space, address: str, port: int) -> str:
+    program = f"""
+import socket
+try:
+    socket.create_connection(({address!r}, {port}), 2)
+    print("connected")
+except OSError as error:
+    print(repr(error))
+"""
+    return space.must("python3", "-I", "-c", program).decode().strip()
+
+
+def await_neighbour(space: Space, address: str) -> None:
+    """A link is up some time after it was told to be."""
+    deadline = time.monotonic() + 20
+    while not neighbour_answers(space, address):
+        assert time.monotonic() < deadline, f"{address} does not answer"
+
+
+def neighbour_answers(space: Space, address: str) -> bool:
+    """Whether the machine is there: a refused connection is an answer, silence is none."""
+    family = "AF_INET6" if ":" in address else "AF_INET"
+    program = f"""
+import socket
+probe = socket.socket(socket.{family})
+probe.settimeout(1)
+try:
+    probe.connect(({address!r}, 9))
+except ConnectionRefusedError:
+    print("answer")
+except OSError:
+    pass
+"""
+    return b"answer" in space.must("python3", "-I", "-c", program)

@@ -1,0 +1,310 @@
+"""What an instance is told about itself and its peers, by a file, an HTTP service or DNS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootbridge.common.failures import MetadataUnavailable
+from bootbridge.errors import OperatorError
+from bootbridge.join_api.instance import Instance, Role
+from bootbridge.join_api.instance_documents import instance_from, instances_from
+from bootbridge.metadata import http as http_metadata
+from bootbridge.metadata.configuration import metadata_from
+from bootbridge.metadata.dns import DnsMetadata
+from bootbridge.metadata.http import HttpMetadata
+from bootbridge.metadata.static import StaticMetadata
+from bootbridge.trust import init_secret
+from tests.support.process_program import free_port
+
+CP0 = {
+    "name": "cp-0",
+    "role": "control-plane",
+    "addresses": ["10.0.0.5", "fd00::5"],
+    "providerID": "cloud://0",
+}
+HASH = init_secret.hash_of(b"secret")
+
+
+# --- documents
+
+
+def test_an_instance_is_read_from_its_document() -> None:
+    identity = "sha256:" + "ab" * 32
+    assert instance_from({**CP0, "identity": identity}, "self") == Instance(
+        "cp-0", Role.CONTROL_PLANE, (ip_address("10.0.0.5"), ip_address("fd00::5")), "cloud://0", identity
+    )
+
+
+def test_constellations_spelling_is_understood() -> None:
+    document = {"Name": "Worker_1", "Role": "Worker", "VPCIP": "10.42.1.3", "ProviderID": "qemu:///x"}
+    assert instance_from(document, "self") == Instance(
+        "worker-1", Role.WORKER, (ip_address("10.42.1.3"),), "qemu:///x"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"name": ""}, "self: name is missing"),
+        ({"name": None}, "self: name is missing"),
+        ({"name": 5}, "self: name is not text"),
+        ({"name": "-x-"}, "self: name: '-x-' cannot be a node's name"),
+        ({"role": ""}, "self: role is missing"),
+        ({"role": "unknown"}, "self: role 'unknown' is neither control-plane nor worker"),
+        ({"addresses": ["10.0.0"]}, "self: addresses: '10.0.0'"),
+        ({"addresses": {}}, "self: addresses is not a list"),
+        ({"identity": "sha256:12"}, "self: identity is not"),
+    ],
+)
+def test_a_field_that_is_missing_or_wrong_is_named(change: dict[str, Any], text: str) -> None:
+    with pytest.raises(MetadataUnavailable, match=text):
+        instance_from({**CP0, **change}, "self")
+
+
+def test_one_broken_peer_does_not_hide_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = instances_from([{"name": "half"}, CP0], "peers")
+    assert [each.name for each in found] == ["cp-0"]
+    assert caplog.records[0].fields == {"why": "peers[0]: role is missing"}  # type: ignore[attr-defined]
+
+
+# --- a file
+
+
+async def test_a_file_says_it_all(tmp_path: Path) -> None:
+    path = tmp_path / "instance.yaml"
+    path.write_text(
+        f"""\
+self: {json.dumps(CP0)}
+peers: [{json.dumps({**CP0, "name": "cp-1"})}]
+loadBalancer: lb.example:6443
+initSecretHash: {HASH}
+"""
+    )
+    metadata = StaticMetadata(path)
+    assert (await metadata.myself()).name == "cp-0"
+    assert [peer.name for peer in await metadata.peers()] == ["cp-1"]
+    assert await metadata.load_balancer() == "lb.example:6443"
+    assert await metadata.init_secret_hash() == HASH
+
+
+async def test_what_a_file_leaves_out_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps({"self": CP0}))
+    metadata = StaticMetadata(path)
+    assert (await metadata.peers(), await metadata.load_balancer()) == ((), "")
+    assert await metadata.init_secret_hash() == ""
+
+
+async def test_a_file_may_come_and_change_later(tmp_path: Path) -> None:
+    path = tmp_path / "instance.json"
+    metadata = StaticMetadata(path)
+    with pytest.raises(MetadataUnavailable, match=r"cannot read .*No such file"):
+        await metadata.myself()
+    path.write_text(json.dumps({"self": {**CP0, "role": ""}}))
+    with pytest.raises(MetadataUnavailable, match="self: role is missing"):
+        await metadata.myself()
+    path.write_text(json.dumps({"self": CP0}))
+    assert (await metadata.myself()).role is Role.CONTROL_PLANE
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{", "no YAML at line"),
+        ("- 1", "holds no mapping"),
+        ("seldom: 1", "unknown field 'seldom'"),
+        ("peers: []", "self is missing"),
+    ],
+)
+async def test_a_broken_file_is_told_as_such(tmp_path: Path, text: str, error: str) -> None:
+    path = tmp_path / "instance.yaml"
+    path.write_text(text)
+    with pytest.raises(MetadataUnavailable, match=error):
+        await StaticMetadata(path).myself()
+
+
+async def test_each_question_fails_alone(tmp_path: Path) -> None:
+    path = tmp_path / "instance.json"
+    path.write_text(json.dumps({"self": {}, "peers": 5, "loadBalancer": "lb", "initSecretHash": "wrong"}))
+    metadata = StaticMetadata(path)
+    for question in (metadata.myself, metadata.peers, metadata.init_secret_hash):
+        with pytest.raises(MetadataUnavailable):
+            await question()
+    assert await metadata.load_balancer() == "lb"
+
+
+# --- an HTTP service
+
+Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
+Service = Callable[[dict[str, Answer]], Awaitable[str]]
+
+
+def ok(body: str | bytes) -> bytes:
+    data = body if isinstance(body, bytes) else body.encode()
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data)
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    """A metadata service on loopback, by a table of paths."""
+    servers: list[asyncio.Server] = []
+
+    async def start(answers: dict[str, Answer]) -> str:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                head = await reader.readuntil(b"\r\n\r\n")
+                answer = answers.get(
+                    head.split()[1].decode(), b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+                )
+                if isinstance(answer, bytes):
+                    writer.write(answer)
+                else:
+                    await answer(writer)
+            finally:
+                writer.close()
+
+        servers.append(await asyncio.start_server(serve, "127.0.0.1", 0))
+        return f"http://127.0.0.1:{servers[-1].sockets[0].getsockname()[1]}"
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+async def test_a_service_says_it_all(service: Service) -> None:
+    peers = json.dumps([{**CP0, "name": f"cp-{n}"} for n in range(500)])
+    url = await service(
+        {
+            "/v1/self": ok(json.dumps(CP0)),
+            "/v1/peers": ok(peers),
+            "/v1/endpoint": ok('"10.0.0.1"'),
+            "/v1/initsecrethash": ok(HASH + "\n"),
+        }
+    )
+    metadata = HttpMetadata(f"{url}/v1/")
+    assert (await metadata.myself()).addresses[0] == ip_address("10.0.0.5")
+    assert len(await metadata.peers()) == 500
+    assert await metadata.load_balancer() == "10.0.0.1"
+    assert await metadata.init_secret_hash() == HASH
+
+
+async def test_a_service_without_load_balancer_or_secret_has_none(service: Service) -> None:
+    metadata = HttpMetadata(await service({}))
+    assert await metadata.load_balancer() == ""
+    assert await metadata.init_secret_hash() == ""
+    with pytest.raises(MetadataUnavailable, match="/self: answered 404"):
+        await metadata.myself()
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", "/self: answered 503"),
+        (ok("{"), "/self: the answer is no JSON"),
+        (ok("[1]"), "/self: is not a mapping"),
+        (ok('{"name": "cp-0"}'), "/self: role is missing"),
+        (b"SSH-2.0-hello\r\n\r\n", "/self: "),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", "/self: "),
+        (b"", "/self: "),
+    ],
+)
+async def test_a_service_in_trouble_is_unavailable(service: Service, answer: bytes, error: str) -> None:
+    with pytest.raises(MetadataUnavailable, match=error):
+        await HttpMetadata(await service({"/self": answer})).myself()
+
+
+async def test_a_service_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(MetadataUnavailable, match="/peers: "):
+        await HttpMetadata(f"http://127.0.0.1:{free_port()}").peers()
+
+
+async def test_a_service_that_says_nothing_is_given_up_in_time(service: Service) -> None:
+    asked = asyncio.Event()
+
+    async def silence(writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        await asyncio.sleep(1)
+
+    url = await service({"/self": silence})
+    with pytest.raises(MetadataUnavailable, match=r"/self: no answer in 0\.05 s"):
+        await HttpMetadata(url, answer_seconds=0.05).myself()
+    assert asked.is_set()
+
+
+async def test_an_endless_answer_is_cut_off(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_metadata, "ANSWER_BYTES_MAX", 100_000)
+    url = await service({"/peers": ok(b" " * 200_000)})
+    with pytest.raises(MetadataUnavailable, match="/peers: larger than 100000 bytes"):
+        await HttpMetadata(url).peers()
+
+
+# --- DNS
+
+
+async def test_every_address_of_a_name_is_a_control_plane(tmp_path: Path) -> None:
+    path = tmp_path / "instance.json"
+    path.write_text(
+        json.dumps({"self": {**CP0, "role": "worker"}, "loadBalancer": "lb", "initSecretHash": HASH})
+    )
+    metadata = DnsMetadata("localhost", StaticMetadata(path))
+    peers = await metadata.peers()
+    assert {peer.role for peer in peers} == {Role.CONTROL_PLANE}
+    assert ip_address("127.0.0.1") in {peer.addresses[0] for peer in peers}
+    assert len({peer.addresses for peer in peers}) == len(peers)
+    assert (await metadata.myself()).role is Role.WORKER
+    assert (await metadata.load_balancer(), await metadata.init_secret_hash()) == ("lb", HASH)
+
+
+@pytest.mark.parametrize("name", ["does-not-exist.invalid", "a" * 70 + ".example"])
+async def test_a_name_that_cannot_be_resolved_is_unavailable(tmp_path: Path, name: str) -> None:
+    with pytest.raises(MetadataUnavailable, match=name):
+        await DnsMetadata(name, StaticMetadata(tmp_path / "none")).peers()
+
+
+# --- which of them
+
+
+@pytest.mark.parametrize(
+    ("document", "kind"),
+    [
+        ({"static": {"file": "/etc/bootbridge/instance.yaml"}}, StaticMetadata),
+        ({"http": {"url": "http://10.42.0.1:8080"}}, HttpMetadata),
+        ({"http": {"url": "https://metadata.example", "seconds": 3}}, HttpMetadata),
+        ({"dns": {"controlPlanes": "cp.example", "file": "/etc/bootbridge/instance.yaml"}}, DnsMetadata),
+    ],
+)
+def test_a_source_is_named_by_its_kind(document: Any, kind: type) -> None:
+    assert isinstance(metadata_from(document), kind)
+
+
+@pytest.mark.parametrize(
+    ("document", "error"),
+    [
+        ({}, "metadata: names no single source"),
+        ({"static": {}, "dns": {}}, "metadata: names no single source"),
+        ({"cloud": {}}, "metadata: unknown source 'cloud'"),
+        ({"static": {}}, "metadata.static.file: is missing"),
+        ({"static": {"file": "here.yaml"}}, r"metadata.static.file: 'here.yaml' is not an absolute path"),
+        ({"static": {"file": "/x", "files": 1}}, "metadata.static.files: is unknown"),
+        ({"http": {"url": "10.0.0.1"}}, "metadata.http.url: '10.0.0.1' is not a URL"),
+        ({"http": {"url": "http://user:hush@h"}}, "^metadata.http.url: a URL with a user or a password"),
+        ({"http": {"url": "http://[::1"}}, "metadata.http.url: .* is not a URL"),
+        ({"http": {"url": "http://h/a b"}}, "metadata.http.url: .* is not a URL"),
+        ({"http": {"url": "http://h:99999"}}, "metadata.http.url: 'http://h:99999' has no valid port"),
+        ({"http": {"url": "http://h", "seconds": -1}}, "metadata.http.seconds: is not a number of seconds"),
+        ({"http": {"url": "https://h", "caFile": "/none"}}, "metadata.http.caFile: cannot use /none"),
+        ({"dns": {"file": "/x"}}, "metadata.dns.controlPlanes: is missing"),
+    ],
+)
+def test_a_wrong_source_is_one_clear_error(document: Any, error: str) -> None:
+    with pytest.raises(OperatorError, match=error):
+        metadata_from(document)

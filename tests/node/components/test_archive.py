@@ -1,0 +1,136 @@
+"""An archive is unpacked where it shall be, and cannot reach anywhere else."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from bootbridge.node.components import archive as component_archive
+from bootbridge.node.components.archive import BadArchive, unpack
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, *, link: str = "", mode: int = 0o644) -> tarfile.TarInfo:
+    made = tarfile.TarInfo(name)
+    made.type, made.linkname, made.mode = kind, link, mode
+    return made
+
+
+def file(name: str, **kind: int) -> tarfile.TarInfo:
+    return member(name, **kind)  # type: ignore[arg-type]
+
+
+def link(name: str, target: str) -> tarfile.TarInfo:
+    return member(name, tarfile.SYMTYPE, link=target)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "here" / "place"
+
+
+def unpacked(directory: Path, members: Iterable[tarfile.TarInfo], data: bytes = b"data") -> None:
+    archive = directory.parent.parent / "archive"
+    with tarfile.open(archive, "w:gz") as out:
+        for each in members:
+            each.size = len(data) if each.isreg() else 0
+            out.addfile(each, io.BytesIO(data) if each.isreg() else None)
+    unpack(archive, directory)
+
+
+def test_directories_files_and_links_are_unpacked(directory: Path) -> None:
+    unpacked(
+        directory,
+        [
+            member(".", tarfile.DIRTYPE),
+            member("./bin/", tarfile.DIRTYPE),
+            file("./bin/tool", mode=0o755),
+            file("share/doc"),
+            link("bin/alias", "tool"),
+            link("bin/doc", "../share/doc"),
+        ],
+    )
+    assert (directory / "bin/tool").stat().st_mode & 0o7777 == 0o755
+    assert (directory / "share/doc").stat().st_mode & 0o7777 == 0o644
+    assert (directory / "bin/alias").readlink() == Path("tool")
+    assert (directory / "bin/doc").read_bytes() == b"data"
+
+
+def test_no_bit_beyond_running_comes_out_of_an_archive(directory: Path) -> None:
+    unpacked(directory, [file("root-shell", mode=0o6777)])
+    assert (directory / "root-shell").stat().st_mode & 0o7777 == 0o755
+
+
+def test_what_lies_there_stays_unless_the_archive_brings_it(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    (directory / "mine").write_bytes(b"mine")
+    (directory / "tool").write_bytes(b"old")
+    unpacked(directory, [file("tool")])
+    assert (directory / "mine").read_bytes() == b"mine"
+    assert (directory / "tool").read_bytes() == b"data"
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (file("../out"), "leads out"),
+        (file("a/../../out"), "leads out"),
+        (file("a/../b"), "leads out"),
+        (file("/etc/out"), "leads out"),
+        (member("../out/", tarfile.DIRTYPE), "leads out"),
+        (link("a", "../out"), "leads out"),
+        (link("a/b", "../../out"), "leads out"),
+        (link("a", "/etc/out"), "leads out"),
+        (link("a", "b/../../out"), "leads out"),
+        (link("../a", "b"), "leads out"),
+        (link("a", ""), "leads nowhere"),
+        (file(" "), "no name"),
+        (file("."), "no name"),
+        (member("a", tarfile.LNKTYPE, link="good"), "neither"),
+        (member("a", tarfile.FIFOTYPE), "neither"),
+        (member("a", tarfile.CHRTYPE), "neither"),
+        (member("a", tarfile.BLKTYPE), "neither"),
+    ],
+)
+def test_an_archive_with_one_bad_member_installs_nothing_at_all(
+    directory: Path, bad: tarfile.TarInfo, said: str
+) -> None:
+    with pytest.raises(BadArchive, match=said):
+        unpacked(directory, [file("good"), bad])
+    assert sorted(path.name for path in directory.parent.parent.rglob("*")) == ["archive", "here", "place"]
+
+
+def test_no_file_is_written_through_a_link_of_the_archives(directory: Path) -> None:
+    with pytest.raises(BadArchive, match="lies behind a link"):
+        unpacked(directory, [member("real", tarfile.DIRTYPE), link("way", "real"), file("way/file")])
+
+
+def test_no_file_is_written_through_a_link_that_lies_there(directory: Path, tmp_path: Path) -> None:
+    directory.mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (directory / "sub").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(BadArchive, match="is a link"):
+        unpacked(directory, [file("sub/file")])
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_link_that_lies_in_a_files_place_is_replaced_and_not_followed(
+    directory: Path, tmp_path: Path
+) -> None:
+    directory.mkdir(parents=True)
+    (tmp_path / "precious").write_bytes(b"precious")
+    (directory / "tool").symlink_to(tmp_path / "precious")
+    unpacked(directory, [file("tool")])
+    assert (tmp_path / "precious").read_bytes() == b"precious"
+    assert (directory / "tool").read_bytes() == b"data"
+
+
+def test_an_archive_that_would_fill_the_disk_is_refused(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(component_archive, "UNPACKED_BYTES_MAX", 1000)
+    with pytest.raises(BadArchive, match="more than"):
+        unpacked(directory, [file("a"), file("b")], b"x" * 501)

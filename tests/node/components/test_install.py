@@ -1,0 +1,373 @@
+"""Components are fetched from a real server, checked, and put in place whole; or nothing is put there."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import io
+import ssl
+import tarfile
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from bootbridge.common import data_url
+from bootbridge.common.failures import Fatal, Transient
+from bootbridge.common.host import Host
+from bootbridge.join_api.components import Component
+from bootbridge.node.components import download
+from bootbridge.node.components import install as component_install
+from bootbridge.node.components.install import ComponentUnavailable, Installer
+from bootbridge.node.init.messages import StageEvent
+from bootbridge.trust.authority import Authority
+from tests.support.fake_clock import pass_time
+
+BODY = b"#!/bin/sh\necho kubelet\n"
+HASH = "sha256:" + hashlib.sha256(BODY).hexdigest()
+OTHER_HASH = "sha256:" + hashlib.sha256(b"other").hexdigest()
+PLACE = "/usr/bin/kubelet"
+
+Answer = bytes | Callable[[asyncio.StreamWriter], None]
+
+
+def answer(status: int = 200, body: bytes = BODY, **headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} x", f"Content-Length: {len(body)}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+class Server:
+    """Gives its answers in order, the last one for ever; knows what was asked."""
+
+    def __init__(self, *answers: Answer, tls: ssl.SSLContext | None = None) -> None:
+        self._answers = list(answers)
+        self._tls = tls
+        self.asked: list[str] = []
+        self.url = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.asked.append(head.split(b"\r\n")[0].decode())
+        given = self._answers[min(len(self.asked), len(self._answers)) - 1]
+        if callable(given):
+            given(writer)
+        else:
+            writer.write(given)
+        writer.close()
+
+
+@asynccontextmanager
+async def serving(*answers: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+    made = Server(*answers, tls=tls)
+    server = await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=tls)
+    scheme = "https" if tls else "http"
+    made.url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}/kubelet"
+    async with server:
+        yield made
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    root = tmp_path / "root"
+    root.mkdir()
+    return Host(root)
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the installer waited between attempts, without the waiting."""
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(component_install.asyncio, "sleep", sleep)
+    return waited
+
+
+async def install(host: Host, *components: Component, seconds: float = 20.0) -> list[StageEvent]:
+    events: list[StageEvent] = []
+    await Installer(host, Random(1), seconds).install(components, events.append)
+    return events
+
+
+async def install_once(host: Host, component: Component, seconds: float = 20.0) -> None:
+    """Time is up when the first attempt has failed."""
+
+    def say(event: StageEvent) -> None:
+        if event.text.endswith("trying again"):
+            pass_time(seconds)
+
+    await Installer(host, Random(1), seconds).install((component,), say)
+
+
+def in_folder(host: Host, path: str = PLACE) -> list[str]:
+    """All that lies beside the component, half-written files too."""
+    return sorted(each.name for each in host.path(path).parent.iterdir())
+
+
+async def test_a_component_is_downloaded_and_can_be_run(host: Host) -> None:
+    async with serving(answer()) as server:
+        events = await install(host, Component(server.url, HASH, PLACE))
+    assert host.read(PLACE) == BODY
+    assert host.mode(PLACE) == 0o755
+    assert in_folder(host) == ["kubelet"]
+    assert server.asked == ["GET /kubelet HTTP/1.1"]
+    assert [event.state for event in events] == ["started", "output", "done"]
+
+
+async def test_a_bad_hash_installs_nothing_and_is_not_tried_again(host: Host) -> None:
+    async with serving(answer()) as server:
+        with pytest.raises(Fatal, match=rf"has the hash {HASH}, not {OTHER_HASH}"):
+            await install(host, Component(server.url, OTHER_HASH, PLACE))
+    assert in_folder(host) == []
+    assert len(server.asked) == 1
+
+
+async def test_a_bad_hash_leaves_what_was_there(host: Host) -> None:
+    host.make_directory("/usr/bin")
+    host.path(PLACE).write_bytes(b"old")
+    async with serving(answer()) as server:
+        with pytest.raises(Fatal):
+            await install(host, Component(server.url, OTHER_HASH, PLACE))
+    assert host.read(PLACE) == b"old"
+
+
+async def test_an_empty_hash_takes_what_comes_unless_anybody_could_have_sent_it(host: Host) -> None:
+    await install(host, Component(data_url.encode(BODY), "", PLACE))
+    assert host.read(PLACE) == BODY
+    async with serving(answer()) as server:
+        with pytest.raises(Fatal, match="over plain http, and has no hash"):
+            await install(host, Component(server.url, "", PLACE))
+        assert server.asked == []
+
+
+async def test_what_is_there_with_the_right_hash_is_not_fetched_again(host: Host) -> None:
+    async with serving(answer()) as server:
+        component = Component(server.url, HASH.upper().replace("SHA256", "sha256"), PLACE)
+        await install(host, component, component)
+        assert len(server.asked) == 1
+
+
+async def test_a_data_url_is_the_component_itself(host: Host) -> None:
+    await install(host, Component(data_url.encode(BODY), HASH, PLACE))
+    assert host.read(PLACE) == BODY
+
+
+async def test_a_file_url_is_copied(host: Host, tmp_path: Path) -> None:
+    source = tmp_path / "a kubelet"
+    source.write_bytes(BODY)
+    await install(host, Component(source.as_uri(), HASH, PLACE))
+    assert host.read(PLACE) == BODY
+
+
+async def test_https_is_checked_against_the_machines_authorities(host: Host, tmp_path: Path) -> None:
+    authority = Authority.create("mirror")
+    cert, key = authority.issue_server(["127.0.0.1"]).write(tmp_path, "mirror")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    trusting = ssl.create_default_context(cadata=authority.cert_pem.decode())
+    async with serving(answer(), tls=context) as server:
+        component = Component(server.url, HASH, PLACE)
+        with pytest.raises(Fatal, match=r"self-signed|unable to get"):
+            await install(host, component)
+        await Installer(host, Random(1), 20.0, trusting).install([component], lambda event: None)
+    assert host.read(PLACE) == BODY
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
+async def test_a_status_that_means_later_is_tried_again(host: Host, waits: list[float], status: int) -> None:
+    async with serving(answer(status), answer(status), answer()) as server:
+        events = await install(host, Component(server.url, HASH, PLACE))
+    assert host.read(PLACE) == BODY
+    assert len(waits) == 2
+    assert [event.text for event in events if "trying again" in event.text] == [
+        f"{server.url}: the server answers {status}; trying again"
+    ] * 2
+
+
+@pytest.mark.parametrize("status", [204, 400, 401, 403, 404, 410])
+async def test_any_other_status_is_final(host: Host, waits: list[float], status: int) -> None:
+    async with serving(answer(status)) as server:
+        with pytest.raises(Fatal, match=f"the server answers {status}"):
+            await install(host, Component(server.url, HASH, PLACE))
+    assert (len(server.asked), waits) == (1, [])
+
+
+async def test_a_body_that_is_cut_off_is_fetched_anew_from_its_start(host: Host, waits: list[float]) -> None:
+    async with serving(answer()[:-5], answer()) as server:
+        await install(host, Component(server.url, HASH, PLACE))
+    assert host.read(PLACE) == BODY
+    assert (len(server.asked), len(waits)) == (2, 1)
+
+
+async def test_a_connection_that_is_refused_or_reset_is_tried_again(host: Host, waits: list[float]) -> None:
+    async with serving(lambda writer: writer.transport.abort(), answer()) as server:
+        await install(host, Component(server.url, HASH, PLACE))
+    assert len(waits) == 1
+
+
+async def test_when_time_is_up_the_last_reason_is_told(host: Host) -> None:
+    async with serving(answer(503)) as server:
+        with pytest.raises(ComponentUnavailable, match=r"not there within 20 s: .*answers 503"):
+            await install_once(host, Component(server.url, HASH, PLACE))
+    assert issubclass(ComponentUnavailable, Transient)
+    assert in_folder(host) == []
+
+
+async def test_a_server_that_says_nothing_is_given_up(host: Host) -> None:
+    async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        pass_time(download.SILENCE_SECONDS)
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(mute, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with server:
+        with pytest.raises(ComponentUnavailable, match=r"silent for 30 s"):
+            await install_once(host, Component(url, HASH, PLACE), seconds=100.0)
+
+
+async def test_an_install_that_is_cancelled_leaves_nothing(host: Host) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer()[:-5])
+        asked.set()
+        await go_on.wait()
+        writer.close()
+
+    server = await asyncio.start_server(slow, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with server:
+        running = asyncio.create_task(install(host, Component(url, HASH, PLACE)))
+        await asked.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        go_on.set()
+    assert in_folder(host) == []
+
+
+async def test_redirections_are_followed_but_not_for_ever(host: Host) -> None:
+    async with serving(answer(302, b"", Location="/elsewhere?a=b"), answer()) as server:
+        await install(host, Component(server.url, HASH, PLACE))
+        assert server.asked[1] == "GET /elsewhere?a=b HTTP/1.1"
+    async with serving(answer(307, b"", Location="/round")) as server:
+        with pytest.raises(Fatal, match="more than 5 redirections"):
+            await install(host, Component(server.url, HASH, "/usr/bin/other"))
+
+
+async def test_a_redirection_to_another_kind_of_url_leads_nowhere(host: Host) -> None:
+    async with serving(answer(302, b"", Location="file:///etc/shadow")) as server:
+        with pytest.raises(Fatal, match="leads nowhere"):
+            await install(host, Component(server.url, HASH, PLACE))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://example/x",
+        "kubelet",
+        "http://",
+        "http://host:port/",
+        "http://[::1/x",
+        "http://a..b/x",
+        "data:;base64,%",
+    ],
+)
+async def test_a_url_that_cannot_be_fetched_is_final(host: Host, url: str) -> None:
+    with pytest.raises(Fatal):
+        await install(host, Component(url, HASH, PLACE))
+
+
+async def test_a_url_that_http_cannot_ask_for_is_final(host: Host) -> None:
+    async with serving(answer()) as server:
+        with pytest.raises(Fatal, match="not a URL that can be asked for"):
+            await install(host, Component(f"{server.url} latest", HASH, PLACE))
+
+
+async def test_what_a_url_carries_in_secret_is_not_told(host: Host) -> None:
+    async with serving(answer(404)) as server:
+        signed = server.url.replace("//", "//user:password@") + "?signature=secret"
+        with pytest.raises(Fatal) as failure:
+            await install(host, Component(signed, HASH, PLACE))
+    assert server.asked == ["GET /kubelet?signature=secret HTTP/1.1"]
+    assert "password" not in str(failure.value)
+    assert "secret" not in str(failure.value)
+
+
+# --- without a URL
+
+
+async def test_a_component_without_a_url_is_looked_for(host: Host) -> None:
+    component = Component("", HASH, PLACE)
+    with pytest.raises(Fatal, match=r"/usr/bin/kubelet is not there .*image that brings it"):
+        await install(host, component)
+    host.make_directory("/usr/bin")
+    host.path(PLACE).write_bytes(b"other")
+    with pytest.raises(Fatal, match="has another hash"):
+        await install(host, component)
+    host.path(PLACE).write_bytes(BODY)
+    await install(host, component)
+
+
+async def test_one_without_url_and_hash_only_has_to_be_there(host: Host) -> None:
+    component = Component(install_path=PLACE)
+    with pytest.raises(Fatal, match="is not there"):
+        await install(host, component)
+    host.make_directory("/usr/bin")
+    host.path(PLACE).write_bytes(b"anything")
+    await install(host, component)
+
+
+@pytest.mark.parametrize("path", ["", "/", "usr/bin/x", "/usr/../../etc/x"])
+async def test_a_path_that_leads_elsewhere_is_refused_before_anything_is_fetched(
+    host: Host, path: str
+) -> None:
+    async with serving(answer()) as server:
+        with pytest.raises(Fatal, match="no absolute path"):
+            await install(host, Component(server.url, HASH, path))
+    assert server.asked == []
+
+
+# --- archives
+
+
+def packed(**files: bytes) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, data in files.items():
+            member = tarfile.TarInfo(name)
+            member.size, member.mode = len(data), 0o755
+            archive.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+async def test_an_archive_is_unpacked_below_its_place(host: Host) -> None:
+    body = packed(bridge=b"one", loopback=b"two")
+    async with serving(answer(body=body)) as server:
+        digest = "sha256:" + hashlib.sha256(body).hexdigest()
+        await install(host, Component(server.url, digest, "/opt/cni/bin", extract=True))
+    assert host.read("/opt/cni/bin/bridge") == b"one"
+    assert host.mode("/opt/cni/bin/loopback") == 0o755
+    assert in_folder(host, "/opt/cni/bin") == ["bin"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"no archive", gzip.compress(b"no archive"), packed(a=b"x" * 5000)[:-40]],
+    # An archive has the time of its making in it, and a test has one name.
+    ids=["text", "compressed text", "half of one"],
+)
+async def test_what_is_no_whole_archive_is_final_and_leaves_nothing(host: Host, body: bytes) -> None:
+    async with serving(answer(body=body)) as server:
+        digest = "sha256:" + hashlib.sha256(body).hexdigest()
+        with pytest.raises(Fatal, match=r"/opt/cni/bin: it (is no whole|cannot be unpacked)"):
+            await install(host, Component(server.url, digest, "/opt/cni/bin", extract=True))
+    assert in_folder(host, "/opt/cni/bin/x") == []

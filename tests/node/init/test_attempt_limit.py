@@ -1,0 +1,153 @@
+"""Guessing a secret: slow for each source, slow for all of them together, and no obstacle to who knows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from bootbridge.node.init.attempt_limit import (
+    GAP_SECONDS,
+    PAUSE_SECONDS_MAX,
+    SOURCES_MAX,
+    WAITING_MAX,
+    AttemptLimit,
+    TooManyAttempts,
+)
+from bootbridge.runtime.concurrency import ended
+from tests.support.deterministic_loop import run
+
+# As many as the init server has channels, with two calls on each.
+CHANNELS, CALLS = 32, 2
+
+
+class Site:
+    """A limit, and strangers who guess without end."""
+
+    def __init__(self) -> None:
+        self.limit = AttemptLimit()
+        self.guesses: Counter[str] = Counter()
+
+    async def stranger(self, source: str) -> None:
+        while True:
+            try:
+                await self.limit.attempt(source, lambda: self._wrong(source))
+            except TooManyAttempts:
+                await asyncio.sleep(0.1)
+
+    def _wrong(self, source: str) -> bool:
+        self.guesses[source] += 1
+        return False
+
+    @asynccontextmanager
+    async def strangers(self, number: int, source: Callable[[int], str]) -> AsyncIterator[None]:
+        crowd = [asyncio.ensure_future(self.stranger(source(each))) for each in range(number)]
+        yield
+        await ended(*crowd)
+
+    async def owner_waits(self) -> float:
+        """How long somebody who knows the secret needs from elsewhere."""
+        began = asyncio.get_running_loop().time()
+        assert await self.limit.attempt("192.0.2.7", lambda: True)
+        return asyncio.get_running_loop().time() - began
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_one_stranger_who_guesses_all_day_does_not_keep_the_owner_out(seed: int) -> None:
+    async def scenario() -> None:
+        site = Site()
+        async with site.strangers(CHANNELS // 4 * CALLS, lambda number: "203.0.113.1"):
+            await asyncio.sleep(60)
+            assert await site.owner_waits() <= GAP_SECONDS
+
+    run(scenario(), seed)
+
+
+def test_strangers_from_everywhere_delay_the_owner_by_a_turn_of_each() -> None:
+    async def scenario() -> None:
+        site = Site()
+        async with site.strangers((CHANNELS - 1) * CALLS, lambda number: f"203.0.113.{number // CALLS}"):
+            await asyncio.sleep(60)
+            assert await site.owner_waits() <= PAUSE_SECONDS_MAX
+
+    run(scenario())
+
+
+def test_one_source_guesses_once_in_eight_seconds() -> None:
+    async def scenario() -> None:
+        site = Site()
+        async with site.strangers(16, lambda number: "203.0.113.1"):
+            await asyncio.sleep(15)  # one, two, four and eight seconds
+            site.guesses.clear()
+            await asyncio.sleep(100 * PAUSE_SECONDS_MAX)
+            assert 99 <= site.guesses["203.0.113.1"] <= 101
+
+    run(scenario())
+
+
+def test_all_sources_together_guess_four_times_a_second() -> None:
+    """However many there are; and each has its turn."""
+
+    async def scenario() -> None:
+        site = Site()
+        async with site.strangers(200, lambda number: f"203.0.113.{number}"):
+            await asyncio.sleep(100)
+            assert site.guesses.total() <= 100 / GAP_SECONDS + 1
+            assert set(site.guesses.values()) <= {1, 2, 3}
+            assert len(site.guesses) == 200
+
+    run(scenario())
+
+
+def test_no_more_than_a_few_of_one_source_wait() -> None:
+    async def scenario() -> None:
+        limit = AttemptLimit()
+        assert not await limit.attempt("a", lambda: False)
+        waiting = [asyncio.ensure_future(limit.attempt("a", lambda: True)) for _ in range(WAITING_MAX)]
+        await asyncio.sleep(0.5)
+        with pytest.raises(TooManyAttempts):
+            await limit.attempt("a", lambda: True)
+        assert await limit.attempt("b", lambda: True)
+        assert all(await asyncio.gather(*waiting))
+
+    run(scenario())
+
+
+def test_a_right_secret_ends_the_pauses() -> None:
+    async def scenario() -> None:
+        limit, loop = AttemptLimit(), asyncio.get_running_loop()
+        for right in (False, False, False, True, False):
+            assert await limit.attempt("a", lambda right=right: right) is right
+        began = loop.time()
+        await limit.attempt("a", lambda: True)
+        assert loop.time() - began == pytest.approx(1.0)
+
+    run(scenario())
+
+
+def test_sources_that_do_not_come_again_are_forgotten() -> None:
+    async def scenario() -> None:
+        limit = AttemptLimit()
+        for number in range(2 * SOURCES_MAX):
+            await limit.attempt(f"source {number}", lambda: False)
+        assert len(limit._sources) == SOURCES_MAX
+
+    run(scenario())
+
+
+def test_a_source_that_waits_is_not_forgotten() -> None:
+    async def scenario() -> None:
+        limit = AttemptLimit()
+        await limit.attempt("whoever is done", lambda: False)
+        names = [f"source {number}" for number in range(SOURCES_MAX)]
+        crowd = [asyncio.ensure_future(limit.attempt(name, lambda: True)) for name in names]
+        await asyncio.sleep(GAP_SECONDS / 2)
+        assert set(limit._sources) == set(names)
+        with pytest.raises(TooManyAttempts):
+            await limit.attempt("one more", lambda: True)
+        assert all(await asyncio.gather(*crowd))
+
+    run(scenario())

@@ -1,0 +1,299 @@
+"""The user's side of an init: patient while nothing is said, at an end when something is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+
+import pytest
+
+from bootbridge.common.backoff import Backoff
+from bootbridge.errors import OperatorError, PeerError
+from bootbridge.node.init.client import InitClient, InitFailed, InitRefused, Unreachable
+from bootbridge.node.init.messages import (
+    FETCHED,
+    INIT,
+    InitEvent,
+    InitFailure,
+    InitRequest,
+    InitSuccess,
+    StageEvent,
+)
+from bootbridge.runtime.calls import CallFailed, Send, serve
+from bootbridge.trust.attested.channel import Channel, ChannelFailed
+from bootbridge.trust.evidence import Attested, EvidenceRefused
+from bootbridge.trust.key_hierarchy import cluster_id
+from bootbridge.trust.measurement import lock_value
+from bootbridge.wire import grpc_messages as grpc
+
+SECRET, SALT = bytes(range(32)), bytes(range(32, 64))
+REQUEST = InitRequest(init_id="one", init_secret=b"s", measurement_secret=SECRET, measurement_salt=SALT)
+SUCCESS = InitSuccess(b"kubeconfig", b"id")
+
+Script = Callable[[InitRequest, Send], Awaitable[None]]
+
+
+@dataclass
+class Told:
+    """A report that remembers."""
+
+    stages: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    peers: list[Attested | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._heard: dict[str, asyncio.Event] = {}
+
+    async def heard(self, stage: str) -> None:
+        await self._heard.setdefault(stage, asyncio.Event()).wait()
+
+    def waiting(self, reason: str) -> None:
+        self.reasons.append(reason)
+
+    def connected(self, peer: Attested | None) -> None:
+        self.peers.append(peer)
+
+    def stage(self, event: StageEvent) -> None:
+        self.stages.append(f"{event.name} {event.state}")
+        self._heard.setdefault(self.stages[-1], asyncio.Event()).set()
+
+
+class Instance:
+    """Plays an init server on loopback: each connection follows the next script, the last one for ever."""
+
+    def __init__(self) -> None:
+        self.requests: list[InitRequest] = []
+        self.scripts: list[Script | Exception] = []
+        self.peer: Attested | None = Attested("test", "sha256:00")
+        self.told = Told()
+        self.notes: list[str] = []
+        self.full = False  # the user's disk
+        self._connections: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    def close(self) -> None:
+        self._server.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        script = self._next_script
+
+        async def handle(body: bytes, send: Send) -> None:
+            self.requests.append(InitRequest.decode(body))
+            await script(self.requests[-1], send)
+
+        async def fetched(body: bytes, send: Send) -> None:
+            self.notes.append("fetched")
+            await send(b"")
+
+        self._connections.add(writer)
+        await serve(reader, writer, {INIT: handle, FETCHED: fetched})
+
+    async def dial(self) -> Channel:
+        script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
+        if isinstance(script, Exception):
+            raise script
+        self._next_script = script
+        reader, writer = await asyncio.open_connection(*self._server.sockets[0].getsockname())
+        return Channel(reader, writer, self.peer, "127.0.0.1")
+
+    def hang_up(self) -> None:
+        """As a network does: without a word."""
+        for writer in self._connections:
+            writer.transport.abort()
+
+    async def asked_by(self, *scripts: Script | Exception, reach_seconds: float = 30.0) -> InitSuccess:
+        self.scripts = list(scripts)
+        backoff = Backoff(Random(1), least=0, first=0.001, most=0.002)
+        async with asyncio.timeout(20):
+            client = InitClient(self.dial, REQUEST, self.told, backoff, reach_seconds, self.keep)
+            return await client.run()
+
+    def keep(self, success: InitSuccess) -> None:
+        if self.full:
+            raise OperatorError("no space left")
+        self.notes.append("kept")
+
+
+@pytest.fixture
+async def instance() -> AsyncIterator[Instance]:
+    playing = Instance()
+    await playing.start()
+    yield playing
+    playing.close()
+
+
+def saying(*events: InitEvent, then: CallFailed | None = None) -> Script:
+    async def script(request: InitRequest, send: Send) -> None:
+        for event in events:
+            await send(event.encode())
+        if then is not None:
+            raise then
+
+    return script
+
+
+def stage(number: int, name: str = "init", state: str = "started") -> InitEvent:
+    return InitEvent(number, stage=StageEvent(name, state))
+
+
+WELL = InitEvent(9, success=SUCCESS)
+
+
+async def test_stages_are_told_as_they_come_and_success_ends_it(instance: Instance) -> None:
+    result = await instance.asked_by(saying(stage(1), stage(2, state="done"), WELL))
+    assert result == SUCCESS
+    assert instance.told.stages == ["init started", "init done"]
+    assert instance.told.peers == [instance.peer]
+
+
+async def test_the_instance_hears_that_its_result_was_fetched_when_it_is_kept(instance: Instance) -> None:
+    await instance.asked_by(saying(WELL))
+    assert instance.notes == ["kept", "fetched"]
+
+
+async def test_a_result_that_cannot_be_kept_stays_with_the_instance(instance: Instance) -> None:
+    instance.full = True
+    with pytest.raises(OperatorError, match="no space left"):
+        await instance.asked_by(saying(WELL))
+    assert instance.notes == []
+
+
+@pytest.mark.parametrize("may_retry", [False, True])
+async def test_a_failure_is_fetched_too_unless_nothing_has_begun(instance: Instance, may_retry: bool) -> None:
+    with pytest.raises(InitFailed):
+        await instance.asked_by(saying(InitEvent(1, failure=InitFailure("no", may_retry=may_retry))))
+    assert instance.notes == ([] if may_retry else ["fetched"])
+
+
+async def test_a_failure_is_final_and_brings_the_log(instance: Instance) -> None:
+    failure = InitEvent(2, failure=InitFailure("kubeadm broke", "reboot it"))
+    logs = [InitEvent(2, log=piece) for piece in (b"one\n", b"two\n")]
+    with pytest.raises(InitFailed, match="kubeadm broke") as failed:
+        await instance.asked_by(saying(stage(1), failure, *logs))
+    assert (failed.value.advice, failed.value.log) == ("reboot it", b"one\ntwo\n")
+    assert len(instance.requests) == 1
+
+
+@pytest.mark.parametrize("after", [WELL, InitEvent(3, failure=InitFailure("again"))])
+async def test_nothing_undoes_a_failure(instance: Instance, after: InitEvent) -> None:
+    first = InitEvent(2, failure=InitFailure("first"))
+    with pytest.raises(InitFailed, match="first"):
+        await instance.asked_by(saying(first, after, InitEvent(3, log=b"log")))
+
+
+async def test_a_failure_counts_even_if_its_log_was_cut_off(instance: Instance) -> None:
+    events = InitEvent(1, failure=InitFailure("broke")), InitEvent(1, log=b"the beginning")
+    with pytest.raises(InitFailed, match="broke") as failed:
+        await instance.asked_by(saying(*events, then=CallFailed(grpc.UNAVAILABLE, "cut off")))
+    assert failed.value.log == b"the beginning"
+
+
+async def test_a_lost_connection_is_resumed_where_it_was(instance: Instance) -> None:
+    """The same ID, and only what came after what was seen."""
+
+    async def lost(request: InitRequest, send: Send) -> None:
+        await send(stage(1).encode())
+        await send(stage(2, "certs").encode())
+        await instance.told.heard("certs started")
+        instance.hang_up()
+
+    assert await instance.asked_by(lost, saying(stage(3, "etcd"), WELL)) == SUCCESS
+    assert [(each.init_id, each.seen) for each in instance.requests] == [("one", 0), ("one", 2)]
+    assert instance.told.stages == ["init started", "certs started", "etcd started"]
+    assert len(instance.told.reasons) == 1
+
+
+async def test_an_instance_that_is_not_there_yet_is_waited_for(instance: Instance) -> None:
+    booting = ChannelFailed("connecting to 10.0.0.5:9000: Connection refused")
+    balancer = ChannelFailed("TLS with 10.0.0.5:9000: the peer closed the connection")
+    assert await instance.asked_by(booting, balancer, saying(WELL)) == SUCCESS
+    assert instance.told.reasons == [str(booting), str(balancer)]
+
+
+@pytest.mark.parametrize("code", [grpc.UNAVAILABLE, grpc.RESOURCE_EXHAUSTED])
+async def test_an_instance_that_cannot_answer_now_is_asked_again(instance: Instance, code: int) -> None:
+    busy = saying(then=CallFailed(code, "later"))
+    assert await instance.asked_by(busy, saying(WELL)) == SUCCESS
+
+
+async def test_trouble_of_the_instances_own_that_may_pass_is_waited_out(instance: Instance) -> None:
+    """The instance could not read its metadata: it says so, changed nothing, and asks to be asked again."""
+    trouble = InitEvent(0, failure=InitFailure("no metadata", "try again", may_retry=True))
+    assert (
+        await instance.asked_by(
+            saying(trouble, then=CallFailed(grpc.UNAVAILABLE, "no metadata")), saying(WELL)
+        )
+        == SUCCESS
+    )
+
+
+async def test_a_call_that_ends_without_a_result_is_made_again(instance: Instance) -> None:
+    assert await instance.asked_by(saying(), saying(WELL)) == SUCCESS
+
+
+async def test_patience_ends(instance: Instance) -> None:
+    with pytest.raises(Unreachable, match="Connection refused") as silence:
+        await instance.asked_by(ChannelFailed("Connection refused"), reach_seconds=0.02)
+    assert not silence.value.begun
+    with pytest.raises(Unreachable) as silence:
+        await instance.asked_by(saying(then=CallFailed(grpc.UNAVAILABLE, "later")), reach_seconds=0.02)
+    assert silence.value.begun
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        (grpc.PERMISSION_DENIED, "--init-secret-file"),
+        (grpc.FAILED_PRECONDITION, "--resume"),
+        (grpc.UNIMPLEMENTED, "version"),
+        (grpc.INTERNAL, ""),
+        (grpc.UNKNOWN, ""),
+    ],
+)
+async def test_a_refusal_is_final_and_advises(instance: Instance, code: int, advice: str) -> None:
+    with pytest.raises(InitRefused, match="no") as refused:
+        await instance.asked_by(saying(then=CallFailed(code, "no")))
+    assert advice in refused.value.advice
+    assert len(instance.requests) == 1
+
+
+async def test_evidence_that_does_not_convince_is_final(instance: Instance) -> None:
+    with pytest.raises(EvidenceRefused, match="PCR 4 is"):
+        await instance.asked_by(EvidenceRefused("the instance's evidence was refused: PCR 4 is 00"))
+    assert instance.requests == []
+
+
+async def test_an_instance_of_another_cluster_is_told_nothing(instance: Instance) -> None:
+    instance.peer = Attested("tpm", "sha256:00", {"pcr15": "ab" * 32})
+    with pytest.raises(EvidenceRefused, match="locked for another cluster"):
+        await instance.asked_by(saying(WELL))
+    assert instance.requests == []
+
+
+async def test_a_chip_that_hides_its_lock_is_told_nothing(instance: Instance) -> None:
+    instance.peer = Attested("tpm", "sha256:00", {})
+    with pytest.raises(EvidenceRefused, match="does not show PCR 15"):
+        await instance.asked_by(saying(WELL))
+    assert instance.requests == []
+
+
+@pytest.mark.parametrize("register", [bytes(32), lock_value(cluster_id(SECRET, SALT))])
+async def test_an_instance_that_is_free_or_ours_already_is_spoken_to(
+    instance: Instance, register: bytes
+) -> None:
+    """After a lost connection it is locked, by this very init."""
+    instance.peer = Attested("tpm", "sha256:00", {"pcr15": register.hex()})
+    assert await instance.asked_by(saying(WELL)) == SUCCESS
+
+
+@pytest.mark.parametrize("body", [b"\xff\xff", InitEvent(1).encode()])
+async def test_an_instance_that_talks_nonsense_is_not_believed(instance: Instance, body: bytes) -> None:
+    async def script(request: InitRequest, send: Send) -> None:
+        await send(body)
+
+    with pytest.raises(PeerError):
+        await instance.asked_by(script)

@@ -1,0 +1,124 @@
+"""What a user sees of an init: lines with times for people, JSON for programs."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from bootbridge.common.progress import Progress
+from bootbridge.node.init.messages import StageEvent
+from bootbridge.node.init.report import InitReport, JsonReport, TextReport
+from bootbridge.trust.evidence import Attested
+
+PEER = Attested("tpm", "sha256:ab", {"pcr15": "00"}, ("PCR 4 is 01, expected 02",))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def shown() -> io.StringIO:
+    return io.StringIO()
+
+
+@pytest.fixture
+def text(clock: Clock, shown: io.StringIO) -> TextReport:
+    return TextReport(Progress(shown, clock=clock, environment={}), shown)
+
+
+def test_each_stage_is_a_line_with_its_time(text: TextReport, clock: Clock, shown: io.StringIO) -> None:
+    clock.now = 1.5
+    text.connected(PEER)
+    text.stage(StageEvent("certs", "started"))
+    clock.now = 4.0
+    text.stage(StageEvent("certs", "done"))
+    assert shown.getvalue().splitlines() == [
+        "ok      1.5 s  instance                 proved by tpm sha256:ab",
+        "     warning: PCR 4 is 01, expected 02",
+        "ok      2.5 s  certs",
+    ]
+
+
+def test_whoever_waits_is_told_for_what(text: TextReport, clock: Clock, shown: io.StringIO) -> None:
+    text.stage(StageEvent("etcd", "started"))
+    text.stage(StageEvent("etcd", "output", "waiting for the kubelet"))
+    clock.now = 3.0
+    text.tick()
+    assert shown.getvalue() == "        3.0 s  etcd                     waiting: waiting for the kubelet\n"
+
+
+def test_a_failed_stage_shows_what_it_said_last(text: TextReport, shown: io.StringIO) -> None:
+    text.stage(StageEvent("etcd", "started"))
+    text.stage(StageEvent("etcd", "output", "no space left"))
+    text.stage(StageEvent("etcd", "failed"))
+    assert shown.getvalue().startswith("FAIL")
+    assert "no space left" in shown.getvalue()
+
+
+def test_a_connection_that_comes_back_does_not_look_like_a_new_instance(
+    text: TextReport, shown: io.StringIO
+) -> None:
+    text.connected(PEER)
+    text.connected(PEER)
+    assert shown.getvalue().count("proved by") == 1
+    assert "connected again" in shown.getvalue()
+
+
+def test_a_failure_says_what_to_do_and_where_the_log_is(text: TextReport, shown: io.StringIO) -> None:
+    text.failed("kubeadm broke", "reboot it", "admin.conf.log")
+    assert shown.getvalue().splitlines() == [
+        "The init failed: kubeadm broke",
+        "What to do: reboot it",
+        "The instance's log is in admin.conf.log",
+    ]
+
+
+def test_what_an_instance_says_cannot_drive_the_terminal(text: TextReport, shown: io.StringIO) -> None:
+    text.stage(StageEvent("etcd\r\n", "started"))
+    text.stage(StageEvent("etcd", "failed", "one\ntwo\x1b]0;title\x07"))
+    assert shown.getvalue().count("\n") == 1
+    assert "\x1b" not in shown.getvalue()
+    assert "\x07" not in shown.getvalue()
+
+
+def test_for_a_program_every_event_is_one_object(shown: io.StringIO) -> None:
+    report: InitReport = JsonReport(shown)
+    report.begun("id")
+    report.waiting("Connection refused")
+    report.connected(PEER)
+    report.stage(StageEvent("certs", "output", "one\ntwo"))
+    report.tick()
+    report.succeeded(b"\xab", "admin.conf")
+    report.failed("broke", "mend it", "")
+    assert [json.loads(line) for line in shown.getvalue().splitlines()] == [
+        {"event": "begun", "initID": "id"},
+        {"event": "waiting", "reason": "Connection refused"},
+        {
+            "event": "connected",
+            "kind": "tpm",
+            "identity": "sha256:ab",
+            "facts": {"pcr15": "00"},
+            "warnings": ["PCR 4 is 01, expected 02"],
+        },
+        {"event": "stage", "stage": "certs", "state": "output", "text": "one\ntwo"},
+        {"event": "succeeded", "clusterID": "ab", "kubeconfig": "admin.conf"},
+        {"event": "failed", "reason": "broke", "advice": "mend it", "log": ""},
+    ]
+
+
+def test_for_a_program_too_nothing_drives_the_terminal_that_shows_it(shown: io.StringIO) -> None:
+    JsonReport(shown).stage(StageEvent("certs", "output", "\x9b31m\u202e\x1b[2J"))
+    assert shown.getvalue().rstrip("\n").isprintable()
+    assert json.loads(shown.getvalue())["text"] == "\x9b31m\u202e\x1b[2J"

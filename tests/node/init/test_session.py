@@ -1,0 +1,167 @@
+"""The user's files around an init: found wrong before anything is sent, and never lost or overwritten."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bootbridge.common.secret_files import read_secret, write_new_secret
+from bootbridge.errors import OperatorError, PeerError
+from bootbridge.node.init.admin_kubeconfig import pointed_at
+from bootbridge.node.init.master_secret import MasterSecret
+from bootbridge.node.init.session import InitOptions, InitSession
+from bootbridge.trust.key_hierarchy import measurement_secret
+from tests.node.one_instance import ObligingApi, OneInstance
+from tests.node.test_run import Told, options
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[OneInstance]:
+    api = ObligingApi()
+    yield OneInstance(tmp_path, api)
+    api.close()
+
+
+def refused(options: InitOptions) -> str:
+    with pytest.raises(OperatorError) as error:
+        InitSession(options, Told())
+    return str(error.value)
+
+
+def test_every_wrong_file_is_named_by_its_flag(instance: OneInstance) -> None:
+    good = options(instance)
+    none = instance.user / "none"
+    assert refused(replace(good, spec=none)).startswith("--spec: cannot read")
+    assert refused(replace(good, policy=none)).startswith("--policy: cannot read")
+    assert refused(replace(good, init_secret=none)).startswith("--init-secret-file: cannot read")
+    assert refused(replace(good, evidence=none)).startswith("--evidence: cannot read")
+    assert refused(replace(good, kubeconfig=none / "admin.conf")).startswith("--kubeconfig: cannot write")
+    assert not good.secrets.exists(), "no master secret is made for an init that cannot begin"
+
+
+def test_what_is_wrong_inside_a_file_is_named(instance: OneInstance) -> None:
+    good = options(instance)
+    good.spec.write_text("kubernetesVersion: '1.36'")
+    assert "kubernetesVersion" in refused(good)
+    good.spec.write_text("kubernetesVersion: v1.36.3")
+    good.policy.write_text("evidence: {}")
+    assert refused(good).startswith("--policy.evidence: no kind of evidence is accepted")
+    good.policy.write_text("evidence: {token: {tokens: {dev: much-too-secret-to-be-shown")
+    assert "much-too-secret" not in refused(good)
+
+
+def test_an_instance_is_never_let_off_its_proof(instance: OneInstance) -> None:
+    nothing = instance.user / "evidence.yaml"
+    nothing.write_text("{}")
+    assert refused(replace(options(instance), evidence=nothing)) == (
+        "--evidence: no kind of evidence is asked for"
+    )
+
+
+def test_a_secret_that_others_can_read_is_refused(instance: OneInstance) -> None:
+    good = options(instance)
+    good.init_secret.chmod(0o644)
+    assert "chmod 600" in refused(good)
+
+
+def test_a_kubeconfig_is_not_overwritten(instance: OneInstance) -> None:
+    instance.kubeconfig.write_text("of another cluster")
+    assert "is there already" in refused(options(instance))
+
+
+def test_an_init_that_was_left_keeps_its_id_and_another_instance_gets_another(instance: OneInstance) -> None:
+    good = options(instance)
+    first = InitSession(good, Told()).init_id
+    record = {"initID": first, "endpoint": [good.host, good.port]}
+    good.record.write_text(json.dumps(record))
+    assert InitSession(good, Told()).init_id == first
+    assert InitSession(replace(good, port=1), Told()).init_id != first
+    assert InitSession(replace(good, resume="elsewhere"), Told()).init_id == "elsewhere"
+
+
+# --- the master secret
+
+
+def test_the_master_secret_is_made_once_and_stays(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.json"
+    made = MasterSecret.kept_in(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert MasterSecret.kept_in(path) == made
+    assert MasterSecret.kept_in(tmp_path / "other.json") != made
+    assert made.measurement_secret == measurement_secret(made.key, made.salt)
+    assert made.key.hex() not in repr(made)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"key": "AAAA", "salt": "AAAA", "measurementSalt": "AA"}'])
+def test_a_broken_master_secret_is_neither_used_nor_replaced(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "secrets.json"
+    path.write_text(text)
+    path.chmod(0o600)
+    with pytest.raises(OperatorError, match="holds no master secret"):
+        MasterSecret.kept_in(path)
+    assert path.read_text() == text
+
+
+def test_a_new_secret_never_takes_the_place_of_another(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    write_new_secret(path, b"first", "--out")
+    with pytest.raises(OperatorError, match=r"--out: .* is there already"):
+        write_new_secret(path, b"second", "--out")
+    assert read_secret(path, "--out") == b"first"
+    assert [each.name for each in tmp_path.iterdir()] == ["secret"]
+
+
+# --- the kubeconfig
+
+
+def kubeconfig(server: str = "https://10.0.0.5:6443") -> bytes:
+    entry = {"name": "c", "cluster": {"server": server, "certificate-authority-data": "Q0E="}}
+    return yaml.safe_dump({"kind": "Config", "clusters": [entry], "users": []}).encode()
+
+
+@pytest.mark.parametrize(
+    ("server", "host", "expected"),
+    [
+        ("https://10.0.0.5:6443", "lb.example", "https://lb.example:6443"),
+        ("https://[fd00::5]:6443", "fd00::9", "https://[fd00::9]:6443"),
+        ("https://10.0.0.5", "lb.example", "https://lb.example"),
+    ],
+)
+def test_a_kubeconfig_names_the_host_that_was_reached_and_keeps_the_port(
+    server: str, host: str, expected: str
+) -> None:
+    document = yaml.safe_load(pointed_at(kubeconfig(server), host))
+    assert document["clusters"][0]["cluster"] == {
+        "server": expected,
+        "certificate-authority-data": "Q0E=",
+    }
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"clusters: []", b"clusters: [{}, {}]", b"clusters: [{a: 1}]"])
+def test_a_kubeconfig_without_its_one_cluster_is_refused(data: bytes) -> None:
+    with pytest.raises(PeerError, match="kubeconfig"):
+        pointed_at(data, "lb.example")
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "strange"),
+    [
+        ({"exec": {"command": "sh"}}, {}, "exec"),
+        ({"tokenFile": "/home/user/.ssh/id_ed25519"}, {}, "tokenFile"),
+        ({}, {"proxy-url": "http://10.0.0.9"}, "proxy-url"),
+        ({}, {"insecure-skip-tls-verify": True}, "insecure-skip-tls-verify"),
+    ],
+)
+def test_a_kubeconfig_that_would_command_the_users_machine_is_refused(
+    user: dict[str, object], cluster: dict[str, object], strange: str
+) -> None:
+    document = yaml.safe_load(kubeconfig())
+    document["users"] = [{"name": "admin", "user": {"client-key-data": "S0VZ", **user}}]
+    document["clusters"][0]["cluster"] |= cluster
+    with pytest.raises(PeerError, match=f"holds '{strange}', which no kubeadm writes"):
+        pointed_at(yaml.safe_dump(document).encode(), "lb.example")

@@ -1,0 +1,117 @@
+"""Where a joining instance looks for join services."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from ipaddress import ip_address
+
+import pytest
+
+from bootbridge.common.failures import MetadataUnavailable
+from bootbridge.join_api.instance import Instance, Role
+from bootbridge.node.join.endpoints import host_of, join_endpoints
+
+
+def control_plane(name: str, *addresses: str) -> Instance:
+    return Instance(name, Role.CONTROL_PLANE, tuple(ip_address(each) for each in addresses))
+
+
+class Said:
+    """Metadata that answers with what it was given; an error is raised."""
+
+    def __init__(
+        self,
+        load_balancer: str | Exception,
+        peers: tuple[Instance, ...] | Exception,
+        myself: Instance | None = None,
+    ) -> None:
+        self._load_balancer = load_balancer
+        self._peers = peers
+        self._myself = myself
+        self.asked_for_peers = asyncio.Event()
+
+    async def myself(self) -> Instance:
+        assert self._myself is not None, "nobody needs it here"
+        return self._myself
+
+    async def init_secret_hash(self) -> str:
+        raise AssertionError("nobody needs it here")
+
+    async def load_balancer(self) -> str:
+        # Both are asked at once: an answer that waits for the other question comes.
+        async with asyncio.timeout(5):
+            await self.asked_for_peers.wait()
+        if isinstance(self._load_balancer, Exception):
+            raise self._load_balancer
+        return self._load_balancer
+
+    async def peers(self) -> tuple[Instance, ...]:
+        self.asked_for_peers.set()
+        if isinstance(self._peers, Exception):
+            raise self._peers
+        return self._peers
+
+
+AWAY = MetadataUnavailable("the service is away")
+WORKER = Instance("worker-0", Role.WORKER, (ip_address("10.0.0.9"),))
+
+
+async def test_the_load_balancer_comes_first_then_every_control_plane() -> None:
+    said = Said("lb.example:6443", (control_plane("cp-0", "10.0.0.1", "fd00::1"), WORKER))
+    assert await join_endpoints(said) == [("lb.example", 30090), ("10.0.0.1", 30090), ("fd00::1", 30090)]
+
+
+async def test_an_empty_load_balancer_is_never_dialled() -> None:
+    """Hazard 10: an empty host would be this very machine."""
+    assert await join_endpoints(Said("", (control_plane("cp-0", "10.0.0.1"),))) == [("10.0.0.1", 30090)]
+    assert await join_endpoints(Said("", ())) == []
+
+
+async def test_without_the_load_balancer_the_control_planes_are_still_tried(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        found = await join_endpoints(Said(AWAY, (control_plane("cp-0", "10.0.0.1"),)))
+    assert found == [("10.0.0.1", 30090)]
+    assert "some endpoints are unknown" in caplog.text
+
+
+async def test_without_the_peers_the_load_balancer_is_still_tried() -> None:
+    assert await join_endpoints(Said("lb.example", AWAY)) == [("lb.example", 30090)]
+
+
+async def test_when_neither_is_known_the_failure_names_both() -> None:
+    with pytest.raises(MetadataUnavailable, match="no balancer; no peers"):
+        await join_endpoints(Said(MetadataUnavailable("no balancer"), MetadataUnavailable("no peers")))
+
+
+async def test_no_endpoint_is_tried_twice() -> None:
+    """A load balancer is often a control plane's own address."""
+    said = Said("10.0.0.1:6443", (control_plane("cp-0", "10.0.0.1"), control_plane("cp-1", "10.0.0.1")))
+    assert await join_endpoints(said) == [("10.0.0.1", 30090)]
+
+
+async def test_a_control_plane_that_is_one_already_may_ask_itself() -> None:
+    """A lone one has nobody else that it could ask for a new certificate."""
+    said = Said("", (), myself=control_plane("cp-0", "10.0.0.1"))
+    assert await join_endpoints(said, 4433) == []
+    assert await join_endpoints(said, 4433, own=True) == [("10.0.0.1", 4433)]
+    assert await join_endpoints(Said("", (), myself=WORKER), own=True) == []
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "host"),
+    [
+        ("lb.example", "lb.example"),
+        ("lb.example:6443", "lb.example"),
+        ("10.0.0.1:6443", "10.0.0.1"),
+        ("[fd00::1]:6443", "fd00::1"),
+        ("[fd00::1]", "fd00::1"),
+        ("fd00::1", "fd00::1"),
+        ("", ""),
+        (":6443", ""),
+    ],
+)
+def test_a_load_balancer_may_be_written_with_or_without_a_port(endpoint: str, host: str) -> None:
+    assert host_of(endpoint) == host

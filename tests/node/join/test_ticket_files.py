@@ -1,0 +1,157 @@
+"""What a ticket brings is checked, then written: a control plane's authorities, the kubelet's certificate."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bootbridge.common.host import Host
+from bootbridge.join_api import node_paths
+from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket
+from bootbridge.node.join.ticket_files import TicketUnusable, check_pair, write_serving, write_ticket
+from bootbridge.trust.authority import Authority
+from tests.node.kubeadm.examples import ticket
+
+AUTHORITY = Authority.create("kubernetes")
+SERVING = AUTHORITY.issue_server(["node-1"])
+FILES = tuple(ControlPlaneFile(name, name.encode()) for name in CONTROL_PLANE_FILES)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def worker() -> Ticket:
+    return ticket(kubelet_certificate=SERVING.cert_pem)
+
+
+def control_plane() -> Ticket:
+    return replace(worker(), control_plane=True, control_plane_files=FILES)
+
+
+def everything_in(host: Host) -> list[str]:
+    return [f"/{path.relative_to(host.root)}" for path in sorted(host.root.rglob("*")) if path.is_file()]
+
+
+def test_a_worker_gets_its_kubelets_certificate_and_key_and_nothing_else(host: Host) -> None:
+    write_ticket(host, worker(), SERVING.key_pem)
+    assert everything_in(host) == [node_paths.SERVING]
+    assert host.read(node_paths.SERVING) == SERVING.cert_pem + SERVING.key_pem
+    assert host.mode(node_paths.SERVING) == 0o600
+
+
+def test_a_control_plane_gets_its_authorities_with_keys_for_root_alone(host: Host) -> None:
+    write_ticket(host, control_plane(), SERVING.key_pem)
+    modes = {name: oct(host.mode(f"{node_paths.PKI}/{name}")) for name in CONTROL_PLANE_FILES}
+    assert modes == {
+        "ca.crt": "0o644",
+        "ca.key": "0o600",
+        "sa.pub": "0o644",
+        "sa.key": "0o600",
+        "front-proxy-ca.crt": "0o644",
+        "front-proxy-ca.key": "0o600",
+        "etcd/ca.crt": "0o644",
+        "etcd/ca.key": "0o600",
+    }
+    assert host.read(f"{node_paths.PKI}/etcd/ca.key") == b"etcd/ca.key"
+
+
+def test_a_retry_writes_over_its_own_files(host: Host) -> None:
+    write_ticket(host, control_plane(), SERVING.key_pem)
+    other = AUTHORITY.issue_server(["node-1"])
+    again = replace(control_plane(), kubelet_certificate=other.cert_pem)
+    write_ticket(host, again, other.key_pem)
+    assert host.read(node_paths.SERVING) == other.cert_pem + other.key_pem
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (FILES[1:], "lacks ca.crt"),
+        ((*FILES, FILES[0]), "twice"),
+        ((*FILES[1:], ControlPlaneFile("ca.crt", b"")), "empty"),
+        ((), "lacks"),
+    ],
+)
+def test_a_control_planes_ticket_brings_each_file_once(
+    host: Host, files: tuple[ControlPlaneFile, ...], said: str
+) -> None:
+    with pytest.raises(TicketUnusable, match=said):
+        write_ticket(host, replace(control_plane(), control_plane_files=files), SERVING.key_pem)
+    assert everything_in(host) == []
+
+
+def test_a_workers_ticket_with_a_control_planes_keys_is_refused(host: Host) -> None:
+    with pytest.raises(TicketUnusable, match="is a worker's"):
+        write_ticket(host, replace(worker(), control_plane_files=FILES), SERVING.key_pem)
+    assert everything_in(host) == []
+
+
+@pytest.mark.parametrize(
+    ("certificate", "key", "said"),
+    [
+        (b"", SERVING.key_pem, "cannot be read"),
+        (b"no certificate", SERVING.key_pem, "cannot be read"),
+        (SERVING.cert_pem, b"no key", "cannot be read"),
+        (SERVING.cert_pem, AUTHORITY.issue_server(["other"]).key_pem, "another key than ours"),
+    ],
+)
+def test_a_certificate_that_is_not_for_our_key_is_refused_before_anything_is_written(
+    host: Host, certificate: bytes, key: bytes, said: str
+) -> None:
+    with pytest.raises(TicketUnusable, match=said):
+        write_ticket(host, replace(control_plane(), kubelet_certificate=certificate), key)
+    with pytest.raises(TicketUnusable, match=said):
+        write_serving(host, certificate, key)
+    assert everything_in(host) == []
+
+
+class CrashError(BaseException):
+    """The power fails."""
+
+
+def test_a_renewal_that_is_cut_off_anywhere_leaves_one_whole_pair(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At whatever it asks of the disk, before and after: never a certificate beside another's key."""
+    fresh = AUTHORITY.issue_server(["node-1"])
+    pairs = [each.cert_pem + each.key_pem for each in (SERVING, fresh)]
+    met = set()
+    for crash_at in itertools.count():
+        write_serving(host, SERVING.cert_pem, SERVING.key_pem)
+        with monkeypatch.context() as patch:
+            moments = itertools.count()
+            for module, name in ((tempfile, "mkstemp"), (os, "fchmod"), (os, "fsync"), (os, "replace")):
+                patch.setattr(module, name, _crashing(getattr(module, name), moments, crash_at))
+            try:
+                write_serving(host, fresh.cert_pem, fresh.key_pem)
+                over = True
+            except CrashError:
+                over = False
+        left = host.read(node_paths.SERVING) or b""
+        check_pair(left, left)
+        met.add(pairs.index(left))
+        if over:
+            break
+    assert met == {0, 1}
+    assert crash_at == 2 * len(("mkstemp", "fchmod", "fsync", "replace", "fsync of the directory"))
+
+
+def _crashing(call: Any, moments: Iterator[int], crash_at: int) -> Any:
+    def called(*given: Any, **named: Any) -> Any:
+        if next(moments) == crash_at:
+            raise CrashError
+        answer = call(*given, **named)
+        if next(moments) == crash_at:
+            raise CrashError
+        return answer
+
+    return called

@@ -1,0 +1,120 @@
+"""Init against join, as often as one likes: `python -m tests.node.lock.race --seeds 100000`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+from random import Random
+
+from bootbridge.common.failures import Transient
+from bootbridge.node.supervisor import FINISHED, INTERRUPTED
+from bootbridge.runtime import tasks
+from bootbridge.runtime.calls import CallFailed
+from bootbridge.runtime.concurrency import unless
+from bootbridge.trust.measurement import lock_value
+from bootbridge.wire import grpc_messages as grpc
+from tests.support import deterministic_loop
+from tests.support.node_world import (
+    INIT_MEASUREMENT,
+    JOIN_MEASUREMENT,
+    Lasting,
+    World,
+    cluster_of,
+    init_request,
+    quiet,
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    winner: str
+    user: str  # what the user who wanted an init has seen
+
+
+def race(seed: int, *, stop: bool = False) -> Result:
+    """One instance, one user, one join service, started together; with `stop` also somebody who ends it."""
+    return deterministic_loop.run(_race(seed, stop), seed)
+
+
+async def _race(seed: int, stop: bool) -> Result:
+    chance = Random(seed)
+    world = World(seed, slow=chance.choice((0.0, 0.01, 1.0)), linger=5.0)
+    supervisor = world.assemble()
+    # A cluster that can be joined may be there before or after the user comes.
+    world.faults["ticket"] = [Transient("not yet")] * chance.choice((0, 0, 1))
+    user = tasks.spawn(_user(world, chance.choice((0.0, 0.0, chance.uniform(0.0, 2.0)))), "user")
+    stopper = tasks.spawn(_stopper(world, chance.uniform(0.0, 2.0)), "stopper") if stop else None
+    code = await supervisor.run(world.stop)
+    seen = await user
+    if stopper is not None:
+        await stopper
+    winner = _winner(world, code)
+    _check(world, winner, seen)
+    return Result(winner, seen)
+
+
+async def _user(world: World, after: float) -> str:
+    await asyncio.sleep(after)
+    if await unless(world.lock.decided(), world.door.opened.wait()) is None:
+        return "too late"
+    try:
+        events = await world.door.call(init_request(), fetch=True)
+    except CallFailed as failure:
+        if failure.code not in (grpc.FAILED_PRECONDITION, grpc.UNAVAILABLE):
+            raise
+        return "refused"
+    assert events[-1].success is not None, events
+    return "success"
+
+
+async def _stopper(world: World, after: float) -> None:
+    await asyncio.sleep(after)
+    world.stop.set()
+
+
+def _winner(world: World, code: int) -> str:
+    holder = world.lock.holder
+    assert code == (FINISHED if holder else INTERRUPTED), (code, holder)
+    return str(holder or "nobody")
+
+
+def _check(world: World, winner: str, seen: str) -> None:
+    """One winner with all of its work, and nothing of the loser's."""
+    lasting, calls = world.lasting, Counter(world.calls)
+    assert not world.violations, world.violations
+    assert (seen == "success") == (winner == "init"), (seen, winner)
+    if winner == "nobody":
+        assert lasting == Lasting()
+        return
+    cluster = cluster_of(INIT_MEASUREMENT if winner == "init" else JOIN_MEASUREMENT)
+    assert lasting.extensions == 1
+    assert lasting.register == lock_value(cluster)
+    assert lasting.member_of == cluster
+    assert lasting.state is not None
+    assert lasting.state.cluster_id == cluster
+    assert calls[winner] == 1
+    losers = ("take", "join") if winner == "init" else ("found", "init")
+    assert not any(calls[each] for each in losers), calls
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10_000)
+    parser.add_argument("--first", type=int, default=0)
+    given = parser.parse_args()
+    started, winners = time.monotonic(), Counter[str]()
+    with quiet():
+        for seed in range(given.first, given.first + given.seeds):
+            try:
+                winners[race(seed, stop=seed % 4 == 3).winner] += 1
+            except BaseException:
+                print(f"seed {seed}")
+                raise
+    print(f"{given.seeds} races in {time.monotonic() - started:.1f} s: {dict(winners)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""What is kept for this boot and what for ever: in files that only root can read, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bootbridge.common.failures import Fatal
+from bootbridge.errors import OperatorError
+from bootbridge.join_api.instance import Role
+from bootbridge.node.lock.node_state import FileStates, NodeState
+from bootbridge.node.lock.phases import RECORD, FilePhases, Flow, Phase, Record, outlives_a_reboot, read
+
+RECORDED = Record(Phase.KUBEADM, Flow.JOIN, b"\xaa" * 32, b"\x00work", b"result", 2, "why", "advice")
+
+
+@pytest.fixture
+def boot(tmp_path: Path) -> Path:
+    (tmp_path / "boot_id").write_text("first-boot\n")
+    return tmp_path / "boot_id"
+
+
+def test_a_record_comes_back_as_it_was(tmp_path: Path, boot: Path) -> None:
+    phases = FilePhases.open(tmp_path / "node", boot)
+    assert phases.load() is None
+    phases.save(RECORDED)
+    phases.close()
+    again = FilePhases.open(tmp_path / "node", boot)
+    assert again.load() == RECORDED
+    again.close()
+
+
+def test_nobody_else_can_read_it(tmp_path: Path, boot: Path) -> None:
+    before = os.umask(0)
+    try:
+        phases = FilePhases.open(tmp_path / "node", boot)
+        phases.save(RECORDED)
+        phases.close()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "node").stat().st_mode & 0o777 == 0o700
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "node").iterdir()} == {0o600}
+
+
+def test_a_record_of_another_boot_is_removed_and_ignored(tmp_path: Path, boot: Path) -> None:
+    """Where /run outlives a reboot, its secrets must not."""
+    phases = FilePhases.open(tmp_path / "node", boot)
+    phases.save(RECORDED)
+    phases.close()
+    boot.write_text("second-boot\n")
+    after = FilePhases.open(tmp_path / "node", boot)
+    assert after.load() is None
+    assert not (tmp_path / "node" / RECORD).exists()
+    after.close()
+
+
+def test_a_second_process_is_kept_out_until_the_first_is_gone(tmp_path: Path, boot: Path) -> None:
+    """Also when the first was killed: nothing is left that somebody would have to remove."""
+    code = (
+        "import sys; from pathlib import Path; from bootbridge.node.lock.phases import FilePhases;"
+        "FilePhases.open(Path(sys.argv[1]), Path(sys.argv[2])); print('open', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "node"), str(boot)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "open\n"
+        with pytest.raises(OperatorError, match="another `bootbridge node run`"):
+            FilePhases.open(tmp_path / "node", boot)
+        first.kill()
+        first.wait()
+    FilePhases.open(tmp_path / "node", boot).close()
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"phase": "asleep"}', "not JSON"])
+def test_a_record_that_cannot_be_read_is_fatal_not_a_fresh_start(
+    tmp_path: Path, boot: Path, text: str
+) -> None:
+    phases = FilePhases.open(tmp_path / "node", boot)
+    (tmp_path / "node" / RECORD).write_text(text)
+    with pytest.raises(Fatal) as caught:
+        phases.load()
+    assert "reboot" in caught.value.advice
+    phases.close()
+
+
+def test_a_record_can_be_looked_at_while_its_owner_works(tmp_path: Path, boot: Path) -> None:
+    phases = FilePhases.open(tmp_path / "node", boot)
+    assert read(tmp_path / "node") == (None, "")
+    phases.save(RECORDED)
+    assert read(tmp_path / "node") == (RECORDED, "first-boot")
+    phases.close()
+
+
+def test_a_record_does_not_show_its_secrets() -> None:
+    assert "work" not in repr(Record(Phase.LOCKED, Flow.JOIN, b"", b"a secret"))
+    assert "secret" not in repr(Record(Phase.LOCKED, Flow.JOIN, b"", b"a secret", b"a secret"))
+
+
+def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path, boot: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OperatorError, match="cannot use"):
+        FilePhases.open(tmp_path / "file" / "node", boot)
+
+
+def test_a_node_remembers_what_it_is(tmp_path: Path) -> None:
+    states = FileStates(tmp_path / "lib" / "state.json")
+    assert states.load() is None
+    state = NodeState(Role.WORKER, "node-7", b"\xaa" * 32)
+    states.save(state)
+    assert states.load() == state
+    assert (tmp_path / "lib" / "state.json").stat().st_mode & 0o777 == 0o600
+    assert json.loads((tmp_path / "lib" / "state.json").read_text())["clusterID"] == "aa" * 32
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"role": "king", "name": "x", "clusterID": ""}'])
+def test_a_state_that_cannot_be_read_is_fatal_with_its_path(tmp_path: Path, text: str) -> None:
+    """Taken for none, it would let a member of a cluster join another one."""
+    (tmp_path / "state.json").write_text(text)
+    with pytest.raises(Fatal, match=r"state\.json"):
+        FileStates(tmp_path / "state.json").load()
+
+
+def test_a_directory_behind_a_link_is_not_used(tmp_path: Path, boot: Path) -> None:
+    """Whoever can put a link there would choose what is done as root, and whose directory is closed."""
+    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    (tmp_path / "node").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OperatorError, match="is a link"):
+        FilePhases.open(tmp_path / "node", boot)
+    assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o755
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_directory_of_somebody_elses_is_not_used(
+    tmp_path: Path, boot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "node").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(OperatorError, match="belongs to somebody else"):
+        FilePhases.open(tmp_path / "node", boot)
+
+
+def test_a_record_that_cannot_be_opened_is_fatal_with_advice(tmp_path: Path, boot: Path) -> None:
+    phases = FilePhases.open(tmp_path / "node", boot)
+    (tmp_path / "node" / RECORD).mkdir()
+    with pytest.raises(Fatal, match="reboot"):
+        phases.load()
+    phases.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "outlives"),
+    [("/run/bootbridge-node", False), ("/run/disk/node", True), ("/var/run", True), ("/running", True)],
+)
+def test_what_outlives_a_reboot_is_told_by_what_is_mounted_there(
+    tmp_path: Path, path: str, outlives: bool
+) -> None:
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        "/dev/sda1 / ext4 rw 0 0\n"
+        "none /run ext4 rw 0 0\n"
+        "tmpfs /run tmpfs rw,nosuid 0 0\n"
+        "/dev/sdb1 /run/disk xfs rw 0 0\n"
+    )
+    assert outlives_a_reboot(Path(path), mounts) is outlives

@@ -1,0 +1,245 @@
+"""The two commands as processes: exit codes, signals, and no secret where others could see it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bootbridge.node.init.master_secret import MasterSecret
+from tests.node.one_instance import TOKEN, ObligingApi, OneInstance
+from tests.node.test_run import BOOTSTRAP_TOKEN, JoinServiceStandIn
+from tests.support.process_program import OURS, until
+
+pytestmark = pytest.mark.slow
+SECONDS = 40.0
+
+
+class Command:
+    """One process of ours; its output goes to a file that the test can look into."""
+
+    def __init__(self, folder: Path, title: str, words: list[str]) -> None:
+        self.output_path = folder / f"{title}.out"
+        with self.output_path.open("wb") as output:
+            self._process = subprocess.Popen(
+                [OURS / "bootbridge", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        return self.output_path.read_text()
+
+    def said(self, text: str) -> None:
+        until(lambda: text in self.output, f"{text!r} in {self.output}", SECONDS)
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def code(self) -> int:
+        return self._process.wait(SECONDS)
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+
+class Stage:
+    def __init__(self, instance: OneInstance) -> None:
+        self.instance = instance
+        self.commands: list[Command] = []
+
+    def node(self) -> Command:
+        return self._start("node", ["node", "run", "--config", str(self.instance.configuration), "-v"])
+
+    def init(self, *more: str) -> Command:
+        return self._start(f"init-{len(self.commands)}", [*self.instance.init_words, *more])
+
+    def _start(self, title: str, words: list[str]) -> Command:
+        self.commands.append(Command(self.instance.folder, title, words))
+        return self.commands[-1]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    api = ObligingApi()
+    stage = Stage(OneInstance(tmp_path, api))
+    yield stage
+    for command in stage.commands:
+        command.end()
+    api.close()
+
+
+def test_no_secret_is_seen_in_arguments_logs_or_files_of_others(stage: Stage) -> None:
+    instance = stage.instance
+    node, init = stage.node(), stage.init()
+    until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
+    arguments = "\n".join(arguments_below(node.pid) + arguments_below(init.pid))
+    assert "kubeadm" in arguments
+    instance.let_kubeadm_go_on()
+    assert (init.code(), node.code()) == (0, 0), node.output + init.output
+    master = json.loads((instance.user / "secrets.json").read_text())["key"]
+    measurement = MasterSecret.kept_in(instance.user / "secrets.json").measurement_secret
+    secrets = [instance.secret.decode(), TOKEN, master, *written(measurement), *keys_of(instance)]
+    seen = arguments + instance.kubeadm_arguments + node.output + init.output
+    assert "initialising" in seen
+    assert [secret for secret in secrets if secret in seen] == []
+    assert open_files_with(secrets, instance) == []
+
+
+async def test_no_secret_of_a_ticket_is_seen_in_arguments_logs_or_files_of_others(stage: Stage) -> None:
+    instance = stage.instance
+    service = JoinServiceStandIn(instance)
+    async with service.listening() as port:
+        instance.configure(joinService={"port": port, "evidence": "none"})
+        instance.write_metadata(role="worker", loadBalancer="127.0.0.1")
+        node = stage.node()
+        arguments = "\n".join(arguments_below(node.pid))
+        assert await asyncio.to_thread(node.code) == 0, node.output
+    token = BOOTSTRAP_TOKEN.partition(".")[2]
+    secrets = [token, *written(service.measurement_secret), *keys_of(instance)]
+    seen = arguments + instance.kubeadm_arguments + node.output
+    assert " join --config" in seen
+    assert "joining" in seen
+    assert [secret for secret in secrets if secret in seen] == []
+    assert open_files_with(secrets, instance) == []
+
+
+def written(secret: bytes) -> list[str]:
+    """As it would be logged."""
+    return [secret.hex(), base64.b64encode(secret).decode().rstrip("="), str(secret)[2:-1]]
+
+
+def keys_of(instance: OneInstance) -> list[str]:
+    """A line of each private key that was made for or brought to the instance."""
+    files = (*instance.root.rglob("*.key"), *instance.root.rglob("*.pem"))
+    found = {path.name: text for path in files if "PRIVATE KEY" in (text := path.read_text())}
+    assert found.keys() >= {"bootbridge-serving.pem"}
+    # A certificate comes before its key.
+    return [text[text.rindex("-----BEGIN") :].splitlines()[1] for text in found.values()]
+
+
+def arguments_below(pid: int) -> list[str]:
+    """The command lines of a process and all that it started, as anybody on the machine sees them."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        own = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except (FileNotFoundError, ProcessLookupError):  # it has just ended
+        return []
+    return [own, *(line for child in children for line in arguments_below(int(child)))]
+
+
+def open_files_with(secrets: list[str], instance: OneInstance) -> list[Path]:
+    files = [path for path in instance.folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o077]
+    return [path for path in files if any(each.encode() in path.read_bytes() for each in secrets)]
+
+
+def test_an_init_shows_its_stages_and_where_the_kubeconfig_is(stage: Stage) -> None:
+    stage.instance.let_kubeadm_go_on()
+    stage.node()
+    init = stage.init()
+    assert init.code() == 0, init.output
+    for stage_name in ("instance", "certs", "wait-control-plane", "api-server", "join-service"):
+        assert re.search(rf"^ok +[\d.]+ s  {stage_name}", init.output, re.MULTILINE), init.output
+    assert f"kubectl --kubeconfig {stage.instance.kubeconfig} get nodes" in init.output
+
+
+def test_for_a_program_every_event_is_a_line_of_json(stage: Stage) -> None:
+    stage.instance.let_kubeadm_go_on()
+    stage.node()
+    init = stage.init("--json")
+    assert init.code() == 0, init.output
+    events = [json.loads(line) for line in init.output.splitlines()]
+    kinds = [event["event"] for event in events if event["event"] != "waiting"]
+    assert (kinds[:2], kinds[-1]) == (["begun", "connected"], "succeeded")
+    assert {"event": "stage", "stage": "certs", "state": "done", "text": ""} in events
+    assert len(events[-1]["clusterID"]) == 64
+
+
+def test_ctrl_c_leaves_the_init_running_and_says_how_to_come_back(stage: Stage) -> None:
+    instance = stage.instance
+    node, init = stage.node(), stage.init()
+    until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
+    init.signal(signal.SIGINT)
+    assert init.code() == 130
+    assert "the init goes on" in init.output
+    assert "--resume" in init.output
+    instance.let_kubeadm_go_on()
+    again = stage.init()
+    assert (again.code(), node.code()) == (0, 0), again.output
+    assert instance.kubeconfig.exists()
+
+
+def test_sigterm_before_the_lock_stops_at_once_and_leaves_nothing(stage: Stage) -> None:
+    node = stage.node()
+    node.said("waiting for an init")
+    node.signal(signal.SIGTERM)
+    assert node.code() == 130
+    assert "stopped before anything was begun" in node.output
+    assert not (stage.instance.root / "register").exists()
+
+
+def test_sigterm_after_the_lock_waits_for_the_work(stage: Stage) -> None:
+    instance = stage.instance
+    node, init = stage.node(), stage.init()
+    until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
+    node.signal(signal.SIGTERM)
+    node.said("asked to stop")
+    instance.let_kubeadm_go_on()
+    assert (init.code(), node.code()) == (0, 0), node.output
+
+
+def test_a_node_that_was_killed_goes_on_and_its_user_sees_the_end(stage: Stage) -> None:
+    """A crash while kubeadm runs: the next start resets and begins again, and the watching user is there."""
+    instance = stage.instance
+    node, init = stage.node(), stage.init()
+    until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
+    below = [int(child) for child in Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()]
+    node.signal(signal.SIGKILL)
+    assert node.code() == -signal.SIGKILL
+    for child in below:
+        os.killpg(child, signal.SIGKILL)  # kubeadm, in a group of its own; a service manager does the same
+    instance.let_kubeadm_go_on()
+    again = stage.node()
+    assert (init.code(), again.code()) == (0, 0), again.output + init.output
+    assert "resuming an init" in again.output
+    assert " reset --force" in instance.kubeadm_arguments
+
+
+def test_a_failure_is_fatal_with_advice_and_a_restart_repeats_it(stage: Stage) -> None:
+    stage.instance.let_kubeadm_fail()
+    node, init = stage.node(), stage.init()
+    assert (init.code(), node.code()) == (1, 1)
+    assert "What to do:" in init.output
+    assert "The instance's log is in" in init.output
+    log = stage.instance.kubeconfig.with_name("admin.conf.log").read_text()
+    assert "Running pre-flight checks" in log, "what kubeadm said from the beginning"
+    assert "the kubelet is not healthy" in log
+    again = stage.node()
+    assert again.code() == 1
+    assert "reboot the instance" in again.output
+    assert stage.instance.kubeadm_arguments.count(" init --config") == 1
+
+
+def test_only_one_node_runs_at_a_time(stage: Stage) -> None:
+    first = stage.node()
+    first.said("waiting for an init")
+    second = stage.node()
+    assert second.code() == 1
+    assert "another `bootbridge node run` holds" in second.output

@@ -1,0 +1,104 @@
+"""An instance with a real TPM: quotes as evidence, and the lock in PCR 15."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bootbridge.node.configuration import read_configuration
+from bootbridge.node.enrolment import identity_of
+from bootbridge.node.supervisor import FINISHED
+from bootbridge.runtime import tasks
+from bootbridge.trust.measurement import lock_value
+from tests.node.one_instance import ObligingApi, OneInstance
+from tests.node.test_run import Told, init, kubeadm_runs, node_run
+from tests.support.swtpm import NewChip, Swtpm
+
+pytest_plugins = ["tests.support.swtpm"]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def chip(new_chip: NewChip) -> Swtpm:
+    return new_chip()
+
+
+@pytest.fixture
+def instance(tmp_path: Path, chip: Swtpm) -> Iterator[OneInstance]:
+    api = ObligingApi()
+    instance = OneInstance(tmp_path, api)
+    instance.configure(evidence={"tpm": {"device": chip.address}}, register="tpm")
+    identity = asyncio.run(identity_of(read_configuration(instance.configuration).issuer))
+    instance.write_policy({"tpm": {"measurements": {}}}, identity=identity)
+    yield instance
+    api.close()
+
+
+async def test_a_quote_convinces_the_user_and_the_lock_is_in_the_chip(
+    instance: OneInstance, chip: Swtpm
+) -> None:
+    told = Told()
+    instance.let_kubeadm_go_on()
+    async with node_run(instance) as node:
+        assert await init(instance, told), told.failure
+        assert await node.code() == FINISHED
+    assert told.peer is not None
+    assert told.success is not None
+    assert told.peer.facts["pcr15"] == "00" * 32
+    assert lock_value(told.success[0]).hex().upper() in chip.tool("tpm2_pcrread", "sha256:15")
+
+
+async def test_a_chip_that_is_not_enrolled_is_told_nothing(instance: OneInstance) -> None:
+    told = Told()
+    instance.write_policy({"tpm": {"measurements": {}}}, identity="sha256:" + "00" * 32)
+    async with node_run(instance):
+        assert not await init(instance, told)
+    assert told.failure is not None
+    assert "is not enrolled" in told.failure[0]
+    assert not instance.init_runs
+
+
+async def test_a_register_that_is_not_as_the_policy_says_is_named(instance: OneInstance, chip: Swtpm) -> None:
+    identity = await identity_of(read_configuration(instance.configuration).issuer)
+    instance.write_policy({"tpm": {"measurements": {"4": "00" * 32}}}, identity=identity)
+    chip.tool("tpm2_pcrextend", f"4:sha256={'11' * 32}")
+    told = Told()
+    async with node_run(instance):
+        assert not await init(instance, told)
+    assert told.failure is not None
+    assert "PCR 4 is" in told.failure[0]
+
+
+async def test_an_instance_that_is_locked_is_spoken_to_only_by_its_own_cluster(instance: OneInstance) -> None:
+    """While one user's init runs, another's is not even sent."""
+    stranger = Told()
+    async with node_run(instance) as node:
+        running = tasks.spawn(init(instance, Told()), "init")
+        await kubeadm_runs(instance)
+        elsewhere = {"secrets": instance.user / "other.json", "kubeconfig": instance.user / "other.conf"}
+        assert not await init(instance, stranger, **elsewhere)
+        instance.let_kubeadm_go_on()
+        assert await running
+        assert await node.code() == FINISHED
+    assert stranger.failure is not None
+    assert "locked for another cluster" in stranger.failure[0]
+
+
+async def test_after_a_reboot_the_node_is_measured_again(instance: OneInstance, chip: Swtpm) -> None:
+    told = Told()
+    instance.let_kubeadm_go_on()
+    async with node_run(instance) as node:
+        assert await init(instance, told)
+        await node.code()
+    assert told.success is not None
+    chip.power_cycle()
+    shutil.rmtree(instance.root / "run")
+    assert "0x" + "00" * 32 in chip.tool("tpm2_pcrread", "sha256:15")
+    async with node_run(instance) as node, asyncio.timeout(30):
+        assert await node.running == FINISHED
+    assert lock_value(told.success[0]).hex().upper() in chip.tool("tpm2_pcrread", "sha256:15")
+    assert instance.kubeadm_arguments.count(" init --config") == 1

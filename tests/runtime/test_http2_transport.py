@@ -1,0 +1,59 @@
+"""A link on a byte stream: what ends it, on a clock that only the test moves."""
+
+from __future__ import annotations
+
+from bootbridge.runtime.http2_transport import LinkStream
+from bootbridge.tunnel.proxy_core import RefusedCall
+from bootbridge.wire import grpc_messages as grpc
+from tests.support.sim_network import Network, SimPort
+from tests.support.sim_world import SimPump, World
+
+SILENCE = 30.0
+REFUSAL = grpc.refusal(grpc.UNIMPLEMENTED, "nothing is served here")
+
+
+class Meeting:
+    """A server's link that expects a first stream within SILENCE, and the peer's."""
+
+    def __init__(self) -> None:
+        self.world = World(1)
+        network = Network(self.world)
+        pump, peer_pump = SimPump(self.world), SimPump(self.world)
+        near, far = network.join(pump, peer_pump, "link")
+        self.port: SimPort = near
+        self.server = LinkStream(
+            near,
+            on_request=lambda stream, headers: RefusedCall(stream, REFUSAL),
+            keepalive_seconds=3600,
+            silence_seconds=SILENCE,
+        )
+        self.peer = LinkStream(far, client=True, keepalive_seconds=3600)
+        self._peer_pump = peer_pump
+        for each in (pump, peer_pump):
+            each.end_turn()
+
+    def open_a_stream(self) -> None:
+        headers = grpc.request_headers("/any", "x")
+        self.peer.link.open_stream(headers, lambda stream: RefusedCall(stream, REFUSAL))
+        self._peer_pump.end_turn()
+
+    def after(self, seconds: float) -> None:
+        self.world.run_until(lambda: False, self.world.now + seconds)
+
+
+def test_a_peer_that_never_opens_a_stream_is_let_go() -> None:
+    """It is told so, and its place is free."""
+    meeting = Meeting()
+    meeting.after(SILENCE - 1)
+    assert not meeting.port.closed
+    meeting.after(10)
+    assert meeting.port.closed
+    assert meeting.peer.link.peer_going_away
+
+
+def test_a_peer_that_has_had_a_stream_may_be_silent() -> None:
+    """Agents are, as long as nobody dials."""
+    meeting = Meeting()
+    meeting.open_a_stream()
+    meeting.after(10 * SILENCE)
+    assert not meeting.port.closed
