@@ -28,8 +28,8 @@ FULL = ClusterSpec(
         Component("https://example/kubelet", "sha256:" + "0" * 64, "/usr/bin/kubelet", extract=False),
     ),
     join_service_image="registry.example/bootbridge:1",
-    bridge=True,
-    bridge_image="registry.example/bootbridge:1",
+    tunnel=True,
+    tunnel_image="registry.example/bootbridge:1",
 )
 
 
@@ -66,8 +66,8 @@ def test_what_was_not_chosen_is_not_dumped() -> None:
         ({"kubernetesVersion": "v1.36.3", "podSubnets": ["10.0.0.1/8"]}, "podSubnets: .*host bits"),
         ({"kubernetesVersion": "v1.36.3", "serviceSubnets": ["all"]}, "serviceSubnets"),
         ({"kubernetesVersion": "v1.36.3", "withoutAddons": ["dns"]}, "'dns' is no addon .*coredns"),
-        ({"kubernetesVersion": "v1.36.3", "bridge": "yes"}, "bridge: is not a bool"),
-        ({"kubernetesVersion": "v1.36.3", "bridge": True}, "bridgeImage: is missing"),
+        ({"kubernetesVersion": "v1.36.3", "tunnel": "yes"}, "tunnel: is not a bool"),
+        ({"kubernetesVersion": "v1.36.3", "tunnel": True}, "tunnelImage: is missing"),
         ({"kubernetesVersion": "v1.36.3", "kubelet": []}, "kubelet: is not a mapping"),
         ({"kubernetesVersion": "v1.36.3", "components": {}}, "components: is not a list"),
         ({"kubernetesVersion": "v1.36.3", "components": [{}]}, "needs an installPath"),

@@ -89,7 +89,7 @@ def test_somebody_else_may_start_the_kubelet() -> None:
         ({"kubeadm": 5}, "kubeadm: is not text"),
         ({"run": "here"}, "run: 'here' is not an absolute path"),
         ({"lingerSeconds": "long"}, "lingerSeconds: is not a number of seconds"),
-        ({"bridgeQuietSeconds": "long"}, "bridgeQuietSeconds: is not a number of seconds"),
+        ({"tunnelQuietSeconds": "long"}, "tunnelQuietSeconds: is not a number of seconds"),
         ({"metdata": {}}, "metdata: is unknown .known are: .*metadata"),
     ],
 )

@@ -40,7 +40,7 @@ from tests.node.kubeadm.stand_in import StandIn
 
 SECRET, SALT = b"s" * 32, b"t" * 32
 CLUSTER = cluster_id(SECRET, SALT)
-BRIDGED = {"bridge": True, "bridge_image": "registry.example/bootbridge:1"}
+WITH_TUNNEL = {"tunnel": True, "tunnel_image": "registry.example/bootbridge:1"}
 
 
 @dataclass
@@ -152,7 +152,7 @@ async def test_a_control_planes_failed_join_leaves_no_key(scene: Scene) -> None:
 async def test_a_failed_init_leaves_no_key(scene: Scene, bridged: bool) -> None:
     """It fails when its certificates are made and signed, and its bridge is laid."""
     with pytest.raises(Fatal):
-        await scene.init(**(BRIDGED if bridged else {}))
+        await scene.init(**(WITH_TUNNEL if bridged else {}))
     assert not [path for path in scene.left if path.endswith((".key", ".pem", ".conf"))]
     assert (scene.phase, scene.kubelet.runs) == (Phase.FAILED, False)
 

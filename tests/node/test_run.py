@@ -562,7 +562,7 @@ async def test_a_bridge_that_is_waited_for_keeps_no_certificate_from_being_renew
         waiting.set()
         await asyncio.Event().wait()
 
-    plan = tunnel.plan_for(spec(bridge_image="registry.example/bootbridge:1"), first_instance())
+    plan = tunnel.plan_for(spec(tunnel_image="registry.example/bootbridge:1"), first_instance())
     monkeypatch.setattr(tunnel, "standing", lambda host: plan)
     monkeypatch.setattr(tunnel, "until_unneeded", for_ever)
     service = JoinServiceStandIn(instance, age_seconds=3000)
@@ -570,7 +570,7 @@ async def test_a_bridge_that_is_waited_for_keeps_no_certificate_from_being_renew
         instance.configure(joinService={"port": port, "evidence": "none"})
         instance.write_metadata(role="worker", loadBalancer="127.0.0.1")
         configuration = read_configuration(instance.configuration)
-        configuration.bridge_mark.touch()
+        configuration.tunnel_marker.touch()
         running = tasks.spawn(run._run(configuration), "node run")
         await waiting.wait()
         service.age_seconds = 0

@@ -300,36 +300,36 @@ def laid(monkeypatch: pytest.MonkeyPatch) -> Bridge:
 async def test_the_bridge_that_an_init_laid_is_taken_down_in_time(
     configuration: NodeConfiguration, laid: Bridge
 ) -> None:
-    configuration.bridge_mark.touch()
-    await run._bridge_taken_down(configuration)
+    configuration.tunnel_marker.touch()
+    await run._remove_tunnel_when_unneeded(configuration)
     assert laid.asked == ["wait for 120 s of quiet", "take down"]
-    assert not configuration.bridge_mark.exists()
+    assert not configuration.tunnel_marker.exists()
 
 
 async def test_a_bridge_that_an_operator_laid_is_left_alone(
     configuration: NodeConfiguration, laid: Bridge
 ) -> None:
-    await run._bridge_taken_down(configuration)
+    await run._remove_tunnel_when_unneeded(configuration)
     assert laid.asked == []
 
 
 async def test_a_bridge_that_was_taken_down_by_hand_is_not_looked_for_again(
     configuration: NodeConfiguration, laid: Bridge
 ) -> None:
-    configuration.bridge_mark.touch()
+    configuration.tunnel_marker.touch()
     laid.plan = None
-    await run._bridge_taken_down(configuration)
+    await run._remove_tunnel_when_unneeded(configuration)
     assert laid.asked == []
-    assert not configuration.bridge_mark.exists()
+    assert not configuration.tunnel_marker.exists()
 
 
 async def test_a_bridge_that_cannot_be_taken_down_is_tried_by_the_next_start(
     configuration: NodeConfiguration, laid: Bridge, caplog: pytest.LogCaptureFixture
 ) -> None:
-    configuration.bridge_mark.touch()
+    configuration.tunnel_marker.touch()
     laid.failure = Transient("no kubeconfig")
-    await run._bridge_taken_down(configuration)
-    assert configuration.bridge_mark.exists()
+    await run._remove_tunnel_when_unneeded(configuration)
+    assert configuration.tunnel_marker.exists()
     assert "run `bootbridge down`" in caplog.text
 
 

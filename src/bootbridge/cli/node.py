@@ -119,7 +119,7 @@ def _init_flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--kubeconfig", metavar="FILE", default="admin.conf", help="where to write it (%(default)s)")
     add("--evidence", metavar="FILE", help="what this instance must prove, if not as the policy says")
-    add("--bridge", action="store_true", help="lay the tunnel until the pod network is reachable")
+    add("--tunnel", action="store_true", help="lay the tunnel until the pod network is reachable")
     add("--timeout", metavar="DURATION", default="15m", help="to reach the instance (default 15m)")
     add("--resume", metavar="ID", default="", help="watch the init with this ID, begun elsewhere")
     add("--json", action="store_true", help="each event as one line of JSON on stdout")
@@ -140,7 +140,7 @@ def _init(flags: argparse.Namespace) -> int:
         secrets=Path(flags.secrets),
         kubeconfig=Path(flags.kubeconfig),
         evidence=Path(flags.evidence) if flags.evidence else None,
-        bridge=flags.bridge,
+        tunnel=flags.tunnel,
         resume=flags.resume,
         reach_seconds=seconds(flags.timeout, "--timeout"),
     )
@@ -296,7 +296,7 @@ machine itself, or otherwise in a way that you trust: whoever is listed is let i
 
 _INIT_EXAMPLES = """
 {program} 10.0.0.5 --spec cluster.yaml --policy policy.yaml --init-secret-file init-secret
-{program} lb.example --spec c.yaml --policy p.yaml --init-secret-file s --bridge --json
+{program} lb.example --spec c.yaml --policy p.yaml --init-secret-file s --tunnel --json
 """
 
 _ACTIONS = {

@@ -43,8 +43,8 @@ class ClusterSpec:
     # The image that the join service runs from; it is this program.
     join_service_image: str = ""
     # Lay the tunnel during init, with this image, and take it down once the pod network is reachable.
-    bridge: bool = False
-    bridge_image: str = ""
+    tunnel: bool = False
+    tunnel_image: str = ""
 
     def __post_init__(self) -> None:
         if not _RELEASE.fullmatch(self.kubernetes_version):
@@ -57,9 +57,9 @@ class ClusterSpec:
             if addon not in ADDONS:
                 hint = f"known are: {', '.join(ADDONS)}"
                 raise OperatorError(f"{addon!r} is no addon of kubeadm's", subject="withoutAddons", hint=hint)
-        if self.bridge and not self.bridge_image:
-            hint = "name the image that holds proxy-server and proxy-agent, or leave out bridge"
-            raise OperatorError("is missing", subject="bridgeImage", hint=hint)
+        if self.tunnel and not self.tunnel_image:
+            hint = "name the image that holds proxy-server and proxy-agent, or leave out tunnel"
+            raise OperatorError("is missing", subject="tunnelImage", hint=hint)
 
     @property
     def families(self) -> tuple[int, ...]:
@@ -107,7 +107,7 @@ def _typed(value: Any, name: str, subject: str) -> Any:
         if not isinstance(value, list):
             raise OperatorError("is not a list", subject=subject)
         return tuple(Component.load(each, subject) for each in value)
-    wanted: type = {"kubelet": Mapping, "bridge": bool}.get(name, str)
+    wanted: type = {"kubelet": Mapping, "tunnel": bool}.get(name, str)
     if not isinstance(value, wanted):
         raise OperatorError(f"is not a {wanted.__name__.lower()}", subject=subject)
     return value

@@ -25,7 +25,7 @@ from bootbridge.lab.tpm import BOOT_REGISTERS, DEVICE
 INSTANCE_CONFIG: Final = "/etc/bootbridge/node.yaml"
 INSTANCE_METADATA: Final = "/etc/bootbridge/instance.yaml"
 # Enough to see the bridge, and half of what anyone would wait for in life.
-BRIDGE_QUIET_SECONDS: Final = 60
+TUNNEL_QUIET_SECONDS: Final = 60
 _ZERO: Final = "00" * 32
 
 
@@ -72,7 +72,7 @@ def cluster_spec(layout: Layout, kubernetes_version: str) -> ClusterSpec:
         ignore_preflight_errors=() if _newer_cgroups() else ("SystemVerification",),
         kubelet=dict(ON_THIS_MACHINE),
         join_service_image=NODE_IMAGE,
-        bridge_image=TUNNEL_IMAGE,
+        tunnel_image=TUNNEL_IMAGE,
     )
 
 
@@ -93,7 +93,7 @@ def instance_files(
         "metadata": {"static": {"file": INSTANCE_METADATA}},
         "evidence": {"tpm": {"device": DEVICE}},
         "joinService": {"evidence": _proof(control_planes)},
-        "bridgeQuietSeconds": BRIDGE_QUIET_SECONDS,
+        "tunnelQuietSeconds": TUNNEL_QUIET_SECONDS,
     }
     metadata: dict[str, Any] = {
         "self": _instance(layout, node, identities),

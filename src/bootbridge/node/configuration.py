@@ -13,7 +13,7 @@
     run: /run/bootbridge-node                  # of this boot: must be on tmpfs
     state: /var/lib/bootbridge/node/state.json # over reboots
     lingerSeconds: 120                         # how long a finished init waits for a user to fetch its end
-    bridgeQuietSeconds: 120                    # all nodes Ready and none new for so long: the bridge goes
+    tunnelQuietSeconds: 120                    # all nodes Ready and none new for so long: the bridge goes
 
 Metadata, evidence and joinService.evidence have no default; an instance that is only to be enrolled can do
 without the last. An unknown field is an error: a misspelt one would do nothing.
@@ -78,11 +78,11 @@ class NodeConfiguration:
     run: Path
     state: Path
     linger_seconds: float
-    bridge_quiet_seconds: float
+    tunnel_quiet_seconds: float
 
     @property
-    def bridge_mark(self) -> Path:
-        return self.state.with_name("bridge")
+    def tunnel_marker(self) -> Path:
+        return self.state.with_name("tunnel-installed")
 
 
 def read_configuration(path: Path) -> NodeConfiguration:
@@ -123,7 +123,7 @@ def configuration_from(document: Mapping[str, Any]) -> NodeConfiguration:
         run=root.path("run", str(phases.DIRECTORY)),
         state=root.path("state", str(node_state.STATE)),
         linger_seconds=root.seconds("lingerSeconds", LINGER_SECONDS),
-        bridge_quiet_seconds=root.seconds("bridgeQuietSeconds", QUIET_SECONDS),
+        tunnel_quiet_seconds=root.seconds("tunnelQuietSeconds", QUIET_SECONDS),
     )
     for fields in (root, join_service, init):
         fields.no_others()

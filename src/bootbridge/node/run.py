@@ -71,7 +71,7 @@ async def _run(configuration: NodeConfiguration) -> int:
         # The directory is free by now: the bridge may stay for longer than a certificate lasts, and has its
         # own lock.
         if code == FINISHED:
-            await unless(stop.wait(), _bridge_taken_down(configuration))
+            await unless(stop.wait(), _remove_tunnel_when_unneeded(configuration))
         return code
     finally:
         await ended(asked)
@@ -186,7 +186,7 @@ def _machine(configuration: NodeConfiguration) -> KubeadmMachine:
         configuration.issuer,
         configuration.evidence,
         configuration.join_port,
-        configuration.bridge_mark,
+        configuration.tunnel_marker,
     )
     return KubeadmMachine(
         host, Kubeadm(configuration.kubeadm, host), configuration.kubelet, Installer(host), founder
@@ -237,15 +237,15 @@ def _be_patient(patience: asyncio.Timeout) -> None:
         patience.reschedule(None)
 
 
-async def _bridge_taken_down(configuration: NodeConfiguration) -> None:
+async def _remove_tunnel_when_unneeded(configuration: NodeConfiguration) -> None:
     """The tunnel that an init of ours laid; one that an operator laid is the operator's."""
-    host, mark = Host(configuration.root), configuration.bridge_mark
+    host, mark = Host(configuration.root), configuration.tunnel_marker
     if not mark.exists() or tunnel.standing(host) is None:
         mark.unlink(missing_ok=True)
         return
     logs.event("node", logs.INFO, "the bridge stays until all nodes are ready")
     try:
-        await tunnel.until_unneeded(host, log_stage, quiet_seconds=configuration.bridge_quiet_seconds)
+        await tunnel.until_unneeded(host, log_stage, quiet_seconds=configuration.tunnel_quiet_seconds)
         # Somebody may have been quicker: an operator, or a process like this one that was started meanwhile.
         if (plan := tunnel.standing(host)) is None:
             mark.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ REMOVAL_SECONDS = 600.0
 def bridged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
     """A lab of its own: a control plane and a worker."""
     with Instances.up(tmp_path_factory.mktemp("bridged"), Layout(2, control_planes=1)) as instances:
-        done = instances.init("--bridge")
+        done = instances.init("--tunnel")
         assert done.returncode == 0, done.stdout + done.stderr
         yield instances
 

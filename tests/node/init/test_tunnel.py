@@ -22,7 +22,7 @@ from tests.node.kubeadm.examples import ADDRESSES, FAMILIES, instance, spec
 from tests.support.api_stand_in import ApiStandIn
 from tests.support.bootstrap_node import MANIFEST
 
-BRIDGED: dict[str, Any] = {"bridge": True, "bridge_image": "registry.example/bootbridge:1"}
+WITH_TUNNEL: dict[str, Any] = {"tunnel": True, "tunnel_image": "registry.example/bootbridge:1"}
 EGRESS = "/etc/kubernetes/bootbridge/apiserver/egress-selector.yaml"
 SERVER_POD = f"{node_paths.MANIFESTS}/konnectivity-server-pod.yaml"
 
@@ -57,7 +57,7 @@ def kubeadm_has_run(host: Host, api: ApiStandIn) -> None:
 
 @pytest.mark.parametrize("families", FAMILIES)
 def test_the_plan_is_the_clusters(families: str) -> None:
-    plan = tunnel.plan_for(spec(families, **BRIDGED), instance(families))
+    plan = tunnel.plan_for(spec(families, **WITH_TUNNEL), instance(families))
     assert tuple(map(str, plan.node_ips)) == ADDRESSES[families]
     assert tuple(map(str, plan.networks.service)) == spec(families).service_subnets
     assert tuple(str(network.cidr) for network in plan.networks.cluster) == spec(families).pod_subnets
@@ -65,7 +65,7 @@ def test_the_plan_is_the_clusters(families: str) -> None:
 
 
 def test_a_cluster_that_leaves_its_subnets_to_kubeadm_has_a_plan_too() -> None:
-    plan = tunnel.plan_for(spec(service_subnets=(), pod_subnets=(), **BRIDGED), instance())
+    plan = tunnel.plan_for(spec(service_subnets=(), pod_subnets=(), **WITH_TUNNEL), instance())
     assert tuple(map(str, plan.networks.service)) == ("10.96.0.0/12",)
 
 
@@ -74,7 +74,7 @@ def test_a_cluster_that_leaves_its_subnets_to_kubeadm_has_a_plan_too() -> None:
 
 async def test_before_kubeadm_the_machines_parts_and_the_patch_are_laid(host: Host) -> None:
     events: list[StageEvent] = []
-    plan = tunnel.plan_for(spec(**BRIDGED), instance())
+    plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
     await tunnel.lay_on_machine(host, plan, events.append)
     assert host.exists(EGRESS)
     assert host.exists(SERVER_POD)
@@ -89,13 +89,15 @@ async def test_before_kubeadm_the_machines_parts_and_the_patch_are_laid(host: Ho
 
 def test_the_setting_is_in_this_machines_pod_and_not_in_the_clusters_configuration() -> None:
     """Another control plane has neither socket nor file, and its kube-apiserver would not start."""
-    made = documents.dump(documents.init_documents(spec(**BRIDGED), instance(), patches=node_paths.PATCHES))
+    made = documents.dump(
+        documents.init_documents(spec(**WITH_TUNNEL), instance(), patches=node_paths.PATCHES)
+    )
     assert b"egress-selector" not in made
     assert next(yaml.safe_load_all(made))["patches"] == {"directory": node_paths.PATCHES}
 
 
 async def test_after_kubeadm_the_clusters_parts_follow(host: Host, api: ApiStandIn) -> None:
-    plan = tunnel.plan_for(spec(**BRIDGED), instance())
+    plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
     await tunnel.lay_on_machine(host, plan, lambda event: None)
     kubeadm_has_run(host, api)
     await tunnel.lay_in_cluster(host, plan, lambda event: None)
@@ -106,7 +108,7 @@ async def test_after_kubeadm_the_clusters_parts_follow(host: Host, api: ApiStand
 
 async def test_it_is_taken_down_without_remains(host: Host, api: ApiStandIn) -> None:
     events: list[StageEvent] = []
-    plan = tunnel.plan_for(spec(**BRIDGED), instance())
+    plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
     await tunnel.lay_on_machine(host, plan, lambda event: None)
     kubeadm_has_run(host, api)
     await tunnel.lay_in_cluster(host, plan, lambda event: None)

@@ -145,16 +145,16 @@ async def test_an_init_lays_the_bridge_around_kubeadm_and_hands_it_the_patches(
     world: World, tmp_path: Path
 ) -> None:
     """After its preflight, which wants no static pods; the cluster's parts when there is a cluster."""
-    bridged = spec(bridge=True, bridge_image="registry.example/bootbridge:1")
+    bridged = spec(tunnel=True, tunnel_image="registry.example/bootbridge:1")
     await world.machine.init(bridged, instance(), 365, world.events.append)
     assert world.stages == [
         "preflight",
         "certs",
         "kubelet-certificate",
-        "bridge",
+        "tunnel",
         "init",
         "api-server",
-        "bridge",
+        "tunnel",
     ]
     initial = next(yaml.safe_load_all((tmp_path / "init.yaml").read_text()))
     assert initial["patches"] == {"directory": str(world.host.path(node_paths.PATCHES))}
@@ -163,9 +163,9 @@ async def test_an_init_lays_the_bridge_around_kubeadm_and_hands_it_the_patches(
 
 async def test_a_cluster_whose_bridge_fails_is_a_cluster_nevertheless(world: World) -> None:
     """The kubeconfig here leads nowhere, so the bridge's parts in the cluster cannot be laid."""
-    bridged = spec(bridge=True, bridge_image="registry.example/bootbridge:1")
+    bridged = spec(tunnel=True, tunnel_image="registry.example/bootbridge:1")
     assert await world.machine.init(bridged, instance(), 365, world.events.append)
-    assert [event.state for event in world.events if event.name == "bridge"][-2:] == ["failed", "output"]
+    assert [event.state for event in world.events if event.name == "tunnel"][-2:] == ["failed", "output"]
     assert "run `bootbridge up`" in world.events[-1].text
 
 

@@ -155,7 +155,7 @@ async def test_a_whole_init_goes_through_its_stages(families: str, program: str,
 def test_the_bridges_patch_reaches_this_machines_api_server_and_nothing_else(
     program: str, host: Host, tmp_path: Path
 ) -> None:
-    wanted = spec(bridge=True, bridge_image="registry.example/bootbridge:1")
+    wanted = spec(tunnel=True, tunnel_image="registry.example/bootbridge:1")
     plan = tunnel.plan_for(wanted, instance())
     host.make_directory(node_paths.PATCHES)
     host.write(tunnel.PATCH, tunnel.apiserver_patch(plan))

@@ -50,12 +50,12 @@ class Founder:
     evidence: Mapping[str, Any] = field(repr=False)
     join_port: int
     # Written when the init laid the bridge: whoever finds it takes the bridge down in time.
-    bridge_mark: Path
+    tunnel_marker: Path
 
     async def __call__(self, founding: Founding, say: Say) -> None:
-        if founding.spec.bridge:
-            self.bridge_mark.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            write_file(self.bridge_mark, Asset(b"", 0o600))
+        if founding.spec.tunnel:
+            self.tunnel_marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_file(self.tunnel_marker, Asset(b"", 0o600))
         with stages(STAGE, say):
             if not founding.spec.join_service_image:
                 say(StageEvent(STAGE, OUTPUT, "the specification names no joinServiceImage: nobody can join"))

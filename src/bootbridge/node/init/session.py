@@ -51,7 +51,7 @@ class InitOptions:
     kubeconfig: Path
     # What the instance must prove, where the policy's own evidence is not it.
     evidence: Path | None = None
-    bridge: bool = False
+    tunnel: bool = False
     # Watch this init; empty: a new one, or the one that the record names.
     resume: str = ""
     reach_seconds: float = REACH_SECONDS
@@ -187,7 +187,7 @@ def _spec(options: InitOptions) -> ClusterSpec:
     # The kubeconfig will name the host that the instance was reached at, so the API server must answer to it.
     if options.host not in spec.api_server_sans:
         spec = replace(spec, api_server_sans=(*spec.api_server_sans, options.host))
-    return replace(spec, bridge=True) if options.bridge else spec
+    return replace(spec, tunnel=True) if options.tunnel else spec
 
 
 def _policy(options: InitOptions, spec: ClusterSpec) -> bytes:

@@ -52,7 +52,7 @@ from bootbridge.node.init.messages import OUTPUT, StageEvent
 from bootbridge.node.kubeadm.stages import stages
 from bootbridge.node.ports import Say
 
-STAGE: Final = "bridge"
+STAGE: Final = "tunnel"
 PATCH: Final = f"{node_paths.PATCHES}/kube-apiserver0+json.json"
 LAY_SECONDS: Final = 60.0
 # All nodes Ready and none new for so long: the first hour is over.
@@ -72,7 +72,7 @@ def plan_for(spec: ClusterSpec, instance: Instance) -> Plan:
         cluster=tuple(_pods(text) for text in spec.pod_subnets or _PODS),
         service=tuple(ip_network(text) for text in spec.service_subnets or _SERVICES),
     )
-    image = Image("bootbridge", spec.bridge_image)
+    image = Image("bootbridge", spec.tunnel_image)
     return Plan(
         flavour=Flavour.KUBEADM,
         image=image,

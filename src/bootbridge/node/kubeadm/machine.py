@@ -89,12 +89,12 @@ class KubeadmMachine:
     async def init(self, spec: ClusterSpec, instance: Instance, certificate_days: int, say: Say) -> bytes:
         await self.kubeadm.expect_version(spec.kubernetes_version)
         self._write_audit_policy()
-        patches = str(self.host.path(node_paths.PATCHES)) if spec.bridge else ""
+        patches = str(self.host.path(node_paths.PATCHES)) if spec.tunnel else ""
         configuration = documents.dump(documents.init_documents(spec, instance, patches=patches))
         await self.kubeadm.preflight(configuration, say)
         await self.kubeadm.make_certificates(configuration, say)
         self._sign_own_serving_certificate(instance, timedelta(days=certificate_days), say)
-        plan = tunnel.plan_for(spec, instance) if spec.bridge else None
+        plan = tunnel.plan_for(spec, instance) if spec.tunnel else None
         if plan:
             await tunnel.lay_on_machine(self.host, plan, say)
         await self.kubelet.start()
