@@ -115,13 +115,13 @@ def package_entries(names: Collection[str]) -> list[Entry]:
     ]
 
 
-def own_entries(rooms: Collection[str], commands: Mapping[str, str]) -> list[Entry]:
-    """Our own package as far as it is wanted: whole rooms or single modules; and commands → modules."""
+def own_entries(modules: Collection[str], commands: Mapping[str, str]) -> list[Entry]:
+    """Returns entries for these modules of bootbridge (packages or files), and for `commands` in /usr/bin."""
     root = Path(__file__).parents[1]
     sources = {
         f"{SITE}/bootbridge/{path}": root / path
         for path in (found.relative_to(root).as_posix() for found in _files(root))
-        if path in rooms or path.partition("/")[0] in rooms or _source_of(path) in rooms
+        if path in modules or path.partition("/")[0] in modules or _source_of(path) in modules
     }
     # In a compiled installation (make wheel) all compiled modules share one library beside the package.
     sources |= {f"{SITE}/{path.name}": path for path in root.parent.glob("bootbridge__mypyc.*.so")}

@@ -1,4 +1,4 @@
-"""What goes into which image."""
+"""Which programs, modules and libraries each container image contains."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from bootbridge.image import python_runtime
 from bootbridge.image.layer import Layer, copied, directory, layer
 from bootbridge.image.oci import Image
 
-NOBODY = "65532:65532"
-# The rooms of the house that those two programs live in.
-ROOMS = frozenset(
+UNPRIVILEGED_USER = "65532:65532"
+# The packages and modules of bootbridge that proxy-server and proxy-agent import.
+TUNNEL_MODULES = frozenset(
     (
         "__init__.py",
         "bounds.py",
         "errors.py",
         "metrics.py",
         "options.py",
+        "common",
         "wire",
+        "ports",
         "tunnel",
         "runtime",
         "kube",
@@ -29,9 +31,9 @@ ROOMS = frozenset(
         "cli",
     )
 )
-# Those of the join service: it verifies evidence and signs certificates.
-NODE_ROOMS = ROOMS | {"trust", "bootstrap", "node"}
-NODE_PACKAGES = ("cryptography", "cffi")
+# The same for the join service, which verifies evidence and signs certificates.
+NODE_MODULES = TUNNEL_MODULES | {"join_api", "join_service", "metadata", "trust"}
+NODE_DEPENDENCIES = ("cryptography", "cffi")
 COMMANDS = {"proxy-agent": "bootbridge.cli.agent", "proxy-server": "bootbridge.cli.server"}
 NODE_COMMANDS = {"bootbridge": "bootbridge.cli.main"}
 _LABELS = {
@@ -42,27 +44,32 @@ _LABELS = {
 
 
 def tunnel() -> Image:
-    """Our server and agent, at the paths where the original's image keeps its own."""
-    return python(ROOMS, COMMANDS)
+    """Returns the image of proxy-server and proxy-agent, at the paths that Konnectivity's images use."""
+    return python(TUNNEL_MODULES, COMMANDS)
 
 
 def node() -> Image:
-    """Our whole command as far as a cluster runs it: `bootbridge join-service`, by default as nobody."""
-    return python(NODE_ROOMS, NODE_COMMANDS, NODE_PACKAGES)
+    """Returns the image of `bootbridge join-service`; it runs as an unprivileged user by default."""
+    return python(NODE_MODULES, NODE_COMMANDS, NODE_DEPENDENCIES)
 
 
-def python(rooms: Collection[str], commands: Mapping[str, str], packages: Collection[str] = ()) -> Image:
-    """Commands (→ modules) of our own package and the rooms they live in; the first is started."""
-    more = (layer(python_runtime.package_entries(packages)),) if packages else ()
+def python(
+    modules: Collection[str], commands: Mapping[str, str], dependencies: Collection[str] = ()
+) -> Image:
+    """Returns an image with these modules of bootbridge; the first of `commands` is the entrypoint.
+
+    `commands` maps a name in /usr/bin to the module whose `main` it calls.
+    """
+    more = (layer(python_runtime.package_entries(dependencies)),) if dependencies else ()
     return Image(
-        layers=(_runtime(), *more, layer(python_runtime.own_entries(rooms, commands))),
+        layers=(_runtime(), *more, layer(python_runtime.own_entries(modules, commands))),
         entrypoint=(f"/usr/bin/{next(iter(commands))}",),
         environment={
             "PATH": "/usr/bin",
-            # Beside the interpreter, wherever this machine's loader would have looked.
+            # The image keeps the C libraries beside the interpreter, not in the loader's default path.
             "LD_LIBRARY_PATH": python_runtime.LIBRARIES,
         },
-        user=NOBODY,
+        user=UNPRIVILEGED_USER,
         labels=_LABELS,
     )
 
@@ -73,7 +80,10 @@ def _runtime() -> Layer:
 
 
 def static(programs: Mapping[str, Path], *, user: str = "") -> Image:
-    """Statically linked programs and nothing else: path in the image → file here; the first is started."""
+    """Returns an image of statically linked programs only; the first of `programs` is the entrypoint.
+
+    `programs` maps a path in the image to a file on this machine.
+    """
     entries = [copied(path, source, 0o755) for path, source in programs.items()]
     return Image(
         layers=(layer([directory("/tmp", 0o1777), directory("/etc"), *entries]),),

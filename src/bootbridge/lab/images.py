@@ -28,7 +28,7 @@ KUBEADM_REPOSITORY = "localhost"
 IMPORT_SECONDS = 300.0
 OUTDATED_SECONDS = 3600.0
 
-_WEBHOOK_MODULES = (
+WEBHOOK_MODULES = (
     "__init__.py",
     "demo/__init__.py",
     "demo/webhook.py",
@@ -110,11 +110,11 @@ class Images:
             return list(built.values()), lambda: recipes.static(built)
         if reference == WEBHOOK_IMAGE:
             package = Path(recipes.__file__).parents[1]
-            sources = [package / module for module in _WEBHOOK_MODULES]
-            return sources, lambda: recipes.python(_WEBHOOK_MODULES, _WEBHOOK_COMMANDS)
+            sources = [package / module for module in WEBHOOK_MODULES]
+            return sources, lambda: recipes.python(WEBHOOK_MODULES, _WEBHOOK_COMMANDS)
         if reference == NODE_IMAGE:
-            return _room_files(recipes.NODE_ROOMS), recipes.node
-        return _room_files(recipes.ROOMS), recipes.tunnel
+            return _module_files(recipes.NODE_MODULES), recipes.node
+        return _module_files(recipes.TUNNEL_MODULES), recipes.tunnel
 
 
 @contextmanager
@@ -150,9 +150,9 @@ def kubeadm_program(reference: str) -> str:
     return name if name in (*_KUBEADM, PAUSE) and reference != PAUSE_IMAGE else ""
 
 
-def _room_files(rooms: Iterable[str]) -> list[Path]:
+def _module_files(modules: Iterable[str]) -> list[Path]:
     package = Path(recipes.__file__).parents[1]
-    paths = [package / room for room in sorted(rooms)]
+    paths = [package / module for module in sorted(modules)]
     files = [file for path in paths for file in (sorted(path.rglob("*")) or [path])]
     # A compiled installation has the one beside the other.
     return [file for file in files if file.suffix in (".py", ".so")]
@@ -160,7 +160,7 @@ def _room_files(rooms: Iterable[str]) -> list[Path]:
 
 def _fingerprint(sources: list[Path]) -> str:
     """Of size and time, as make does it: reading 200 MB each time would cost more than it saves."""
-    told = hashlib.sha256(python_runtime.release(recipes.NODE_PACKAGES).encode())
+    told = hashlib.sha256(python_runtime.release(recipes.NODE_DEPENDENCIES).encode())
     for path in sources:
         status = path.stat()
         told.update(f"{path}:{status.st_size}:{status.st_mtime_ns}\n".encode())
