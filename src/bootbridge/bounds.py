@@ -1,4 +1,4 @@
-"""How much one connection, one link or one peer may make a process hold: every such bound in one place.
+"""Every bound on the memory that one tunnelled connection, HTTP/2 connection or peer can make a process hold.
 
 An object and not constants, because the simulation makes the bounds small, and a constant is built
 into code that mypyc has compiled.
@@ -14,9 +14,9 @@ _MIB: Final = 1024 * 1024
 
 class Bounds:
     def __init__(self) -> None:
-        # An outlet that holds this much asks its source to wait, and lets it go on below the lower mark.
-        self.outlet_high = 256 * _KIB
-        self.outlet_low = 64 * _KIB
+        # An send queue that holds this much asks its source to wait, and lets it go on below the lower mark.
+        self.send_queue_high = 256 * _KIB
+        self.send_queue_low = 64 * _KIB
         # Answers, closes and credit that may wait for a peer that does not read: a few for each of ten
         # thousand connections. More is a flood that the peer provokes, and the end of its stream.
         self.control_packets = 1 << 16
@@ -36,14 +36,14 @@ class Bounds:
         # receiver that stands still reaches its time limit before its size limit.
         self.trickle = 8 * _KIB
 
-        # The peer may send this much on one stream of a link before we have read it.
+        # The peer may send this much on one stream before we have read it.
         self.stream_window = _MIB
-        # Output of a link that has not been handed to its socket; streams wait above it.
-        self.link_out = 512 * _KIB
-        # A link stops taking from the connections behind it while this much waits for the socket.
-        self.link_backlog = 256 * _KIB
+        # Output of an HTTP/2 connection that has not been handed to its socket; streams wait above it.
+        self.http2_output = 512 * _KIB
+        # Tunnelled connections stop writing to an HTTP/2 connection while this much waits for its socket.
+        self.http2_backlog = 256 * _KIB
         # Output below this is gathered over all connections that are ready in the same moment.
-        self.link_gather = 16 * _KIB
+        self.http2_gather = 16 * _KIB
 
 
 BOUNDS: Final = Bounds()

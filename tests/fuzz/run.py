@@ -8,7 +8,7 @@ import sys
 
 from tests.fuzz.harness import MISSING
 
-TARGETS = ("link_server", "link_client", "message_reader", "packets", "messages", "connect_request")
+TARGETS = ("http2_server", "http2_client", "message_reader", "packets", "messages", "connect_request")
 
 
 def main() -> int:

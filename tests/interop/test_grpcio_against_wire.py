@@ -1,4 +1,4 @@
-"""grpcio, Google's own gRPC, as client and as server against our links, over real sockets."""
+"""grpcio, Google's own gRPC, as client and as server against our connections, over real sockets."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_grpcio_hears_that_we_go_away(listener: Listener, service: Service) -> N
         feed.put(b"x")
         assert next(call) == b"x"
         pump = listener.pumps[0]
-        pump.do(lambda: pump.link.go_away(f.NO_ERROR, "draining"))
+        pump.do(lambda: pump.http2.go_away(f.NO_ERROR, "draining"))
         feed.put(b"y")
         assert next(call) == b"y"
         feed.put(None)
@@ -296,7 +296,7 @@ def handlers() -> Handlers:
 
 @pytest.fixture
 def pump(handlers: Handlers) -> Iterator[Pump]:
-    """A client link to a grpcio server."""
+    """A client connection to a grpcio server."""
     server = grpc.server(futures.ThreadPoolExecutor(8), handlers=[handlers])
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
@@ -309,7 +309,7 @@ def pump(handlers: Handlers) -> Iterator[Pump]:
 
 def call(pump: Pump, method: str, metadata: Headers = ()) -> Caller:
     headers = messages.request_headers(f"/Test/{method}", "localhost", metadata, scheme="http")
-    return pump.do(lambda: pump.link.open_stream(headers, Caller().bind))
+    return pump.do(lambda: pump.http2.open_stream(headers, Caller().bind))
 
 
 def half_close(pump: Pump, caller: Caller) -> None:
@@ -325,7 +325,7 @@ def test_a_grpcio_server_echoes_us(pump: Pump) -> None:
     half_close(pump, caller)
     assert caller.messages == sent
     assert caller.status == (messages.OK, "")
-    assert pump.link.streams == {}
+    assert pump.http2.streams == {}
 
 
 def test_a_grpcio_server_serves_many_calls_of_ours(pump: Pump) -> None:
@@ -385,11 +385,11 @@ def test_a_cancellation_by_us_reaches_a_grpcio_server(pump: Pump, handlers: Hand
 def test_a_grpcio_server_answers_our_pings(pump: Pump) -> None:
     """What our keepalive relies on."""
     pongs: list[int] = []
-    pump.link.on_pong = lambda: pongs.append(1)
+    pump.http2.on_pong = lambda: pongs.append(1)
     caller = call(pump, "Echo")
     pump.do(lambda: caller.send(b"x"))
     pump.wait_for(lambda: caller.messages, "the echo")
-    pump.do(pump.link.ping)
+    pump.do(pump.http2.ping)
     pump.wait_for(lambda: pongs, "the pong")
 
 

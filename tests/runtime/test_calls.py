@@ -284,7 +284,7 @@ async def test_a_quiet_call_lasts_as_long_as_pings_are_answered() -> None:
     gate = Gate()
     async with site({"/gate": gate}) as place, place.caller(keepalive_seconds=0.01) as caller:
         pongs = asyncio.Semaphore(0)
-        caller._connection.link.on_pong = pongs.release
+        caller._connection.http2.on_pong = pongs.release
         answers = caller.stream("/gate", b"")
         assert await anext(answers) == b"entered"
         for _ in range(3):
@@ -315,7 +315,7 @@ async def test_a_peer_that_says_nothing_at_all_is_closed() -> None:
 
 async def test_a_request_that_never_becomes_complete_is_refused() -> None:
     async with site({"/echo": echo}, idle_seconds=PATIENCE) as place, raw_connection(place) as connection:
-        call = connection.link.open_stream(grpc.request_headers("/echo", "x"), RawCall().bind)
+        call = connection.http2.open_stream(grpc.request_headers("/echo", "x"), RawCall().bind)
         behind_it = raw_call(connection, "/echo")
         await until(lambda: behind_it.ended)
         assert not call.ended
@@ -407,7 +407,7 @@ async def test_a_stopping_service_lets_running_calls_finish_and_takes_no_others(
         answers = caller.stream("/gate", b"")
         assert await anext(answers) == b"entered"
         stopping.set()
-        await until(lambda: caller._connection.link.peer_going_away)
+        await until(lambda: caller._connection.http2.peer_going_away)
         with pytest.raises(CallFailed, match="going away") as caught:
             await caller.unary("/echo", b"", PATIENCE)
         assert caught.value.code == grpc.UNAVAILABLE
@@ -486,7 +486,7 @@ async def raw_connection(place: Site) -> AsyncIterator[Connection]:
 def raw_call(
     connection: Connection, path: str, metadata: Headers = (), *, bodies: list[bytes] | None = None
 ) -> RawCall:
-    call = connection.link.open_stream(grpc.request_headers(path, "x", metadata), RawCall().bind)
+    call = connection.http2.open_stream(grpc.request_headers(path, "x", metadata), RawCall().bind)
     call.send(*(bodies or [b""]))
     call.finish(lambda stream: stream.end())
     return call
@@ -496,7 +496,7 @@ async def first_words(path: str) -> bytes:
     """What a client writes to make one call, before it hears anything."""
     connection = Connection(asyncio.StreamReader(), None, client=True)  # type: ignore[arg-type]
     raw_call(connection, path)
-    return b"".join(connection.link.take_output())
+    return b"".join(connection.http2.take_output())
 
 
 async def until(condition: Any) -> None:

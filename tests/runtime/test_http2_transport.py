@@ -1,8 +1,8 @@
-"""A link on a byte stream: what ends it, on a clock that only the test moves."""
+"""A connection on a byte stream: what ends it, on a clock that only the test moves."""
 
 from __future__ import annotations
 
-from bootbridge.runtime.http2_transport import LinkStream
+from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.tunnel.proxy_core import RefusedCall
 from bootbridge.wire import grpc_messages as grpc
 from tests.support.sim_network import Network, SimPort
@@ -13,28 +13,28 @@ REFUSAL = grpc.refusal(grpc.UNIMPLEMENTED, "nothing is served here")
 
 
 class Meeting:
-    """A server's link that expects a first stream within SILENCE, and the peer's."""
+    """A server's connection that expects a first stream within SILENCE, and the peer's."""
 
     def __init__(self) -> None:
         self.world = World(1)
         network = Network(self.world)
         pump, peer_pump = SimPump(self.world), SimPump(self.world)
-        near, far = network.join(pump, peer_pump, "link")
+        near, far = network.join(pump, peer_pump, "connection")
         self.port: SimPort = near
-        self.server = LinkStream(
+        self.server = Http2Transport(
             near,
             on_request=lambda stream, headers: RefusedCall(stream, REFUSAL),
             keepalive_seconds=3600,
             silence_seconds=SILENCE,
         )
-        self.peer = LinkStream(far, client=True, keepalive_seconds=3600)
+        self.peer = Http2Transport(far, client=True, keepalive_seconds=3600)
         self._peer_pump = peer_pump
         for each in (pump, peer_pump):
             each.end_turn()
 
     def open_a_stream(self) -> None:
         headers = grpc.request_headers("/any", "x")
-        self.peer.link.open_stream(headers, lambda stream: RefusedCall(stream, REFUSAL))
+        self.peer.http2.open_stream(headers, lambda stream: RefusedCall(stream, REFUSAL))
         self._peer_pump.end_turn()
 
     def after(self, seconds: float) -> None:
@@ -48,7 +48,7 @@ def test_a_peer_that_never_opens_a_stream_is_let_go() -> None:
     assert not meeting.port.closed
     meeting.after(10)
     assert meeting.port.closed
-    assert meeting.peer.link.peer_going_away
+    assert meeting.peer.http2.peer_going_away
 
 
 def test_a_peer_that_has_had_a_stream_may_be_silent() -> None:

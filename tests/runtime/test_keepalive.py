@@ -6,30 +6,30 @@ import pytest
 
 from bootbridge.ports.timers import Timers
 from bootbridge.runtime.keepalive import ANSWER_SECONDS_MAX, Keepalive
-from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_connection import Http2Connection
 
 INTERVAL = 100.0
 
 
 class Watched:
-    """Two links, one of them watched, and a clock that only the test moves."""
+    """Two connections, one of them watched, and a clock that only the test moves."""
 
     def __init__(self) -> None:
         self._now = 0.0
         self.timers = Timers(lambda: self._now)
-        self.link, self._peer = Link(client=False), Link(client=True)
+        self.connection, self._peer = Http2Connection(client=False), Http2Connection(client=True)
         self.answers = True
         self.dead: list[str] = []
-        self.keepalive = Keepalive(self.link, self.timers, INTERVAL, self.dead.append)
+        self.keepalive = Keepalive(self.connection, self.timers, INTERVAL, self.dead.append)
         self.exchange()
 
     def exchange(self) -> None:
-        """What the links have to say reaches the other side, as long as the peer answers at all."""
+        """What the connections have to say reaches the other side, as long as the peer answers at all."""
         for _ in range(3):
-            said = b"".join(self.link.take_output())
+            said = b"".join(self.connection.take_output())
             if said and self.answers:
                 self._peer.receive(said)
-                self.link.receive(b"".join(self._peer.take_output()))
+                self.connection.receive(b"".join(self._peer.take_output()))
 
     def after(self, seconds: float) -> Watched:
         self.exchange()
@@ -64,7 +64,7 @@ def test_a_silent_peer_is_dead_when_a_ping_stays_unanswered(watched: Watched) ->
 def test_a_doubted_peer_is_asked_at_once(watched: Watched) -> None:
     """Nobody waits for the interval, which is an hour by default."""
     watched.answers = False
-    watched.link.on_doubt()
+    watched.connection.on_doubt()
     watched.after(ANSWER_SECONDS_MAX)
     assert len(watched.dead) == 1
 
@@ -73,7 +73,7 @@ def test_doubting_again_and_again_does_not_put_off_the_verdict(watched: Watched)
     """Every dial that it leaves unanswered raises the same doubt."""
     watched.answers = False
     for _ in range(4):
-        watched.link.on_doubt()
+        watched.connection.on_doubt()
         watched.after(ANSWER_SECONDS_MAX / 4)
     assert len(watched.dead) == 1
 
@@ -81,10 +81,10 @@ def test_doubting_again_and_again_does_not_put_off_the_verdict(watched: Watched)
 def test_a_doubted_peer_that_answers_is_left_alone(watched: Watched) -> None:
     """It may be doubted again later."""
     for _ in range(3):
-        watched.link.on_doubt()
+        watched.connection.on_doubt()
         watched.after(ANSWER_SECONDS_MAX)
     assert watched.dead == []
     watched.answers = False
-    watched.link.on_doubt()
+    watched.connection.on_doubt()
     watched.after(ANSWER_SECONDS_MAX)
     assert len(watched.dead) == 1

@@ -392,7 +392,7 @@ def test_nothing_is_left_of_a_tls_caller_whose_endpoint_closes_first(
 
 @pytest.mark.slow
 def test_a_tls_caller_may_read_as_slowly_as_it_likes(site: Site, endpoint: Endpoints) -> None:
-    """Longer than a link's kernel waits for an acknowledgement: who does not read is not gone."""
+    """Longer than TCP_USER_TIMEOUT: a caller that does not read is not a lost one."""
     server, _ = site.pair(tcp=True)
     size = 16 * MIB
 

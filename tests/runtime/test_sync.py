@@ -19,25 +19,25 @@ from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.tunnel.agent_core import AgentCore
 from bootbridge.tunnel.agent_metrics import AgentMetrics
 from bootbridge.tunnel.server_set import Outcome
-from tests.support.sim_script import Notes
+from tests.support.sim_script import RecordedEvents
 
 PATIENCE = 20.0
 
 
-def server_sync(*hosts: str) -> tuple[ServerSync, Notes]:
+def server_sync(*hosts: str) -> tuple[ServerSync, RecordedEvents]:
     """One whose rounds would last for an hour if nobody woke it."""
-    pump, notes = Pump(event_loop.running_loop()), Notes()
+    pump, event_log = Pump(event_loop.running_loop()), RecordedEvents()
     core = AgentCore(
         agent_id="a",
         identifiers="",
         stall_seconds=10,
         timers=pump.timers,
         metrics=AgentMetrics(Registry()),
-        notes=notes,
+        event_log=event_log,
         dialler=None,  # type: ignore[arg-type]
     )
     options = AgentOptions(proxy_server_host=hosts, sync_interval=0.01, sync_interval_cap=3600.0)
-    return ServerSync(options, pump, core, TlsFiles.agent_client()), notes
+    return ServerSync(options, pump, core, TlsFiles.agent_client()), event_log
 
 
 def run(scenario: Callable[[], object]) -> None:
@@ -86,7 +86,7 @@ def test_a_name_that_fails_again_after_it_was_found_is_told_again(monkeypatch: p
     """Each outage once, and not only the first."""
 
     async def scenario() -> None:
-        search, notes = server_sync("server.example")
+        search, event_log = server_sync("server.example")
         works = iter((False, False, True, False))
 
         async def look_up(host: str, port: int) -> list[tuple[object, ...]]:
@@ -97,6 +97,6 @@ def test_a_name_that_fails_again_after_it_was_found_is_told_again(monkeypatch: p
         monkeypatch.setattr(sync, "look_up", look_up)
         for _ in range(4):
             await search._targets()
-        assert [note["target"] for note in notes.about("server not reached")] == ["server.example"] * 2
+        assert [note["target"] for note in event_log.about("server not reached")] == ["server.example"] * 2
 
     run(scenario)

@@ -9,7 +9,7 @@ from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_stream import Stream
-from tests.support.sim_network import SimPort, link_stream
+from tests.support.sim_network import SimPort, http2_transport
 from tests.support.sim_world import SimPump, World
 
 LiveIds = Callable[[], list[int]]  # what a very well informed villain knows
@@ -26,9 +26,9 @@ class Villain:
         self._live_ids = live_ids
         self.port = port
         self._pump = pump
-        self._link = link_stream(port, client=True, keepalive_seconds=3600.0)
+        self._transport = http2_transport(port, client=True, keepalive_seconds=3600.0)
         self._stream: Stream
-        self._link.link.open_stream(headers, self._opened)
+        self._transport.http2.open_stream(headers, self._opened)
         pump.end_turn()
         self._floods = world.chance(0.05)
         self._act_later()
@@ -38,7 +38,7 @@ class Villain:
         return Ear(self.heard)
 
     def leave(self) -> None:
-        self._link.close("caught")
+        self._transport.close("caught")
 
     def _act_later(self) -> None:
         self._pump.soon(self.world.between(0.001, 0.15), self._act)
@@ -54,7 +54,7 @@ class Villain:
 
     def _fall_back(self) -> bool:
         """Its last stream was refused or closed: go on with an older one, if there is any."""
-        for stream in self._link.link.streams.values():
+        for stream in self._transport.http2.streams.values():
             if not stream.local_closed:
                 self._stream = stream
                 return True
@@ -158,7 +158,9 @@ class VillainCaller(Villain):
             for other in live[:1]:
                 self.say(p.encode(p.Data(other, b"not yours")))
         elif isinstance(packet, p.CloseResponse) and self.world.chance(0.5):
-            self._link.link.open_stream(grpc.request_headers("/ProxyService/Proxy", "server"), self._opened)
+            self._transport.http2.open_stream(
+                grpc.request_headers("/ProxyService/Proxy", "server"), self._opened
+            )
             self._dial()
 
 

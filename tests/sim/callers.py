@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from bootbridge.runtime.http2_transport import LinkStream
+from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.frames import CANCEL
@@ -250,11 +250,11 @@ class ConnectCaller(Caller):
 
 
 class GrpcCaller(Caller):
-    """One Proxy stream on a link, as Konnectivity's client library uses it."""
+    """One Proxy stream on a transport, as Konnectivity's client library uses it."""
 
-    def __init__(self, world: World, pump: SimPump, link: LinkStream, exchange: Exchange) -> None:
+    def __init__(self, world: World, pump: SimPump, transport: Http2Transport, exchange: Exchange) -> None:
         super().__init__(world, pump, exchange)
-        self._link = link
+        self._transport = transport
         self._reader = grpc.MessageReader(self._on_message)
         self._queue: deque[bytes] = deque()
         self._connect_id = 0
@@ -263,7 +263,7 @@ class GrpcCaller(Caller):
         self._close_sent = False
         headers = grpc.request_headers(PROXY_PATH, "server")
         self._stream: Stream
-        link.link.open_stream(headers, self._opened)
+        transport.http2.open_stream(headers, self._opened)
         self.asked_at = world.now
         self._say(p.DialRequest("tcp", exchange.address, self._random))
 

@@ -80,7 +80,7 @@ class Checks:
         if agent in dial.lost:
             raise Violation(6, f"{dial} was sent again to the agent that failed it")
         spared = agent.draining or agent.silent
-        if spared and any(not (a.draining or a.silent or a in dial.lost) for a in core.roster):
+        if spared and any(not (a.draining or a.silent or a in dial.lost) for a in core.agent_registry):
             raise Violation(6, f"{dial} went to an agent that is to be spared although others are there")
 
     def watch_agent_side(self, stream: ServerStream) -> None:
@@ -116,18 +116,18 @@ class Checks:
     def _check_server(self, server: ServerProcess) -> None:
         core = server.core
         routes, dials, queued_up, queued_down = 0, 0, 0, 0
-        for agent in core.roster:
+        for agent in core.agent_registry:
             if agent.ended:
-                raise Violation(7, f"{agent} has ended but is in the roster")
-            if agent.routes.keys() != agent.inlets.keys():
-                raise Violation(7, f"{agent}: routes {agent.routes} but inlets {agent.inlets}")
+                raise Violation(7, f"{agent} has ended but is in the agent registry")
+            if agent.routes.keys() != agent.receivers.keys():
+                raise Violation(7, f"{agent}: routes {agent.routes} but receivers {agent.receivers}")
             for dial in agent.dials.values():
                 dials += 1
                 self._check_dial(core, agent, dial)
             for route in agent.routes.values():
                 routes += not route.closing
-                queued_up += route.outlet.backlog
-                queued_down += route.inlet.sink.backlog
+                queued_up += route.send_queue.backlog
+                queued_down += route.receiver.sink.backlog
                 self._check_route(agent, route)
             self._check_stream(agent)
         self._check_fronts(core)
@@ -135,9 +135,9 @@ class Checks:
         dials += len(core.direct_dials)
         self._check_gauges(server, routes, dials, queued_up, queued_down)
         self._check_counters(server, routes, dials)
-        for link in server.links:
-            if link.link.out_size > self._limits.link_max:
-                raise Violation(4, f"{link.link.out_size} bytes wait in a link of {server.name}")
+        for transport in server.transports:
+            if transport.http2.out_size > self._limits.http2_output_max:
+                raise Violation(4, f"{transport.http2.out_size} bytes wait in a connection of {server.name}")
 
     def _check_dial(self, core: ProxyCore, agent: AgentStream, dial: Dial) -> None:
         if dial.agent is not agent:
@@ -149,25 +149,25 @@ class Checks:
         limits = self._limits
         if route.agent is not agent:
             raise Violation(2, f"{route} is in the table of {agent}")
-        up_max = limits.outlet_max(self._read_max, grpc_source=isinstance(route.front, GrpcFrontend))
-        if route.outlet.backlog > up_max:
-            raise Violation(4, f"{route} holds {route.outlet.backlog} bytes of upload")
-        down_max = self._inlet_max(agent, honest=not agent.agent_id.startswith("villain"))
-        if route.inlet.sink.backlog > down_max:
-            raise Violation(4, f"{route} holds {route.inlet.sink.backlog} bytes of download")
+        up_max = limits.send_queue_max(self._read_max, grpc_source=isinstance(route.front, GrpcFrontend))
+        if route.send_queue.backlog > up_max:
+            raise Violation(4, f"{route} holds {route.send_queue.backlog} bytes of upload")
+        down_max = self._receiver_max(agent, honest=not agent.agent_id.startswith("villain"))
+        if route.receiver.sink.backlog > down_max:
+            raise Violation(4, f"{route} holds {route.receiver.sink.backlog} bytes of download")
 
-    def _inlet_max(self, stream: PacketStream, *, honest: bool) -> int:
+    def _receiver_max(self, stream: PacketStream, *, honest: bool) -> int:
         if not stream.extension:
             return self._limits.guarded_max
         if honest:
             return self._limits.credited_max(self._read_max)
-        return self._limits.inlet_max
+        return self._limits.receiver_max
 
     def _check_stream(self, stream: PacketStream) -> None:
         if stream.guard is not None:
-            for inlet, watched in stream.guard._watched.items():
+            for receiver, watched in stream.guard._watched.items():
                 if self._site.world.now - watched.moved_at > STALL_SECONDS + 1.0:
-                    raise Violation(4, f"{inlet.owner} is stalled and still not closed")
+                    raise Violation(4, f"{receiver.owner} is stalled and still not closed")
         if len(stream._urgent) > self._limits.control_max(self._read_max):
             raise Violation(4, f"{len(stream._urgent)} control packets wait in {stream}")
 
@@ -179,12 +179,19 @@ class Checks:
             dialling, route = front._dialling, front._route
             if isinstance(dialling, Dial):
                 agent = dialling.agent
-                if agent is None or agent not in core.roster or agent.dials.get(dialling.id) is not dialling:
+                if (
+                    agent is None
+                    or agent not in core.agent_registry
+                    or agent.dials.get(dialling.id) is not dialling
+                ):
                     raise Violation(3, f"{front} waits for {dialling}, which nobody works on")
             elif isinstance(dialling, DirectDial) and dialling not in core.direct_dials:
                 raise Violation(3, f"{front} waits for {dialling}, which nobody works on")
             if isinstance(route, AgentRoute):
-                if route.agent.routes.get(route.connect_id) is not route or route.agent not in core.roster:
+                if (
+                    route.agent.routes.get(route.connect_id) is not route
+                    or route.agent not in core.agent_registry
+                ):
                     raise Violation(2, f"{front} uses {route}, which is in no table")
                 if route.closing:
                     raise Violation(5, f"{front} uses {route} after its close")
@@ -209,7 +216,7 @@ class Checks:
             "pending": dials,
             "http": len(core.connect_frontends),
             "proxy": len(core.grpc_frontends),
-            "backends": len(core.roster),
+            "backends": len(core.agent_registry),
             "queued_up": queued_up,
             "queued_down": queued_down,
         }
@@ -238,15 +245,17 @@ class Checks:
         for stream in core.streams:
             if stream.ended:
                 raise Violation(7, f"{agent.name}: {stream} has ended but is in the table")
-            if stream.endpoints.keys() != stream.inlets.keys():
-                raise Violation(7, f"{agent.name}: endpoints {stream.endpoints} but inlets {stream.inlets}")
-            down_max = self._inlet_max(stream, honest=True)
+            if stream.endpoints.keys() != stream.receivers.keys():
+                raise Violation(
+                    7, f"{agent.name}: endpoints {stream.endpoints} but receivers {stream.receivers}"
+                )
+            down_max = self._receiver_max(stream, honest=True)
             for endpoint in stream.endpoints.values():
                 endpoints += 1
-                if endpoint.outlet.backlog > limits.outlet_max(self._read_max, grpc_source=False):
-                    raise Violation(4, f"{endpoint} holds {endpoint.outlet.backlog} bytes of download")
-                if endpoint.inlet.sink.backlog > down_max:
-                    raise Violation(4, f"{endpoint} holds {endpoint.inlet.sink.backlog} bytes of upload")
+                if endpoint.send_queue.backlog > limits.send_queue_max(self._read_max, grpc_source=False):
+                    raise Violation(4, f"{endpoint} holds {endpoint.send_queue.backlog} bytes of download")
+                if endpoint.receiver.sink.backlog > down_max:
+                    raise Violation(4, f"{endpoint} holds {endpoint.receiver.sink.backlog} bytes of upload")
             self._check_stream(stream)
         shown = (
             _value(agent.metrics.open_server_connections),
@@ -265,17 +274,19 @@ class Checks:
                 continue
             if not core.idle or core.connect_frontends or core.grpc_frontends or core._agents_waiting:
                 return f"{server.name}: {core.status()}"
-            if len(server.pump.timers) != len(server.links):
-                return f"{server.name}: {len(server.pump.timers)} timers for {len(server.links)} links"
-            if any(agent.queued_bytes or agent._turns or agent._urgent for agent in core.roster):
+            if len(server.pump.timers) != len(server.transports):
+                return (
+                    f"{server.name}: {len(server.pump.timers)} timers for {len(server.transports)} transports"
+                )
+            if any(agent.queued_bytes or agent._turns or agent._urgent for agent in core.agent_registry):
                 return f"{server.name}: packets are still queued"
         for agent in self._site.agents:
             if not agent.alive:
                 continue
             if not agent.core.idle:
                 return f"{agent.name}: {agent.core.status()}"
-            if len(agent.pump.timers) != len(agent.uplinks):
-                return f"{agent.name}: {len(agent.pump.timers)} timers for {len(agent.uplinks)} uplinks"
+            if len(agent.pump.timers) != len(agent.server_connections):
+                return f"{agent.name}: {len(agent.pump.timers)} timers, not one per server"
         return self._sockets_left()
 
     def _sockets_left(self) -> str:

@@ -20,31 +20,31 @@ VILLAINS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class SmallLimits:
-    outlet_high: int = 6 * 1024
-    outlet_low: int = 2 * 1024
+    send_queue_high: int = 6 * 1024
+    send_queue_low: int = 2 * 1024
     control_packets: int = 300
     credit: int = 8 * 1024
     overdraft: int = 3 * READ_BYTES  # a packet is one read, or all that came before the answer
     guard_bound: int = 8 * 1024
     guard_max: int = 96 * 1024
     guard_trickle: int = 256
-    link_out: int = 8 * 1024
-    link_backlog: int = 8 * 1024
-    link_gather: int = 512
+    http2_output: int = 8 * 1024
+    http2_backlog: int = 8 * 1024
+    http2_gather: int = 512
     early: int = 2 * 1024
 
     # What one connection may make a process hold, in each direction (promise 4).
 
-    def outlet_max(self, read_max: int, *, grpc_source: bool) -> int:
+    def send_queue_max(self, read_max: int, *, grpc_source: bool) -> int:
         """A paused socket brings no more; a paused gRPC frontend may still use up its window."""
-        return self.outlet_high + self.early + 2 * read_max + (STREAM_WINDOW if grpc_source else 0)
+        return self.send_queue_high + self.early + 2 * read_max + (STREAM_WINDOW if grpc_source else 0)
 
     def credited_max(self, read_max: int) -> int:
         """Of an honest peer: the credit, and the packet that used up the last of it."""
         return self.credit + self.early + 2 * read_max
 
     @property
-    def inlet_max(self) -> int:
+    def receiver_max(self) -> int:
         """Of any peer."""
         return self.credit + self.overdraft + READ_BYTES
 
@@ -55,19 +55,19 @@ class SmallLimits:
     def control_max(self, read_max: int) -> int:
         """A flood ends its stream, but only when the turn is over that brought it. One turn may add a
         reply to every packet of one read (none takes less than 20 bytes of it), or one packet for
-        every caller's stream: a lost link closes its dials and connections, a lost agent's dials move."""
+        every caller's stream: a lost caller closes its dials and connections, a lost agent's dials move."""
         return self.control_packets + read_max // 20 + (VILLAINS_MAX + 1) * STREAMS_MAX
 
     @property
-    def link_max(self) -> int:
-        return self.link_out + self.link_backlog + STREAM_WINDOW + 4 * READ_BYTES
+    def http2_output_max(self) -> int:
+        return self.http2_output + self.http2_backlog + STREAM_WINDOW + 4 * READ_BYTES
 
 
 @contextmanager
 def small_limits(limits: SmallLimits) -> Iterator[None]:
     small = {
-        "outlet_high": limits.outlet_high,
-        "outlet_low": limits.outlet_low,
+        "send_queue_high": limits.send_queue_high,
+        "send_queue_low": limits.send_queue_low,
         "control_packets": limits.control_packets,
         "credit": limits.credit,
         "overdraft": limits.overdraft,
@@ -76,9 +76,9 @@ def small_limits(limits: SmallLimits) -> Iterator[None]:
         "stalled_max": limits.guard_max,
         "trickle": limits.guard_trickle,
         "stream_window": STREAM_WINDOW,
-        "link_out": limits.link_out,
-        "link_backlog": limits.link_backlog,
-        "link_gather": limits.link_gather,
+        "http2_output": limits.http2_output,
+        "http2_backlog": limits.http2_backlog,
+        "http2_gather": limits.http2_gather,
     }
     before = {name: getattr(BOUNDS, name) for name in small}
     try:

@@ -1,4 +1,4 @@
-"""Servers and agents: the production cores and links on simulated sockets, as processes that can die."""
+"""Servers and agents: the production cores on simulated sockets, as processes that can be killed."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 
 from bootbridge.metrics import Registry
 from bootbridge.ports.byte_ports import DialResult
-from bootbridge.runtime.http2_transport import LinkStream
+from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.tunnel.agent_metrics import AgentMetrics
-from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.frontend import ConnectFrontend
 from bootbridge.tunnel.proxy_core import Limits, ProxyCore
 from bootbridge.tunnel.server_metrics import ServerMetrics
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.hpack_headers import Headers
-from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_connection import Http2Connection
 from bootbridge.wire.http2_stream import Stream, StreamHandler
 from tests.sim.checks import STALL_SECONDS
 from tests.sim.exchange import EndpointApp, Exchange
-from tests.support.sim_network import Network, SimPort, link_stream
+from tests.support.sim_network import Network, SimPort, http2_transport
 from tests.support.sim_world import SimPump, World
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ GREETING_SECONDS_MAX = 30.0
 DIAL_TIMEOUT_SECONDS = 5.0
 
 
-class QuietNotes:
+class QuietEventLog:
     """Nobody reads the log of a simulated process, unless it is traced."""
 
     def __init__(self, world: World, who: str) -> None:
@@ -146,7 +146,7 @@ class ServerProcess(Process):
         self.index = index
         self.registry = Registry()
         self.metrics = ServerMetrics(self.registry)
-        self.links: dict[LinkStream, None] = {}
+        self.transports: dict[Http2Transport, None] = {}
         self.exchanges: dict[Exchange, None] = {}
         strategies = [Strategy.DEFAULT]
         if site.options.direct:
@@ -160,7 +160,7 @@ class ServerProcess(Process):
             timers=self.pump.timers,
             rng=Random(site.world.count(0, 1 << 60)),
             metrics=self.metrics,
-            notes=QuietNotes(site.world, self.name),
+            event_log=QuietEventLog(site.world, self.name),
             dialler=SimDialler(site, self.pump, self),
         )
 
@@ -176,9 +176,9 @@ class ServerProcess(Process):
     def _add(
         self, port: SimPort, on_request: Callable[[Stream, Headers], StreamHandler], keepalive: float
     ) -> None:
-        link = link_stream(port, on_request=on_request, keepalive_seconds=keepalive)
-        self.links[link] = None
-        link.on_over = lambda over: self.links.pop(over, None) and None
+        transport = http2_transport(port, on_request=on_request, keepalive_seconds=keepalive)
+        self.transports[transport] = None
+        transport.on_over = lambda over: self.transports.pop(over, None) and None
         self.pump.end_turn()
 
     def crash(self, silently: bool) -> None:
@@ -193,10 +193,10 @@ class ServerProcess(Process):
             exchange.excuses.add("server stopped")
         self.core.stop_accepting()
         self.core.close()
-        for link in list(self.links):
-            link.link.go_away()
+        for transport in list(self.transports):
+            transport.http2.go_away()
             self.pump.end_turn()
-            link.close("the server stopped")
+            transport.close("the server stopped")
         self.pump.end_turn()
 
 
@@ -204,19 +204,23 @@ class GoLikeAgentCore(AgentCore):
     """An agent that offers no extension, as the original does not."""
 
     def connect(
-        self, link: Link, authority: str, token: str | None, greeted: Callable[[ServerStream], None]
+        self,
+        connection: Http2Connection,
+        authority: str,
+        token: str | None,
+        greeted: Callable[[ServerStream], None],
     ) -> ServerStream:
         metadata = [("agentid", self.agent_id), ("agentidentifiers", self.identifiers)]
         headers = grpc.request_headers("/AgentService/Connect", authority, metadata)
-        return link.open_stream(headers, lambda stream: ServerStream(self, stream, greeted))
+        return connection.open_stream(headers, lambda stream: ServerStream(self, stream, greeted))
 
 
 @dataclass(eq=False)
-class Uplink:
+class ServerConnection:
     """An agent's connection to one server, from the dial to its end."""
 
     server: int
-    link: LinkStream
+    transport: Http2Transport
     stream: ServerStream | None = None
     port: SimPort = field(kw_only=True)
 
@@ -231,7 +235,7 @@ class AgentProcess(Process):
         self.go_like = go_like
         self.knows_half_close = not go_like
         self.draining = False
-        self.uplinks: dict[Uplink, None] = {}
+        self.server_connections: dict[ServerConnection, None] = {}
         self.registry = Registry()
         self.metrics = AgentMetrics(self.registry)
         self.core = (GoLikeAgentCore if go_like else AgentCore)(
@@ -240,12 +244,12 @@ class AgentProcess(Process):
             stall_seconds=STALL_SECONDS,
             timers=self.pump.timers,
             metrics=self.metrics,
-            notes=QuietNotes(site.world, self.name),
+            event_log=QuietEventLog(site.world, self.name),
             dialler=SimDialler(site, self.pump, self),
         )
 
     def connect(self, server_index: int) -> None:
-        """Dial a server; try again for as long as there is no uplink to it."""
+        """Dial a server; try again for as long as there is no server_connection to it."""
         if self.site.quiet_down:
             return
         server = self.site.servers[server_index]
@@ -256,37 +260,41 @@ class AgentProcess(Process):
         self.site.outside.soon(
             self.network.delay(), lambda: server.accept_agent(far) if server.alive else None
         )
-        link = link_stream(near, client=True, keepalive_seconds=KEEPALIVE_SECONDS)
-        uplink = Uplink(server_index, link, port=near)
-        self.uplinks[uplink] = None
-        greeted = partial(self._greeted, uplink)
-        uplink.stream = self.core.connect(link.link, "server", None, greeted)
-        self.pump.soon(GREETING_SECONDS_MAX, lambda: self._check_greeting(uplink))
+        transport = http2_transport(near, client=True, keepalive_seconds=KEEPALIVE_SECONDS)
+        server_connection = ServerConnection(server_index, transport, port=near)
+        self.server_connections[server_connection] = None
+        greeted = partial(self._greeted, server_connection)
+        server_connection.stream = self.core.connect(transport.http2, "server", None, greeted)
+        self.pump.soon(GREETING_SECONDS_MAX, lambda: self._check_greeting(server_connection))
         self.pump.end_turn()
 
-    def _check_greeting(self, uplink: Uplink) -> None:
-        if uplink in self.uplinks and uplink.stream is not None and not uplink.stream.connected:
-            self._ended(uplink)
+    def _check_greeting(self, server_connection: ServerConnection) -> None:
+        if (
+            server_connection in self.server_connections
+            and server_connection.stream is not None
+            and not server_connection.stream.connected
+        ):
+            self._ended(server_connection)
 
-    def _greeted(self, uplink: Uplink, stream: ServerStream) -> None:
+    def _greeted(self, server_connection: ServerConnection, stream: ServerStream) -> None:
         if not stream.connected or stream.ended:
-            self._ended(uplink)
+            self._ended(server_connection)
             return
-        stream.on_ended = lambda ended: self._ended(uplink)
+        stream.on_ended = lambda ended: self._ended(server_connection)
         self.site.checks.watch_agent_side(stream)
         if self.draining:
             self.core.drain()
 
-    def _ended(self, uplink: Uplink) -> None:
-        uplink.link.close("ended")
-        if self.uplinks.pop(uplink, 0) is None:
-            self._connect_later(uplink.server)
+    def _ended(self, server_connection: ServerConnection) -> None:
+        server_connection.transport.close("ended")
+        if self.server_connections.pop(server_connection, 0) is None:
+            self._connect_later(server_connection.server)
 
     def _connect_later(self, server_index: int) -> None:
         self.pump.soon(self.world.between(0.1, 2.0), lambda: self._connect_if_needed(server_index))
 
     def _connect_if_needed(self, server_index: int) -> None:
-        if not any(uplink.server == server_index for uplink in self.uplinks):
+        if not any(server_connection.server == server_index for server_connection in self.server_connections):
             self.connect(server_index)
 
     def drain(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from bootbridge.runtime.http2_transport import LinkStream
+from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.tunnel.stall_guard import TRICKLE_SECONDS
 from tests.sim.adversarial_peers import VillainAgent, VillainCaller, VillainTalker
 from tests.sim.callers import Caller, ConnectCaller, GrpcCaller
@@ -18,7 +18,7 @@ from tests.sim.checks import Checks
 from tests.sim.exchange import Exchange, Plan
 from tests.sim.limits import VILLAINS_MAX, SmallLimits
 from tests.sim.processes import AgentProcess, Process, ServerProcess
-from tests.support.sim_network import Network, SimPort, Weather, link_stream
+from tests.support.sim_network import Network, SimPort, Weather, http2_transport
 from tests.support.sim_world import SimPump, Violation, World
 
 FAULT_SECONDS = 8.0
@@ -27,8 +27,8 @@ CONVERGE_SECONDS_MAX = 120.0
 PROBE_SECONDS_MAX = 20.0
 # An exchange that nothing disturbs, next to others that stall: its dial, a metered stream, bad luck.
 UNDISTURBED_SECONDS_MAX = 2.5
-# The dial and the request each pass two links, and either may be full of a neighbour's honest bytes.
-FULL_LINKS_PASSED = 4
+# The dial and the request each pass two connections, and either may be full of a neighbour's honest bytes.
+FULL_CONNECTIONS_PASSED = 4
 CHECK_EVERY = 16
 
 
@@ -84,7 +84,7 @@ class Scenario:
         self._by_address: dict[str, Exchange] = {}
         self._partitions: set[tuple[str, str]] = set()
         self._villains: list[VillainAgent | VillainCaller | VillainTalker] = []
-        self._doors: dict[int, tuple[ServerProcess, SimPort, LinkStream]] = {}
+        self._doors: dict[int, tuple[ServerProcess, SimPort, Http2Transport]] = {}
         self.servers = [self._boot_server(index) for index in range(self.options.servers)]
         self.agents = [self._boot_agent(index) for index in range(self.options.agents)]
         world.say(repr(self.options))
@@ -235,8 +235,8 @@ class Scenario:
             self._accept(server, lambda: server.accept_connect(far), far.abort)
             exchange.port = near
             return ConnectCaller(self.world, near, exchange)
-        exchange.port, link = self._door(server)
-        return GrpcCaller(self.world, self.outside, link, exchange)
+        exchange.port, transport = self._door(server)
+        return GrpcCaller(self.world, self.outside, transport, exchange)
 
     def _accept(self, server: ServerProcess, accept: Callable[[], None], refuse: Callable[[], None]) -> None:
         def arrive() -> None:
@@ -247,33 +247,33 @@ class Scenario:
 
         self.outside.soon(self.network.delay(), arrive)
 
-    def _door(self, server: ServerProcess) -> tuple[SimPort, LinkStream]:
-        """A caller's link to a server: one of its own, or one that several callers share."""
+    def _door(self, server: ServerProcess) -> tuple[SimPort, Http2Transport]:
+        """A caller's connection to a server: one of its own, or one that several callers share."""
         shared = self.world.chance(0.4)
         known = self._doors.get(server.index)
-        if shared and known is not None and known[0] is server and not known[2].link.closed:
+        if shared and known is not None and known[0] is server and not known[2].transport.closed:
             return known[1], known[2]
         near, far = self.network.join(self.outside, server.pump, "door" if shared else "grpc")
         self._accept(server, lambda: server.accept_grpc(far), far.abort)
-        link = link_stream(near, client=True, keepalive_seconds=3600.0)
+        transport = http2_transport(near, client=True, keepalive_seconds=3600.0)
         if shared:
-            self._doors[server.index] = (server, near, link)
+            self._doors[server.index] = (server, near, transport)
         else:
-            self._close_when_idle(link)
-        return near, link
+            self._close_when_idle(transport)
+        return near, transport
 
     def _close_doors(self) -> None:
         """Nobody comes through them any more; who left may still be sending its last words."""
-        for _, _, link in self._doors.values():
-            self._close_when_idle(link)
+        for _, _, transport in self._doors.values():
+            self._close_when_idle(transport)
         self._doors.clear()
 
-    def _close_when_idle(self, link: LinkStream) -> None:
+    def _close_when_idle(self, transport: Http2Transport) -> None:
         def look() -> None:
-            if link.link.streams:
+            if transport.http2.streams:
                 self.outside.soon(1.0, look)
             else:
-                link.close("done")
+                transport.close("done")
 
         self.outside.soon(1.0, look)
 
@@ -291,7 +291,7 @@ class Scenario:
             self._stop_server,
             self._drain,
             self._reconnect,
-            self._cut_uplink,
+            self._cut_server_connection,
         )
         faults[world.count(0, len(faults) - 1)]()
 
@@ -388,16 +388,18 @@ class Scenario:
     def _reconnect(self) -> None:
         """A second stream under the same id, while the first one may be alive."""
         agent = self._some_agent()
-        if agent.alive and len(agent.uplinks) < 4:
+        if agent.alive and len(agent.server_connections) < 4:
             self.world.say(f"{agent.name} connects once more")
             agent.connect(self.world.count(0, len(self.servers) - 1))
 
-    def _cut_uplink(self) -> None:
+    def _cut_server_connection(self) -> None:
         agent = self._some_agent()
-        if agent.alive and agent.uplinks:
-            uplink = list(agent.uplinks)[self.world.count(0, len(agent.uplinks) - 1)]
-            self.world.say(f"cut {uplink.port.name}")
-            uplink.port.cut()
+        if agent.alive and agent.server_connections:
+            server_connection = list(agent.server_connections)[
+                self.world.count(0, len(agent.server_connections) - 1)
+            ]
+            self.world.say(f"cut {server_connection.port.name}")
+            server_connection.port.cut()
 
     def _villain(self) -> None:
         world, server = self.world, self._some_server()
@@ -405,7 +407,7 @@ class Scenario:
             return
 
         def live_ids() -> list[int]:
-            return [connect_id for agent in server.core.roster for connect_id in agent.routes]
+            return [connect_id for agent in server.core.agent_registry for connect_id in agent.routes]
 
         near, far = self.network.join(self.outside, server.pump, "villain")
         draw = world.random()
@@ -435,7 +437,7 @@ class Scenario:
                 self._deliver_to_nobody(port)
             elif self.outside in (port.pump, port.peer.pump):
                 port.thaw()
-                port.cut()  # only links have a keepalive; the rest is told by its kernel, at last
+                port.cut()  # only connections have a keepalive; the rest is told by its kernel, at last
         for agent in list(self.agents):
             if not agent.alive:
                 self._replace_agent(agent)
@@ -487,7 +489,7 @@ class Scenario:
         # Its own pauses, and what a metered stream takes for so many bytes (limits.guard_trickle).
         pauses = (plan.pause * plan.up + plan.endpoint_pause * caller.expected) / 800
         patience = UNDISTURBED_SECONDS_MAX + pauses + (caller.sent + caller.received) / 20000
-        patience += FULL_LINKS_PASSED * self._seconds_through_a_full_link()
+        patience += FULL_CONNECTIONS_PASSED * self._seconds_through_a_full_connection()
         patience += self._seconds_behind_neighbours(exchange)
         if caller.over_at - exchange.started_at > patience:
             raise Violation(4, f"{exchange} took {caller.over_at - exchange.started_at:.1f} s")
@@ -506,11 +508,11 @@ class Scenario:
         )
         return ahead * TRICKLE_SECONDS / self.limits.guard_trickle
 
-    def _seconds_through_a_full_link(self) -> float:
-        """What no core can help: the bytes that a link has accepted before arrive before, and a network
+    def _seconds_through_a_full_connection(self) -> float:
+        """What no core can help: the bytes that a connection has accepted before arrive before, and a network
         that delivers a few hundred at a time (``Network.chunk``) takes most of a second for them."""
         weather, limits = self.network.weather, self.limits
-        accepted = limits.link_out + limits.link_backlog + weather.capacity
+        accepted = limits.http2_output + limits.http2_backlog + weather.capacity
         chopped = weather.chop_chance
         read = 10 * chopped + weather.read_max * (0.75 - chopped**2)  # the mean of chunk()
         delay = (weather.delay_min + weather.delay_max + weather.late_chance * weather.late_max) / 2
@@ -538,16 +540,22 @@ class Scenario:
     def _all_connected(self) -> bool:
         """Every agent has a stream to every server; what silently died, and every villain, is known to
         be gone. Until then a dial may go to it, and fail."""
-        uplinks = [port for port in self.network.ports if port.name.startswith("agent") and port.pump.alive]
-        if any(port.doomed for port in uplinks):
+        server_connections = [
+            port for port in self.network.ports if port.name.startswith("agent") and port.pump.alive
+        ]
+        if any(port.doomed for port in server_connections):
             return False
-        if any(a.agent_id.startswith("villain") for server in self.servers for a in server.core.roster):
+        if any(
+            a.agent_id.startswith("villain") for server in self.servers for a in server.core.agent_registry
+        ):
             return False
         connected = {
-            (agent.index, uplink.server)
+            (agent.index, server_connection.server)
             for agent in self.agents
-            for uplink in agent.uplinks
-            if uplink.stream is not None and uplink.stream.connected and not uplink.stream.ended
+            for server_connection in agent.server_connections
+            if server_connection.stream is not None
+            and server_connection.stream.connected
+            and not server_connection.stream.ended
         }
         return len(connected) == len(self.agents) * len(self.servers)
 

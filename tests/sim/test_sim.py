@@ -16,10 +16,10 @@ ONCE_FAILED = {
     691: "an agent that leaves no room for answers could make the server hold any number of them",
     1822: "a stopping server closed a direct endpoint in order, in the middle of an upload",
     12331: "a stopping server sent CLOSE_REQ behind half the upload of a gRPC caller",
-    216056: "hundreds of closes of one lost caller link, in one turn, were taken for a pile-up",
+    216056: "hundreds of closes of one lost caller transport, in one turn, were taken for a pile-up",
     220591: "a caller that came through a frozen door was expected to be answered in time",
     224081: "a slow network full of honest bytes was taken for the effect of a stalled neighbour",
-    227972: "hundreds of dials of one lost caller link, in one turn, were taken for a pile-up",
+    227972: "hundreds of dials of one lost caller transport, in one turn, were taken for a pile-up",
     230214: "an endpoint that wrote to a socket closed in a freeze was never told",
     303081: "a villain that was refused a stream mixed up the messages of its others",
     305922: "a frozen caller of a Go agent was let go as stalled, and that was not foreseen",
@@ -66,7 +66,7 @@ def test_a_broken_promise_is_reported_in_one_line(
     """The checkers do check: with a core that loses uploads at close, a line names seed, step and promise."""
 
     def close_at_once(endpoint: Endpoint, error: str, reason: str) -> None:
-        endpoint.outlet.discard()
+        endpoint.send_queue.discard()
         endpoint._start_closing(reason)
         endpoint._port.close()
         endpoint._server.send(p.CloseResponse(error, endpoint.connect_id))

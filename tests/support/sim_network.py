@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bootbridge.ports.byte_ports import ByteHandler
-from bootbridge.runtime.http2_transport import LinkStream
+from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_stream import Stream, StreamHandler
 from bootbridge.wire.packets import Buffer
@@ -44,19 +44,19 @@ class Weather:
     capacity: int = 8192
 
 
-# Of one caller's link; as in production, its loss alone is no flood of control packets.
+# Of one caller's connection; as in production, its loss alone is no flood of control packets.
 STREAMS_MAX = 50
 
 
-def link_stream(
+def http2_transport(
     port: SimPort,
     *,
     client: bool = False,
     on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
     keepalive_seconds: float,
-) -> LinkStream:
-    """Production's own link driver, on a simulated socket."""
-    return LinkStream(
+) -> Http2Transport:
+    """Production's own connection driver, on a simulated socket."""
+    return Http2Transport(
         port,
         client=client,
         on_request=on_request,

@@ -1,6 +1,6 @@
 """Scripted conversations with the cores: say a packet, expect the answers; what nobody expected fails.
 
-A stage holds one core with a clock that only the script moves. Its peers are real links, joined to
+A stage holds one core with a clock that only the script moves. Its peers are real connections, joined to
 the core's by wires of memory, and whatever they hear must be expected before the script ends.
 """
 
@@ -18,7 +18,7 @@ from bootbridge.ports.timers import Timers
 from bootbridge.tunnel import extension
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.tunnel.agent_metrics import AgentMetrics
-from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.agent_stream import AgentStream
 from bootbridge.tunnel.frontend import ConnectFrontend
 from bootbridge.tunnel.proxy_core import AGENT_PATH, PROXY_PATH, Limits, ProxyCore
@@ -27,7 +27,7 @@ from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.frames import CANCEL
 from bootbridge.wire.hpack_headers import Headers, values_of
-from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_connection import Http2Connection
 from bootbridge.wire.http2_stream import Stream
 
 
@@ -105,7 +105,7 @@ class Stage:
         self.now = 0.0
         self.timers = Timers(lambda: self.now)
         self.registry = Registry()
-        self.notes = Notes()
+        self.event_log = RecordedEvents()
         self.peers: list[Peer] = []
         self._wires: list[Wire] = []
         self._ports: list[MemoryPort] = []
@@ -141,13 +141,13 @@ class Stage:
         self._ports.append(port)
         return port
 
-    def join(self, one: Link, other: Link) -> Wire:
+    def join(self, one: Http2Connection, other: Http2Connection) -> Wire:
         wire = Wire(one, other)
         self._wires.append(wire)
         return wire
 
 
-class Notes:
+class RecordedEvents:
     def __init__(self) -> None:
         self.lines: list[tuple[str, dict[str, object]]] = []
 
@@ -161,9 +161,9 @@ class Notes:
 
 
 class Wire:
-    """Two links, joined. ``deaf``: the second one does not read for now."""
+    """Two connections, joined. ``deaf``: the second one does not read for now."""
 
-    def __init__(self, core: Link, peer: Link) -> None:
+    def __init__(self, core: Http2Connection, peer: Http2Connection) -> None:
         self.core = core
         self.peer = peer
         self.deaf = False
@@ -182,7 +182,7 @@ class Wire:
         return moved or bool(data)
 
     @staticmethod
-    def _carry(source: Link, target: Link) -> bool:
+    def _carry(source: Http2Connection, target: Http2Connection) -> bool:
         data = b"".join(source.take_output())
         if data:
             target.receive(data)
@@ -379,7 +379,7 @@ class ServerStage(Stage):
             timers=self.timers,
             rng=Random(7),
             metrics=self.metrics,
-            notes=self.notes,
+            event_log=self.event_log,
             dialler=self.dials,
         )
 
@@ -403,7 +403,7 @@ class ServerStage(Stage):
         self, name: str, path: str, metadata: list[tuple[str, str]], on_request: Callable[..., object]
     ) -> Peer:
         peer = Peer(self, name)
-        core, far = Link(client=False, on_request=on_request), Link(client=True)  # type: ignore[arg-type]
+        core, far = Http2Connection(client=False, on_request=on_request), Http2Connection(client=True)  # type: ignore[arg-type]
         peer.wire = self.join(core, far)
         far.open_stream(grpc.request_headers(path, "server", metadata), peer.opened)
         self.settle()
@@ -411,7 +411,9 @@ class ServerStage(Stage):
 
     def stream_of(self, agent: Peer) -> AgentStream:
         """The core's own view of a scripted agent."""
-        return next(stream for stream in self.core.roster if stream.stream.link is agent.wire.core)
+        return next(
+            stream for stream in self.core.agent_registry if stream.stream.connection is agent.wire.core
+        )
 
     # --- established connections, in one line
 
@@ -449,7 +451,7 @@ class AgentStage(Stage):
             stall_seconds=stall_seconds,
             timers=self.timers,
             metrics=self.metrics,
-            notes=self.notes,
+            event_log=self.event_log,
             dialler=self.dials,
         )
 
@@ -465,7 +467,7 @@ class AgentStage(Stage):
             stream.send_headers(grpc.response_headers(metadata))
             return peer.opened(stream)
 
-        core, far = Link(client=True), Link(client=False, on_request=on_request)
+        core, far = Http2Connection(client=True), Http2Connection(client=False, on_request=on_request)
         peer.wire = self.join(core, far)
         self.core.connect(core, "server", None, _greeted)
         self.settle()

@@ -1,4 +1,4 @@
-"""python-hyper's h2 as the other end of a link, in memory, either role."""
+"""python-hyper's h2 as the other end of a connection, in memory, either role."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from h2.events import (
 
 from bootbridge.wire import frames as f
 from bootbridge.wire.hpack_headers import Headers
-from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_connection import Http2Connection
 from tests.support.wire_peers import pieces, split_frames, take
 
 
@@ -113,18 +113,18 @@ class H2Peer:
                 connection.end_stream(stream_id)
 
 
-def converse(link: Link, peer: H2Peer, sizes: Sequence[int] = (0,)) -> None:
+def converse(connection: Http2Connection, peer: H2Peer, sizes: Sequence[int] = (0,)) -> None:
     """Carry bytes both ways in pieces of these sizes, in turn, until both are silent."""
     turn = 0
     while True:
-        from_link, from_peer = take(link), peer.output()
-        if not from_link and not from_peer:
+        from_connection, from_peer = take(connection), peer.output()
+        if not from_connection and not from_peer:
             return
         size = sizes[turn % len(sizes)]
-        for piece in pieces(from_link, size) if size else frame_by_frame(from_link):
+        for piece in pieces(from_connection, size) if size else frame_by_frame(from_connection):
             peer.receive(piece)
         for piece in pieces(from_peer, size):
-            link.receive(piece)
+            connection.receive(piece)
         turn += 1
 
 

@@ -1,4 +1,4 @@
-"""Handlers that record or echo, and two links joined by a wire made of memory."""
+"""Handlers that record or echo, and two connections joined by a wire made of memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.hpack_headers import Headers
-from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Link, Stream, StreamHandler
+from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Http2Connection, Stream, StreamHandler
 from bootbridge.wire.packets import Buffer
 
 REQUEST = grpc.request_headers("/Test/Call", "bridge")
@@ -144,7 +144,7 @@ class Echo(Caller):
 
 
 class Wire:
-    """A client link and a server link, and the bytes between them.
+    """A client connection and a server connection, and the bytes between them.
 
     Every byte that crosses is checked: no frame is larger than its receiver allowed, and
     no stream or connection window is overrun, by our own independent count.
@@ -159,8 +159,8 @@ class Wire:
     ) -> None:
         self.requests: list[Stream] = []
         self._on_request = on_request
-        self.client = Link(client=True)
-        self.server = Link(client=False, on_request=self._request, streams_max=streams_max)
+        self.client = Http2Connection(client=True)
+        self.server = Http2Connection(client=False, on_request=self._request, streams_max=streams_max)
         self.piece = piece
         self.judges = {id(self.client): WindowJudge(), id(self.server): WindowJudge()}
 
@@ -187,7 +187,7 @@ class Wire:
         moved = self._move(self.client, self.server)
         return self._move(self.server, self.client) or moved
 
-    def _move(self, source: Link, target: Link) -> bool:
+    def _move(self, source: Http2Connection, target: Http2Connection) -> bool:
         data = take(source)
         self.judges[id(source)].sent(data, self.judges[id(target)])
         for piece in pieces(data, self.piece):
@@ -195,10 +195,10 @@ class Wire:
         return bool(data)
 
 
-def take(link: Link, writable: bool = True) -> bytes:
-    """What the link wants to send, as one string; the link is told that it was handed over."""
-    data = b"".join(link.take_output())
-    link.flushed(writable)
+def take(connection: Http2Connection, writable: bool = True) -> bytes:
+    """What the connection wants to send, as one string; the connection is told that it was handed over."""
+    data = b"".join(connection.take_output())
+    connection.flushed(writable)
     return data
 
 
@@ -228,7 +228,7 @@ class WindowJudge:
     """Counts one sender's windows from the bytes alone, as RFC 9113 §6.9 tells."""
 
     def __init__(self) -> None:
-        self.link_window = f.DEFAULT_WINDOW
+        self.connection_window = f.DEFAULT_WINDOW
         self.initial = f.DEFAULT_WINDOW
         self.spent: dict[int, int] = {}
         self.granted: dict[int, int] = {}
@@ -246,13 +246,15 @@ class WindowJudge:
                         other.initial = int.from_bytes(payload[at + 2 : at + 6], "big")
 
     def _spend(self, stream_id: int, size: int) -> None:
-        self.link_window -= size
+        self.connection_window -= size
         self.spent[stream_id] = self.spent.get(stream_id, 0) + size
         left = self.initial + self.granted.get(stream_id, 0) - self.spent[stream_id]
-        assert size == 0 or (left >= 0 and self.link_window >= 0), f"window of stream {stream_id} overrun"
+        assert size == 0 or (left >= 0 and self.connection_window >= 0), (
+            f"window of stream {stream_id} overrun"
+        )
 
     def _grant(self, stream_id: int, size: int) -> None:
         if stream_id:
             self.granted[stream_id] = self.granted.get(stream_id, 0) + size
         else:
-            self.link_window += size
+            self.connection_window += size

@@ -1,4 +1,4 @@
-"""Links over real sockets: one thread per connection, for conversations with foreign gRPC programs."""
+"""Connections over real sockets: one thread per connection, for conversations with foreign gRPC programs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Self, TypeVar
 
 from bootbridge.wire import frames as f
 from bootbridge.wire.hpack_headers import Headers
-from bootbridge.wire.http2_connection import Link, Stream, StreamHandler
+from bootbridge.wire.http2_connection import Http2Connection, Stream, StreamHandler
 
 Result = TypeVar("Result")
 PATIENCE_SECONDS = 20.0
 
 
 class Pump:
-    """Moves bytes between a socket and a link in a thread of its own, where all handlers run too."""
+    """Moves bytes between a socket and a connection in a thread of its own, where all handlers run too."""
 
-    def __init__(self, sock: socket.socket, link: Link) -> None:
-        self.link = link
+    def __init__(self, sock: socket.socket, connection: Http2Connection) -> None:
+        self.http2 = connection
         self.pings_seen = 0
         self.failure: BaseException | None = None
         self._sock = sock
@@ -31,7 +31,7 @@ class Pump:
         self._wake_read, self._wake_write = socket.socketpair()
         self._changed = threading.Condition()
         self._stopping = False
-        self._watcher = FrameWatcher(self._on_frame, preface=not link.client)
+        self._watcher = FrameWatcher(self._on_frame, preface=not connection.client)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> Self:
@@ -81,14 +81,14 @@ class Pump:
         except BaseException as error:
             self.failure = error
         finally:
-            self.link.lost("the connection is closed")
+            self.http2.lost("the connection is closed")
             for sock in (self._sock, self._wake_read, self._wake_write):
                 sock.close()
             self._tell()
 
     def _turn(self) -> bool:
         self._write()
-        if self.link.closed:
+        if self.http2.closed:
             return False
         readable, _, _ = select.select([self._sock, self._wake_read], [], [])
         if self._wake_read in readable:
@@ -99,7 +99,7 @@ class Pump:
             if not data:
                 return False
             self._watcher.feed(data)
-            self.link.receive(data)
+            self.http2.receive(data)
         self._tell()
         return True
 
@@ -110,11 +110,11 @@ class Pump:
             return b""
 
     def _write(self) -> None:
-        while self.link.out:
-            out = b"".join(self.link.take_output())
+        while self.http2.out:
+            out = b"".join(self.http2.take_output())
             with contextlib.suppress(OSError):
                 self._sock.sendall(out)
-            self.link.flushed(True)
+            self.http2.flushed(True)
 
     def _jobs_done(self) -> None:
         with contextlib.suppress(queue.Empty):
@@ -150,7 +150,7 @@ class FrameWatcher:
 
 
 class Listener:
-    """A TCP port on loopback where every connection becomes a server link in a pump."""
+    """A TCP port on loopback where every connection becomes a server connection in a pump."""
 
     def __init__(self, on_request: Callable[[Stream, Headers], StreamHandler]) -> None:
         self.pumps: list[Pump] = []
@@ -164,7 +164,7 @@ class Listener:
         with contextlib.suppress(OSError):
             while True:
                 sock, _ = self._sock.accept()
-                pump = Pump(sock, Link(client=False, on_request=self._on_request))
+                pump = Pump(sock, Http2Connection(client=False, on_request=self._on_request))
                 self.pumps.append(pump)  # before the first answer leaves: whoever gets that may look here
                 pump.start()
 
@@ -183,8 +183,8 @@ class Listener:
 
 @contextlib.contextmanager
 def dialled(port: int) -> Iterator[Pump]:
-    """A client link to a port on loopback."""
-    pump = Pump(socket.create_connection(("127.0.0.1", port)), Link(client=True)).start()
+    """A client connection to a port on loopback."""
+    pump = Pump(socket.create_connection(("127.0.0.1", port)), Http2Connection(client=True)).start()
     try:
         yield pump
     finally:

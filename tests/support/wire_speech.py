@@ -1,4 +1,4 @@
-"""What peers may say on a link: valid conversations, and nearly valid ones, for hypothesis."""
+"""What peers may say on a connection: valid conversations, and nearly valid ones, for hypothesis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.hpack_headers import HEADER_LIST_BYTES_MAX, Headers
-from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Link, Stream
+from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Http2Connection, Stream
 from tests.support.wire_peers import REQUEST, RESPONSE, Event, Recorder
 
 STREAMS = 4  # how many requests a client under test has open when it begins to listen
@@ -162,42 +162,47 @@ Heard = tuple[list[Event], bytes, str | None, list[int]]
 
 
 def server_hears(pieces: Iterable[bytes]) -> Heard:
-    """Everything that comes of these bytes at a server link."""
+    """Everything that comes of these bytes at a server connection."""
     events: list[Event] = []
 
     def on_request(stream: Stream, headers: Headers) -> Recorder:
         events.append((stream.id, "request", tuple(headers)))
         return Recorder(events, stream.id)
 
-    return _hears(Link(client=False, on_request=on_request, streams_max=8), pieces, events)
+    return _hears(Http2Connection(client=False, on_request=on_request, streams_max=8), pieces, events)
 
 
 def client_hears(pieces: Iterable[bytes]) -> Heard:
-    """Everything that comes of these bytes at a client link that has a few requests open."""
+    """Everything that comes of these bytes at a client connection that has a few requests open."""
     events: list[Event] = []
-    link = Link(client=True)
+    connection = Http2Connection(client=True)
     for _ in range(STREAMS):
-        link.open_stream(REQUEST, lambda stream: Recorder(events, stream.id))
-    return _hears(link, pieces, events)
+        connection.open_stream(REQUEST, lambda stream: Recorder(events, stream.id))
+    return _hears(connection, pieces, events)
 
 
-def _hears(link: Link, pieces: Iterable[bytes], events: list[Event]) -> Heard:
-    link.on_pong = lambda: events.append((0, "pong"))
-    link.on_goaway = lambda code, text: events.append((0, "goaway", code, text))
+def _hears(connection: Http2Connection, pieces: Iterable[bytes], events: list[Event]) -> Heard:
+    connection.on_pong = lambda: events.append((0, "pong"))
+    connection.on_goaway = lambda code, text: events.append((0, "goaway", code, text))
     for piece in pieces:
         # The caller may reuse its buffer at once: nothing may be read from it later.
         buffer = bytearray(piece)
-        link.receive(buffer)
+        connection.receive(buffer)
         buffer[:] = b"\xa5" * len(buffer)
-        assert held_bytes(link) <= HELD_BYTES_MAX
+        assert held_bytes(connection) <= HELD_BYTES_MAX
     told = [event for event in events if event[1] != "ready"]
-    return told, b"".join(link.out), str(link.error) if link.error else None, sorted(link.streams)
+    return (
+        told,
+        b"".join(connection.out),
+        str(connection.error) if connection.error else None,
+        sorted(connection.streams),
+    )
 
 
 # A frame that has not arrived whole, and a header block that has not.
 HELD_BYTES_MAX = f.HEADER_SIZE + FRAME_BYTES_MAX + HEADER_LIST_BYTES_MAX
 
 
-def held_bytes(link: Link) -> int:
-    """What a link keeps of what it has been given."""
-    return link._held.size + (sum(map(len, link._block[2])) if link._block else 0)
+def held_bytes(connection: Http2Connection) -> int:
+    """What a connection keeps of what it has been given."""
+    return connection._held.size + (sum(map(len, connection._block[2])) if connection._block else 0)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootbridge.tunnel.agent_roster import Roster
+from bootbridge.tunnel.agent_registry import AgentRegistry
 from bootbridge.tunnel.backend_selection import (
     Chosen,
     Direct,
@@ -47,12 +47,12 @@ def select(
     rng: Random | None = None,
 ) -> FakeStream | Direct | Refused:
     """The chosen stream itself, Direct, or the refusal."""
-    roster: Roster[FakeStream] = Roster()
+    registry: AgentRegistry[FakeStream] = AgentRegistry()
     for each in streams:
-        roster.add(each)
+        registry.add(each)
     cidrs = [ip_network(cidr) for cidr in direct.split(",") if cidr]
     answer = select_backend(
-        address, roster, parse_strategies(strategies), rng or Random(1), cidrs, frozenset(exclude)
+        address, registry, parse_strategies(strategies), rng or Random(1), cidrs, frozenset(exclude)
     )
     return answer.stream if isinstance(answer, Chosen) else answer
 
@@ -357,7 +357,7 @@ def test_a_hostile_address_cannot_spoil_the_log() -> None:
 
 @given(st.text(), st.integers())
 def test_any_address_gets_an_answer(address: str, seed: int) -> None:
-    """With every strategy and a roster that holds something for each."""
+    """With every strategy and a agent registry that holds something for each."""
     a = stream("a", "host=h&cidr=0.0.0.0/0&default-route=true")
     assert select("destHost,cidr,direct,defaultRoute,default", a, address=address, rng=Random(seed)) is a
 
@@ -384,14 +384,14 @@ def test_b7_readiness_looks_at_all_strategies(
     strategies: str, identifiers: str | None, expected: bool
 ) -> None:
     """B7: ``destHost,default`` is ready with agents that advertise nothing."""
-    roster: Roster[FakeStream] = Roster()
+    registry: AgentRegistry[FakeStream] = AgentRegistry()
     if identifiers is not None:
-        roster.add(stream("a", identifiers))
-    assert ready(roster, parse_strategies(strategies)) is expected
+        registry.add(stream("a", identifiers))
+    assert ready(registry, parse_strategies(strategies)) is expected
 
 
 def test_a_server_whose_only_agent_drains_is_still_ready() -> None:
     """It still serves (I18)."""
-    roster: Roster[FakeStream] = Roster()
-    roster.add(stream("a", draining=True))
-    assert ready(roster, parse_strategies("default"))
+    registry: AgentRegistry[FakeStream] = AgentRegistry()
+    registry.add(stream("a", draining=True))
+    assert ready(registry, parse_strategies("default"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.bounds import BOUNDS
-from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.frontend import HEAD_SECONDS_MAX
-from bootbridge.tunnel.route import FIRST_WORD_SECONDS, FIRST_WORD_SECONDS_MAX
+from bootbridge.tunnel.route import FIRST_BYTES_HOLD_SECONDS, FIRST_BYTES_HOLD_SECONDS_MAX
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from tests.support.sim_script import OK, ConnectCaller, ServerStage
@@ -138,9 +138,9 @@ def test_an_endpoint_that_speaks_first_is_heard_after_ten_milliseconds() -> None
         caller = stage.connect_route(agent)
         agent.say(p.Data(1, b"banner"))
         caller.expect(b"")
-        stage.after(FIRST_WORD_SECONDS / 2)
+        stage.after(FIRST_BYTES_HOLD_SECONDS / 2)
         caller.expect(b"")
-        stage.after(FIRST_WORD_SECONDS)
+        stage.after(FIRST_BYTES_HOLD_SECONDS)
         caller.expect(b"banner")
 
 
@@ -153,7 +153,7 @@ def test_an_end_right_behind_the_first_words_is_held_back_with_them() -> None:
         caller.expect(b"")
         assert caller.port.state == "open"
         assert not stage.core.idle
-        stage.after(FIRST_WORD_SECONDS)
+        stage.after(FIRST_BYTES_HOLD_SECONDS)
         caller.expect(b"bye")
         assert caller.port.state == "closed"
         assert stage.core.idle
@@ -184,11 +184,11 @@ def test_first_words_wait_until_the_caller_has_read_the_200() -> None:
     """B4: as long as the kernel knows that it has not, and no longer than a second."""
     with ServerStage() as stage:
         caller = caller_who_does_not_read(stage)
-        stage.after(10 * FIRST_WORD_SECONDS)
+        stage.after(10 * FIRST_BYTES_HOLD_SECONDS)
         assert not caller.port.waiting.endswith(b"220")
         caller.port.stuck = False
         caller.expect_status(200)
-        stage.after(FIRST_WORD_SECONDS)
+        stage.after(FIRST_BYTES_HOLD_SECONDS)
         caller.expect(b"220")
 
 
@@ -196,8 +196,8 @@ def test_first_words_do_not_wait_for_ever_for_a_caller_who_never_reads() -> None
     """It gets them in one read with the 200, which is its own doing."""
     with ServerStage() as stage:
         caller = caller_who_does_not_read(stage)
-        for _ in range(int(FIRST_WORD_SECONDS_MAX / FIRST_WORD_SECONDS) + 2):
-            stage.after(FIRST_WORD_SECONDS)
+        for _ in range(int(FIRST_BYTES_HOLD_SECONDS_MAX / FIRST_BYTES_HOLD_SECONDS) + 2):
+            stage.after(FIRST_BYTES_HOLD_SECONDS)
         assert caller.port.waiting.endswith(b"220")
 
 
@@ -209,7 +209,7 @@ def test_a_direct_endpoint_that_speaks_first_is_held_back_too() -> None:
         endpoint.handler.on_bytes(memoryview(b"220"))
         endpoint.handler.on_eof(False)
         caller.expect(OK)
-        stage.after(FIRST_WORD_SECONDS)
+        stage.after(FIRST_BYTES_HOLD_SECONDS)
         caller.expect(b"220")
         assert caller.port.state == "finished"
 
@@ -237,11 +237,11 @@ def test_too_many_early_bytes_pause_the_caller_until_it_is_answered() -> None:
         assert agent.bytes_of(1) == b"x" * 70_000
 
 
-def test_early_bytes_that_fill_the_outlet_leave_the_caller_paused() -> None:
+def test_early_bytes_that_fill_the_send_queue_leave_the_caller_paused() -> None:
     """The answer must not undo the pause that a busy agent asks for: memory stays bounded."""
     with ServerStage() as stage:
         agent = stage.agent()
-        caller = stage.connect_caller().connect().say(b"x" * (BOUNDS.outlet_high + 1))
+        caller = stage.connect_caller().connect().say(b"x" * (BOUNDS.send_queue_high + 1))
         dial = agent.expect_one(p.DialRequest)
         other = stage.connect_route(agent, 2)
         agent.wire.deaf = True
@@ -252,7 +252,7 @@ def test_early_bytes_that_fill_the_outlet_leave_the_caller_paused() -> None:
         agent.wire.deaf = False
         stage.settle()
         agent.bytes_of(2)
-        assert agent.bytes_of(1) == b"x" * (BOUNDS.outlet_high + 1)
+        assert agent.bytes_of(1) == b"x" * (BOUNDS.send_queue_high + 1)
         assert not caller.port.paused
         caller.expect(OK)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bootbridge.tunnel.agent_roster import Strategy
-from bootbridge.tunnel.route import FIRST_WORD_SECONDS
+from bootbridge.tunnel.agent_registry import Strategy
+from bootbridge.tunnel.route import FIRST_BYTES_HOLD_SECONDS
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from tests.support.sim_script import OK, Peer, ServerStage
@@ -72,7 +72,7 @@ def test_an_agent_that_left_a_dial_unanswered_gets_others_only_if_it_must() -> N
         _dial_id(stuck)  # it has the fewest connections
 
 
-def test_a_dial_without_an_answer_has_the_agents_link_looked_at() -> None:
+def test_a_dial_without_an_answer_has_the_agents_connection_looked_at() -> None:
     """An agent that is gone altogether is found out by a ping, not by keepalive's hour."""
     with ServerStage(dial_seconds=0.5) as stage:
         agent = stage.agent()
@@ -244,7 +244,7 @@ def test_the_end_of_an_old_stream_leaves_the_new_one_of_the_same_agent_alone() -
         old.hang_up()
         assert first.port.state == "aborted"
         assert second.port.state == "open"
-        assert len(stage.core.roster) == 1
+        assert len(stage.core.agent_registry) == 1
         second.say(b"still here")
         new.expect(p.Data(1, b"still here"))
 
@@ -347,7 +347,7 @@ def test_a_grpc_caller_is_told_once_that_a_direct_endpoint_has_closed() -> None:
         endpoint = stage.dials.asked.pop().succeed()
         endpoint.handler.on_bytes(memoryview(b"all"))
         endpoint.handler.on_eof(False)
-        stage.after(FIRST_WORD_SECONDS)
+        stage.after(FIRST_BYTES_HOLD_SECONDS)
         caller.expect(p.DialResponse("", 1, 9), p.Data(1, b"all"), p.CloseResponse("", 1))
         assert endpoint.state == "closed"
 
@@ -408,7 +408,7 @@ def test_metadata_that_no_agent_sends_is_refused_with_the_reason(
         stranger = stage.stranger(metadata)
         assert stranger.status == grpc.UNKNOWN
         assert complaint in grpc.status_of(stranger.headers[-1][0])[1]
-        assert not stage.core.roster
+        assert not stage.core.agent_registry
 
 
 @pytest.mark.parametrize("identifiers", ["", "ipv4=10.0.0.1&host=node1"])
@@ -416,13 +416,13 @@ def test_an_agent_may_say_what_it_reaches(identifiers: str) -> None:
     """§7.2 NewBackend: with identifiers and without."""
     with ServerStage() as stage:
         stage.agent("a", identifiers=identifiers)
-        assert [agent.agent_id for agent in stage.core.roster] == ["a"]
+        assert [agent.agent_id for agent in stage.core.agent_registry] == ["a"]
 
 
 def test_a_network_that_is_none_is_named_in_the_log() -> None:
     """It matches nothing, and whoever mistyped it must be able to find out."""
     with ServerStage() as stage:
         stage.agent("a", identifiers="cidr=10.0.0.0/99&cidr=10.0.0.0/8")
-        assert stage.notes.about("agent advertises what is no network") == [
+        assert stage.event_log.about("agent advertises what is no network") == [
             {"agent": "a", "cidr": "10.0.0.0/99"}
         ]

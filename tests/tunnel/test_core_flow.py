@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.bounds import BOUNDS
-from bootbridge.tunnel.agent_roster import Strategy
-from bootbridge.tunnel.route import CLOSING_SECONDS_MAX, FIRST_WORD_SECONDS, HALF_OPEN_IDLE_SECONDS_MAX
+from bootbridge.tunnel.agent_registry import Strategy
+from bootbridge.tunnel.route import CLOSING_SECONDS_MAX, FIRST_BYTES_HOLD_SECONDS, HALF_OPEN_IDLE_SECONDS_MAX
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from tests.support.sim_script import AgentStage, ConnectCaller, Peer, ServerStage
@@ -65,7 +65,7 @@ def test_a_sender_stops_when_its_credit_is_used_up() -> None:
             stage.hear(endpoint, CHUNK)
             read += len(CHUNK)
         assert BOUNDS.credit <= len(server.bytes_of(1)) <= BOUNDS.credit + len(CHUNK)
-        assert read <= BOUNDS.credit + BOUNDS.outlet_high + 2 * len(CHUNK)
+        assert read <= BOUNDS.credit + BOUNDS.send_queue_high + 2 * len(CHUNK)
         server.say(p.Credit(1, BOUNDS.credit))
         assert not endpoint.paused
         assert len(server.bytes_of(1)) == read - BOUNDS.credit
@@ -138,7 +138,7 @@ def test_a_go_agents_stalled_connection_is_closed_alone_after_the_time_limit() -
         assert stalled.port.state == "aborted"
         assert lively.port.state == "open"
         agent.expect(p.CloseRequest(1))
-        (note,) = stage.notes.about("connection closed: its frontend does not keep up")
+        (note,) = stage.event_log.about("connection closed: its frontend does not keep up")
         assert note["connection"] == 1
         assert stage.metrics.closed_connections_total.labels("stalled frontend").value == 1
 
@@ -209,7 +209,7 @@ def test_an_endpoints_half_close_reaches_the_caller_which_may_still_send() -> No
         agent = stage.agent()
         caller = stage.connect_route(agent)
         agent.say(p.Data(1, b"all I have"), p.End(1))
-        stage.after(FIRST_WORD_SECONDS)
+        stage.after(FIRST_BYTES_HOLD_SECONDS)
         caller.expect(b"all I have")
         assert caller.port.state == "finished"
         caller.say(b"more").end()
@@ -373,6 +373,6 @@ def test_an_agent_that_provokes_answers_and_takes_none_loses_its_stream(
         assert stream.ended
         assert waiting_max <= 2000 + 1000
         assert len(stream._urgent) == 0
-        assert [agent.agent_id for agent in stage.core.roster] == ["honest"]
+        assert [agent.agent_id for agent in stage.core.agent_registry] == ["honest"]
         stage.connect_route(honest)
         villain.heard.clear()

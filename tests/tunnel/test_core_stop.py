@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from tests.support.sim_script import ServerStage
@@ -34,7 +34,7 @@ def test_our_own_agents_hear_of_a_stop_at_its_beginning(go_like: bool) -> None:
         stage.core.stop_accepting()
         running.say(b"on")
         agent.expect(p.Data(1, b"on"))
-        assert agent.stream.link.peer_going_away != go_like
+        assert agent.stream.connection.peer_going_away != go_like
 
 
 def test_a_dial_under_way_is_waited_for() -> None:
@@ -105,4 +105,4 @@ def test_when_all_callers_are_gone_nothing_is_left() -> None:
         assert not stage.core.grpc_frontends
         assert len(stage.timers) == 0
         stream = stage.stream_of(agent)
-        assert (stream.routes, stream.inlets, stream.dials, stream.queued_bytes) == ({}, {}, {}, 0)
+        assert (stream.routes, stream.receivers, stream.dials, stream.queued_bytes) == ({}, {}, {}, 0)

@@ -99,7 +99,7 @@ def test_an_invalid_cidr_is_kept_reported_and_unused() -> None:
     )
     assert identifiers.cidr == ("10.0.0.0/99", "10.1.2.3/8", "10.0.0.0/8", "x", "2001:db8::/32")
     assert identifiers.networks == (ip_network("10.0.0.0/8"), ip_network("2001:db8::/32"))
-    assert identifiers.unusable_cidrs == ("10.0.0.0/99", "x")
+    assert identifiers.invalid_cidrs == ("10.0.0.0/99", "x")
 
 
 @given(st.one_of(st.text(), st.text(alphabet="ipv46hostcdr=&;%+/.:019")))

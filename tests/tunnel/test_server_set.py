@@ -12,7 +12,7 @@ LB = "lb:8091"
 
 
 class Connection:
-    """Stands for one link to a server; only its identity matters."""
+    """Stands for one connection to a server; only its identity matters."""
 
 
 class NoJitter(Random):

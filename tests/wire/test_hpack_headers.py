@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootbridge.wire.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, LinkError
+from bootbridge.wire.frames import COMPRESSION_ERROR, ENHANCE_YOUR_CALM, Http2ConnectionError
 from bootbridge.wire.hpack_headers import HEADER_LIST_BYTES_MAX, Decoder, encode
 
 names = st.text("abcdefghijklmnopqrstuvwxyz-0123456789", min_size=1, max_size=20)
@@ -36,7 +36,7 @@ def test_we_read_what_a_compressing_peer_writes(lists: list[list[tuple[str, str]
 
 
 @given(st.lists(st.binary(max_size=60), max_size=4))
-def test_any_block_decodes_or_is_a_link_error(blocks: list[bytes]) -> None:
+def test_any_block_decodes_or_is_a_connection_error(blocks: list[bytes]) -> None:
     """Nothing else is raised, whatever the block and the state it meets."""
     assert _fault_of(blocks) in (None, COMPRESSION_ERROR, ENHANCE_YOUR_CALM)
 
@@ -46,7 +46,7 @@ def _fault_of(blocks: list[bytes]) -> int | None:
     try:
         for block in blocks:
             decoder.decode(block)
-    except LinkError as error:
+    except Http2ConnectionError as error:
         return error.code
     return None
 
@@ -71,6 +71,6 @@ SLOW = {
 def test_no_block_costs_much_time(name: str) -> None:
     """The largest block of the most awkward kind is refused well within a keepalive."""
     before = time.process_time()
-    with pytest.raises(LinkError):
+    with pytest.raises(Http2ConnectionError):
         Decoder().decode(SLOW[name])
     assert time.process_time() - before < 0.25

@@ -1,4 +1,4 @@
-"""A link, for any bytes at all and however they are cut."""
+"""A connection, for any bytes at all and however they are cut."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.hpack_headers import encode
-from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Link
+from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Http2Connection
 from tests.support.wire_feeds import cut, feed_all_ways
 from tests.support.wire_peers import REQUEST, Caller, take
 from tests.support.wire_speech import (
@@ -83,7 +83,7 @@ def test_any_bytes_give_events_or_a_protocol_error(
         assert whole == hears(cut(data, places))
         assert whole == hears([data[at : at + 1] for at in range(len(data))])
         if whole[2] is not None:
-            assert whole[3] == [], "a stream outlived its link"
+            assert whole[3] == [], "a stream outlived its connection"
             assert f.frame(f.GOAWAY, 0, 0)[3:] in whole[1]
 
     check()
@@ -106,11 +106,11 @@ def grown(action: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def a_server() -> Link:
-    link = Link(client=False, on_request=lambda stream, headers: Caller().bind(stream))
-    link.receive(f.PREFACE + f.settings({}))
-    take(link)
-    return link
+def a_server() -> Http2Connection:
+    connection = Http2Connection(client=False, on_request=lambda stream, headers: Caller().bind(stream))
+    connection.receive(f.PREFACE + f.settings({}))
+    take(connection)
+    return connection
 
 
 def request(stream_id: int) -> bytes:
@@ -121,12 +121,12 @@ def test_a_frame_that_trickles_in_costs_its_size() -> None:
     """Half a megabyte in reads of two bytes is not held as a quarter of a million objects."""
     size = FRAME_BYTES_MAX // 2
 
-    def attack() -> Link:
-        link = a_server()
-        link.receive(request(1) + f.frame(f.DATA, 0, 1, bytes(size))[: f.HEADER_SIZE])
+    def attack() -> Http2Connection:
+        connection = a_server()
+        connection.receive(request(1) + f.frame(f.DATA, 0, 1, bytes(size))[: f.HEADER_SIZE])
         for _ in range(size // 2 - 1):
-            link.receive(b"\0\1")
-        return link
+            connection.receive(b"\0\1")
+        return connection
 
     assert grown(attack) < 1.5 * size
 
@@ -135,14 +135,14 @@ def test_a_message_that_trickles_in_costs_its_size() -> None:
     """Half a megabyte in frames of three bytes neither."""
     size = grpc.MESSAGE_BYTES_MAX // 8
 
-    def attack() -> Link:
-        link = a_server()
-        link.receive(request(1) + f.frame(f.DATA, 0, 1, grpc.message_prefix(size)))
+    def attack() -> Http2Connection:
+        connection = a_server()
+        connection.receive(request(1) + f.frame(f.DATA, 0, 1, grpc.message_prefix(size)))
         part = f.frame(f.DATA, 0, 1, b"abc") * 1000
         for _ in range(size // 3000):
-            link.receive(part)
-            take(link)
-        return link
+            connection.receive(part)
+            take(connection)
+        return connection
 
     assert grown(attack) < 1.5 * size
 
@@ -150,13 +150,13 @@ def test_a_message_that_trickles_in_costs_its_size() -> None:
 def test_requests_that_are_reset_at_once_leave_nothing() -> None:
     """Rapid reset: thousands of requests and no memory to show for it."""
 
-    def attack() -> Link:
-        link = a_server()
+    def attack() -> Http2Connection:
+        connection = a_server()
         for number in range(5_000):
-            link.receive(request(2 * number + 1) + f.rst_stream(2 * number + 1, f.CANCEL))
+            connection.receive(request(2 * number + 1) + f.rst_stream(2 * number + 1, f.CANCEL))
             if number % 100 == 0:
-                take(link)
-        return link
+                take(connection)
+        return connection
 
     assert grown(attack) < 128 * 1024
 
@@ -164,13 +164,13 @@ def test_requests_that_are_reset_at_once_leave_nothing() -> None:
 def test_streams_that_fail_leave_nothing() -> None:
     """Streams refused, malformed or never opened."""
 
-    def attack() -> Link:
-        link = a_server()
+    def attack() -> Http2Connection:
+        connection = a_server()
         bad = encode((*REQUEST, ("connection", "close")))
         for number in range(5_000):
-            link.receive(f.frame(f.HEADERS, f.END_HEADERS, 4 * number + 1, bad))
-            link.receive(f.frame(f.PRIORITY, 0, 4 * number + 3, b"bad"))
-            take(link)
-        return link
+            connection.receive(f.frame(f.HEADERS, f.END_HEADERS, 4 * number + 1, bad))
+            connection.receive(f.frame(f.PRIORITY, 0, 4 * number + 3, b"bad"))
+            take(connection)
+        return connection
 
     assert grown(attack) < 128 * 1024

@@ -1,4 +1,4 @@
-"""Calls between two links: what one side does is what the other side learns."""
+"""Calls between two connections: what one side does is what the other side learns."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_nothing_is_left_of_a_call_that_both_sides_ended() -> None:
     assert wire.server.streams == {}
 
 
-def test_many_calls_share_a_link_without_mixing() -> None:
+def test_many_calls_share_a_connection_without_mixing() -> None:
     """Each gets its own messages in order."""
     wire = Wire(echo, piece=777)
     calls = [wire.call() for _ in range(20)]
@@ -283,7 +283,7 @@ def test_an_interim_response_is_passed_over() -> None:
     """A 1xx comes before the response and is not it."""
     wire = Wire()
     _, client, served, _ = answering(wire)
-    served.send_headers(((":status", "103"), ("link", "x")))
+    served.send_headers(((":status", "103"), ("connection", "x")))
     served.send_headers(RESPONSE)
     wire.carry()
     assert client.all_of("headers") == [(RESPONSE, False)]

@@ -1,4 +1,4 @@
-"""Everything on a link that is not a call: pings, settings, limits, and peers that break the rules."""
+"""Everything on a connection that is not a call: pings, settings, limits, and peers that break the rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bootbridge.wire.http2_connection import (
     CLOSED_REMEMBERED,
     FRAME_BYTES_MAX,
     REPLIES_WAITING_MAX,
-    Link,
+    Http2Connection,
 )
 from tests.support.wire_peers import (
     REQUEST,
@@ -36,32 +36,32 @@ def request(stream_id: int, flags: int = f.END_HEADERS, *more: tuple[str, str]) 
     return f.frame(f.HEADERS, flags, stream_id, block(*REQUEST, *more))
 
 
-def server() -> tuple[Link, list[Recorder]]:
-    """A server link that was greeted, and the handlers of its requests."""
+def server() -> tuple[Http2Connection, list[Recorder]]:
+    """A server connection that was greeted, and the handlers of its requests."""
     handlers: list[Recorder] = []
 
     def on_request(stream: object, headers: object) -> Recorder:
         handlers.append(Recorder())
         return handlers[-1]
 
-    link = Link(client=False, on_request=on_request, streams_max=10)
-    link.receive(f.PREFACE + f.settings({}))
-    take(link)
-    return link, handlers
+    connection = Http2Connection(client=False, on_request=on_request, streams_max=10)
+    connection.receive(f.PREFACE + f.settings({}))
+    take(connection)
+    return connection, handlers
 
 
-def client() -> tuple[Link, Recorder]:
-    """A client link that was greeted and has one request open."""
-    link = Link(client=True)
-    recorder = link.open_stream(REQUEST, lambda stream: Recorder(stream=stream))
-    link.receive(f.settings({}))
-    take(link)
-    return link, recorder
+def client() -> tuple[Http2Connection, Recorder]:
+    """A client connection that was greeted and has one request open."""
+    connection = Http2Connection(client=True)
+    recorder = connection.open_stream(REQUEST, lambda stream: Recorder(stream=stream))
+    connection.receive(f.settings({}))
+    take(connection)
+    return connection, recorder
 
 
-def goaway_of(link: Link) -> tuple[int, int, bytes]:
-    """(last stream id, code, text) of the GOAWAY that a failed link leaves behind."""
-    kind, _, stream_id, payload = split_frames(take(link))[-1]
+def goaway_of(connection: Http2Connection) -> tuple[int, int, bytes]:
+    """(last stream id, code, text) of the GOAWAY that a failed connection leaves behind."""
+    kind, _, stream_id, payload = split_frames(take(connection))[-1]
     assert (kind, stream_id) == (f.GOAWAY, 0)
     return int.from_bytes(payload[:4], "big"), int.from_bytes(payload[4:8], "big"), payload[8:]
 
@@ -69,26 +69,28 @@ def goaway_of(link: Link) -> tuple[int, int, bytes]:
 def test_the_answer_to_a_ping_leaves_with_what_is_said_next() -> None:
     """Go peers ping behind nearly every message: an answer of its own would cost as much as the message."""
     calls: list[str] = []
-    link = Link(client=True, touched=lambda: calls.append("touched"), resting=lambda: calls.append("resting"))
-    link.receive(f.settings({}))
-    take(link)
+    connection = Http2Connection(
+        client=True, touched=lambda: calls.append("touched"), resting=lambda: calls.append("resting")
+    )
+    connection.receive(f.settings({}))
+    take(connection)
     calls.clear()
-    link.receive(f.frame(f.PING, 0, 0, b"12345678"))
+    connection.receive(f.frame(f.PING, 0, 0, b"12345678"))
     assert calls == ["resting"]
-    link.open_stream(REQUEST, lambda stream: Recorder(stream=stream))
+    connection.open_stream(REQUEST, lambda stream: Recorder(stream=stream))
     assert calls == ["resting", "touched"]
-    assert kinds(take(link)) == [f.PING, f.HEADERS]
+    assert kinds(take(connection)) == [f.PING, f.HEADERS]
 
 
 def test_many_answers_do_not_wait_for_something_to_leave_with() -> None:
     calls: list[str] = []
-    link = Link(client=True, touched=lambda: calls.append("touched"))
-    link.receive(f.settings({}))
-    take(link)
+    connection = Http2Connection(client=True, touched=lambda: calls.append("touched"))
+    connection.receive(f.settings({}))
+    take(connection)
     calls.clear()
-    link.receive(f.frame(f.PING, 0, 0, b"12345678") * (AT_EASE_MAX - 1))
+    connection.receive(f.frame(f.PING, 0, 0, b"12345678") * (AT_EASE_MAX - 1))
     assert calls == []
-    link.receive(f.frame(f.PING, 0, 0, b"12345678"))
+    connection.receive(f.frame(f.PING, 0, 0, b"12345678"))
     assert calls == ["touched"]
 
 
@@ -97,9 +99,9 @@ def test_many_answers_do_not_wait_for_something_to_leave_with() -> None:
 
 def test_a_ping_is_answered_with_its_own_content() -> None:
     """Promptly, with ACK: Go's bandwidth estimator depends on it."""
-    link, _ = server()
-    link.receive(f.frame(f.PING, 0, 0, b"\x02\x04\x10\x10\x09\x0e\x07\x07"))
-    assert take(link) == f.frame(f.PING, f.ACK, 0, b"\x02\x04\x10\x10\x09\x0e\x07\x07")
+    connection, _ = server()
+    connection.receive(f.frame(f.PING, 0, 0, b"\x02\x04\x10\x10\x09\x0e\x07\x07"))
+    assert take(connection) == f.frame(f.PING, f.ACK, 0, b"\x02\x04\x10\x10\x09\x0e\x07\x07")
 
 
 def test_a_pong_is_told_to_the_owner() -> None:
@@ -145,12 +147,12 @@ def test_after_goaway_open_calls_go_on_and_new_ones_are_refused() -> None:
 
 def test_goaway_refuses_the_calls_that_the_peer_never_saw() -> None:
     """Those above its last id may be made again elsewhere; those below go on."""
-    link, first = client()
-    second = link.open_stream(REQUEST, lambda stream: Recorder(stream=stream))
-    link.receive(f.goaway(1, f.NO_ERROR))
+    connection, first = client()
+    second = connection.open_stream(REQUEST, lambda stream: Recorder(stream=stream))
+    connection.receive(f.goaway(1, f.NO_ERROR))
     assert first.names() == []
     assert [code for code, _ in second.all_of("reset")] == [f.REFUSED_STREAM]
-    assert list(link.streams) == [1]
+    assert list(connection.streams) == [1]
 
 
 # --- limits
@@ -171,27 +173,29 @@ def test_streams_above_the_limit_are_refused_one_by_one() -> None:
 
 def test_a_refused_stream_still_feeds_the_header_tables() -> None:
     """HPACK's state belongs to the connection: a refused request's fields may be referred to later."""
-    link, handlers = server()
+    connection, handlers = server()
     encoder = hpack.Encoder()
     for number in range(12):
         headers = [*REQUEST, ("x-long-name", "value")]
-        link.receive(f.frame(f.HEADERS, f.END_HEADERS, 2 * number + 1, encoder.encode(headers)))
-    link.receive(f.rst_stream(1, f.CANCEL))
-    link.receive(f.frame(f.HEADERS, f.END_HEADERS, 31, encoder.encode([*REQUEST, ("x-long-name", "value")])))
+        connection.receive(f.frame(f.HEADERS, f.END_HEADERS, 2 * number + 1, encoder.encode(headers)))
+    connection.receive(f.rst_stream(1, f.CANCEL))
+    connection.receive(
+        f.frame(f.HEADERS, f.END_HEADERS, 31, encoder.encode([*REQUEST, ("x-long-name", "value")]))
+    )
     assert handlers[-1].all_of("headers")[0][0][-1] == ("x-long-name", "value")
-    assert link.error is None
+    assert connection.error is None
 
 
 @pytest.mark.parametrize("piece", [1, 100, 16384])
 def test_a_header_block_may_come_in_continuations(piece: int) -> None:
     """In as many frames as the peer likes, within the limit."""
-    link, handlers = server()
+    connection, handlers = server()
     whole = block(*REQUEST, ("x", "y" * 1000))
     parts = [whole[at : at + piece] for at in range(0, len(whole), piece)]
-    link.receive(f.frame(f.HEADERS, 0, 1, parts[0]))
+    connection.receive(f.frame(f.HEADERS, 0, 1, parts[0]))
     for part in parts[1:]:
-        link.receive(f.frame(f.CONTINUATION, 0, 1, part))
-    link.receive(f.frame(f.CONTINUATION, f.END_HEADERS, 1))
+        connection.receive(f.frame(f.CONTINUATION, 0, 1, part))
+    connection.receive(f.frame(f.CONTINUATION, f.END_HEADERS, 1))
     assert handlers[0].all_of("headers")[0][0][-1] == ("x", "y" * 1000)
 
 
@@ -204,7 +208,7 @@ def test_our_own_large_headers_are_continued() -> None:
     assert max(size for _, size in sizes) <= f.DEFAULT_FRAME_MAX
 
 
-def test_a_large_header_list_crosses_two_links() -> None:
+def test_a_large_header_list_crosses_two_connections() -> None:
     """Up to the limit that we announce."""
     wire = Wire()
     wire.record((*REQUEST, ("x-token", "t" * 60_000)))
@@ -233,13 +237,13 @@ FLOODS = {
 @pytest.mark.parametrize("name", FLOODS)
 def test_headers_without_bound_are_refused(name: str) -> None:
     """ENHANCE_YOUR_CALM, before much of it is held."""
-    link, handlers = server()
+    connection, handlers = server()
     for data in FLOODS[name]:
-        link.receive(data)
-    assert link.error is not None
-    assert f.ERROR_NAMES[link.error.code] == "ENHANCE_YOUR_CALM"
+        connection.receive(data)
+    assert connection.error is not None
+    assert f.ERROR_NAMES[connection.error.code] == "ENHANCE_YOUR_CALM"
     assert handlers == []
-    assert goaway_of(link)[1] == f.ENHANCE_YOUR_CALM
+    assert goaway_of(connection)[1] == f.ENHANCE_YOUR_CALM
 
 
 QUESTIONS = {
@@ -252,51 +256,51 @@ QUESTIONS = {
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_peer_that_asks_without_reading_is_told_to_calm_down(name: str) -> None:
     """Replies that nobody reads are bounded; while they are read there is no bound."""
-    link, _ = server()
-    link.receive(b"".join(request(2 * number + 1) for number in range(10)))
+    connection, _ = server()
+    connection.receive(b"".join(request(2 * number + 1) for number in range(10)))
 
     def question(number: int) -> bytes:
         return QUESTIONS[name] or request(2 * number + 101)
 
     for number in range(2 * REPLIES_WAITING_MAX):
-        link.receive(question(number))
-        take(link)
-    assert link.error is None
-    take(link, writable=False)
+        connection.receive(question(number))
+        take(connection)
+    assert connection.error is None
+    take(connection, writable=False)
     for number in range(REPLIES_WAITING_MAX + 1):
-        link.receive(question(2 * REPLIES_WAITING_MAX + number))
-    assert link.error is not None
-    assert link.error.code == f.ENHANCE_YOUR_CALM
-    assert link.out_size < 100 * REPLIES_WAITING_MAX
+        connection.receive(question(2 * REPLIES_WAITING_MAX + number))
+    assert connection.error is not None
+    assert connection.error.code == f.ENHANCE_YOUR_CALM
+    assert connection.out_size < 100 * REPLIES_WAITING_MAX
 
 
 def test_replies_are_forgiven_once_they_are_read() -> None:
     """A peer that paused and then read on starts anew."""
-    link, _ = server()
+    connection, _ = server()
     for _ in range(5):
-        take(link, writable=False)
+        take(connection, writable=False)
         for _ in range(REPLIES_WAITING_MAX):
-            link.receive(QUESTIONS["ping"])
-        take(link, writable=True)
-    assert link.error is None
+            connection.receive(QUESTIONS["ping"])
+        take(connection, writable=True)
+    assert connection.error is None
 
 
 def test_closed_streams_are_forgotten_in_the_end() -> None:
     """However many there were and however they ended, a bounded number is remembered."""
-    link, _ = server()
+    connection, _ = server()
     for number in range(1000):
-        link.receive(request(8 * number + 1) + f.rst_stream(8 * number + 1, f.CANCEL))
-        link.receive(request(8 * number + 3, f.END_HEADERS, ("connection", "close")))
-        link.receive(f.frame(f.PRIORITY, 0, 8 * number + 5, b"bad"))
-        take(link)
-    assert link.error is None
-    assert link.streams == {}
-    assert len(link._closed_streams) <= CLOSED_REMEMBERED
+        connection.receive(request(8 * number + 1) + f.rst_stream(8 * number + 1, f.CANCEL))
+        connection.receive(request(8 * number + 3, f.END_HEADERS, ("connection", "close")))
+        connection.receive(f.frame(f.PRIORITY, 0, 8 * number + 5, b"bad"))
+        take(connection)
+    assert connection.error is None
+    assert connection.streams == {}
+    assert len(connection._closed_streams) <= CLOSED_REMEMBERED
 
 
 # --- a peer that breaks the rules: every rule with its code
 
-LINK_ERRORS: dict[str, tuple[bytes, int]] = {
+CONNECTION_ERRORS: dict[str, tuple[bytes, int]] = {
     "DATA on stream 0": (f.frame(f.DATA, 0, 0, b"x"), f.PROTOCOL_ERROR),
     "DATA on an idle stream": (f.frame(f.DATA, 0, 5, b"x"), f.PROTOCOL_ERROR),
     "DATA with too much padding": (request(1) + f.frame(f.DATA, f.PADDED, 1, b"\x05abc"), f.PROTOCOL_ERROR),
@@ -361,22 +365,22 @@ LINK_ERRORS: dict[str, tuple[bytes, int]] = {
 }
 
 
-@pytest.mark.parametrize("name", LINK_ERRORS)
+@pytest.mark.parametrize("name", CONNECTION_ERRORS)
 def test_a_broken_connection_ends_with_the_right_code(name: str) -> None:
     """GOAWAY with the code of RFC 9113, every stream told, nothing raised, nothing read after."""
-    data, code = LINK_ERRORS[name]
-    link, handlers = server()
-    link.receive(data)
-    assert link.error is not None, "the link put up with it"
-    assert f.ERROR_NAMES[code] == f.ERROR_NAMES[link.error.code]
-    assert link.closed
-    assert link.streams == {}
-    _, sent, text = goaway_of(link)
-    assert (sent, text) == (code, str(link.error).encode())
+    data, code = CONNECTION_ERRORS[name]
+    connection, handlers = server()
+    connection.receive(data)
+    assert connection.error is not None, "the connection put up with it"
+    assert f.ERROR_NAMES[code] == f.ERROR_NAMES[connection.error.code]
+    assert connection.closed
+    assert connection.streams == {}
+    _, sent, text = goaway_of(connection)
+    assert (sent, text) == (code, str(connection.error).encode())
     for handler in handlers:
         assert handler.names()[-1] in ("reset", "end")
-    link.receive(request(101))
-    assert take(link) == b""
+    connection.receive(request(101))
+    assert take(connection) == b""
 
 
 STREAM_ERRORS: dict[str, tuple[bytes, int]] = {
@@ -440,22 +444,22 @@ STREAM_ERRORS: dict[str, tuple[bytes, int]] = {
 def test_a_broken_stream_is_reset_alone(name: str) -> None:
     """RST_STREAM with the code of RFC 9113; the connection and the other streams go on."""
     data, code = STREAM_ERRORS[name]
-    link, handlers = server()
-    link.receive(data)
-    assert link.error is None
-    resets = [frame for frame in split_frames(take(link)) if frame[0] == f.RST_STREAM]
+    connection, handlers = server()
+    connection.receive(data)
+    assert connection.error is None
+    resets = [frame for frame in split_frames(take(connection)) if frame[0] == f.RST_STREAM]
     assert [(stream_id, payload) for _, _, stream_id, payload in resets] == [(1, code.to_bytes(4, "big"))]
-    assert 1 not in link.streams
+    assert 1 not in connection.streams
     for handler in handlers:
         assert [reset[0] for reset in handler.all_of("reset")] == [code]
-    link.receive(request(101) + f.frame(f.DATA, 0, 101, b"well"))
+    connection.receive(request(101) + f.frame(f.DATA, 0, 101, b"well"))
     assert handlers[-1].data() == b"well"
 
 
 def test_a_content_length_that_is_right_is_fine() -> None:
     """Padding does not count, and trailers may end it."""
-    link, handlers = server()
-    link.receive(
+    connection, handlers = server()
+    connection.receive(
         request(1, 4, ("content-length", "6"))
         + f.frame(f.DATA, 0, 1, b"abc")
         + f.frame(f.DATA, f.PADDED, 1, b"\x02de\0\0")
@@ -476,11 +480,11 @@ def test_a_content_length_that_is_right_is_fine() -> None:
 )
 def test_a_server_refuses_what_is_not_http2(data: bytes) -> None:
     """At the first byte that cannot be the preface."""
-    link = Link(client=False, on_request=lambda stream, headers: Recorder())
-    link.receive(data)
-    assert link.error is not None
-    assert "not HTTP/2" in str(link.error)
-    assert goaway_of(link)[1] == f.PROTOCOL_ERROR
+    connection = Http2Connection(client=False, on_request=lambda stream, headers: Recorder())
+    connection.receive(data)
+    assert connection.error is not None
+    assert "not HTTP/2" in str(connection.error)
+    assert goaway_of(connection)[1] == f.PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize("as_client", [True, False])
@@ -489,10 +493,10 @@ def test_a_server_refuses_what_is_not_http2(data: bytes) -> None:
 )
 def test_the_first_frame_must_be_settings(first: bytes, as_client: bool) -> None:
     """Either role, before anything else is believed."""
-    link = Link(client=as_client, on_request=lambda stream, headers: Recorder())
-    link.receive((b"" if as_client else f.PREFACE) + first)
-    assert link.error is not None
-    assert "first frame must be SETTINGS" in str(link.error)
+    connection = Http2Connection(client=as_client, on_request=lambda stream, headers: Recorder())
+    connection.receive((b"" if as_client else f.PREFACE) + first)
+    assert connection.error is not None
+    assert "first frame must be SETTINGS" in str(connection.error)
 
 
 CLIENT_ERRORS: dict[str, tuple[bytes, int, bool]] = {
@@ -527,15 +531,15 @@ CLIENT_ERRORS: dict[str, tuple[bytes, int, bool]] = {
 def test_a_client_does_not_put_up_with_a_broken_server(name: str) -> None:
     """The stream is lost, or the whole connection, as the fault demands."""
     data, code, whole = CLIENT_ERRORS[name]
-    link, recorder = client()
-    link.receive(data)
-    assert link.closed is whole
+    connection, recorder = client()
+    connection.receive(data)
+    assert connection.closed is whole
     assert [reset[0] for reset in recorder.all_of("reset")] == [f.CANCEL if whole else code]
-    assert link.streams == {}
+    assert connection.streams == {}
     if whole:
-        assert goaway_of(link)[1] == code
+        assert goaway_of(connection)[1] == code
     else:
-        assert take(link) == f.rst_stream(1, code)
+        assert take(connection) == f.rst_stream(1, code)
 
 
 # --- what must be put up with
@@ -562,25 +566,25 @@ HARMLESS = {
 
 @pytest.mark.parametrize("name", HARMLESS)
 def test_what_the_rfc_allows_is_put_up_with(name: str) -> None:
-    """The link lives, and a later request is served."""
-    link, handlers = server()
-    link.receive(HARMLESS[name])
-    assert link.error is None
-    link.receive(request(101))
+    """The connection lives, and a later request is served."""
+    connection, handlers = server()
+    connection.receive(HARMLESS[name])
+    assert connection.error is None
+    connection.receive(request(101))
     assert handlers[-1].names() == ["headers"]
-    assert f.RST_STREAM not in kinds(take(link))
+    assert f.RST_STREAM not in kinds(take(connection))
 
 
 def test_a_smaller_header_table_is_acknowledged_in_the_next_block() -> None:
     """A peer that wants no dynamic table is told that none is used; its decoder insists on that."""
-    link, _ = client()
-    link.receive(f.settings({f.HEADER_TABLE_SIZE: 0}))
-    take(link)
+    connection, _ = client()
+    connection.receive(f.settings({f.HEADER_TABLE_SIZE: 0}))
+    take(connection)
     decoder = hpack.Decoder()
     decoder.header_table_size = 4096
     decoder.max_allowed_table_size = 0
-    link.open_stream(REQUEST, Caller().bind)
-    [(_, _, _, payload)] = split_frames(take(link))
+    connection.open_stream(REQUEST, Caller().bind)
+    [(_, _, _, payload)] = split_frames(take(connection))
     assert [(bytes(n).decode(), bytes(v).decode()) for n, v in decoder.decode(payload, raw=True)] == list(
         REQUEST
     )

@@ -8,7 +8,7 @@ from bootbridge.bounds import BOUNDS
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.hpack_headers import Headers
-from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, LINK_WINDOW, Link, Stream
+from bootbridge.wire.http2_connection import CONNECTION_WINDOW, FRAME_BYTES_MAX, Http2Connection, Stream
 from tests.support.wire_peers import RESPONSE, Caller, Echo, Recorder, Wire, split_frames, take
 
 KIB = 1024
@@ -168,16 +168,16 @@ def test_settings_that_overflow_a_window_are_refused() -> None:
 )
 def test_no_frame_is_larger_than_the_peer_allows(offered: int, largest: int) -> None:
     """Nor larger than we find sensible ourselves."""
-    link = Link(client=True)
-    recorder = link.open_stream(RESPONSE, lambda stream: Recorder(stream=stream))
-    take(link)
-    link.receive(
+    connection = Http2Connection(client=True)
+    recorder = connection.open_stream(RESPONSE, lambda stream: Recorder(stream=stream))
+    take(connection)
+    connection.receive(
         f.settings({f.MAX_FRAME_SIZE: offered, f.INITIAL_WINDOW_SIZE: 2**24}) + f.window_update(0, 2**24)
     )
-    take(link)
+    take(connection)
     assert recorder.stream is not None
     recorder.stream.send(bytes(3 * 1024 * KIB))
-    sizes = [len(payload) for kind, _, _, payload in split_frames(take(link)) if kind == f.DATA]
+    sizes = [len(payload) for kind, _, _, payload in split_frames(take(connection)) if kind == f.DATA]
     assert max(sizes) == largest
     assert sum(sizes) == 3 * 1024 * KIB
 
@@ -195,7 +195,7 @@ def test_frame_size_changes_in_mid_message() -> None:
 
 
 def test_the_connection_window_is_respected_and_returned() -> None:
-    """More than a whole connection window crosses one link."""
+    """More than a whole connection window crosses one connection."""
     wire = Wire()
     stream, _ = wire.record()
     wire.carry()
@@ -203,27 +203,27 @@ def test_the_connection_window_is_respected_and_returned() -> None:
     assert isinstance(handler, Recorder)
     chunk = bytes(1024 * KIB)
     total = 0
-    while total <= LINK_WINDOW + len(chunk):
+    while total <= CONNECTION_WINDOW + len(chunk):
         stream.send(chunk)
         wire.carry()
         handler.events.clear()
         total += len(chunk)
-    assert stream.link.window > LINK_WINDOW // 4
+    assert stream.connection.window > CONNECTION_WINDOW // 4
     assert wire.server.error is None
 
 
 def test_the_connection_window_stops_all_streams_and_wakes_them() -> None:
     """With no connection window nobody sends; when it returns, everybody does."""
-    link = Link(client=True)
-    calls = [link.open_stream(RESPONSE, Caller().bind) for _ in range(3)]
-    take(link)
-    link.receive(f.settings({f.INITIAL_WINDOW_SIZE: 2**20}))
+    connection = Http2Connection(client=True)
+    calls = [connection.open_stream(RESPONSE, Caller().bind) for _ in range(3)]
+    take(connection)
+    connection.receive(f.settings({f.INITIAL_WINDOW_SIZE: 2**20}))
     for call in calls:
         call.send(bytes(40_000), b"more")
-    data = [frame for frame in split_frames(take(link)) if frame[0] == f.DATA]
+    data = [frame for frame in split_frames(take(connection)) if frame[0] == f.DATA]
     assert sum(len(payload) for *_, payload in data) == f.DEFAULT_WINDOW
-    link.receive(f.window_update(0, 2**20))
-    data += [frame for frame in split_frames(take(link)) if frame[0] == f.DATA]
+    connection.receive(f.window_update(0, 2**20))
+    data += [frame for frame in split_frames(take(connection)) if frame[0] == f.DATA]
     for call in calls:
         assert call.stream is not None
         mine = b"".join(payload for _, _, stream_id, payload in data if stream_id == call.stream.id)
@@ -237,7 +237,7 @@ def test_output_that_is_not_taken_stops_the_senders() -> None:
     wire.carry()
     for call in calls:
         call.send(*[CHUNK] * 100)
-    assert wire.client.out_size < BOUNDS.link_out + 2 * len(CHUNK)
+    assert wire.client.out_size < BOUNDS.http2_output + 2 * len(CHUNK)
     assert all(call.waiting for call in calls)
     wire.carry()
     assert not any(call.waiting for call in calls)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from bootbridge.wire.packets import Buffer
@@ -16,14 +15,14 @@ class Sink(Protocol):
     def write(self, data: Buffer) -> None: ...
 
 
-class Source(Protocol):
+class PausableSource(Protocol):
     """Something that brings bytes and can be asked to wait."""
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
 
-class BytePort(Sink, Source, Protocol):
+class BytePort(Sink, PausableSource, Protocol):
     """A connected byte stream: a frontend's socket or an endpoint's."""
 
     @property
@@ -70,17 +69,3 @@ class Dialler(Protocol):
     """Makes TCP connections: names resolved, every address tried, within its time limit."""
 
     def dial(self, protocol: str, address: str, result: DialResult) -> PendingDial: ...
-
-
-class Notebook(Protocol):
-    """One line for the operator per event."""
-
-    def info(self, message: str, **fields: object) -> None: ...
-    def warning(self, message: str, **fields: object) -> None: ...
-    def debug(self, message: str, **fields: object) -> None: ...
-
-
-class Authenticator(Protocol):
-    """Checks an agent's credentials; ``done(None)`` is a welcome, else the reason."""
-
-    def __call__(self, authorization: list[str], done: Callable[[str | None], None]) -> None: ...

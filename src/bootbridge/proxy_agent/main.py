@@ -14,7 +14,7 @@ from bootbridge.runtime import event_loop, logs
 from bootbridge.runtime.admin_http import AdminServer
 from bootbridge.runtime.admin_routes import agent_admin_routes, agent_health_routes
 from bootbridge.runtime.dialler import TcpDialler
-from bootbridge.runtime.event_log import LogNotebook
+from bootbridge.runtime.event_log import LoggingEventLog
 from bootbridge.runtime.file_limit import allow_as_many_as_possible
 from bootbridge.runtime.memory import HeapTrimmer, use_little_memory
 from bootbridge.runtime.process_metrics import register_process_metrics
@@ -56,14 +56,14 @@ class ProxyAgent:
         self.registry = Registry()
         self.metrics = AgentMetrics(self.registry)
         register_process_metrics(self.registry)
-        self._notes = LogNotebook("agent")
+        self._event_log = LoggingEventLog("agent")
         self.core = AgentCore(
             agent_id=options.agent_id,
             identifiers=options.agent_identifiers,
             stall_seconds=options.stall_timeout,
             timers=self.pump.timers,
             metrics=self.metrics,
-            notes=self._notes,
+            event_log=self._event_log,
             dialler=TcpDialler(self.pump),
         )
         self._tls = TlsFiles.agent_client(
@@ -82,7 +82,7 @@ class ProxyAgent:
             await stack.enter_async_context(agent._count_leases())
         task = spawn(agent._sync.run(), "hold connections to the servers")
         stack.callback(task.cancel)
-        agent._notes.info(
+        agent._event_log.info(
             "looking for servers",
             hosts=",".join(options.proxy_server_host),
             port=options.proxy_server_port,
@@ -133,7 +133,7 @@ class ProxyAgent:
     async def drain(self, signals: event_loop.Signals) -> None:
         """Leave when idle, when the time is up, or when a second signal insists."""
         limit = self._options.drain_timeout
-        self._notes.info("draining", endpoints=self.core.endpoint_count, patience_seconds=limit)
+        self._event_log.info("draining", endpoints=self.core.endpoint_count, patience_seconds=limit)
         self._sync.start_draining()
         self.core.drain()
         self.pump.end_turn()
@@ -146,7 +146,7 @@ class ProxyAgent:
                 break
             if await signals.insisted_within(IDLE_CHECK_SECONDS):
                 break
-        self._notes.info("stopping", endpoints=self.core.endpoint_count)
+        self._event_log.info("stopping", endpoints=self.core.endpoint_count)
 
     @property
     def _idle(self) -> bool:

@@ -7,10 +7,10 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
-from bootbridge.runtime.byte_stream import tune_link
+from bootbridge.runtime.byte_stream import set_user_timeout
 from bootbridge.runtime.dialler import SocketDial
 from bootbridge.runtime.endpoint_policy import Endpoint
-from bootbridge.runtime.http2_transport import LinkStream
+from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.runtime.tls_stream import TlsStream
@@ -33,7 +33,7 @@ class ServerConnection:
         self._pump = pump
         self._core = core
         self._keepalive_seconds = keepalive_seconds
-        self._link: LinkStream | None = None
+        self._transport: Http2Transport | None = None
         self._stream: ServerStream | None = None
         self.on_lost: Callable[[ServerConnection, str], None] = lambda connection, reason: None
 
@@ -74,7 +74,7 @@ class ServerConnection:
             raise
 
     async def _secure(self, sock: socket.socket, host: str, tls: TlsFiles) -> TlsStream:
-        tune_link(sock)
+        set_user_timeout(sock)
         done: asyncio.Future[TlsStream] = self._pump.loop.create_future()
 
         def failed(reason: str) -> None:
@@ -108,8 +108,8 @@ class ServerConnection:
             else:
                 done.set_exception(NotConnected(server.error or "the server closed the stream"))
 
-        self._link = LinkStream(stream, client=True, keepalive_seconds=self._keepalive_seconds)
-        self._stream = self._core.connect(self._link.link, authority, token, greeted)
+        self._transport = Http2Transport(stream, client=True, keepalive_seconds=self._keepalive_seconds)
+        self._stream = self._core.connect(self._transport.http2, authority, token, greeted)
         self._pump.end_turn()
         server = await done
         server.on_ended = lambda ended: self._on_ended(ended.error)
@@ -123,18 +123,18 @@ class ServerConnection:
 
     def on_leaving(self, told: Callable[[], None]) -> None:
         """``told`` hears it when the server announces that it goes away."""
-        if self._link is not None:
-            self._link.link.on_goaway = lambda code, text: told()
-            if self._link.link.peer_going_away:
+        if self._transport is not None:
+            self._transport.http2.on_goaway = lambda code, text: told()
+            if self._transport.http2.peer_going_away:
                 told()
 
     @property
     def has_unsent(self) -> bool:
-        return self._link is not None and self._link.has_unsent
+        return self._transport is not None and self._transport.has_unsent
 
     def close(self, reason: str) -> None:
         if self._stream is not None:
             self._stream.let_go = True
-        if self._link is not None:
-            self._link.close(reason)
+        if self._transport is not None:
+            self._transport.close(reason)
             self._pump.end_turn()

@@ -142,7 +142,7 @@ class ServerSync:
         self._connections.add(connection)
         connection.on_lost = self._on_lost
         connection.on_leaving(lambda: self._on_leaving(connection))
-        self._core.notes.info(
+        self._core.event_log.info(
             "server connected",
             server=server.server_id,
             address=target.address,
@@ -163,7 +163,7 @@ class ServerSync:
 
     def _on_lost(self, connection: ServerConnection, reason: str) -> None:
         if self.servers.on_closed(connection):
-            self._core.notes.warning("server lost", why=reason, servers=len(self.servers))
+            self._core.event_log.warning("server lost", why=reason, servers=len(self.servers))
             self._wake.set()
         elif connection in self._connections:
             self.servers.on_server_over()
@@ -173,14 +173,14 @@ class ServerSync:
     def _on_leaving(self, connection: ServerConnection) -> None:
         """What runs over it may finish, but we look for another server at once."""
         if self.servers.on_closed(connection):
-            self._core.notes.info("server is going away", servers=len(self.servers))
+            self._core.event_log.info("server is going away", servers=len(self.servers))
             self._wake.set()
 
     def _complain(self, key: str, reason: str) -> None:
         """Say each reason once, not with every attempt."""
         if self._last_errors.get(key) != reason:
             self._last_errors[key] = reason
-            self._core.notes.warning("server not reached", target=key, why=reason)
+            self._core.event_log.warning("server not reached", target=key, why=reason)
 
     def _forget_errors_but(self, *known: Iterable[str]) -> None:
         """Addresses come and go behind a name."""

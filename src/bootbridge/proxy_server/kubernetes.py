@@ -14,10 +14,10 @@ from bootbridge.kube.labels import Selector
 from bootbridge.kube.lease_collector import LeaseCollector
 from bootbridge.kube.lease_publisher import LeasePublisher
 from bootbridge.kube.token_review import TokenDenied, TokenReviewer
-from bootbridge.ports.byte_ports import Authenticator
 from bootbridge.proxy_server.options import ServerOptions, parse_labels
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn
+from bootbridge.tunnel.proxy_core import Authenticator
 from bootbridge.tunnel.server_metrics import ServerMetrics
 
 # The reviewer's verdicts, as the metric calls them.

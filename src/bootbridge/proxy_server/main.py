@@ -8,25 +8,24 @@ from contextlib import AsyncExitStack
 from typing import Final
 
 from bootbridge.metrics import Registry
-from bootbridge.ports.byte_ports import Authenticator
 from bootbridge.proxy_server.options import ServerOptions
 from bootbridge.runtime import event_loop, logs
 from bootbridge.runtime.admin_http import AdminServer
 from bootbridge.runtime.admin_routes import server_admin_routes, server_health_routes
-from bootbridge.runtime.byte_stream import PlainStream, tune_link
+from bootbridge.runtime.byte_stream import PlainStream, set_user_timeout
 from bootbridge.runtime.dialler import TcpDialler
-from bootbridge.runtime.event_log import LogNotebook
+from bootbridge.runtime.event_log import LoggingEventLog
 from bootbridge.runtime.file_limit import allow_as_many_as_possible
-from bootbridge.runtime.http2_transport import LinkStream
+from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.runtime.listeners import Listener, tcp_socket, unix_socket
 from bootbridge.runtime.memory import HeapTrimmer, use_little_memory
 from bootbridge.runtime.process_metrics import register_process_metrics
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles, TlsPolicy
 from bootbridge.runtime.tls_stream import TlsStream
-from bootbridge.tunnel.agent_roster import Strategy
+from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.frontend import ConnectFrontend
-from bootbridge.tunnel.proxy_core import DIAL_SECONDS_MAX, Limits, ProxyCore
+from bootbridge.tunnel.proxy_core import DIAL_SECONDS_MAX, Authenticator, Limits, ProxyCore
 from bootbridge.tunnel.server_metrics import ServerMetrics
 from bootbridge.wire.addresses import parse_cidr
 
@@ -67,7 +66,7 @@ class ProxyServer:
         self.registry = Registry()
         self.metrics = ServerMetrics(self.registry)
         register_process_metrics(self.registry)
-        self._notes = LogNotebook("server")
+        self._event_log = LoggingEventLog("server")
         self.core = ProxyCore(
             strategies=[Strategy(name) for name in options.strategies],
             direct_cidrs=[cidr for cidr in map(parse_cidr, options.direct_cidrs) if cidr],
@@ -77,11 +76,11 @@ class ProxyServer:
             timers=self.pump.timers,
             rng=random.Random(),
             metrics=self.metrics,
-            notes=self._notes,
+            event_log=self._event_log,
             dialler=TcpDialler(self.pump),
             authenticate=authenticate,
         )
-        self._links: set[LinkStream] = set()
+        self._transports: set[Http2Transport] = set()
         self._listeners: list[Listener] = []
         policy = TlsPolicy.from_flags(options.tls_min_version, options.cipher_suites)
         self._agent_tls = TlsFiles.agent_listener(
@@ -115,7 +114,7 @@ class ProxyServer:
         await server._open_admin_ports(stack)
         if kubernetes is not None:
             kubernetes.start(server.pump, server.metrics)
-        server._notes.info(
+        server._event_log.info(
             "ready for agents",
             agent_port=options.agent_port,
             frontend=options.uds_name or options.server_port,
@@ -162,23 +161,23 @@ class ProxyServer:
     # --- accepting
 
     def _accept_agent(self, sock: socket.socket) -> None:
-        tune_link(sock)
+        set_user_timeout(sock)
         peer = _peer(sock)
         TlsStream(
             self.pump,
             sock,
             self._agent_tls.context(),
-            ready=self._start_agent_link,
-            failed=lambda why: self._notes.warning("agent refused", peer=peer, why=why),
+            ready=self._start_agent_transport,
+            failed=lambda why: self._event_log.warning("agent refused", peer=peer, why=why),
         )
 
-    def _start_agent_link(self, stream: TlsStream) -> None:
+    def _start_agent_transport(self, stream: TlsStream) -> None:
         if stream.alpn is None:
-            self._notes.warning("agent refused", why="it did not negotiate h2 (ALPN)")
+            self._event_log.warning("agent refused", why="it did not negotiate h2 (ALPN)")
             stream.close()
             return
-        self._add_link(
-            LinkStream(
+        self._add_transport(
+            Http2Transport(
                 stream,
                 on_request=self.core.on_agent_request,
                 keepalive_seconds=self._options.keepalive_time,
@@ -190,14 +189,14 @@ class ProxyServer:
     def _accept_frontend_tls(self, sock: socket.socket) -> None:
         assert self._frontend_tls is not None
         if self._options.mode == "grpc":
-            tune_link(sock)  # a caller of HTTP CONNECT may read as slowly as it likes
+            set_user_timeout(sock)  # a caller of HTTP CONNECT may read as slowly as it likes
         peer = _peer(sock)
         TlsStream(
             self.pump,
             sock,
             self._frontend_tls.context(),
             ready=self._start_frontend,
-            failed=lambda why: self._notes.warning("frontend refused", peer=peer, why=why),
+            failed=lambda why: self._event_log.warning("frontend refused", peer=peer, why=why),
         )
 
     def _start_frontend_plain(self, sock: socket.socket) -> None:
@@ -209,8 +208,8 @@ class ProxyServer:
         if self._options.mode == "http-connect":
             stream.start(ConnectFrontend(self.core, stream))
         else:
-            self._add_link(
-                LinkStream(
+            self._add_transport(
+                Http2Transport(
                     stream,
                     on_request=self.core.on_proxy_request,
                     keepalive_seconds=self._options.frontend_keepalive_time,
@@ -218,9 +217,9 @@ class ProxyServer:
                 )
             )
 
-    def _add_link(self, link: LinkStream) -> None:
-        self._links.add(link)
-        link.on_over = self._links.discard
+    def _add_transport(self, transport: Http2Transport) -> None:
+        self._transports.add(transport)
+        transport.on_over = self._transports.discard
 
     # --- the end
 
@@ -228,7 +227,7 @@ class ProxyServer:
         """Let what runs finish within the limit. False: a second signal wants us gone now."""
         self._stop_accepting()
         limit = self._options.graceful_shutdown_timeout
-        self._notes.info("stopping", routes=self.core.route_count, patience_seconds=limit)
+        self._event_log.info("stopping", routes=self.core.route_count, patience_seconds=limit)
         deadline = self.pump.loop.time() + limit
         while not self._idle and self.pump.loop.time() < deadline:
             if await signals.insisted_within(IDLE_CHECK_SECONDS):
@@ -238,7 +237,11 @@ class ProxyServer:
     @property
     def _idle(self) -> bool:
         """Whether nothing is under way, and everybody has taken what was said last."""
-        return self.core.idle and not self.pump.parting and not any(link.has_unsent for link in self._links)
+        return (
+            self.core.idle
+            and not self.pump.parting
+            and not any(transport.has_unsent for transport in self._transports)
+        )
 
     def _stop_accepting(self) -> None:
         self.core.stop_accepting()
@@ -249,11 +252,11 @@ class ProxyServer:
     def close(self) -> None:
         self._stop_accepting()
         self.core.close()
-        for link in self._links:
-            link.link.go_away()
+        for transport in self._transports:
+            transport.http2.go_away()
         self.pump.end_turn()
-        for link in list(self._links):
-            link.close("the server stopped")
+        for transport in list(self._transports):
+            transport.close("the server stopped")
         self.pump.end_turn()
         self.pump.abort_parting()
 

@@ -61,7 +61,7 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_SECONDS)
 
 
-def tune_link(sock: socket.socket) -> None:
+def set_user_timeout(sock: socket.socket) -> None:
     """What a connection between server and agent gets on top, to notice a loss while it is written to."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 

@@ -7,7 +7,7 @@ import logging
 from bootbridge.runtime import logs
 
 
-class LogNotebook:
+class LoggingEventLog:
     """Made after logging is configured: notes that nobody wants to read cost nothing then."""
 
     def __init__(self, name: str) -> None:

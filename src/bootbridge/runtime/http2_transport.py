@@ -1,4 +1,4 @@
-"""An HTTP/2 link on a byte stream: what comes in is fed to it, what it says is written."""
+"""An HTTP/2 connection on a byte stream: what comes in is fed to it, what it says is written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bootbridge.ports.timers import Timer, Timers
 from bootbridge.runtime.keepalive import Keepalive
 from bootbridge.runtime.pump import Flushable
 from bootbridge.wire.hpack_headers import Headers
-from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_connection import Http2Connection
 from bootbridge.wire.http2_stream import Stream, StreamHandler
 
 # How long at most what is not in a hurry waits for something to leave with.
@@ -19,7 +19,7 @@ REST_SECONDS: Final = 0.02
 
 
 class Turns(Protocol):
-    """What a link asks of the pump: a clock, and to be flushed at the end of a turn or a little later."""
+    """What a transport needs of the pump: timers, and a flush at the end of a turn or a little later."""
 
     @property
     def timers(self) -> Timers: ...
@@ -29,7 +29,7 @@ class Turns(Protocol):
 
 
 class ByteStream(Sink, Protocol):
-    """The socket below a link."""
+    """The socket below a http2."""
 
     @property
     def pump(self) -> Turns: ...
@@ -37,7 +37,7 @@ class ByteStream(Sink, Protocol):
     def close(self) -> None: ...
 
 
-class LinkStream:
+class Http2Transport:
     def __init__(
         self,
         stream: ByteStream,
@@ -53,15 +53,15 @@ class LinkStream:
         self._over = False
         self._rest: Timer | None = None
         self._gathered: list[bytes] = []
-        self.on_over: Callable[[LinkStream], None] = lambda link: None
-        self.link = Link(
+        self.on_over: Callable[[Http2Transport], None] = lambda transport: None
+        self.http2 = Http2Connection(
             client=client,
             on_request=on_request,
             touched=self._touched,
             resting=self._resting,
             streams_max=streams_max,
         )
-        self._keepalive = Keepalive(self.link, stream.pump.timers, keepalive_seconds, self.close)
+        self._keepalive = Keepalive(self.http2, stream.pump.timers, keepalive_seconds, self.close)
         self._silence: Timer | None = None
         if silence_seconds is not None:
             self._silence = stream.pump.timers.after(silence_seconds, self._look_for_a_stream)
@@ -69,14 +69,14 @@ class LinkStream:
 
     def _look_for_a_stream(self) -> None:
         self._silence = None
-        if not self.link.has_had_streams:
-            self.link.go_away(text="no stream was opened")
+        if not self.http2.has_had_streams:
+            self.http2.go_away(text="no stream was opened")
             self.close("it opened no stream")
 
     @property
     def has_unsent(self) -> bool:
         """Whether something that was said is not with the kernel yet."""
-        return bool(self._gathered or self.link.out or self._stream.backlog)
+        return bool(self._gathered or self.http2.out or self._stream.backlog)
 
     def _touched(self) -> None:
         self._stream.pump.dirty.append(self)
@@ -84,7 +84,7 @@ class LinkStream:
     def _resting(self) -> None:
         if self._rest is None:
             timers = self._stream.pump.timers
-            # The next tick of a clock that all links share: one wake-up is enough for all of them.
+            # The next tick of a clock that all connections share: one wake-up is enough for all of them.
             self._rest = timers.after(REST_SECONDS - timers.now() % REST_SECONDS, self._rested)
 
     def _rested(self) -> None:
@@ -93,35 +93,35 @@ class LinkStream:
 
     def flush(self) -> None:
         """End of turn. Little output waits for what the other ready connections have to say."""
-        link = self.link
-        if link.out_size >= BOUNDS.link_gather or link.closed:
+        http2 = self.http2
+        if http2.out_size >= BOUNDS.http2_gather or http2.closed:
             self._write_out()
             return
         if not self._gathered:
             self._stream.pump.flush_later(self._write_out)
-        self._gathered.append(b"".join(link.take_output()))  # it has to outlive this turn
+        self._gathered.append(b"".join(http2.take_output()))  # it has to outlive this turn
 
     def _write_out(self) -> None:
         stream = self._stream
         if self._gathered:
             stream.write(b"".join(self._gathered))
             self._gathered = []
-        for part in self.link.take_output():
+        for part in self.http2.take_output():
             stream.write(part)
-        if self.link.closed:
-            self._end(str(self.link.error or "closed"))
+        if self.http2.closed:
+            self._end(str(self.http2.error or "closed"))
 
     # --- from the byte stream
 
     def on_bytes(self, data: memoryview) -> None:
-        self.link.receive(data)
+        self.http2.receive(data)
 
     def on_drained(self) -> None:
-        self.link.flushed(self._stream.backlog < BOUNDS.link_backlog)
+        self.http2.flushed(self._stream.backlog < BOUNDS.http2_backlog)
 
     def on_eof(self, gone: bool) -> None:
         if gone:
-            self.link.take_output()  # nobody is there to read it
+            self.http2.take_output()  # nobody is there to read it
         self._end("the peer closed the connection")
 
     def on_lost(self, reason: str) -> None:
@@ -141,7 +141,7 @@ class LinkStream:
             self._silence.cancel()
         if self._rest is not None:
             self._rest.cancel()
-        self.link.lost(reason)
+        self.http2.lost(reason)
         self._write_out()
         self._stream.close()
         self.on_over(self)

@@ -3,7 +3,7 @@
 The cores run to completion without awaiting; what they write gathers in the streams that
 they touched and leaves at the end of the turn, in one system call per stream. Received bytes
 lie in buffers shared by all streams, so a turn must end before the next read: whoever feeds
-the cores calls ``end_turn``. A link, which many connections share, may wait a little longer
+the cores calls ``end_turn``. An HTTP/2 connection, which many connections share, may wait a little longer
 (``flush_later``): when many of them speak at once, one write carries what all of them said.
 
 An exception in a turn is a bug of ours. It is reported, what the turn had written until then

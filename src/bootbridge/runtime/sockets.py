@@ -2,8 +2,8 @@
 
 An event loop's own ``add_reader`` wraps every event in a callback handle and, with uvloop, spends up
 to six system calls to watch and to forget a socket. Here watching is one, forgetting a closed socket
-none, and all sockets that are ready at once are one *batch*: what they have to say on a shared link
-leaves together at its end.
+none, and all sockets that are ready at once are one *batch*: output for a shared HTTP/2 connection
+is sent together at its end.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from bootbridge.metrics import Counter
-from bootbridge.ports.byte_ports import Dialler, Notebook
+from bootbridge.ports.byte_ports import Dialler
+from bootbridge.ports.event_log import EventLog
 from bootbridge.ports.timers import Timers
 from bootbridge.tunnel import extension
 from bootbridge.tunnel.agent_metrics import AgentMetrics
@@ -17,7 +18,7 @@ from bootbridge.wire import packets as p
 from bootbridge.wire.addresses import ADDRESS_CHARS_MAX, TOO_LONG_TEXT
 from bootbridge.wire.frames import CANCEL
 from bootbridge.wire.hpack_headers import Headers, values_of
-from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_connection import Http2Connection
 from bootbridge.wire.http2_stream import Stream
 
 CONNECT_PATH: Final = "/AgentService/Connect"
@@ -59,7 +60,7 @@ class ServerStream(PacketStream):
         else:
             self.server_id, self.server_count = ids[0], int(counts[0])
             agreed = extension.parse(values_of(headers, extension.KEY))
-            self.bound_inlets(agreed, self.core.stall_seconds)
+            self.bound_receivers(agreed, self.core.stall_seconds)
             self.connected = True
             self.core.streams[self] = None
             self._greeted(self)
@@ -79,7 +80,7 @@ class ServerStream(PacketStream):
             case p.Credit(connect_id, size) if self.extension:
                 endpoint = self.endpoints.get(connect_id)
                 if endpoint is not None and size > 0:
-                    endpoint.outlet.grant(size)
+                    endpoint.send_queue.grant(size)
             case p.End(connect_id) if self.extension:
                 endpoint = self.endpoints.get(connect_id)
                 if endpoint is not None:
@@ -106,11 +107,11 @@ class ServerStream(PacketStream):
 
     def _on_uncommon_data(self, connect_id: int, data: bytes) -> None:
         """DATA in a spelling that the fast path does not know, or for no endpoint of ours."""
-        inlet = self.inlets.get(connect_id)
-        if inlet is None:
+        receiver = self.receivers.get(connect_id)
+        if receiver is None:
             self.send(p.CloseResponse("unrecognized connectID", connect_id))
         elif data:
-            inlet.deliver(memoryview(data))
+            receiver.deliver(memoryview(data))
 
     def next_connect_id(self) -> int:
         self._last_connect_id += 1
@@ -118,11 +119,11 @@ class ServerStream(PacketStream):
 
     def add_endpoint(self, endpoint: Endpoint) -> None:
         self.endpoints[endpoint.connect_id] = endpoint
-        self.inlets[endpoint.connect_id] = endpoint.inlet
+        self.receivers[endpoint.connect_id] = endpoint.receiver
 
     def forget_endpoint(self, endpoint: Endpoint) -> None:
         if self.endpoints.pop(endpoint.connect_id, None) is not None:
-            del self.inlets[endpoint.connect_id]
+            del self.receivers[endpoint.connect_id]
         self.core.changed()
 
     # --- the end
@@ -145,7 +146,7 @@ class ServerStream(PacketStream):
         for endpoint in list(self.endpoints.values()):
             endpoint.on_server_lost()
         self.endpoints.clear()
-        self.inlets.clear()
+        self.receivers.clear()
         self.on_ended(self)
         self.core.changed()
 
@@ -159,7 +160,7 @@ class AgentCore:
         stall_seconds: float,
         timers: Timers,
         metrics: AgentMetrics,
-        notes: Notebook,
+        event_log: EventLog,
         dialler: Dialler,
     ) -> None:
         self.agent_id = agent_id
@@ -167,7 +168,7 @@ class AgentCore:
         self.stall_seconds = stall_seconds
         self.timers = timers
         self.metrics = metrics
-        self.notes = notes
+        self.event_log = event_log
         self.dialler = dialler
         self.draining = False
         self.streams: dict[ServerStream, None] = {}  # those that were greeted, oldest first
@@ -176,16 +177,20 @@ class AgentCore:
         metrics.open_server_connections.set_function(lambda: len(self.streams))
         metrics.open_endpoint_connections.set_function(lambda: self.endpoint_count)
         metrics.queued_bytes.labels("to_server").set_function(
-            lambda: sum(e.outlet.backlog for s in self.streams for e in s.endpoints.values())
+            lambda: sum(e.send_queue.backlog for s in self.streams for e in s.endpoints.values())
         )
         metrics.queued_bytes.labels("to_endpoint").set_function(
-            lambda: sum(e.inlet.sink.backlog for s in self.streams for e in s.endpoints.values())
+            lambda: sum(e.receiver.sink.backlog for s in self.streams for e in s.endpoints.values())
         )
 
     def connect(
-        self, link: Link, authority: str, token: str | None, greeted: Callable[[ServerStream], None]
+        self,
+        connection: Http2Connection,
+        authority: str,
+        token: str | None,
+        greeted: Callable[[ServerStream], None],
     ) -> ServerStream:
-        """Call Connect on a new link; ``greeted`` is told when the server has answered or gone."""
+        """Call Connect on a new connection; ``greeted`` is told when the server has answered or gone."""
         metadata = [
             ("agentid", self.agent_id),
             ("agentidentifiers", self.identifiers),
@@ -194,7 +199,7 @@ class AgentCore:
         if token is not None:
             metadata.append(("authorization", f"Bearer {token}"))
         headers = grpc.request_headers(CONNECT_PATH, authority, metadata)
-        return link.open_stream(headers, lambda stream: ServerStream(self, stream, greeted))
+        return connection.open_stream(headers, lambda stream: ServerStream(self, stream, greeted))
 
     @property
     def endpoint_count(self) -> int:

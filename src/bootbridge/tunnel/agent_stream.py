@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
 
 class AgentStream(PacketStream):
-    """Joins the roster once it is authenticated; its routes and pending dials die with it."""
+    """Joins the agent registry once it is authenticated; its routes and pending dials die with it."""
 
     def __init__(
         self, core: ProxyCore, stream: Stream, counters: StreamCounters, timers: Timers, headers: Headers
     ) -> None:
         super().__init__(stream, counters, timers)
         self._core = core
-        self.agent_id, self.identifiers = who_connects(headers)
+        self.agent_id, self.identifiers = parse_agent_metadata(headers)
         self.draining = False
         self._doubted_at = -1
         self.connected_at = timers.now()
         self.dials: dict[int, Dial] = {}
         self.routes: dict[int, AgentRoute] = {}
-        self.bound_inlets(extension.parse(values_of(headers, extension.KEY)), core.limits.stall_seconds)
+        self.bound_receivers(extension.parse(values_of(headers, extension.KEY)), core.limits.stall_seconds)
 
     def __repr__(self) -> str:
         return f"<AgentStream {self.agent_id!r} {len(self.routes)} routes, {len(self.dials)} dials>"
@@ -40,7 +40,7 @@ class AgentStream(PacketStream):
     @property
     def silent(self) -> bool:
         """Whether nothing at all has come since it left a dial without an answer."""
-        return self.stream.link.reads_seen == self._doubted_at
+        return self.stream.connection.reads_seen == self._doubted_at
 
     @property
     def last_resort(self) -> bool:
@@ -48,8 +48,8 @@ class AgentStream(PacketStream):
 
     def doubt(self) -> None:
         """It should have answered: find out soon whether it lives, and rather ask others meanwhile."""
-        self._doubted_at = self.stream.link.reads_seen
-        self.stream.link.on_doubt()
+        self._doubted_at = self.stream.connection.reads_seen
+        self.stream.connection.on_doubt()
 
     @property
     def route_count(self) -> int:
@@ -62,12 +62,12 @@ class AgentStream(PacketStream):
 
     def add_route(self, route: AgentRoute) -> None:
         self.routes[route.connect_id] = route
-        self.inlets[route.connect_id] = route.inlet
+        self.receivers[route.connect_id] = route.receiver
 
     def forget_route(self, route: AgentRoute) -> None:
         if self.routes.get(route.connect_id) is route:
             del self.routes[route.connect_id]
-            del self.inlets[route.connect_id]
+            del self.receivers[route.connect_id]
 
     def on_packet(self, packet: p.Packet) -> None:
         match packet:
@@ -80,7 +80,7 @@ class AgentStream(PacketStream):
             case p.Credit(connect_id, size) if self.extension:
                 route = self.routes.get(connect_id)
                 if route is not None and size > 0:
-                    route.outlet.grant(size)
+                    route.send_queue.grant(size)
             case p.End(connect_id) if self.extension:
                 route = self.routes.get(connect_id)
                 if route is not None:
@@ -91,16 +91,16 @@ class AgentStream(PacketStream):
                 self._core.on_agent_gave_up(self, random)
             case p.Drain():
                 self.draining = True
-                self._core.notes.info("agent is draining", agent=self.agent_id)
+                self._core.event_log.info("agent is draining", agent=self.agent_id)
             case _:
                 pass
 
     def _on_uncommon_data(self, connect_id: int, data: bytes) -> None:
         """DATA in a spelling that the fast path does not know, or for no route of ours."""
-        inlet = self.inlets.get(connect_id)
-        if inlet is not None:
+        receiver = self.receivers.get(connect_id)
+        if receiver is not None:
             if data:
-                inlet.deliver(memoryview(data))
+                receiver.deliver(memoryview(data))
         elif connect_id != 0:
             self.send(p.CloseRequest(connect_id))
 
@@ -109,20 +109,20 @@ class AgentStream(PacketStream):
         self.finish(grpc.OK)
 
 
-class BadAgent(ValueError):
+class InvalidAgentMetadata(ValueError):
     """The metadata of a Connect call is not what an agent sends."""
 
 
-def who_connects(headers: Headers) -> tuple[str, AgentIdentifiers]:
+def parse_agent_metadata(headers: Headers) -> tuple[str, AgentIdentifiers]:
     ids = values_of(headers, "agentid")
     if len(ids) != 1:
-        raise BadAgent(f"expected one agent ID in the context, got [{' '.join(ids)}]")
+        raise InvalidAgentMetadata(f"expected one agent ID in the context, got [{' '.join(ids)}]")
     texts = values_of(headers, "agentidentifiers")
     if len(texts) > 1:
-        raise BadAgent(
+        raise InvalidAgentMetadata(
             f"expected at most one set of agent identifiers in the context, got [{' '.join(texts)}]"
         )
     try:
         return ids[0], parse_identifiers(texts[0] if texts else "")
     except ValueError as error:
-        raise BadAgent(str(error)) from error
+        raise InvalidAgentMetadata(str(error)) from error

@@ -1,4 +1,4 @@
-"""Backend selection: a destination, the roster and the strategies give one agent stream.
+"""Backend selection: a destination, the agent registry and the strategies give one agent stream.
 
 The strategies are asked in the operator's order and the first that finds an agent
 wins. They are asked twice: first without agents that are a last resort because they
@@ -20,8 +20,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from bootbridge.tunnel.agent_roster import Agents, Roster, Stream
-from bootbridge.tunnel.agent_roster import Strategy as Strategy
+from bootbridge.tunnel.agent_registry import AgentRegistry, Agents, Stream
+from bootbridge.tunnel.agent_registry import Strategy as Strategy
 from bootbridge.wire.addresses import IPNetwork, host_of, parse_ip
 
 if TYPE_CHECKING:
@@ -69,26 +69,26 @@ def _strategy(name: str) -> Strategy:
         raise ValueError(f"unknown proxy strategy: {name}") from None
 
 
-def ready(roster: Roster[Stream], strategies: Sequence[Strategy]) -> bool:
+def ready(registry: AgentRegistry[Stream], strategies: Sequence[Strategy]) -> bool:
     """Whether any strategy could find an agent; ``direct`` counts only where it stands alone.
 
     Next to others ``direct`` serves only its own CIDRs, so it does not make a server
     ready that is still waiting for its first agent.
     """
     through_agents = [strategy for strategy in strategies if strategy is not Strategy.DIRECT]
-    return not through_agents or any(map(roster.ready_count, through_agents))
+    return not through_agents or any(map(registry.ready_count, through_agents))
 
 
 def select_backend(
     address: str,
-    roster: Roster[Stream],
+    registry: AgentRegistry[Stream],
     strategies: Sequence[Strategy],
     rng: Random,
     direct_cidrs: Sequence[IPNetwork] = (),
     exclude: Collection[Stream] = frozenset(),
 ) -> Chosen[Stream] | Direct | Refused:
     """Decide who dials ``address``; ``exclude`` are the streams that already failed it."""
-    search = _Search(host_of(address), roster, rng, exclude)
+    search = _Search(host_of(address), registry, rng, exclude)
     for accept_last_resort in (False, True):
         search.accept_last_resort = accept_last_resort
         for strategy in strategies:
@@ -101,13 +101,15 @@ def select_backend(
 
 
 class _Search(Generic[Stream]):
-    """One dial's walk through the roster."""
+    """One dial's walk through the registry."""
 
-    __slots__ = ("_exclude", "_host", "_rng", "_roster", "accept_last_resort")
+    __slots__ = ("_exclude", "_host", "_registry", "_rng", "accept_last_resort")
 
-    def __init__(self, host: str, roster: Roster[Stream], rng: Random, exclude: Collection[Stream]) -> None:
+    def __init__(
+        self, host: str, registry: AgentRegistry[Stream], rng: Random, exclude: Collection[Stream]
+    ) -> None:
         self._host = host
-        self._roster = roster
+        self._registry = registry
         self._rng = rng
         self._exclude = exclude
         self.accept_last_resort = False
@@ -115,11 +117,11 @@ class _Search(Generic[Stream]):
     def find(self, strategy: Strategy) -> Stream | None:
         match strategy:
             case Strategy.DEFAULT:
-                return self._least_loaded_agent(self._roster.agents)
+                return self._least_loaded_agent(self._registry.agents)
             case Strategy.DEST_HOST:
-                return self._oldest(self._roster.streams_for_host(self._host))
+                return self._oldest(self._registry.streams_for_host(self._host))
             case Strategy.DEFAULT_ROUTE:
-                return self._least_loaded_agent(self._roster.default_route_agents)
+                return self._least_loaded_agent(self._registry.default_route_agents)
             case Strategy.CIDR:
                 return self._by_longest_prefix()
             case Strategy.DIRECT:
@@ -133,7 +135,7 @@ class _Search(Generic[Stream]):
         ip = parse_ip(self._host)
         if ip is None:
             return None
-        for streams in self._roster.networks.holding(ip):
+        for streams in self._registry.networks.holding(ip):
             stream = self._least_loaded(streams, self._if_usable)
             if stream is not None:
                 return stream
@@ -189,7 +191,7 @@ class _Search(Generic[Stream]):
         return "" if parse_ip(self._host) else f"{host} is not an IP address"
 
     def _finds_when_all_may_be_used(self, strategy: Strategy) -> bool:
-        unrestricted = _Search[Stream](self._host, self._roster, self._rng, ())
+        unrestricted = _Search[Stream](self._host, self._registry, self._rng, ())
         unrestricted.accept_last_resort = True
         return unrestricted.find(strategy) is not None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bootbridge.ports.byte_ports import ByteHandler, BytePort, PendingDial
-from bootbridge.tunnel.packet_stream import Inlet, Outlet
+from bootbridge.tunnel.packet_stream import Receiver, SendQueue
 from bootbridge.tunnel.route import NOWHERE
 from bootbridge.wire import packets as p
 
@@ -48,12 +48,12 @@ class EndpointDial:
         server.next_connect_id()  # upstream burns one too; ids stay comparable in logs
         reason = "timeout" if timed_out else "unknown"
         server.core.metrics.endpoint_dial_failure_total.labels(reason).value += 1
-        server.core.notes.info("dial failed", address=self.address, why=error)
+        server.core.event_log.info("dial failed", address=self.address, why=error)
         server.send(p.DialResponse(error, 0, self.random))
 
 
 class Endpoint:
-    """One connection: its socket on one side, its outlet and inlet on the server's stream."""
+    """One connection: its socket on one side, its send queue and receiver on the server's stream."""
 
     __slots__ = (
         "_closing",
@@ -63,10 +63,10 @@ class Endpoint:
         "_server_ended",
         "address",
         "connect_id",
-        "inlet",
         "on_bytes",
         "on_drained",
-        "outlet",
+        "receiver",
+        "send_queue",
     )
 
     def __init__(self, server: ServerStream, connect_id: int, port: BytePort, address: str) -> None:
@@ -74,17 +74,17 @@ class Endpoint:
         self._port = port
         self.address = address
         self.connect_id = connect_id
-        self.outlet = Outlet(server, connect_id, port)
-        self.inlet = Inlet(server, connect_id, port, self)
-        self.on_bytes: Callable[[memoryview], None] = self.outlet.write
-        self.on_drained: Callable[[], None] = self.inlet.drained
+        self.send_queue = SendQueue(server, connect_id, port)
+        self.receiver = Receiver(server, connect_id, port, self)
+        self.on_bytes: Callable[[memoryview], None] = self.send_queue.write
+        self.on_drained: Callable[[], None] = self.receiver.drained
         self._ended = False
         self._server_ended = False
         self._closing = False
 
     def __repr__(self) -> str:
         state = "closing" if self._closing else "open"
-        return f"<Endpoint {self.connect_id} {self.address} {state} ↓{self.outlet.backlog}B>"
+        return f"<Endpoint {self.connect_id} {self.address} {state} ↓{self.send_queue.backlog}B>"
 
     # --- from the socket
 
@@ -93,7 +93,7 @@ class Endpoint:
             return
         self._ended = True
         if self._server.extension.half_close and not self._server_ended and not gone:
-            self.outlet.then(p.End(self.connect_id))
+            self.send_queue.then(p.End(self.connect_id))
         else:
             self._close_behind_data("", "endpoint closed")
 
@@ -105,7 +105,7 @@ class Endpoint:
         """The endpoint is done; what it said still reaches the server, then CLOSE_RSP."""
         self._start_closing(reason)
         self._port.close()
-        self.outlet.then(p.CloseResponse(error, self.connect_id), self._forget)
+        self.send_queue.then(p.CloseResponse(error, self.connect_id), self._forget)
 
     # --- from the server
 
@@ -121,7 +121,7 @@ class Endpoint:
 
     def on_close_request(self) -> None:
         """CLOSE_REQ: nobody reads any more; what was uploaded is still written before the end."""
-        self.outlet.discard()
+        self.send_queue.discard()
         if not self._closing:
             self._start_closing("server closed")
             self._port.close()
@@ -130,13 +130,13 @@ class Endpoint:
 
     def on_server_lost(self) -> None:
         """The upload may be incomplete: the endpoint must not take it for a whole one."""
-        self.outlet.discard()
+        self.send_queue.discard()
         if not self._closing:
             self._start_closing("server lost")
             self._port.abort()
 
     def close_overrun(self, reason: str) -> None:
-        self._server.core.notes.warning(
+        self._server.core.event_log.warning(
             "connection closed: its endpoint does not keep up",
             address=self.address,
             connection=self.connect_id,
@@ -144,15 +144,15 @@ class Endpoint:
         )
         self._start_closing("stalled endpoint")
         self._port.abort()
-        self.outlet.discard()
-        self.outlet.then(p.CloseResponse(f"endpoint stalled: {reason}", self.connect_id), self._forget)
+        self.send_queue.discard()
+        self.send_queue.then(p.CloseResponse(f"endpoint stalled: {reason}", self.connect_id), self._forget)
 
     def _start_closing(self, reason: str) -> None:
         self._closing = True
         self.on_bytes = _discard
         if self._server.guard is not None:
-            self._server.guard.forget(self.inlet)
-        self.inlet.sink = NOWHERE
+            self._server.guard.forget(self.receiver)
+        self.receiver.sink = NOWHERE
         self._server.core.metrics.closed_connections_total.labels(reason).value += 1
 
     def _forget(self) -> None:

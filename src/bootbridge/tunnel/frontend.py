@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from bootbridge.bounds import BOUNDS
 from bootbridge.ports.byte_ports import BytePort, Sink
 from bootbridge.ports.timers import Timer, Timers
-from bootbridge.tunnel.packet_stream import Inlet, Outlet, PacketStream, StreamCounters
+from bootbridge.tunnel.packet_stream import PacketStream, Receiver, SendQueue, StreamCounters
 from bootbridge.wire import connect_request as http
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
@@ -71,7 +71,7 @@ class Frontend(Protocol):
         """From now on the caller's bytes go straight there."""
 
     @property
-    def has_heard(self) -> bool:
+    def has_read_reply(self) -> bool:
         """Whether the caller has read what it was told, as far as one can know."""
 
     def end_of_data(self) -> bool:
@@ -122,7 +122,7 @@ class ConnectFrontend:
             return
         self._stop_timer()
         if isinstance(request, http.Refusal):
-            self._core.notes.info("request refused", status=request.status, why=request.reason)
+            self._core.event_log.info("request refused", status=request.status, why=request.reason)
             self.sink.write(request.reply)
             self._leave()
             return
@@ -167,7 +167,9 @@ class ConnectFrontend:
             self.close(reason)
 
     def _too_slow(self) -> None:
-        self._core.notes.info("request refused", why=f"no complete request within {HEAD_SECONDS_MAX:.0f} s")
+        self._core.event_log.info(
+            "request refused", why=f"no complete request within {HEAD_SECONDS_MAX:.0f} s"
+        )
         self._leave()
 
     def _leave(self) -> None:
@@ -216,7 +218,7 @@ class ConnectFrontend:
         self.on_bytes = sink.write
 
     @property
-    def has_heard(self) -> bool:
+    def has_read_reply(self) -> bool:
         return not self.sink.unread
 
     def end_of_data(self) -> bool:
@@ -270,7 +272,7 @@ class GrpcFrontend(PacketStream):
         self._dialled = False
         self._dialling: Dialling | None = None
         self._route: Connection | None = None
-        self._outlet: Outlet | None = None
+        self._send_queue: SendQueue | None = None
         core.grpc_frontends.add(self)
 
     def __repr__(self) -> str:
@@ -303,11 +305,11 @@ class GrpcFrontend(PacketStream):
         self._dialling = self._core.dial(self, protocol, address)
 
     def _on_close(self, connect_id: int) -> None:
-        if self._outlet is None:
+        if self._send_queue is None:
             self.send(p.CloseResponse("backend uninitialized", connect_id))
-        elif connect_id == self._outlet.connect_id and self._route is not None:
+        elif connect_id == self._send_queue.connect_id and self._route is not None:
             self._release_route("frontend closed")
-            self._outlet.discard()
+            self._send_queue.discard()
             self.send(p.CloseResponse("", connect_id))
 
     def _on_close_dial(self, random: int) -> None:
@@ -321,10 +323,10 @@ class GrpcFrontend(PacketStream):
             self._release_route("frontend gave up the dial")
 
     def _on_stray_data(self, connect_id: int) -> None:
-        if self._outlet is None:
+        if self._send_queue is None:
             self.send(p.CloseResponse("backend not initialized", connect_id))
-        elif connect_id != self._outlet.connect_id and self._route is not None:
-            own = self._outlet.connect_id
+        elif connect_id != self._send_queue.connect_id and self._route is not None:
+            own = self._send_queue.connect_id
             self._release_route("frontend mixed up connection ids")
             for wrong in (own, connect_id):
                 self.send(p.CloseResponse("mismatched connection IDs", wrong))
@@ -342,9 +344,9 @@ class GrpcFrontend(PacketStream):
 
     def _release_route(self, reason: str) -> None:
         route, self._route = self._route, None
-        self.inlets.clear()
-        if self._outlet is not None:
-            self._outlet.on_drained = _nothing  # no credit for what is closed
+        self.receivers.clear()
+        if self._send_queue is not None:
+            self._send_queue.on_drained = _nothing  # no credit for what is closed
         if route is not None:
             route.front_gone(reason)
 
@@ -352,8 +354,8 @@ class GrpcFrontend(PacketStream):
 
     @property
     def sink(self) -> Sink:
-        assert self._outlet is not None
-        return self._outlet
+        assert self._send_queue is not None
+        return self._send_queue
 
     def pause_reading(self) -> None:
         self.stream.pause_reading()
@@ -364,10 +366,10 @@ class GrpcFrontend(PacketStream):
     def established(self, route: Connection, connect_id: int) -> None:
         self._dialling = None
         self._route = route
-        self._outlet = Outlet(self, connect_id, _NO_SOURCE)
-        self._outlet.on_drained = route.front_drained
+        self._send_queue = SendQueue(self, connect_id, _NO_SOURCE)
+        self._send_queue.on_drained = route.front_drained
         self.send(p.DialResponse("", connect_id, self._random))
-        self.inlets[connect_id] = Inlet(self, connect_id, _Upload(route), self)
+        self.receivers[connect_id] = Receiver(self, connect_id, _Upload(route), self)
 
     def refused(self, failure: DialFailure) -> None:
         self._dialling = None
@@ -377,11 +379,11 @@ class GrpcFrontend(PacketStream):
         self._dialling = dialling
 
     def upload_to(self, sink: Sink) -> None:
-        for inlet in self.inlets.values():
-            inlet.sink = sink
+        for receiver in self.receivers.values():
+            receiver.sink = sink
 
     @property
-    def has_heard(self) -> bool:
+    def has_read_reply(self) -> bool:
         return True  # nobody can know
 
     def end_of_data(self) -> bool:
@@ -390,11 +392,11 @@ class GrpcFrontend(PacketStream):
 
     def close(self, error: str) -> None:
         route, self._route = self._route, None
-        outlet = self._outlet
-        self.inlets.clear()
-        if route is not None and outlet is not None:  # told once only
-            outlet.on_drained = _nothing  # no credit for what is closed
-            outlet.then(p.CloseResponse(error, outlet.connect_id))
+        send_queue = self._send_queue
+        self.receivers.clear()
+        if route is not None and send_queue is not None:  # told once only
+            send_queue.on_drained = _nothing  # no credit for what is closed
+            send_queue.then(p.CloseResponse(error, send_queue.connect_id))
 
     def close_overrun(self, reason: str) -> None:
         raise AssertionError("a frontend's bytes are bounded by its own flow-control window")

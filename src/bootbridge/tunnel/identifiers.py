@@ -4,7 +4,7 @@ The text is a URL query with the keys ``ipv4``, ``ipv6``, ``host``, ``cidr`` and
 ``default-route``; a repeated key adds a value. A server skips keys it does not know,
 so that newer agents may say more; an agent refuses them, so that a typo shows up at
 its start. Values are taken as given: a CIDR that makes no sense stays in the list,
-is named by ``unusable_cidrs`` and matches nothing.
+is named by ``invalid_cidrs`` and matches nothing.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class AgentIdentifiers:
         return tuple(dict.fromkeys(network for network in map(parse_cidr, self.cidr) if network is not None))
 
     @cached_property
-    def unusable_cidrs(self) -> tuple[str, ...]:
+    def invalid_cidrs(self) -> tuple[str, ...]:
         """The CIDRs that spell no network, for the log."""
         return tuple(text for text in self.cidr if parse_cidr(text) is None)
 

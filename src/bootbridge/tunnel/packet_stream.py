@@ -1,7 +1,7 @@
 """Packets over one gRPC stream, and the two ends that every connection has on it.
 
 All connections of an agent share one stream, so nothing here ever waits for one of them.
-Outgoing: control packets first, then the outlets that have something to say, one packet
+Outgoing: control packets first, then the send queues that have something to say, one packet
 each in turn. Incoming: bytes go straight to the connection's sink, and what bounds them is
 credit that the peer may not exceed or, towards a peer that knows no credit, the stall guard.
 """
@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from bootbridge.bounds import BOUNDS
 from bootbridge.errors import PeerError
 from bootbridge.metrics import Counter
-from bootbridge.ports.byte_ports import Sink, Source
+from bootbridge.ports.byte_ports import PausableSource, Sink
 from bootbridge.ports.timers import Timers
 from bootbridge.tunnel.extension import NONE, Extension
 from bootbridge.tunnel.stall_guard import StallGuard
@@ -61,24 +61,24 @@ class PacketStream:
         self.guard: StallGuard | None = None
         # How much may wait in one connection's sink. Without a limit here, the sink itself
         # must pause this stream.
-        self.inlet_bound = NO_LIMIT
+        self.receive_bound = NO_LIMIT
         self.ended = False
-        self.inlets: dict[int, Inlet] = {}
+        self.receivers: dict[int, Receiver] = {}
         self._reader = grpc.MessageReader(self.on_message)
         self._urgent: deque[bytes] = deque()
-        self._turns: deque[Outlet] = deque()
+        self._turns: deque[SendQueue] = deque()
         self._finish: tuple[int, str] | None = None
         self._data_in = counters.packets_in[DATA]
         self.data_out = counters.packets_out[DATA]
 
-    def bound_inlets(self, extension: Extension, stall_seconds: float) -> None:
+    def bound_receivers(self, extension: Extension, stall_seconds: float) -> None:
         """Decide what keeps this peer's connections within bounds: credit, or the stall guard."""
         self.extension = extension
         if extension:
-            self.inlet_bound = BOUNDS.credit + BOUNDS.overdraft
+            self.receive_bound = BOUNDS.credit + BOUNDS.overdraft
         else:
             self.guard = StallGuard(self.stream, self.timers, stall_seconds)
-            self.inlet_bound = self.guard.bound
+            self.receive_bound = self.guard.bound
 
     # --- what a subclass answers to
 
@@ -108,11 +108,11 @@ class PacketStream:
     def on_message(self, buffer: Buffer, start: int, end: int) -> None:
         peeked = peek_data(buffer, start, end)
         if peeked is not None:
-            inlet = self.inlets.get(peeked[0])
-            if inlet is not None:
+            receiver = self.receivers.get(peeked[0])
+            if receiver is not None:
                 self._data_in.value += 1
                 self.counters.bytes_in.value += end - peeked[1]
-                inlet.deliver(memoryview(buffer)[peeked[1] : end])
+                receiver.deliver(memoryview(buffer)[peeked[1] : end])
                 return
         if not self.ended:
             packet = decode(buffer[start:end])
@@ -166,8 +166,8 @@ class PacketStream:
         """Whether data may go out at once, because nobody waits for a turn."""
         return not self._turns and not self._urgent and self.stream.ready
 
-    def take_turns(self, outlet: Outlet) -> None:
-        self._turns.append(outlet)
+    def take_turns(self, send_queue: SendQueue) -> None:
+        self._turns.append(send_queue)
 
     def on_ready(self) -> None:
         stream = self.stream
@@ -175,9 +175,9 @@ class PacketStream:
             if self._urgent:
                 stream.send(self._urgent.popleft())
             elif self._turns:
-                outlet = self._turns.popleft()
-                if outlet.send_one():
-                    self._turns.append(outlet)
+                send_queue = self._turns.popleft()
+                if send_queue.send_one():
+                    self._turns.append(send_queue)
             else:
                 if self._finish is not None:
                     self._send_trailers()
@@ -197,19 +197,19 @@ class PacketStream:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something that was accepted is not with the link yet."""
+        """Whether something that was accepted is not with the connection yet."""
         return bool(self._turns or self._urgent) or self.stream.has_tail
 
     @property
     def queued_bytes(self) -> int:
-        return sum(outlet.backlog for outlet in self._turns)
+        return sum(send_queue.backlog for send_queue in self._turns)
 
 
 def _nothing() -> None:
     return None
 
 
-class Outlet:
+class SendQueue:
     """Bytes of one connection going out on a packet stream: bounded, credited, in turn."""
 
     __slots__ = (
@@ -228,7 +228,7 @@ class Outlet:
         "stream",
     )
 
-    def __init__(self, stream: PacketStream, connect_id: int, source: Source) -> None:
+    def __init__(self, stream: PacketStream, connect_id: int, source: PausableSource) -> None:
         self.stream = stream
         self.connect_id = connect_id
         self.source = source
@@ -244,7 +244,7 @@ class Outlet:
         self._head_size = -1
 
     def __repr__(self) -> str:
-        return f"<Outlet {self.connect_id} {self.backlog}B credit {min(self.credit, 1 << 40)}>"
+        return f"<SendQueue {self.connect_id} {self.backlog}B credit {min(self.credit, 1 << 40)}>"
 
     def write(self, data: Buffer) -> None:
         stream = self.stream
@@ -255,7 +255,7 @@ class Outlet:
         self._chunks.append(bytes(data))
         self.backlog += len(data)
         self._wait_for_turn()
-        if self.backlog >= BOUNDS.outlet_high and self._paused_at is None:
+        if self.backlog >= BOUNDS.send_queue_high and self._paused_at is None:
             self._paused_at = stream.timers.now()
             self.source.pause_reading()
 
@@ -278,7 +278,7 @@ class Outlet:
             chunk = self._chunks.popleft()
             self.backlog -= len(chunk)
             self._send(chunk)
-            if self._paused_at is not None and self.backlog <= BOUNDS.outlet_low:
+            if self._paused_at is not None and self.backlog <= BOUNDS.send_queue_low:
                 self._resume()
             self.on_drained()
         if not self._chunks:
@@ -326,17 +326,17 @@ class Outlet:
         self._resume()
 
 
-class InletOwner(Protocol):
+class ReceiverOwner(Protocol):
     def close_overrun(self, reason: str) -> None:
         """The bytes of this one connection exceed their bound: close it alone."""
 
 
-class Inlet:
+class Receiver:
     """Bytes of one connection that came in on a packet stream, on their way to a sink."""
 
     __slots__ = ("_bound", "_credit", "_returned", "connect_id", "owner", "sink", "stream", "written")
 
-    def __init__(self, stream: PacketStream, connect_id: int, sink: Sink, owner: InletOwner) -> None:
+    def __init__(self, stream: PacketStream, connect_id: int, sink: Sink, owner: ReceiverOwner) -> None:
         self.stream = stream
         self.connect_id = connect_id
         self.sink = sink
@@ -344,7 +344,7 @@ class Inlet:
         self.written = 0
         self._returned = 0
         self._credit = BOUNDS.credit if stream.extension else 0
-        self._bound = stream.inlet_bound
+        self._bound = stream.receive_bound
 
     def deliver(self, data: memoryview) -> None:
         self.written += len(data)

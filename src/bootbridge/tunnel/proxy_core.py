@@ -1,4 +1,4 @@
-"""The server's brain: frontends, dials, the roster of agents and the routes between them."""
+"""The server's brain: frontends, dials, the agent registry of agents and the routes between them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from random import Random
-from typing import Final
+from typing import Final, Protocol
 
 from bootbridge.metrics import Counter, Family
-from bootbridge.ports.byte_ports import Authenticator, ByteHandler, BytePort, Dialler, Notebook, PendingDial
+from bootbridge.ports.byte_ports import ByteHandler, BytePort, Dialler, PendingDial
+from bootbridge.ports.event_log import EventLog
 from bootbridge.ports.timers import Timer, Timers
-from bootbridge.tunnel.agent_roster import Roster, Strategy
-from bootbridge.tunnel.agent_stream import AgentStream, BadAgent
+from bootbridge.tunnel.agent_registry import AgentRegistry, Strategy
+from bootbridge.tunnel.agent_stream import AgentStream, InvalidAgentMetadata
 from bootbridge.tunnel.backend_selection import Direct, Refused, ready, select_backend
 from bootbridge.tunnel.frontend import Cause, ConnectFrontend, DialFailure, Frontend, GrpcFrontend
 from bootbridge.tunnel.packet_stream import StreamCounters
@@ -31,8 +32,14 @@ PROXY_PATH: Final = "/ProxyService/Proxy"
 DIAL_SECONDS_MAX: Final = 30.0
 DIAL_TIMEOUT_TEXT: Final = "timed out waiting for backend dial"
 AGENT_LOST_TEXT: Final = "the agent's connection was lost"
-UNUSABLE_SHOWN_MAX: Final = 200
+INVALID_CIDRS_SHOWN_MAX: Final = 200
 STOPPING_TEXT: Final = "the proxy server is shutting down"
+
+
+class Authenticator(Protocol):
+    """Checks an agent's credentials and calls ``done``, with None if they are valid, else with the reason."""
+
+    def __call__(self, authorization: list[str], done: Callable[[str | None], None]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +117,7 @@ class DirectDial:
         core = self._core
         core.direct_dials.discard(self)
         core.metrics.dial_failure_count.labels(Cause.ENDPOINT.value).value += 1
-        core.notes.warning("dial refused", address=self.address, hop="server to endpoint", why=error)
+        core.event_log.warning("dial refused", address=self.address, hop="server to endpoint", why=error)
         self._front.refused(DialFailure(Cause.ENDPOINT, error))
 
 
@@ -126,7 +133,7 @@ class ProxyCore:
         timers: Timers,
         rng: Random,
         metrics: ServerMetrics,
-        notes: Notebook,
+        event_log: EventLog,
         dialler: Dialler,
         authenticate: Authenticator | None = None,
     ) -> None:
@@ -137,9 +144,9 @@ class ProxyCore:
         self.limits = limits
         self.timers = timers
         self.metrics = metrics
-        self.notes = notes
+        self.event_log = event_log
         self.stopping = False
-        self.roster: Roster[AgentStream] = Roster()
+        self.agent_registry: AgentRegistry[AgentStream] = AgentRegistry()
         self.connect_frontends: set[ConnectFrontend] = set()
         self.grpc_frontends: set[GrpcFrontend] = set()
         self.direct_dials: set[DirectDial] = set()
@@ -163,8 +170,8 @@ class ProxyCore:
             return refused
         try:
             agent = AgentStream(self, stream, self._agent_counters, self.timers, headers)
-        except BadAgent as error:
-            self.notes.warning("agent refused", why=str(error))
+        except InvalidAgentMetadata as error:
+            self.event_log.warning("agent refused", why=str(error))
             return RefusedCall(stream, grpc.refusal(grpc.UNKNOWN, str(error)))
         self._agents_waiting.add(agent)
         if self._authenticate is None:
@@ -181,7 +188,7 @@ class ProxyCore:
         if denied is None:
             self._admit(agent)
             return
-        self.notes.warning("agent refused", agent=agent.agent_id, why=denied)
+        self.event_log.warning("agent refused", agent=agent.agent_id, why=denied)
         self._agents_waiting.discard(agent)
         agent.ended = True
         agent.stream.send_headers(grpc.refusal(grpc.UNKNOWN, denied), end=True)
@@ -189,32 +196,32 @@ class ProxyCore:
     def _admit(self, agent: AgentStream) -> None:
         self._agents_waiting.discard(agent)
         agent.welcome(self.server_id, self.server_count())
-        self.roster.add(agent)
-        self.notes.info(
+        self.agent_registry.add(agent)
+        self.event_log.info(
             "agent connected",
             agent=agent.agent_id,
             extension="credit" if agent.extension else "none",
-            agents=len(self.roster),
+            agents=len(self.agent_registry),
         )
-        if unusable := agent.identifiers.unusable_cidrs:
-            self.notes.warning(
+        if unusable := agent.identifiers.invalid_cidrs:
+            self.event_log.warning(
                 "agent advertises what is no network",
                 agent=agent.agent_id,
-                cidr=",".join(unusable)[:UNUSABLE_SHOWN_MAX],
+                cidr=",".join(unusable)[:INVALID_CIDRS_SHOWN_MAX],
             )
 
     def on_agent_gone(self, agent: AgentStream, status: int, reason: str) -> None:
         self._agents_waiting.discard(agent)
-        if not self.roster.remove(agent):
+        if not self.agent_registry.remove(agent):
             return
         if status != grpc.OK:
             self.count_stream_error("from_agent", status)
-        self.notes.info(
+        self.event_log.info(
             "agent disconnected",
             agent=agent.agent_id,
             why=reason,
             routes=len(agent.routes),
-            agents=len(self.roster),
+            agents=len(self.agent_registry),
         )
         for route in list(agent.routes.values()):
             route.on_agent_lost(AGENT_LOST_TEXT)
@@ -243,12 +250,14 @@ class ProxyCore:
 
     def _refuse_endless(self, front: Frontend, address: str) -> None:
         self.metrics.dial_failure_count.labels(Cause.ENDPOINT.value).value += 1
-        self.notes.warning("dial refused", address=address[:40], hop="caller to server", why=TOO_LONG_TEXT)
+        self.event_log.warning(
+            "dial refused", address=address[:40], hop="caller to server", why=TOO_LONG_TEXT
+        )
         front.refused(DialFailure(Cause.ENDPOINT, TOO_LONG_TEXT))
 
     def _send_to_agent(self, dial: Dial) -> Dial | DirectDial | None:
         choice = select_backend(
-            dial.address, self.roster, self.strategies, self._rng, self.direct_cidrs, dial.lost
+            dial.address, self.agent_registry, self.strategies, self._rng, self.direct_cidrs, dial.lost
         )
         if isinstance(choice, Refused):
             cause = Cause.AGENT_LOST if dial.lost else Cause.NO_AGENT
@@ -272,7 +281,7 @@ class ProxyCore:
     def refuse(self, dial: Dial, failure: DialFailure, detail: str = "") -> None:
         dial.timer.cancel()
         self.metrics.dial_failure_count.labels(failure.cause.value).value += 1
-        self.notes.warning(
+        self.event_log.warning(
             "dial refused",
             address=dial.address,
             hop=_HOPS[failure.cause],
@@ -325,23 +334,23 @@ class ProxyCore:
             self.direct_routes.discard(route)
         self.metrics.connection_duration_seconds.observe(self.timers.now() - route.opened_at)
         self.metrics.closed_connections_total.labels(_short(reason)).value += 1
-        self.notes.debug("connection closed", why=reason)
+        self.event_log.debug("connection closed", why=reason)
 
     # --- lifecycle and views
 
     @property
     def ready(self) -> bool:
-        return not self.stopping and ready(self.roster, self.strategies)
+        return not self.stopping and ready(self.agent_registry, self.strategies)
 
     @property
     def route_count(self) -> int:
         return len(self.direct_routes) + sum(
-            not route.closing for agent in self.roster for route in agent.routes.values()
+            not route.closing for agent in self.agent_registry for route in agent.routes.values()
         )
 
     @property
     def dial_count(self) -> int:
-        return len(self.direct_dials) + sum(len(agent.dials) for agent in self.roster)
+        return len(self.direct_dials) + sum(len(agent.dials) for agent in self.agent_registry)
 
     @property
     def idle(self) -> bool:
@@ -349,7 +358,7 @@ class ProxyCore:
         return not (
             self.dial_count
             or self.direct_routes
-            or any(agent.routes for agent in self.roster)
+            or any(agent.routes for agent in self.agent_registry)
             or any(front.has_unsent for front in self.grpc_frontends)
         )
 
@@ -357,9 +366,9 @@ class ProxyCore:
         """Refuse new dials from now on; what is established goes on. Our own agents are told, and look for
         another server at once; a Go agent would take the word for a loss, and end what is established."""
         self.stopping = True
-        for agent in self.roster:
+        for agent in self.agent_registry:
             if agent.extension:
-                agent.stream.link.go_away()
+                agent.stream.connection.go_away()
 
     def close(self) -> None:
         """Let go of everybody at once."""
@@ -367,7 +376,7 @@ class ProxyCore:
         for front in list(self.connect_frontends):
             front.stop(STOPPING_TEXT)
         # Before the gRPC callers go: their agents must see a loss, not a close behind half an upload.
-        for agent in self.roster:
+        for agent in self.agent_registry:
             agent.fail(grpc.UNAVAILABLE, STOPPING_TEXT)
         for route in list(self.direct_routes):
             route.stop(STOPPING_TEXT)
@@ -399,7 +408,7 @@ class ProxyCore:
                     "queued_bytes": agent.queued_bytes,
                     "stalled_connections": len(agent.guard) if agent.guard else 0,
                 }
-                for agent in self.roster
+                for agent in self.agent_registry
             ],
         }
 
@@ -408,22 +417,30 @@ class ProxyCore:
         m = self.metrics
         m.grpc_connections.labels("Proxy").set_function(lambda: len(self.grpc_frontends))
         m.grpc_connections.labels("Connect").set_function(
-            lambda: len(self.roster) + len(self._agents_waiting)
+            lambda: len(self.agent_registry) + len(self._agents_waiting)
         )
         m.http_connections.set_function(lambda: len(self.connect_frontends))
         m.pending_backend_dials.set_function(lambda: self.dial_count)
         m.established_connections.set_function(lambda: self.route_count)
-        m.ready_backend_connections.set_function(lambda: len(self.roster))
+        m.ready_backend_connections.set_function(lambda: len(self.agent_registry))
         for strategy in self.strategies:
-            m.ready_backends.labels(str(strategy)).set_function(partial(self.roster.ready_count, strategy))
+            m.ready_backends.labels(str(strategy)).set_function(
+                partial(self.agent_registry.ready_count, strategy)
+            )
         m.queued_bytes.labels("to_agent").set_function(
-            lambda: sum(route.outlet.backlog for agent in self.roster for route in agent.routes.values())
+            lambda: sum(
+                route.send_queue.backlog for agent in self.agent_registry for route in agent.routes.values()
+            )
         )
         m.queued_bytes.labels("to_frontend").set_function(
-            lambda: sum(inlet.sink.backlog for agent in self.roster for inlet in agent.inlets.values())
+            lambda: sum(
+                receiver.sink.backlog
+                for agent in self.agent_registry
+                for receiver in agent.receivers.values()
+            )
         )
         m.full_receive_channels.labels("Connect").set_function(
-            lambda: sum(agent.stream.paused for agent in self.roster)
+            lambda: sum(agent.stream.paused for agent in self.agent_registry)
         )
         m.full_receive_channels.labels("Proxy").set_function(
             lambda: sum(front.stream.paused for front in self.grpc_frontends)

@@ -10,7 +10,7 @@ from bootbridge.bounds import BOUNDS
 from bootbridge.ports.byte_ports import BytePort, Sink
 from bootbridge.ports.timers import Timer, Timers
 from bootbridge.tunnel.frontend import Frontend
-from bootbridge.tunnel.packet_stream import Inlet, Outlet
+from bootbridge.tunnel.packet_stream import Receiver, SendQueue
 from bootbridge.wire import packets as p
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 # Konnectivity's client loses bytes that come right behind DIAL_RSP. So an endpoint that
 # speaks first is held back until the caller has spoken, or for this long, and longer while
 # the kernel knows that the caller has not even read the 200.
-FIRST_WORD_SECONDS: Final = 0.01
-FIRST_WORD_SECONDS_MAX: Final = 1.0
+FIRST_BYTES_HOLD_SECONDS: Final = 0.01
+FIRST_BYTES_HOLD_SECONDS_MAX: Final = 1.0
 # How long a closed route may take to flush its upload and to hear the agent's CLOSE_RSP.
 CLOSING_SECONDS_MAX: Final = 30.0
 # How long a half-closed route may stay without a byte in the direction that is still open.
 HALF_OPEN_IDLE_SECONDS_MAX: Final = 300.0
 
 
-class HeldBack:
+class FirstBytesHold:
     """A sink that keeps the endpoint's first words, and its end if that comes right behind them.
 
     ``speak`` is called when they have waited long enough; it has to ``release`` them.
@@ -49,16 +49,16 @@ class HeldBack:
 
     def write(self, data: p.Buffer) -> None:
         if self._timer is None:
-            self._until = self._timers.now() + FIRST_WORD_SECONDS_MAX
-            self._timer = self._timers.after(FIRST_WORD_SECONDS, self._waited)
+            self._until = self._timers.now() + FIRST_BYTES_HOLD_SECONDS_MAX
+            self._timer = self._timers.after(FIRST_BYTES_HOLD_SECONDS, self._waited)
         self._chunks.append(bytes(data))
         self.backlog += len(data)
 
     def _waited(self) -> None:
-        if self._front.has_heard or self._timers.now() >= self._until:
+        if self._front.has_read_reply or self._timers.now() >= self._until:
             self._speak()
         else:
-            self._timer = self._timers.after(FIRST_WORD_SECONDS, self._waited)
+            self._timer = self._timers.after(FIRST_BYTES_HOLD_SECONDS, self._waited)
 
     def then(self, action: Callable[[], None]) -> bool:
         """What comes behind words that are held back waits with them. False: there are none."""
@@ -132,16 +132,16 @@ class AgentRoute:
         "_agent_ended",
         "_closing",
         "_core",
+        "_first_bytes",
         "_front_ended",
         "_half_open",
-        "_held_back",
         "_timer",
         "agent",
         "connect_id",
         "front",
-        "inlet",
         "opened_at",
-        "outlet",
+        "receiver",
+        "send_queue",
     )
 
     def __init__(self, core: ProxyCore, front: Frontend, agent: AgentStream, connect_id: int) -> None:
@@ -150,10 +150,10 @@ class AgentRoute:
         self.agent = agent
         self.connect_id = connect_id
         self.opened_at = core.timers.now()
-        self.outlet = Outlet(agent, connect_id, front)
-        held = HeldBack(front, core.timers, self.let_endpoint_speak)
-        self._held_back: HeldBack | None = held
-        self.inlet = Inlet(agent, connect_id, held, self)
+        self.send_queue = SendQueue(agent, connect_id, front)
+        held = FirstBytesHold(front, core.timers, self.release_first_bytes)
+        self._first_bytes: FirstBytesHold | None = held
+        self.receiver = Receiver(agent, connect_id, held, self)
         self._front_ended = False
         self._agent_ended = False
         self._closing = False
@@ -162,7 +162,7 @@ class AgentRoute:
 
     def __repr__(self) -> str:
         state = "closing" if self._closing else "open"
-        return f"<Route {self.connect_id} {state} ↓{self.inlet.sink.backlog}B ↑{self.outlet.backlog}B>"
+        return f"<Route {self.connect_id} {state} ↓{self.receiver.sink.backlog}B ↑{self.send_queue.backlog}B>"
 
     @property
     def closing(self) -> bool:
@@ -171,16 +171,16 @@ class AgentRoute:
     # --- from the frontend
 
     def upload(self, data: memoryview) -> None:
-        """The caller's first bytes; those that follow go straight to the outlet."""
-        self.let_endpoint_speak()
+        """The caller's first bytes; those that follow go straight to the send_queue."""
+        self.release_first_bytes()
         if not self._closing:  # by an end that was held back
-            self.front.upload_to(self.outlet)
-            self.outlet.write(data)
+            self.front.upload_to(self.send_queue)
+            self.send_queue.write(data)
 
-    def let_endpoint_speak(self) -> None:
-        held, self._held_back = self._held_back, None
+    def release_first_bytes(self) -> None:
+        held, self._first_bytes = self._first_bytes, None
         if held is not None and not self._closing:
-            self.inlet.sink = self.front.sink
+            self.receiver.sink = self.front.sink
             held.release(self.front.sink)
 
     def front_ended(self) -> None:
@@ -189,10 +189,10 @@ class AgentRoute:
             self.front.close("")
             self.front_gone("frontend closed")
             return
-        self.let_endpoint_speak()
+        self.release_first_bytes()
         if not (self._front_ended or self._closing):
             self._front_ended = True
-            self.outlet.then(p.End(self.connect_id))
+            self.send_queue.then(p.End(self.connect_id))
             self._watch_half_open()
 
     def front_gone(self, reason: str) -> None:
@@ -200,12 +200,12 @@ class AgentRoute:
         if self._closing:
             return
         self._start_closing(reason)
-        self.outlet.then(p.CloseRequest(self.connect_id))
+        self.send_queue.then(p.CloseRequest(self.connect_id))
         self._timer = self._core.timers.after(CLOSING_SECONDS_MAX, self._give_up)
 
     @property
     def front_drained(self) -> Callable[[], None]:
-        return self.inlet.drained
+        return self.receiver.drained
 
     # --- from the agent
 
@@ -229,23 +229,23 @@ class AgentRoute:
             self.front_gone("endpoint closed")
 
     def _comes_later(self, news: Callable[[], None]) -> bool:
-        return self._held_back is not None and self._held_back.then(news)
+        return self._first_bytes is not None and self._first_bytes.then(news)
 
     def on_agent_lost(self, reason: str) -> None:
-        self.let_endpoint_speak()  # of its own end, too, if it was only held back
+        self.release_first_bytes()  # of its own end, too, if it was only held back
         if not self._closing:
             self._start_closing("agent lost")
             self.front.close(reason)
         self._forget()
 
     def close_overrun(self, reason: str) -> None:
-        self._core.notes.warning(
+        self._core.event_log.warning(
             "connection closed: its frontend does not keep up", connection=self.connect_id, why=reason
         )
         self._start_closing("stalled frontend")
         self.front.close(reason)
-        self.outlet.discard()
-        self.outlet.then(p.CloseRequest(self.connect_id))
+        self.send_queue.discard()
+        self.send_queue.then(p.CloseRequest(self.connect_id))
         self._timer = self._core.timers.after(CLOSING_SECONDS_MAX, self._give_up)
 
     # --- the end
@@ -254,8 +254,8 @@ class AgentRoute:
         if self._half_open is None:
             self._half_open = HalfOpenWatch(
                 self._core.timers,
-                moved=lambda: self.inlet.written + self.outlet.granted - self.outlet.credit,
-                waiting=lambda: self.outlet.backlog,
+                moved=lambda: self.receiver.written + self.send_queue.granted - self.send_queue.credit,
+                waiting=lambda: self.send_queue.backlog,
                 idle=self._half_open_idle,
             )
 
@@ -267,24 +267,24 @@ class AgentRoute:
         self._closing = True
         if self._half_open is not None:
             self._half_open.cancel()
-        held, self._held_back = self._held_back, None
+        held, self._first_bytes = self._first_bytes, None
         if held is not None:
             held.drop()
         if self.agent.guard is not None:
-            self.agent.guard.forget(self.inlet)
-        self.inlet.sink = NOWHERE
+            self.agent.guard.forget(self.receiver)
+        self.receiver.sink = NOWHERE
         self._core.route_closed(self, reason)
 
     def _give_up(self) -> None:
         """The upload could not be flushed, or the agent never answered."""
-        self.outlet.discard()
+        self.send_queue.discard()
         self.agent.send(p.CloseRequest(self.connect_id))
         self._forget()
 
     def _forget(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self.outlet.discard()
+        self.send_queue.discard()
         self.agent.forget_route(self)
 
 
@@ -295,7 +295,9 @@ class DirectRoute:
         self._core = core
         self.front = front
         self._port = port
-        self._held_back: HeldBack | None = HeldBack(front, core.timers, self.let_endpoint_speak)
+        self._first_bytes: FirstBytesHold | None = FirstBytesHold(
+            front, core.timers, self.release_first_bytes
+        )
         self._half_open: HalfOpenWatch | None = None
         self._moved = 0
         self._closed = False
@@ -309,21 +311,21 @@ class DirectRoute:
     # --- from the frontend
 
     def upload(self, data: memoryview) -> None:
-        self.let_endpoint_speak()
+        self.release_first_bytes()
         if self._closed:  # by an end that was held back
             return
         self._moved += len(data)
         self._port.write(data)
-        if self._port.backlog > BOUNDS.outlet_high:
+        if self._port.backlog > BOUNDS.send_queue_high:
             self.front.pause_reading()
 
-    def let_endpoint_speak(self) -> None:
-        held, self._held_back = self._held_back, None
+    def release_first_bytes(self) -> None:
+        held, self._first_bytes = self._first_bytes, None
         if held is not None and not self._closed:
             held.release(self.front.sink)
 
     def front_ended(self) -> None:
-        self.let_endpoint_speak()
+        self.release_first_bytes()
         self._front_ended = True
         self._port.finish()
         self._one_end_less()
@@ -338,20 +340,20 @@ class DirectRoute:
         return self._on_front_drained
 
     def _on_front_drained(self) -> None:
-        if not self._closed and self.front.sink.backlog <= BOUNDS.outlet_low:
+        if not self._closed and self.front.sink.backlog <= BOUNDS.send_queue_low:
             self._port.resume_reading()
 
     # --- from the endpoint
 
     def on_bytes(self, data: memoryview) -> None:
-        sink = self._held_back or self.front.sink
+        sink = self._first_bytes or self.front.sink
         self._moved += len(data)
         sink.write(data)
-        if sink.backlog > BOUNDS.outlet_high:
+        if sink.backlog > BOUNDS.send_queue_high:
             self._port.pause_reading()
 
     def on_eof(self, gone: bool) -> None:
-        if self._held_back is not None and self._held_back.then(partial(self.on_eof, gone)):
+        if self._first_bytes is not None and self._first_bytes.then(partial(self.on_eof, gone)):
             return
         self._endpoint_ended = True
         if not self.front.end_of_data():
@@ -359,11 +361,11 @@ class DirectRoute:
         self._one_end_less()
 
     def on_drained(self) -> None:
-        if self._port.backlog <= BOUNDS.outlet_low and not self._closed:
+        if self._port.backlog <= BOUNDS.send_queue_low and not self._closed:
             self.front.resume_reading()
 
     def on_lost(self, reason: str) -> None:
-        self.let_endpoint_speak()
+        self.release_first_bytes()
         if not self._closed:
             self._close(f"endpoint: {reason}")
             self.front.close(reason)
@@ -400,7 +402,7 @@ class DirectRoute:
         self._closed = True
         if self._half_open is not None:
             self._half_open.cancel()
-        held, self._held_back = self._held_back, None
+        held, self._first_bytes = self._first_bytes, None
         if held is not None:
             held.drop()
         self._core.route_closed(self, reason)

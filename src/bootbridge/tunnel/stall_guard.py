@@ -16,7 +16,7 @@ from bootbridge.bounds import BOUNDS
 from bootbridge.ports.timers import Timer, Timers
 
 if TYPE_CHECKING:
-    from bootbridge.tunnel.packet_stream import Inlet
+    from bootbridge.tunnel.packet_stream import Receiver
 
 TRICKLE_SECONDS: Final = 0.01
 
@@ -38,39 +38,39 @@ class _Watched:
 
 
 class StallGuard:
-    """Watches the inlets of one packet stream whose sinks have fallen behind."""
+    """Watches the receivers of one packet stream whose sinks have fallen behind."""
 
     def __init__(self, source: Metered, timers: Timers, seconds_max: float) -> None:
         self.bound = BOUNDS.stalled
         self._source = source
         self._timers = timers
         self._seconds_max = seconds_max
-        self._watched: dict[Inlet, _Watched] = {}
+        self._watched: dict[Receiver, _Watched] = {}
         self._timer: Timer | None = None
 
     def __len__(self) -> int:
         return len(self._watched)
 
-    def watch(self, inlet: Inlet) -> None:
+    def watch(self, receiver: Receiver) -> None:
         """Called with every packet that finds its sink above the bound."""
-        if inlet.sink.backlog > BOUNDS.stalled_max:
-            self._close(inlet, f"more than {BOUNDS.stalled_max} bytes are waiting for it")
-        elif inlet not in self._watched:
-            self._watched[inlet] = _Watched(inlet.taken, self._timers.now())
+        if receiver.sink.backlog > BOUNDS.stalled_max:
+            self._close(receiver, f"more than {BOUNDS.stalled_max} bytes are waiting for it")
+        elif receiver not in self._watched:
+            self._watched[receiver] = _Watched(receiver.taken, self._timers.now())
             self._source.pause_reading()
             if self._timer is None:
                 self._timer = self._timers.after(TRICKLE_SECONDS, self._tick)
 
-    def on_drained(self, inlet: Inlet, size: int) -> None:
+    def on_drained(self, receiver: Receiver, size: int) -> None:
         """A sink of this stream took ``size`` more bytes."""
         if not self._watched:
             return
         self._source.grant(size)
-        if inlet in self._watched and inlet.sink.backlog <= self.bound // 2:
-            self.forget(inlet)
+        if receiver in self._watched and receiver.sink.backlog <= self.bound // 2:
+            self.forget(receiver)
 
-    def forget(self, inlet: Inlet) -> None:
-        if self._watched.pop(inlet, None) is not None and not self._watched:
+    def forget(self, receiver: Receiver) -> None:
+        if self._watched.pop(receiver, None) is not None and not self._watched:
             self._stop()
             self._source.resume_reading()
 
@@ -87,12 +87,12 @@ class StallGuard:
         now = self._timers.now()
         self._timer = self._timers.after(TRICKLE_SECONDS, self._tick)
         self._source.grant(BOUNDS.trickle)
-        for inlet, watched in list(self._watched.items()):
-            if inlet.taken > watched.taken:
-                watched.taken, watched.moved_at = inlet.taken, now
+        for receiver, watched in list(self._watched.items()):
+            if receiver.taken > watched.taken:
+                watched.taken, watched.moved_at = receiver.taken, now
             elif now - watched.moved_at >= self._seconds_max:
-                self._close(inlet, f"its receiver took nothing for {now - watched.moved_at:.0f} s")
+                self._close(receiver, f"its receiver took nothing for {now - watched.moved_at:.0f} s")
 
-    def _close(self, inlet: Inlet, reason: str) -> None:
-        self.forget(inlet)
-        inlet.owner.close_overrun(reason)
+    def _close(self, receiver: Receiver, reason: str) -> None:
+        self.forget(receiver)
+        receiver.owner.close_overrun(reason)

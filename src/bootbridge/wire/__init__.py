@@ -2,7 +2,7 @@
 
 In the order a byte meets them:
 
-``link``             one HTTP/2 connection, either role.
+``connection``             one HTTP/2 connection, either role.
 ``stream``           one stream of it: windows, and at most one unsent message.
 ``frames``           the nine-byte frame header, frame types, error codes, settings.
 ``header_blocks``    HPACK (by the ``hpack`` library), its limits, and the rules for headers.

@@ -12,7 +12,7 @@ _FIRST_BYTES: Final = 64 * 1024
 _NO_ROOM: Final = memoryview(bytearray())
 
 
-class Assembly:
+class FrameBuffer:
     """``need`` bytes, once ``size`` has come up to it. ``need`` may be raised in between."""
 
     __slots__ = ("_room", "need", "size")

@@ -77,7 +77,7 @@ UINT32: Final = Struct(">L")
 GOAWAY_HEAD: Final = Struct(">LL")
 
 
-class LinkError(PeerError):
+class Http2ConnectionError(PeerError):
     """The whole connection is lost: GOAWAY with ``code``, then close."""
 
 
@@ -103,11 +103,11 @@ def parse_settings(payload: memoryview) -> list[tuple[int, int]]:
     pairs: list[tuple[int, int]] = list(SETTING.iter_unpack(payload))
     for key, value in pairs:
         if key == ENABLE_PUSH and value > 1:
-            raise LinkError(f"ENABLE_PUSH is {value}, not 0 or 1", PROTOCOL_ERROR)
+            raise Http2ConnectionError(f"ENABLE_PUSH is {value}, not 0 or 1", PROTOCOL_ERROR)
         if key == INITIAL_WINDOW_SIZE and value > WINDOW_LIMIT:
-            raise LinkError(f"INITIAL_WINDOW_SIZE {value} is above 2^31-1", FLOW_CONTROL_ERROR)
+            raise Http2ConnectionError(f"INITIAL_WINDOW_SIZE {value} is above 2^31-1", FLOW_CONTROL_ERROR)
         if key == MAX_FRAME_SIZE and not DEFAULT_FRAME_MAX <= value <= FRAME_LIMIT:
-            raise LinkError(f"MAX_FRAME_SIZE {value} is out of range", PROTOCOL_ERROR)
+            raise Http2ConnectionError(f"MAX_FRAME_SIZE {value} is out of range", PROTOCOL_ERROR)
     return pairs
 
 
@@ -127,5 +127,5 @@ def unpad(payload: memoryview, flags: int) -> memoryview:
     if not flags & PADDED:
         return payload
     if not payload or payload[0] >= len(payload):
-        raise LinkError("padding is longer than the frame", PROTOCOL_ERROR)
+        raise Http2ConnectionError("padding is longer than the frame", PROTOCOL_ERROR)
     return payload[1 : len(payload) - payload[0]]

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from bootbridge.errors import PeerError
-from bootbridge.wire.frame_buffer import Assembly
+from bootbridge.wire.frame_buffer import FrameBuffer
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.packets import Buffer
 
@@ -85,7 +85,7 @@ class MessageReader:
 
     def __init__(self, sink: MessageSink) -> None:
         self._sink = sink
-        self._held = Assembly(PREFIX_SIZE)
+        self._held = FrameBuffer(PREFIX_SIZE)
         self.mid_message = False
 
     def receive(self, buffer: Buffer, start: int, end: int) -> None:

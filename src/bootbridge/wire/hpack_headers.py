@@ -18,7 +18,7 @@ from bootbridge.wire.frames import (
     COMPRESSION_ERROR,
     ENHANCE_YOUR_CALM,
     PROTOCOL_ERROR,
-    LinkError,
+    Http2ConnectionError,
     StreamError,
 )
 
@@ -56,7 +56,7 @@ _encode_again = lru_cache(maxsize=256)(_encode)
 
 
 class Decoder:
-    """One direction's HPACK state; raises only LinkError.
+    """One direction's HPACK state; raises only Http2ConnectionError.
 
     Most connections to a gRPC frontend carry one request, and its header block, the first on a
     fresh state, is the same bytes every time. So first blocks are remembered together with
@@ -87,13 +87,13 @@ def _first_block(block: bytes) -> tuple[tuple[str, str], ...]:
 
 def _decode(decoder: hpack.Decoder, block: bytes) -> list[tuple[str, str]]:
     if _size_updates(block) > _SIZE_UPDATES_MAX:
-        raise LinkError("too many table size updates", COMPRESSION_ERROR)
+        raise Http2ConnectionError("too many table size updates", COMPRESSION_ERROR)
     try:
         fields = decoder.decode(block, raw=True)
     except hpack.OversizedHeaderListError as error:
-        raise LinkError("header list is too large", ENHANCE_YOUR_CALM) from error
+        raise Http2ConnectionError("header list is too large", ENHANCE_YOUR_CALM) from error
     except (HPACKError, ValueError, IndexError) as error:
-        raise LinkError("header block does not decode", COMPRESSION_ERROR) from error
+        raise Http2ConnectionError("header block does not decode", COMPRESSION_ERROR) from error
     return [(_text(name), _text(value)) for name, value in fields]
 
 

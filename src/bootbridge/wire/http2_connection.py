@@ -1,7 +1,7 @@
 """One HTTP/2 connection that carries gRPC streams, either role, without I/O.
 
 Bytes go in through ``receive``; what must be sent gathers in ``out`` and is taken by
-``take_output``. What happened is told to the handlers: a server link calls ``on_request``
+``take_output``. What happened is told to the handlers: a server connection calls ``on_request``
 for every new stream, and each ``Stream`` calls its ``StreamHandler``.
 
 Why by hand and not with a library: DATA frames are the hot path, and a general library
@@ -16,8 +16,8 @@ from typing import Final
 
 from bootbridge.bounds import BOUNDS
 from bootbridge.wire import frames as f
-from bootbridge.wire.frame_buffer import Assembly
-from bootbridge.wire.frames import HEADER, HEADER_SIZE, LinkError, StreamError
+from bootbridge.wire.frame_buffer import FrameBuffer
+from bootbridge.wire.frames import HEADER, HEADER_SIZE, Http2ConnectionError, StreamError
 from bootbridge.wire.hpack_headers import (
     HEADER_LIST_BYTES_MAX,
     NO_DYNAMIC_TABLE,
@@ -33,7 +33,7 @@ from bootbridge.wire.http2_stream import NOBODY, Handler, Stream, StreamHandler
 from bootbridge.wire.packets import Buffer
 
 # The connection window never limits anyone: memory is bounded per stream and per route.
-LINK_WINDOW: Final = 2**30
+CONNECTION_WINDOW: Final = 2**30
 # Larger frames than the default 16 KiB mean fewer headers per byte between our own peers;
 # grpc-go never sends more than 16 KiB whatever we offer.
 FRAME_BYTES_MAX: Final = 1024 * 1024
@@ -45,7 +45,7 @@ AT_EASE_MAX: Final = 8
 CLOSED_REMEMBERED: Final = 128
 
 
-class Link:
+class Http2Connection:
     """One HTTP/2 connection. ``closed`` turns True when it must be closed once ``out`` is sent."""
 
     def __init__(
@@ -63,7 +63,7 @@ class Link:
         self.at_ease = True  # nothing in ``out`` is in a hurry
         self.writable = True
         self.closed = False
-        self.error: LinkError | None = None
+        self.error: Http2ConnectionError | None = None
         self.reads_seen = 0  # moves whenever the peer shows a sign of life
         self.going_away = False
         self.peer_going_away = False
@@ -79,7 +79,7 @@ class Link:
         self._touched = touched
         self._resting = resting
         self._streams_max = streams_max
-        self._receive_window = LINK_WINDOW
+        self._receive_window = CONNECTION_WINDOW
         self._decoder = Decoder()
         self._next_id = 1
         self._last_peer_id = 0
@@ -89,7 +89,7 @@ class Link:
         self._preface_due = not client
         self._settings_due = True
         self._replies_waiting = 0
-        self._held = Assembly(len(f.PREFACE) if self._preface_due else HEADER_SIZE)
+        self._held = FrameBuffer(len(f.PREFACE) if self._preface_due else HEADER_SIZE)
         self._greet()
 
     def _greet(self) -> None:
@@ -101,7 +101,7 @@ class Link:
         else:
             values[f.MAX_CONCURRENT_STREAMS] = self._streams_max
             values[f.MAX_HEADER_LIST_SIZE] = HEADER_LIST_BYTES_MAX
-        self.push(f.settings(values) + f.window_update(0, LINK_WINDOW - f.DEFAULT_WINDOW))
+        self.push(f.settings(values) + f.window_update(0, CONNECTION_WINDOW - f.DEFAULT_WINDOW))
 
     # --- output
 
@@ -136,7 +136,7 @@ class Link:
 
     def flushed(self, writable: bool) -> None:
         """The output taken last was handed over; ``writable``: the socket welcomes more."""
-        was_full = not self.writable or self.out_size >= BOUNDS.link_out
+        was_full = not self.writable or self.out_size >= BOUNDS.http2_output
         self.out_size = sum(map(len, self.out))
         self.writable = writable
         if writable and was_full:
@@ -207,7 +207,7 @@ class Link:
         """Let the streams send, those first that have waited longest."""
         streams = self.streams
         for stream in list(streams.values()):
-            if self.window <= 0 or not self.writable or self.out_size >= BOUNDS.link_out:
+            if self.window <= 0 or not self.writable or self.out_size >= BOUNDS.http2_output:
                 return
             if len(streams) > 1 and stream.id in streams:
                 streams[stream.id] = streams.pop(stream.id)  # to the end of the queue
@@ -217,7 +217,7 @@ class Link:
     # --- input
 
     def receive(self, data: Buffer) -> None:
-        """Bytes from the peer. A broken protocol ends the link; nothing is raised."""
+        """Bytes from the peer. A broken protocol ends the connection; nothing is raised."""
         if self.closed:
             return
         self.reads_seen += 1
@@ -229,10 +229,10 @@ class Link:
                 at = self._consume(view)
                 if at < len(view):
                     self._hold_partial(view[at:])
-        except LinkError as error:
+        except Http2ConnectionError as error:
             self._fail(error)
 
-    def _fail(self, error: LinkError) -> None:
+    def _fail(self, error: Http2ConnectionError) -> None:
         self.error = error
         self.push(f.goaway(self._last_peer_id, error.code, str(error)))
         self.lost(f"protocol error: {error}")
@@ -271,13 +271,13 @@ class Link:
     def _hold(self, data: memoryview) -> None:
         self._held.add(data)
         if self._preface_due and not f.PREFACE.startswith(self._held.view()):
-            raise LinkError("this is not HTTP/2: wrong connection preface", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError("this is not HTTP/2: wrong connection preface", f.PROTOCOL_ERROR)
 
     def _frame_size(self, data: Buffer) -> int:
         high, low, _, _, _ = HEADER.unpack_from(data)
         size = high << 16 | low
         if size > FRAME_BYTES_MAX:
-            raise LinkError(f"frame of {size} bytes", f.FRAME_SIZE_ERROR)
+            raise Http2ConnectionError(f"frame of {size} bytes", f.FRAME_SIZE_ERROR)
         return HEADER_SIZE + int(size)
 
     def _consume(self, data: memoryview) -> int:
@@ -300,8 +300,8 @@ class Link:
                         self._checked_data(stream, length)
                     stream.handler.on_data(data, at + HEADER_SIZE, end)
                     stream.return_window(length)
-                    if self._receive_window < LINK_WINDOW // 2:
-                        self._return_link_window()
+                    if self._receive_window < CONNECTION_WINDOW // 2:
+                        self._return_connection_window()
                     at = end
                     continue
             self._frame(kind, flags, stream_id & 0x7FFFFFFF, data[at + HEADER_SIZE : end])
@@ -310,17 +310,17 @@ class Link:
                 break
         return at
 
-    def _return_link_window(self) -> None:
-        self.push(f.window_update(0, LINK_WINDOW - self._receive_window))
-        self._receive_window = LINK_WINDOW
+    def _return_connection_window(self) -> None:
+        self.push(f.window_update(0, CONNECTION_WINDOW - self._receive_window))
+        self._receive_window = CONNECTION_WINDOW
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
         if self._settings_due:
             if kind != f.SETTINGS or flags & f.ACK:
-                raise LinkError("the first frame must be SETTINGS", f.PROTOCOL_ERROR)
+                raise Http2ConnectionError("the first frame must be SETTINGS", f.PROTOCOL_ERROR)
             self._settings_due = False
         if self._block is not None and (kind != f.CONTINUATION or stream_id != self._block[0]):
-            raise LinkError("a header block was interrupted", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError("a header block was interrupted", f.PROTOCOL_ERROR)
         handler = _FRAME_HANDLERS.get(kind)
         if handler is None:
             return  # unknown frame types are to be ignored
@@ -343,16 +343,16 @@ class Link:
         if not self.writable:
             self._replies_waiting += 1
             if self._replies_waiting > REPLIES_WAITING_MAX:
-                raise LinkError("too many replies are waiting to be read", f.ENHANCE_YOUR_CALM)
+                raise Http2ConnectionError("too many replies are waiting to be read", f.ENHANCE_YOUR_CALM)
         (self.push_at_ease if at_ease else self.push)(data)
 
     def _existing(self, stream_id: int, kind: str) -> Stream | None:
         """The stream, or None if it was closed before; an idle one is an error."""
         if stream_id == 0:
-            raise LinkError(f"{kind} on stream 0", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError(f"{kind} on stream 0", f.PROTOCOL_ERROR)
         stream = self.streams.get(stream_id)
         if stream is None and self._is_idle(stream_id):
-            raise LinkError(f"{kind} on idle stream {stream_id}", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError(f"{kind} on idle stream {stream_id}", f.PROTOCOL_ERROR)
         return stream
 
     def _is_idle(self, stream_id: int) -> bool:
@@ -370,8 +370,8 @@ class Link:
         length = len(payload)
         stream = self._existing(stream_id, "DATA")
         self._receive_window -= length
-        if self._receive_window < LINK_WINDOW // 2:
-            self._return_link_window()
+        if self._receive_window < CONNECTION_WINDOW // 2:
+            self._return_connection_window()
         if stream is None or stream.remote_closed:
             self._late_frame(stream_id, "DATA")
             return
@@ -387,7 +387,7 @@ class Link:
 
     def _checked_data(self, stream: Stream, size: int) -> None:
         if stream.receive_window < 0:
-            raise LinkError(f"stream {stream.id} overran its window", f.FLOW_CONTROL_ERROR)
+            raise Http2ConnectionError(f"stream {stream.id} overran its window", f.FLOW_CONTROL_ERROR)
         if stream.body_expected is not None:
             stream.body_expected -= size
 
@@ -398,7 +398,7 @@ class Link:
             raise StreamError(stream_id, f"{kind} after END_STREAM", f.STREAM_CLOSED)
         by_us = self._closed_streams.get(stream_id)
         if by_us is False:
-            raise LinkError(f"{kind} on closed stream {stream_id}", f.STREAM_CLOSED)
+            raise Http2ConnectionError(f"{kind} on closed stream {stream_id}", f.STREAM_CLOSED)
         if by_us is None:
             raise StreamError(stream_id, f"{kind} on closed stream", f.STREAM_CLOSED)
 
@@ -413,28 +413,28 @@ class Link:
 
     def _on_headers(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id == 0:
-            raise LinkError("HEADERS on stream 0", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError("HEADERS on stream 0", f.PROTOCOL_ERROR)
         body = f.unpad(payload, flags)
         if flags & f.PRIORITISED:
             if len(body) < 5:
-                raise LinkError("HEADERS too short for its priority", f.FRAME_SIZE_ERROR)
+                raise Http2ConnectionError("HEADERS too short for its priority", f.FRAME_SIZE_ERROR)
             if f.UINT32.unpack_from(body)[0] & 0x7FFFFFFF == stream_id:
                 # Not the stream's error alone: its block would be missing from the HPACK state.
-                raise LinkError(f"stream {stream_id} depends on itself", f.PROTOCOL_ERROR)
+                raise Http2ConnectionError(f"stream {stream_id} depends on itself", f.PROTOCOL_ERROR)
             body = body[5:]
         if len(body) > HEADER_LIST_BYTES_MAX:
-            raise LinkError("header block is too large", f.ENHANCE_YOUR_CALM)
+            raise Http2ConnectionError("header block is too large", f.ENHANCE_YOUR_CALM)
         self._block = (stream_id, flags, [bytes(body)], len(body))
         if flags & f.END_HEADERS:
             self._block_done()
 
     def _on_continuation(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if self._block is None:
-            raise LinkError("CONTINUATION without HEADERS", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError("CONTINUATION without HEADERS", f.PROTOCOL_ERROR)
         first_id, first_flags, parts, size = self._block
         size += len(payload) + HEADER_SIZE  # the header counts too, so empty frames do not go on for ever
         if size > HEADER_LIST_BYTES_MAX:
-            raise LinkError("header block is too large", f.ENHANCE_YOUR_CALM)
+            raise Http2ConnectionError("header block is too large", f.ENHANCE_YOUR_CALM)
         parts.append(bytes(payload))
         self._block = (first_id, first_flags, parts, size)
         if flags & f.END_HEADERS:
@@ -452,7 +452,7 @@ class Link:
         elif not self.client and stream_id % 2 == 1 and stream_id > self._last_peer_id:
             self._new_request(stream_id, headers, end)
         elif self._is_idle(stream_id) or stream_id % 2 == 0 or not self._was_open(stream_id):
-            raise LinkError(f"HEADERS on stream {stream_id} that cannot be opened", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError(f"HEADERS on invalid stream {stream_id}", f.PROTOCOL_ERROR)
         else:
             self._late_frame(stream_id, "HEADERS")
 
@@ -475,7 +475,7 @@ class Link:
 
     def _more_headers(self, stream: Stream, headers: Headers, end: bool) -> None:
         if stream.remote_closed:
-            raise LinkError(f"HEADERS after END_STREAM on {stream.id}", f.STREAM_CLOSED)
+            raise Http2ConnectionError(f"HEADERS after END_STREAM on {stream.id}", f.STREAM_CLOSED)
         first = not stream.got_headers
         fault = response_fault(headers) if first else trailers_fault(headers)
         if not first and not end:
@@ -491,7 +491,7 @@ class Link:
 
     def _on_priority(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id == 0:
-            raise LinkError("PRIORITY on stream 0", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError("PRIORITY on stream 0", f.PROTOCOL_ERROR)
         if len(payload) != 5:
             raise StreamError(stream_id, "PRIORITY must have 5 bytes", f.FRAME_SIZE_ERROR)
         if f.UINT32.unpack_from(payload)[0] & 0x7FFFFFFF == stream_id:
@@ -499,7 +499,7 @@ class Link:
 
     def _on_rst_stream(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if len(payload) != 4:
-            raise LinkError("RST_STREAM must have 4 bytes", f.FRAME_SIZE_ERROR)
+            raise Http2ConnectionError("RST_STREAM must have 4 bytes", f.FRAME_SIZE_ERROR)
         stream = self._existing(stream_id, "RST_STREAM")
         if stream is not None:
             code = int(f.UINT32.unpack(payload)[0])
@@ -509,13 +509,13 @@ class Link:
 
     def _on_settings(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id != 0:
-            raise LinkError("SETTINGS on a stream", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError("SETTINGS on a stream", f.PROTOCOL_ERROR)
         if flags & f.ACK:
             if payload:
-                raise LinkError("SETTINGS ACK with content", f.FRAME_SIZE_ERROR)
+                raise Http2ConnectionError("SETTINGS ACK with content", f.FRAME_SIZE_ERROR)
             return
         if len(payload) % 6:
-            raise LinkError("SETTINGS of odd size", f.FRAME_SIZE_ERROR)
+            raise Http2ConnectionError("SETTINGS of odd size", f.FRAME_SIZE_ERROR)
         for key, value in f.parse_settings(payload):
             if key == f.INITIAL_WINDOW_SIZE:
                 self._change_initial_window(value)
@@ -532,16 +532,16 @@ class Link:
         for stream in self.streams.values():
             stream.window += change
             if stream.window > f.WINDOW_LIMIT:
-                raise LinkError("SETTINGS overflow a window", f.FLOW_CONTROL_ERROR)
+                raise Http2ConnectionError("SETTINGS overflow a window", f.FLOW_CONTROL_ERROR)
 
     def _on_push_promise(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        raise LinkError("PUSH_PROMISE was never allowed", f.PROTOCOL_ERROR)
+        raise Http2ConnectionError("PUSH_PROMISE was never allowed", f.PROTOCOL_ERROR)
 
     def _on_ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id != 0:
-            raise LinkError("PING on a stream", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError("PING on a stream", f.PROTOCOL_ERROR)
         if len(payload) != 8:
-            raise LinkError("PING must have 8 bytes", f.FRAME_SIZE_ERROR)
+            raise Http2ConnectionError("PING must have 8 bytes", f.FRAME_SIZE_ERROR)
         if flags & f.ACK:
             self.on_pong()
         else:
@@ -549,9 +549,9 @@ class Link:
 
     def _on_goaway(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id != 0:
-            raise LinkError("GOAWAY on a stream", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError("GOAWAY on a stream", f.PROTOCOL_ERROR)
         if len(payload) < 8:
-            raise LinkError("GOAWAY is too short", f.FRAME_SIZE_ERROR)
+            raise Http2ConnectionError("GOAWAY is too short", f.FRAME_SIZE_ERROR)
         last_id, code = f.GOAWAY_HEAD.unpack_from(payload)
         self.peer_going_away = True
         text = bytes(payload[8:208]).decode("latin-1")
@@ -562,12 +562,12 @@ class Link:
 
     def _on_window_update(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if len(payload) != 4:
-            raise LinkError("WINDOW_UPDATE must have 4 bytes", f.FRAME_SIZE_ERROR)
+            raise Http2ConnectionError("WINDOW_UPDATE must have 4 bytes", f.FRAME_SIZE_ERROR)
         increment = int(f.UINT32.unpack(payload)[0]) & 0x7FFFFFFF
         if stream_id == 0:
             if increment == 0 or self.window + increment > f.WINDOW_LIMIT:
                 code = f.FLOW_CONTROL_ERROR if increment else f.PROTOCOL_ERROR
-                raise LinkError(f"WINDOW_UPDATE of {increment}", code)
+                raise Http2ConnectionError(f"WINDOW_UPDATE of {increment}", code)
             blocked = self.window <= 0
             self.window += increment
             if blocked:
@@ -585,15 +585,15 @@ class Link:
             stream.handler.on_ready()
 
 
-_FRAME_HANDLERS: Final[dict[int, Callable[[Link, int, int, memoryview], None]]] = {
-    f.DATA: Link._on_data,
-    f.HEADERS: Link._on_headers,
-    f.PRIORITY: Link._on_priority,
-    f.RST_STREAM: Link._on_rst_stream,
-    f.SETTINGS: Link._on_settings,
-    f.PUSH_PROMISE: Link._on_push_promise,
-    f.PING: Link._on_ping,
-    f.GOAWAY: Link._on_goaway,
-    f.WINDOW_UPDATE: Link._on_window_update,
-    f.CONTINUATION: Link._on_continuation,
+_FRAME_HANDLERS: Final[dict[int, Callable[[Http2Connection, int, int, memoryview], None]]] = {
+    f.DATA: Http2Connection._on_data,
+    f.HEADERS: Http2Connection._on_headers,
+    f.PRIORITY: Http2Connection._on_priority,
+    f.RST_STREAM: Http2Connection._on_rst_stream,
+    f.SETTINGS: Http2Connection._on_settings,
+    f.PUSH_PROMISE: Http2Connection._on_push_promise,
+    f.PING: Http2Connection._on_ping,
+    f.GOAWAY: Http2Connection._on_goaway,
+    f.WINDOW_UPDATE: Http2Connection._on_window_update,
+    f.CONTINUATION: Http2Connection._on_continuation,
 }

@@ -1,4 +1,4 @@
-"""One stream of a link: its windows, its two half-closed flags, and at most one unsent message.
+"""One stream of a connection: its windows, its two half-closed flags, and at most one unsent message.
 
 Sending: ``Stream.send`` takes one message at a time. What the windows do not admit stays in
 the stream as its *tail*, and ``ready`` is False until the tail is gone; so a stream never
@@ -18,7 +18,7 @@ from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.packets import Buffer
 
 if TYPE_CHECKING:
-    from bootbridge.wire.http2_connection import Link
+    from bootbridge.wire.http2_connection import Http2Connection
 
 
 class StreamHandler(Protocol):
@@ -45,10 +45,10 @@ class Stream:
         "_tail",
         "_unreturned",
         "body_expected",
+        "connection",
         "got_headers",
         "handler",
         "id",
-        "link",
         "local_closed",
         "paused",
         "receive_window",
@@ -56,12 +56,12 @@ class Stream:
         "window",
     )
 
-    def __init__(self, link: Link, stream_id: int, handler: StreamHandler) -> None:
-        self.link = link
+    def __init__(self, connection: Http2Connection, stream_id: int, handler: StreamHandler) -> None:
+        self.connection = connection
         self.id = stream_id
         self.handler = handler
-        self.window = link.peer_initial_window
-        self.receive_window = link.stream_window
+        self.window = connection.peer_initial_window
+        self.receive_window = connection.stream_window
         self.local_closed = False
         self.remote_closed = False
         self.got_headers = False
@@ -78,13 +78,13 @@ class Stream:
     @property
     def ready(self) -> bool:
         """Whether the next message would start on its way at once."""
-        link = self.link
+        connection = self.connection
         return (
             self._tail is None
-            and link.writable
+            and connection.writable
             and self.window > 0
-            and link.window > 0
-            and link.out_size < BOUNDS.link_out
+            and connection.window > 0
+            and connection.out_size < BOUNDS.http2_output
             and not self.local_closed
         )
 
@@ -97,21 +97,26 @@ class Stream:
 
     def send(self, head: bytes, payload: Buffer = b"") -> None:
         """Send one message, given in two parts. Only when ``ready`` or as the very next."""
-        link = self.link
+        connection = self.connection
         size = len(head) + len(payload)
-        if self._tail is None and size <= self.window and size <= link.window and size <= link.peer_frame_max:
+        if (
+            self._tail is None
+            and size <= self.window
+            and size <= connection.window
+            and size <= connection.peer_frame_max
+        ):
             self.window -= size
-            link.window -= size
-            if link.at_ease:
-                link.hurry()
-            out = link.out
+            connection.window -= size
+            if connection.at_ease:
+                connection.hurry()
+            out = connection.out
             out.append(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)
             if payload:
                 out.append(payload)
-            link.out_size += size
+            connection.out_size += size
             return
         assert self._tail is None, "one message at a time: ask ready first"
-        if size <= self.window and size <= link.window:
+        if size <= self.window and size <= connection.window:
             self._push_frames(head, payload)
             return
         self._tail = memoryview(b"".join((head, payload)))
@@ -122,32 +127,32 @@ class Stream:
         than 16 KiB a frame, and apart from its bytes each header would become a TLS record of its own."""
         if len(head) > FRAME_HEAD_BYTES_MAX:
             head, payload = b"", b"".join((head, payload))
-        link = self.link
+        connection = self.connection
         size = len(head) + len(payload)
         self.window -= size
-        link.window -= size
+        connection.window -= size
         view = memoryview(payload)
-        if size <= link.peer_frame_max:
-            link.push(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)
-            link.push(view)
+        if size <= connection.peer_frame_max:
+            connection.push(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)
+            connection.push(view)
             return
         parts: list[Buffer] = []
         at = 0
         while size:
-            length = min(size, link.peer_frame_max)
+            length = min(size, connection.peer_frame_max)
             end = at + length - len(head)
             parts += (HEADER.pack(length >> 16, length & 0xFFFF, f.DATA, 0, self.id), head, view[at:end])
             head = b""
             at = end
             size -= length
-        link.push(b"".join(parts))
+        connection.push(b"".join(parts))
 
     def push_tail(self) -> bool:
         """Send as much of the tail as the windows admit; True if nothing is left of it."""
         tail = self._tail
         if tail is None:
             return True
-        size = min(len(tail), self.window, self.link.window)
+        size = min(len(tail), self.window, self.connection.window)
         if size > 0:
             self._push_frames(b"", tail[:size])
             tail = tail[size:]
@@ -172,25 +177,25 @@ class Stream:
         if self._tail is not None:
             self._after_tail = (headers, end)
             return
-        link = self.link
+        connection = self.connection
         if headers:
             # A server's first headers say nothing that its first message does not.
-            link.push_headers(self.id, headers, end, at_ease=not (end or link.client))
+            connection.push_headers(self.id, headers, end, at_ease=not (end or connection.client))
         else:
-            link.push(f.frame(f.DATA, f.END_STREAM, self.id))
+            connection.push(f.frame(f.DATA, f.END_STREAM, self.id))
         if end:
             self.local_closed = True
-            if not self.remote_closed and not link.client:
+            if not self.remote_closed and not connection.client:
                 # The call is over although the client still had something to say.
-                link.push(f.rst_stream(self.id, f.NO_ERROR))
-                link.forget(self, by_us=True)
+                connection.push(f.rst_stream(self.id, f.NO_ERROR))
+                connection.forget(self, by_us=True)
             else:
-                link.forget_if_done(self)
+                connection.forget_if_done(self)
 
     def reset(self, code: int) -> None:
         if not (self.local_closed and self.remote_closed):
-            self.link.push(f.rst_stream(self.id, code))
-            self.link.forget(self, by_us=True)
+            self.connection.push(f.rst_stream(self.id, code))
+            self.connection.forget(self, by_us=True)
 
     # --- receiving
 
@@ -208,13 +213,13 @@ class Stream:
         if size > 0 and self.paused and not self.remote_closed:
             self._unreturned -= size
             self.receive_window += size
-            self.link.push(f.window_update(self.id, size))
+            self.connection.push(f.window_update(self.id, size))
 
     def return_window(self, size: int) -> None:
         self._unreturned += size
-        if self.paused or self._unreturned < self.link.stream_window // 4 or self.remote_closed:
+        if self.paused or self._unreturned < self.connection.stream_window // 4 or self.remote_closed:
             return
-        self.link.push(f.window_update(self.id, self._unreturned))
+        self.connection.push(f.window_update(self.id, self._unreturned))
         self.receive_window += self._unreturned
         self._unreturned = 0
 

@@ -1,7 +1,7 @@
 """gRPC calls on an open connection: `Caller` asks, `serve` answers.
 
 For services with few callers and small messages (init, join), where the tunnel's turns would be too
-much: plain asyncio streams carry the same HTTP/2 link. A method is a path and bytes; what the bytes
+much: plain asyncio streams carry the same HTTP/2 http2. A method is a path and bytes; what the bytes
 mean is the business of the messages (`wire/proto.py`).
 """
 

@@ -67,11 +67,11 @@ class Caller:
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[bytes, None]:
         """The answers as they come; raises CallFailed. Closing the generator cancels the call."""
-        link = self._connection.link
-        if link.closed or link.peer_going_away:
+        http2 = self._connection.http2
+        if http2.closed or http2.peer_going_away:
             raise CallFailed(grpc.UNAVAILABLE, self._connection.why_over or "the peer is going away")
         deadline = () if timeout is None else (grpc.timeout_field(timeout),)
-        call = link.open_stream(grpc.request_headers(path, AUTHORITY, deadline), _Call)
+        call = http2.open_stream(grpc.request_headers(path, AUTHORITY, deadline), _Call)
         call.stream.send(grpc.message_prefix(len(body)), body)
         call.stream.end()
         ends_at = None if timeout is None else asyncio.get_running_loop().time() + timeout
@@ -135,7 +135,7 @@ class _Call:
             self.stream.pause_reading()
         self._changed.set()
 
-    # --- from the link
+    # --- from the connection
 
     def on_headers(self, headers: Headers, end: bool) -> None:
         fields = dict(headers)
@@ -161,7 +161,7 @@ class _Call:
         self._finish(CallFailed(grpc.UNKNOWN, "the peer ended the call without a status"))
 
     def on_reset(self, code: int, reason: str) -> None:
-        gone = self.stream.link.closed
+        gone = self.stream.connection.closed
         self._finish(CallFailed(grpc.UNAVAILABLE, reason) if gone else of_reset(code, reason))
 
     def on_ready(self) -> None:

@@ -1,7 +1,7 @@
-"""An HTTP/2 link on asyncio's streams: what comes in is fed to it, what it says is written.
+"""An HTTP/2 connection on asyncio's streams: what comes in is fed to it, what it says is written.
 
 Whoever owns it awaits `run`, which returns when the connection is over, for whatever reason, and by
-then every stream of the link has heard so.
+then every stream of the connection has heard so.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from bootbridge.runtime import tasks
 from bootbridge.wire import frames as f
 from bootbridge.wire.hpack_headers import Headers
-from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_connection import Http2Connection
 from bootbridge.wire.http2_stream import Stream, StreamHandler
 
 READ_BYTES: Final = 64 * 1024
@@ -24,7 +24,7 @@ FAREWELL_SECONDS: Final = 1.0
 
 
 class Connection:
-    """Drives one link; a silent peer is pinged while calls are open, and given up if it does not answer."""
+    """Drives one HTTP/2 connection. Pings a silent peer while calls are open; no answer closes it."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Connection:
         self._over = asyncio.Event()
         self._draining = False
         self.why_over = ""
-        self.link = Link(
+        self.http2 = Http2Connection(
             client=client,
             on_request=on_request,
             touched=self._something_to_say.set,
@@ -74,30 +74,30 @@ class Connection:
     def drain(self) -> None:
         """Take no new calls, and end behind the last one."""
         self._draining = True
-        self.link.go_away(f.NO_ERROR, "stopping")
+        self.http2.go_away(f.NO_ERROR, "stopping")
         self._something_to_say.set()
 
     def _end_if_drained(self) -> None:
-        if self._draining and not self.link.streams and not self.link.out:
+        if self._draining and not self.http2.streams and not self.http2.out:
             self.end("stopped")
 
     def end(self, reason: str) -> None:
         """All calls hear that it is over; what is still to be written gets its moment."""
         if not self.why_over:
             self.why_over = reason
-            self.link.go_away(f.NO_ERROR, reason)
-            self.link.lost(reason)
+            self.http2.go_away(f.NO_ERROR, reason)
+            self.http2.lost(reason)
             self._something_to_say.set()
             self._over.set()
 
     # --- in
 
     async def _read(self) -> None:
-        """Feed the link until there is a reason not to."""
+        """Feed the connection until there is a reason not to."""
         busy_at = self._loop.time()
         pinged = False
-        while not self.link.closed:
-            if self.link.streams:
+        while not self.http2.closed:
+            if self.http2.streams:
                 busy_at = self._loop.time()
             elif self._idle_seconds is not None and self._loop.time() - busy_at >= self._idle_seconds:
                 self.end(f"no call for {self._idle_seconds:g} s")
@@ -108,8 +108,8 @@ class Connection:
             except TimeoutError:
                 if pinged:
                     self.end(f"the peer is gone: nothing came for {self._answer_seconds:g} s after a ping")
-                elif self.link.streams:
-                    self.link.ping()
+                elif self.http2.streams:
+                    self.http2.ping()
                     pinged = True
                 continue
             except OSError as error:
@@ -119,9 +119,9 @@ class Connection:
             if not data:
                 self.end("the peer closed the connection")
                 return
-            self.link.receive(data)
+            self.http2.receive(data)
             self._end_if_drained()
-        self.end(f"protocol error: {self.link.error}")
+        self.end(f"protocol error: {self.http2.error}")
 
     def _patience(self) -> float:
         # Also without calls it is looked around now and then: one may have begun meanwhile.
@@ -132,19 +132,19 @@ class Connection:
     # --- out
 
     async def _write(self) -> None:
-        link = self.link
+        http2 = self.http2
         while True:
             await self._something_to_say.wait()
             self._something_to_say.clear()
             try:
-                self._writer.writelines(link.take_output())
+                self._writer.writelines(http2.take_output())
                 # Until the socket has taken it nothing more is welcome; then the streams hear of it.
-                link.flushed(False)
+                http2.flushed(False)
                 await self._writer.drain()
             except OSError as error:
                 self.end(f"the connection was lost: {error.strerror or error}")
                 return
-            link.flushed(True)
+            http2.flushed(True)
             self._end_if_drained()
-            if link.closed and not link.out:
+            if http2.closed and not http2.out:
                 return

@@ -107,7 +107,7 @@ class _Call:
             "the request did not become complete",
         )
 
-    # --- from the link
+    # --- from the connection
 
     def on_headers(self, headers: Headers, end: bool) -> None:
         if refusal := grpc.request_refusal(headers):

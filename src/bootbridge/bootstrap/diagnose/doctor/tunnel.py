@@ -20,7 +20,7 @@ from bootbridge.errors import PeerError
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.hpack_headers import Headers
-from bootbridge.wire.http2_connection import Link
+from bootbridge.wire.http2_connection import Http2Connection
 from bootbridge.wire.http2_stream import Stream
 
 READ_BYTES = 65536
@@ -78,7 +78,7 @@ def opened(path: Path, seconds: float) -> Iterator[socket.socket]:
 
 def spoken_on(sock: socket.socket) -> Protocol | None:
     """What the server understands, from its answer to the first words of HTTP/2."""
-    sock.sendall(b"".join(Link(client=True).take_output()))
+    sock.sendall(b"".join(Http2Connection(client=True).take_output()))
     try:
         answer = sock.recv(READ_BYTES)
     except OSError:
@@ -133,9 +133,9 @@ class _GrpcConnection(Connection):
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         self._sock = sock
-        self._link = Link(client=True)
+        self._http2 = Http2Connection(client=True)
         headers = grpc.request_headers(PROXY_PATH, "localhost", scheme="http")
-        self._inbox = self._link.open_stream(headers, _Inbox)
+        self._inbox = self._http2.open_stream(headers, _Inbox)
         random = secrets.randbits(62)
         self._send_packet(p.DialRequest("tcp", address, random))
         answer = self._next_packet()
@@ -176,15 +176,15 @@ class _GrpcConnection(Connection):
         if data.startswith(b"HTTP/1."):
             raise WrongProtocolError("the server answers in HTTP/1.1")
         if data:
-            self._link.receive(data)
+            self._http2.receive(data)
         else:
-            self._link.lost("the server hung up")
+            self._http2.lost("the server hung up")
         self._flush()
 
     def _flush(self) -> None:
-        if out := b"".join(self._link.take_output()):
+        if out := b"".join(self._http2.take_output()):
             self._sock.sendall(out)
-        self._link.flushed(True)
+        self._http2.flushed(True)
 
 
 class _Inbox:

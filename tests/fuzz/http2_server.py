@@ -1,4 +1,4 @@
-"""Any bytes at a server link give events or a protocol error, however they are cut; little is held."""
+"""Any bytes at a server connection give events or a protocol error, however they are cut; little is held."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from tests.fuzz.harness import fuzz, instrumented
 
 with instrumented():
     from bootbridge.wire import frames as f
-    from tests.fuzz.link_checks import check_link, conversations
+    from tests.fuzz.http2_checks import check_connection, conversations
     from tests.support.wire_speech import server_hears
 
 
 def check(data: bytes) -> None:
-    check_link(server_hears, data)
-    check_link(server_hears, data[:1] + f.PREFACE + f.settings({}) + data[1:])
+    check_connection(server_hears, data)
+    check_connection(server_hears, data[:1] + f.PREFACE + f.settings({}) + data[1:])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""The roster: the agent streams connected now, in order of arrival.
+"""The registry: the agent streams connected now, in order of arrival.
 
-Every strategy looks agents up by something else, so the roster keeps one index per
+Every strategy looks agents up by something else, so the agent registry keeps one index per
 strategy and a dial never walks all agents. An agent may hold several streams at
 once, under one agent id: it reconnected before we noticed that the old stream is
 dead, or two agents were given the same id. They count as one agent, and the streams
@@ -32,7 +32,7 @@ class Strategy(Enum):
 
 
 class AgentEntry(Protocol):
-    """What the roster and the selection need to know of an agent stream."""
+    """What the agent registry and the selection need to know of an agent stream."""
 
     @property
     def agent_id(self) -> str: ...
@@ -114,7 +114,7 @@ class Networks(Generic[Stream]):
             del self._by_length[length]
 
 
-class Roster(Generic[Stream]):
+class AgentRegistry(Generic[Stream]):
     """All connected agent streams, indexed for every strategy."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Roster(Generic[Stream]):
         return stream in self._members
 
     def __repr__(self) -> str:
-        return f"<Roster {len(self.agents)} agents, {len(self)} streams>"
+        return f"<AgentRegistry {len(self.agents)} agents, {len(self)} streams>"
 
     def add(self, stream: Stream) -> None:
         """Let a stream take part; adding it twice changes nothing."""

@@ -1,4 +1,4 @@
-"""The invariant of both link targets, and conversations to start from."""
+"""The invariant of both connection targets, and conversations to start from."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from tests.support.wire_speech import Heard, Speaker, Step
 
 
-def check_link(hears: Callable[[Iterable[bytes]], Heard], data: bytes) -> None:
+def check_connection(hears: Callable[[Iterable[bytes]], Heard], data: bytes) -> None:
     """The first byte says how the others are cut: the outcome must not depend on it."""
     size, stream = 1 + data[0] % 64 if data else 1, data[1:]
     whole = hears([stream])
     assert whole == hears([stream[at : at + size] for at in range(0, len(stream), size)])
     _, out, error, streams = whole
-    assert error is None or not streams, "a stream outlived its link"
+    assert error is None or not streams, "a stream outlived its connection"
     # A peer gets at most a few times the bytes back that it sent (and the greeting of our own side).
     assert len(out) <= 2000 + 4 * len(stream)
 
