@@ -19,14 +19,14 @@ from bootbridge.common.files import read_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
-Looks over a bridge without touching it: a bootstrap.ign (whether the bridge fits in; if it is
+Looks over a tunnel without touching it: a bootstrap.ign (whether the tunnel fits in; if it is
 in, whether it is in right), a directory that 'bootbridge render' wrote, or this node while the
-bridge runs. Every check has a name, a verdict (pass, fail, warn, not-run), what was seen, and the fix.
+tunnel runs. Every check has a name, a verdict (pass, fail, warn, not-run), what was seen, and the fix.
 
 Exit codes: 0 nothing failed, 2 a check failed, 1 nothing could be checked."""
 _EXAMPLES = """\
 {program} install/bootstrap.ign
-{program} bridge/
+{program} tunnel/
 {program} --live
 {program} --live --json | jq '.checks[] | select(.verdict == "fail")'
 """

@@ -31,14 +31,14 @@ from bootbridge.errors import OperatorError
 _DESCRIPTION = """\
 Walks the way that a webhook call takes, kube-apiserver, socket, server, agent link, agent, pod, and stops at
 the first hop that is broken: what was seen there, and what mends it. Changes nothing. Run it as root on
-the bootstrap node while the bridge is laid.
+the bootstrap node while the tunnel is laid.
 
   --webhook NAME   goes on to the pod behind a webhook (or its configuration, an APIService, a CRD with
-                   conversion), through the bridge, and checks its certificate as the kube-apiserver does
-  --to HOST:PORT   goes on to this address through the bridge
+                   conversion), through the tunnel, and checks its certificate as the kube-apiserver does
+  --to HOST:PORT   goes on to this address through the tunnel
   --from-node ADDRESS[:PORT]
                    instead, from any machine: whether the agents' port on the bootstrap node can be
-                   reached from here; needs no cluster and no bridge on this machine. Repeat for dual stack
+                   reached from here; needs no cluster and no tunnel on this machine. Repeat for dual stack
 
 Verdicts: ok, warning, broken, unknown (it could not be looked at), not-reached (behind what is broken).
 

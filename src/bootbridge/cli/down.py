@@ -1,4 +1,4 @@
-"""``bootbridge down``: take the bridge away and prove that nothing is left."""
+"""``bootbridge down``: take the tunnel away and prove that nothing is left."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import Cluster
 
 _DESCRIPTION = """\
-Takes the bridge away, in this order: DaemonSet, Secret and namespace (by label), the kube-apiserver's
+Takes the tunnel away, in this order: DaemonSet, Secret and namespace (by label), the kube-apiserver's
 setting, static pod, socket, certificates, egress configuration, firewall rule (if `up --firewall` made it,
 or with --firewall), and the plan's record last. Where something fails it warns and goes on. Then it looks
 for all of it again, in the cluster and on the node, and writes a receipt: what was there, what was
 removed, what remains.
 
 It needs nothing to have worked before: a bootstrap that failed, an API server that does not answer, a
-bridge half laid, a record that is missing (then the default names are used). Run it as often as you like.
+tunnel half laid, a record that is missing (then the default names are used). Run it as often as you like.
 
 Exit codes: 0 nothing is left; 1 it could not run; 2 something remains, see the receipt; 130 interrupted,
 run it again."""

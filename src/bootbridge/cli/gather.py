@@ -65,7 +65,7 @@ def _flags(argv: list[str], program: str) -> argparse.Namespace:
     add(
         "--flavour",
         choices=list(Flavour),
-        help="look for this one's bridge alone (default: whichever is laid)",
+        help="look for this one's tunnel alone (default: whichever is laid)",
     )
     add_site_flags(parser)
     group = parser.add_argument_group("from the installer's side")

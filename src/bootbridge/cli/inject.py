@@ -1,4 +1,4 @@
-"""``bootbridge inject``: the bridge into a bootstrap.ign, or out of it."""
+"""``bootbridge inject``: the tunnel into a bootstrap.ign, or out of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bootbridge.common.rewrite import rewrite
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
-Puts the bridge into a bootstrap.ign that an unmodified installer made: its files, and four
+Puts the tunnel into a bootstrap.ign that an unmodified installer made: its files, and four
 places in bootkube.sh. Platform, networks and infraID are read from the install-config inside;
 flags win. Injecting again replaces the earlier injection; --remove gives the original back, byte
 for byte. Nothing is written if the file is a bootstrap in place, carries a tunnel already,
@@ -33,8 +33,8 @@ openshift-install create ignition-configs --dir install
 {program} install/bootstrap.ign --image registry.example/bootbridge:1 --protocol HTTPConnect
 {program} install/bootstrap.ign --remove
 # Look at the manifests and change them first
-bootbridge render --output bridge --install-config install-config.yaml
-{program} install/bootstrap.ign --assets bridge
+bootbridge render --output tunnel --install-config install-config.yaml
+{program} install/bootstrap.ign --assets tunnel
 """
 
 
@@ -47,7 +47,7 @@ def _parser(program: str) -> Parser:
     parser = Parser(program, _DESCRIPTION, _EXAMPLES)
     parser.add_argument("file", metavar="BOOTSTRAP.IGN", help="the ignition file, spec 3.x")
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write (default: in place)")
-    parser.add_argument("--remove", action="store_true", help="take the bridge out again")
+    parser.add_argument("--remove", action="store_true", help="take the tunnel out again")
     parser.add_argument(
         "--dry-run", "--check", action="store_true", help="say what would be done, write nothing"
     )
@@ -90,7 +90,7 @@ def _injected(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict
         "replacesEarlier": result.replaces_an_earlier_one,
         "files": list(result.files),
     }
-    done = f"the bridge is in: {len(result.files)} files and four places in bootkube.sh"
+    done = f"the tunnel is in: {len(result.files)} files and four places in bootkube.sh"
     return done, result.document, facts
 
 
@@ -112,8 +112,8 @@ _OWN_FLAGS = {"file", "output", "remove", "dry_run", "json", "assets"}
 
 def _removed(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict[str, object]]:
     document = inject.remove(given, flags.file)
-    done = "the bridge is out: the file is the installer's again, byte for byte"
-    return (done if document != given else "carries no bridge"), document, {"action": "remove"}
+    done = "the tunnel is out: the file is the installer's again, byte for byte"
+    return (done if document != given else "carries no tunnel"), document, {"action": "remove"}
 
 
 def _sentence(done: str, facts: dict[str, object]) -> str:

@@ -22,7 +22,7 @@ kube-apiserver makes of it, or what the overrides change. Nothing is written.
 Exit codes: 0 shown, 1 a file cannot be read or merged."""
 
 _EXAMPLES = """\
-# What the bridge's override changes
+# What the tunnel's override changes
 {program} kube-apiserver-config.yaml kube-apiserver-config-override.yaml --diff
 # The command line that comes of it
 {program} kube-apiserver-config.yaml override.yaml --flags | grep egress"""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _HELP = """\
-The bridge from a bootstrap kube-apiserver into the pod network.
+The tunnel from a bootstrap kube-apiserver into the pod network.
 
 Usage:
   bootbridge <verb> [flags]
@@ -24,16 +24,16 @@ Verbs:
   agent     run the proxy-agent: it dials the servers and reaches the pods
   demo      see it work on this machine, from certificates to a webhook call
 
- The bridge on a bootstrap node:
+ The tunnel on a bootstrap node:
   render    write every manifest and script, to be read and changed before anything boots
-  inject    put the bridge into a bootstrap.ign that an unmodified installer made, or take it out
+  inject    put the tunnel into a bootstrap.ign that an unmodified installer made, or take it out
   kasconfig see what an override does to the kube-apiserver's configuration and flags
   firewall  the rule that lets nodes reach the bootstrap node, and its removal, per platform
   address   which addresses of this node the agents will dial, and why
   check     look over an ignition file, an asset directory or a live node
-  up        lay the bridge on this node and wait until it carries
-  status    what of the bridge is there, and whether it works
-  down      take the bridge away and prove that nothing is left
+  up        lay the tunnel on this node and wait until it carries
+  status    what of the tunnel is there, and whether it works
+  down      take the tunnel away and prove that nothing is left
   doctor    walk the way from the kube-apiserver to a pod and name the first broken hop
   gather    collect logs, records and an analysis for a bug report, without secrets
   image     build our server's and agent's container image, as an archive to load or push

@@ -16,7 +16,7 @@ from bootbridge.common.files import Asset, read_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
-Writes all files of the bridge below a directory, each at the path that it has on the
+Writes all files of the tunnel below a directory, each at the path that it has on the
 bootstrap node: manifests (with placeholders like @BOOTBRIDGE_IMAGE@ for what only the node
 knows), egress selector, override of the kube-apiserver's configuration, scripts and the
 plan; beside them the firewall rules of the platform, and for kubeadm the patch of its
@@ -29,9 +29,9 @@ Exit codes: 0 written, 1 not written."""
 
 _EXAMPLES = """\
 # For the cluster of an install-config
-{program} --output bridge --install-config install-config.yaml --infra-id demo-7xk2p
+{program} --output tunnel --install-config install-config.yaml --infra-id demo-7xk2p
 # For kubeadm, with our image
-{program} --output bridge --flavour kubeadm --image registry.example/bootbridge:1"""
+{program} --output tunnel --flavour kubeadm --image registry.example/bootbridge:1"""
 
 
 def main(argv: Sequence[str] | None = None, program: str = "bootbridge render") -> int:
@@ -47,7 +47,7 @@ def _parser(program: str) -> Parser:
     parser.add_argument(
         "--kubeadm-config",
         metavar="FILE",
-        help="merge the bridge into this kubeadm configuration, and write it as kubeadm.yaml (0600)",
+        help="merge the tunnel into this kubeadm configuration, and write it as kubeadm.yaml (0600)",
     )
     add_plan_flags(parser)
     return parser

@@ -36,7 +36,7 @@ def open_host(flags: argparse.Namespace) -> Host:
 
 
 def recorded_plan(flags: argparse.Namespace, host: Host) -> Plan | None:
-    """The plan of the bridge that was laid here, if any was."""
+    """The plan of the tunnel that was laid here, if any was."""
     wanted = [Flavour(flags.flavour)] if flags.flavour else [Flavour.KUBEADM, Flavour.OPENSHIFT]
     for flavour in wanted:
         path = PATHS[flavour].plan_record
@@ -68,13 +68,13 @@ def plan_to_lay(flags: argparse.Namespace, host: Host) -> Plan:
         flags.flavour = Flavour.KUBEADM
     plan = plan_from(flags, base=base)
     if plan.flavour is Flavour.OPENSHIFT:
-        hint = "there, bootkube.sh lays the bridge: use `bootbridge inject bootstrap.ign`"
+        hint = "there, bootkube.sh lays the tunnel: use `bootbridge inject bootstrap.ign`"
         raise OperatorError("an OpenShift bootstrap node has no Python", subject="--flavour", hint=hint)
     if laid_before and laid_before.protocol is not plan.protocol:
         # A kube-apiserver reads its egress selector once, when it starts.
         hint = "run `bootbridge down` first"
         raise OperatorError(
-            f"the bridge is laid with {laid_before.protocol}", subject="--protocol", hint=hint
+            f"the tunnel is laid with {laid_before.protocol}", subject="--protocol", hint=hint
         )
     return plan
 

@@ -1,4 +1,4 @@
-"""``bootbridge status``: what of the bridge is there, and whether it works."""
+"""``bootbridge status``: what of the tunnel is there, and whether it works."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
-Looks at every part of the bridge once: present, absent, changed (it is not as the plan says: `bootbridge
+Looks at every part of the tunnel once: present, absent, changed (it is not as the plan says: `bootbridge
 up` mends it) or unknown (it could not be looked at); whether the server answers, which agents are
 connected to it, and until when the certificates hold. Changes nothing.
 
@@ -75,7 +75,7 @@ def _as_table(seen: Status) -> str:
         left = (seen.certificates_expire - datetime.now(UTC)).total_seconds()
         ends = f"{seen.certificates_expire:%Y-%m-%dT%H:%M:%SZ}"
         lines.append(f"{'certificates end':<24} {ends} ({_hours(left)})")
-    lines.append("The bridge works." if seen.works else "The bridge does not work.")
+    lines.append("The tunnel works." if seen.works else "The tunnel does not work.")
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""``bootbridge up``: lay the bridge on this node and wait until it carries."""
+"""``bootbridge up``: lay the tunnel on this node and wait until it carries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from bootbridge.cli.verb import DONE, Parser, run_verb, words
 from bootbridge.common.progress import Progress
 
 _DESCRIPTION = """\
-Lays the bridge on this bootstrap node, in this order: plan record, firewall rule (--firewall), egress
+Lays the tunnel on this bootstrap node, in this order: plan record, firewall rule (--firewall), egress
 configuration, certificates, socket directory, server static pod, the kube-apiserver's setting, and in
 the cluster namespace, Secret and DaemonSet of the agents. Each is waited for before the next.
 
@@ -112,7 +112,7 @@ def _as_text(laying: Laying, dry_run: bool) -> str:
     elif laying.unchanged and not laying.next_step:
         lines = ["Everything was there already; nothing was changed."]
     elif not laying.next_step:
-        lines = ["The bridge is laid. `bootbridge status` looks at it, `bootbridge down` takes it away."]
+        lines = ["The tunnel is laid. `bootbridge status` looks at it, `bootbridge down` takes it away."]
     if laying.next_step:
         lines.append(f"Next: {laying.next_step}")
     return "\n".join(lines) + "\n"

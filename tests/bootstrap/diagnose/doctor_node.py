@@ -1,4 +1,4 @@
-"""A node on which a bridge is laid and works, for the tests of `doctor` and `gather` to break."""
+"""A node on which a tunnel is laid and works, for the tests of `doctor` and `gather` to break."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class LaidNode:
         self.api.nodes = ("node0", "node1")
         self.address_is(*HERE)
         # A kube-apiserver that restarts may hang up on it; it goes on from there.
-        until(lambda: self.node.run("up") == 0, "the bridge is laid again", 60)
-        until(lambda: self.doctor()["works"], "the bridge works again", 60)
+        until(lambda: self.node.run("up") == 0, "the tunnel is laid again", 60)
+        until(lambda: self.doctor()["works"], "the tunnel works again", 60)
 
     def path(self, node_path: str) -> Path:
         return self.node.path(node_path)

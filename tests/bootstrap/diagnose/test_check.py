@@ -1,4 +1,4 @@
-"""Every fault that `check` knows is found, named and given a fix; a sound bridge passes all."""
+"""Every fault that `check` knows is found, named and given a fix; a sound tunnel passes all."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_names_are_unique() -> None:
     assert len(verdicts(findings)) == len(findings)
 
 
-def test_a_file_without_a_bridge_fails_on_that_alone() -> None:
+def test_a_file_without_a_tunnel_fails_on_that_alone() -> None:
     """What could not be looked at says so."""
     findings = check.of_ignition(compact(document()), NOW, "b.ign")
     assert failing(findings) == {"injected"}
@@ -138,7 +138,7 @@ def test_what_is_no_ignition_file_is_refused() -> None:
         check.of_ignition(b"{}", NOW, "b.ign")
 
 
-# --- the files of the bridge
+# --- the files of the tunnel
 
 
 def changed(path: str, change: Callable[[bytes], bytes], plan: Plan = PLAN) -> tree.PlannedTree:
@@ -272,10 +272,10 @@ def test_a_change_that_does_no_harm_is_a_warning() -> None:
 
 def test_overlapping_networks_fail(tmp_path: Path) -> None:
     """The plan takes them, the cluster does not."""
-    bridge = tmp_path / "bridge"
+    tunnel = tmp_path / "tunnel"
     words = ["--machine-network", "172.30.0.0/20", "--cluster-network", "100.64.0.0/14,23"]
-    assert main(["render", "--output", str(bridge), *words]) == 0
-    findings = check.of_directory(bridge)
+    assert main(["render", "--output", str(tunnel), *words]) == 0
+    findings = check.of_directory(tunnel)
     assert failing(findings) == {"networks-disjoint"}
     assert the("networks-not-reserved", findings).verdict is Verdict.WARN
 
@@ -288,8 +288,8 @@ def test_overlapping_networks_fail(tmp_path: Path) -> None:
 )
 def test_a_freshly_rendered_directory_passes(words: list[str], tmp_path: Path) -> None:
     """For each flavour; what that flavour has not is not run."""
-    assert main(["render", "--output", str(tmp_path / "bridge"), *words]) == 0
-    findings = check.of_directory(tmp_path / "bridge")
+    assert main(["render", "--output", str(tmp_path / "tunnel"), *words]) == 0
+    findings = check.of_directory(tmp_path / "tunnel")
     skipped = {name for name, verdict in verdicts(findings).items() if verdict is not Verdict.PASS}
     assert skipped == ({"config-override", "hook-script"} if "kubeadm" in words else set())
     assert {the(name, findings).verdict for name in skipped} <= {Verdict.NOT_RUN}

@@ -122,7 +122,7 @@ def node(root: Path) -> Iterator[LiveNode]:
             program.kill()
 
 
-def test_a_node_with_a_working_bridge_passes_every_check(node: LiveNode) -> None:
+def test_a_node_with_a_working_tunnel_passes_every_check(node: LiveNode) -> None:
     """All are run; the command agrees."""
     assert {finding.verdict for finding in node.check().values()} == {Verdict.PASS}
     assert main(["check", "--live", "--root", str(node.root)]) == 0
@@ -232,7 +232,7 @@ def test_a_kube_apiserver_that_is_not_rendered_yet_is_no_failure(node: LiveNode)
     assert node.check()["kube-apiserver"].verdict is Verdict.NOT_RUN
 
 
-def test_a_node_without_a_bridge_says_so(root: Path) -> None:
+def test_a_node_without_a_tunnel_says_so(root: Path) -> None:
     """With one finding."""
     (found,) = check.of_node(root, NOW)
     assert (found.name, found.verdict) == ("plan-record", Verdict.FAIL)

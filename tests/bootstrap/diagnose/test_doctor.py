@@ -32,7 +32,7 @@ def laid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaidNode]:
 def node(laid: LaidNode) -> Iterator[LaidNode]:
     """Works before the test, and is made to work again after it."""
     # Agents of the test before may still be leaving.
-    until(lambda: laid.doctor()["works"], "the bridge works", 60)
+    until(lambda: laid.doctor()["works"], "the tunnel works", 60)
     yield laid
     laid.mend()
 
@@ -50,7 +50,7 @@ def broken(document: Json, step: str, evidence: str, fix: str) -> None:
     assert {each["verdict"] for each in document["steps"][at + 1 :]} <= {"not-reached"}
 
 
-def test_a_bridge_that_works_is_walked_to_its_end(node: LaidNode) -> None:
+def test_a_tunnel_that_works_is_walked_to_its_end(node: LaidNode) -> None:
     """Every step is taken, in order, and nothing is broken."""
     document = node.doctor()
     assert [each["name"] for each in document["steps"]] == [name for _, name, _ in STEPS]
@@ -135,10 +135,10 @@ def test_no_apiserver_at_all(node: LaidNode, monkeypatch: pytest.MonkeyPatch) ->
     broken(node.doctor(), "apiserver-runs", "no kube-apiserver runs", "systemctl restart kubelet")
 
 
-def test_a_node_without_a_bridge(tmp_path: Path, laid: LaidNode) -> None:
-    """Is told from one with a broken bridge."""
+def test_a_node_without_a_tunnel(tmp_path: Path, laid: LaidNode) -> None:
+    """Is told from one with a broken tunnel."""
     assert laid.run("doctor", "--json", "--root", str(tmp_path)) == 2
-    broken(json.loads(laid.stdout), "plan-record", "no bridge was laid here", "bootbridge up")
+    broken(json.loads(laid.stdout), "plan-record", "no tunnel was laid here", "bootbridge up")
 
 
 # --- certificates
@@ -240,7 +240,7 @@ def test_no_daemonset(node: LaidNode) -> None:
 
 
 def test_no_node_for_an_agent(node: LaidNode) -> None:
-    """It is not the bridge's fault: nodes have to join first."""
+    """It is not the tunnel's fault: nodes have to join first."""
     node.api.nodes = ()
     for name in ("konnectivity-agent-node0", "konnectivity-agent-node1"):
         node.api.call(
@@ -255,7 +255,7 @@ def change_secret(node: LaidNode, **data: bytes) -> None:
 
 
 def test_a_secret_with_another_authority(node: LaidNode) -> None:
-    """Left over from an earlier bridge."""
+    """Left over from an earlier tunnel."""
     change_secret(node, ca_crt=Authority.create("earlier").cert_pem)
     broken(node.doctor(), "agent-secret", "another authority than the server's", "bootbridge up")
 

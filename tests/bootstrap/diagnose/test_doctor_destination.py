@@ -1,4 +1,4 @@
-"""`bootbridge doctor` beyond the agents: webhooks found by name, dialled through the bridge, and judged."""
+"""`bootbridge doctor` beyond the agents: webhooks found by name, dialled through the tunnel, and judged."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def good() -> Certificate:
 
 
 @pytest.mark.parametrize("name", [NAME, "guard"])
-def test_a_webhook_that_works_is_reached_through_the_bridge(
+def test_a_webhook_that_works_is_reached_through_the_tunnel(
     node: LaidNode, tmp_path: Path, name: str
 ) -> None:
     """By its own name or by that of its configuration; TLS is spoken as the kube-apiserver speaks it."""
@@ -301,7 +301,7 @@ def test_a_server_without_agents_says_so(
 
 
 def test_the_agents_port_is_tried_from_a_node(laid: LaidNode) -> None:
-    """Without a bridge, a cluster or a certificate on that machine."""
+    """Without a tunnel, a cluster or a certificate on that machine."""
     port = laid.plan.ports.agent
     document = laid.doctor("--from-node", f"127.0.0.1:{port}")
     assert document["works"]

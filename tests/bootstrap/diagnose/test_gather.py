@@ -125,7 +125,7 @@ def test_a_source_that_fails_is_noted_and_the_rest_is_there(node: LaidNode, tmp_
     assert b"Not collected: cluster" in unpacked(out)["analysis.txt"]
 
 
-def test_a_node_without_a_bridge_still_gives_what_it_has(laid: LaidNode, tmp_path: Path) -> None:
+def test_a_node_without_a_tunnel_still_gives_what_it_has(laid: LaidNode, tmp_path: Path) -> None:
     """That there is none is what the bundle says."""
     root = tmp_path / "root"
     root.mkdir()

@@ -36,7 +36,7 @@ WELL = {"release-image": record(START, GOOD)}
     [
         ("konnectivity-certs", "certificates could not be made"),
         ("konnectivity-server-bootstrap", "server could not be started"),
-        ("konnectivity-agent-manifest", "manifests of the bridge's agents"),
+        ("konnectivity-agent-manifest", "manifests of the tunnel's agents"),
         ("konnectivity-cleanup", "could not be taken away"),
         ("cb-bootstrap", "control plane did not come up"),
         ("some-stage", "failed at stage 'some-stage'."),

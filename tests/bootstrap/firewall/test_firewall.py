@@ -253,7 +253,7 @@ def test_ibm_cloud_lets_the_cluster_wide_group_in() -> None:
 
 
 def test_powervs_names_the_machine_networks_and_refuses_ipv6() -> None:
-    """IBM's VPC is IPv4 only; leaving a network out silently would break the bridge later."""
+    """IBM's VPC is IPv4 only; leaving a network out silently would break the tunnel later."""
     second = ip_network("192.168.7.0/24")
     remotes = [body["remote"] for body in bodies(firewall.create(plan_on(Platform.POWERVS, V4, second)))]
     assert remotes == [{"cidr_block": "10.0.0.0/16"}, {"cidr_block": "192.168.7.0/24"}]

@@ -1,4 +1,4 @@
-"""bootkube.sh with the bridge's lines in it: they stand where they should, and run when they should."""
+"""bootkube.sh with the tunnel's lines in it: they stand where they should, and run when they should."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_failed_bootstrap_calls_the_hooks_again_but_renders_once(node: Node) -
 
 
 def test_a_failing_hook_stops_the_script(node: Node) -> None:
-    """A kube-apiserver without its bridge would show only later, as webhooks that time out."""
+    """A kube-apiserver without its tunnel would show only later, as webhooks that time out."""
     node.put(PLAN.hook_script, b"bootbridge_setup() { return 3; }\n")
     assert node.run(patched_on(node, "4.22")) != 0
     assert steps(node) == ["etcd"]

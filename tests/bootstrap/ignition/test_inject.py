@@ -1,4 +1,4 @@
-"""The bridge goes into a bootstrap.ign and out again, and the installer's bytes survive both."""
+"""The tunnel goes into a bootstrap.ign and out again, and the installer's bytes survive both."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def refusal(data: bytes) -> str:
 def test_removal_gives_back_the_original_bytes(formatting: str, release: str) -> None:
     """Whatever the release and the formatting."""
     original = FORMATTINGS[formatting](document(release=release))
-    with_bridge = injected(original)
-    assert with_bridge != original
-    assert inject.remove(with_bridge, "b.ign") == original
+    with_tunnel = injected(original)
+    assert with_tunnel != original
+    assert inject.remove(with_tunnel, "b.ign") == original
 
 
 @pytest.mark.parametrize("formatting", FORMATTINGS)
@@ -77,7 +77,7 @@ def test_another_plan_replaces_the_earlier_injection() -> None:
     assert injected(injected(original), other) == injected(original, other)
 
 
-def test_removal_from_a_file_without_a_bridge_changes_nothing() -> None:
+def test_removal_from_a_file_without_a_tunnel_changes_nothing() -> None:
     """It may be asked for twice."""
     assert inject.remove(compact(document()), "b.ign") == compact(document())
 
@@ -213,7 +213,7 @@ def test_any_record_is_taken_or_refused_in_words(record: Any) -> None:
 # --- what is in it
 
 
-def test_the_bridge_is_in_the_file_with_its_modes() -> None:
+def test_the_tunnel_is_in_the_file_with_its_modes() -> None:
     """All assets of the plan, and nothing of the installer's is gone."""
     original = Ignition.parse(compact(document()), "b.ign")
     result = inject.inject(original.data, as_found, NOW, "b.ign")
@@ -269,7 +269,7 @@ def test_the_injected_script_runs_with_the_injected_hooks_in_reach(tmp_path: Pat
 
 
 def test_the_cleanup_unit_stops_bootkube_and_calls_the_cleanup() -> None:
-    """A bootkube.sh that is started again and again would lay the bridge anew."""
+    """A bootkube.sh that is started again and again would lay the tunnel anew."""
     there = Ignition.parse(injected(compact(document())), "b.ign")
     unit = (there.content(Plan().cleanup_unit) or b"").decode()
     assert "Conflicts=bootkube.service" in unit
@@ -311,7 +311,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_the_bridge_does_not_fit_into_is_refused_with_the_reason(case: str) -> None:
+def test_what_the_tunnel_does_not_fit_into_is_refused_with_the_reason(case: str) -> None:
     """By the file's name, and without a secret that may stand in it."""
     value, reason = REFUSED[case]
     if value is None:
@@ -347,7 +347,7 @@ def test_a_unit_of_a_bootstrap_in_place_is_enough() -> None:
 
 
 def test_kubeadm_has_no_ignition_file() -> None:
-    """Its bridge is laid by `up`."""
+    """Its tunnel is laid by `up`."""
     plan = Plan(flavour=Flavour.KUBEADM, image=Image("bootbridge", "x"))
     with pytest.raises(OperatorError, match="--flavour"):
         injected(compact(document()), plan)
@@ -361,7 +361,7 @@ def test_a_file_that_was_reformatted_is_refused() -> None:
             attempt(reformatted)
 
 
-def test_a_bridge_without_its_record_is_refused() -> None:
+def test_a_tunnel_without_its_record_is_refused() -> None:
     """What cannot be undone is not built upon."""
     value = json.loads(injected(compact(document())))
     value["storage"]["files"] = [entry for entry in value["storage"]["files"] if entry["path"] != RECORD]
@@ -389,7 +389,7 @@ def test_the_command_works_in_place_and_back(tmp_path: Path, capsys: pytest.Capt
         os.chown(path, 1234, 4321)
     before, was = digest(path), path.stat()
     assert main(["inject", str(path)]) == 0
-    assert "the bridge is in" in capsys.readouterr().out
+    assert "the tunnel is in" in capsys.readouterr().out
     assert digest(path) != before
     now = path.stat()
     assert (stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid) == (0o640, was.st_uid, was.st_gid)
@@ -459,15 +459,15 @@ def test_a_file_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.Capt
 
 def test_rendered_files_go_in_as_their_reader_left_them(tmp_path: Path) -> None:
     """render, change, inject."""
-    path, bridge = ign(tmp_path), tmp_path / "bridge"
-    assert main(["render", "--output", str(bridge), "--platform", "none"]) == 0
+    path, tunnel = ign(tmp_path), tmp_path / "tunnel"
+    assert main(["render", "--output", str(tunnel), "--platform", "none"]) == 0
     template = f"{OPENSHIFT_PATHS.templates}/namespace.yaml"
-    changed = bridge / template.lstrip("/")
+    changed = tunnel / template.lstrip("/")
     changed.write_bytes(changed.read_bytes() + b"# mine\n")
-    assert main(["inject", str(path), "--assets", str(bridge)]) == 0
+    assert main(["inject", str(path), "--assets", str(tunnel)]) == 0
     there = Ignition.parse(path.read_bytes(), "b.ign")
     assert there.content(template) == changed.read_bytes()
-    assert main(["inject", str(path), "--assets", str(bridge), "--platform", "aws"]) == 1
+    assert main(["inject", str(path), "--assets", str(tunnel), "--platform", "aws"]) == 1
 
 
 # --- an outside judge
@@ -480,13 +480,13 @@ JUDGE = PEERS / "ignition-validate"
 @pytest.mark.parametrize("formatting", FORMATTINGS)
 def test_coreos_own_parser_accepts_what_was_injected(formatting: str, tmp_path: Path) -> None:
     """Ignition itself reads the file as a node would, and refuses one with a path given twice."""
-    with_bridge, broken = tmp_path / "injected.ign", tmp_path / "broken.ign"
-    with_bridge.write_bytes(injected(FORMATTINGS[formatting](document(release="5.0"))))
-    value = json.loads(with_bridge.read_bytes())
+    with_tunnel, broken = tmp_path / "injected.ign", tmp_path / "broken.ign"
+    with_tunnel.write_bytes(injected(FORMATTINGS[formatting](document(release="5.0"))))
+    value = json.loads(with_tunnel.read_bytes())
     value["storage"]["files"].append(value["storage"]["files"][-1])
     broken.write_bytes(compact(value))
     said = subprocess.run(
-        [JUDGE, with_bridge, broken], capture_output=True, text=True, check=False
+        [JUDGE, with_tunnel, broken], capture_output=True, text=True, check=False
     ).stdout.splitlines()
-    assert said[0] == f"ok {with_bridge}"
+    assert said[0] == f"ok {with_tunnel}"
     assert said[1].startswith(f"refused {broken}")

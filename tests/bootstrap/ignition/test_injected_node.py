@@ -105,7 +105,7 @@ def digests(node: Node, plan: Plan) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def test_a_bootstrap_that_fails_once_lays_the_bridge_once_and_leaves_nothing(node: Node) -> None:
+def test_a_bootstrap_that_fails_once_lays_the_tunnel_once_and_leaves_nothing(node: Node) -> None:
     """In every release's shape of bootkube.sh: order of the stages, restart, removal, receipt."""
     plan = node.plan
     (node.root / "cluster/fails").touch()

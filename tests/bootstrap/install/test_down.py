@@ -80,7 +80,7 @@ def test_down_twice_is_fine(node: BootstrapNode) -> None:
     node.up()
     node.down()
     node.down()
-    assert "Nothing of the bridge was there" in node.output
+    assert "Nothing of the tunnel was there" in node.output
     assert node.receipt()["found"] == []
     assert node.scan() == before
 

@@ -44,7 +44,7 @@ def test_the_time_is_utc_wherever_it_was_taken() -> None:
 
 
 def test_the_sentence_says_whether_anything_is_left() -> None:
-    assert Receipt(PLAN, True, NOON).sentence() == "Nothing of the bridge was there, and nothing is."
+    assert Receipt(PLAN, True, NOON).sentence() == "Nothing of the tunnel was there, and nothing is."
     assert Receipt(PLAN, True, NOON, (SECRET,), (SECRET,)).sentence() == "1 of 1 removed, nothing is left."
     left = Receipt(PLAN, True, NOON, (SECRET, NAMESPACE), (SECRET,), (NAMESPACE,))
     assert left.sentence() == "1 of 2 removed, 1 remain."

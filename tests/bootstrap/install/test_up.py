@@ -220,9 +220,9 @@ def _texts(root: Path) -> list[Path]:
     return [path for path in root.rglob("*") if path.is_file()]
 
 
-def test_another_protocol_for_a_laid_bridge_is_refused(node: BootstrapNode) -> None:
+def test_another_protocol_for_a_laid_tunnel_is_refused(node: BootstrapNode) -> None:
     """The kube-apiserver that runs would go on speaking the old one."""
     node.up()
     assert node.run("up", "--protocol=HTTPConnect") == 1
-    assert "--protocol: the bridge is laid with GRPC" in node.output
+    assert "--protocol: the tunnel is laid with GRPC" in node.output
     assert "bootbridge down" in node.output

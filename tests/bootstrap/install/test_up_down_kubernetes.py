@@ -86,7 +86,7 @@ def test_a_finalizer_that_nobody_removes_is_named(node: BootstrapNode) -> None:
 
 
 def test_an_api_that_nobody_can_reach_does_not_keep_the_namespace(node: BootstrapNode) -> None:
-    """The bridge may have been its only way: the namespace is finished, empty, and the receipt says how."""
+    """The tunnel may have been its only way: the namespace is finished, empty, and the receipt says how."""
     node.up("--timeout=90s")
     spec = {"group": "gone.example.com", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 1}
     unreachable = {

@@ -1,4 +1,4 @@
-"""Certificates of a bridge: made by Python or by openssl in the node's shell, they keep the same promises."""
+"""Certificates of a tunnel: made by Python or by openssl in the node's shell, they keep the same promises."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def with_networking(text: str) -> str:
     return f"apiVersion: v1\nplatform: {{none: {{}}}}\nnetworking:\n{textwrap.indent(text, '  ')}\n"
 
 
-def test_everything_the_bridge_needs_is_read() -> None:
+def test_everything_the_tunnel_needs_is_read() -> None:
     """Dual stack: networks keep their order, so the primary family stays first."""
     config = parse(FULL)
     assert config.cluster_name == "demo"
@@ -95,7 +95,7 @@ def test_the_deprecated_spelling_of_the_machine_network_is_read() -> None:
 
 
 def test_bootstrap_in_place_is_recognised() -> None:
-    """There the two control planes never coexist, and a bridge makes no sense."""
+    """There the two control planes never coexist, and a tunnel makes no sense."""
     text = "apiVersion: v1\nplatform: {none: {}}\nbootstrapInPlace: {installationDisk: /dev/vda}"
     assert parse(text).bootstrap_in_place
 

@@ -76,8 +76,8 @@ def test_sockets_fit_the_kernels_limit_on_both_sides(plan: Plan) -> None:
         assert len(path.encode()) <= SOCKET_PATH_BYTES_MAX
 
 
-def test_the_paths_of_a_bridge_are_below_its_own_directory() -> None:
-    """What is removed with the bridge is the bridge's alone."""
+def test_the_paths_of_a_tunnel_are_below_its_own_directory() -> None:
+    """What is removed with the tunnel is the tunnel's alone."""
     for plan in (Plan(), Plan(flavour=Flavour.KUBEADM, image=OURS)):
         own = [plan.paths.tls, plan.paths.templates, plan.paths.config_override, plan.paths.plan_record]
         own += [plan.stage_marker(stage) for stage in Stage]
@@ -139,7 +139,7 @@ plans = st.builds(
 
 @given(plans)
 def test_a_record_gives_back_the_very_plan(plan: Plan) -> None:
-    """Who removes the bridge knows exactly what who laid it decided."""
+    """Who removes the tunnel knows exactly what who laid it decided."""
     record = plan_record.dump(plan)
     assert plan_record.load(record, "plan.json") == plan
     assert plan_record.dump(plan_record.load(record, "plan.json")) == record

@@ -50,8 +50,8 @@ def test_the_kube_apiserver_has_nothing_against_what_is_rendered(plan: Plan) -> 
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.flavour}-{plan.protocol}")
-def test_only_calls_into_the_cluster_take_the_bridge(plan: Plan) -> None:
-    """etcd and the control plane are dialled as ever, whatever the state of the bridge."""
+def test_only_calls_into_the_cluster_take_the_tunnel(plan: Plan) -> None:
+    """etcd and the control plane are dialled as ever, whatever the state of the tunnel."""
     cluster, controlplane, etcd = egress_selector.configuration(plan)["egressSelections"]
     assert cluster == {
         "name": "cluster",

@@ -259,7 +259,7 @@ def test_serving_and_audit_fields_become_flags() -> None:
         assert flag in found
 
 
-def test_the_bridges_override_becomes_one_flag() -> None:
+def test_the_tunnels_override_becomes_one_flag() -> None:
     """And nothing else changes."""
     plan = Plan()
     after = merged(BASE, egress_selector.config_override(plan))

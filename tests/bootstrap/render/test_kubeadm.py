@@ -82,7 +82,7 @@ def test_the_kube_apiserver_sees_the_egress_selector_and_the_socket_but_no_certi
 
 @pytest.mark.parametrize("text", [CLUSTER, OLD])
 def test_what_the_user_wrote_stays(text: bytes) -> None:
-    """The bridge only adds."""
+    """The tunnel only adds."""
     merged = api_server(kubeadm.merge(text, PLAN))
     assert args_of(merged) == {"audit-log-maxage": "7", **kubeadm.extra_args(PLAN)}
     theirs = api_server(text).get("extraVolumes", [])

@@ -32,7 +32,7 @@ def collection(manifest: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def namespaces(kubernetes: ControlPlane) -> None:
-    """Those of the bridge must be there even for a dry run of what goes into them."""
+    """Those of the tunnel must be there even for a dry run of what goes into them."""
     for variant in ALL:
         status, _ = kubernetes.api.call("POST", "/api/v1/namespaces", manifests.namespace(variant.plan))
         assert status in (201, 409)

@@ -32,7 +32,7 @@ PAIRS = [
 ]
 
 
-class Bridge:
+class Tunnel:
     """A server and an agent with exactly the flags of the manifests; only paths are those of the test."""
 
     def __init__(
@@ -100,9 +100,9 @@ def test_server_and_agent_take_their_flags_and_find_each_other(
     site: Site, web: HttpEndpoint, server_kind: str, agent_kind: str, protocol: Protocol
 ) -> None:
     """Whichever image runs on either side, in both protocols, the agent makes the connection."""
-    bridge = Bridge(site, protocol)
-    server = bridge.server(server_kind)
-    agent = bridge.agent(agent_kind)
+    tunnel = Tunnel(site, protocol)
+    server = tunnel.server(server_kind)
+    agent = tunnel.agent(agent_kind)
     server.wait_until_ready()
     until(lambda: agent.health.get("/readyz")[0] == 200, "the agent is ready")
     assert fetch(server, web.address) == b"hello from the endpoint"
@@ -111,8 +111,8 @@ def test_server_and_agent_take_their_flags_and_find_each_other(
 @pytest.mark.parametrize("kind", ["ours", pytest.param("go", marks=interop)])
 def test_agents_on_the_hosts_network_take_their_flags(site: Site, kind: str) -> None:
     """Their health port is on loopback and nowhere else."""
-    bridge = Bridge(site, host_network=True)
-    server, agent = bridge.server(kind), bridge.agent(kind)
+    tunnel = Tunnel(site, host_network=True)
+    server, agent = tunnel.server(kind), tunnel.agent(kind)
     server.wait_until_ready()
     until(lambda: agent.health.get("/readyz")[0] == 200, "the agent is ready")
     for port in (agent.health.port, server.health.port, server.admin.port, agent.admin.port):
@@ -131,7 +131,7 @@ def test_our_server_dials_machine_addresses_itself_until_an_agent_is_there(
     site: Site, web: HttpEndpoint
 ) -> None:
     """A kubelet answers before the first agent runs; ready the server is only with an agent."""
-    server = Bridge(site, machines=LOOPBACK).server("ours")
+    server = Tunnel(site, machines=LOOPBACK).server("ours")
     assert fetch(server, web.address) == b"hello from the endpoint"
     assert server.health.get("/readyz")[0] != 200
 
@@ -156,7 +156,7 @@ def test_the_server_needs_no_capability(site: Site, monkeypatch: pytest.MonkeyPa
     program.write_text(f'#!/bin/sh\nexec {" ".join(UNPRIVILEGED)} {real} "$@"\n')
     program.chmod(0o755)
     monkeypatch.setattr("tests.support.process_site.binary", lambda *_: program)
-    server = Bridge(site).server(kind)
+    server = Tunnel(site).server(kind)
     status = Path(f"/proc/{server.pid}/status").read_text()
     assert "CapEff:\t0000000000000000" in status
     assert (site.folder / "server.key").stat().st_mode & 0o777 == 0o600

@@ -80,7 +80,7 @@ def test_every_file_says_what_it_is_for(plan: Plan) -> None:
 
 def test_the_verb_writes_the_tree_with_its_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Node paths below the directory, and a table of what was written."""
-    output = tmp_path / "bridge"
+    output = tmp_path / "tunnel"
     assert render(output) == 0
     tree = assets.to_read(Plan())
     assert files_below(output).keys() == {*tree, rendered.RECORD}
@@ -90,12 +90,12 @@ def test_the_verb_writes_the_tree_with_its_modes(tmp_path: Path, capsys: pytest.
         assert file.read_bytes() == asset.data
         assert stat.S_IMODE(file.stat().st_mode) == asset.mode
         assert path in table
-    assert [path.name for path in tmp_path.iterdir()] == ["bridge"], "nothing is left beside it"
+    assert [path.name for path in tmp_path.iterdir()] == ["tunnel"], "nothing is left beside it"
 
 
 def test_the_verb_tells_scripts_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Path, mode, what happened, and what it is for."""
-    assert render(tmp_path / "bridge", "--json", *KUBEADM) == 0
+    assert render(tmp_path / "tunnel", "--json", *KUBEADM) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["path"] for row in rows} == set(assets.to_read(PLANS[1]))
     assert {row["state"] for row in rows} == {"written"}
@@ -109,18 +109,18 @@ def test_an_install_config_decides_about_the_tree(tmp_path: Path) -> None:
         "apiVersion: v1\nplatform: {none: {}}\n"
         "networking: {clusterNetwork: [{cidr: 10.200.0.0/16, hostPrefix: 26}]}\n"
     )
-    assert render(tmp_path / "bridge", "--install-config", str(config)) == 0
-    daemonset = tmp_path / "bridge" / Plan().paths.templates[1:] / "agent-daemonset.yaml"
+    assert render(tmp_path / "tunnel", "--install-config", str(config)) == 0
+    daemonset = tmp_path / "tunnel" / Plan().paths.templates[1:] / "agent-daemonset.yaml"
     assert "cidr=$(POD_IP)/26" in daemonset.read_text()
 
 
-def test_a_kubeadm_configuration_comes_back_with_the_bridge_in_it(tmp_path: Path) -> None:
+def test_a_kubeadm_configuration_comes_back_with_the_tunnel_in_it(tmp_path: Path) -> None:
     """For its owner alone: bootstrap tokens may stand in it; the one given stays as it is."""
     mine = tmp_path / "mine.yaml"
     text = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\n"
     mine.write_text(text)
-    assert render(tmp_path / "bridge", *KUBEADM, "--kubeadm-config", str(mine)) == 0
-    merged = tmp_path / "bridge" / assets.KUBEADM_CONFIG
+    assert render(tmp_path / "tunnel", *KUBEADM, "--kubeadm-config", str(mine)) == 0
+    merged = tmp_path / "tunnel" / assets.KUBEADM_CONFIG
     assert merged.read_bytes() == kubeadm.merge(text.encode(), PLANS[1])
     assert stat.S_IMODE(merged.stat().st_mode) == 0o600
     assert mine.read_text() == text
@@ -130,12 +130,12 @@ def test_a_kubeadm_configuration_makes_no_sense_for_openshift(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It would silently do nothing there."""
-    assert "--kubeadm-config" in refused(tmp_path / "bridge", capsys, "--kubeadm-config", "x")
+    assert "--kubeadm-config" in refused(tmp_path / "tunnel", capsys, "--kubeadm-config", "x")
 
 
 def test_rendering_again_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Not a byte; and it says so."""
-    output = tmp_path / "bridge"
+    output = tmp_path / "tunnel"
     render(output)
     before = files_below(output)
     capsys.readouterr()
@@ -146,7 +146,7 @@ def test_rendering_again_changes_nothing(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_another_plan_brings_the_directory_up_to_date(tmp_path: Path) -> None:
     """Files of the old plan go, with the directories that they leave empty."""
-    output = tmp_path / "bridge"
+    output = tmp_path / "tunnel"
     render(output)
     assert render(output, *KUBEADM) == 0
     assert files_below(output).keys() == {*assets.to_read(PLANS[1]), rendered.RECORD}
@@ -157,7 +157,7 @@ def test_a_file_that_the_reader_changed_is_kept_unless_forced(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """That is what rendering is for; the reader is told."""
-    output = tmp_path / "bridge"
+    output = tmp_path / "tunnel"
     render(output)
     changed = output / Plan().paths.templates[1:] / "namespace.yaml"
     changed.write_text("mine: true\n")
@@ -179,7 +179,7 @@ def test_a_file_that_the_reader_changed_is_kept_unless_forced(
 
 def test_a_changed_tree_is_read_back_as_it_is(tmp_path: Path) -> None:
     """Whoever uses the directory gets the reader's version."""
-    output = tmp_path / "bridge"
+    output = tmp_path / "tunnel"
     render(output)
     path = Plan().paths.templates[1:] + "/namespace.yaml"
     (output / path).write_text("mine: true\n")
@@ -237,7 +237,7 @@ def test_a_damaged_record_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], record: bytes
 ) -> None:
     """Whose files these are cannot be known."""
-    output = tmp_path / "bridge"
+    output = tmp_path / "tunnel"
     output.mkdir()
     (output / rendered.RECORD).write_bytes(record)
     assert rendered.RECORD in refused(output, capsys)
@@ -246,13 +246,13 @@ def test_a_damaged_record_is_refused(
 
 def test_a_wrong_flag_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything is known before the first byte is written."""
-    assert "--validity" in refused(tmp_path / "bridge", capsys, "--validity", "1s")
+    assert "--validity" in refused(tmp_path / "tunnel", capsys, "--validity", "1s")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failure_in_the_middle_leaves_the_old_tree(tmp_path: Path) -> None:
     """Here a path of the new tree runs through a file of the reader's."""
-    output = tmp_path / "bridge"
+    output = tmp_path / "tunnel"
     old: Tree = {"a": Asset(b"1"), "b": Asset(b"2")}
     rendered.write(old, output)
     (output / "c").write_text("a file, no directory")
@@ -260,7 +260,7 @@ def test_a_failure_in_the_middle_leaves_the_old_tree(tmp_path: Path) -> None:
     with pytest.raises(OperatorError):
         rendered.write({"a": Asset(b"new"), "c/d": Asset(b"4")}, output)
     assert files_below(output) == before
-    assert [path.name for path in tmp_path.iterdir()] == ["bridge"]
+    assert [path.name for path in tmp_path.iterdir()] == ["tunnel"]
 
 
 def test_a_link_to_the_directory_stays_a_link(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def whats(items: list[dict[str, str]]) -> list[str]:
 
 
 def test_everything_that_was_laid_is_gone_and_nothing_else(node: Node) -> None:
-    """Files are as before the bridge was laid, but for the receipt; what is not ours stays."""
+    """Files are as before the tunnel was laid, but for the receipt; what is not ours stays."""
     before = node.files()
     stranger = node.root / "cluster/secret/somebody-elses"
     node.must(LAY)
@@ -160,7 +160,7 @@ def test_a_node_on_which_nothing_was_ever_laid_is_fine(node: Node) -> None:
     assert whats(receipt_of(node)["found"]) == [node.plan.paths.egress_config]
 
 
-def test_half_a_bridge_is_removed_as_well(node: Node) -> None:
+def test_half_a_tunnel_is_removed_as_well(node: Node) -> None:
     """After a bootstrap that failed early, with the API never up."""
     (node.root / "cluster/down").touch()
     node.must("bootbridge_setup")
@@ -183,7 +183,7 @@ def test_by_hand_it_works_without_the_installers_libraries(node: Node) -> None:
     assert receipt_of(node)["clean"] is True
 
 
-def test_a_bridge_that_is_laid_again_can_be_removed_again(node: Node) -> None:
+def test_a_tunnel_that_is_laid_again_can_be_removed_again(node: Node) -> None:
     """The marker of an earlier removal does not count any more."""
     node.must(LAY)
     node.must(CLEANUP)

@@ -1,4 +1,4 @@
-"""The lines that make bootkube.sh lay the bridge, and the four places where they go.
+"""The lines that make bootkube.sh lay the tunnel, and the four places where they go.
 
 The places are lines that stood, exactly once and unchanged, in every OpenShift release since
 4.1; everything else in the script moves. A line that is missing or there twice is refused by
@@ -7,7 +7,7 @@ name: a hook in the wrong place would show only much later, as webhooks that tim
 Three of the calls stand outside the script's own guards, so they run again whenever systemd
 restarts a failed bootkube.sh; the functions they call are made for that. Clean-up is called only at
 the end of a bootstrap that worked. A trap on EXIT would run it after every failed attempt, in
-front of a retry that needs the bridge, and the service-record library owns that trap anyway. A
+front of a retry that needs the tunnel, and the service-record library owns that trap anyway. A
 bootstrap that is given up is cleaned up by hand: `systemctl start bootbridge-cleanup`.
 """
 
@@ -71,7 +71,7 @@ ANCHORS = (
 
 
 def patched(script: bytes, plan: Plan) -> bytes:
-    """The script with the bridge's lines in it, everything else byte for byte as it was."""
+    """The script with the tunnel's lines in it, everything else byte for byte as it was."""
     places = anchor_lines(script)
     lines = script.split(b"\n")
     # From the end, so that what is found stays where it was found.

@@ -1,4 +1,4 @@
-"""Puts the bridge into a bootstrap.ign that an unmodified installer made, and takes it out again.
+"""Puts the tunnel into a bootstrap.ign that an unmodified installer made, and takes it out again.
 
 Both are functions from bytes to bytes: what comes out is complete, or an error says why not.
 """
@@ -39,10 +39,10 @@ class Injected:
 def inject(
     data: bytes, make_plan: Callable[[Plan], Plan], now: datetime, name: str, changed: Tree | None = None
 ) -> Injected:
-    """Put the bridge in. `make_plan` makes the plan from what the document says of its cluster.
+    """Put the tunnel in. `make_plan` makes the plan from what the document says of its cluster.
 
     `changed` are files that somebody has rendered and perhaps changed; they go in as they are.
-    A document that carries a bridge already is first taken back to its original, so that
+    A document that carries a tunnel already is first taken back to its original, so that
     injecting twice gives what injecting once gives.
     """
     given = Ignition.parse(data, name)
@@ -59,18 +59,18 @@ def inject(
 
 
 def remove(data: bytes, name: str) -> bytes:
-    """The document as it was before `inject`, byte for byte; one without a bridge comes back as it is."""
+    """The document as it was before `inject`, byte for byte; one without a tunnel comes back as it is."""
     return original_of(Ignition.parse(data, name), name).data
 
 
 def original_of(ignition: Ignition, name: str) -> Ignition:
-    """The document without our bridge; the same object if it carries none."""
+    """The document without our tunnel; the same object if it carries none."""
     record = ignition.content(OPENSHIFT_PATHS.injection_record)
     if record is not None:
         return injection_record.undone(ignition, record, name)
     script = ignition.files.get(bootkube.PATH)
     if script and script.is_inline and bootkube.is_patched(script.content()):
-        text = f"carries the bridge, but its record {OPENSHIFT_PATHS.injection_record} is gone"
+        text = f"carries the tunnel, but its record {OPENSHIFT_PATHS.injection_record} is gone"
         raise OperatorError(text, subject=name, hint="create the ignition files anew")
     return ignition
 

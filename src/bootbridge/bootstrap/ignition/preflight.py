@@ -1,4 +1,4 @@
-"""What stands against putting the bridge into an ignition file: each reason with a name and a way out.
+"""What stands against putting the tunnel into an ignition file: each reason with a name and a way out.
 
 `inject` refuses on the first one, `check` shows them all.
 """
@@ -87,7 +87,7 @@ def _in_place(ignition: Ignition, now: datetime) -> Obstacle | None:
     if not found:
         return None
     reason = f"is a bootstrap in place ({', '.join(found)}): its two control planes never live side by side"
-    return Obstacle(reason, "such a cluster needs no bridge; leave the file as it is")
+    return Obstacle(reason, "such a cluster needs no tunnel; leave the file as it is")
 
 
 def _other_tunnel(ignition: Ignition, now: datetime) -> Obstacle | None:

@@ -1,4 +1,4 @@
-"""The place where one bridge is laid: its plan, the node, the cluster, and what is known of them."""
+"""The place where one tunnel is laid: its plan, the node, the cluster, and what is known of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bootbridge.kube.blocking_client import Cluster
 
 @dataclass
 class Site:
-    """Shared by all parts of one bridge."""
+    """Shared by all parts of one tunnel."""
 
     plan: Plan
     host: Host

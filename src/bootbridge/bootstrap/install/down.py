@@ -1,4 +1,4 @@
-"""Takes the bridge away: part by part in reverse, never stopped by what fails, and proven at the end.
+"""Takes the tunnel away: part by part in reverse, never stopped by what fails, and proven at the end.
 
 What remains is not what a removal reported, but what is found when everything is over.
 """

@@ -48,7 +48,7 @@ PART_NAMES = (
 
 @dataclass(frozen=True)
 class Item:
-    """One thing of the bridge; `why` is said only of what remains."""
+    """One thing of the tunnel; `why` is said only of what remains."""
 
     part: str
     what: str
@@ -95,7 +95,7 @@ class Receipt:
     def sentence(self) -> str:
         """The outcome for people."""
         if not self.found and self.clean:
-            return "Nothing of the bridge was there, and nothing is."
+            return "Nothing of the tunnel was there, and nothing is."
         removed = f"{len(self.removed)} of {len(self.found)} removed"
         return f"{removed}, nothing is left." if self.clean else f"{removed}, {len(self.remains)} remain."
 

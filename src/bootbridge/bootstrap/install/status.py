@@ -1,4 +1,4 @@
-"""What of the bridge is there, whether it is as the plan says, and whether it carries."""
+"""What of the tunnel is there, whether it is as the plan says, and whether it carries."""
 
 from __future__ import annotations
 

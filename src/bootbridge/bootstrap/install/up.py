@@ -1,4 +1,4 @@
-"""Lays the bridge: part by part, in order, each waited for before the next stands on it.
+"""Lays the tunnel: part by part, in order, each waited for before the next stands on it.
 
 Every part is left alone when it is as it should be, so running it again continues
 where it stopped, whatever stopped it. Nothing that worked is undone by what fails later.

@@ -1,4 +1,4 @@
-"""The certificates of one bridge: a throw-away authority, the server's and the agents'.
+"""The certificates of one tunnel: a throw-away authority, the server's and the agents'.
 
 The authority's key lives in memory while it signs, and nowhere after. Nothing is mended piece by
 piece: as soon as `why_renew` has a reason, all of it is made anew, and the manifests with it.

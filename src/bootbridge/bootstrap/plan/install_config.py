@@ -1,4 +1,4 @@
-"""Reads what the bridge needs to know from an OpenShift install-config.yaml, naming the field at fault."""
+"""Reads what the tunnel needs to know from an OpenShift install-config.yaml, naming the field at fault."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POWERVS_MACHINE_NETWORK = "192.168.0.0/24"
 
 @dataclass(frozen=True)
 class InstallConfig:
-    """The subset that decides about the bridge; everything else in the file is the installer's."""
+    """The subset that decides about the tunnel; everything else in the file is the installer's."""
 
     cluster_name: str
     platform: Platform

@@ -1,4 +1,4 @@
-"""The plan: every decision about one bridge, made once and read by everybody.
+"""The plan: every decision about one tunnel, made once and read by everybody.
 
 What is created, checked and taken away can never disagree, because names, labels,
 ports, paths, addresses, validity and image stand here and nowhere else. A plan is
@@ -31,7 +31,7 @@ SOCKET_PATH_BYTES_MAX = 107
 
 
 class Flavour(StrEnum):
-    """Who lays the bridge: bootkube.sh on an OpenShift bootstrap node, or `bootbridge up` beside kubeadm."""
+    """Who lays the tunnel: bootkube.sh on an OpenShift bootstrap node, or `bootbridge up` beside kubeadm."""
 
     OPENSHIFT = "openshift"
     KUBEADM = "kubeadm"
@@ -124,7 +124,7 @@ class Ports:
 class Paths:
     """Where everything lies on the bootstrap node. All absolute, all ours alone but the directories named."""
 
-    state: str  # ours: created by the bridge, removed with it
+    state: str  # ours: created by the tunnel, removed with it
     static_pods: str  # the kubelet's
     cluster_manifests: str  # cluster-bootstrap's; on kubeadm the objects go straight to the API
     egress_config: str
@@ -243,7 +243,7 @@ class Stage(StrEnum):
 
 @dataclass(frozen=True)
 class Plan:
-    """All decisions about one bridge."""
+    """All decisions about one tunnel."""
 
     flavour: Flavour = Flavour.OPENSHIFT
     platform: Platform = Platform.NONE
@@ -340,7 +340,7 @@ def _check(plan: Plan) -> None:
         hint = f"one of: {', '.join(KEY_KINDS)}"
         raise OperatorError(f"unknown kind of key {plan.key_kind!r}", subject="--key", hint=hint)
     if not VALIDITY_MIN <= plan.validity <= VALIDITY_MAX:
-        hint = "between 1h and 168h: the bridge is for a bootstrap, not for keeps"
+        hint = "between 1h and 168h: the tunnel is for a bootstrap, not for keeps"
         raise OperatorError(f"{plan.validity} is no sensible validity", subject="--validity", hint=hint)
     if not PORT_MIN <= plan.ports.agent <= PORT_MAX:
         hint = f"from {PORT_MIN} to {PORT_MAX}, as upstream's proxy-server wants it"

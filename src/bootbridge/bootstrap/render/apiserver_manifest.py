@@ -89,7 +89,7 @@ def _refuse_others(given: list[str], wanted: Setting, name: str) -> None:
         flag = argument.partition("=")[0]
         for word in given:
             if word.partition("=")[0] == flag and word != argument:
-                hint = f"take that flag away first: the bridge needs {argument}"
+                hint = f"take that flag away first: the tunnel needs {argument}"
                 raise OperatorError(f"the kube-apiserver already has {word}", subject=name, hint=hint)
 
 

@@ -1,4 +1,4 @@
-"""Everything that the bridge puts on a bootstrap node before it runs, and what else one may want to read."""
+"""Everything that the tunnel puts on a bootstrap node before it runs, and what else one may want to read."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def _cleanup_unit(plan: Plan) -> str:
     """For the person on call: `systemctl start bootbridge-cleanup` once a bootstrap is given up."""
     return f"""\
 [Unit]
-Description=Take the bootstrap bridge away after a bootstrap that was given up
-# A bootkube.sh that is started again and again would lay the bridge anew.
+Description=Take the bootstrap tunnel away after a bootstrap that was given up
+# A bootkube.sh that is started again and again would lay the tunnel anew.
 Conflicts=bootkube.service
 After=bootkube.service
 
@@ -47,7 +47,7 @@ ExecStart={plan.hook_script} cleanup
 def to_read(plan: Plan, kubeadm_config: Asset | None = None) -> Tree:
     """What `bootbridge render` writes below its directory: the node's files, and what goes elsewhere.
 
-    A user's own kubeadm configuration comes back with the bridge in it.
+    A user's own kubeadm configuration comes back with the tunnel in it.
     """
     tree = {path.removeprefix("/"): asset for path, asset in on_node(plan).items()}
     if plan.flavour is Flavour.KUBEADM:
@@ -65,13 +65,13 @@ def purpose(plan: Plan, path: str) -> str:
         paths.plan_record: "the plan: what down, check and doctor go by",
         paths.egress_config: "sends the kube-apiserver's calls to the socket",
         paths.config_override: "makes the kube-apiserver read the egress selector",
-        plan.cleanup_unit: "takes the bridge away after a bootstrap that was given up",
+        plan.cleanup_unit: "takes the tunnel away after a bootstrap that was given up",
         plan.hook_script: "called by bootkube.sh: certificates, manifests, cleanup",
         f"{paths.templates}/namespace.yaml": "the agents' namespace",
         f"{paths.templates}/agent-secret.yaml": "the agents' certificate, filled in on the node",
         f"{paths.templates}/agent-daemonset.yaml": "an agent on each node",
         f"{paths.templates}/server-pod.yaml": "the server, a static pod on the bootstrap node",
         f"/{KUBEADM_PATCH}": "to be merged into your kubeadm configuration",
-        f"/{KUBEADM_CONFIG}": "your kubeadm configuration with the bridge in it",
+        f"/{KUBEADM_CONFIG}": "your kubeadm configuration with the tunnel in it",
     }
     return known.get(f"/{path}", "lets nodes reach the bootstrap node" if "firewall" in path else "")

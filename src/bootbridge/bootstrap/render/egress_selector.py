@@ -1,4 +1,4 @@
-"""What sends a kube-apiserver's calls into the pod network through the bridge.
+"""What sends a kube-apiserver's calls into the pod network through the tunnel.
 
 `configuration` is the file that the kube-apiserver reads, `config_override` makes OpenShift's
 bootstrap kube-apiserver read it, and `problems` says beforehand what the kube-apiserver would

@@ -1,4 +1,4 @@
-"""What a kubeadm ClusterConfiguration needs so that its kube-apiserver uses the bridge.
+"""What a kubeadm ClusterConfiguration needs so that its kube-apiserver uses the tunnel.
 
 Two flags and two directories: the egress selector with the socket's directory, and routing of
 service webhooks to pod addresses, which agents can reach, instead of cluster addresses.
@@ -51,12 +51,12 @@ def _volume(name: str, file: str, seen_as: str) -> Document:
 
 
 def patch(plan: Plan, api_version: str = V1BETA4) -> Document:
-    """A ClusterConfiguration with the bridge alone, to read or to start from."""
+    """A ClusterConfiguration with the tunnel alone, to read or to start from."""
     return _patched({"apiVersion": api_version, "kind": KIND}, plan, KIND)
 
 
 def merge(text: bytes, plan: Plan, name: str = "the kubeadm configuration") -> bytes:
-    """A user's configuration with the bridge in it; a second time nothing changes.
+    """A user's configuration with the tunnel in it; a second time nothing changes.
 
     Only the ClusterConfiguration is written anew (its comments are lost), every other
     document stays as it is, byte for byte. Without one, it is added at the end.
@@ -145,8 +145,8 @@ def _add_to_list(server: Document, plan: Plan, name: str) -> None:
 def _refuse_other(flag: str, given: list[Any], wanted: str, name: str) -> None:
     others = [value for value in given if value != wanted]
     if others:
-        text = f"apiServer.extraArgs: {flag} is {others[0]!r} already, and the bridge needs {wanted!r}"
-        raise OperatorError(text, subject=name, hint="remove it, or keep this cluster off the bridge")
+        text = f"apiServer.extraArgs: {flag} is {others[0]!r} already, and the tunnel needs {wanted!r}"
+        raise OperatorError(text, subject=name, hint="remove it, or keep this cluster off the tunnel")
 
 
 def _add_volumes(server: Document, plan: Plan, name: str) -> None:

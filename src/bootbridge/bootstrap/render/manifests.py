@@ -1,4 +1,4 @@
-"""The manifests of a bridge, as plain objects: server pod, namespace, agent Secret, agent DaemonSet.
+"""The manifests of a tunnel, as plain objects: server pod, namespace, agent Secret, agent DaemonSet.
 
 **Who runs as whom.** The server's keys are root's (0600) and its socket lies in a directory
 of root's, so it is root with every capability dropped: the owner needs none to read the one

@@ -1,7 +1,7 @@
-"""Looks over a bridge before and while it works: every check has a name, a verdict, evidence and a fix.
+"""Looks over a tunnel before and while it works: every check has a name, a verdict, evidence and a fix.
 
 `of_ignition` reads an ignition file, `of_directory` what `bootbridge render` wrote, `of_node` a
-node on which the bridge runs. All give a list of findings and change nothing.
+node on which the tunnel runs. All give a list of findings and change nothing.
 """
 
 from bootbridge.bootstrap.diagnose.check.finding import Finding as Finding

@@ -1,4 +1,4 @@
-"""Checks of an ignition file: whether the bridge fits in, and if it is in, whether it is in right."""
+"""Checks of an ignition file: whether the tunnel fits in, and if it is in, whether it is in right."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Both:
 
 
 def of_ignition(data: bytes, now: datetime, name: str) -> list[Finding]:
-    """Check a bootstrap.ign, with or without a bridge in it; one that is no ignition file is refused."""
+    """Check a bootstrap.ign, with or without a tunnel in it; one that is no ignition file is refused."""
     ignition = Ignition.parse(data, name)
     parses = Finding("ignition", Verdict.PASS, f"spec {ignition.version}, {len(ignition.files)} files")
     try:
@@ -77,8 +77,8 @@ def _trust_bundles(original: Ignition, now: datetime) -> Outcome:
 def _of_injection(ignition: Ignition, original: Ignition, name: str) -> list[Finding]:
     if ignition is original:
         names = ["removable", *CHECKS, *tree.CHECKS]
-        missing = Finding("injected", Verdict.FAIL, "there is no bridge in it", INJECT)
-        return [missing, *(named(each, not_run("there is no bridge in it")) for each in names)]
+        missing = Finding("injected", Verdict.FAIL, "there is no tunnel in it", INJECT)
+        return [missing, *(named(each, not_run("there is no tunnel in it")) for each in names)]
     findings = [
         Finding("injected", Verdict.PASS, f"{len(ignition.files) - len(original.files)} files added"),
         Finding("removable", Verdict.PASS, "--remove gives the installer's file back, byte for byte"),

@@ -1,4 +1,4 @@
-"""Checks of a node on which the bridge runs. Everything is only looked at."""
+"""Checks of a node on which the tunnel runs. Everything is only looked at."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SERVER_LOGS = "look at the server's log: crictl logs, or bootbridge gather"
 
 @dataclass(frozen=True)
 class Node:
-    """A node, the plan of its bridge, and the time."""
+    """A node, the plan of its tunnel, and the time."""
 
     host: Host
     plan: Plan
@@ -64,8 +64,8 @@ def of_node(root: Path, now: datetime) -> list[Finding]:
             )
             return [found, *run(CHECKS, Node(host, plan, now))]
     places = " or ".join(paths.plan_record for paths in PATHS.values())
-    fix = "lay the bridge first: bootbridge up, or boot from an injected ignition file"
-    return [Finding("plan-record", Verdict.FAIL, f"no bridge was laid here: no {places}", fix)]
+    fix = "lay the tunnel first: bootbridge up, or boot from an injected ignition file"
+    return [Finding("plan-record", Verdict.FAIL, f"no tunnel was laid here: no {places}", fix)]
 
 
 # --- the server

@@ -90,7 +90,7 @@ def plan_in(tree: Tree, name: str) -> Plan:
     for paths in PATHS.values():
         if paths.plan_record in tree:
             return record.load(tree[paths.plan_record].data, f"{name}: {paths.plan_record}")
-    raise OperatorError("carries no plan of a bridge", subject=name, hint=RENDER_ANEW)
+    raise OperatorError("carries no plan of a tunnel", subject=name, hint=RENDER_ANEW)
 
 
 # --- the files as such

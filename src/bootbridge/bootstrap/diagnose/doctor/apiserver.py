@@ -21,8 +21,8 @@ def plan_record(way: Way) -> Outcome:
     if way.recorded:
         plan = way.site.plan
         return passed(f"{path}: {plan.flavour} on {plan.platform}, {plan.protocol}")
-    fix = "run the doctor on the bootstrap node; if this is it, lay the bridge with `bootbridge up`"
-    return failed(f"no bridge was laid here: there is no {path}", fix)
+    fix = "run the doctor on the bootstrap node; if this is it, lay the tunnel with `bootbridge up`"
+    return failed(f"no tunnel was laid here: there is no {path}", fix)
 
 
 def runs(way: Way) -> Outcome:

@@ -26,7 +26,7 @@ _OURS = ("--egress-selector-config-file=", "--enable-aggregator-routing=")
 @dataclass
 class Way:
     site: Site
-    recorded: bool = True  # the plan is that of a bridge that was laid here
+    recorded: bool = True  # the plan is that of a tunnel that was laid here
     goal: Goal | None = None
     no_cluster_because: str = ""
     dial_seconds: float = DIAL_SECONDS
@@ -45,7 +45,7 @@ class Way:
 
     @cached_property
     def server(self) -> Program | None:
-        """The proxy-server of this bridge: its command line names the socket."""
+        """The proxy-server of this tunnel: its command line names the socket."""
         wanted = self.site.plan.paths.socket
         return next(
             (each for each in programs.running() if self._means(each, "uds-name", wanted, wanted)), None

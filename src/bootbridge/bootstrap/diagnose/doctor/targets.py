@@ -88,7 +88,7 @@ def parse(text: str, flag: str) -> tuple[str, int]:
 
 
 def caller_named(cluster: Cluster, name: str) -> Caller | str:
-    """The caller of that name; a text if it exists but takes another way than through the bridge."""
+    """The caller of that name; a text if it exists but takes another way than through the tunnel."""
     found = list(dict.fromkeys(_callers(cluster, name)))
     if not found:
         hint = "the name of a webhook or its configuration, of an APIService, or of a CRD with conversion"
@@ -122,7 +122,7 @@ def _of_client_config(title: str, given: Json) -> Caller | str:
     service = given.get("service")
     if service:
         return _caller(title, service, given.get("caBundle"))
-    return f"{title} is called by its URL, which does not go through the bridge"
+    return f"{title} is called by its URL, which does not go through the tunnel"
 
 
 def _caller(title: str, service: Json, ca_bundle: str | None) -> Caller:

@@ -16,10 +16,10 @@ from bootbridge.bootstrap.plan.plan import Stage
 
 SERVICES = ("release-image", "bootkube")
 OUR_STAGES = {
-    Stage.CERTS: "the bridge's certificates could not be made on the bootstrap node",
-    Stage.SERVER: "the bridge's server could not be started on the bootstrap node",
-    Stage.AGENT_MANIFEST: "the manifests of the bridge's agents could not be written",
-    Stage.CLEANUP: "the bridge could not be taken away completely after the bootstrap",
+    Stage.CERTS: "the tunnel's certificates could not be made on the bootstrap node",
+    Stage.SERVER: "the tunnel's server could not be started on the bootstrap node",
+    Stage.AGENT_MANIFEST: "the manifests of the tunnel's agents could not be written",
+    Stage.CLEANUP: "the tunnel could not be taken away completely after the bootstrap",
 }
 OTHER_STAGES = {
     "cb-bootstrap": "the control plane did not come up: cluster-bootstrap gave up waiting for its pods",

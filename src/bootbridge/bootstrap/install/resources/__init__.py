@@ -1,4 +1,4 @@
-"""The parts of a bridge, in one list.
+"""The parts of a tunnel, in one list.
 
 part       found, applied, waited for, removed (``part``)
 site       where: plan, node, cluster, and notes of what was done (``site``)

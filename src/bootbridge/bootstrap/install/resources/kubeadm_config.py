@@ -1,7 +1,7 @@
-"""The part that a user brings: a ClusterConfiguration with the bridge in it, kept by kubeadm in the cluster.
+"""The part that a user brings: a ClusterConfiguration with the tunnel in it, kept by kubeadm in the cluster.
 
 `kubeadm init` with the configuration from before the cluster stores it, and every later `kubeadm upgrade`
-or join of a control plane would bring the setting back, long after the bridge is gone.
+or join of a control plane would bring the setting back, long after the tunnel is gone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KEY = "ClusterConfiguration"
 
 
 class KubeadmConfig(ObjectPart):
-    """Its removal leaves the ConfigMap, without the bridge."""
+    """Its removal leaves the ConfigMap, without the tunnel."""
 
     name, title, kind = "apiserver", "kubeadm configuration", CONFIG_MAP
     is_laid = False

@@ -1,4 +1,4 @@
-"""What a part of the bridge is: something that can be found, applied, waited for and removed."""
+"""What a part of the tunnel is: something that can be found, applied, waited for and removed."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 # --- last: take everything away, and say what was there, what went and what is left
 #
 # Nothing here fails and nothing waits without bound: bootkube.sh must get to its end. May be called
-# again, after a failed bootstrap, and when only half of the bridge was ever there.
+# again, after a failed bootstrap, and when only half of the tunnel was ever there.
 
 bootbridge_cleanup() {
   local result=0
   if [[ -e $BOOTBRIDGE_CLEANUP_MARKER ]]; then
-    bootbridge_log "the bridge has been removed already: see $BOOTBRIDGE_RECEIPT"
+    bootbridge_log "the tunnel has been removed already: see $BOOTBRIDGE_RECEIPT"
     return 0
   fi
   # Not even a record that cannot be written may keep bootkube.sh from its end.
@@ -190,7 +190,7 @@ bootbridge_write_receipt() {
   fi
   jq --raw-output '.remains[] | "bootbridge: remains: \(.what): \(.why)"' <<<"$receipt" >&2
   if jq --exit-status '.clean' <<<"$receipt" >/dev/null; then
-    bootbridge_log "the bridge is removed, nothing is left: $BOOTBRIDGE_RECEIPT"
+    bootbridge_log "the tunnel is removed, nothing is left: $BOOTBRIDGE_RECEIPT"
     : >"$BOOTBRIDGE_CLEANUP_MARKER"
     return
   fi

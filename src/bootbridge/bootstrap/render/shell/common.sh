@@ -69,7 +69,7 @@ bootbridge_image() {
   fi
   image=$(image_for "$BOOTBRIDGE_PAYLOAD_IMAGE_NAME") && [[ -n $image && $image != *[[:space:]]* ]] \
     || bootbridge_fail "the release payload holds no $BOOTBRIDGE_PAYLOAD_IMAGE_NAME" \
-      "it does from 4.11 on; else inject the bridge with --image=REFERENCE" || return
+      "it does from 4.11 on; else inject the tunnel with --image=REFERENCE" || return
   printf '%s' "$image" | bootbridge_put 0644 "$cached" || return
   printf '%s' "$image"
 }
@@ -102,11 +102,11 @@ bootbridge_substitutions() {
 # bootbridge_render TEMPLATE IMAGE MODE TARGET
 bootbridge_render() {
   local template=$BOOTBRIDGE_TEMPLATES/$1 text
-  [[ -r $template ]] || bootbridge_fail "the template $template is missing" "inject the bridge again" || return
+  [[ -r $template ]] || bootbridge_fail "the template $template is missing" "inject the tunnel again" || return
   text=$(bootbridge_substitutions "$2" | sed -f /dev/stdin "$template") \
     || bootbridge_fail "cannot fill in $template" "the lines above say why" || return
   [[ $text != *@BOOTBRIDGE_* ]] \
-    || bootbridge_fail "$template has a placeholder that nobody fills in" "inject the bridge again" || return
+    || bootbridge_fail "$template has a placeholder that nobody fills in" "inject the tunnel again" || return
   printf '%s\n' "$text" | bootbridge_put "$3" "$4"
 }
 

@@ -62,7 +62,7 @@ bootbridge_ensure_egress_argument() {
 \\  - $BOOTBRIDGE_EGRESS_CONFIG_SEEN" "$BOOTBRIDGE_APISERVER_CONFIG") || return
   printf '%s\n' "$text" | bootbridge_put "$(stat -c %a "$BOOTBRIDGE_APISERVER_CONFIG")" "$BOOTBRIDGE_APISERVER_CONFIG" || return
   bootbridge_has_egress_argument \
-    || bootbridge_fail "$BOOTBRIDGE_APISERVER_CONFIG has no apiServerArguments, so the kube-apiserver would not use the bridge" \
+    || bootbridge_fail "$BOOTBRIDGE_APISERVER_CONFIG has no apiServerArguments, so the kube-apiserver would not use the tunnel" \
       "this release renders it in a shape that bootbridge does not know"
 }
 

@@ -43,7 +43,7 @@ _STAGES = {
 }
 _HEADER = """\
 #!/usr/bin/env bash
-# The bridge from this node's kube-apiserver into the pod network, for as long as the bootstrap lasts.
+# The tunnel from this node's kube-apiserver into the pod network, for as long as the bootstrap lasts.
 # Sourced by bootkube.sh; by hand: `{script} address` and `{script} cleanup`.
 # Made by bootbridge from one plan: what is created here is what is removed here.
 

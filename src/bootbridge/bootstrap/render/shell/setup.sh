@@ -1,7 +1,7 @@
 # --- before the kube-apiserver is rendered: certificates and server
 
 bootbridge_setup() {
-  # A bridge that is laid anew has not been removed.
+  # A tunnel that is laid anew has not been removed.
   rm -f "$BOOTBRIDGE_CLEANUP_MARKER" "$BOOTBRIDGE_RECEIPT"
   mkdir -p "$BOOTBRIDGE_STATE" "$BOOTBRIDGE_TLS" && chmod 0700 "$BOOTBRIDGE_TLS" || return
   bootbridge_sweep
