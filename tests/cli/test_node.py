@@ -11,7 +11,7 @@ import yaml
 from bootbridge.cli import main
 from bootbridge.cli import node as cli
 from bootbridge.errors import OperatorError
-from bootbridge.node.lock.phases import BOOT_ID, Flow, Phase, Record
+from bootbridge.node.lock.bootstrap_record import BOOT_ID, BootstrapRecord, Flow, Phase
 from bootbridge.trust import init_secret
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.evidence.x509 import X509Issuer
@@ -131,7 +131,7 @@ class Machine:
         )
 
     def record(self, phase: Phase, **more: str) -> None:
-        record = Record(phase, Flow.INIT, CLUSTER, b"work-secret", **more)  # type: ignore[arg-type]
+        record = BootstrapRecord(phase, Flow.INIT, CLUSTER, b"work-secret", **more)  # type: ignore[arg-type]
         (self.run / "phase.json").write_bytes(record.dump(BOOT_ID.read_text().strip()))
 
     def status(self, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:

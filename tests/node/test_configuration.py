@@ -10,7 +10,7 @@ import pytest
 
 from bootbridge.errors import OperatorError
 from bootbridge.node.configuration import NodeConfiguration, configuration_from, read_configuration
-from bootbridge.node.kubeadm.kubelet_service import CommandedKubelet, systemd_kubelet
+from bootbridge.node.kubeadm.kubelet_service import KubeletCommands, systemd_kubelet
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.measurement import FileRegister
 from bootbridge.trust.tpm.register import TpmRegister
@@ -63,10 +63,10 @@ def test_what_the_join_service_must_prove_is_a_policy() -> None:
 
 
 def test_somebody_else_may_start_the_kubelet() -> None:
-    assert configured(kubelet="none").kubelet == CommandedKubelet(())
+    assert configured(kubelet="none").kubelet == KubeletCommands(())
     assert configured(kubelet="none").kubelet_unit == ""
     commanded = configured(kubelet={"start": ["sv", "up", "kubelet"], "stop": ["sv", "down", "kubelet"]})
-    assert commanded.kubelet == CommandedKubelet(("sv", "up", "kubelet"), ("sv", "down", "kubelet"))
+    assert commanded.kubelet == KubeletCommands(("sv", "up", "kubelet"), ("sv", "down", "kubelet"))
 
 
 @pytest.mark.parametrize(

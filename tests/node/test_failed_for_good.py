@@ -27,16 +27,16 @@ from bootbridge.node.kubeadm.kubelet_service import KubeletFailed
 from bootbridge.node.kubeadm.machine import KubeadmMachine
 from bootbridge.node.kubeadm.run import Kubeadm
 from bootbridge.node.lock.boot_clock import seconds_since_boot
+from bootbridge.node.lock.bootstrap_record import FileRecordStore, Flow, Phase, read
+from bootbridge.node.lock.flow_inputs import InitInputs, JoinInputs
 from bootbridge.node.lock.node_lock import NodeLock
-from bootbridge.node.lock.node_state import FileStates
-from bootbridge.node.lock.phases import FilePhases, Flow, Phase, read
-from bootbridge.node.lock.work import InitWork, JoinWork
-from bootbridge.node.ports import Founding, Say
+from bootbridge.node.lock.node_state import FileNodeStateStore
+from bootbridge.node.ports import JoinServiceSetup, ProgressCallback
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.key_hierarchy import cluster_id
 from bootbridge.trust.measurement import FileRegister
 from tests.node.kubeadm.examples import instance, spec, ticket
-from tests.node.kubeadm.stand_in import StandIn
+from tests.node.kubeadm.fake_kubeadm import FakeKubeadm
 
 SECRET, SALT = b"s" * 32, b"t" * 32
 CLUSTER = cluster_id(SECRET, SALT)
@@ -57,7 +57,7 @@ class Kubelet:
         self.runs = False
 
 
-async def founded(founding: Founding, say: Say) -> None: ...
+async def join_service_deployed(setup: JoinServiceSetup, progress: ProgressCallback) -> None: ...
 
 
 def unheard(event: StageEvent) -> None: ...
@@ -72,7 +72,7 @@ class Scene:
         self.host = Host(folder / "root")
         Authority.create("kubernetes").write(folder / "made", with_key=True)
         pki = shlex.quote(str(self.host.path(node_paths.PKI)))
-        self.program = StandIn(
+        self.program = FakeKubeadm(
             folder,
             f"""
             case "$*" in
@@ -81,27 +81,27 @@ class Scene:
             esac""",
         )
         self.kubelet = Kubelet()
-        self.states = FileStates(folder / "state.json")
+        self.state_store = FileNodeStateStore(folder / "state.json")
         self.boot()
 
     def boot(self) -> None:
         run = self.folder / f"run-{len(list(self.folder.glob('run-*')))}"
-        self.run, self.lock = run, NodeLock(FilePhases.open(run), FileRegister(run / "register"))
+        self.run, self.lock = run, NodeLock(FileRecordStore.open(run), FileRegister(run / "register"))
         self.machine = KubeadmMachine(
             self.host,
             Kubeadm(str(self.program.path), self.host),
             self.kubelet,
             Installer(self.host, Random(1)),
-            founded,
+            join_service_deployed,
         )
 
     async def init(self, **changes: object) -> None:
         made = spec(**changes)
-        work = InitWork("one", SECRET, SALT, made.dump(), b"{}")
+        inputs = InitInputs("one", SECRET, SALT, made.dump(), b"{}")
         own = instance()
-        work = replace(work, name=own.name, role=own.role, addresses=tuple(map(str, own.addresses)))
-        await self.lock.try_lock(Flow.INIT, CLUSTER, work.encode())
-        await InitFlow(self.lock, self.machine, self.states, at_once).run(work, unheard)
+        inputs = replace(inputs, name=own.name, role=own.role, addresses=tuple(map(str, own.addresses)))
+        await self.lock.try_lock(Flow.INIT, CLUSTER, inputs.encode())
+        await InitFlow(self.lock, self.machine, self.state_store, at_once).run(inputs, unheard)
 
     async def join(self) -> None:
         serving = Authority.create("kubernetes").issue_server(["node-1"])
@@ -113,9 +113,9 @@ class Scene:
             measurement_salt=SALT,
             control_plane_files=tuple(ControlPlaneFile(name, b"secret") for name in CONTROL_PLANE_FILES),
         )
-        work = JoinWork(given, serving.key_pem, int(seconds_since_boot()))
-        await self.lock.try_lock(Flow.JOIN, CLUSTER, work.encode())
-        await JoinFlow(self.lock, self.machine, self.states, at_once).run(work)
+        inputs = JoinInputs(given, serving.key_pem, int(seconds_since_boot()))
+        await self.lock.try_lock(Flow.JOIN, CLUSTER, inputs.encode())
+        await JoinFlow(self.lock, self.machine, self.state_store, at_once).run(inputs)
 
     @property
     def left(self) -> list[str]:
@@ -145,7 +145,7 @@ async def test_a_control_planes_failed_join_leaves_no_key(scene: Scene) -> None:
         await scene.join()
     assert (scene.left, scene.phase) == ([], Phase.FAILED)
     assert not scene.kubelet.runs
-    assert not await scene.machine.leftovers()
+    assert not await scene.machine.has_kubeadm_traces()
 
 
 @pytest.mark.parametrize("bridged", [False, True], ids=["alone", "with the bridge"])
@@ -187,7 +187,7 @@ async def test_a_node_that_only_cannot_be_written_down_is_not_undone(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if unwritable == "state":
-        monkeypatch.setattr(scene.states, "save", full)
+        monkeypatch.setattr(scene.state_store, "save", full)
     else:
         advance = scene.lock.advance
         monkeypatch.setattr(

@@ -22,16 +22,16 @@ from bootbridge.runtime.calls import CallFailed
 from bootbridge.runtime.concurrency import Turn
 from bootbridge.wire import grpc_messages as grpc
 from tests.support.deterministic_loop import run
-from tests.support.node_world import World, exit_code, init_request, started
+from tests.support.node_environment import Environment, exit_code, init_request, started
 
 
-def failing(*, times: int = 1) -> World:
-    return World(tickets=False, faults={"init": [Fatal("kubeadm failed", advice="reboot")] * times})
+def failing(*, times: int = 1) -> Environment:
+    return Environment(tickets=False, faults={"init": [Fatal("kubeadm failed", advice="reboot")] * times})
 
 
-async def opened(world: World) -> asyncio.Task[int]:
-    process = started(world)
-    await world.door.opened.wait()
+async def opened(environment: Environment) -> asyncio.Task[int]:
+    process = started(environment)
+    await environment.listener.opened.wait()
     return process
 
 
@@ -39,9 +39,9 @@ def test_hazard_1_a_failed_init_ends_the_process_as_failed() -> None:
     """There it ended as if all were well, and nothing was cleaned up."""
 
     async def scenario() -> int:
-        world = failing()
-        process = await opened(world)
-        await world.door.call(init_request())
+        environment = failing()
+        process = await opened(environment)
+        await environment.listener.call(init_request())
         return await process
 
     assert run(scenario()) == FATAL
@@ -52,13 +52,13 @@ def test_hazard_2_a_second_init_never_blocks_the_end_of_the_first(seed: int) -> 
     """There a second call that waited for a lock and a graceful stop waited for each other."""
 
     async def scenario() -> int:
-        world = World(seed, tickets=False, slow=0.3)
-        process = await opened(world)
-        first = tasks.spawn(world.door.call(init_request("one")), "first")
-        await world.lock.decided()
+        environment = Environment(seed, tickets=False, slow=0.3)
+        process = await opened(environment)
+        first = tasks.spawn(environment.listener.call(init_request("one")), "first")
+        await environment.lock.wait_until_decided()
         while not first.done():
             with pytest.raises(CallFailed) as caught:
-                await world.door.call(init_request("two"))
+                await environment.listener.call(init_request("two"))
             assert caught.value.code == grpc.FAILED_PRECONDITION
             await asyncio.sleep(0.05)
         return await process
@@ -69,22 +69,22 @@ def test_hazard_2_a_second_init_never_blocks_the_end_of_the_first(seed: int) -> 
 def test_hazard_3_a_crash_past_the_lock_is_not_mistaken_for_a_finished_bootstrap() -> None:
     """There the kubelet was started without a configuration. Every step: `test_crash.py`."""
 
-    async def crashes(world: World) -> None:
-        process = started(world)
-        await world.gone.wait()
+    async def crashes(environment: Environment) -> None:
+        process = started(environment)
+        await environment.gone.wait()
         await asyncio.wait({process})
         process.exception()
 
-    async def restarted(world: World) -> int:
-        return await started(world)
+    async def restarted(environment: Environment) -> int:
+        return await started(environment)
 
-    probe = World()
+    probe = Environment()
     run(exit_code(probe))
     for step in range(probe.points):
-        world = World(crash_at=step)
-        run(crashes(world), may_leave=True)
-        unfinished = world.lasting.state is None
-        again = world.again()
+        environment = Environment(crash_at=step)
+        run(crashes(environment), may_leave=True)
+        unfinished = environment.persistent.state is None
+        again = environment.again()
         assert run(restarted(again)) == FINISHED
         assert not again.violations
         assert ("join" in again.calls) is unfinished, f"after a crash at step {step}"
@@ -92,16 +92,16 @@ def test_hazard_3_a_crash_past_the_lock_is_not_mistaken_for_a_finished_bootstrap
 
 def test_hazard_4_a_caller_without_the_secret_is_sent_no_log() -> None:
     async def scenario() -> None:
-        world = failing()
-        process = await opened(world)
-        world.logbook.note("the machine's journal")
+        environment = failing()
+        process = await opened(environment)
+        environment.log_buffer.append("the machine's journal")
         events: list[InitEvent] = []
         for _ in range(3):
             with pytest.raises(CallFailed):
-                await world.door.call_into(init_request(init_secret=b"guess"), events)
-        await world.door.call(init_request())
+                await environment.listener.call_into(init_request(init_secret=b"guess"), events)
+        await environment.listener.call(init_request())
         with pytest.raises(CallFailed):
-            await world.door.call_into(init_request(init_secret=b"guess"), events)
+            await environment.listener.call_into(init_request(init_secret=b"guess"), events)
         assert events == []
         await process
 
@@ -112,11 +112,11 @@ def test_hazard_5_logs_are_told_to_every_watcher_of_a_failed_init() -> None:
     """There the collector could be started once in the life of the process."""
 
     async def scenario() -> None:
-        world = failing()
-        process = await opened(world)
-        world.logbook.note("kubeadm: no space left on device")
+        environment = failing()
+        process = await opened(environment)
+        environment.log_buffer.append("kubeadm: no space left on device")
         for _ in range(3):
-            events = await world.door.call(init_request())
+            events = await environment.listener.call(init_request())
             assert b"no space left" in b"".join(event.log for event in events)
         await process
 
@@ -129,12 +129,14 @@ def test_hazard_8_a_ticket_with_a_strange_file_is_refused_as_a_whole(name: str) 
 
     async def scenario() -> None:
         names = (*CONTROL_PLANE_FILES, name)
-        world = World(ticket_changes={"control_plane_files": tuple(ControlPlaneFile(n, b"x") for n in names)})
-        process = started(world)
+        environment = Environment(
+            ticket_changes={"control_plane_files": tuple(ControlPlaneFile(n, b"x") for n in names)}
+        )
+        process = started(environment)
         await asyncio.sleep(120)
-        assert world.calls.count("ticket") > 1
-        assert not {"take", "join"} & set(world.calls)
-        world.stop.set()
+        assert environment.calls.count("ticket") > 1
+        assert not {"ticket files", "join"} & set(environment.calls)
+        environment.stop.set()
         assert await process == INTERRUPTED
 
     run(scenario())
@@ -144,32 +146,32 @@ def test_hazard_10_without_an_address_nobody_is_dialled() -> None:
     """There an empty load balancer became a call to ":30090"; see also `test_endpoints.py`."""
 
     async def scenario() -> None:
-        world = World(addresses=())
-        process = started(world)
+        environment = Environment(addresses=())
+        process = started(environment)
         await asyncio.sleep(300)
-        assert world.calls.count("endpoints") > 5
-        assert "ticket" not in world.calls
-        world.stop.set()
+        assert environment.calls.count("endpoints") > 5
+        assert "ticket" not in environment.calls
+        environment.stop.set()
         await process
 
     run(scenario())
 
 
-@pytest.mark.parametrize("step", ["install", "leftovers", "take"])
+@pytest.mark.parametrize("step", ["install", "kubeadm traces", "ticket files"])
 def test_hazard_13_a_step_that_failed_is_never_walked_past(step: str) -> None:
     """There an error at the start was logged, and what it should have made was missing later."""
-    world = World(faults={step: [Transient("broken")]})
-    assert run(exit_code(world)) == FINISHED
-    after = world.calls[world.calls.index(step) + 1 :]
-    assert after == ["install", "reset", "take", "join"], "the attempt begins anew"
+    environment = Environment(faults={step: [Transient("broken")]})
+    assert run(exit_code(environment)) == FINISHED
+    after = environment.calls[environment.calls.index(step) + 1 :]
+    assert after == ["install", "reset", "ticket files", "join"], "the attempt begins anew"
 
 
 def test_hazard_14_kubeadm_never_joins_a_machine_that_is_half_a_node() -> None:
     """There the second attempt ran on what the first had left."""
-    world = World(faults={"join": [Transient("timed out")] * 2})
-    assert run(exit_code(world)) == FINISHED
-    assert not world.violations
-    kubeadm = [each for each in world.calls if each in ("join", "reset")]
+    environment = Environment(faults={"join": [Transient("timed out")] * 2})
+    assert run(exit_code(environment)) == FINISHED
+    assert not environment.violations
+    kubeadm = [each for each in environment.calls if each in ("join", "reset")]
     assert kubeadm == ["join", "reset", "join", "reset", "join"]
 
 
@@ -177,7 +179,7 @@ def test_hazard_18_after_a_slow_round_the_next_one_still_waits_and_two_instances
     """There a ticker fired at once after a slow round, on all instances alike."""
 
     async def rounds(seed: int) -> list[float]:
-        world = World(seed)
+        environment = Environment(seed)
         loop = asyncio.get_running_loop()
         begun: list[float] = []
         ended: list[float] = []
@@ -188,10 +190,10 @@ def test_hazard_18_after_a_slow_round_the_next_one_still_waits_and_two_instances
             ended.append(loop.time())
             raise Transient("no")
 
-        process = started(world)
-        world.service.ticket = slow  # type: ignore[method-assign]
+        process = started(environment)
+        environment.service.ticket = slow  # type: ignore[method-assign]
         await asyncio.sleep(600)
-        world.stop.set()
+        environment.stop.set()
         await process
         pauses = [later - before for before, later in zip(ended, begun[1:], strict=False)]
         assert min(pauses) >= 0.5

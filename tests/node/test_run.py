@@ -35,12 +35,12 @@ from bootbridge.join_api.messages import (
 from bootbridge.node import run
 from bootbridge.node.configuration import read_configuration
 from bootbridge.node.init import tunnel
-from bootbridge.node.init.log_buffer import Logbook
+from bootbridge.node.init.log_buffer import LogBuffer
 from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.init.session import InitOptions, InitSession
-from bootbridge.node.lock.phases import FilePhases
-from bootbridge.node.ports import Say
-from bootbridge.node.status import look
+from bootbridge.node.lock.bootstrap_record import FileRecordStore
+from bootbridge.node.ports import ProgressCallback
+from bootbridge.node.status import read_status
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime import tasks
 from bootbridge.runtime.calls import CallFailed, Send, serve
@@ -52,7 +52,7 @@ from bootbridge.trust.evidence.configuration import verifiers_from
 from bootbridge.wire import grpc_messages as grpc
 from tests.node.kubeadm.examples import instance as first_instance
 from tests.node.kubeadm.examples import spec
-from tests.node.one_instance import TOKEN, ObligingApi, OneInstance, by_authority
+from tests.node.local_instance import TOKEN, LocalInstance, RecordingApiServer, by_authority
 
 DEADLINE_SECONDS = 30.0
 BOOTSTRAP_TOKEN = "abcdef.0123456789abcdef"
@@ -70,14 +70,14 @@ DONE = [
 
 
 @pytest.fixture
-def instance(tmp_path: Path) -> Iterator[OneInstance]:
-    api = ObligingApi()
-    yield OneInstance(tmp_path, api)
+def instance(tmp_path: Path) -> Iterator[LocalInstance]:
+    api = RecordingApiServer()
+    yield LocalInstance(tmp_path, api)
     api.close()
 
 
 @dataclass
-class Told:
+class RecordingReport:
     """A user who remembers."""
 
     stages: list[tuple[str, str]] = field(default_factory=list)
@@ -113,7 +113,7 @@ class Node:
 
     running: asyncio.Task[int]
     stop: asyncio.Event
-    logbook: Logbook
+    log_buffer: LogBuffer
 
     async def code(self) -> int:
         """Of its own accord; it need not wait for a user who might come back."""
@@ -123,23 +123,23 @@ class Node:
 
 
 @asynccontextmanager
-async def node_run(instance: OneInstance) -> AsyncIterator[Node]:
+async def node_run(instance: LocalInstance) -> AsyncIterator[Node]:
     configuration = read_configuration(instance.configuration)
-    phases, logbook, stop = FilePhases.open(configuration.run), Logbook(), asyncio.Event()
+    records, log_buffer, stop = FileRecordStore.open(configuration.run), LogBuffer(), asyncio.Event()
     root = logging.getLogger()
-    root.addHandler(logbook)
-    supervisor = run.assembled(configuration, phases, logbook, Random(1))
+    root.addHandler(log_buffer)
+    supervisor = run.build_supervisor(configuration, records, log_buffer, Random(1))
     running = tasks.spawn(supervisor.run(stop), "node run")
     try:
-        yield Node(running, stop, logbook)
+        yield Node(running, stop, log_buffer)
     finally:
         running.cancel()
         await asyncio.wait({running})
-        root.removeHandler(logbook)
-        phases.close()
+        root.removeHandler(log_buffer)
+        records.close()
 
 
-def options(instance: OneInstance, **changes: Any) -> InitOptions:
+def options(instance: LocalInstance, **changes: Any) -> InitOptions:
     user = instance.user
     return replace(
         InitOptions(
@@ -156,13 +156,13 @@ def options(instance: OneInstance, **changes: Any) -> InitOptions:
     )
 
 
-async def init(instance: OneInstance, told: Told, **changes: Any) -> bool:
+async def init(instance: LocalInstance, told: RecordingReport, **changes: Any) -> bool:
     async with asyncio.timeout(DEADLINE_SECONDS):
-        await door_open(instance)
+        await listening(instance)
         return await InitSession(options(instance, **changes), told).run()
 
 
-async def door_open(instance: OneInstance) -> None:
+async def listening(instance: LocalInstance) -> None:
     """The client waits by itself, but seconds at a time."""
     while True:
         try:
@@ -174,7 +174,7 @@ async def door_open(instance: OneInstance) -> None:
             return
 
 
-async def kubeadm_runs(instance: OneInstance) -> None:
+async def kubeadm_runs(instance: LocalInstance) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
         while not instance.init_runs:  # noqa: ASYNC110 -- another process's doing
             await asyncio.sleep(0.01)
@@ -184,8 +184,8 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-async def test_an_init_makes_a_cluster_and_ends_both_sides(instance: OneInstance) -> None:
-    told = Told()
+async def test_an_init_makes_a_cluster_and_ends_both_sides(instance: LocalInstance) -> None:
+    told = RecordingReport()
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
         assert await init(instance, told), told.failure
@@ -204,11 +204,11 @@ async def test_an_init_makes_a_cluster_and_ends_both_sides(instance: OneInstance
     assert not options(instance).record.exists()
 
 
-async def test_what_others_need_to_join_is_in_the_new_cluster(instance: OneInstance) -> None:
+async def test_what_others_need_to_join_is_in_the_new_cluster(instance: LocalInstance) -> None:
     """The user's policy with the cluster's facts, and a service that proves itself as this instance does."""
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
-        assert await init(instance, Told())
+        assert await init(instance, RecordingReport())
         await node.code()
     policy = json.loads(instance.api.applied["ConfigMap/bootbridge-join-policy"]["data"]["policy.json"])
     assert policy["cluster"]["kubernetesVersion"] == "v1.36.3"
@@ -220,11 +220,11 @@ async def test_what_others_need_to_join_is_in_the_new_cluster(instance: OneInsta
     assert "Secret/bootbridge-measurement" in instance.api.applied
 
 
-async def test_the_first_nodes_certificate_lasts_as_long_as_the_policy_says(instance: OneInstance) -> None:
+async def test_the_first_nodes_certificate_lasts_as_long_as_the_policy_says(instance: LocalInstance) -> None:
     instance.write_policy(by_authority(instance.authority), ticket={"certificateDays": 7})
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
-        assert await init(instance, Told())
+        assert await init(instance, RecordingReport())
         await node.code()
     pem = (instance.root / "var/lib/kubelet/pki/bootbridge-serving.pem").read_bytes()
     ends = x509.load_pem_x509_certificate(pem).not_valid_after_utc
@@ -232,11 +232,11 @@ async def test_the_first_nodes_certificate_lasts_as_long_as_the_policy_says(inst
 
 
 async def test_the_first_node_s_name_is_bound_to_its_own_key_before_anybody_can_ask_for_it(
-    instance: OneInstance,
+    instance: LocalInstance,
 ) -> None:
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
-        assert await init(instance, Told())
+        assert await init(instance, RecordingReport())
         await node.code()
     applied = instance.api.applied
     assert applied["ConfigMap/bootbridge-node-cp-0"]["data"] == {"identity": instance.identity}
@@ -244,11 +244,11 @@ async def test_the_first_node_s_name_is_bound_to_its_own_key_before_anybody_can_
     assert order.index("ConfigMap/bootbridge-node-cp-0") < order.index("DaemonSet/bootbridge-join-service")
 
 
-async def test_what_is_left_behind_is_readable_for_its_owner_alone(instance: OneInstance) -> None:
+async def test_what_is_left_behind_is_readable_for_its_owner_alone(instance: LocalInstance) -> None:
     instance.let_kubeadm_go_on()
     before = set(instance.folder.rglob("*"))
     async with node_run(instance) as node:
-        assert await init(instance, Told())
+        assert await init(instance, RecordingReport())
         await node.code()
     new = {path for path in instance.folder.rglob("*") if path.is_file()} - before
     secrets = secrets_of(instance)
@@ -257,18 +257,18 @@ async def test_what_is_left_behind_is_readable_for_its_owner_alone(instance: One
     assert {name: found for name, found in holders.items() if found & 0o077} == {}
 
 
-def secrets_of(instance: OneInstance) -> list[bytes]:
+def secrets_of(instance: LocalInstance) -> list[bytes]:
     """All that must not be seen, as it is written in files and as it might be logged."""
     document = json.loads((instance.user / "secrets.json").read_text())
     return [instance.secret, TOKEN.encode(), document["key"].encode()]
 
 
-async def test_a_wrong_secret_is_refused_without_logs_and_without_a_trace(instance: OneInstance) -> None:
-    told = Told()
+async def test_a_wrong_secret_is_refused_without_logs_and_without_a_trace(instance: LocalInstance) -> None:
+    told = RecordingReport()
     instance.write_wrong_secret()
     async with node_run(instance) as node:
         assert not await init(instance, told)
-        status = await look(read_configuration(instance.configuration))
+        status = await read_status(read_configuration(instance.configuration))
         assert (status.phase, status.lock, status.register) == ("waiting", "nobody", bytes(32))
         assert await node.code() == INTERRUPTED
     assert told.failure is not None
@@ -280,8 +280,8 @@ async def test_a_wrong_secret_is_refused_without_logs_and_without_a_trace(instan
     assert not instance.kubeconfig.exists()
 
 
-async def test_an_instance_that_is_not_trusted_is_told_nothing(instance: OneInstance) -> None:
-    told = Told()
+async def test_an_instance_that_is_not_trusted_is_told_nothing(instance: LocalInstance) -> None:
+    told = RecordingReport()
     instance.write_policy(by_authority(Authority.create("other machines")))
     async with node_run(instance):
         assert not await init(instance, told)
@@ -291,9 +291,11 @@ async def test_an_instance_that_is_not_trusted_is_told_nothing(instance: OneInst
     assert not instance.init_runs
 
 
-async def test_a_worker_that_answers_in_a_control_planes_place_is_told_nothing(instance: OneInstance) -> None:
+async def test_a_worker_that_answers_in_a_control_planes_place_is_told_nothing(
+    instance: LocalInstance,
+) -> None:
     """Its evidence is as good as any machine's; only the policy knows that it is not the one."""
-    told = Told()
+    told = RecordingReport()
     instance.write_policy(by_authority(instance.authority), instance.identity, role="worker")
     async with node_run(instance) as node:
         assert not await init(instance, told)
@@ -303,9 +305,9 @@ async def test_a_worker_that_answers_in_a_control_planes_place_is_told_nothing(i
     assert told.peer is None
 
 
-async def test_a_machine_whose_key_is_not_the_listed_one_is_told_nothing(instance: OneInstance) -> None:
+async def test_a_machine_whose_key_is_not_the_listed_one_is_told_nothing(instance: LocalInstance) -> None:
     """The authority has vouched for many machines; the policy says which of them are control planes."""
-    told = Told()
+    told = RecordingReport()
     instance.write_policy(by_authority(instance.authority), "sha256:" + "0" * 64)
     async with node_run(instance) as node:
         assert not await init(instance, told)
@@ -316,8 +318,8 @@ async def test_a_machine_whose_key_is_not_the_listed_one_is_told_nothing(instanc
     assert not instance.init_runs
 
 
-async def test_a_second_init_is_refused_at_once_and_the_first_goes_on(instance: OneInstance) -> None:
-    first, second = Told(), Told()
+async def test_a_second_init_is_refused_at_once_and_the_first_goes_on(instance: LocalInstance) -> None:
+    first, second = RecordingReport(), RecordingReport()
     async with node_run(instance) as node:
         running = tasks.spawn(init(instance, first), "first")
         await kubeadm_runs(instance)
@@ -329,9 +331,9 @@ async def test_a_second_init_is_refused_at_once_and_the_first_goes_on(instance: 
     assert "another init is running" in second.failure[0]
 
 
-async def test_a_killed_connection_is_resumed_and_nothing_is_missed(instance: OneInstance) -> None:
+async def test_a_killed_connection_is_resumed_and_nothing_is_missed(instance: LocalInstance) -> None:
     """Between user and instance stands a relay that is cut while kubeadm runs."""
-    told = Told()
+    told = RecordingReport()
     async with node_run(instance) as node, relay_to(instance.port) as relay:
         running = tasks.spawn(init(instance, told, port=relay.port), "init")
         await kubeadm_runs(instance)
@@ -351,9 +353,9 @@ async def test_a_killed_connection_is_resumed_and_nothing_is_missed(instance: On
 
 
 async def test_an_init_that_was_left_goes_on_and_the_same_command_watches_it_again(
-    instance: OneInstance,
+    instance: LocalInstance,
 ) -> None:
-    gone, back = Told(), Told()
+    gone, back = RecordingReport(), RecordingReport()
     async with node_run(instance) as node:
         running = tasks.spawn(init(instance, gone), "init")
         await kubeadm_runs(instance)
@@ -367,18 +369,18 @@ async def test_an_init_that_was_left_goes_on_and_the_same_command_watches_it_aga
 
 
 async def test_a_secret_that_has_made_a_cluster_makes_no_other(
-    instance: OneInstance, caplog: pytest.LogCaptureFixture
+    instance: LocalInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The instance still waits for the user who left before the end; anybody else is told, on both sides."""
-    again = Told()
+    again = RecordingReport()
     async with node_run(instance) as node:
-        running = tasks.spawn(init(instance, Told()), "init")
+        running = tasks.spawn(init(instance, RecordingReport()), "init")
         await kubeadm_runs(instance)
         running.cancel()
         await asyncio.wait({running})
         instance.let_kubeadm_go_on()
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while (await look(read_configuration(instance.configuration))).phase != "done":  # noqa: ASYNC110
+            while (await read_status(read_configuration(instance.configuration))).phase != "done":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         other = instance.user / "other.conf"
         assert not await init(instance, again, kubeconfig=other)
@@ -391,8 +393,8 @@ async def test_a_secret_that_has_made_a_cluster_makes_no_other(
     assert instance.kubeadm_arguments.count(" init --config") == 1
 
 
-async def test_a_failed_init_brings_reason_advice_and_a_log_without_secrets(instance: OneInstance) -> None:
-    told = Told()
+async def test_a_failed_init_brings_reason_advice_and_a_log_without_secrets(instance: LocalInstance) -> None:
+    told = RecordingReport()
     instance.let_kubeadm_fail()
     async with node_run(instance) as node:
         assert not await init(instance, told)
@@ -408,7 +410,7 @@ async def test_a_failed_init_brings_reason_advice_and_a_log_without_secrets(inst
     assert [each for each in secrets_of(instance) if each in text] == []
 
 
-def test_a_node_does_not_start_until_it_is_said_whom_to_believe(instance: OneInstance) -> None:
+def test_a_node_does_not_start_until_it_is_said_whom_to_believe(instance: LocalInstance) -> None:
     """A join service that proves nothing would be handed this machine, by default."""
     instance.configure(joinService={})
     with pytest.raises(OperatorError, match=r"joinService\.evidence: nothing says .* none: whoever answers"):
@@ -416,8 +418,8 @@ def test_a_node_does_not_start_until_it_is_said_whom_to_believe(instance: OneIns
     assert not instance.init_runs
 
 
-async def test_a_worker_is_not_initialised_and_may_be_corrected(instance: OneInstance) -> None:
-    told = Told()
+async def test_a_worker_is_not_initialised_and_may_be_corrected(instance: LocalInstance) -> None:
+    told = RecordingReport()
     instance.let_kubeadm_go_on()
     instance.write_metadata(role="worker")
     async with node_run(instance) as node:
@@ -426,16 +428,16 @@ async def test_a_worker_is_not_initialised_and_may_be_corrected(instance: OneIns
         assert "this instance is a worker" in told.failure[0]
         assert "may be asked again" in told.failure[1]
         instance.write_metadata()
-        assert await init(instance, Told())
+        assert await init(instance, RecordingReport())
         assert await node.code() == FINISHED
 
 
-async def test_a_finished_node_says_so_and_starts_again_as_one(instance: OneInstance) -> None:
+async def test_a_finished_node_says_so_and_starts_again_as_one(instance: LocalInstance) -> None:
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
-        assert await init(instance, Told())
+        assert await init(instance, RecordingReport())
         assert await node.code() == FINISHED
-    status = await look(read_configuration(instance.configuration))
+    status = await read_status(read_configuration(instance.configuration))
     assert (status.phase, status.lock, status.sound) == ("done", "init", True)
     assert status.document["node"] == {"name": "cp-0", "role": "control-plane"}
     async with node_run(instance) as node:
@@ -447,10 +449,10 @@ async def test_a_finished_node_says_so_and_starts_again_as_one(instance: OneInst
 
 
 @dataclass
-class JoinServiceStandIn:
+class LocalJoinService:
     """Gives a worker's ticket to whoever is trusted; what it was asked is kept."""
 
-    instance: OneInstance
+    instance: LocalInstance
     refusal: str = ""
     # How long ago its certificates were made; each is good for an hour.
     age_seconds: float = 0.0
@@ -512,9 +514,9 @@ class JoinServiceStandIn:
         await send(ticket.encode())
 
 
-async def test_an_instance_joins_by_itself(instance: OneInstance) -> None:
+async def test_an_instance_joins_by_itself(instance: LocalInstance) -> None:
     """It finds the join service by its metadata, proves itself, and becomes a node."""
-    service = JoinServiceStandIn(instance)
+    service = LocalJoinService(instance)
     async with service.listening() as port:
         instance.configure(joinService={"port": port, "evidence": "none"})
         instance.write_metadata(role="worker", loadBalancer="127.0.0.1:6443")
@@ -528,9 +530,9 @@ async def test_an_instance_joins_by_itself(instance: OneInstance) -> None:
     assert BOOTSTRAP_TOKEN not in instance.kubeadm_arguments
 
 
-async def test_a_node_renews_its_serving_certificate_once_it_is_due(instance: OneInstance) -> None:
+async def test_a_node_renews_its_serving_certificate_once_it_is_due(instance: LocalInstance) -> None:
     """`bootbridge node renew`, as a timer runs it: the node is not rebooted, and nothing else is touched."""
-    service = JoinServiceStandIn(instance, age_seconds=3000)
+    service = LocalJoinService(instance, age_seconds=3000)
     pki = instance.root / "var/lib/kubelet/pki"
     async with service.listening() as port, asyncio.timeout(DEADLINE_SECONDS):
         instance.configure(joinService={"port": port, "evidence": "none"})
@@ -553,19 +555,19 @@ async def test_a_node_renews_its_serving_certificate_once_it_is_due(instance: On
 
 
 async def test_a_bridge_that_is_waited_for_keeps_no_certificate_from_being_renewed(
-    instance: OneInstance, monkeypatch: pytest.MonkeyPatch
+    instance: LocalInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that never becomes Ready would let it wait until all of them have expired."""
     waiting = asyncio.Event()
 
-    async def for_ever(host: Host, say: Say, *, quiet_seconds: float) -> None:
+    async def for_ever(host: Host, progress: ProgressCallback, *, quiet_seconds: float) -> None:
         waiting.set()
         await asyncio.Event().wait()
 
     plan = tunnel.plan_for(spec(tunnel_image="registry.example/bootbridge:1"), first_instance())
-    monkeypatch.setattr(tunnel, "standing", lambda host: plan)
-    monkeypatch.setattr(tunnel, "until_unneeded", for_ever)
-    service = JoinServiceStandIn(instance, age_seconds=3000)
+    monkeypatch.setattr(tunnel, "installed_plan", lambda host: plan)
+    monkeypatch.setattr(tunnel, "wait_until_unneeded", for_ever)
+    service = LocalJoinService(instance, age_seconds=3000)
     async with service.listening() as port, asyncio.timeout(DEADLINE_SECONDS):
         instance.configure(joinService={"port": port, "evidence": "none"})
         instance.write_metadata(role="worker", loadBalancer="127.0.0.1")
@@ -579,8 +581,8 @@ async def test_a_bridge_that_is_waited_for_keeps_no_certificate_from_being_renew
         await ended(running)
 
 
-async def test_a_certificate_that_is_due_and_cannot_be_renewed_is_a_failure(instance: OneInstance) -> None:
-    service = JoinServiceStandIn(instance, age_seconds=3000)
+async def test_a_certificate_that_is_due_and_cannot_be_renewed_is_a_failure(instance: LocalInstance) -> None:
+    service = LocalJoinService(instance, age_seconds=3000)
     async with service.listening() as port, asyncio.timeout(DEADLINE_SECONDS):
         instance.configure(joinService={"port": port, "evidence": "none"})
         instance.write_metadata(role="worker", loadBalancer="127.0.0.1")
@@ -590,23 +592,25 @@ async def test_a_certificate_that_is_due_and_cannot_be_renewed_is_a_failure(inst
 
 
 async def test_a_refusal_is_logged_with_its_reason_and_an_init_is_still_possible(
-    instance: OneInstance, caplog: pytest.LogCaptureFixture
+    instance: LocalInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = JoinServiceStandIn(instance, refusal="the policy does not know cp-0")
+    service = LocalJoinService(instance, refusal="the policy does not know cp-0")
     instance.let_kubeadm_go_on()
     async with service.listening() as port:
         instance.configure(joinService={"port": port, "evidence": "none"})
         instance.write_metadata(loadBalancer="127.0.0.1")
         async with node_run(instance) as node:
             refused = await refusal(caplog)
-            waiting = await look(read_configuration(instance.configuration))
-            assert await init(instance, Told())
+            waiting = await read_status(read_configuration(instance.configuration))
+            assert await init(instance, RecordingReport())
             assert await node.code() == FINISHED
     assert f"127.0.0.1:{port}: the policy does not know cp-0" in refused
     assert (waiting.phase, waiting.document["reason"]) == ("waiting", f"refused: {refused}")
     assert f"last answer  refused: {refused}\n" in waiting.text
     assert mode(instance.root / "run/node/last-answer") == 0o600
-    assert (await look(read_configuration(instance.configuration))).document["reason"] == "", "it is a node"
+    assert (await read_status(read_configuration(instance.configuration))).document["reason"] == "", (
+        "it is a node"
+    )
 
 
 async def refusal(caplog: pytest.LogCaptureFixture) -> str:
@@ -620,9 +624,9 @@ async def refusal(caplog: pytest.LogCaptureFixture) -> str:
 
 
 async def test_a_join_service_that_proves_nothing_is_not_believed_where_proof_is_asked_for(
-    instance: OneInstance, caplog: pytest.LogCaptureFixture
+    instance: LocalInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = JoinServiceStandIn(instance)
+    service = LocalJoinService(instance)
     evidence = {"x509": {"cas": instance.authority.cert_pem.decode()}}
     async with service.listening() as port:
         instance.configure(joinService={"port": port, "evidence": evidence})

@@ -26,10 +26,10 @@ from bootbridge.join_api.messages import (
 from bootbridge.join_service.claims import holder_of
 from bootbridge.node import run
 from bootbridge.node.configuration import NodeConfiguration, configuration_from
-from bootbridge.node.enrolment import shown_by
 from bootbridge.node.init import join_service_setup, tunnel
 from bootbridge.node.init.messages import INIT, INIT_LABEL
-from bootbridge.node.join.calls import JoinCalls
+from bootbridge.node.join.service_client import JoinServiceClient
+from bootbridge.node.own_identity import own_attestation
 from bootbridge.node.ports import Admitted
 from bootbridge.runtime.calls import Caller, CallFailed, Handler, Send, serve
 from bootbridge.trust.attested.channel import Channel, Listener, Side, connect
@@ -74,8 +74,8 @@ def answering(answer: bytes | CallFailed) -> Handler:
     return handle
 
 
-def calls() -> JoinCalls:
-    return JoinCalls(Side(TokenIssuer("dev", SECRET)))
+def calls() -> JoinServiceClient:
+    return JoinServiceClient(Side(TokenIssuer("dev", SECRET)))
 
 
 async def test_tickets_are_asked_for_and_given(open_service: Open) -> None:
@@ -127,7 +127,7 @@ class Answering:
             return own_key
 
         demands = Side(verifiers=(TpmVerifier(MeasurementPolicy({}), trusted_keys=[self.tpm.identity]),))
-        calls = JoinCalls(demands, known, own)
+        calls = JoinServiceClient(demands, known, own)
         return await calls.ticket(("127.0.0.1", self.port), TicketRequest("worker-0"))
 
 
@@ -243,7 +243,7 @@ def test_the_join_service_is_given_what_its_evidence_needs(evidence: Any, paths:
 async def test_a_founder_is_bound_to_what_the_join_service_will_find_it_to_be() -> None:
     verifier = TokenVerifier({"dev": SECRET}).begin(bytes(32))
     found = verifier.document(await TokenIssuer("dev", SECRET).issue(bytes(32)))
-    shown = await shown_by(TokenIssuer("dev", SECRET))
+    shown = await own_attestation(TokenIssuer("dev", SECRET))
     assert isinstance(found, Attested)
     assert holder_of(shown) == holder_of(found) == "token:dev"
 
@@ -274,16 +274,16 @@ class Bridge:
         self.asked: list[str] = []
         self.plan: Plan | None = Plan()
         self.failure: Exception | None = None
-        monkeypatch.setattr(tunnel, "standing", lambda host: self.plan)
-        monkeypatch.setattr(tunnel, "until_unneeded", self._until_unneeded)
-        monkeypatch.setattr(tunnel, "take_down", self._take_down)
+        monkeypatch.setattr(tunnel, "installed_plan", lambda host: self.plan)
+        monkeypatch.setattr(tunnel, "wait_until_unneeded", self._wait_until_unneeded)
+        monkeypatch.setattr(tunnel, "remove", self._remove)
 
-    async def _until_unneeded(self, host: object, say: object, *, quiet_seconds: float) -> None:
+    async def _wait_until_unneeded(self, host: object, progress: object, *, quiet_seconds: float) -> None:
         self.asked.append(f"wait for {quiet_seconds:.0f} s of quiet")
         if self.failure:
             raise self.failure
 
-    async def _take_down(self, host: object, plan: Plan, say: object) -> Any:
+    async def _remove(self, host: object, plan: Plan, progress: object) -> Any:
         self.asked.append("take down")
 
         class Receipt:
@@ -367,7 +367,7 @@ async def test_a_crowd_at_the_door_does_not_keep_the_chip_from_the_join(
     chip = SlowChip()
     port = free_port()
     settings = replace(configuration, issuer=chip, init_host="127.0.0.1", init_port=port)
-    door = await run._door(settings, lambda source, admitted: {})
+    listener = await run._door(settings, lambda source, admitted: {})
     at_once = run.INIT_PLACES.shared(run.INIT_PLACES.handshakes)
     crowd = [asyncio.create_task(dialled(port)) for _ in range(at_once + 4)]
     async with asyncio.timeout(20):
@@ -376,7 +376,7 @@ async def test_a_crowd_at_the_door_does_not_keep_the_chip_from_the_join(
         chip.free.set()
         for channel in await asyncio.gather(*crowd):
             await channel.close()
-    await door.stop()
+    await listener.stop()
     assert chip.most == at_once
 
 
@@ -402,14 +402,14 @@ async def test_a_stranger_may_not_stay_at_the_door(
         sources.append(source)
         return {INIT: init}
 
-    door = await run._door(settings, handlers)
+    listener = await run._door(settings, handlers)
     channel = await dialled(port)
     async with Caller(channel.reader, channel.writer) as caller:
         with pytest.raises(CallFailed) as cut:
             await caller.unary(INIT, b"a guess", 20)
     assert cut.value.code == grpc.UNAVAILABLE
     assert sources == ["127.0.0.1"]
-    await door.stop()
+    await listener.stop()
 
 
 async def test_whoever_has_shown_the_secret_may_stay_for_good() -> None:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bootbridge.node.init.master_secret import MasterSecret
-from tests.node.one_instance import TOKEN, ObligingApi, OneInstance
-from tests.node.test_run import BOOTSTRAP_TOKEN, JoinServiceStandIn
+from tests.node.local_instance import TOKEN, LocalInstance, RecordingApiServer
+from tests.node.test_run import BOOTSTRAP_TOKEN, LocalJoinService
 from tests.support.process_program import OURS, until
 
 pytestmark = pytest.mark.slow
@@ -61,7 +61,7 @@ class Command:
 
 
 class Stage:
-    def __init__(self, instance: OneInstance) -> None:
+    def __init__(self, instance: LocalInstance) -> None:
         self.instance = instance
         self.commands: list[Command] = []
 
@@ -69,7 +69,7 @@ class Stage:
         return self._start("node", ["node", "run", "--config", str(self.instance.configuration), "-v"])
 
     def init(self, *more: str) -> Command:
-        return self._start(f"init-{len(self.commands)}", [*self.instance.init_words, *more])
+        return self._start(f"init-{len(self.commands)}", [*self.instance.init_arguments, *more])
 
     def _start(self, title: str, words: list[str]) -> Command:
         self.commands.append(Command(self.instance.folder, title, words))
@@ -78,8 +78,8 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    api = ObligingApi()
-    stage = Stage(OneInstance(tmp_path, api))
+    api = RecordingApiServer()
+    stage = Stage(LocalInstance(tmp_path, api))
     yield stage
     for command in stage.commands:
         command.end()
@@ -95,7 +95,7 @@ def test_no_secret_is_seen_in_arguments_logs_or_files_of_others(stage: Stage) ->
     instance.let_kubeadm_go_on()
     assert (init.code(), node.code()) == (0, 0), node.output + init.output
     master = json.loads((instance.user / "secrets.json").read_text())["key"]
-    measurement = MasterSecret.kept_in(instance.user / "secrets.json").measurement_secret
+    measurement = MasterSecret.load_or_create(instance.user / "secrets.json").measurement_secret
     secrets = [instance.secret.decode(), TOKEN, master, *written(measurement), *keys_of(instance)]
     seen = arguments + instance.kubeadm_arguments + node.output + init.output
     assert "initialising" in seen
@@ -105,7 +105,7 @@ def test_no_secret_is_seen_in_arguments_logs_or_files_of_others(stage: Stage) ->
 
 async def test_no_secret_of_a_ticket_is_seen_in_arguments_logs_or_files_of_others(stage: Stage) -> None:
     instance = stage.instance
-    service = JoinServiceStandIn(instance)
+    service = LocalJoinService(instance)
     async with service.listening() as port:
         instance.configure(joinService={"port": port, "evidence": "none"})
         instance.write_metadata(role="worker", loadBalancer="127.0.0.1")
@@ -126,7 +126,7 @@ def written(secret: bytes) -> list[str]:
     return [secret.hex(), base64.b64encode(secret).decode().rstrip("="), str(secret)[2:-1]]
 
 
-def keys_of(instance: OneInstance) -> list[str]:
+def keys_of(instance: LocalInstance) -> list[str]:
     """A line of each private key that was made for or brought to the instance."""
     files = (*instance.root.rglob("*.key"), *instance.root.rglob("*.pem"))
     found = {path.name: text for path in files if "PRIVATE KEY" in (text := path.read_text())}
@@ -145,7 +145,7 @@ def arguments_below(pid: int) -> list[str]:
     return [own, *(line for child in children for line in arguments_below(int(child)))]
 
 
-def open_files_with(secrets: list[str], instance: OneInstance) -> list[Path]:
+def open_files_with(secrets: list[str], instance: LocalInstance) -> list[Path]:
     files = [path for path in instance.folder.rglob("*") if path.is_file() and path.stat().st_mode & 0o077]
     return [path for path in files if any(each.encode() in path.read_bytes() for each in secrets)]
 

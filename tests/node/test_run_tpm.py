@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from bootbridge.node.configuration import read_configuration
-from bootbridge.node.enrolment import identity_of
+from bootbridge.node.own_identity import evidence_identity
 from bootbridge.node.supervisor import FINISHED
 from bootbridge.runtime import tasks
 from bootbridge.trust.measurement import lock_value
-from tests.node.one_instance import ObligingApi, OneInstance
-from tests.node.test_run import Told, init, kubeadm_runs, node_run
+from tests.node.local_instance import LocalInstance, RecordingApiServer
+from tests.node.test_run import RecordingReport, init, kubeadm_runs, node_run
 from tests.support.swtpm import NewChip, Swtpm
 
 pytest_plugins = ["tests.support.swtpm"]
@@ -28,20 +28,20 @@ def chip(new_chip: NewChip) -> Swtpm:
 
 
 @pytest.fixture
-def instance(tmp_path: Path, chip: Swtpm) -> Iterator[OneInstance]:
-    api = ObligingApi()
-    instance = OneInstance(tmp_path, api)
+def instance(tmp_path: Path, chip: Swtpm) -> Iterator[LocalInstance]:
+    api = RecordingApiServer()
+    instance = LocalInstance(tmp_path, api)
     instance.configure(evidence={"tpm": {"device": chip.address}}, register="tpm")
-    identity = asyncio.run(identity_of(read_configuration(instance.configuration).issuer))
+    identity = asyncio.run(evidence_identity(read_configuration(instance.configuration).issuer))
     instance.write_policy({"tpm": {"measurements": {}}}, identity=identity)
     yield instance
     api.close()
 
 
 async def test_a_quote_convinces_the_user_and_the_lock_is_in_the_chip(
-    instance: OneInstance, chip: Swtpm
+    instance: LocalInstance, chip: Swtpm
 ) -> None:
-    told = Told()
+    told = RecordingReport()
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
         assert await init(instance, told), told.failure
@@ -52,8 +52,8 @@ async def test_a_quote_convinces_the_user_and_the_lock_is_in_the_chip(
     assert lock_value(told.success[0]).hex().upper() in chip.tool("tpm2_pcrread", "sha256:15")
 
 
-async def test_a_chip_that_is_not_enrolled_is_told_nothing(instance: OneInstance) -> None:
-    told = Told()
+async def test_a_chip_that_is_not_enrolled_is_told_nothing(instance: LocalInstance) -> None:
+    told = RecordingReport()
     instance.write_policy({"tpm": {"measurements": {}}}, identity="sha256:" + "00" * 32)
     async with node_run(instance):
         assert not await init(instance, told)
@@ -62,22 +62,26 @@ async def test_a_chip_that_is_not_enrolled_is_told_nothing(instance: OneInstance
     assert not instance.init_runs
 
 
-async def test_a_register_that_is_not_as_the_policy_says_is_named(instance: OneInstance, chip: Swtpm) -> None:
-    identity = await identity_of(read_configuration(instance.configuration).issuer)
+async def test_a_register_that_is_not_as_the_policy_says_is_named(
+    instance: LocalInstance, chip: Swtpm
+) -> None:
+    identity = await evidence_identity(read_configuration(instance.configuration).issuer)
     instance.write_policy({"tpm": {"measurements": {"4": "00" * 32}}}, identity=identity)
     chip.tool("tpm2_pcrextend", f"4:sha256={'11' * 32}")
-    told = Told()
+    told = RecordingReport()
     async with node_run(instance):
         assert not await init(instance, told)
     assert told.failure is not None
     assert "PCR 4 is" in told.failure[0]
 
 
-async def test_an_instance_that_is_locked_is_spoken_to_only_by_its_own_cluster(instance: OneInstance) -> None:
+async def test_an_instance_that_is_locked_is_spoken_to_only_by_its_own_cluster(
+    instance: LocalInstance,
+) -> None:
     """While one user's init runs, another's is not even sent."""
-    stranger = Told()
+    stranger = RecordingReport()
     async with node_run(instance) as node:
-        running = tasks.spawn(init(instance, Told()), "init")
+        running = tasks.spawn(init(instance, RecordingReport()), "init")
         await kubeadm_runs(instance)
         elsewhere = {"secrets": instance.user / "other.json", "kubeconfig": instance.user / "other.conf"}
         assert not await init(instance, stranger, **elsewhere)
@@ -88,8 +92,8 @@ async def test_an_instance_that_is_locked_is_spoken_to_only_by_its_own_cluster(i
     assert "locked for another cluster" in stranger.failure[0]
 
 
-async def test_after_a_reboot_the_node_is_measured_again(instance: OneInstance, chip: Swtpm) -> None:
-    told = Told()
+async def test_after_a_reboot_the_node_is_measured_again(instance: LocalInstance, chip: Swtpm) -> None:
+    told = RecordingReport()
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
         assert await init(instance, told)

@@ -10,18 +10,18 @@ import pytest
 from bootbridge.common.failures import Refused, Transient
 from bootbridge.errors import OperatorError
 from bootbridge.join_api.instance import Role
+from bootbridge.node.lock.bootstrap_record import BootstrapRecord, Flow, Phase
 from bootbridge.node.lock.node_state import NodeState
-from bootbridge.node.lock.phases import Flow, Phase, Record
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime import tasks
 from bootbridge.runtime.concurrency import ended
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.measurement import ZERO, lock_value
 from tests.support.deterministic_loop import run
-from tests.support.node_world import (
+from tests.support.node_environment import (
     JOIN_MEASUREMENT,
-    Lasting,
-    World,
+    Environment,
+    PersistentState,
     cluster_of,
     exit_code,
     init_request,
@@ -33,16 +33,16 @@ CLUSTER = cluster_of(JOIN_MEASUREMENT)
 STATE = NodeState(Role.WORKER, "node-7", CLUSTER)
 
 
-def rebooted() -> Lasting:
+def rebooted() -> PersistentState:
     """A node's disk, after a reboot."""
-    return Lasting(state=STATE, kubeadm="whole", member_of=CLUSTER)
+    return PersistentState(state=STATE, kubeadm="whole", member_of=CLUSTER)
 
 
-def serving(world: World, pair: bytes) -> None:
+def serving(environment: Environment, pair: bytes) -> None:
     async def given() -> bytes:
         return pair
 
-    world.machine.serving_pair = given  # type: ignore[method-assign]
+    environment.machine.read_serving_certificate = given  # type: ignore[method-assign]
 
 
 def certificate(life: timedelta) -> tuple[bytes, datetime]:
@@ -57,50 +57,52 @@ def certificate(life: timedelta) -> tuple[bytes, datetime]:
 
 
 def test_a_rebooted_node_is_measured_again_and_its_kubelet_started() -> None:
-    world = World(lasting=rebooted())
-    assert run(exit_code(world)) == FINISHED
-    assert world.lasting.register == lock_value(CLUSTER)
-    assert world.lasting.kubelet_runs
-    assert world.calls.index("register extend") < world.calls.index("start kubelet")
+    environment = Environment(persistent=rebooted())
+    assert run(exit_code(environment)) == FINISHED
+    assert environment.persistent.register == lock_value(CLUSTER)
+    assert environment.persistent.kubelet_runs
+    assert environment.calls.index("register extend") < environment.calls.index("start kubelet")
 
 
 def test_a_rebooted_node_neither_joins_nor_can_be_initialised() -> None:
-    world = World(lasting=rebooted())
-    assert run(exit_code(world)) == FINISHED
-    assert not {"ticket", "open the door", "join", "reset"} & set(world.calls)
+    environment = Environment(persistent=rebooted())
+    assert run(exit_code(environment)) == FINISHED
+    assert not {"ticket", "open the door", "join", "reset"} & set(environment.calls)
 
 
 def test_a_node_whose_configuration_is_gone_is_not_started_and_not_measured() -> None:
-    world = World(lasting=Lasting(state=STATE))
-    assert run(exit_code(world)) == FATAL
-    assert world.lasting.register == ZERO
-    assert "start kubelet" not in world.calls
+    environment = Environment(persistent=PersistentState(state=STATE))
+    assert run(exit_code(environment)) == FATAL
+    assert environment.persistent.register == ZERO
+    assert "start kubelet" not in environment.calls
 
 
 def test_a_kubelet_that_does_not_start_is_tried_again_and_then_fatal() -> None:
-    world = World(lasting=rebooted(), faults={"start kubelet": [Transient("systemd is busy")] * 2})
-    assert run(exit_code(world)) == FINISHED
-    world = World(lasting=rebooted(), faults={"start kubelet": [Transient("masked")] * 100})
-    assert run(exit_code(world)) == FATAL
-    again = world.again(faults={})
+    environment = Environment(
+        persistent=rebooted(), faults={"start kubelet": [Transient("systemd is busy")] * 2}
+    )
+    assert run(exit_code(environment)) == FINISHED
+    environment = Environment(persistent=rebooted(), faults={"start kubelet": [Transient("masked")] * 100})
+    assert run(exit_code(environment)) == FATAL
+    again = environment.again(faults={})
     assert run(exit_code(again)) == FINISHED, "this failure can be mended without a reboot"
-    assert again.lasting.extensions == 1
+    assert again.persistent.extensions == 1
 
 
 def test_a_finished_node_whose_process_is_started_again_only_sees_to_its_kubelet() -> None:
-    world = World()
-    assert run(exit_code(world)) == FINISHED
-    world.lasting.kubelet_runs = False
-    again = world.again()
+    environment = Environment()
+    assert run(exit_code(environment)) == FINISHED
+    environment.persistent.kubelet_runs = False
+    again = environment.again()
     assert run(exit_code(again)) == FINISHED
-    assert world.lasting.kubelet_runs
+    assert environment.persistent.kubelet_runs
     assert not {"ticket", "open the door", "join", "register extend"} & set(again.calls)
 
 
-def started_again_when_due(world: World) -> tuple[asyncio.Task[int], World]:
+def started_again_when_due(environment: Environment) -> tuple[asyncio.Task[int], Environment]:
     """The process of a node that has been one since it booted, and whose serving certificate is due."""
     pem, made = certificate(timedelta(days=300))
-    again = world.again(now=made + timedelta(days=201))
+    again = environment.again(now=made + timedelta(days=201))
     process = started(again)
     serving(again, pem)
     return process, again
@@ -110,9 +112,9 @@ def test_a_node_that_was_not_rebooted_renews_what_is_due_when_its_process_is_sta
     """Hazard 19: it would serve with a certificate that has run out, for as long as it is not rebooted."""
 
     async def scenario() -> None:
-        world = World()
-        assert await exit_code(world) == FINISHED
-        process, again = started_again_when_due(world)
+        environment = Environment()
+        assert await exit_code(environment) == FINISHED
+        process, again = started_again_when_due(environment)
         assert await process == FINISHED
         assert again.calls.index("start kubelet") < again.calls.index("renew serving")
         assert not {"ticket", "open the door", "join", "register extend"} & set(again.calls)
@@ -122,10 +124,10 @@ def test_a_node_that_was_not_rebooted_renews_what_is_due_when_its_process_is_sta
 
 def test_a_renewal_does_not_keep_a_node_s_process_from_being_stopped() -> None:
     async def scenario() -> None:
-        world = World()
-        assert await exit_code(world) == FINISHED
-        world.faults["rejoin ticket"] = [Refused("not now")] * 1000
-        process, again = started_again_when_due(world)
+        environment = Environment()
+        assert await exit_code(environment) == FINISHED
+        environment.faults["rejoin ticket"] = [Refused("not now")] * 1000
+        process, again = started_again_when_due(environment)
         await until(lambda: "rejoin ticket" in again.calls)
         began = asyncio.get_running_loop().time()
         again.stop.set()
@@ -136,10 +138,10 @@ def test_a_renewal_does_not_keep_a_node_s_process_from_being_stopped() -> None:
 
 
 def test_a_finished_node_whose_configuration_is_gone_is_not_started() -> None:
-    world = World()
-    assert run(exit_code(world)) == FINISHED
-    world.lasting.kubeadm = "half"
-    again = world.again()
+    environment = Environment()
+    assert run(exit_code(environment)) == FINISHED
+    environment.persistent.kubeadm = "half"
+    again = environment.again()
     assert run(exit_code(again)) == FATAL
     assert "start kubelet" not in again.calls
 
@@ -148,11 +150,15 @@ def test_a_serving_certificate_is_renewed_when_two_thirds_of_its_life_are_over()
     pem, made = certificate(timedelta(days=300))
 
     async def renewals(after: timedelta) -> list[str]:
-        world = World(lasting=rebooted(), now=made + after)
-        process = started(world)
-        serving(world, pem)
+        environment = Environment(persistent=rebooted(), now=made + after)
+        process = started(environment)
+        serving(environment, pem)
         assert await process == FINISHED
-        return [each for each in world.calls if each in ("renew serving", "register extend", "start kubelet")]
+        return [
+            each
+            for each in environment.calls
+            if each in ("renew serving", "register extend", "start kubelet")
+        ]
 
     assert run(renewals(timedelta(days=199))) == ["register extend", "start kubelet"]
     # While the register is still zero: join policies ask for that.
@@ -163,13 +169,13 @@ def test_a_renewal_that_fails_does_not_keep_the_node_from_starting() -> None:
     pem, made = certificate(timedelta(days=300))
 
     async def scenario() -> None:
-        world = World(lasting=rebooted(), now=made + timedelta(days=299))
-        world.faults["rejoin ticket"] = [Refused("this key is not known")] * 1000
-        process = started(world)
-        serving(world, pem)
+        environment = Environment(persistent=rebooted(), now=made + timedelta(days=299))
+        environment.faults["rejoin ticket"] = [Refused("this key is not known")] * 1000
+        process = started(environment)
+        serving(environment, pem)
         assert await process == FINISHED
-        assert world.lasting.kubelet_runs
-        assert "renew serving" not in world.calls
+        assert environment.persistent.kubelet_runs
+        assert "renew serving" not in environment.calls
         assert asyncio.get_running_loop().time() < 300
 
     run(scenario())
@@ -179,16 +185,16 @@ def test_a_lone_control_plane_is_renewed_once_its_own_join_service_is_up() -> No
     pem, made = certificate(timedelta(days=300))
 
     async def scenario() -> None:
-        world = World(lasting=rebooted(), now=made + timedelta(days=299))
-        process = started(world)
-        serving(world, pem)
+        environment = Environment(persistent=rebooted(), now=made + timedelta(days=299))
+        process = started(environment)
+        serving(environment, pem)
 
         async def endpoints() -> tuple[tuple[str, int], ...]:
-            return (("10.0.0.1", 30090),) if world.lasting.kubelet_runs else ()
+            return (("10.0.0.1", 30090),) if environment.persistent.kubelet_runs else ()
 
-        object.__setattr__(world.join_client._sources, "endpoints", endpoints)
+        object.__setattr__(environment.join_client._sources, "endpoints", endpoints)
         assert await process == FINISHED
-        assert world.calls.index("start kubelet") < world.calls.index("renew serving")
+        assert environment.calls.index("start kubelet") < environment.calls.index("renew serving")
 
     run(scenario())
 
@@ -198,26 +204,26 @@ def test_a_stop_while_a_renewal_is_tried_is_obeyed_and_nothing_is_begun() -> Non
     pem, made = certificate(timedelta(days=300))
 
     async def scenario() -> None:
-        world = World(lasting=rebooted(), now=made + timedelta(days=299))
-        world.faults["rejoin ticket"] = [Transient("nobody there")] * 1000
-        process = started(world)
-        serving(world, pem)
-        await until(lambda: "rejoin ticket" in world.calls)
-        world.stop.set()
+        environment = Environment(persistent=rebooted(), now=made + timedelta(days=299))
+        environment.faults["rejoin ticket"] = [Transient("nobody there")] * 1000
+        process = started(environment)
+        serving(environment, pem)
+        await until(lambda: "rejoin ticket" in environment.calls)
+        environment.stop.set()
         assert await process == INTERRUPTED
-        assert not world.lasting.kubelet_runs
-        assert (world.lasting.record, world.lasting.register) == (None, ZERO)
+        assert not environment.persistent.kubelet_runs
+        assert (environment.persistent.record, environment.persistent.register) == (None, ZERO)
 
     run(scenario())
 
 
 def renewals_of(pair: bytes) -> int:
     async def scenario() -> int:
-        world = World(lasting=rebooted())
-        process = started(world)
-        serving(world, pair)
+        environment = Environment(persistent=rebooted())
+        process = started(environment)
+        serving(environment, pair)
         assert await process == FINISHED
-        return world.calls.count("renew serving")
+        return environment.calls.count("renew serving")
 
     return run(scenario())
 
@@ -241,8 +247,8 @@ def test_a_pair_that_a_kubelet_cannot_serve_with_is_due_at_once() -> None:
 
 
 def test_a_fatal_end_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(lasting=Lasting(register=lock_value(b"\xcc" * 32)))
-    assert run(exit_code(world)) == FATAL
+    environment = Environment(persistent=PersistentState(register=lock_value(b"\xcc" * 32)))
+    assert run(exit_code(environment)) == FATAL
     (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "measured" in line.message
     assert "reboot" in vars(line)["fields"]["advice"]
@@ -250,35 +256,35 @@ def test_a_fatal_end_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture)
 
 def test_a_record_that_cannot_be_written_is_told_and_ends_the_process() -> None:
     async def scenario() -> int:
-        world = World(lasting=rebooted())
-        process = started(world)
+        environment = Environment(persistent=rebooted())
+        process = started(environment)
         full = OperatorError("cannot write phase.json: No space left on device")
 
-        def save(record: Record) -> None:
+        def save(record: BootstrapRecord) -> None:
             raise full
 
-        world.lock._phases.save = save  # type: ignore[method-assign]
+        environment.lock._records.save = save  # type: ignore[method-assign]
         return await process
 
     assert run(scenario()) == FATAL
 
 
 def test_a_rejoin_whose_memory_is_gone_says_so() -> None:
-    record = Record(Phase.LOCKED, Flow.REJOIN, CLUSTER)
-    world = World(lasting=Lasting(record=record, register=lock_value(CLUSTER)))
-    assert run(exit_code(world)) == FATAL
-    assert "start kubelet" not in world.calls
+    record = BootstrapRecord(Phase.LOCKED, Flow.REJOIN, CLUSTER)
+    environment = Environment(persistent=PersistentState(record=record, register=lock_value(CLUSTER)))
+    assert run(exit_code(environment)) == FATAL
+    assert "start kubelet" not in environment.calls
 
 
 def test_a_stop_before_the_lock_ends_both_at_once_and_nothing_was_begun() -> None:
     async def scenario() -> None:
-        world = World(tickets=False)
-        process = started(world)
-        await world.door.opened.wait()
-        world.stop.set()
+        environment = Environment(tickets=False)
+        process = started(environment)
+        await environment.listener.opened.wait()
+        environment.stop.set()
         assert await process == INTERRUPTED
-        assert world.door.closed.is_set()
-        assert world.lasting == Lasting()
+        assert environment.listener.closed.is_set()
+        assert environment.persistent == PersistentState()
 
     run(scenario())
 
@@ -286,24 +292,24 @@ def test_a_stop_before_the_lock_ends_both_at_once_and_nothing_was_begun() -> Non
 @pytest.mark.parametrize("seed", range(10))
 def test_a_stop_that_came_before_the_start_is_heard(seed: int) -> None:
     async def scenario() -> None:
-        world = World(seed, slow=1.0, tickets=False)
-        process = started(world)
-        world.stop.set()
+        environment = Environment(seed, slow=1.0, tickets=False)
+        process = started(environment)
+        environment.stop.set()
         assert await process == INTERRUPTED
-        assert world.lasting == Lasting()
+        assert environment.persistent == PersistentState()
 
     run(scenario(), seed)
 
 
 def test_a_stop_cuts_the_wait_for_a_watcher_short() -> None:
     async def scenario() -> None:
-        world = World(tickets=False, linger=10_000)
-        process = started(world)
-        await world.door.opened.wait()
-        watcher = tasks.spawn(world.door.call(init_request()), "user")
-        await until(lambda: world.lasting.state)
+        environment = Environment(tickets=False, linger=10_000)
+        process = started(environment)
+        await environment.listener.opened.wait()
+        watcher = tasks.spawn(environment.listener.call(init_request()), "user")
+        await until(lambda: environment.persistent.state)
         watcher.cancel()
-        world.stop.set()
+        environment.stop.set()
         assert await process == FINISHED
         assert asyncio.get_running_loop().time() < 60
 
@@ -315,10 +321,10 @@ def test_a_process_that_is_torn_down_leaves_no_task(seed: int) -> None:
     """Whatever it was doing; the loop below complains about those that are left."""
 
     async def scenario() -> None:
-        world = World(seed, tickets=False, slow=1.0)
-        process = started(world)
-        await world.door.opened.wait()
-        user = tasks.spawn(world.door.call(init_request()), "user")
+        environment = Environment(seed, tickets=False, slow=1.0)
+        process = started(environment)
+        await environment.listener.opened.wait()
+        user = tasks.spawn(environment.listener.call(init_request()), "user")
         await asyncio.sleep(seed / 4)
         await ended(user)
         await ended(process)
@@ -327,7 +333,7 @@ def test_a_process_that_is_torn_down_leaves_no_task(seed: int) -> None:
 
 
 def test_a_defect_in_one_flow_ends_the_other_and_is_not_hidden() -> None:
-    world = World(faults={"myself": [ZeroDivisionError("a defect")]})
+    environment = Environment(faults={"myself": [ZeroDivisionError("a defect")]})
     with pytest.raises(ZeroDivisionError):
-        run(exit_code(world))
-    assert world.lasting == Lasting()
+        run(exit_code(environment))
+    assert environment.persistent == PersistentState()

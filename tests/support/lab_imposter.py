@@ -17,7 +17,7 @@ from bootbridge.common.failures import Refused, Transient
 from bootbridge.join_api.instance import Role
 from bootbridge.join_api.kubelet_certificate_request import new_request
 from bootbridge.join_api.messages import JOIN_LABEL, TicketRequest
-from bootbridge.node.join.calls import JoinCalls
+from bootbridge.node.join.service_client import JoinServiceClient
 from bootbridge.runtime.tasks import spawn
 from bootbridge.trust.attested.channel import Side, connect
 from bootbridge.trust.attested.listening_sockets import listening_sockets
@@ -65,7 +65,7 @@ class Overheard:
 async def ask(issuer: Issuer, host: str, port: int, name: str, role: Role) -> str:
     """Ask for a ticket as that node and in that role."""
     request = TicketRequest(name, role is Role.CONTROL_PLANE, new_request(name).request)
-    ticket = await JoinCalls(Side(issuer)).ticket((host, port), request)
+    ticket = await JoinServiceClient(Side(issuer)).ticket((host, port), request)
     return f"a ticket for {ticket.node_name}"
 
 

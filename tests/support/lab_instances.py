@@ -35,8 +35,8 @@ from bootbridge.lab.images import Images
 from bootbridge.lab.instances import InstancesBuilder
 from bootbridge.lab.lab import ENVIRONMENT, Lab
 from bootbridge.lab.layout import LabNode, Layout
-from bootbridge.node.join import last_answer
-from bootbridge.node.lock import node_state, phases
+from bootbridge.node.join import last_error
+from bootbridge.node.lock import bootstrap_record, node_state
 from tests.support.lab import CALL_SECONDS, IMAGES, SHORT_PAUSES, WAIT_SECONDS, keep_logs, until
 from tests.support.process_program import ROOT
 
@@ -348,9 +348,9 @@ class Instances:
         """Whether an instance holds nothing of the cluster: no files, no phase, no measurement."""
         files = [
             path
-            for folder in (node_paths.PKI, str(node_state.STATE.parent), str(phases.DIRECTORY))
+            for folder in (node_paths.PKI, str(node_state.STATE.parent), str(bootstrap_record.DIRECTORY))
             for path in self.lab.file(node, folder).rglob("*")
-            if path.is_file() and path.name not in (phases.GUARD, last_answer.FILE)
+            if path.is_file() and path.name not in (bootstrap_record.GUARD, last_error.FILE)
         ]
         files += [self.lab.file(node, path) for path in ONLY_A_NODE_HAS if self.lab.file(node, path).exists()]
         return files == [] and node not in self.nodes()

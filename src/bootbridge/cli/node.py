@@ -200,9 +200,9 @@ def _status_flags(parser: argparse.ArgumentParser) -> None:
 
 def _status(flags: argparse.Namespace) -> int:
     from bootbridge.node.configuration import read_configuration
-    from bootbridge.node.status import look
+    from bootbridge.node.status import read_status
 
-    status = asyncio.run(look(read_configuration(Path(flags.config))))
+    status = asyncio.run(read_status(read_configuration(Path(flags.config))))
     show(json.dumps(status.document, indent=2) + "\n" if flags.json else status.text)
     return DONE if status.sound else FOUND
 
@@ -236,12 +236,14 @@ def _enrol_flags(parser: argparse.ArgumentParser) -> None:
 def _enrol(flags: argparse.Namespace) -> int:
     from bootbridge.common.yaml_text import to_yaml
     from bootbridge.node.configuration import read_configuration
-    from bootbridge.node.enrolment import identity_of, policy_entry
+    from bootbridge.node.own_identity import evidence_identity, policy_entry
 
     configuration = read_configuration(Path(flags.config))
 
     async def entry() -> dict[str, object]:
-        return policy_entry(await configuration.metadata.myself(), await identity_of(configuration.issuer))
+        return policy_entry(
+            await configuration.metadata.myself(), await evidence_identity(configuration.issuer)
+        )
 
     try:
         found = asyncio.run(entry())

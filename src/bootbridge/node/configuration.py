@@ -40,12 +40,12 @@ from bootbridge.node.init.server import LINGER_SECONDS
 from bootbridge.node.init.tunnel import QUIET_SECONDS
 from bootbridge.node.kubeadm.kubelet_service import (
     UNIT,
-    CommandedKubelet,
+    KubeletCommands,
     KubeletService,
-    foreign_kubelet,
     systemd_kubelet,
+    unmanaged_kubelet,
 )
-from bootbridge.node.lock import node_state, phases
+from bootbridge.node.lock import bootstrap_record, node_state
 from bootbridge.trust.evidence import Issuer, Verifier
 from bootbridge.trust.evidence.configuration import DEFAULT_DEVICE, issuer_from, verifiers_from
 from bootbridge.trust.measurement import FileRegister, Register
@@ -120,7 +120,7 @@ def configuration_from(document: Mapping[str, Any]) -> NodeConfiguration:
         kubelet_unit=UNIT if kubelet == SYSTEMD else "",
         kubeadm=root.text("kubeadm", "kubeadm"),
         root=root.path("root", "/"),
-        run=root.path("run", str(phases.DIRECTORY)),
+        run=root.path("run", str(bootstrap_record.DIRECTORY)),
         state=root.path("state", str(node_state.STATE)),
         linger_seconds=root.seconds("lingerSeconds", LINGER_SECONDS),
         tunnel_quiet_seconds=root.seconds("tunnelQuietSeconds", QUIET_SECONDS),
@@ -152,11 +152,11 @@ def _kubelet(value: Any) -> KubeletService:
     if value == SYSTEMD:
         return systemd_kubelet()
     if value == NONE:
-        return foreign_kubelet()
+        return unmanaged_kubelet()
     if not isinstance(value, Mapping):
         hint = "systemd, none, or {start: [command, …], stop: [command, …]}"
         raise OperatorError(f"{value!r} starts no kubelet", subject="kubelet", hint=hint)
     fields = Fields(value, "kubelet")
-    kubelet = CommandedKubelet(fields.texts("start"), fields.texts("stop"))
+    kubelet = KubeletCommands(fields.texts("start"), fields.texts("stop"))
     fields.no_others()
     return kubelet

@@ -27,14 +27,14 @@ METADATA_SECONDS_MAX: Final = 30.0
 
 Address = tuple[str, int]
 # Progress, as it happens: never blocks, never fails, may be called from within a flow's step only.
-Say = Callable[[StageEvent], None]
+ProgressCallback = Callable[[StageEvent], None]
 Now = Callable[[], datetime]
 # Seconds of this boot, for what must end in time even if the process was started anew meanwhile.
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Founding:
+class JoinServiceSetup:
     """What turns a bare API server into a cluster that others can join."""
 
     spec: ClusterSpec
@@ -48,45 +48,47 @@ class Founding:
 class Machine(Protocol):
     """What is done to this machine. Every step may be repeated; `reset` leads back to a blank one."""
 
-    async def install(self, components: tuple[Component, ...], say: Say) -> None:
+    async def install_components(self, components: tuple[Component, ...], progress: ProgressCallback) -> None:
         """Fetch, check and place what is missing; first of all steps, since it may bring kubeadm itself."""
         ...
 
-    async def leftovers(self) -> bool:
+    async def has_kubeadm_traces(self) -> bool:
         """Whether kubeadm has been at work here: half a node, or a whole one that nobody remembers."""
         ...
 
-    async def reset(self, cri_socket: str, say: Say) -> None: ...
+    async def reset(self, cri_socket: str, progress: ProgressCallback) -> None: ...
 
-    async def clear(self, cri_socket: str, say: Say) -> None:
+    async def reset_best_effort(self, cri_socket: str, progress: ProgressCallback) -> None:
         """A reset that never fails: of whoever will not try again no key stays behind, as far as it goes."""
         ...
 
-    async def init(self, spec: ClusterSpec, instance: Instance, certificate_days: int, say: Say) -> bytes:
+    async def init(
+        self, spec: ClusterSpec, instance: Instance, certificate_days: int, progress: ProgressCallback
+    ) -> bytes:
         """kubeadm init, until the API server is ready; gives the administrator's kubeconfig."""
         ...
 
-    async def found(self, founding: Founding, say: Say) -> None:
+    async def set_up_join_service(self, setup: JoinServiceSetup, progress: ProgressCallback) -> None:
         """Deploy the join service and its secrets; applied again it changes nothing."""
         ...
 
-    async def take(self, ticket: Ticket, kubelet_key: bytes) -> None:
+    async def write_ticket_files(self, ticket: Ticket, kubelet_key: bytes) -> None:
         """Write what the ticket brings; after a reset, which deletes it."""
         ...
 
-    async def join(self, ticket: Ticket, say: Say) -> None: ...
+    async def join(self, ticket: Ticket, progress: ProgressCallback) -> None: ...
 
-    async def kubelet_configured(self) -> bool:
+    async def is_kubelet_configured(self) -> bool:
         """Whether a kubelet that is started now finds its configuration and its credentials."""
         ...
 
     async def start_kubelet(self) -> None: ...
 
-    async def serving_pair(self) -> bytes:
+    async def read_serving_certificate(self) -> bytes:
         """The kubelet's certificate and its key, PEM; empty where there is none of ours."""
         ...
 
-    async def renew_serving(self, certificate: bytes, kubelet_key: bytes) -> None: ...
+    async def write_serving_certificate(self, certificate: bytes, kubelet_key: bytes) -> None: ...
 
 
 class JoinService(Protocol):
@@ -108,7 +110,7 @@ SecretMatches = Callable[[bytes, str], bool]  # (secret, hash), in constant time
 CheckPolicy = Callable[[bytes], object]  # raises OperatorError for a join policy that cannot be one
 
 
-class OpenDoor(Protocol):
+class InitListener(Protocol):
     @property
     def connections(self) -> int:
         """Those that are about to prove something, and those in use."""
@@ -124,4 +126,4 @@ Admitted = Callable[[], None]
 # The handlers of one connection, by path; given where it comes from: whoever guesses there waits there.
 HandlersFor = Callable[[str, Admitted], Mapping[str, Handler]]
 # Opens the port that users call, behind attested TLS. Strangers are not let stay there.
-Door = Callable[[HandlersFor], Awaitable[OpenDoor]]
+OpenInitListener = Callable[[HandlersFor], Awaitable[InitListener]]

@@ -17,27 +17,27 @@ from bootbridge.join_api.kubelet_certificate_request import new_request
 from bootbridge.join_api.policy_check import check_policy
 from bootbridge.node.components.install import Installer
 from bootbridge.node.configuration import NodeConfiguration
-from bootbridge.node.enrolment import identity_of
 from bootbridge.node.init import tunnel
 from bootbridge.node.init.flow import InitFlow
-from bootbridge.node.init.join_service_setup import Founder
-from bootbridge.node.init.log_buffer import Logbook
+from bootbridge.node.init.join_service_setup import JoinServiceInstaller
+from bootbridge.node.init.log_buffer import LogBuffer
 from bootbridge.node.init.messages import INIT_LABEL
 from bootbridge.node.init.server import InitServer, InitSources
-from bootbridge.node.join.calls import JoinCalls
 from bootbridge.node.join.client import JoinClient, JoinSources
 from bootbridge.node.join.endpoints import join_endpoints
 from bootbridge.node.join.flow import JoinFlow, log_stage
-from bootbridge.node.join.last_answer import LastAnswer
+from bootbridge.node.join.last_error import LastJoinError
 from bootbridge.node.join.rejoin import Rejoin
+from bootbridge.node.join.service_client import JoinServiceClient
 from bootbridge.node.join.serving_renewal import ServingRenewal
 from bootbridge.node.kubeadm.commands import run_command
 from bootbridge.node.kubeadm.machine import KubeadmMachine
 from bootbridge.node.kubeadm.run import Kubeadm
+from bootbridge.node.lock.bootstrap_record import FileRecordStore, RecordStore, outlives_a_reboot
 from bootbridge.node.lock.node_lock import NodeLock
-from bootbridge.node.lock.node_state import FileStates
-from bootbridge.node.lock.phases import FilePhases, Phases, outlives_a_reboot
-from bootbridge.node.ports import HandlersFor, Machine, OpenDoor
+from bootbridge.node.lock.node_state import FileNodeStateStore
+from bootbridge.node.own_identity import evidence_identity
+from bootbridge.node.ports import HandlersFor, InitListener, Machine
 from bootbridge.node.supervisor import FINISHED, Supervisor
 from bootbridge.runtime import calls, logs, tasks
 from bootbridge.runtime.concurrency import ended, unless
@@ -78,14 +78,14 @@ async def _run(configuration: NodeConfiguration) -> int:
 
 
 async def _bootstrapped(configuration: NodeConfiguration, stop: asyncio.Event) -> int:
-    phases = FilePhases.open(configuration.run)
-    logbook = _logbook(configuration.kubelet_unit)
-    logging.getLogger().addHandler(logbook)
+    records = FileRecordStore.open(configuration.run)
+    log_buffer = _logbook(configuration.kubelet_unit)
+    logging.getLogger().addHandler(log_buffer)
     try:
-        return await assembled(configuration, phases, logbook, SystemRandom()).run(stop)
+        return await build_supervisor(configuration, records, log_buffer, SystemRandom()).run(stop)
     finally:
-        logging.getLogger().removeHandler(logbook)
-        phases.close()
+        logging.getLogger().removeHandler(log_buffer)
+        records.close()
 
 
 def renew(configuration: NodeConfiguration, seconds: float) -> bool:
@@ -95,19 +95,19 @@ def renew(configuration: NodeConfiguration, seconds: float) -> bool:
 
 async def _renewed(configuration: NodeConfiguration, seconds: float) -> bool:
     try:
-        state = FileStates(configuration.state).load()
+        state = FileNodeStateStore(configuration.state).load()
     except Fatal as failure:
         raise OperatorError(str(failure)) from None
     if state is None:
         hint = "`bootbridge node run` makes it one"
         raise OperatorError("this instance is not a node", subject=str(configuration.state), hint=hint)
     # A node run that is at work renews it itself; two at once could mix their keys and certificates.
-    phases = FilePhases.open(configuration.run)
+    records = FileRecordStore.open(configuration.run)
     try:
         renewal = _renewal(configuration, _machine(configuration), SystemRandom())
         return not await renewal.due() or await renewal.done_within(seconds, state.name)
     finally:
-        phases.close()
+        records.close()
 
 
 async def _asked_to(stop: asyncio.Event) -> None:
@@ -116,26 +116,26 @@ async def _asked_to(stop: asyncio.Event) -> None:
     stop.set()
 
 
-def assembled(
-    configuration: NodeConfiguration, phases: Phases, logbook: Logbook, random: Random
+def build_supervisor(
+    configuration: NodeConfiguration, records: RecordStore, log_buffer: LogBuffer, random: Random
 ) -> Supervisor:
     """The whole node; nothing has begun yet. Raises OperatorError while it is not said whom to believe."""
     _warn(configuration)
     backoff = partial(Backoff, random)
-    lock = NodeLock(phases, configuration.register)
-    states = FileStates(configuration.state)
+    lock = NodeLock(records, configuration.register)
+    state_store = FileNodeStateStore(configuration.state)
     machine = _machine(configuration)
     sources = _join_sources(configuration)
-    answer = LastAnswer(configuration.run)
+    answer = LastJoinError(configuration.run)
     answer.forget()
-    join_flow = JoinFlow(lock, machine, states, backoff)
+    join_flow = JoinFlow(lock, machine, state_store, backoff)
     init_sources = InitSources(
-        configuration.metadata, init_secret.matches, check_policy, partial(_door, configuration), logbook
+        configuration.metadata, init_secret.matches, check_policy, partial(_door, configuration), log_buffer
     )
-    init_flow = InitFlow(lock, machine, states, backoff)
+    init_flow = InitFlow(lock, machine, state_store, backoff)
     return Supervisor(
         lock,
-        states,
+        state_store,
         InitServer(lock, init_sources, init_flow, random, configuration.linger_seconds),
         JoinClient(lock, sources, join_flow, random, answer.keep),
         join_flow,
@@ -154,7 +154,9 @@ def _join_sources(configuration: NodeConfiguration, *, own: bool = False) -> Joi
     return JoinSources(
         metadata,
         partial(join_endpoints, metadata, configuration.join_port, own=own),
-        JoinCalls(Side(issuer, configuration.join_verifiers), metadata.peers, partial(identity_of, issuer)),
+        JoinServiceClient(
+            Side(issuer, configuration.join_verifiers), metadata.peers, partial(evidence_identity, issuer)
+        ),
         new_request,
     )
 
@@ -181,7 +183,7 @@ def _warn(configuration: NodeConfiguration) -> None:
 
 def _machine(configuration: NodeConfiguration) -> KubeadmMachine:
     host = Host(configuration.root)
-    founder = Founder(
+    installer = JoinServiceInstaller(
         host,
         configuration.issuer,
         configuration.evidence,
@@ -189,12 +191,12 @@ def _machine(configuration: NodeConfiguration) -> KubeadmMachine:
         configuration.tunnel_marker,
     )
     return KubeadmMachine(
-        host, Kubeadm(configuration.kubeadm, host), configuration.kubelet, Installer(host), founder
+        host, Kubeadm(configuration.kubeadm, host), configuration.kubelet, Installer(host), installer
     )
 
 
-def _logbook(unit: str) -> Logbook:
-    return Logbook({unit: partial(_journal, unit)} if unit else {})
+def _logbook(unit: str) -> LogBuffer:
+    return LogBuffer({unit: partial(_journal, unit)} if unit else {})
 
 
 async def _journal(unit: str) -> bytes:
@@ -205,7 +207,7 @@ async def _journal(unit: str) -> bytes:
     return "\n".join(lines).encode() + b"\n"
 
 
-async def _door(configuration: NodeConfiguration, handlers: HandlersFor) -> OpenDoor:
+async def _door(configuration: NodeConfiguration, handlers: HandlersFor) -> InitListener:
     """The port that users call: we prove what we are, they prove it by the init secret."""
 
     async def handle(channel: Channel) -> None:
@@ -240,17 +242,17 @@ def _be_patient(patience: asyncio.Timeout) -> None:
 async def _remove_tunnel_when_unneeded(configuration: NodeConfiguration) -> None:
     """The tunnel that an init of ours laid; one that an operator laid is the operator's."""
     host, mark = Host(configuration.root), configuration.tunnel_marker
-    if not mark.exists() or tunnel.standing(host) is None:
+    if not mark.exists() or tunnel.installed_plan(host) is None:
         mark.unlink(missing_ok=True)
         return
     logs.event("node", logs.INFO, "the bridge stays until all nodes are ready")
     try:
-        await tunnel.until_unneeded(host, log_stage, quiet_seconds=configuration.tunnel_quiet_seconds)
+        await tunnel.wait_until_unneeded(host, log_stage, quiet_seconds=configuration.tunnel_quiet_seconds)
         # Somebody may have been quicker: an operator, or a process like this one that was started meanwhile.
-        if (plan := tunnel.standing(host)) is None:
+        if (plan := tunnel.installed_plan(host)) is None:
             mark.unlink(missing_ok=True)
             return
-        receipt = await tunnel.take_down(host, plan, log_stage)
+        receipt = await tunnel.remove(host, plan, log_stage)
     except BootbridgeError as error:
         logs.event("node", logs.ERROR, "the bridge stays: run `bootbridge down`", why=str(error))
         return

@@ -8,25 +8,25 @@ from typing import Any
 from bootbridge.common.failures import Fatal
 from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.node.configuration import NodeConfiguration
-from bootbridge.node.join.last_answer import LastAnswer
-from bootbridge.node.lock import phases
-from bootbridge.node.lock.node_state import FileStates, NodeState
-from bootbridge.node.lock.phases import Phase, Record
+from bootbridge.node.join.last_error import LastJoinError
+from bootbridge.node.lock import bootstrap_record
+from bootbridge.node.lock.bootstrap_record import BootstrapRecord, Phase
+from bootbridge.node.lock.node_state import FileNodeStateStore, NodeState
 from bootbridge.trust.measurement import ZERO, lock_value
 
 
 @dataclass(frozen=True)
-class Status:
+class NodeStatus:
     """`record` is of this boot; `remembered` is what the instance was before it, or has become.
 
     `last_answer` is what a join service said to an instance that waits.
     """
 
-    record: Record | None
+    record: BootstrapRecord | None
     remembered: NodeState | None
     register: bytes | None
     register_trouble: str = ""
-    last_answer: str = ""
+    last_join_error: str = ""
 
     @property
     def phase(self) -> str:
@@ -68,7 +68,7 @@ class Status:
             "clusterID": record.cluster_id.hex() if record else node.cluster_id.hex() if node else "",
             "node": {"name": node.name, "role": node.role} if node else None,
             "resumed": record.resumed if record else 0,
-            "reason": record.reason if record else self.last_answer,
+            "reason": record.reason if record else self.last_join_error,
             "advice": record.advice if record else "",
             "sound": self.sound,
         }
@@ -89,14 +89,14 @@ class Status:
         return "".join(f"{name:<12} {value}\n" for name, value in rows.items() if value)
 
 
-async def look(configuration: NodeConfiguration) -> Status:
+async def read_status(configuration: NodeConfiguration) -> NodeStatus:
     """Raises OperatorError where not even the files can be read."""
     try:
-        record, boot = phases.read(configuration.run)
-        if boot and boot != phases.BOOT_ID.read_text().strip():
+        record, boot = bootstrap_record.read(configuration.run)
+        if boot and boot != bootstrap_record.BOOT_ID.read_text().strip():
             record = None
-        remembered = FileStates(configuration.state).load()
-        answer = LastAnswer(configuration.run).read()
+        remembered = FileNodeStateStore(configuration.state).load()
+        answer = LastJoinError(configuration.run).read()
     except Fatal as error:
         raise OperatorError(str(error)) from None
     except OSError as error:
@@ -104,6 +104,6 @@ async def look(configuration: NodeConfiguration) -> Status:
             f"cannot read {error.filename}: {error.strerror}", hint="run it as root"
         ) from None
     try:
-        return Status(record, remembered, await configuration.register.read(), last_answer=answer)
+        return NodeStatus(record, remembered, await configuration.register.read(), last_join_error=answer)
     except BootbridgeError as error:
-        return Status(record, remembered, None, str(error), answer)
+        return NodeStatus(record, remembered, None, str(error), answer)

@@ -16,9 +16,9 @@ from bootbridge.node.init.server import InitServer
 from bootbridge.node.join.client import JoinClient
 from bootbridge.node.join.flow import JoinFlow
 from bootbridge.node.join.rejoin import Rejoin
+from bootbridge.node.lock.bootstrap_record import BootstrapRecord, Flow, Phase
 from bootbridge.node.lock.node_lock import NodeLock
-from bootbridge.node.lock.node_state import States
-from bootbridge.node.lock.phases import Flow, Phase, Record
+from bootbridge.node.lock.node_state import NodeStateStore
 from bootbridge.runtime import logs, tasks
 from bootbridge.runtime.concurrency import ended
 
@@ -30,7 +30,7 @@ INTERRUPTED: Final = 130
 @dataclass(frozen=True)
 class Supervisor:
     lock: NodeLock
-    states: States
+    state_store: NodeStateStore
     init_server: InitServer
     join_client: JoinClient
     join_flow: JoinFlow
@@ -58,13 +58,13 @@ class Supervisor:
 
     async def _stop_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
-        self.lock.shut()
+        self.lock.close()
         self.init_server.hurry()
         self.rejoin.hurry()
 
     async def _outcome(self) -> str:
         """What this instance is now; empty if it was stopped before it became anything."""
-        state = self.states.load()
+        state = self.state_store.load()
         record = await self.lock.restore(state.cluster_id if state else b"")
         if record is not None:
             return await self._resumed(record)
@@ -72,11 +72,11 @@ class Supervisor:
             return "this instance is a node again" if await self.rejoin.run(state) else ""
         return await self._race()
 
-    async def _resumed(self, record: Record) -> str:
+    async def _resumed(self, record: BootstrapRecord) -> str:
         if record.flow is Flow.INIT and (record.phase is not Phase.DONE or record.result):
             await self.init_server.resume(record)
         elif record.phase is Phase.DONE:
-            await self.rejoin.settle(self.states.load())
+            await self.rejoin.settle(self.state_store.load())
         elif record.flow is Flow.JOIN:
             await self.join_flow.resume(record)
         else:
@@ -84,7 +84,7 @@ class Supervisor:
         return "this instance is a node"
 
     async def _rejoined(self) -> None:
-        state = self.states.load()
+        state = self.state_store.load()
         if state is None:
             raise Fatal("what this instance remembered is gone", advice="reboot it: it then joins anew")
         await self.rejoin.run(state)

@@ -98,11 +98,11 @@ async def install(host: Host, *components: Component, seconds: float = 20.0) -> 
 async def install_once(host: Host, component: Component, seconds: float = 20.0) -> None:
     """Time is up when the first attempt has failed."""
 
-    def say(event: StageEvent) -> None:
+    def progress(event: StageEvent) -> None:
         if event.text.endswith("trying again"):
             pass_time(seconds)
 
-    await Installer(host, Random(1), seconds).install((component,), say)
+    await Installer(host, Random(1), seconds).install((component,), progress)
 
 
 def in_folder(host: Host, path: str = PLACE) -> list[str]:

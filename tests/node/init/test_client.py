@@ -11,9 +11,9 @@ import pytest
 
 from bootbridge.common.backoff import Backoff
 from bootbridge.errors import OperatorError, PeerError
-from bootbridge.node.init.client import InitClient, InitFailed, InitRefused, Unreachable
+from bootbridge.node.init.client import InitClient, InitFailed, InitRefused, InstanceUnreachable
 from bootbridge.node.init.messages import (
-    FETCHED,
+    ACKNOWLEDGE,
     INIT,
     InitEvent,
     InitFailure,
@@ -36,7 +36,7 @@ Script = Callable[[InitRequest, Send], Awaitable[None]]
 
 
 @dataclass
-class Told:
+class RecordingReport:
     """A report that remembers."""
 
     stages: list[str] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Instance:
         self.requests: list[InitRequest] = []
         self.scripts: list[Script | Exception] = []
         self.peer: Attested | None = Attested("test", "sha256:00")
-        self.told = Told()
+        self.told = RecordingReport()
         self.notes: list[str] = []
         self.full = False  # the user's disk
         self._connections: set[asyncio.StreamWriter] = set()
@@ -85,12 +85,12 @@ class Instance:
             self.requests.append(InitRequest.decode(body))
             await script(self.requests[-1], send)
 
-        async def fetched(body: bytes, send: Send) -> None:
+        async def acknowledged(body: bytes, send: Send) -> None:
             self.notes.append("fetched")
             await send(b"")
 
         self._connections.add(writer)
-        await serve(reader, writer, {INIT: handle, FETCHED: fetched})
+        await serve(reader, writer, {INIT: handle, ACKNOWLEDGE: acknowledged})
 
     async def dial(self) -> Channel:
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
@@ -236,10 +236,10 @@ async def test_a_call_that_ends_without_a_result_is_made_again(instance: Instanc
 
 
 async def test_patience_ends(instance: Instance) -> None:
-    with pytest.raises(Unreachable, match="Connection refused") as silence:
+    with pytest.raises(InstanceUnreachable, match="Connection refused") as silence:
         await instance.asked_by(ChannelFailed("Connection refused"), reach_seconds=0.02)
     assert not silence.value.begun
-    with pytest.raises(Unreachable) as silence:
+    with pytest.raises(InstanceUnreachable) as silence:
         await instance.asked_by(saying(then=CallFailed(grpc.UNAVAILABLE, "later")), reach_seconds=0.02)
     assert silence.value.begun
 

@@ -12,28 +12,28 @@ import yaml
 
 from bootbridge.common.secret_files import read_secret, write_new_secret
 from bootbridge.errors import OperatorError, PeerError
-from bootbridge.node.init.admin_kubeconfig import pointed_at
+from bootbridge.node.init.admin_kubeconfig import with_server_host
 from bootbridge.node.init.master_secret import MasterSecret
 from bootbridge.node.init.session import InitOptions, InitSession
 from bootbridge.trust.key_hierarchy import measurement_secret
-from tests.node.one_instance import ObligingApi, OneInstance
-from tests.node.test_run import Told, options
+from tests.node.local_instance import LocalInstance, RecordingApiServer
+from tests.node.test_run import RecordingReport, options
 
 
 @pytest.fixture
-def instance(tmp_path: Path) -> Iterator[OneInstance]:
-    api = ObligingApi()
-    yield OneInstance(tmp_path, api)
+def instance(tmp_path: Path) -> Iterator[LocalInstance]:
+    api = RecordingApiServer()
+    yield LocalInstance(tmp_path, api)
     api.close()
 
 
 def refused(options: InitOptions) -> str:
     with pytest.raises(OperatorError) as error:
-        InitSession(options, Told())
+        InitSession(options, RecordingReport())
     return str(error.value)
 
 
-def test_every_wrong_file_is_named_by_its_flag(instance: OneInstance) -> None:
+def test_every_wrong_file_is_named_by_its_flag(instance: LocalInstance) -> None:
     good = options(instance)
     none = instance.user / "none"
     assert refused(replace(good, spec=none)).startswith("--spec: cannot read")
@@ -44,7 +44,7 @@ def test_every_wrong_file_is_named_by_its_flag(instance: OneInstance) -> None:
     assert not good.secrets.exists(), "no master secret is made for an init that cannot begin"
 
 
-def test_what_is_wrong_inside_a_file_is_named(instance: OneInstance) -> None:
+def test_what_is_wrong_inside_a_file_is_named(instance: LocalInstance) -> None:
     good = options(instance)
     good.spec.write_text("kubernetesVersion: '1.36'")
     assert "kubernetesVersion" in refused(good)
@@ -55,7 +55,7 @@ def test_what_is_wrong_inside_a_file_is_named(instance: OneInstance) -> None:
     assert "much-too-secret" not in refused(good)
 
 
-def test_an_instance_is_never_let_off_its_proof(instance: OneInstance) -> None:
+def test_an_instance_is_never_let_off_its_proof(instance: LocalInstance) -> None:
     nothing = instance.user / "evidence.yaml"
     nothing.write_text("{}")
     assert refused(replace(options(instance), evidence=nothing)) == (
@@ -63,25 +63,27 @@ def test_an_instance_is_never_let_off_its_proof(instance: OneInstance) -> None:
     )
 
 
-def test_a_secret_that_others_can_read_is_refused(instance: OneInstance) -> None:
+def test_a_secret_that_others_can_read_is_refused(instance: LocalInstance) -> None:
     good = options(instance)
     good.init_secret.chmod(0o644)
     assert "chmod 600" in refused(good)
 
 
-def test_a_kubeconfig_is_not_overwritten(instance: OneInstance) -> None:
+def test_a_kubeconfig_is_not_overwritten(instance: LocalInstance) -> None:
     instance.kubeconfig.write_text("of another cluster")
     assert "is there already" in refused(options(instance))
 
 
-def test_an_init_that_was_left_keeps_its_id_and_another_instance_gets_another(instance: OneInstance) -> None:
+def test_an_init_that_was_left_keeps_its_id_and_another_instance_gets_another(
+    instance: LocalInstance,
+) -> None:
     good = options(instance)
-    first = InitSession(good, Told()).init_id
+    first = InitSession(good, RecordingReport()).init_id
     record = {"initID": first, "endpoint": [good.host, good.port]}
     good.record.write_text(json.dumps(record))
-    assert InitSession(good, Told()).init_id == first
-    assert InitSession(replace(good, port=1), Told()).init_id != first
-    assert InitSession(replace(good, resume="elsewhere"), Told()).init_id == "elsewhere"
+    assert InitSession(good, RecordingReport()).init_id == first
+    assert InitSession(replace(good, port=1), RecordingReport()).init_id != first
+    assert InitSession(replace(good, resume="elsewhere"), RecordingReport()).init_id == "elsewhere"
 
 
 # --- the master secret
@@ -89,10 +91,10 @@ def test_an_init_that_was_left_keeps_its_id_and_another_instance_gets_another(in
 
 def test_the_master_secret_is_made_once_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "secrets.json"
-    made = MasterSecret.kept_in(path)
+    made = MasterSecret.load_or_create(path)
     assert path.stat().st_mode & 0o777 == 0o600
-    assert MasterSecret.kept_in(path) == made
-    assert MasterSecret.kept_in(tmp_path / "other.json") != made
+    assert MasterSecret.load_or_create(path) == made
+    assert MasterSecret.load_or_create(tmp_path / "other.json") != made
     assert made.measurement_secret == measurement_secret(made.key, made.salt)
     assert made.key.hex() not in repr(made)
 
@@ -103,7 +105,7 @@ def test_a_broken_master_secret_is_neither_used_nor_replaced(tmp_path: Path, tex
     path.write_text(text)
     path.chmod(0o600)
     with pytest.raises(OperatorError, match="holds no master secret"):
-        MasterSecret.kept_in(path)
+        MasterSecret.load_or_create(path)
     assert path.read_text() == text
 
 
@@ -135,7 +137,7 @@ def kubeconfig(server: str = "https://10.0.0.5:6443") -> bytes:
 def test_a_kubeconfig_names_the_host_that_was_reached_and_keeps_the_port(
     server: str, host: str, expected: str
 ) -> None:
-    document = yaml.safe_load(pointed_at(kubeconfig(server), host))
+    document = yaml.safe_load(with_server_host(kubeconfig(server), host))
     assert document["clusters"][0]["cluster"] == {
         "server": expected,
         "certificate-authority-data": "Q0E=",
@@ -145,7 +147,7 @@ def test_a_kubeconfig_names_the_host_that_was_reached_and_keeps_the_port(
 @pytest.mark.parametrize("data", [b"", b"{", b"clusters: []", b"clusters: [{}, {}]", b"clusters: [{a: 1}]"])
 def test_a_kubeconfig_without_its_one_cluster_is_refused(data: bytes) -> None:
     with pytest.raises(PeerError, match="kubeconfig"):
-        pointed_at(data, "lb.example")
+        with_server_host(data, "lb.example")
 
 
 @pytest.mark.parametrize(
@@ -164,4 +166,4 @@ def test_a_kubeconfig_that_would_command_the_users_machine_is_refused(
     document["users"] = [{"name": "admin", "user": {"client-key-data": "S0VZ", **user}}]
     document["clusters"][0]["cluster"] |= cluster
     with pytest.raises(PeerError, match=f"holds '{strange}', which no kubeadm writes"):
-        pointed_at(yaml.safe_dump(document).encode(), "lb.example")
+        with_server_host(yaml.safe_dump(document).encode(), "lb.example")

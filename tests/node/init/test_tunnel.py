@@ -44,7 +44,7 @@ def api(tmp_path: Path, host: Host) -> Iterator[ApiStandIn]:
 
 def kubeadm_has_run(host: Host, api: ApiStandIn) -> None:
     """Its API server's manifest, with our patch applied as kubeadm applies it, and its kubeconfig."""
-    plan = tunnel.standing(host)
+    plan = tunnel.installed_plan(host)
     assert plan is not None
     plain = MANIFEST.format(port=api.port, backend="none").encode()
     patched = apiserver_manifest.add(plain, apiserver_manifest.setting(plan), "manifest")
@@ -75,10 +75,10 @@ def test_a_cluster_that_leaves_its_subnets_to_kubeadm_has_a_plan_too() -> None:
 async def test_before_kubeadm_the_machines_parts_and_the_patch_are_laid(host: Host) -> None:
     events: list[StageEvent] = []
     plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
-    await tunnel.lay_on_machine(host, plan, events.append)
+    await tunnel.install_on_node(host, plan, events.append)
     assert host.exists(EGRESS)
     assert host.exists(SERVER_POD)
-    assert tunnel.standing(host) == plan
+    assert tunnel.installed_plan(host) == plan
     assert host.mode(node_paths.PATCHES) == 0o700
     patch = json.loads(host.read(tunnel.PATCH) or b"")
     assert {entry["op"] for entry in patch} == {"add"}
@@ -98,9 +98,9 @@ def test_the_setting_is_in_this_machines_pod_and_not_in_the_clusters_configurati
 
 async def test_after_kubeadm_the_clusters_parts_follow(host: Host, api: ApiStandIn) -> None:
     plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
-    await tunnel.lay_on_machine(host, plan, lambda event: None)
+    await tunnel.install_on_node(host, plan, lambda event: None)
     kubeadm_has_run(host, api)
-    await tunnel.lay_in_cluster(host, plan, lambda event: None)
+    await tunnel.install_in_cluster(host, plan, lambda event: None)
     assert {"daemonsets", "secrets"} <= {
         plural for plural, namespace, _ in api.objects if namespace == plan.namespace
     }
@@ -109,21 +109,21 @@ async def test_after_kubeadm_the_clusters_parts_follow(host: Host, api: ApiStand
 async def test_it_is_taken_down_without_remains(host: Host, api: ApiStandIn) -> None:
     events: list[StageEvent] = []
     plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
-    await tunnel.lay_on_machine(host, plan, lambda event: None)
+    await tunnel.install_on_node(host, plan, lambda event: None)
     kubeadm_has_run(host, api)
-    await tunnel.lay_in_cluster(host, plan, lambda event: None)
-    receipt = await tunnel.take_down(host, plan, events.append)
+    await tunnel.install_in_cluster(host, plan, lambda event: None)
+    receipt = await tunnel.remove(host, plan, events.append)
     assert receipt.clean, receipt.remains
     assert not host.exists(EGRESS)
     assert not host.exists(SERVER_POD)
     assert b"egress-selector" not in (host.read(f"{node_paths.MANIFESTS}/kube-apiserver.yaml") or b"")
-    assert tunnel.standing(host) is None
+    assert tunnel.installed_plan(host) is None
     assert host.exists(plan.receipt)
     assert events[-1].state == "done"
 
 
 def test_where_none_stands_there_is_none(host: Host) -> None:
-    assert tunnel.standing(host) is None
+    assert tunnel.installed_plan(host) is None
 
 
 # --- whether it is needed
@@ -146,7 +146,7 @@ def node(name: str, ready: str = "True") -> dict[str, Any]:
 )
 def test_it_is_needed_until_every_node_is_ready(nodes: list[dict[str, Any]], why: str) -> None:
     """A kubelet is Ready only when its network plugin works."""
-    assert tunnel.why_needed(nodes) == why
+    assert tunnel.reason_needed(nodes) == why
 
 
 class Nodes:
@@ -167,7 +167,7 @@ class Nodes:
         writer.close()
 
 
-async def waited_for(nodes: Nodes, host: Host, say: list[str]) -> None:
+async def waited_for(nodes: Nodes, host: Host, progress: list[str]) -> None:
     server = await asyncio.start_server(nodes.serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     document = {
@@ -180,8 +180,8 @@ async def waited_for(nodes: Nodes, host: Host, say: list[str]) -> None:
     host.write(node_paths.ADMIN_KUBECONFIG, Asset(json.dumps(document).encode()))
     async with server:
         # A second from each look to the next.
-        await tunnel.until_unneeded(
-            host, lambda event: say.append(event.text), quiet_seconds=3, clock=lambda: float(nodes.asked)
+        await tunnel.wait_until_unneeded(
+            host, lambda event: progress.append(event.text), quiet_seconds=3, clock=lambda: float(nodes.asked)
         )
 
 

@@ -12,27 +12,35 @@ from bootbridge.common.failures import Fatal, MetadataUnavailable, Refused, Tran
 from bootbridge.join_api.components import Component
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket, TicketRequest
-from bootbridge.node.lock.phases import Flow, Phase
-from bootbridge.node.lock.work import JoinWork
-from bootbridge.node.ports import Address, Say
+from bootbridge.node.lock.bootstrap_record import Flow, Phase
+from bootbridge.node.lock.flow_inputs import JoinInputs
+from bootbridge.node.ports import Address, ProgressCallback
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime.concurrency import Turn
 from tests.support.deterministic_loop import run
-from tests.support.node_world import INSTANCE, JOIN_MEASUREMENT, World, cluster_of, exit_code, started, until
+from tests.support.node_environment import (
+    INSTANCE,
+    JOIN_MEASUREMENT,
+    Environment,
+    cluster_of,
+    exit_code,
+    started,
+    until,
+)
 
 WORKER = Instance("worker-3", Role.WORKER, INSTANCE.addresses)
 THREE = (("a", 30090), ("b", 30090), ("c", 30090))
 Answer = Callable[[Address, TicketRequest, Turn], Coroutine[Any, Any, Ticket]]
 
 
-def joins(world: World) -> None:
-    assert run(exit_code(world)) == FINISHED
-    assert world.lasting.member_of == cluster_of(JOIN_MEASUREMENT)
+def joins(environment: Environment) -> None:
+    assert run(exit_code(environment)) == FINISHED
+    assert environment.persistent.member_of == cluster_of(JOIN_MEASUREMENT)
 
 
-def answering(world: World, answer: Answer) -> asyncio.Task[int]:
-    process = started(world)
-    world.service.ticket = answer  # type: ignore[method-assign]
+def answering(environment: Environment, answer: Answer) -> asyncio.Task[int]:
+    process = started(environment)
+    environment.service.ticket = answer  # type: ignore[method-assign]
     return process
 
 
@@ -41,12 +49,15 @@ def answering(world: World, answer: Answer) -> asyncio.Task[int]:
 
 @pytest.mark.parametrize("instance", [INSTANCE, WORKER], ids=["control plane", "worker"])
 def test_an_instance_joins_and_remembers_what_it_is(instance: Instance) -> None:
-    world = World(instance=instance)
-    joins(world)
-    assert world.lasting.state is not None
-    assert (world.lasting.state.name, world.lasting.state.role) == (instance.name, instance.role)
-    assert world.lasting.record is not None
-    assert world.lasting.record.phase is Phase.DONE
+    environment = Environment(instance=instance)
+    joins(environment)
+    assert environment.persistent.state is not None
+    assert (environment.persistent.state.name, environment.persistent.state.role) == (
+        instance.name,
+        instance.role,
+    )
+    assert environment.persistent.record is not None
+    assert environment.persistent.record.phase is Phase.DONE
 
 
 @pytest.mark.parametrize(
@@ -60,17 +71,17 @@ def test_an_instance_joins_and_remembers_what_it_is(instance: Instance) -> None:
     ids=["metadata", "endpoints", "service", "refusal"],
 )
 def test_whatever_fails_before_the_lock_is_tried_again(call: str, error: Exception) -> None:
-    world = World(faults={call: [error] * 4})
-    joins(world)
-    assert world.calls.count(call) == 5
+    environment = Environment(faults={call: [error] * 4})
+    joins(environment)
+    assert environment.calls.count(call) == 5
 
 
 def test_no_join_service_is_a_reason_to_wait() -> None:
     async def scenario() -> None:
-        world = World(addresses=())
-        process = started(world)
-        await until(lambda: world.calls.count("endpoints") == 3)
-        world.addresses = (("10.0.0.1", 30090),)
+        environment = Environment(addresses=())
+        process = started(environment)
+        await until(lambda: environment.calls.count("endpoints") == 3)
+        environment.addresses = (("10.0.0.1", 30090),)
         assert await process == FINISHED
 
     run(scenario())
@@ -80,29 +91,29 @@ def test_each_round_asks_the_metadata_anew() -> None:
     """So that an operator can correct a name or a role without touching the instance."""
 
     async def scenario() -> None:
-        world = World(instance=Instance("not a name!", Role.WORKER, ()), secret_hash="")
-        process = started(world)
-        await until(lambda: world.calls.count("myself") == 3)
-        world.instance = WORKER
+        environment = Environment(instance=Instance("not a name!", Role.WORKER, ()), secret_hash="")
+        process = started(environment)
+        await until(lambda: environment.calls.count("myself") == 3)
+        environment.instance = WORKER
         assert await process == FINISHED
-        assert world.lasting.state is not None
-        assert world.lasting.state.name == WORKER.name
+        assert environment.persistent.state is not None
+        assert environment.persistent.state.name == WORKER.name
 
     run(scenario())
 
 
 def test_metadata_that_never_answers_does_not_hold_up_the_next_round() -> None:
     async def scenario() -> None:
-        world = World(secret_hash="")
-        process = started(world)
-        myself = world.metadata.myself
+        environment = Environment(secret_hash="")
+        process = started(environment)
+        myself = environment.metadata.myself
 
         async def hangs() -> Instance:
-            world.metadata.myself = myself  # type: ignore[method-assign]
+            environment.metadata.myself = myself  # type: ignore[method-assign]
             await asyncio.Event().wait()
             raise AssertionError
 
-        world.metadata.myself = hangs  # type: ignore[method-assign]
+        environment.metadata.myself = hangs  # type: ignore[method-assign]
         assert await process == FINISHED
 
     run(scenario())
@@ -110,17 +121,17 @@ def test_metadata_that_never_answers_does_not_hold_up_the_next_round() -> None:
 
 def test_every_attempt_has_a_key_of_its_own() -> None:
     async def scenario() -> None:
-        world = World(addresses=THREE)
+        environment = Environment(addresses=THREE)
         made: list[str] = []
-        process = started(world)
-        fresh = world.new_request
+        process = started(environment)
+        fresh = environment.new_request
 
         def counted(name: str) -> Any:
             made.append(name)
             return fresh(name)
 
-        object.__setattr__(world.join_client._sources, "new_request", counted)
-        world.faults["ticket"] = [Transient("no")] * 5
+        object.__setattr__(environment.join_client._sources, "new_request", counted)
+        environment.faults["ticket"] = [Transient("no")] * 5
         assert await process == FINISHED
         assert len(made) == 6
 
@@ -129,16 +140,16 @@ def test_every_attempt_has_a_key_of_its_own() -> None:
 
 def test_an_address_that_is_silent_does_not_hold_up_the_others() -> None:
     async def scenario() -> None:
-        world = World(addresses=THREE)
+        environment = Environment(addresses=THREE)
         asked = []
 
         async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
             asked.append(address[0])
             if address[0] != "c":
                 await asyncio.Event().wait()
-            return world.ticket()
+            return environment.ticket()
 
-        assert await answering(world, answer) == FINISHED
+        assert await answering(environment, answer) == FINISHED
         assert asked == ["a", "b", "c"]
         assert asyncio.get_running_loop().time() < 10
 
@@ -147,14 +158,14 @@ def test_an_address_that_is_silent_does_not_hold_up_the_others() -> None:
 
 def test_an_address_that_answers_at_once_is_the_only_one_asked() -> None:
     """A rack of instances must not draw a ticket from every control plane."""
-    world = World(addresses=THREE)
-    joins(world)
-    assert world.calls.count("ticket") == 1
+    environment = Environment(addresses=THREE)
+    joins(environment)
+    assert environment.calls.count("ticket") == 1
 
 
 def test_all_addresses_silent_ends_the_round_and_not_the_asking() -> None:
     async def scenario() -> None:
-        world = World(addresses=(("a", 1), ("b", 2)))
+        environment = Environment(addresses=(("a", 1), ("b", 2)))
         asked = 0
 
         async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
@@ -162,9 +173,9 @@ def test_all_addresses_silent_ends_the_round_and_not_the_asking() -> None:
             asked += 1
             if asked <= 4:
                 await asyncio.Event().wait()
-            return world.ticket()
+            return environment.ticket()
 
-        assert await answering(world, answer) == FINISHED
+        assert await answering(environment, answer) == FINISHED
         assert asked >= 5
 
     run(scenario())
@@ -173,7 +184,7 @@ def test_all_addresses_silent_ends_the_round_and_not_the_asking() -> None:
 @pytest.mark.parametrize("seed", range(30))
 def test_several_channels_at_once_make_one_ticket_and_one_join(seed: int) -> None:
     async def scenario() -> None:
-        world = World(seed, addresses=THREE * 3)
+        environment = Environment(seed, addresses=THREE * 3)
         opening = asyncio.Event()
         channels = tickets = 0
 
@@ -185,14 +196,14 @@ def test_several_channels_at_once_make_one_ticket_and_one_join(seed: int) -> Non
             await opening.wait()
             await turn()
             tickets += 1
-            await asyncio.sleep(world.chance.uniform(0, 5))
-            return world.ticket()
+            await asyncio.sleep(environment.chance.uniform(0, 5))
+            return environment.ticket()
 
-        assert await answering(world, answer) == FINISHED
+        assert await answering(environment, answer) == FINISHED
         assert channels == 4, "no more than four at once"
         assert tickets == 1
-        assert world.calls.count("join") == 1
-        assert world.lasting.extensions == 1
+        assert environment.calls.count("join") == 1
+        assert environment.persistent.extensions == 1
 
     run(scenario(), seed)
 
@@ -201,7 +212,7 @@ def test_a_service_that_takes_its_time_is_the_only_one_asked() -> None:
     """It is busy because many ask: if each asked elsewhere, too, all would be, and tokens be left over."""
 
     async def scenario() -> None:
-        world = World(addresses=THREE)
+        environment = Environment(addresses=THREE)
         dialled, asked = [], []
 
         async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
@@ -209,9 +220,9 @@ def test_a_service_that_takes_its_time_is_the_only_one_asked() -> None:
             await turn()
             asked.append(address[0])
             await asyncio.sleep(3)
-            return world.ticket()
+            return environment.ticket()
 
-        assert await answering(world, answer) == FINISHED
+        assert await answering(environment, answer) == FINISHED
         assert (dialled, asked) == (["a"], ["a"])
 
     run(scenario())
@@ -219,7 +230,7 @@ def test_a_service_that_takes_its_time_is_the_only_one_asked() -> None:
 
 def test_a_ticket_is_asked_for_elsewhere_once_a_service_has_not_given_one() -> None:
     async def scenario() -> None:
-        world = World(addresses=THREE)
+        environment = Environment(addresses=THREE)
         asked, out = [], 0
 
         async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
@@ -233,19 +244,19 @@ def test_a_ticket_is_asked_for_elsewhere_once_a_service_has_not_given_one() -> N
             out -= 1
             if address[0] != "c":
                 raise Transient("try again")
-            return world.ticket()
+            return environment.ticket()
 
-        assert await answering(world, answer) == FINISHED
+        assert await answering(environment, answer) == FINISHED
         assert asked == ["a", "b", "c"]
 
     run(scenario())
 
 
 def test_a_refusal_is_taken_seriously_and_tried_again_at_leisure() -> None:
-    world = World(faults={"ticket": [Refused("this name belongs to another key")] * 6})
+    environment = Environment(faults={"ticket": [Refused("this name belongs to another key")] * 6})
 
     async def scenario() -> None:
-        assert await exit_code(world) == FINISHED
+        assert await exit_code(environment) == FINISHED
         assert 6 * 15 <= asyncio.get_running_loop().time() <= 6 * 300
 
     run(scenario())
@@ -253,13 +264,13 @@ def test_a_refusal_is_taken_seriously_and_tried_again_at_leisure() -> None:
 
 def test_one_refusal_outweighs_addresses_that_did_not_answer(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        world = World(addresses=THREE)
-        world.faults["ticket"] = [
+        environment = Environment(addresses=THREE)
+        environment.faults["ticket"] = [
             Transient("unreachable"),
             Refused("PCR 15 differs"),
             Transient("unreachable"),
         ]
-        assert await exit_code(world) == FINISHED
+        assert await exit_code(environment) == FINISHED
         assert asyncio.get_running_loop().time() >= 15
 
     run(scenario())
@@ -298,13 +309,13 @@ def test_one_refusal_outweighs_addresses_that_did_not_answer(caplog: pytest.LogC
 )
 def test_a_ticket_that_cannot_be_ours_is_not_used(wrong: dict[str, Any]) -> None:
     async def scenario() -> None:
-        world = World(ticket_changes=wrong)
-        process = started(world)
-        await until(lambda: world.calls.count("ticket") == 3)
-        assert world.lasting.register == bytes(32)
-        assert world.lock.open
-        assert not {"take", "install", "join"} & set(world.calls)
-        world.ticket_changes = {}
+        environment = Environment(ticket_changes=wrong)
+        process = started(environment)
+        await until(lambda: environment.calls.count("ticket") == 3)
+        assert environment.persistent.register == bytes(32)
+        assert environment.lock.is_available
+        assert not {"ticket files", "install", "join"} & set(environment.calls)
+        environment.ticket_changes = {}
         assert await process == FINISHED
 
     run(scenario())
@@ -313,11 +324,11 @@ def test_a_ticket_that_cannot_be_ours_is_not_used(wrong: dict[str, Any]) -> None
 def test_a_worker_does_not_take_the_control_planes_keys() -> None:
     async def scenario() -> None:
         files = tuple(ControlPlaneFile(name, b"key") for name in CONTROL_PLANE_FILES)
-        world = World(instance=WORKER, ticket_changes={"control_plane_files": files})
-        process = started(world)
-        await until(lambda: world.calls.count("ticket") == 2)
-        assert world.lock.open
-        world.stop.set()
+        environment = Environment(instance=WORKER, ticket_changes={"control_plane_files": files})
+        process = started(environment)
+        await until(lambda: environment.calls.count("ticket") == 2)
+        assert environment.lock.is_available
+        environment.stop.set()
         assert await process == INTERRUPTED
 
     run(scenario())
@@ -327,73 +338,79 @@ def test_a_worker_does_not_take_the_control_planes_keys() -> None:
 
 
 def test_a_join_that_fails_once_is_tried_again_on_a_blank_machine() -> None:
-    world = World(faults={"join": [Transient("the API server hung up")]})
-    joins(world)
-    assert world.calls.count("join") == 2
-    assert not world.violations
+    environment = Environment(faults={"join": [Transient("the API server hung up")]})
+    joins(environment)
+    assert environment.calls.count("join") == 2
+    assert not environment.violations
     # Reset takes the files along, so they are written again after it.
-    assert [each for each in world.calls if each in ("reset", "take", "join")] == [
-        "take",
+    assert [each for each in environment.calls if each in ("reset", "ticket files", "join")] == [
+        "ticket files",
         "join",
         "reset",
-        "take",
+        "ticket files",
         "join",
     ]
 
 
 def test_a_join_that_always_fails_is_fatal_after_three_attempts_and_stays_so() -> None:
-    world = World(faults={"join": [Transient("no route to host")] * 100})
-    assert run(exit_code(world)) == FATAL
-    assert world.calls.count("join") == 3
-    assert world.lasting.state is None
-    assert world.lasting.record is not None
-    assert world.lasting.record.phase is Phase.FAILED
-    assert "no route to host" in world.lasting.record.reason
-    again = world.again()
+    environment = Environment(faults={"join": [Transient("no route to host")] * 100})
+    assert run(exit_code(environment)) == FATAL
+    assert environment.calls.count("join") == 3
+    assert environment.persistent.state is None
+    assert environment.persistent.record is not None
+    assert environment.persistent.record.phase is Phase.FAILED
+    assert "no route to host" in environment.persistent.record.reason
+    again = environment.again()
     assert run(exit_code(again)) == FATAL
     assert "join" not in again.calls
 
 
 def test_what_is_fatal_is_not_tried_three_times() -> None:
-    world = World(faults={"install": [Fatal("the hash does not match", advice="ask who built it")]})
-    assert run(exit_code(world)) == FATAL
-    assert world.calls.count("install") == 1
-    assert "join" not in world.calls
+    environment = Environment(
+        faults={"install": [Fatal("the hash does not match", advice="ask who built it")]}
+    )
+    assert run(exit_code(environment)) == FATAL
+    assert environment.calls.count("install") == 1
+    assert "join" not in environment.calls
 
 
-@pytest.mark.parametrize("call", ["install", "leftovers", "take"])
+@pytest.mark.parametrize("call", ["install", "kubeadm traces", "ticket files"])
 def test_every_step_before_kubeadm_is_part_of_an_attempt(call: str) -> None:
-    world = World(faults={call: [OSError(28, "No space left on device")]})
-    joins(world)
-    assert (world.calls.count("install"), world.calls.count("join")) == (2, 1)
+    environment = Environment(faults={call: [OSError(28, "No space left on device")]})
+    joins(environment)
+    assert (environment.calls.count("install"), environment.calls.count("join")) == (2, 1)
 
 
 def test_a_state_that_cannot_be_written_is_fatal() -> None:
-    assert run(exit_code(World(faults={"state": [OSError("read-only file system")]}))) == FATAL
+    assert run(exit_code(Environment(faults={"state": [OSError("read-only file system")]}))) == FATAL
 
 
 def test_what_kubeadm_left_before_a_reboot_is_reset_first() -> None:
-    world = World()
-    world.lasting.kubeadm = "half"
-    joins(world)
-    assert world.calls.index("reset") < world.calls.index("take") < world.calls.index("join")
+    environment = Environment()
+    environment.persistent.kubeadm = "half"
+    joins(environment)
+    assert (
+        environment.calls.index("reset")
+        < environment.calls.index("ticket files")
+        < environment.calls.index("join")
+    )
 
 
 def test_a_lock_that_is_held_means_no_join_and_no_files() -> None:
     async def scenario() -> None:
-        world = World()
-        world.assemble()
+        environment = Environment()
+        environment.assemble()
         reached = asyncio.Event()
 
         async def answer(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
             reached.set()
-            return world.ticket()
+            return environment.ticket()
 
-        world.service.ticket = answer  # type: ignore[method-assign]
-        await world.lock.try_lock(Flow.INIT, b"\xaa" * 32, b"")
-        assert await world.join_client.run() is None
-        assert not {"take", "install", "join"} & set(world.calls)
-        assert world.lasting.extensions == 1
+        environment.service.ticket = answer  # type: ignore[method-assign]
+        await environment.lock.try_lock(Flow.INIT, b"\xaa" * 32, b"")
+        assert await environment.join_client.run() is None
+        assert not {"ticket files", "install", "join"} & set(environment.calls)
+        assert environment.persistent.extensions == 1
 
     run(scenario())
 
@@ -406,8 +423,8 @@ def test_a_stop_interrupts_whatever_is_under_way_before_the_lock(where: str) -> 
     """A ticket request in flight as well: it may be silent for half a minute at each address."""
 
     async def scenario() -> None:
-        world = World(secret_hash="")
-        process = started(world)
+        environment = Environment(secret_hash="")
+        process = started(environment)
         interrupted = asyncio.Event()
 
         async def hangs(*_: object) -> Any:
@@ -417,14 +434,14 @@ def test_a_stop_interrupts_whatever_is_under_way_before_the_lock(where: str) -> 
                 interrupted.set()
 
         if where == "pause":
-            world.tickets = False
+            environment.tickets = False
             interrupted.set()
         elif where == "endpoints":
-            object.__setattr__(world.join_client._sources, "endpoints", hangs)
+            object.__setattr__(environment.join_client._sources, "endpoints", hangs)
         else:
-            setattr(world.metadata if where == "myself" else world.service, where, hangs)
+            setattr(environment.metadata if where == "myself" else environment.service, where, hangs)
         await asyncio.sleep(5)
-        world.stop.set()
+        environment.stop.set()
         stopped_at = asyncio.get_running_loop().time()
         assert await process == INTERRUPTED
         assert asyncio.get_running_loop().time() == stopped_at
@@ -437,25 +454,25 @@ def test_a_stop_interrupts_whatever_is_under_way_before_the_lock(where: str) -> 
 def test_stopping_at_any_time_ends_cleanly(seed: int) -> None:
     async def scenario() -> None:
         for at in range(10):
-            world = World(seed, slow=0.5, tickets=False)
-            process = started(world)
+            environment = Environment(seed, slow=0.5, tickets=False)
+            process = started(environment)
             await asyncio.sleep(at / 7)
-            world.stop.set()
-            world.stop.set()
+            environment.stop.set()
+            environment.stop.set()
             assert await process == INTERRUPTED
-            assert world.lasting.record is None
+            assert environment.persistent.record is None
 
     run(scenario(), seed)
 
 
 def test_a_stop_past_the_lock_waits_for_the_node_to_be_whole() -> None:
     async def scenario() -> None:
-        world = World(slow=1.0)
-        process = started(world)
-        await world.lock.decided()
-        world.stop.set()
+        environment = Environment(slow=1.0)
+        process = started(environment)
+        await environment.lock.wait_until_decided()
+        environment.stop.set()
         assert await process == FINISHED
-        assert world.lasting.kubeadm == "whole"
+        assert environment.persistent.kubeadm == "whole"
 
     run(scenario())
 
@@ -464,43 +481,43 @@ def test_a_stop_past_the_lock_waits_for_the_node_to_be_whole() -> None:
 
 
 def test_a_ticket_that_has_expired_meanwhile_is_not_tried() -> None:
-    world = World()
+    environment = Environment()
 
     async def crash() -> None:
-        world.assemble()
-        work = JoinWork(world.ticket(), b"key")
-        await world.lock.try_lock(Flow.JOIN, cluster_of(JOIN_MEASUREMENT), work.encode())
+        environment.assemble()
+        inputs = JoinInputs(environment.ticket(), b"key")
+        await environment.lock.try_lock(Flow.JOIN, cluster_of(JOIN_MEASUREMENT), inputs.encode())
 
     run(crash())
-    again = world.again(booted_before=16 * 60.0)
+    again = environment.again(booted_before=16 * 60.0)
     assert run(exit_code(again)) == FATAL
     assert "join" not in again.calls
-    assert again.lasting.record is not None
-    assert "expired" in again.lasting.record.reason
+    assert again.persistent.record is not None
+    assert "expired" in again.persistent.record.reason
 
 
 # --- in time
 
 
-def join_taking(world: World, seconds: float) -> None:
-    join = world.machine.join
+def join_taking(environment: Environment, seconds: float) -> None:
+    join = environment.machine.join
 
-    async def slow_join(ticket: Ticket, say: Say) -> None:
+    async def slow_join(ticket: Ticket, progress: ProgressCallback) -> None:
         await asyncio.sleep(seconds)
-        await join(ticket, say)
+        await join(ticket, progress)
 
-    world.machine.join = slow_join  # type: ignore[method-assign]
+    environment.machine.join = slow_join  # type: ignore[method-assign]
 
 
 def test_an_attempt_is_not_begun_with_a_token_that_has_expired() -> None:
     async def scenario() -> None:
-        world = World(instance=WORKER, faults={"join": [Transient("no")] * 3})
-        process = started(world)
-        join_taking(world, 500)
+        environment = Environment(instance=WORKER, faults={"join": [Transient("no")] * 3})
+        process = started(environment)
+        join_taking(environment, 500)
         assert await process == FATAL
-        assert world.calls.count("join") == 2
-        assert world.lasting.record is not None
-        assert "expired" in world.lasting.record.reason
+        assert environment.calls.count("join") == 2
+        assert environment.persistent.record is not None
+        assert "expired" in environment.persistent.record.reason
 
     run(scenario())
 
@@ -509,9 +526,9 @@ def test_a_worker_that_has_begun_in_time_may_finish() -> None:
     """Nobody waits for it, and kubeadm needs the token in the beginning only."""
 
     async def scenario() -> None:
-        world = World(instance=WORKER)
-        process = started(world)
-        join_taking(world, 1000)
+        environment = Environment(instance=WORKER)
+        process = started(environment)
+        join_taking(environment, 1000)
         assert await process == FINISHED
 
     run(scenario())
@@ -520,21 +537,21 @@ def test_a_worker_that_has_begun_in_time_may_finish() -> None:
 def test_a_control_planes_turn_counts_from_its_question_over_a_crash() -> None:
     """The next one may join when it is over, whatever became of this one's process."""
 
-    async def crash(world: World) -> None:
-        world.assemble()
-        work = JoinWork(world.ticket(), b"key", int(world.uptime()))
-        await world.lock.try_lock(Flow.JOIN, cluster_of(JOIN_MEASUREMENT), work.encode())
+    async def crash(environment: Environment) -> None:
+        environment.assemble()
+        inputs = JoinInputs(environment.ticket(), b"key", int(environment.uptime()))
+        await environment.lock.try_lock(Flow.JOIN, cluster_of(JOIN_MEASUREMENT), inputs.encode())
 
-    async def resume(world: World) -> float:
-        process = started(world)
-        join_taking(world, 1000)
+    async def resume(environment: Environment) -> float:
+        process = started(environment)
+        join_taking(environment, 1000)
         assert await process == FATAL
-        return world.uptime()
+        return environment.uptime()
 
-    world = World(booted_before=50.0)
-    run(crash(world))
-    again = world.again(booted_before=350.0)
+    environment = Environment(booted_before=50.0)
+    run(crash(environment))
+    again = environment.again(booted_before=350.0)
     assert run(resume(again)) == 650.0
-    assert again.lasting.record is not None
-    assert "within its turn of 600 s" in again.lasting.record.reason
-    assert not again.lasting.kubeadm
+    assert again.persistent.record is not None
+    assert "within its turn of 600 s" in again.persistent.record.reason
+    assert not again.persistent.kubeadm

@@ -17,14 +17,14 @@ from bootbridge.common.failures import Transient
 from bootbridge.join_api.instance import Instance
 from bootbridge.join_api.messages import Ticket, TicketRequest
 from bootbridge.join_service.control_plane_lease import CONTROL_PLANE_LABEL
-from bootbridge.node.ports import Address, Say
+from bootbridge.node.ports import Address, ProgressCallback
 from bootbridge.node.supervisor import FATAL, FINISHED
 from bootbridge.runtime.calls import CallFailed
 from bootbridge.runtime.concurrency import Turn
 from tests.join_service import world as service_world
 from tests.join_service.world import CONTROL, CONTROL_2, NOW, asking, caller
 from tests.support.deterministic_loop import run
-from tests.support.node_world import World, exit_code, quiet
+from tests.support.node_environment import Environment, exit_code, quiet
 
 RESET_SECONDS = 100.0
 
@@ -51,26 +51,26 @@ class Cluster:
         finally:
             self.inside.discard(name)
 
-    def instance(self, instance: Instance, seed: int) -> World:
+    def instance(self, instance: Instance, seed: int) -> Environment:
         """Its kubeadm takes its time, to join and to take everything back."""
         cluster = self
 
-        class Slow(World):
+        class Slow(Environment):
             def assemble(self) -> Any:
                 supervisor = super().assemble()
                 self.service.ticket = self.ticket_from  # type: ignore[method-assign]
                 join, reset = self.machine.join, self.machine.reset
 
-                async def slow_join(ticket: Ticket, say: Say) -> None:
+                async def slow_join(ticket: Ticket, progress: ProgressCallback) -> None:
                     with cluster.changing_etcd(instance.name):
                         await asyncio.sleep(cluster.join_seconds)
-                        await join(ticket, say)
+                        await join(ticket, progress)
                     cluster.arrived(instance.name)
 
-                async def slow_reset(cri_socket: str, say: Say) -> None:
+                async def slow_reset(cri_socket: str, progress: ProgressCallback) -> None:
                     with cluster.changing_etcd(instance.name):
                         await asyncio.sleep(RESET_SECONDS)
-                        await reset(cri_socket, say)
+                        await reset(cri_socket, progress)
 
                 self.machine.join = slow_join  # type: ignore[method-assign]
                 self.machine.reset = slow_reset  # type: ignore[method-assign]

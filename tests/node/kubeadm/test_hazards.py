@@ -21,13 +21,13 @@ from bootbridge.node.components.install import ComponentUnavailable, Installer
 from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.join.ticket_files import TicketUnusable, write_ticket
 from bootbridge.node.kubeadm import documents
-from bootbridge.node.kubeadm.kubelet_service import foreign_kubelet
+from bootbridge.node.kubeadm.kubelet_service import unmanaged_kubelet
 from bootbridge.node.kubeadm.machine import KubeadmMachine
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
-from bootbridge.node.ports import Founding, Say
+from bootbridge.node.ports import JoinServiceSetup, ProgressCallback
 from bootbridge.trust.authority import Authority
 from tests.node.kubeadm.examples import FAMILIES, instance, spec, ticket
-from tests.node.kubeadm.stand_in import StandIn
+from tests.node.kubeadm.fake_kubeadm import FakeKubeadm
 
 
 @pytest.fixture
@@ -37,12 +37,16 @@ def host(tmp_path: Path) -> Host:
     return Host(root)
 
 
-async def founded(founding: Founding, say: Say) -> None: ...
+async def join_service_deployed(setup: JoinServiceSetup, progress: ProgressCallback) -> None: ...
 
 
 def machine(host: Host, program: Path) -> KubeadmMachine:
     return KubeadmMachine(
-        host, Kubeadm(str(program), host), foreign_kubelet(), Installer(host, Random(1)), founded
+        host,
+        Kubeadm(str(program), host),
+        unmanaged_kubelet(),
+        Installer(host, Random(1)),
+        join_service_deployed,
     )
 
 
@@ -103,7 +107,7 @@ async def test_14_half_a_node_is_recognised_and_blank_before_the_next_join(
     """kubeadm refuses to join where it has begun before."""
     trace = host.path(node_paths.BOOTSTRAP_KUBECONFIG)
     trace.parent.mkdir(parents=True)
-    program = StandIn(
+    program = FakeKubeadm(
         tmp_path,
         f"""
         case "$1" in
@@ -113,12 +117,12 @@ async def test_14_half_a_node_is_recognised_and_blank_before_the_next_join(
     )
     half = machine(host, program.path)
     events: list[StageEvent] = []
-    assert not await half.leftovers()
+    assert not await half.has_kubeadm_traces()
     with pytest.raises(KubeadmFailed, match="half"):
         await half.join(ticket(), events.append)
-    assert await half.leftovers()
+    assert await half.has_kubeadm_traces()
     await half.reset(ticket().cri_socket, events.append)
-    assert not await half.leftovers()
+    assert not await half.has_kubeadm_traces()
     await half.join(ticket(), events.append)
     assert [call.split()[0] for call in program.calls] == ["join", "reset", "join"]
     assert trace.exists()
@@ -132,12 +136,12 @@ async def test_14_a_reset_takes_what_the_ticket_brought_so_it_is_written_again(
     given = replace(
         ticket(control_plane=True), kubelet_certificate=serving.cert_pem, control_plane_files=files
     )
-    whole = machine(host, StandIn(tmp_path).path)
-    await whole.take(given, serving.key_pem)
+    whole = machine(host, FakeKubeadm(tmp_path).path)
+    await whole.write_ticket_files(given, serving.key_pem)
     host.write(f"{node_paths.PKI}/apiserver.key", Asset(b"of another cluster", 0o600))
     await whole.reset(given.cri_socket, lambda event: None)
     assert not host.exists(f"{node_paths.PKI}/apiserver.key")
-    await whole.take(given, serving.key_pem)
+    await whole.write_ticket_files(given, serving.key_pem)
     assert host.exists(f"{node_paths.PKI}/ca.key")
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from bootbridge.common.failures import Fatal, Transient
 from bootbridge.node.kubeadm.kubelet_service import (
-    CommandedKubelet,
+    KubeletCommands,
     KubeletFailed,
-    foreign_kubelet,
     systemd_kubelet,
+    unmanaged_kubelet,
 )
 
 
@@ -32,7 +32,7 @@ async def test_systemd_enables_and_starts_it_and_stops_it(systemctl: Path) -> No
 
 
 async def test_a_command_of_the_operators_is_run(tmp_path: Path) -> None:
-    kubelet = CommandedKubelet(["touch", str(tmp_path / "started")])
+    kubelet = KubeletCommands(["touch", str(tmp_path / "started")])
     await kubelet.start()
     await kubelet.stop()
     assert (tmp_path / "started").exists()
@@ -40,12 +40,12 @@ async def test_a_command_of_the_operators_is_run(tmp_path: Path) -> None:
 
 async def test_where_somebody_else_starts_it_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    await foreign_kubelet().start()
-    await foreign_kubelet().stop()
+    await unmanaged_kubelet().start()
+    await unmanaged_kubelet().stop()
 
 
 async def test_a_start_that_fails_may_be_tried_again_and_says_why() -> None:
-    kubelet = CommandedKubelet(["/bin/sh", "-c", "echo Unit kubelet.service not found; exit 5"])
+    kubelet = KubeletCommands(["/bin/sh", "-c", "echo Unit kubelet.service not found; exit 5"])
     with pytest.raises(KubeletFailed, match=r"status 5: Unit kubelet\.service not found"):
         await kubelet.start()
     assert issubclass(KubeletFailed, Transient)

@@ -24,17 +24,17 @@ from bootbridge.node.kubeadm.api_server import ApiServerNotReady
 from bootbridge.node.kubeadm.kubelet_service import KubeletFailed
 from bootbridge.node.kubeadm.machine import KubeadmMachine
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
-from bootbridge.node.ports import Founding, Machine, Say
+from bootbridge.node.ports import JoinServiceSetup, Machine, ProgressCallback
 from bootbridge.trust.authority import Authority
 from tests.node.kubeadm.examples import instance, spec, ticket
-from tests.node.kubeadm.stand_in import StandIn
+from tests.node.kubeadm.fake_kubeadm import FakeKubeadm
 
 
 @dataclass
 class Kubelet:
     """Notes when it was started, among the runs of kubeadm."""
 
-    program: StandIn
+    program: FakeKubeadm
     notes: list[str] = field(default_factory=list)
     broken: bool = False
 
@@ -48,9 +48,9 @@ class Kubelet:
 
 
 @dataclass
-class World:
+class Environment:
     host: Host
-    program: StandIn
+    program: FakeKubeadm
     kubelet: Kubelet
     machine: KubeadmMachine
     waited: list[Path] = field(default_factory=list)
@@ -61,18 +61,20 @@ class World:
         return [event.name for event in self.events if event.state == "started"]
 
 
-async def founded(founding: Founding, say: Say) -> None: ...
+async def join_service_deployed(setup: JoinServiceSetup, progress: ProgressCallback) -> None: ...
 
 
 @pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     root = tmp_path / "root"
     root.mkdir()
-    host, program = Host(root), StandIn(tmp_path)
+    host, program = Host(root), FakeKubeadm(tmp_path)
     program.does(_like_kubeadm(host, tmp_path))
     kubelet = Kubelet(program)
-    machine = KubeadmMachine(host, Kubeadm(str(program.path), host), kubelet, Installer(host), founded)
-    made = World(host, program, kubelet, machine)
+    machine = KubeadmMachine(
+        host, Kubeadm(str(program.path), host), kubelet, Installer(host), join_service_deployed
+    )
+    made = Environment(host, program, kubelet, machine)
 
     async def ready(kubeconfig: Path) -> None:
         made.waited.append(kubeconfig)
@@ -94,60 +96,66 @@ def _like_kubeadm(host: Host, folder: Path) -> str:
     esac"""
 
 
-async def test_it_is_what_the_flows_ask_for(world: World) -> None:
+async def test_it_is_what_the_flows_ask_for(environment: Environment) -> None:
     """That it fits is the type checker's to say; that a blank one is blank is ours."""
-    wanted: Machine = world.machine
-    assert not await wanted.leftovers()
+    wanted: Machine = environment.machine
+    assert not await wanted.has_kubeadm_traces()
 
 
-async def test_an_init_runs_kubeadm_in_steps_and_gives_the_administrators_kubeconfig(world: World) -> None:
-    kubeconfig = await world.machine.init(spec(), instance(), 365, world.events.append)
+async def test_an_init_runs_kubeadm_in_steps_and_gives_the_administrators_kubeconfig(
+    environment: Environment,
+) -> None:
+    kubeconfig = await environment.machine.init(spec(), instance(), 365, environment.events.append)
     assert kubeconfig == b"the kubeconfig\n"
-    assert [call.rpartition(" ")[0] for call in world.program.calls] == [
+    assert [call.rpartition(" ")[0] for call in environment.program.calls] == [
         "init phase preflight",
         "init phase certs all",
         "init",
     ]
-    assert world.kubelet.notes == ["start after 2"]
-    assert world.stages == ["preflight", "certs", "kubelet-certificate", "init", "api-server"]
-    assert world.waited == [world.host.path(node_paths.ADMIN_KUBECONFIG)]
+    assert environment.kubelet.notes == ["start after 2"]
+    assert environment.stages == ["preflight", "certs", "kubelet-certificate", "init", "api-server"]
+    assert environment.waited == [environment.host.path(node_paths.ADMIN_KUBECONFIG)]
 
 
-async def test_the_first_kubelets_certificate_is_signed_by_the_new_authority(world: World) -> None:
-    await world.machine.init(spec(), instance(name="CP_0"), 7, world.events.append)
-    made = x509.load_pem_x509_certificate(await world.machine.serving_pair())
+async def test_the_first_kubelets_certificate_is_signed_by_the_new_authority(
+    environment: Environment,
+) -> None:
+    await environment.machine.init(spec(), instance(name="CP_0"), 7, environment.events.append)
+    made = x509.load_pem_x509_certificate(await environment.machine.read_serving_certificate())
     made.verify_directly_issued_by(
-        x509.load_pem_x509_certificate(world.host.read(f"{node_paths.PKI}/ca.crt") or b"")
+        x509.load_pem_x509_certificate(environment.host.read(f"{node_paths.PKI}/ca.crt") or b"")
     )
     assert made.not_valid_after_utc <= datetime.now(UTC) + timedelta(days=7)
     assert made.subject.rfc4514_string() == "CN=system:node:cp-0,O=system:nodes"
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert list(names) == [x509.DNSName("cp-0"), x509.IPAddress(instance().addresses[0])]
-    key = load_pem_private_key(world.host.read(node_paths.SERVING) or b"", None)
+    key = load_pem_private_key(environment.host.read(node_paths.SERVING) or b"", None)
     assert key.public_key() == made.public_key()
-    assert world.host.mode(node_paths.SERVING) == 0o600
+    assert environment.host.mode(node_paths.SERVING) == 0o600
 
 
-async def test_the_audit_policy_is_there_before_an_api_server_on_every_control_plane(world: World) -> None:
-    await world.machine.join(ticket(), world.events.append)
-    assert not world.host.exists(node_paths.AUDIT_POLICY)
-    await world.machine.join(ticket(control_plane=True), world.events.append)
-    assert world.host.exists(node_paths.AUDIT_POLICY)
+async def test_the_audit_policy_is_there_before_an_api_server_on_every_control_plane(
+    environment: Environment,
+) -> None:
+    await environment.machine.join(ticket(), environment.events.append)
+    assert not environment.host.exists(node_paths.AUDIT_POLICY)
+    await environment.machine.join(ticket(control_plane=True), environment.events.append)
+    assert environment.host.exists(node_paths.AUDIT_POLICY)
 
 
-async def test_a_join_starts_the_kubelet_and_runs_kubeadm_once(world: World) -> None:
-    await world.machine.join(ticket(), world.events.append)
-    assert [call.rpartition(" ")[0] for call in world.program.calls] == ["join"]
-    assert world.kubelet.notes == ["start after 0"]
+async def test_a_join_starts_the_kubelet_and_runs_kubeadm_once(environment: Environment) -> None:
+    await environment.machine.join(ticket(), environment.events.append)
+    assert [call.rpartition(" ")[0] for call in environment.program.calls] == ["join"]
+    assert environment.kubelet.notes == ["start after 0"]
 
 
 async def test_an_init_lays_the_bridge_around_kubeadm_and_hands_it_the_patches(
-    world: World, tmp_path: Path
+    environment: Environment, tmp_path: Path
 ) -> None:
     """After its preflight, which wants no static pods; the cluster's parts when there is a cluster."""
     bridged = spec(tunnel=True, tunnel_image="registry.example/bootbridge:1")
-    await world.machine.init(bridged, instance(), 365, world.events.append)
-    assert world.stages == [
+    await environment.machine.init(bridged, instance(), 365, environment.events.append)
+    assert environment.stages == [
         "preflight",
         "certs",
         "kubelet-certificate",
@@ -157,74 +165,81 @@ async def test_an_init_lays_the_bridge_around_kubeadm_and_hands_it_the_patches(
         "tunnel",
     ]
     initial = next(yaml.safe_load_all((tmp_path / "init.yaml").read_text()))
-    assert initial["patches"] == {"directory": str(world.host.path(node_paths.PATCHES))}
-    assert world.host.exists(tunnel.PATCH)
+    assert initial["patches"] == {"directory": str(environment.host.path(node_paths.PATCHES))}
+    assert environment.host.exists(tunnel.PATCH)
 
 
-async def test_a_cluster_whose_bridge_fails_is_a_cluster_nevertheless(world: World) -> None:
+async def test_a_cluster_whose_bridge_fails_is_a_cluster_nevertheless(environment: Environment) -> None:
     """The kubeconfig here leads nowhere, so the bridge's parts in the cluster cannot be laid."""
     bridged = spec(tunnel=True, tunnel_image="registry.example/bootbridge:1")
-    assert await world.machine.init(bridged, instance(), 365, world.events.append)
-    assert [event.state for event in world.events if event.name == "tunnel"][-2:] == ["failed", "output"]
-    assert "run `bootbridge up`" in world.events[-1].text
+    assert await environment.machine.init(bridged, instance(), 365, environment.events.append)
+    assert [event.state for event in environment.events if event.name == "tunnel"][-2:] == [
+        "failed",
+        "output",
+    ]
+    assert "run `bootbridge up`" in environment.events[-1].text
 
 
 @pytest.mark.parametrize("step", ["preflight", "certs all", "init --config"])
-async def test_an_init_ends_with_the_step_that_fails(world: World, step: str, tmp_path: Path) -> None:
-    good = _like_kubeadm(world.host, tmp_path)
-    world.program.does(f'case "$*" in *{shlex.quote(step)}*) echo broken; exit 1;; esac\n{good}')
+async def test_an_init_ends_with_the_step_that_fails(
+    environment: Environment, step: str, tmp_path: Path
+) -> None:
+    good = _like_kubeadm(environment.host, tmp_path)
+    environment.program.does(f'case "$*" in *{shlex.quote(step)}*) echo broken; exit 1;; esac\n{good}')
     with pytest.raises(KubeadmFailed, match="broken"):
-        await world.machine.init(spec(), instance(), 365, world.events.append)
-    assert step in world.program.calls[-1]
-    assert not world.waited
+        await environment.machine.init(spec(), instance(), 365, environment.events.append)
+    assert step in environment.program.calls[-1]
+    assert not environment.waited
 
 
 async def test_an_init_fails_when_its_api_server_does_not_come(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(kubeconfig: Path) -> None:
         raise ApiServerNotReady("it is not ready")
 
     monkeypatch.setattr(machine_module, "wait_until_ready", never)
     with pytest.raises(ApiServerNotReady):
-        await world.machine.init(spec(), instance(), 365, world.events.append)
-    assert (world.events[-1].name, world.events[-1].state) == ("api-server", "failed")
+        await environment.machine.init(spec(), instance(), 365, environment.events.append)
+    assert (environment.events[-1].name, environment.events[-1].state) == ("api-server", "failed")
 
 
-async def test_init_and_join_of_another_release_touch_nothing(world: World) -> None:
+async def test_init_and_join_of_another_release_touch_nothing(environment: Environment) -> None:
     with pytest.raises(Fatal, match="is wanted"):
-        await world.machine.init(spec(kubernetes_version="v1.19.0"), instance(), 365, world.events.append)
+        await environment.machine.init(
+            spec(kubernetes_version="v1.19.0"), instance(), 365, environment.events.append
+        )
     with pytest.raises(Fatal, match="is wanted"):
-        await world.machine.join(ticket(kubernetes_version="v1.19.0"), world.events.append)
-    assert (world.program.calls, world.kubelet.notes) == ([], [])
+        await environment.machine.join(ticket(kubernetes_version="v1.19.0"), environment.events.append)
+    assert (environment.program.calls, environment.kubelet.notes) == ([], [])
 
 
-async def test_a_join_whose_kubelet_cannot_be_started_does_not_begin(world: World) -> None:
-    world.kubelet.broken = True
+async def test_a_join_whose_kubelet_cannot_be_started_does_not_begin(environment: Environment) -> None:
+    environment.kubelet.broken = True
     with pytest.raises(KubeletFailed):
-        await world.machine.join(ticket(), world.events.append)
-    assert world.program.calls == []
+        await environment.machine.join(ticket(), environment.events.append)
+    assert environment.program.calls == []
 
 
-async def test_a_reset_stops_the_kubelet_before_and_sweeps_after(world: World) -> None:
-    world.host.make_directory(node_paths.ETCD_DATA)
-    world.host.write(f"{node_paths.ETCD_DATA}/member", Asset(b""))
-    assert await world.machine.leftovers()
-    await world.machine.reset("unix:///run/c.sock", world.events.append)
-    assert not await world.machine.leftovers()
-    assert world.kubelet.notes == ["stop after 0"]
-    assert world.program.calls == ["reset --force --cri-socket=unix:///run/c.sock"]
+async def test_a_reset_stops_the_kubelet_before_and_sweeps_after(environment: Environment) -> None:
+    environment.host.make_directory(node_paths.ETCD_DATA)
+    environment.host.write(f"{node_paths.ETCD_DATA}/member", Asset(b""))
+    assert await environment.machine.has_kubeadm_traces()
+    await environment.machine.reset("unix:///run/c.sock", environment.events.append)
+    assert not await environment.machine.has_kubeadm_traces()
+    assert environment.kubelet.notes == ["stop after 0"]
+    assert environment.program.calls == ["reset --force --cri-socket=unix:///run/c.sock"]
 
 
 async def test_a_kubelet_can_be_started_again_when_it_has_its_configuration_and_its_credentials(
-    world: World,
+    environment: Environment,
 ) -> None:
     for path in (node_paths.KUBELET_CONFIG, node_paths.KUBELET_KUBECONFIG):
-        assert not await world.machine.kubelet_configured()
-        world.host.make_directory(path.rpartition("/")[0])
-        world.host.write(path, Asset(b""))
-    assert await world.machine.kubelet_configured()
+        assert not await environment.machine.is_kubelet_configured()
+        environment.host.make_directory(path.rpartition("/")[0])
+        environment.host.write(path, Asset(b""))
+    assert await environment.machine.is_kubelet_configured()
 
 
-async def test_there_is_no_serving_certificate_before_there_is_one(world: World) -> None:
-    assert await world.machine.serving_pair() == b""
+async def test_there_is_no_serving_certificate_before_there_is_one(environment: Environment) -> None:
+    assert await environment.machine.read_serving_certificate() == b""

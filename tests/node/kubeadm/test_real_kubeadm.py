@@ -19,7 +19,7 @@ from bootbridge.common.host import Host
 from bootbridge.join_api import node_paths
 from bootbridge.node.init import tunnel
 from bootbridge.node.init.messages import StageEvent
-from bootbridge.node.kubeadm import documents, reset
+from bootbridge.node.kubeadm import documents, leftovers
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
 from tests.node.kubeadm.examples import FAMILIES, instance, spec, ticket
 from tests.support.kubernetes import BIN
@@ -192,6 +192,6 @@ async def test_a_reset_that_kubeadm_gives_up_half_way_is_finished_without_it(
         host.write(path, Asset(b"{}"))
     with pytest.raises(KubeadmFailed, match="cleanup-node"):
         await Kubeadm(program, host).reset("unix:///run/nowhere.sock", lambda event: None)
-    assert reset.traces(host)
-    reset.sweep(host)
-    assert reset.traces(host) == []
+    assert leftovers.find_traces(host)
+    leftovers.remove_all(host)
+    assert leftovers.find_traces(host) == []

@@ -14,7 +14,7 @@ from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.kubeadm import documents
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
 from tests.node.kubeadm.examples import TOKEN, ticket
-from tests.node.kubeadm.stand_in import StandIn
+from tests.node.kubeadm.fake_kubeadm import FakeKubeadm
 
 
 @pytest.fixture
@@ -25,14 +25,14 @@ def host(tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> StandIn:
-    return StandIn(tmp_path)
+def program(tmp_path: Path) -> FakeKubeadm:
+    return FakeKubeadm(tmp_path)
 
 
 def silent(event: StageEvent) -> None: ...
 
 
-async def test_each_run_is_the_command_that_it_should_be(host: Host, program: StandIn) -> None:
+async def test_each_run_is_the_command_that_it_should_be(host: Host, program: FakeKubeadm) -> None:
     kubeadm = Kubeadm(str(program.path), host)
     file = host.path(node_paths.CONFIGURATION)
     await kubeadm.preflight(b"", silent)
@@ -49,7 +49,9 @@ async def test_each_run_is_the_command_that_it_should_be(host: Host, program: St
     ]
 
 
-async def test_the_configuration_is_roots_alone_and_goes_with_the_run(host: Host, program: StandIn) -> None:
+async def test_the_configuration_is_roots_alone_and_goes_with_the_run(
+    host: Host, program: FakeKubeadm
+) -> None:
     program.does('file=${2#--config=}; stat -c "%a" "$file" "${file%/*}"; cat "$file"')
     events: list[StageEvent] = []
     await Kubeadm(str(program.path), host).join(b"some: text\n", events.append)
@@ -58,14 +60,14 @@ async def test_the_configuration_is_roots_alone_and_goes_with_the_run(host: Host
 
 
 @pytest.mark.parametrize("body", ["exit 1", "kill -9 $$"])
-async def test_it_goes_with_a_run_that_fails_too(host: Host, program: StandIn, body: str) -> None:
+async def test_it_goes_with_a_run_that_fails_too(host: Host, program: FakeKubeadm, body: str) -> None:
     program.does(body)
     with pytest.raises(KubeadmFailed):
         await Kubeadm(str(program.path), host).join(b"some: text\n", silent)
     assert not host.exists(node_paths.CONFIGURATION)
 
 
-async def test_no_secret_is_an_argument_or_reaches_a_message(host: Host, program: StandIn) -> None:
+async def test_no_secret_is_an_argument_or_reaches_a_message(host: Host, program: FakeKubeadm) -> None:
     program.does('cat "${2#--config=}"; exit 1')
     events: list[StageEvent] = []
     configuration = documents.dump(documents.join_documents(ticket()))
@@ -77,7 +79,7 @@ async def test_no_secret_is_an_argument_or_reaches_a_message(host: Host, program
         assert "0123456789abcdef" not in told
 
 
-async def test_a_failure_says_what_kubeadm_said_last(host: Host, program: StandIn) -> None:
+async def test_a_failure_says_what_kubeadm_said_last(host: Host, program: FakeKubeadm) -> None:
     program.does("echo '[preflight] Running'; echo 'error: something is missing' >&2; exit 2")
     events: list[StageEvent] = []
     with pytest.raises(KubeadmFailed, match=r"kubeadm ended with status 2: .*something is missing"):
@@ -86,17 +88,17 @@ async def test_a_failure_says_what_kubeadm_said_last(host: Host, program: StandI
 
 
 async def test_a_run_that_is_cancelled_ends_its_stage_and_takes_the_configuration_along(
-    host: Host, program: StandIn
+    host: Host, program: FakeKubeadm
 ) -> None:
     program.does("echo up; exec sleep 600")
     up, events = asyncio.Event(), list[StageEvent]()
 
-    def say(event: StageEvent) -> None:
+    def progress(event: StageEvent) -> None:
         events.append(event)
         if event.text == "up":
             up.set()
 
-    running = asyncio.create_task(Kubeadm(str(program.path), host).join(b"", say))
+    running = asyncio.create_task(Kubeadm(str(program.path), host).join(b"", progress))
     await up.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -106,7 +108,7 @@ async def test_a_run_that_is_cancelled_ends_its_stage_and_takes_the_configuratio
 
 
 async def test_another_minor_release_than_the_wanted_one_is_fatal_before_anything_is_done(
-    host: Host, program: StandIn
+    host: Host, program: FakeKubeadm
 ) -> None:
     kubeadm = Kubeadm(str(program.path), host)
     await kubeadm.expect_version("v1.36.0")

@@ -11,18 +11,18 @@ import pytest
 
 from bootbridge.common.failures import Transient
 from bootbridge.node.init.messages import InitEvent
-from bootbridge.node.lock.phases import Phase
+from bootbridge.node.lock.bootstrap_record import Phase
 from bootbridge.node.supervisor import FATAL, FINISHED
 from bootbridge.runtime import tasks
 from bootbridge.runtime.calls import CallFailed
 from bootbridge.runtime.concurrency import ended
 from bootbridge.trust.measurement import ZERO, lock_value
 from tests.support import deterministic_loop
-from tests.support.node_world import (
+from tests.support.node_environment import (
     INIT_MEASUREMENT,
     JOIN_MEASUREMENT,
-    Lasting,
-    World,
+    Environment,
+    PersistentState,
     cluster_of,
     init_request,
     quiet,
@@ -38,69 +38,71 @@ class User:
     init_id: str = "one"
     events: list[InitEvent] = field(default_factory=list)
 
-    async def insist(self, world: World) -> None:
+    async def insist(self, environment: Environment) -> None:
         seen = max((event.number for event in self.events), default=0)
-        await world.door.opened.wait()
+        await environment.listener.opened.wait()
         with suppress(CallFailed):
-            await world.door.call_into(init_request(self.init_id, seen=seen), self.events, fetch=True)
+            await environment.listener.call_into(
+                init_request(self.init_id, seen=seen), self.events, acknowledge=True
+            )
 
     @property
     def kubeconfigs(self) -> list[bytes]:
         return [event.success.kubeconfig for event in self.events if event.success]
 
 
-def lives(world: World, user: User | None, seed: int) -> int | None:
+def lives(environment: Environment, user: User | None, seed: int) -> int | None:
     """One process from start to exit code, or to its sudden end (None)."""
-    return deterministic_loop.run(_lives(world, user), seed, may_leave=True)
+    return deterministic_loop.run(_lives(environment, user), seed, may_leave=True)
 
 
-async def _lives(world: World, user: User | None) -> int | None:
-    supervisor = world.assemble()
-    running = tasks.spawn(supervisor.run(world.stop), "process")
-    gone = tasks.spawn(world.gone.wait(), "gone")
-    calling = [tasks.spawn(user.insist(world), "user")] if user else []
+async def _lives(environment: Environment, user: User | None) -> int | None:
+    supervisor = environment.assemble()
+    running = tasks.spawn(supervisor.run(environment.stop), "process")
+    gone = tasks.spawn(environment.gone.wait(), "gone")
+    calling = [tasks.spawn(user.insist(environment), "user")] if user else []
     await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
-    if world.dead:
+    if environment.dead:
         return None
     await ended(gone, *calling)
     return running.result()
 
 
-def scenario(kind: str, seed: int) -> tuple[World, User | None]:
-    world = World(seed, tickets=kind in ("join", "both"))
+def scenario(kind: str, seed: int) -> tuple[Environment, User | None]:
+    environment = Environment(seed, tickets=kind in ("join", "both"))
     if kind == "rejoin":
-        world.lasting = member_before_reboot()
-    return world, User() if kind in ("init", "both") else None
+        environment.persistent = member_before_reboot()
+    return environment, User() if kind in ("init", "both") else None
 
 
-def member_before_reboot() -> Lasting:
-    world = World()
-    assert lives(world, None, 0) == FINISHED
-    world.lasting.reboot()
-    return world.lasting
+def member_before_reboot() -> PersistentState:
+    environment = Environment()
+    assert lives(environment, None, 0) == FINISHED
+    environment.persistent.reboot()
+    return environment.persistent
 
 
-def assert_one_membership(world: World) -> None:
-    lasting = world.lasting
-    assert not world.violations, world.violations
-    assert lasting.state is not None
-    assert lasting.member_of == lasting.state.cluster_id
-    assert lasting.member_of in (cluster_of(INIT_MEASUREMENT), cluster_of(JOIN_MEASUREMENT))
-    assert (lasting.kubeadm, lasting.kubelet_runs) == ("whole", True)
-    assert lasting.extensions == 1
-    assert lasting.register == lock_value(lasting.member_of)
-    assert lasting.founded == (lasting.member_of == cluster_of(INIT_MEASUREMENT))
-    assert lasting.record is not None
-    assert lasting.record.phase is Phase.DONE
-    assert (lasting.record.work, lasting.record.result) == (b"", b""), "secrets are kept for nothing"
+def assert_one_membership(environment: Environment) -> None:
+    persistent = environment.persistent
+    assert not environment.violations, environment.violations
+    assert persistent.state is not None
+    assert persistent.member_of == persistent.state.cluster_id
+    assert persistent.member_of in (cluster_of(INIT_MEASUREMENT), cluster_of(JOIN_MEASUREMENT))
+    assert (persistent.kubeadm, persistent.kubelet_runs) == ("whole", True)
+    assert persistent.extensions == 1
+    assert persistent.register == lock_value(persistent.member_of)
+    assert persistent.join_service_deployed == (persistent.member_of == cluster_of(INIT_MEASUREMENT))
+    assert persistent.record is not None
+    assert persistent.record.phase is Phase.DONE
+    assert (persistent.record.inputs, persistent.record.result) == (b"", b""), "secrets are kept for nothing"
 
 
 def steps_of(kind: str) -> int:
-    world, user = scenario(kind, 0)
-    assert lives(world, user, 0) == FINISHED
-    assert_one_membership(world)
-    assert 10 < world.points < STEPS_MAX, "no steps to crash at"
-    return world.points
+    environment, user = scenario(kind, 0)
+    assert lives(environment, user, 0) == FINISHED
+    assert_one_membership(environment)
+    assert 10 < environment.points < STEPS_MAX, "no steps to crash at"
+    return environment.points
 
 
 @pytest.mark.parametrize("reboot", [False, True], ids=["restart", "reboot"])
@@ -109,18 +111,18 @@ def test_a_crash_at_any_step_ends_in_one_membership(kind: str, reboot: bool) -> 
     """Measured once a boot, kubeadm only on a blank machine, no kubelet without its configuration."""
     with quiet():
         for step in range(steps_of(kind)):
-            world, user = scenario(kind, step)
-            world.crash_at = step
-            assert lives(world, user, step) is None, f"step {step} was not reached"
-            assert not world.violations
-            measured_before = world.lasting.register
+            environment, user = scenario(kind, step)
+            environment.crash_at = step
+            assert lives(environment, user, step) is None, f"step {step} was not reached"
+            assert not environment.violations
+            measured_before = environment.persistent.register
             if reboot:
-                world.lasting.reboot()
-            world = world.again()
-            assert lives(world, user, step) == FINISHED, f"after a crash at step {step}"
-            assert_one_membership(world)
+                environment.persistent.reboot()
+            environment = environment.again()
+            assert lives(environment, user, step) == FINISHED, f"after a crash at step {step}"
+            assert_one_membership(environment)
             if not reboot and measured_before != ZERO:
-                assert world.lasting.register == measured_before
+                assert environment.persistent.register == measured_before
 
 
 @pytest.mark.parametrize("reboot", [False, True], ids=["restart", "reboot"])
@@ -128,27 +130,27 @@ def test_a_crash_at_any_step_ends_in_one_membership(kind: str, reboot: bool) -> 
 def test_what_fails_for_good_leaves_a_blank_machine_whenever_it_crashed(kind: str, reboot: bool) -> None:
     """Blank before the failure is written down: a crash in between only makes it fail once more."""
 
-    def failing(seed: int) -> tuple[World, User | None]:
-        world, user = scenario(kind, seed)
-        world.faults[kind] = [Transient("kubeadm said no") for _ in range(STEPS_MAX)]
-        return world, user
+    def failing(seed: int) -> tuple[Environment, User | None]:
+        environment, user = scenario(kind, seed)
+        environment.faults[kind] = [Transient("kubeadm said no") for _ in range(STEPS_MAX)]
+        return environment, user
 
     with quiet():
         whole, user = failing(0)
         assert lives(whole, user, 0) == FATAL
         for step in range(whole.points):
-            world, user = failing(step)
-            world.crash_at = step
-            assert lives(world, user, step) is None, f"step {step} was not reached"
+            environment, user = failing(step)
+            environment.crash_at = step
+            assert lives(environment, user, step) is None, f"step {step} was not reached"
             if reboot:
-                world.lasting.reboot()
-            world = world.again()
-            assert lives(world, user, step) == FATAL, f"after a crash at step {step}"
-            lasting = world.lasting
-            assert not world.violations
-            assert (lasting.kubeadm, lasting.files, lasting.kubelet_runs) == ("", False, False)
-            assert lasting.record is not None
-            assert (lasting.record.phase, lasting.record.work) == (Phase.FAILED, b"")
+                environment.persistent.reboot()
+            environment = environment.again()
+            assert lives(environment, user, step) == FATAL, f"after a crash at step {step}"
+            persistent = environment.persistent
+            assert not environment.violations
+            assert (persistent.kubeadm, persistent.files, persistent.kubelet_runs) == ("", False, False)
+            assert persistent.record is not None
+            assert (persistent.record.phase, persistent.record.inputs) == (Phase.FAILED, b"")
 
 
 def test_a_cluster_that_others_may_have_joined_is_not_reset_by_a_crash() -> None:
@@ -156,30 +158,30 @@ def test_a_cluster_that_others_may_have_joined_is_not_reset_by_a_crash() -> None
     met = set()
     with quiet():
         for step in range(steps_of("init")):
-            world, user = scenario("init", step)
-            world.crash_at = step
-            lives(world, user, step)
-            record = world.lasting.record
+            environment, user = scenario("init", step)
+            environment.crash_at = step
+            lives(environment, user, step)
+            record = environment.persistent.record
             phase = record.phase if record else None
             met.add(phase)
-            world = world.again()
-            assert lives(world, user, step) == FINISHED
-            if phase in (Phase.FOUNDING, Phase.DONE):
-                assert not {"reset", "init"} & set(world.calls), f"after a crash at step {step}"
+            environment = environment.again()
+            assert lives(environment, user, step) == FINISHED
+            if phase in (Phase.JOIN_SERVICE, Phase.DONE):
+                assert not {"reset", "init"} & set(environment.calls), f"after a crash at step {step}"
             if phase is Phase.KUBEADM:
-                assert world.calls.index("reset") < world.calls.index("init")
-    assert met == {None, Phase.LOCKING, Phase.LOCKED, Phase.KUBEADM, Phase.FOUNDING, Phase.DONE}
+                assert environment.calls.index("reset") < environment.calls.index("init")
+    assert met == {None, Phase.LOCKING, Phase.LOCKED, Phase.KUBEADM, Phase.JOIN_SERVICE, Phase.DONE}
 
 
 def test_a_user_gets_the_kubeconfig_whenever_the_instance_crashed() -> None:
     """By asking again with the same ID; no event is told twice."""
     with quiet():
         for step in range(steps_of("init")):
-            world, user = scenario("init", step)
+            environment, user = scenario("init", step)
             assert user is not None
-            world.crash_at = step
-            lives(world, user, step)
-            lives(world.again(), user, step)
+            environment.crash_at = step
+            lives(environment, user, step)
+            lives(environment.again(), user, step)
             assert user.kubeconfigs[:1] == [b"kubeconfig"], f"after a crash at step {step}"
             numbers = [event.number for event in user.events]
             assert numbers == sorted(set(numbers))
@@ -189,15 +191,15 @@ def test_crash_after_crash_after_reboot_still_ends_in_one_membership() -> None:
     with quiet():
         for seed in range(300):
             chance = Random(seed)
-            world, user = scenario(chance.choice(("init", "join", "rejoin", "both")), seed)
+            environment, user = scenario(chance.choice(("init", "join", "rejoin", "both")), seed)
             for _ in range(chance.randint(1, 5)):
-                world.crash_at = chance.randrange(60)
-                if lives(world, user, seed) is not None:
+                environment.crash_at = chance.randrange(60)
+                if lives(environment, user, seed) is not None:
                     break
-                assert not world.violations
+                assert not environment.violations
                 if chance.random() < 0.3:
-                    world.lasting.reboot()
-                world = world.again()
-            world = world.again()
-            assert lives(world, user, seed) == FINISHED, f"seed {seed}"
-            assert_one_membership(world)
+                    environment.persistent.reboot()
+                environment = environment.again()
+            environment = environment.again()
+            assert lives(environment, user, seed) == FINISHED, f"seed {seed}"
+            assert_one_membership(environment)

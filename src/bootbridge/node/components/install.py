@@ -26,8 +26,8 @@ from bootbridge.join_api.components import Component
 from bootbridge.node.components.archive import BadArchive, unpack
 from bootbridge.node.components.download import DownloadImpossible, DownloadInterrupted, download
 from bootbridge.node.init.messages import OUTPUT, StageEvent
-from bootbridge.node.kubeadm.stages import stages
-from bootbridge.node.ports import Say
+from bootbridge.node.ports import ProgressCallback
+from bootbridge.node.stages import stages
 
 STAGE: Final = "components"
 MODE: Final = 0o755
@@ -50,13 +50,13 @@ class Installer:
     seconds: float = INSTALL_SECONDS
     tls: ssl.SSLContext | None = None
 
-    async def install(self, components: Iterable[Component], say: Say) -> None:
-        with stages(STAGE, say):
+    async def install(self, components: Iterable[Component], progress: ProgressCallback) -> None:
+        with stages(STAGE, progress):
             for component in components:
-                say(StageEvent(STAGE, OUTPUT, component.install_path))
-                await self._install(component, say)
+                progress(StageEvent(STAGE, OUTPUT, component.install_path))
+                await self._install(component, progress)
 
-    async def _install(self, component: Component, say: Say) -> None:
+    async def _install(self, component: Component, progress: ProgressCallback) -> None:
         if wrong := component.faults:
             raise Fatal(f"component {component.install_path}: {'; '.join(wrong)}", advice=_ADVICE)
         path = self.host.path(component.install_path)
@@ -68,7 +68,7 @@ class Installer:
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            await self._fetch(component, path, wanted, say)
+            await self._fetch(component, path, wanted, progress)
         except OSError as error:
             advice = "make room, or mend what keeps it from being written"
             said = f"{component.install_path}: {error.strerror or error}"
@@ -76,11 +76,11 @@ class Installer:
         except (DownloadImpossible, BadArchive) as error:
             raise Fatal(f"{component.install_path}: {error}", advice=_ADVICE) from error
 
-    async def _fetch(self, component: Component, path: Path, wanted: str, say: Say) -> None:
+    async def _fetch(self, component: Component, path: Path, wanted: str, progress: ProgressCallback) -> None:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "w+b") as file:
-                await self._patiently(component, file, say)
+                await self._patiently(component, file, progress)
                 await asyncio.to_thread(_finish, file, component, wanted)
             if component.extract:
                 await asyncio.to_thread(unpack, Path(temporary), path)
@@ -90,7 +90,7 @@ class Installer:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
 
-    async def _patiently(self, component: Component, file: BinaryIO, say: Say) -> None:
+    async def _patiently(self, component: Component, file: BinaryIO, progress: ProgressCallback) -> None:
         """Again and again, at growing distances: a server that many machines ask at once needs air."""
         backoff, last = Backoff(self.random), ""
         try:
@@ -102,7 +102,7 @@ class Installer:
                         return await download(component.url, file, tls=self.tls)
                     except DownloadInterrupted as error:
                         last = str(error)
-                        say(StageEvent(STAGE, OUTPUT, f"{last}; trying again"))
+                        progress(StageEvent(STAGE, OUTPUT, f"{last}; trying again"))
                     await asyncio.sleep(backoff.seconds())
         except TimeoutError:
             said = f"{component.install_path}: not there within {self.seconds:g} s"

@@ -21,7 +21,7 @@ _FIELDS: Final = frozenset(
 )
 
 
-def pointed_at(kubeconfig: bytes, host: str) -> bytes:
+def with_server_host(kubeconfig: bytes, host: str) -> bytes:
     """The same kubeconfig with another host in its one cluster's URL; the port is kept."""
     document = _document(kubeconfig)
     try:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from bootbridge.common.backoff import Backoff
 from bootbridge.errors import BootbridgeError, PeerError
 from bootbridge.node.init.messages import (
-    FETCHED,
+    ACKNOWLEDGE,
     INIT,
     InitEvent,
     InitFailure,
@@ -35,7 +35,7 @@ from bootbridge.wire import grpc_messages as grpc
 # For an instance that still boots, and a load balancer without a healthy one behind it.
 REACH_SECONDS: Final = 15 * 60.0
 # To be told that it need not wait for us is a kindness to the instance, which does not need it.
-FETCHED_SECONDS: Final = 5.0
+ACKNOWLEDGE_SECONDS: Final = 5.0
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 
 Dial = Callable[[], Awaitable[Channel]]
@@ -59,7 +59,7 @@ class InitFailed(BootbridgeError):
         self.log = log
 
 
-class Unreachable(BootbridgeError):
+class InstanceUnreachable(BootbridgeError):
     """Time ran out without a word from the instance; `begun` if the init may have begun there."""
 
     def __init__(self, reason: str, *, begun: bool) -> None:
@@ -105,7 +105,7 @@ class InitClient:
                 gives_up_at = loop.time() + self.reach_seconds
                 self.backoff.reset()
             if loop.time() >= gives_up_at:
-                raise Unreachable(reason, begun=self.begun)
+                raise InstanceUnreachable(reason, begun=self.begun)
             self.report.waiting(reason)
             await asyncio.sleep(self.backoff.seconds())
 
@@ -125,15 +125,15 @@ class InitClient:
             success = await self._watch(caller)
         except InitFailed as failure:
             if not failure.may_retry:
-                await self._say_fetched(caller)
+                await self._acknowledge(caller)
             raise
         self.keep(success)
-        await self._say_fetched(caller)
+        await self._acknowledge(caller)
         return success
 
-    async def _say_fetched(self, caller: Caller) -> None:
+    async def _acknowledge(self, caller: Caller) -> None:
         with suppress(CallFailed):
-            await caller.unary(FETCHED, b"", FETCHED_SECONDS)
+            await caller.unary(ACKNOWLEDGE, b"", ACKNOWLEDGE_SECONDS)
 
     def _refuse_if_locked(self, peer: Attested | None) -> None:
         """An instance that was measured for another cluster must not be told this one's secret."""

@@ -29,10 +29,10 @@ from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.config import load_kubeconfig
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from bootbridge.node.enrolment import shown_by
 from bootbridge.node.init.messages import OUTPUT, StageEvent
-from bootbridge.node.kubeadm.stages import stages
-from bootbridge.node.ports import Founding, Say
+from bootbridge.node.own_identity import own_attestation
+from bootbridge.node.ports import JoinServiceSetup, ProgressCallback
+from bootbridge.node.stages import stages
 from bootbridge.trust.evidence import EvidenceUnavailable, Issuer
 from bootbridge.trust.evidence.configuration import DEFAULT_DEVICE
 from bootbridge.trust.evidence.tpm import KIND as TPM
@@ -42,8 +42,8 @@ ADVICE: Final = "correct the policy or the specification, reboot the instance an
 
 
 @dataclass(frozen=True)
-class Founder:
-    """As `kubeadm.machine.Founder`. `evidence` is this instance's own, as its node.yaml has it."""
+class JoinServiceInstaller:
+    """As `kubeadm.machine.SetUpJoinService`. `evidence` is this instance's own, as its node.yaml has it."""
 
     host: Host
     issuer: Issuer
@@ -52,23 +52,25 @@ class Founder:
     # Written when the init laid the bridge: whoever finds it takes the bridge down in time.
     tunnel_marker: Path
 
-    async def __call__(self, founding: Founding, say: Say) -> None:
-        if founding.spec.tunnel:
+    async def __call__(self, setup: JoinServiceSetup, progress: ProgressCallback) -> None:
+        if setup.spec.tunnel:
             self.tunnel_marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_file(self.tunnel_marker, Asset(b"", 0o600))
-        with stages(STAGE, say):
-            if not founding.spec.join_service_image:
-                say(StageEvent(STAGE, OUTPUT, "the specification names no joinServiceImage: nobody can join"))
+        with stages(STAGE, progress):
+            if not setup.spec.join_service_image:
+                progress(
+                    StageEvent(STAGE, OUTPUT, "the specification names no joinServiceImage: nobody can join")
+                )
                 return
-            await self._deploy(founding)
+            await self._deploy(setup)
 
-    async def _deploy(self, founding: Founding) -> None:
+    async def _deploy(self, setup: JoinServiceSetup) -> None:
         try:
             access = load_kubeconfig(self.host.path(node_paths.ADMIN_KUBECONFIG))
-            deployment = self._deployment(founding, access)
+            deployment = self._deployment(setup, access)
             client = KubeClient(access)
             try:
-                await self._bind_name(founding.instance, client)
+                await self._bind_name(setup.instance, client)
                 await deploy(client, deployment)
             finally:
                 await client.aclose()
@@ -79,16 +81,16 @@ class Founder:
 
     async def _bind_name(self, instance: Instance, client: KubeClient) -> None:
         """To this machine's own key, before there is a join service that another could ask for the name."""
-        shown = await shown_by(self.issuer)
+        shown = await own_attestation(self.issuer)
         grant = Grant(instance, node_name(instance.name), instance.role, holder_of(shown))
         await NameBinding(client, NAMESPACE).bind(grant, shown.facts.get("token", ""))
 
-    def _deployment(self, founding: Founding, access: ClusterAccess) -> Deployment:
-        facts = ClusterFacts.of(founding.spec, access.authority)
+    def _deployment(self, setup: JoinServiceSetup, access: ClusterAccess) -> Deployment:
+        facts = ClusterFacts.of(setup.spec, access.authority)
         return Deployment(
-            image=founding.spec.join_service_image,
-            policy=with_cluster(founding.join_policy, facts),
-            measurement=Measurement(founding.measurement_secret, founding.measurement_salt),
+            image=setup.spec.join_service_image,
+            policy=with_cluster(setup.join_policy, facts),
+            measurement=Measurement(setup.measurement_secret, setup.measurement_salt),
             port=self.join_port,
             api_server_port=node_paths.API_PORT,
             evidence=json.dumps(dict(self.evidence)).encode(),

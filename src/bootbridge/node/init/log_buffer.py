@@ -25,7 +25,7 @@ CHUNK_BYTES: Final = 16 * 1024
 Collector = Callable[[], Awaitable[bytes]]
 
 
-class Logbook(logging.Handler):
+class LogBuffer(logging.Handler):
     """A ring of lines; add it to the root logger to keep what this process logs."""
 
     def __init__(self, collectors: dict[str, Collector] | None = None) -> None:
@@ -45,9 +45,9 @@ class Logbook(logging.Handler):
             self._hidden |= {base64.urlsafe_b64encode(secret), base64.b64encode(secret).rstrip(b"=")}
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.note(self.format(record))
+        self.append(self.format(record))
 
-    def note(self, line: str) -> None:
+    def append(self, line: str) -> None:
         kept = line[:LINE_CHARACTERS_MAX].encode(errors="backslashreplace") + b"\n"
         self._lines.append(kept)
         self._bytes += len(kept)

@@ -29,7 +29,7 @@ class MasterSecret:
     measurement_salt: bytes
 
     @classmethod
-    def kept_in(cls, path: Path) -> Self:
+    def load_or_create(cls, path: Path) -> Self:
         """The one in the file, which is made if it is not there yet."""
         if not path.exists():
             made = cls(secrets.token_bytes(BYTES), secrets.token_bytes(BYTES), secrets.token_bytes(BYTES))

@@ -10,7 +10,7 @@ from bootbridge.wire.proto import Message, at
 INIT_PORT: Final = 9000
 INIT: Final = "/bootbridge.init.v1.Init/Init"
 # On the same connection, once the end is on the user's disk; says nothing, and is answered with nothing.
-FETCHED: Final = "/bootbridge.init.v1.Init/Fetched"
+ACKNOWLEDGE: Final = "/bootbridge.init.v1.Init/Fetched"
 INIT_LABEL: Final = "bootbridge init v1"
 
 

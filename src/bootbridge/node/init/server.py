@@ -20,9 +20,9 @@ from bootbridge.join_api.instance import Metadata, Role, node_name
 from bootbridge.node.init.attempt_limit import AttemptLimit, TooManyAttempts
 from bootbridge.node.init.events import InitEvents
 from bootbridge.node.init.flow import InitFlow
-from bootbridge.node.init.log_buffer import Logbook
+from bootbridge.node.init.log_buffer import LogBuffer
 from bootbridge.node.init.messages import (
-    FETCHED,
+    ACKNOWLEDGE,
     INIT,
     InitEvent,
     InitFailure,
@@ -31,15 +31,15 @@ from bootbridge.node.init.messages import (
     StageEvent,
 )
 from bootbridge.node.join.flow import log_stage
-from bootbridge.node.lock.node_lock import Locked, NodeLock
-from bootbridge.node.lock.phases import REBOOT, Flow, Phase, Record
-from bootbridge.node.lock.work import InitResult, InitWork
+from bootbridge.node.lock.bootstrap_record import REBOOT, BootstrapRecord, Flow, Phase
+from bootbridge.node.lock.flow_inputs import InitInputs, InitResult
+from bootbridge.node.lock.node_lock import NodeLock
 from bootbridge.node.ports import (
     METADATA_SECONDS_MAX,
     Admitted,
     CheckPolicy,
-    Door,
-    OpenDoor,
+    InitListener,
+    OpenInitListener,
     SecretMatches,
 )
 from bootbridge.runtime import logs, tasks
@@ -62,8 +62,8 @@ class InitSources:
     metadata: Metadata
     matches: SecretMatches
     check_policy: CheckPolicy
-    door: Door
-    logbook: Logbook
+    door: OpenInitListener
+    log_buffer: LogBuffer
 
 
 @dataclass
@@ -77,7 +77,7 @@ class InitRun:
     failure: Exception | None = None
     success: InitSuccess | None = None
     # Whether a watcher has said that it has the end, and when one was last here.
-    fetched: asyncio.Event = field(default_factory=asyncio.Event)
+    acknowledged: asyncio.Event = field(default_factory=asyncio.Event)
     visited: float = 0.0
     task: asyncio.Task[Any] | None = None
 
@@ -111,7 +111,7 @@ class InitServer:
         self._secret_hash = ""
         self._attempts = AttemptLimit()
         self._run: InitRun | None = None
-        self._door: OpenDoor | None = None
+        self._door: InitListener | None = None
         self._hurried = asyncio.Event()
 
     # --- the server's life
@@ -120,17 +120,17 @@ class InitServer:
         """The cluster that this instance became; None if it was not to be ours. Fatal past the lock only."""
         opening = tasks.spawn(self._open(), "init: opening")
         try:
-            await self._lock.decided()
+            await self._lock.wait_until_decided()
             return await self._finished() if self._lock.holder is Flow.INIT else None
         finally:
             await self._over(opening)
 
-    async def resume(self, record: Record) -> InitSuccess:
+    async def resume(self, record: BootstrapRecord) -> InitSuccess:
         """Take an init up again after a crash, and be there for whoever was watching it."""
         if record.phase is Phase.DONE:
             self._run = self._finished_before(record)
         else:
-            self._run = InitRun(InitWork.decode(record.work).init_id, InitEvents(record.resumed))
+            self._run = InitRun(InitInputs.decode(record.inputs).init_id, InitEvents(record.resumed))
             self._run.task = tasks.spawn(self._resumed(self._run, record), "init: resumed")
         opening = tasks.spawn(self._open(), "init: opening")
         try:
@@ -168,23 +168,23 @@ class InitServer:
         if run.failure is not None:
             raise run.failure
         assert run.success is not None
-        self._lock.handed_over()
+        self._lock.discard_result()
         return run.success
 
     async def _linger(self, run: InitRun) -> None:
         """Hold the end until a watcher says that it has it; for one who lost the connection, not for ever."""
         run.visited = _now()
-        await unless(self._hurried.wait(), self._fetched_or_left(run))
+        await unless(self._hurried.wait(), self._wait_for_acknowledgement(run))
 
-    async def _fetched_or_left(self, run: InitRun) -> None:
+    async def _wait_for_acknowledgement(self, run: InitRun) -> None:
         while (left := run.visited + self._linger_seconds - _now()) > 0:
-            if await _set_within(left, run.fetched):
+            if await _set_within(left, run.acknowledged):
                 return
         # Whoever is at the door right now may have come for it, and is let finish; within a bound, for
         # strangers could come one after the other.
         gives_up_at = _now() + self._linger_seconds
         while self._door is not None and self._door.connections and _now() < gives_up_at:
-            if await _set_within(LOOK_SECONDS, run.fetched):
+            if await _set_within(LOOK_SECONDS, run.acknowledged):
                 return
 
     async def _over(self, opening: asyncio.Task[None]) -> None:
@@ -201,7 +201,7 @@ class InitServer:
     def handlers(self, source: str, admitted: Admitted) -> dict[str, Handler]:
         """For one connection."""
         visit = _Visit(admitted)
-        return {INIT: partial(self._init, source, visit), FETCHED: partial(self._fetched, visit)}
+        return {INIT: partial(self._init, source, visit), ACKNOWLEDGE: partial(self._acknowledge, visit)}
 
     async def _init(self, source: str, visit: _Visit, body: bytes, send: Send) -> None:
         try:
@@ -213,11 +213,11 @@ class InitServer:
         visit.run = run = self._known(request) or await self._begun(request, send)
         await self._watched(run, request.seen, send)
 
-    async def _fetched(self, visit: _Visit, body: bytes, send: Send) -> None:
+    async def _acknowledge(self, visit: _Visit, body: bytes, send: Send) -> None:
         """The caller has the end where nothing can take it any more: nobody need be waited for."""
         if visit.run is None or not visit.run.over:
             raise CallFailed(grpc.FAILED_PRECONDITION, "nothing was fetched on this connection")
-        visit.run.fetched.set()
+        visit.run.acknowledged.set()
         await send(b"")
 
     async def _admit(self, source: str, request: InitRequest) -> None:
@@ -231,7 +231,7 @@ class InitServer:
         if not good:
             logs.event("node", logs.WARNING, "an init with a wrong secret was refused")
             raise CallFailed(grpc.PERMISSION_DENIED, "the init secret is wrong")
-        self._sources.logbook.hide(request.init_secret, request.measurement_secret)
+        self._sources.log_buffer.hide(request.init_secret, request.measurement_secret)
 
     def _known(self, request: InitRequest) -> InitRun | None:
         """The init that is asked about, if it has begun; any other is refused at once, never queued."""
@@ -243,7 +243,7 @@ class InitServer:
                 "this instance has been initialised" if done else "another init is running on this instance"
             )
             raise _refused(text)
-        if not self._lock.open:
+        if not self._lock.is_available:
             raise _refused(self._taken())
         return None
 
@@ -252,7 +252,7 @@ class InitServer:
 
     async def _begun(self, request: InitRequest, send: Send) -> InitRun:
         try:
-            work = await self._checked(request)
+            inputs = await self._checked(request)
         except Transient as error:
             advice = "try again"
             await send(_retriable(str(error), advice))
@@ -261,9 +261,9 @@ class InitServer:
             await send(_retriable(str(error), "correct it and init again"))
             raise CallFailed(grpc.INVALID_ARGUMENT, str(error)) from error
         # Somebody may have been quicker meanwhile.
-        return self._known(request) or self._started(work)
+        return self._known(request) or self._started(inputs)
 
-    async def _checked(self, request: InitRequest) -> InitWork:
+    async def _checked(self, request: InitRequest) -> InitInputs:
         if not 0 < len(request.init_id) <= ID_CHARACTERS_MAX or not request.init_id.isprintable():
             raise OperatorError("the init has no usable ID", subject="init_id")
         if len(request.measurement_secret) != KEY_BYTES:
@@ -275,16 +275,16 @@ class InitServer:
             hint = "init an instance that the metadata calls a control plane"
             raise OperatorError(f"this instance is a {instance.role}", hint=hint)
         node_name(instance.name)
-        work = InitWork.of(request, instance)
+        inputs = InitInputs.of(request, instance)
         try:
-            _ = work.spec
+            _ = inputs.spec
         except ValueError as error:
             raise OperatorError(f"is not JSON: {error}", subject="cluster spec") from None
-        return work
+        return inputs
 
-    def _started(self, work: InitWork) -> InitRun:
-        run = self._run = InitRun(work.init_id)
-        run.task = tasks.spawn(self._performed(run, work), "init")
+    def _started(self, inputs: InitInputs) -> InitRun:
+        run = self._run = InitRun(inputs.init_id)
+        run.task = tasks.spawn(self._performed(run, inputs), "init")
         return run
 
     async def _watched(self, run: InitRun, seen: int, send: Send) -> None:
@@ -296,31 +296,31 @@ class InitServer:
         if run.refusal:
             raise _refused(run.refusal)
         if run.failure is not None:
-            async for piece in self._sources.logbook.read():
+            async for piece in self._sources.log_buffer.read():
                 await send(InitEvent(number, log=piece).encode())
         run.visited = _now()
 
     # --- the work
 
-    async def _performed(self, run: InitRun, work: InitWork) -> None:
-        cluster = cluster_id(work.measurement_secret, work.measurement_salt)
+    async def _performed(self, run: InitRun, inputs: InitInputs) -> None:
+        cluster = cluster_id(inputs.measurement_secret, inputs.measurement_salt)
         try:
-            if await self._lock.try_lock(Flow.INIT, cluster, work.encode()) is Locked.HELD:
+            if not await self._lock.try_lock(Flow.INIT, cluster, inputs.encode()):
                 run.refusal, self._run = self._taken(), None
                 run.events.close()
                 return
             logs.event("node", logs.INFO, "initialising", cluster=cluster.hex(), init=run.init_id)
-            _succeeded(run, await self._flow.run(work, partial(_said, run)))
+            _succeeded(run, await self._flow.run(inputs, partial(_said, run)))
         except Exception as error:
             _failed(run, error)
 
-    async def _resumed(self, run: InitRun, record: Record) -> None:
+    async def _resumed(self, run: InitRun, record: BootstrapRecord) -> None:
         try:
             _succeeded(run, await self._flow.resume(record, partial(_said, run)))
         except Exception as error:
             _failed(run, error)
 
-    def _finished_before(self, record: Record) -> InitRun:
+    def _finished_before(self, record: BootstrapRecord) -> InitRun:
         result = InitResult.decode(record.result)
         run = InitRun(result.init_id, InitEvents(record.resumed + 1))
         _succeeded(run, InitSuccess(result.kubeconfig, record.cluster_id))

@@ -24,8 +24,14 @@ from bootbridge.common.yaml_text import YAML_ERRORS
 from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.join_api.cluster_spec import ClusterSpec
 from bootbridge.join_api.policy import ClusterFacts, JoinPolicy, parse_policy, with_cluster
-from bootbridge.node.init.admin_kubeconfig import pointed_at
-from bootbridge.node.init.client import REACH_SECONDS, InitClient, InitFailed, InitRefused, Unreachable
+from bootbridge.node.init.admin_kubeconfig import with_server_host
+from bootbridge.node.init.client import (
+    REACH_SECONDS,
+    InitClient,
+    InitFailed,
+    InitRefused,
+    InstanceUnreachable,
+)
 from bootbridge.node.init.master_secret import MasterSecret
 from bootbridge.node.init.messages import INIT_LABEL, InitRequest, InitSuccess
 from bootbridge.node.init.report import InitReport
@@ -82,7 +88,7 @@ class InitSession:
         self._instances = policy.instances
         self._verifiers = _verifiers(options, policy)
         init_secret = read_secret(options.init_secret, "--init-secret-file").strip()
-        master = MasterSecret.kept_in(options.secrets)
+        master = MasterSecret.load_or_create(options.secrets)
         self._client = InitClient(
             self._dial,
             InitRequest(
@@ -124,7 +130,7 @@ class InitSession:
             self._report.failed(f"the instance refused: {refusal}", refusal.advice, "")
         except EvidenceRefused as refusal:
             self._report.failed(str(refusal), _PROOF_ADVICE, "")
-        except Unreachable as silence:
+        except InstanceUnreachable as silence:
             self._report.failed(f"the instance cannot be reached: {silence}", _silence_advice(silence), "")
         except BootbridgeError as error:
             self._report.failed(str(error), "run the same command again", "")
@@ -159,7 +165,7 @@ class InitSession:
         return channel
 
     def _keep(self, success: InitSuccess) -> None:
-        kubeconfig = pointed_at(success.kubeconfig, self._options.host)
+        kubeconfig = with_server_host(success.kubeconfig, self._options.host)
         write_file(self._options.kubeconfig, Asset(kubeconfig, 0o600))
         self._report.succeeded(success.cluster_id, str(self._options.kubeconfig))
 
@@ -173,7 +179,7 @@ class InitSession:
 _PROOF_ADVICE: Final = "do not trust this instance, or let the policy given by --policy expect what it shows"
 
 
-def _silence_advice(silence: Unreachable) -> str:
+def _silence_advice(silence: InstanceUnreachable) -> str:
     if silence.begun:
         return "the init may be going on: run the same command again to watch it"
     return "see that the instance runs `bootbridge node run` and that its port can be reached from here"

@@ -49,12 +49,12 @@ from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.objects import Kind, list_objects
 from bootbridge.kube.requests import Json
 from bootbridge.node.init.messages import OUTPUT, StageEvent
-from bootbridge.node.kubeadm.stages import stages
-from bootbridge.node.ports import Say
+from bootbridge.node.ports import ProgressCallback
+from bootbridge.node.stages import stages
 
 STAGE: Final = "tunnel"
 PATCH: Final = f"{node_paths.PATCHES}/kube-apiserver0+json.json"
-LAY_SECONDS: Final = 60.0
+INSTALL_SECONDS: Final = 60.0
 # All nodes Ready and none new for so long: the first hour is over.
 QUIET_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 5.0
@@ -104,24 +104,24 @@ def apiserver_patch(plan: Plan) -> Asset:
 # --- laying
 
 
-async def lay_on_machine(host: Host, plan: Plan, say: Say) -> None:
+async def install_on_node(host: Host, plan: Plan, progress: ProgressCallback) -> None:
     """Before `kubeadm init`, and after its preflight, which wants no static pods yet."""
-    with stages(STAGE, say):
-        await asyncio.to_thread(_lay, host, plan, None, _teller(say))
+    with stages(STAGE, progress):
+        await asyncio.to_thread(_install, host, plan, None, _teller(progress))
         host.make_directory(node_paths.PATCHES, 0o700)
         host.write(PATCH, apiserver_patch(plan))
 
 
-async def lay_in_cluster(host: Host, plan: Plan, say: Say) -> None:
+async def install_in_cluster(host: Host, plan: Plan, progress: ProgressCallback) -> None:
     """After `kubeadm init`. Agents are not waited for: they come with the nodes."""
-    with stages(STAGE, say):
-        await asyncio.to_thread(_lay, host, plan, node_paths.ADMIN_KUBECONFIG, _teller(say))
+    with stages(STAGE, progress):
+        await asyncio.to_thread(_install, host, plan, node_paths.ADMIN_KUBECONFIG, _teller(progress))
 
 
-def _lay(host: Host, plan: Plan, kubeconfig: str | None, tell: Callable[[str], None]) -> None:
+def _install(host: Host, plan: Plan, kubeconfig: str | None, tell: Callable[[str], None]) -> None:
     with host.locked(plan.paths.state), _cluster(host, kubeconfig) as cluster:
         site = Site(plan, host, cluster, plan.node_ips)
-        up.lay(site, Progress(_Lines(tell)), wait_seconds=LAY_SECONDS, wait=False)
+        up.lay(site, Progress(_Lines(tell)), wait_seconds=INSTALL_SECONDS, wait=False)
 
 
 @contextmanager
@@ -139,21 +139,21 @@ def _cluster(host: Host, kubeconfig: str | None) -> Iterator[Cluster | None]:
 # --- taking down
 
 
-def standing(host: Host) -> Plan | None:
+def installed_plan(host: Host) -> Plan | None:
     """The plan of the bridge that stands on this machine, if one does."""
     path = KUBEADM_PATHS.plan_record
     data = host.read(path)
     return None if data is None else record.load(data, path)
 
 
-def forget(host: Host) -> None:
+def remove_state(host: Host) -> None:
     """On a machine that was made blank: its pods went with the others, its keys and its record go, too."""
     host.remove_tree(KUBEADM_PATHS.state)
 
 
-async def until_unneeded(
+async def wait_until_unneeded(
     host: Host,
-    say: Say,
+    progress: ProgressCallback,
     *,
     quiet_seconds: float = QUIET_SECONDS,
     clock: Callable[[], float] = time.monotonic,
@@ -161,13 +161,13 @@ async def until_unneeded(
     """Waits for as long as it takes; an API server that does not answer has not become independent."""
     client = KubeClient(load_kubeconfig(host.path(node_paths.ADMIN_KUBECONFIG)))
     try:
-        await _until_quiet(client, say, quiet_seconds, clock)
+        await _until_quiet(client, progress, quiet_seconds, clock)
     finally:
         await client.aclose()
 
 
 async def _until_quiet(
-    client: KubeClient, say: Say, quiet_seconds: float, clock: Callable[[], float]
+    client: KubeClient, progress: ProgressCallback, quiet_seconds: float, clock: Callable[[], float]
 ) -> None:
     """Counted from the first look at which all was well: of the time before its answer nothing is known."""
     told, since, before = "", clock(), frozenset[str]()
@@ -180,7 +180,7 @@ async def _until_quiet(
         elif clock() - since >= quiet_seconds:
             return
         if reason and reason != told:
-            say(StageEvent(STAGE, OUTPUT, f"stays: {reason}"))
+            progress(StageEvent(STAGE, OUTPUT, f"stays: {reason}"))
             told = reason
         await asyncio.sleep(POLL_SECONDS)
 
@@ -191,10 +191,10 @@ async def _look(client: KubeClient) -> tuple[str, frozenset[str]]:
     except (KubeError, KubeUnreachable) as error:
         return str(error), frozenset()
     nodes = list(answer.body.get("items") or ())
-    return why_needed(nodes), frozenset(str(node["metadata"]["uid"]) for node in nodes)
+    return reason_needed(nodes), frozenset(str(node["metadata"]["uid"]) for node in nodes)
 
 
-def why_needed(nodes: Sequence[Json]) -> str:
+def reason_needed(nodes: Sequence[Json]) -> str:
     """Why the API servers may still depend on the bridge; empty when they do not."""
     if not nodes:
         return "there are no nodes yet"
@@ -207,13 +207,13 @@ def _is_ready(node: Json) -> bool:
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
-async def take_down(host: Host, plan: Plan, say: Say) -> Receipt:
+async def remove(host: Host, plan: Plan, progress: ProgressCallback) -> Receipt:
     """Removes every part and proves it; what remains stands in the receipt, as with `bootbridge down`."""
-    with stages(STAGE, say):
-        return await asyncio.to_thread(_take_down, host, plan, _teller(say))
+    with stages(STAGE, progress):
+        return await asyncio.to_thread(_remove, host, plan, _teller(progress))
 
 
-def _take_down(host: Host, plan: Plan, tell: Callable[[str], None]) -> Receipt:
+def _remove(host: Host, plan: Plan, tell: Callable[[str], None]) -> Receipt:
     with host.locked(plan.paths.state), _cluster(host, node_paths.ADMIN_KUBECONFIG) as cluster:
         receipt = Teardown(Site(plan, host, cluster), Progress(_Lines(tell))).run()
     host.make_directory(plan.receipt.rpartition("/")[0])
@@ -224,12 +224,12 @@ def _take_down(host: Host, plan: Plan, tell: Callable[[str], None]) -> Receipt:
 # --- telling
 
 
-def _teller(say: Say) -> Callable[[str], None]:
+def _teller(progress: ProgressCallback) -> Callable[[str], None]:
     """The bridge's own work runs on a thread; what it says is said on the loop."""
     loop = asyncio.get_running_loop()
 
     def tell(text: str) -> None:
-        loop.call_soon_threadsafe(say, StageEvent(STAGE, OUTPUT, text))
+        loop.call_soon_threadsafe(progress, StageEvent(STAGE, OUTPUT, text))
 
     return tell
 

@@ -17,10 +17,10 @@ from bootbridge.join_api.messages import TicketRequest
 from bootbridge.node.join import ticket_check
 from bootbridge.node.join.flow import JoinFlow
 from bootbridge.node.lock.boot_clock import seconds_since_boot
-from bootbridge.node.lock.node_lock import Locked, NodeLock
+from bootbridge.node.lock.bootstrap_record import Flow
+from bootbridge.node.lock.flow_inputs import JoinInputs
+from bootbridge.node.lock.node_lock import NodeLock
 from bootbridge.node.lock.node_state import NodeState
-from bootbridge.node.lock.phases import Flow
-from bootbridge.node.lock.work import JoinWork
 from bootbridge.node.ports import (
     METADATA_SECONDS_MAX,
     Address,
@@ -58,29 +58,29 @@ class JoinClient:
         sources: JoinSources,
         flow: JoinFlow,
         random: Random,
-        keep_answer: Callable[[str], None] = lambda text: None,
+        save_error: Callable[[str], None] = lambda text: None,
         clock: Clock = seconds_since_boot,
     ) -> None:
         self._lock = lock
         self._sources = sources
         self._flow = flow
         self._random = random
-        self._keep_answer = keep_answer
+        self._save_error = save_error
         self._clock = clock
 
     async def run(self) -> NodeState | None:
         """The node that this instance became; None if it was not to be ours. Fatal past the lock only."""
-        work = await unless(self._lock.decided(), self._until_granted())
-        if work is None:
+        inputs = await unless(self._lock.wait_until_decided(), self._until_granted())
+        if inputs is None:
             return None
-        cluster = cluster_id(work.ticket.measurement_secret, work.ticket.measurement_salt)
-        if await self._lock.try_lock(Flow.JOIN, cluster, work.encode()) is Locked.HELD:
+        cluster = cluster_id(inputs.ticket.measurement_secret, inputs.ticket.measurement_salt)
+        if not await self._lock.try_lock(Flow.JOIN, cluster, inputs.encode()):
             logs.event("node", logs.INFO, "a ticket came too late: this instance is taken")
             return None
-        logs.event("node", logs.INFO, "joining", node=work.ticket.node_name, cluster=cluster.hex())
-        return await self._flow.run(work)
+        logs.event("node", logs.INFO, "joining", node=inputs.ticket.node_name, cluster=cluster.hex())
+        return await self._flow.run(inputs)
 
-    async def _until_granted(self) -> JoinWork:
+    async def _until_granted(self) -> JoinInputs:
         """Rounds until one gives a ticket. Each asks the metadata anew: an operator may have corrected it."""
         transient, refused = Backoff(self._random), at_leisure(self._random)
         while True:
@@ -89,32 +89,32 @@ class JoinClient:
             except Refused as refusal:
                 transient.reset()
                 pause = refused.seconds()
-                self._keep_answer(f"refused: {refusal}")
+                self._save_error(f"refused: {refusal}")
                 logs.event("node", logs.WARNING, "refused", why=str(refusal), again_in=round(pause, 1))
             except BootbridgeError as failure:
                 refused.reset()
                 pause = transient.seconds()
-                self._keep_answer(f"no ticket yet: {failure}")
+                self._save_error(f"no ticket yet: {failure}")
                 logs.event("node", logs.INFO, "no ticket yet", why=str(failure), again_in=round(pause, 1))
             await asyncio.sleep(pause)
 
-    async def _round(self) -> JoinWork:
+    async def _round(self) -> JoinInputs:
         metadata = self._sources.metadata
         instance = await within(METADATA_SECONDS_MAX, metadata.myself(), "the metadata")
         addresses = await within(METADATA_SECONDS_MAX, self._sources.endpoints(), "the list of join services")
         if not addresses:
             raise Transient("no join service is known yet")
-        attempts: list[Callable[[Turn], Awaitable[JoinWork]]] = [
+        attempts: list[Callable[[Turn], Awaitable[JoinInputs]]] = [
             partial(self._attempt, address, instance) for address in addresses
         ]
-        work, failures = await first_success(attempts, apart=APART_SECONDS, at_once=AT_ONCE)
-        if work is None:
+        inputs, failures = await first_success(attempts, apart=APART_SECONDS, at_once=AT_ONCE)
+        if inputs is None:
             # One that refused has looked at us; that others did not answer says nothing against it.
             kind = Refused if any(isinstance(each, Refused) for each in failures) else Transient
             raise kind("; ".join(dict.fromkeys(map(str, failures))))
-        return work
+        return inputs
 
-    async def _attempt(self, address: Address, instance: Instance, turn: Turn) -> JoinWork:
+    async def _attempt(self, address: Address, instance: Instance, turn: Turn) -> JoinInputs:
         """One ticket from one address, for a key that was never used before."""
         name = node_name(instance.name)
         fresh = self._sources.new_request(name)
@@ -129,4 +129,4 @@ class JoinClient:
             cluster_id(ticket.measurement_secret, ticket.measurement_salt)
         except (Transient, KeyRefused) as fault:
             raise Transient(f"{where}: {fault}") from fault
-        return JoinWork(ticket, fresh.key, asked)
+        return JoinInputs(ticket, fresh.key, asked)

@@ -14,11 +14,11 @@ from bootbridge.join_api.instance import Role
 from bootbridge.join_api.messages import Ticket
 from bootbridge.node.init.messages import FAILED, StageEvent
 from bootbridge.node.lock.boot_clock import seconds_since_boot
-from bootbridge.node.lock.node_lock import NodeLock, Undo, nothing
-from bootbridge.node.lock.node_state import NodeState, States
-from bootbridge.node.lock.phases import Phase, Record
-from bootbridge.node.lock.work import JoinWork
-from bootbridge.node.ports import Clock, Machine, Say
+from bootbridge.node.lock.bootstrap_record import BootstrapRecord, Phase
+from bootbridge.node.lock.flow_inputs import JoinInputs
+from bootbridge.node.lock.node_lock import NodeLock, Undo, nothing_to_undo
+from bootbridge.node.lock.node_state import NodeState, NodeStateStore
+from bootbridge.node.ports import Clock, Machine, ProgressCallback
 from bootbridge.runtime import logs
 from bootbridge.trust.key_hierarchy import cluster_id
 
@@ -33,56 +33,56 @@ class JoinFlow:
         self,
         lock: NodeLock,
         machine: Machine,
-        states: States,
+        state_store: NodeStateStore,
         backoff: Callable[[], Backoff],
-        say: Say | None = None,
+        progress: ProgressCallback | None = None,
         clock: Clock = seconds_since_boot,
     ) -> None:
         self._lock = lock
         self._machine = machine
-        self._states = states
+        self._state_store = state_store
         self._backoff = backoff
-        self._say = say or log_stage
+        self._progress = progress or log_stage
         self._clock = clock
 
-    async def run(self, work: JoinWork) -> NodeState:
+    async def run(self, inputs: JoinInputs) -> NodeState:
         """Past the lock: ends as a node, or with Fatal."""
-        async with self._lock.for_good(self._undo(work)):
-            return await self._join(work, kubeadm_has_run=False)
+        async with self._lock.recording_failure(self._undo(inputs)):
+            return await self._join(inputs, kubeadm_has_run=False)
 
-    async def resume(self, record: Record) -> NodeState:
+    async def resume(self, record: BootstrapRecord) -> NodeState:
         """After a crash: kubeadm left anything between nothing and a whole node, so a reset comes first."""
         logs.event("node", logs.WARNING, "resuming a join", phase=record.phase, resumed=record.resumed)
-        async with self._lock.for_good(nothing):
-            work = JoinWork.decode(record.work)
-        async with self._lock.for_good(self._undo(work)):
-            if self._states.load() == (state := _state(work.ticket)):
+        async with self._lock.recording_failure(nothing_to_undo):
+            inputs = JoinInputs.decode(record.inputs)
+        async with self._lock.recording_failure(self._undo(inputs)):
+            if self._state_store.load() == (state := _state(inputs.ticket)):
                 # It is written when all is done, so all is: a reset now would undo what is remembered.
-                self._lock.keep()
+                self._lock.mark_completed()
                 self._lock.advance(Phase.DONE)
                 return state
-            return await self._join(work, kubeadm_has_run=record.phase is Phase.KUBEADM)
+            return await self._join(inputs, kubeadm_has_run=record.phase is Phase.KUBEADM)
 
-    async def _join(self, work: JoinWork, *, kubeadm_has_run: bool) -> NodeState:
+    async def _join(self, inputs: JoinInputs, *, kubeadm_has_run: bool) -> NodeState:
         """A control plane stops wherever it is when its turn is over: by then the next one may join."""
-        turn = work.ticket.turn_seconds
+        turn = inputs.ticket.turn_seconds
         try:
-            async with asyncio.timeout(turn - self._age(work) if turn else None):
-                await self._attempts(work, kubeadm_has_run=kubeadm_has_run)
+            async with asyncio.timeout(turn - self._age(inputs) if turn else None):
+                await self._attempts(inputs, kubeadm_has_run=kubeadm_has_run)
         except TimeoutError:
             raise Fatal(f"the join was not done within its turn of {turn} s", advice=ADVICE) from None
-        self._lock.keep()
-        state = _state(work.ticket)
-        self._states.save(state)
+        self._lock.mark_completed()
+        state = _state(inputs.ticket)
+        self._state_store.save(state)
         self._lock.advance(Phase.DONE)
         return state
 
-    async def _attempts(self, work: JoinWork, *, kubeadm_has_run: bool) -> None:
+    async def _attempts(self, inputs: JoinInputs, *, kubeadm_has_run: bool) -> None:
         waits = self._backoff()
         for attempt in range(1, ATTEMPTS_MAX + 1):
-            self._require_good(work.ticket, self._age(work))
+            self._require_good(inputs.ticket, self._age(inputs))
             try:
-                await self._attempt(work, reset=kubeadm_has_run or attempt > 1)
+                await self._attempt(inputs, reset=kubeadm_has_run or attempt > 1)
                 return
             except Fatal:
                 raise
@@ -94,26 +94,26 @@ class JoinFlow:
                     ) from error
                 await asyncio.sleep(waits.seconds())
 
-    def _age(self, work: JoinWork) -> float:
-        return self._clock() - work.asked
+    def _age(self, inputs: JoinInputs) -> float:
+        return self._clock() - inputs.asked
 
     def _require_good(self, ticket: Ticket, age: float) -> None:
         """What the ticket brings is of no use any more once its token or its turn is over."""
         if age >= min(ticket.token_seconds, ticket.turn_seconds or ticket.token_seconds):
             raise Fatal("the ticket has expired since it was given", advice=ADVICE)
 
-    def _undo(self, work: JoinWork) -> Undo:
-        return partial(self._machine.clear, work.ticket.cri_socket, self._say)
+    def _undo(self, inputs: JoinInputs) -> Undo:
+        return partial(self._machine.reset_best_effort, inputs.ticket.cri_socket, self._progress)
 
-    async def _attempt(self, work: JoinWork, *, reset: bool) -> None:
-        ticket, machine = work.ticket, self._machine
-        await machine.install(ticket.components, self._say)
+    async def _attempt(self, inputs: JoinInputs, *, reset: bool) -> None:
+        ticket, machine = inputs.ticket, self._machine
+        await machine.install_components(ticket.components, self._progress)
         self._lock.advance(Phase.KUBEADM)
-        if reset or await machine.leftovers():
-            await machine.reset(ticket.cri_socket, self._say)
+        if reset or await machine.has_kubeadm_traces():
+            await machine.reset(ticket.cri_socket, self._progress)
         # A reset deletes them, so they come after it, each time.
-        await machine.take(ticket, work.kubelet_key)
-        await machine.join(ticket, self._say)
+        await machine.write_ticket_files(ticket, inputs.kubelet_key)
+        await machine.join(ticket, self._progress)
 
 
 def _state(ticket: Ticket) -> NodeState:

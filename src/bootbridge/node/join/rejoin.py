@@ -16,9 +16,9 @@ from bootbridge.common.backoff import Backoff
 from bootbridge.common.failures import Fatal
 from bootbridge.errors import BootbridgeError
 from bootbridge.node.join.serving_renewal import ServingRenewal
-from bootbridge.node.lock.node_lock import Locked, NodeLock
+from bootbridge.node.lock.bootstrap_record import Flow, Phase
+from bootbridge.node.lock.node_lock import NodeLock
 from bootbridge.node.lock.node_state import NodeState
-from bootbridge.node.lock.phases import Flow, Phase
 from bootbridge.node.ports import Machine
 from bootbridge.runtime import logs
 from bootbridge.runtime.concurrency import unless
@@ -44,13 +44,11 @@ class Rejoin:
         """The node that this instance is again; None if it was stopped before it was measured."""
         await self._require_configuration()
         due = await self._renewal.due()
-        if due and self._lock.open:
+        if due and self._lock.is_available:
             before = self._renewal.done_within(RENEWAL_SECONDS_BEFORE, state.name)
-            due = not await unless(self._lock.decided(), before)
-        if self._lock.holder is None:
-            locked = await self._lock.try_lock(Flow.REJOIN, state.cluster_id, b"")
-            if locked is Locked.HELD:
-                return None
+            due = not await unless(self._lock.wait_until_decided(), before)
+        if self._lock.holder is None and not await self._lock.try_lock(Flow.REJOIN, state.cluster_id, b""):
+            return None
         await self._start_kubelet()
         self._lock.advance(Phase.DONE)
         if due:
@@ -82,7 +80,7 @@ class Rejoin:
             await asyncio.sleep(waits.seconds())
 
     async def _require_configuration(self) -> None:
-        if not await self._machine.kubelet_configured():
+        if not await self._machine.is_kubelet_configured():
             raise Fatal(
                 "this instance remembers that it is a node, but the kubelet's configuration is gone",
                 advice="restore it, or remove the node's state file to let the instance join anew",

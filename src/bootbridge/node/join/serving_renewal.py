@@ -45,7 +45,7 @@ class ServingRenewal:
     async def due(self) -> bool:
         """Whether there is one of ours that should be renewed by now; one that is of no use should be."""
         try:
-            pem = await self._machine.serving_pair()
+            pem = await self._machine.read_serving_certificate()
             return bool(pem) and self._past_due(check_pair(pem, pem))
         except (BootbridgeError, OSError) as error:
             logs.event("node", logs.WARNING, "the serving certificate cannot be used", why=str(error))
@@ -84,7 +84,7 @@ class ServingRenewal:
         certificate, failures = await first_success(attempts, apart=APART_SECONDS, at_once=AT_ONCE)
         if certificate is None:
             raise Transient("; ".join(map(str, failures)) or "no join service is known")
-        await self._machine.renew_serving(certificate, fresh.key)
+        await self._machine.write_serving_certificate(certificate, fresh.key)
 
     async def _certificate(self, address: Address, request: RejoinRequest, turn: Turn) -> bytes:
         ticket = await self._sources.service.rejoin_ticket(address, request, turn)

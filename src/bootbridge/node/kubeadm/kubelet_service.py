@@ -29,7 +29,7 @@ class KubeletService(Protocol):
 
 
 @dataclass(frozen=True)
-class CommandedKubelet:
+class KubeletCommands:
     """By commands: systemd's, or an operator's own. An empty one does nothing."""
 
     starting: Sequence[str]
@@ -42,14 +42,14 @@ class CommandedKubelet:
         await _commanded(self.stopping)
 
 
-def systemd_kubelet(systemctl: str = "systemctl") -> CommandedKubelet:
+def systemd_kubelet(systemctl: str = "systemctl") -> KubeletCommands:
     """Enabled too: a node whose bootstrapper fails after a reboot is a node nevertheless."""
-    return CommandedKubelet((systemctl, "enable", "--now", UNIT), (systemctl, "stop", UNIT))
+    return KubeletCommands((systemctl, "enable", "--now", UNIT), (systemctl, "stop", UNIT))
 
 
-def foreign_kubelet() -> CommandedKubelet:
+def unmanaged_kubelet() -> KubeletCommands:
     """Somebody else starts it when its configuration appears, as the lab does."""
-    return CommandedKubelet(())
+    return KubeletCommands(())
 
 
 async def _commanded(argv: Sequence[str]) -> None:

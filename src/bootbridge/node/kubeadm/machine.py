@@ -28,106 +28,108 @@ from bootbridge.node.components.install import Installer
 from bootbridge.node.init import tunnel
 from bootbridge.node.init.messages import OUTPUT, StageEvent
 from bootbridge.node.join import ticket_files
-from bootbridge.node.kubeadm import documents, reset
+from bootbridge.node.kubeadm import documents, leftovers
 from bootbridge.node.kubeadm.api_server import wait_until_ready
 from bootbridge.node.kubeadm.kubelet_service import KubeletService
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
-from bootbridge.node.kubeadm.stages import stages
-from bootbridge.node.ports import Founding, Say
+from bootbridge.node.ports import JoinServiceSetup, ProgressCallback
+from bootbridge.node.stages import stages
 from bootbridge.runtime import logs
 
-Founder = Callable[[Founding, Say], Awaitable[None]]
+SetUpJoinService = Callable[[JoinServiceSetup, ProgressCallback], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class KubeadmMachine:
-    """`founder` is what an init does with its new cluster: another room's work, done with our kubeconfig."""
+    """`set_up` is what an init does with its new cluster: another room's work, done with our kubeconfig."""
 
     host: Host
     kubeadm: Kubeadm
     kubelet: KubeletService
     installer: Installer
-    founder: Founder
+    set_up: SetUpJoinService
 
-    async def install(self, components: tuple[Component, ...], say: Say) -> None:
-        await self.installer.install(components, say)
+    async def install_components(self, components: tuple[Component, ...], progress: ProgressCallback) -> None:
+        await self.installer.install(components, progress)
 
-    async def leftovers(self) -> bool:
-        return bool(reset.traces(self.host))
+    async def has_kubeadm_traces(self) -> bool:
+        return bool(leftovers.find_traces(self.host))
 
-    async def reset(self, cri_socket: str, say: Say) -> None:
+    async def reset(self, cri_socket: str, progress: ProgressCallback) -> None:
         """Blank again, even where kubeadm gives up half-way."""
         await self.kubelet.stop()
-        await self._reset_by_kubeadm(cri_socket, say)
-        reset.sweep(self.host)
+        await self._reset_by_kubeadm(cri_socket, progress)
+        leftovers.remove_all(self.host)
 
-    async def _reset_by_kubeadm(self, cri_socket: str, say: Say) -> None:
+    async def _reset_by_kubeadm(self, cri_socket: str, progress: ProgressCallback) -> None:
         try:
-            await self.kubeadm.reset(cri_socket, say)
+            await self.kubeadm.reset(cri_socket, progress)
         except KubeadmFailed as error:
-            say(StageEvent("reset", OUTPUT, f"what kubeadm left is removed without it: {error}"))
+            progress(StageEvent("reset", OUTPUT, f"what kubeadm left is removed without it: {error}"))
 
-    async def clear(self, cri_socket: str, say: Say) -> None:
+    async def reset_best_effort(self, cri_socket: str, progress: ProgressCallback) -> None:
         """Each part whatever becomes of the others; kubeadm's first, for it takes the member out of etcd."""
-        with self._going_on(say):
+        with self._going_on(progress):
             await self.kubelet.stop()
-        with self._going_on(say):
-            await self._reset_by_kubeadm(cri_socket, say)
-        with self._going_on(say):
-            reset.sweep(self.host)
-        with self._going_on(say):
-            tunnel.forget(self.host)
+        with self._going_on(progress):
+            await self._reset_by_kubeadm(cri_socket, progress)
+        with self._going_on(progress):
+            leftovers.remove_all(self.host)
+        with self._going_on(progress):
+            tunnel.remove_state(self.host)
 
     @contextmanager
-    def _going_on(self, say: Say) -> Iterator[None]:
+    def _going_on(self, progress: ProgressCallback) -> Iterator[None]:
         try:
             yield
         except (BootbridgeError, OSError) as error:
             logs.event("node", logs.ERROR, "not everything could be undone", why=str(error))
-            say(StageEvent("reset", OUTPUT, f"not everything could be undone: {error}"))
+            progress(StageEvent("reset", OUTPUT, f"not everything could be undone: {error}"))
 
-    async def init(self, spec: ClusterSpec, instance: Instance, certificate_days: int, say: Say) -> bytes:
+    async def init(
+        self, spec: ClusterSpec, instance: Instance, certificate_days: int, progress: ProgressCallback
+    ) -> bytes:
         await self.kubeadm.expect_version(spec.kubernetes_version)
         self._write_audit_policy()
         patches = str(self.host.path(node_paths.PATCHES)) if spec.tunnel else ""
         configuration = documents.dump(documents.init_documents(spec, instance, patches=patches))
-        await self.kubeadm.preflight(configuration, say)
-        await self.kubeadm.make_certificates(configuration, say)
-        self._sign_own_serving_certificate(instance, timedelta(days=certificate_days), say)
+        await self.kubeadm.preflight(configuration, progress)
+        await self.kubeadm.make_certificates(configuration, progress)
+        self._sign_own_serving_certificate(instance, timedelta(days=certificate_days), progress)
         plan = tunnel.plan_for(spec, instance) if spec.tunnel else None
         if plan:
-            await tunnel.lay_on_machine(self.host, plan, say)
+            await tunnel.install_on_node(self.host, plan, progress)
         await self.kubelet.start()
-        await self.kubeadm.init(configuration, say)
-        with stages("api-server", say):
+        await self.kubeadm.init(configuration, progress)
+        with stages("api-server", progress):
             await wait_until_ready(self.host.path(node_paths.ADMIN_KUBECONFIG))
         if plan:
-            await self._lay_in_cluster(plan, say)
+            await self._install_tunnel_in_cluster(plan, progress)
         return self._admin_kubeconfig()
 
-    async def found(self, founding: Founding, say: Say) -> None:
-        await self.founder(founding, say)
+    async def set_up_join_service(self, setup: JoinServiceSetup, progress: ProgressCallback) -> None:
+        await self.set_up(setup, progress)
 
-    async def take(self, ticket: Ticket, kubelet_key: bytes) -> None:
+    async def write_ticket_files(self, ticket: Ticket, kubelet_key: bytes) -> None:
         ticket_files.write_ticket(self.host, ticket, kubelet_key)
 
-    async def join(self, ticket: Ticket, say: Say) -> None:
+    async def join(self, ticket: Ticket, progress: ProgressCallback) -> None:
         await self.kubeadm.expect_version(ticket.kubernetes_version)
         if ticket.control_plane:
             self._write_audit_policy()
         await self.kubelet.start()
-        await self.kubeadm.join(documents.dump(documents.join_documents(ticket)), say)
+        await self.kubeadm.join(documents.dump(documents.join_documents(ticket)), progress)
 
-    async def kubelet_configured(self) -> bool:
+    async def is_kubelet_configured(self) -> bool:
         return all(map(self.host.exists, (node_paths.KUBELET_CONFIG, node_paths.KUBELET_KUBECONFIG)))
 
     async def start_kubelet(self) -> None:
         await self.kubelet.start()
 
-    async def serving_pair(self) -> bytes:
+    async def read_serving_certificate(self) -> bytes:
         return self.host.read(node_paths.SERVING) or b""
 
-    async def renew_serving(self, certificate: bytes, kubelet_key: bytes) -> None:
+    async def write_serving_certificate(self, certificate: bytes, kubelet_key: bytes) -> None:
         ticket_files.write_serving(self.host, certificate, kubelet_key)
 
     def _write_audit_policy(self) -> None:
@@ -135,9 +137,11 @@ class KubeadmMachine:
         self.host.make_directory(node_paths.KUBERNETES)
         self.host.write(node_paths.AUDIT_POLICY, Asset(to_yaml(documents.audit_policy())))
 
-    def _sign_own_serving_certificate(self, instance: Instance, validity: timedelta, say: Say) -> None:
+    def _sign_own_serving_certificate(
+        self, instance: Instance, validity: timedelta, progress: ProgressCallback
+    ) -> None:
         name = node_name(instance.name)
-        with stages("kubelet-certificate", say):
+        with stages("kubelet-certificate", progress):
             authority = KubeletAuthority(self._made("ca.crt"), self._made("ca.key"))
             asked = new_request(name)
             certificate = authority.sign(
@@ -155,12 +159,12 @@ class KubeadmMachine:
             raise KubeadmFailed(f"kubeadm made no {node_paths.PKI}/{name}")
         return data
 
-    async def _lay_in_cluster(self, plan: tunnel.Plan, say: Say) -> None:
+    async def _install_tunnel_in_cluster(self, plan: tunnel.Plan, progress: ProgressCallback) -> None:
         """A cluster without its bridge is a cluster: it is not undone, and `bootbridge up` lays the rest."""
         try:
-            await tunnel.lay_in_cluster(self.host, plan, say)
+            await tunnel.install_in_cluster(self.host, plan, progress)
         except OperatorError as error:
-            say(StageEvent(tunnel.STAGE, OUTPUT, f"run `bootbridge up` on this node: {error}"))
+            progress(StageEvent(tunnel.STAGE, OUTPUT, f"run `bootbridge up` on this node: {error}"))
 
     def _admin_kubeconfig(self) -> bytes:
         """It names the control plane's endpoint, as kubeadm wrote it."""

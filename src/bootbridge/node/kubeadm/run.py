@@ -15,8 +15,8 @@ from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
 from bootbridge.join_api import node_paths
 from bootbridge.node.kubeadm.commands import CommandFailed, run_command
-from bootbridge.node.kubeadm.stages import stages
-from bootbridge.node.ports import Say
+from bootbridge.node.ports import ProgressCallback
+from bootbridge.node.stages import stages
 from bootbridge.runtime import logs
 
 PHASE_SECONDS: Final = 300.0  # preflight pulls images
@@ -48,30 +48,41 @@ class Kubeadm:
         if found != wanted:
             logs.event("node", logs.WARNING, "kubeadm is of another patch release", here=found, wanted=wanted)
 
-    async def preflight(self, configuration: bytes, say: Say) -> None:
-        await self._configured(["init", "phase", "preflight"], configuration, "preflight", say, PHASE_SECONDS)
+    async def preflight(self, configuration: bytes, progress: ProgressCallback) -> None:
+        await self._configured(
+            ["init", "phase", "preflight"], configuration, "preflight", progress, PHASE_SECONDS
+        )
 
-    async def make_certificates(self, configuration: bytes, say: Say) -> None:
-        await self._configured(["init", "phase", "certs", "all"], configuration, "certs", say, PHASE_SECONDS)
+    async def make_certificates(self, configuration: bytes, progress: ProgressCallback) -> None:
+        await self._configured(
+            ["init", "phase", "certs", "all"], configuration, "certs", progress, PHASE_SECONDS
+        )
 
-    async def init(self, configuration: bytes, say: Say) -> None:
-        await self._configured(["init"], configuration, "init", say, RUN_SECONDS)
+    async def init(self, configuration: bytes, progress: ProgressCallback) -> None:
+        await self._configured(["init"], configuration, "init", progress, RUN_SECONDS)
 
-    async def join(self, configuration: bytes, say: Say) -> None:
-        await self._configured(["join"], configuration, "join", say, RUN_SECONDS)
+    async def join(self, configuration: bytes, progress: ProgressCallback) -> None:
+        await self._configured(["join"], configuration, "join", progress, RUN_SECONDS)
 
-    async def reset(self, cri_socket: str, say: Say) -> None:
+    async def reset(self, cri_socket: str, progress: ProgressCallback) -> None:
         words = ["reset", "--force", f"--cri-socket={cri_socket}"]
-        await self._run(words, "reset", say, RESET_SECONDS)
+        await self._run(words, "reset", progress, RESET_SECONDS)
 
     async def _configured(
-        self, words: Sequence[str], configuration: bytes, stage: str, say: Say, seconds: float
+        self,
+        words: Sequence[str],
+        configuration: bytes,
+        stage: str,
+        progress: ProgressCallback,
+        seconds: float,
     ) -> None:
         with self._configuration(configuration) as path:
-            await self._run([*words, f"--config={path}"], stage, say, seconds)
+            await self._run([*words, f"--config={path}"], stage, progress, seconds)
 
-    async def _run(self, words: Sequence[str], stage: str, say: Say, seconds: float) -> None:
-        with stages(stage, say) as told:
+    async def _run(
+        self, words: Sequence[str], stage: str, progress: ProgressCallback, seconds: float
+    ) -> None:
+        with stages(stage, progress) as told:
             try:
                 await run_command([self._found(), *words], seconds=seconds, tell=told.line)
             except CommandFailed as error:

@@ -12,11 +12,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from enum import Enum, auto
 
 from bootbridge.common.failures import Fatal
 from bootbridge.errors import BootbridgeError
-from bootbridge.node.lock.phases import REBOOT, Flow, Phase, Phases, Record
+from bootbridge.node.lock.bootstrap_record import REBOOT, BootstrapRecord, Flow, Phase, RecordStore
 from bootbridge.runtime import logs
 from bootbridge.trust.measurement import ZERO, Register, lock_value
 
@@ -24,22 +23,17 @@ from bootbridge.trust.measurement import ZERO, Register, lock_value
 Undo = Callable[[], Awaitable[None]]
 
 
-async def nothing() -> None:
+async def nothing_to_undo() -> None:
     """To undo, as far as anyone knows."""
 
 
-class Locked(Enum):
-    ACQUIRED = auto()
-    HELD = auto()
-
-
 class NodeLock:
-    def __init__(self, phases: Phases, register: Register) -> None:
-        self._phases = phases
+    def __init__(self, records: RecordStore, register: Register) -> None:
+        self._records = records
         self._register = register
-        self._record: Record | None = None
+        self._record: BootstrapRecord | None = None
         self._holder: Flow | None = None
-        self._kept = False
+        self._completed = False
         self._decided = asyncio.Event()
 
     @property
@@ -47,33 +41,33 @@ class NodeLock:
         return self._holder
 
     @property
-    def open(self) -> bool:
+    def is_available(self) -> bool:
         """Whether it can still be taken."""
         return not self._decided.is_set()
 
-    async def decided(self) -> None:
+    async def wait_until_decided(self) -> None:
         """Wait until somebody has it, or nobody shall any more."""
         await self._decided.wait()
 
-    def shut(self) -> None:
+    def close(self) -> None:
         """Nobody shall take it any more in this process; whoever has it keeps it."""
         self._decided.set()
 
-    async def try_lock(self, flow: Flow, cluster_id: bytes, work: bytes) -> Locked:
-        """Take the lock or learn that it is gone. Raises Fatal when it was taken and cannot be marked."""
+    async def try_lock(self, flow: Flow, cluster_id: bytes, inputs: bytes) -> bool:
+        """Takes the lock and measures the instance; False if it is taken already. Fatal if that fails."""
         if self._decided.is_set():
-            return Locked.HELD
+            return False
         self._holder = flow
         self._decided.set()
-        await self._mark(Record(Phase.LOCKING, flow, cluster_id, work), write=True)
-        return Locked.ACQUIRED
+        await self._mark(BootstrapRecord(Phase.LOCKING, flow, cluster_id, inputs), write=True)
+        return True
 
-    async def restore(self, remembered: bytes = b"") -> Record | None:
+    async def restore(self, remembered: bytes = b"") -> BootstrapRecord | None:
         """What this boot has begun before, with the lock taken if so; None on a fresh boot.
 
         `remembered` is the cluster that the instance belonged to before it was rebooted.
         """
-        record = self._phases.load()
+        record = self._records.load()
         if record is None:
             value = await self._read()
             if value != ZERO and not (remembered and value == lock_value(remembered)):
@@ -96,11 +90,11 @@ class NodeLock:
     def advance(self, phase: Phase, result: bytes = b"") -> None:
         """The holder has come further. Nothing is left to resume once it is done: the work's secrets go."""
         if phase is Phase.DONE:
-            self._save(phase=phase, result=result, work=b"")
+            self._save(phase=phase, result=result, inputs=b"")
         else:
             self._save(phase=phase, result=result)
 
-    def handed_over(self) -> None:
+    def discard_result(self) -> None:
         """The result has been fetched, or nobody came for it: it is not kept."""
         try:
             self._save(result=b"")
@@ -108,12 +102,12 @@ class NodeLock:
             # The cluster is there all the same; the next boot forgets what was kept.
             logs.event("node", logs.WARNING, "the result could not be dropped", why=str(error))
 
-    def keep(self) -> None:
+    def mark_completed(self) -> None:
         """The work is done: if only this cannot be written down, nothing of it is undone."""
-        self._kept = True
+        self._completed = True
 
     @asynccontextmanager
-    async def for_good(self, undo: Undo) -> AsyncIterator[None]:
+    async def recording_failure(self, undo: Undo) -> AsyncIterator[None]:
         """Around the holder's work: what fails here has failed until the reboot, and is remembered as such.
 
         So a restart repeats the advice and not the failure. A crash leaves no such mark, and is resumed. What
@@ -123,7 +117,7 @@ class NodeLock:
             yield
         except (BootbridgeError, OSError) as error:
             failure = error if isinstance(error, Fatal) else Fatal(str(error), advice=REBOOT)
-            if self._record is not None and self._record.phase is Phase.KUBEADM and not self._kept:
+            if self._record is not None and self._record.phase is Phase.KUBEADM and not self._completed:
                 await undo()
             self._fail(failure)
             raise failure from error
@@ -131,19 +125,19 @@ class NodeLock:
     def _fail(self, failure: Fatal) -> None:
         reason, advice = str(failure.args[0]), failure.advice
         try:
-            self._save(phase=Phase.FAILED, work=b"", result=b"", reason=reason, advice=advice)
+            self._save(phase=Phase.FAILED, inputs=b"", result=b"", reason=reason, advice=advice)
         except (BootbridgeError, OSError) as error:
             # Then a restart tries once more; the failure itself is what the operator must hear of.
             logs.event("node", logs.ERROR, "the failure could not be written down", why=str(error))
 
-    async def _mark(self, record: Record, *, write: bool) -> None:
+    async def _mark(self, record: BootstrapRecord, *, write: bool) -> None:
         """Write, measure, write: every crash in between is one that `restore` understands."""
         try:
             value = await self._register.read()
             if value not in (ZERO, lock_value(record.cluster_id)):
                 raise Fatal("this instance was measured for another cluster", advice=REBOOT)
             if write:
-                self._phases.save(record)
+                self._records.save(record)
                 self._record = record
             if value == ZERO:
                 await self._register.extend(record.cluster_id)
@@ -169,4 +163,4 @@ class NodeLock:
     def _save(self, **changes: object) -> None:
         assert self._record is not None, "only the holder advances"
         self._record = replace(self._record, **changes)  # type: ignore[arg-type]
-        self._phases.save(self._record)
+        self._records.save(self._record)

@@ -24,12 +24,12 @@ class NodeState:
     cluster_id: bytes
 
 
-class States(Protocol):
+class NodeStateStore(Protocol):
     def load(self) -> NodeState | None: ...
     def save(self, state: NodeState) -> None: ...
 
 
-class FileStates:
+class FileNodeStateStore:
     def __init__(self, path: Path = STATE) -> None:
         self._path = path
 

@@ -60,7 +60,7 @@ esac
 """
 
 
-class ObligingApi:
+class RecordingApiServer:
     """An API server that takes all it is given, and remembers it and what was to be removed."""
 
     def __init__(self) -> None:
@@ -119,16 +119,16 @@ class ObligingApi:
 
 
 def by_authority(authority: Authority) -> dict[str, Any]:
-    """Evidence of the kind that `OneInstance` shows, from machines of this authority."""
+    """Evidence of the kind that `LocalInstance` shows, from machines of this authority."""
     return {"x509": {"cas": authority.cert_pem.decode()}}
 
 
 @dataclass
-class OneInstance:
+class LocalInstance:
     """What is the instance's lies below `folder/instance`, what is the user's below `folder/user`."""
 
     folder: Path
-    api: ObligingApi
+    api: RecordingApiServer
     port: int = field(default_factory=free_port)
 
     def __post_init__(self) -> None:
@@ -220,7 +220,7 @@ class OneInstance:
         return self.user / "admin.conf"
 
     @property
-    def init_words(self) -> list[str]:
+    def init_arguments(self) -> list[str]:
         """The command line of the user, after `bootbridge`."""
         flags: Mapping[str, Path] = {
             "--spec": self.user / "spec.yaml",

@@ -42,7 +42,7 @@ _KUBELET_CREDENTIALS: Final = f"{node_paths.KUBELET_PKI}/kubelet-client-"
 _EMPTIED: Final = (node_paths.PKI, node_paths.KUBELET_PKI, node_paths.MANIFESTS)
 
 
-def traces(host: Host) -> list[str]:
+def find_traces(host: Host) -> list[str]:
     """What shows that kubeadm was at work here; a static pod that an image brings does not."""
     credentials = [
         path for path in _children(host, node_paths.KUBELET_PKI) if path.startswith(_KUBELET_CREDENTIALS)
@@ -50,7 +50,7 @@ def traces(host: Host) -> list[str]:
     return [*filter(host.exists, _TRACES), *credentials]
 
 
-def sweep(host: Host) -> None:
+def remove_all(host: Host) -> None:
     """Remove what a reset may have left, and nothing else; the directories themselves stay.
 
     What cannot be removed keeps nothing else from being removed; it is told afterwards.

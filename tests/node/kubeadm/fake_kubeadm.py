@@ -8,7 +8,7 @@ from pathlib import Path
 VERSION_ANSWER = 'case "$1" in version) echo v1.36.3; exit;; esac'
 
 
-class StandIn:
+class FakeKubeadm:
     """`kubeadm` in a folder; `calls` are the arguments of each run but for `version`."""
 
     def __init__(self, folder: Path, body: str = "") -> None:

@@ -46,7 +46,7 @@ async def at_once() -> None:
     """The turn of one who asks nobody else."""
 
 
-class JoinCalls:
+class JoinServiceClient:
     """`ports.JoinService` by attested TLS; the side says what we show and what we demand.
 
     `peers` tells whose keys are known, `own_key` which is ours: a control plane may ask its own join service.

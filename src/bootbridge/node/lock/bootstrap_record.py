@@ -43,19 +43,19 @@ class Phase(StrEnum):
     # kubeadm may have begun: whoever comes after a crash begins with a reset.
     KUBEADM = "kubeadm"
     # Init only: the API server is there, others may be joining it, so no reset from here on.
-    FOUNDING = "founding"
+    JOIN_SERVICE = "founding"
     DONE = "done"
     # Told to the operator; only a reboot leads on.
     FAILED = "failed"
 
 
 @dataclass(frozen=True)
-class Record:
+class BootstrapRecord:
     phase: Phase
     flow: Flow
     cluster_id: bytes
     # The flow's work (node/work.py), and what has come of it: kept only as long as a restart may need it.
-    work: bytes = field(default=b"", repr=False)
+    inputs: bytes = field(default=b"", repr=False)
     result: bytes = field(default=b"", repr=False)
     # How often the work was taken up again after a crash.
     resumed: int = 0
@@ -68,7 +68,7 @@ class Record:
             "phase": self.phase,
             "flow": self.flow,
             "clusterID": self.cluster_id.hex(),
-            "work": base64.b64encode(self.work).decode(),
+            "work": base64.b64encode(self.inputs).decode(),
             "result": base64.b64encode(self.result).decode(),
             "resumed": self.resumed,
             "reason": self.reason,
@@ -90,14 +90,14 @@ class Record:
         )
 
 
-class Phases(Protocol):
+class RecordStore(Protocol):
     """Where the record is. Both are synchronous: between a question and its answer nobody else acts."""
 
-    def load(self) -> Record | None: ...
-    def save(self, record: Record) -> None: ...
+    def load(self) -> BootstrapRecord | None: ...
+    def save(self, record: BootstrapRecord) -> None: ...
 
 
-class FilePhases:
+class FileRecordStore:
     """The record in a directory on tmpfs, which one process at a time may own."""
 
     def __init__(self, directory: Path, boot: str, guard: int) -> None:
@@ -129,7 +129,7 @@ class FilePhases:
     def close(self) -> None:
         os.close(self._guard)
 
-    def load(self) -> Record | None:
+    def load(self) -> BootstrapRecord | None:
         """This boot's record; one of an earlier boot is removed, its secrets with it."""
         try:
             record, boot = read(self._directory)
@@ -140,16 +140,16 @@ class FilePhases:
         except OSError as error:
             raise Fatal(f"{self._directory / RECORD}: {error.strerror or error}", advice=REBOOT) from error
 
-    def save(self, record: Record) -> None:
+    def save(self, record: BootstrapRecord) -> None:
         write_file(self._directory / RECORD, Asset(record.dump(self._boot), 0o600))
 
 
-def read(directory: Path) -> tuple[Record | None, str]:
+def read(directory: Path) -> tuple[BootstrapRecord | None, str]:
     """The record and the boot it is of, for whoever only looks; needs no ownership."""
     path = directory / RECORD
     try:
         document = json.loads(path.read_bytes())
-        return Record.load(document), str(document["boot"])
+        return BootstrapRecord.load(document), str(document["boot"])
     except FileNotFoundError:
         return None, ""
     except (ValueError, KeyError, TypeError) as error:

@@ -16,7 +16,7 @@ from bootbridge.wire.proto import Message, at
 
 
 @dataclass(frozen=True, slots=True)
-class JoinWork(Message):
+class JoinInputs(Message):
     ticket: Ticket = at(1, Ticket())
     kubelet_key: bytes = at(2, b"", secret=True)
     # When the ticket was asked for, by this boot's clock (`boot_clock`).
@@ -24,7 +24,7 @@ class JoinWork(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class InitWork(Message):
+class InitInputs(Message):
     """An init request that was found good, and the instance it is for; the init secret has done its part."""
 
     init_id: str = at(1, "")

@@ -15,17 +15,17 @@ from bootbridge.trust.evidence.tpm import TpmIssuer
 from bootbridge.trust.evidence.x509 import X509Issuer
 
 
-async def identity_of(issuer: Issuer) -> str:
+async def evidence_identity(issuer: Issuer) -> str:
     """As `Attested.identity` will be; empty for a kind that knows no key. Raises EvidenceUnavailable."""
     if isinstance(issuer, TpmIssuer):
         return await issuer.identity()
     return issuer.identity if isinstance(issuer, X509Issuer) else ""
 
 
-async def shown_by(issuer: Issuer) -> Attested:
+async def own_attestation(issuer: Issuer) -> Attested:
     """Who a verifier will find this machine to be, without what is measured."""
     facts = {"token": issuer.id} if isinstance(issuer, TokenIssuer) else {}
-    return Attested(issuer.kind, await identity_of(issuer), facts)
+    return Attested(issuer.kind, await evidence_identity(issuer), facts)
 
 
 def policy_entry(instance: Instance, identity: str) -> dict[str, Any]:

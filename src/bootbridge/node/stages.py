@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bootbridge.node.init.messages import DONE, FAILED, OUTPUT, STARTED, StageEvent
-from bootbridge.node.ports import Say
+from bootbridge.node.ports import ProgressCallback
 
 # Lower case alone: `[WARNING Swap]` and `[ERROR Port-6443]` are said within a stage.
 _STAGE = re.compile(r"\[([a-z][a-z0-9-]*)\]:? ?(.*)")
@@ -16,8 +16,8 @@ _STAGE = re.compile(r"\[([a-z][a-z0-9-]*)\]:? ?(.*)")
 class Stages:
     """Hears lines, and says which stage began, spoke and ended; before kubeadm names one it is `name`."""
 
-    def __init__(self, name: str, say: Say) -> None:
-        self._say = say
+    def __init__(self, name: str, progress: ProgressCallback) -> None:
+        self._progress = progress
         self._name = ""
         self._begin(name)
 
@@ -29,20 +29,20 @@ class Stages:
                 self.end(DONE)
                 self._begin(name)
         if text:
-            self._say(StageEvent(self._name, OUTPUT, text))
+            self._progress(StageEvent(self._name, OUTPUT, text))
 
     def end(self, state: str, text: str = "") -> None:
-        self._say(StageEvent(self._name, state, text))
+        self._progress(StageEvent(self._name, state, text))
 
     def _begin(self, name: str) -> None:
         self._name = name
-        self._say(StageEvent(name, STARTED))
+        self._progress(StageEvent(name, STARTED))
 
 
 @contextmanager
-def stages(name: str, say: Say) -> Iterator[Stages]:
+def stages(name: str, progress: ProgressCallback) -> Iterator[Stages]:
     """The last stage ends well unless something is raised."""
-    told = Stages(name, say)
+    told = Stages(name, progress)
     try:
         yield told
     except BaseException as error:

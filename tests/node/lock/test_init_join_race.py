@@ -1,14 +1,14 @@
 """Init against join, started together: one decision, whatever the order of things.
 
-More of them: `python -m tests.node.lock.race --seeds 100000`.
+More of them: `python -m tests.node.lock.init_join_race --seeds 100000`.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from tests.node.lock.race import race
-from tests.support.node_world import quiet
+from tests.node.lock.init_join_race import race
+from tests.support.node_environment import quiet
 
 SEEDS = 2000
 

@@ -10,7 +10,7 @@ from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
 from bootbridge.join_api import node_paths
-from bootbridge.node.kubeadm import reset
+from bootbridge.node.kubeadm import leftovers
 
 
 @pytest.fixture
@@ -40,11 +40,11 @@ def put(host: Host, path: str) -> None:
     ],
 )
 def test_any_single_trace_of_kubeadm_shows_half_a_node(host: Host, trace: str) -> None:
-    assert reset.traces(host) == []
+    assert leftovers.find_traces(host) == []
     put(host, trace)
-    assert reset.traces(host)
-    reset.sweep(host)
-    assert reset.traces(host) == []
+    assert leftovers.find_traces(host)
+    leftovers.remove_all(host)
+    assert leftovers.find_traces(host) == []
 
 
 def test_what_an_image_brings_is_no_trace(host: Host) -> None:
@@ -56,7 +56,7 @@ def test_what_an_image_brings_is_no_trace(host: Host) -> None:
         "/etc/cni/net.d/10.conf",
     ):
         put(host, path)
-    assert reset.traces(host) == []
+    assert leftovers.find_traces(host) == []
 
 
 def test_a_sweep_removes_only_what_is_kubeadms(host: Host) -> None:
@@ -77,7 +77,7 @@ def test_a_sweep_removes_only_what_is_kubeadms(host: Host) -> None:
     )
     for path in (*kept, *gone, node_paths.CONFIGURATION):
         put(host, path)
-    reset.sweep(host)
+    leftovers.remove_all(host)
     assert all(map(host.exists, kept))
     assert not any(map(host.exists, (*gone, node_paths.CONFIGURATION)))
     assert all(map(host.exists, (node_paths.PKI, node_paths.MANIFESTS, node_paths.ETCD_DATA)))
@@ -87,18 +87,18 @@ def test_links_are_removed_and_not_followed(host: Host, tmp_path: Path) -> None:
     put(host, "/elsewhere/precious")
     host.make_directory(node_paths.MANIFESTS)
     host.path(f"{node_paths.MANIFESTS}/link").symlink_to(tmp_path / "elsewhere")
-    reset.sweep(host)
+    leftovers.remove_all(host)
     assert host.exists("/elsewhere/precious")
-    assert reset.traces(host) == []
+    assert leftovers.find_traces(host) == []
 
 
 def test_the_kubelets_link_to_its_credentials_is_a_trace_even_where_it_leads_nowhere(host: Host) -> None:
     host.make_directory(node_paths.KUBELET_PKI)
     link = host.path(f"{node_paths.KUBELET_PKI}/kubelet-client-current.pem")
     link.symlink_to("kubelet-client-of-another-cluster.pem")
-    assert reset.traces(host)
-    reset.sweep(host)
-    assert reset.traces(host) == []
+    assert leftovers.find_traces(host)
+    leftovers.remove_all(host)
+    assert leftovers.find_traces(host) == []
 
 
 def test_what_resists_keeps_nothing_else_from_being_removed(
@@ -119,5 +119,5 @@ def test_what_resists_keeps_nothing_else_from_being_removed(
 
     monkeypatch.setattr(host, "remove", resist)
     with pytest.raises(OperatorError, match=r"cannot remove /etc/kubernetes/pki/ca\.crt"):
-        reset.sweep(host)
+        leftovers.remove_all(host)
     assert not any(map(host.exists, others))

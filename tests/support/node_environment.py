@@ -34,17 +34,17 @@ from bootbridge.join_api.messages import (
 )
 from bootbridge.node.init.events import InitEvent
 from bootbridge.node.init.flow import InitFlow
-from bootbridge.node.init.log_buffer import Logbook
-from bootbridge.node.init.messages import FETCHED, INIT, InitRequest, StageEvent
+from bootbridge.node.init.log_buffer import LogBuffer
+from bootbridge.node.init.messages import ACKNOWLEDGE, INIT, InitRequest, StageEvent
 from bootbridge.node.init.server import InitServer, InitSources
 from bootbridge.node.join.client import JoinClient, JoinSources
 from bootbridge.node.join.flow import JoinFlow
 from bootbridge.node.join.rejoin import Rejoin
 from bootbridge.node.join.serving_renewal import ServingRenewal
+from bootbridge.node.lock.bootstrap_record import BootstrapRecord
 from bootbridge.node.lock.node_lock import ZERO, NodeLock
 from bootbridge.node.lock.node_state import NodeState
-from bootbridge.node.lock.phases import Record
-from bootbridge.node.ports import Address, Founding, HandlersFor, Say
+from bootbridge.node.ports import Address, HandlersFor, JoinServiceSetup, ProgressCallback
 from bootbridge.node.supervisor import Supervisor
 from bootbridge.runtime import tasks
 from bootbridge.runtime.calls import CallFailed
@@ -70,11 +70,11 @@ class CrashError(BaseException):
 
 
 @dataclass
-class Lasting:
+class PersistentState:
     """What outlives the process."""
 
     # Until the next boot
-    record: Record | None = None
+    record: BootstrapRecord | None = None
     register: bytes = ZERO
     extensions: int = 0
     kubelet_runs: bool = False
@@ -83,18 +83,18 @@ class Lasting:
     files: bool = False
     kubeadm: str = ""  # "", "half" or "whole"
     member_of: bytes = b""
-    founded: bool = False
+    join_service_deployed: bool = False
 
     def reboot(self) -> None:
         self.record, self.register, self.extensions, self.kubelet_runs = None, ZERO, 0, False
 
 
 @dataclass
-class World:
+class Environment:
     """One process on one instance; `again()` is the next process on the same one."""
 
     seed: int = 0
-    lasting: Lasting = field(default_factory=Lasting)
+    persistent: PersistentState = field(default_factory=PersistentState)
     instance: Instance = INSTANCE
     secret_hash: str = "hash"
     slow: float = 0.0  # seconds that a port call may take at most
@@ -114,7 +114,7 @@ class World:
         self.chance = Random(self.seed)
         self.violations: list[str] = []
 
-    def again(self, **changes: Any) -> World:
+    def again(self, **changes: Any) -> Environment:
         return replace(self, calls=[], points=0, dead=False, crash_at=-1, **changes)
 
     # --- time, chance, faults
@@ -145,26 +145,26 @@ class World:
     def assemble(self) -> Supervisor:
         self.gone = asyncio.Event()
         random = Random(self.seed)
-        self.lock = NodeLock(WorldPhases(self), WorldRegister(self))
-        self.machine = WorldMachine(self)
-        self.metadata = WorldMetadata(self)
-        self.door = WorldDoor(self)
-        self.service = WorldJoinService(self)
-        self.logbook = Logbook()
-        states = WorldStates(self)
+        self.lock = NodeLock(FakeRecordStore(self), FakeRegister(self))
+        self.machine = FakeMachine(self)
+        self.metadata = FakeMetadata(self)
+        self.listener = FakeInitListener(self)
+        self.service = FakeJoinService(self)
+        self.log_buffer = LogBuffer()
+        state_store = FakeNodeStateStore(self)
         join_sources = JoinSources(self.metadata, self.endpoints, self.service, self.new_request)
         init_sources = InitSources(
-            self.metadata, self.secret_matches, check_policy, self.door.open, self.logbook
+            self.metadata, self.secret_matches, check_policy, self.listener.open, self.log_buffer
         )
         waits = lambda: Backoff(random)  # noqa: E731
-        init_flow = InitFlow(self.lock, self.machine, states, waits)
-        join_flow = JoinFlow(self.lock, self.machine, states, waits, clock=self.uptime)
+        init_flow = InitFlow(self.lock, self.machine, state_store, waits)
+        join_flow = JoinFlow(self.lock, self.machine, state_store, waits, clock=self.uptime)
         self.init_server = InitServer(self.lock, init_sources, init_flow, random, self.linger)
         self.join_client = JoinClient(self.lock, join_sources, join_flow, random, clock=self.uptime)
         renewal = ServingRenewal(self.machine, join_sources, random, lambda: self.now)
         rejoin = Rejoin(self.lock, self.machine, renewal, random)
         self.stop = asyncio.Event()
-        return Supervisor(self.lock, states, self.init_server, self.join_client, join_flow, rejoin)
+        return Supervisor(self.lock, state_store, self.init_server, self.join_client, join_flow, rejoin)
 
     def uptime(self) -> float:
         return self.booted_before + asyncio.get_running_loop().time()
@@ -206,57 +206,57 @@ def check_policy(policy: bytes) -> None:
 
 
 @dataclass
-class WorldPhases:
-    world: World
+class FakeRecordStore:
+    environment: Environment
 
-    def load(self) -> Record | None:
-        self.world.point("before reading the phase")
-        return self.world.lasting.record
+    def load(self) -> BootstrapRecord | None:
+        self.environment.point("before reading the phase")
+        return self.environment.persistent.record
 
-    def save(self, record: Record) -> None:
-        self.world.point(f"before phase {record.phase}")
-        self.world.lasting.record = record
-        self.world.point(f"after phase {record.phase}")
+    def save(self, record: BootstrapRecord) -> None:
+        self.environment.point(f"before phase {record.phase}")
+        self.environment.persistent.record = record
+        self.environment.point(f"after phase {record.phase}")
 
 
 @dataclass
-class WorldStates:
-    world: World
+class FakeNodeStateStore:
+    environment: Environment
 
     def load(self) -> NodeState | None:
-        self.world.point("before reading the state")
-        return self.world.lasting.state
+        self.environment.point("before reading the state")
+        return self.environment.persistent.state
 
     def save(self, state: NodeState) -> None:
-        self.world.point("before the state")
-        if self.world.faults.get("state"):
-            raise self.world.faults["state"].pop(0)
-        self.world.lasting.state = state
-        self.world.point("after the state")
+        self.environment.point("before the state")
+        if self.environment.faults.get("state"):
+            raise self.environment.faults["state"].pop(0)
+        self.environment.persistent.state = state
+        self.environment.point("after the state")
 
 
 @dataclass
-class WorldRegister:
-    world: World
+class FakeRegister:
+    environment: Environment
 
     async def read(self) -> bytes:
-        await self.world.call("register read")
-        return self.world.lasting.register
+        await self.environment.call("register read")
+        return self.environment.persistent.register
 
     async def extend(self, data: bytes) -> None:
-        await self.world.call("register extend")
-        self.world.lasting.register = after_event(self.world.lasting.register, data)
-        self.world.lasting.extensions += 1
-        self.world.point("after the register")
+        await self.environment.call("register extend")
+        self.environment.persistent.register = after_event(self.environment.persistent.register, data)
+        self.environment.persistent.extensions += 1
+        self.environment.point("after the register")
 
 
 @dataclass
-class WorldMetadata:
-    world: World
+class FakeMetadata:
+    environment: Environment
 
     async def myself(self) -> Instance:
-        await self.world.call("myself")
-        return self.world.instance
+        await self.environment.call("myself")
+        return self.environment.instance
 
     async def peers(self) -> tuple[Instance, ...]:
         raise MetadataUnavailable("nobody asks")
@@ -265,116 +265,118 @@ class WorldMetadata:
         raise MetadataUnavailable("nobody asks")
 
     async def init_secret_hash(self) -> str:
-        await self.world.call("init secret hash")
-        return self.world.secret_hash
+        await self.environment.call("init secret hash")
+        return self.environment.secret_hash
 
 
 @dataclass
-class WorldJoinService:
-    world: World
+class FakeJoinService:
+    environment: Environment
     asked: int = 0
     answered: int = 0
 
     async def ticket(self, address: Address, request: TicketRequest, turn: Turn) -> Ticket:
         await turn()
         self.asked += 1
-        await self.world.call("ticket")
-        if not self.world.tickets:
+        await self.environment.call("ticket")
+        if not self.environment.tickets:
             raise Transient("there is no cluster yet")
         self.answered += 1
-        return self.world.ticket()
+        return self.environment.ticket()
 
     async def rejoin_ticket(self, address: Address, request: RejoinRequest, turn: Turn) -> RejoinTicket:
         await turn()
-        await self.world.call("rejoin ticket")
+        await self.environment.call("rejoin ticket")
         return RejoinTicket(request.node_name, b"renewed certificate")
 
 
 @dataclass
-class WorldMachine:
+class FakeMachine:
     """kubeadm as it is: it refuses a machine that is not blank, and a kill leaves half a node."""
 
-    world: World
+    environment: Environment
 
-    async def install(self, components: tuple[Component, ...], say: Say) -> None:
-        await self.world.call("install")
+    async def install_components(self, components: tuple[Component, ...], progress: ProgressCallback) -> None:
+        await self.environment.call("install")
 
-    async def leftovers(self) -> bool:
-        await self.world.call("leftovers")
-        return bool(self.world.lasting.kubeadm)
+    async def has_kubeadm_traces(self) -> bool:
+        await self.environment.call("kubeadm traces")
+        return bool(self.environment.persistent.kubeadm)
 
-    async def reset(self, cri_socket: str, say: Say) -> None:
-        await self.world.call("reset")
-        lasting = self.world.lasting
-        lasting.kubeadm, lasting.member_of, lasting.founded = "half", b"", False
-        lasting.kubelet_runs = lasting.files = False
-        self.world.point("amid reset")
-        lasting.kubeadm = ""
-        self.world.point("after reset")
+    async def reset(self, cri_socket: str, progress: ProgressCallback) -> None:
+        await self.environment.call("reset")
+        persistent = self.environment.persistent
+        persistent.kubeadm, persistent.member_of, persistent.join_service_deployed = "half", b"", False
+        persistent.kubelet_runs = persistent.files = False
+        self.environment.point("amid reset")
+        persistent.kubeadm = ""
+        self.environment.point("after reset")
 
-    async def clear(self, cri_socket: str, say: Say) -> None:
-        await self.reset(cri_socket, say)
+    async def reset_best_effort(self, cri_socket: str, progress: ProgressCallback) -> None:
+        await self.reset(cri_socket, progress)
 
-    async def init(self, spec: ClusterSpec, instance: Instance, certificate_days: int, say: Say) -> bytes:
-        say(StageEvent("kubeadm init", "started"))
+    async def init(
+        self, spec: ClusterSpec, instance: Instance, certificate_days: int, progress: ProgressCallback
+    ) -> bytes:
+        progress(StageEvent("kubeadm init", "started"))
         await self._kubeadm("init", cluster_of(INIT_MEASUREMENT))
-        say(StageEvent("kubeadm init", "done"))
+        progress(StageEvent("kubeadm init", "done"))
         return b"kubeconfig"
 
-    async def found(self, founding: Founding, say: Say) -> None:
-        await self.world.call("found")
-        assert self.world.lasting.kubeadm == "whole", "founded without an API server"
-        self.world.lasting.founded = True
-        self.world.point("after founding")
+    async def set_up_join_service(self, setup: JoinServiceSetup, progress: ProgressCallback) -> None:
+        await self.environment.call("join service")
+        assert self.environment.persistent.kubeadm == "whole", "founded without an API server"
+        self.environment.persistent.join_service_deployed = True
+        self.environment.point("after founding")
 
-    async def take(self, ticket: Ticket, kubelet_key: bytes) -> None:
-        await self.world.call("take")
-        self.world.lasting.files = True
-        self.world.point("after the files")
+    async def write_ticket_files(self, ticket: Ticket, kubelet_key: bytes) -> None:
+        await self.environment.call("ticket files")
+        self.environment.persistent.files = True
+        self.environment.point("after the files")
 
-    async def join(self, ticket: Ticket, say: Say) -> None:
-        if not self.world.lasting.files:
-            self.world.violations.append("kubeadm join without the ticket's files")
+    async def join(self, ticket: Ticket, progress: ProgressCallback) -> None:
+        if not self.environment.persistent.files:
+            self.environment.violations.append("kubeadm join without the ticket's files")
         await self._kubeadm("join", cluster_of(JOIN_MEASUREMENT))
 
     async def _kubeadm(self, verb: str, cluster: bytes) -> None:
-        lasting = self.world.lasting
-        self.world.point(f"before {verb}")
-        if lasting.kubeadm:
-            self.world.violations.append(f"kubeadm {verb} on a machine that is not blank")
-        lasting.kubeadm = "half"
-        await self.world.call(verb)
-        lasting.kubeadm, lasting.member_of, lasting.kubelet_runs = "whole", cluster, True
-        self.world.point(f"after {verb}")
+        persistent = self.environment.persistent
+        self.environment.point(f"before {verb}")
+        if persistent.kubeadm:
+            self.environment.violations.append(f"kubeadm {verb} on a machine that is not blank")
+        persistent.kubeadm = "half"
+        await self.environment.call(verb)
+        persistent.kubeadm, persistent.member_of, persistent.kubelet_runs = "whole", cluster, True
+        self.environment.point(f"after {verb}")
 
-    async def kubelet_configured(self) -> bool:
-        await self.world.call("kubelet configured")
-        return self.world.lasting.kubeadm == "whole"
+    async def is_kubelet_configured(self) -> bool:
+        await self.environment.call("kubelet configured")
+        return self.environment.persistent.kubeadm == "whole"
 
     async def start_kubelet(self) -> None:
-        await self.world.call("start kubelet")
-        if self.world.lasting.kubeadm != "whole":
-            self.world.violations.append("the kubelet was started without its configuration")
-        self.world.lasting.kubelet_runs = True
-        self.world.point("after the kubelet")
+        await self.environment.call("start kubelet")
+        if self.environment.persistent.kubeadm != "whole":
+            self.environment.violations.append("the kubelet was started without its configuration")
+        self.environment.persistent.kubelet_runs = True
+        self.environment.point("after the kubelet")
 
-    async def serving_pair(self) -> bytes:
-        await self.world.call("serving pair")
+    async def read_serving_certificate(self) -> bytes:
+        await self.environment.call("serving pair")
         return b""
 
-    async def renew_serving(self, certificate: bytes, kubelet_key: bytes) -> None:
-        await self.world.call("renew serving")
+    async def write_serving_certificate(self, certificate: bytes, kubelet_key: bytes) -> None:
+        await self.environment.call("renew serving")
 
 
 # Where a user calls from.
 USER = "192.0.2.7"
 
 
-class WorldDoor:
+class FakeInitListener:
     """The port that users call: open or not, and closed gracefully."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
         self.handlers: HandlersFor = lambda source, admitted: {}
         self.admitted = 0
         self.handshakes = 0
@@ -382,8 +384,8 @@ class WorldDoor:
         self.closed = asyncio.Event()
         self._running: set[asyncio.Task[Any]] = set()
 
-    async def open(self, handlers: HandlersFor) -> WorldDoor:
-        await self.world.call("open the door")
+    async def open(self, handlers: HandlersFor) -> FakeInitListener:
+        await self.environment.call("open the door")
         self.handlers = handlers
         self.opened.set()
         return self
@@ -401,14 +403,16 @@ class WorldDoor:
     def connections(self) -> int:
         return self.handshakes + len(self._running)
 
-    async def call(self, request: InitRequest, source: str = USER, *, fetch: bool = False) -> list[InitEvent]:
+    async def call(
+        self, request: InitRequest, source: str = USER, *, acknowledge: bool = False
+    ) -> list[InitEvent]:
         """What a user is sent; raises CallFailed, as a real caller does, when there is nobody."""
         events: list[InitEvent] = []
-        await self.call_into(request, events, source, fetch=fetch)
+        await self.call_into(request, events, source, acknowledge=acknowledge)
         return events
 
     async def call_into(
-        self, request: InitRequest, events: list[InitEvent], source: str = USER, *, fetch: bool = False
+        self, request: InitRequest, events: list[InitEvent], source: str = USER, *, acknowledge: bool = False
     ) -> None:
         """With `fetch` the user says in the end that it is kept; else the line is cut after the last word."""
         if not self.opened.is_set() or self.closed.is_set():
@@ -424,8 +428,8 @@ class WorldDoor:
         try:
             connection = self.handlers(source, self._let_in)
             await connection[INIT](request.encode(), send)
-            if fetch:
-                await connection[FETCHED](b"", _nothing)
+            if acknowledge:
+                await connection[ACKNOWLEDGE](b"", _nothing)
         finally:
             self._running.discard(task)
 
@@ -458,10 +462,10 @@ async def until(true: Callable[[], object]) -> None:
         await asyncio.sleep(0.01)
 
 
-def started(world: World) -> asyncio.Task[int]:
+def started(environment: Environment) -> asyncio.Task[int]:
     """The process; its result is the exit code."""
-    return tasks.spawn(world.assemble().run(world.stop), "process")
+    return tasks.spawn(environment.assemble().run(environment.stop), "process")
 
 
-async def exit_code(world: World) -> int:
-    return await started(world)
+async def exit_code(environment: Environment) -> int:
+    return await started(environment)

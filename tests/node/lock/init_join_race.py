@@ -1,4 +1,4 @@
-"""Init against join, as often as one likes: `python -m tests.node.lock.race --seeds 100000`."""
+"""Init against join, as often as one likes: `python -m tests.node.lock.init_join_race --seeds 100000`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from bootbridge.runtime.concurrency import unless
 from bootbridge.trust.measurement import lock_value
 from bootbridge.wire import grpc_messages as grpc
 from tests.support import deterministic_loop
-from tests.support.node_world import (
+from tests.support.node_environment import (
     INIT_MEASUREMENT,
     JOIN_MEASUREMENT,
-    Lasting,
-    World,
+    Environment,
+    PersistentState,
     cluster_of,
     init_request,
     quiet,
@@ -41,27 +41,27 @@ def race(seed: int, *, stop: bool = False) -> Result:
 
 async def _race(seed: int, stop: bool) -> Result:
     chance = Random(seed)
-    world = World(seed, slow=chance.choice((0.0, 0.01, 1.0)), linger=5.0)
-    supervisor = world.assemble()
+    environment = Environment(seed, slow=chance.choice((0.0, 0.01, 1.0)), linger=5.0)
+    supervisor = environment.assemble()
     # A cluster that can be joined may be there before or after the user comes.
-    world.faults["ticket"] = [Transient("not yet")] * chance.choice((0, 0, 1))
-    user = tasks.spawn(_user(world, chance.choice((0.0, 0.0, chance.uniform(0.0, 2.0)))), "user")
-    stopper = tasks.spawn(_stopper(world, chance.uniform(0.0, 2.0)), "stopper") if stop else None
-    code = await supervisor.run(world.stop)
+    environment.faults["ticket"] = [Transient("not yet")] * chance.choice((0, 0, 1))
+    user = tasks.spawn(_user(environment, chance.choice((0.0, 0.0, chance.uniform(0.0, 2.0)))), "user")
+    stopper = tasks.spawn(_stopper(environment, chance.uniform(0.0, 2.0)), "stopper") if stop else None
+    code = await supervisor.run(environment.stop)
     seen = await user
     if stopper is not None:
         await stopper
-    winner = _winner(world, code)
-    _check(world, winner, seen)
+    winner = _winner(environment, code)
+    _check(environment, winner, seen)
     return Result(winner, seen)
 
 
-async def _user(world: World, after: float) -> str:
+async def _user(environment: Environment, after: float) -> str:
     await asyncio.sleep(after)
-    if await unless(world.lock.decided(), world.door.opened.wait()) is None:
+    if await unless(environment.lock.wait_until_decided(), environment.listener.opened.wait()) is None:
         return "too late"
     try:
-        events = await world.door.call(init_request(), fetch=True)
+        events = await environment.listener.call(init_request(), acknowledge=True)
     except CallFailed as failure:
         if failure.code not in (grpc.FAILED_PRECONDITION, grpc.UNAVAILABLE):
             raise
@@ -70,33 +70,33 @@ async def _user(world: World, after: float) -> str:
     return "success"
 
 
-async def _stopper(world: World, after: float) -> None:
+async def _stopper(environment: Environment, after: float) -> None:
     await asyncio.sleep(after)
-    world.stop.set()
+    environment.stop.set()
 
 
-def _winner(world: World, code: int) -> str:
-    holder = world.lock.holder
+def _winner(environment: Environment, code: int) -> str:
+    holder = environment.lock.holder
     assert code == (FINISHED if holder else INTERRUPTED), (code, holder)
     return str(holder or "nobody")
 
 
-def _check(world: World, winner: str, seen: str) -> None:
+def _check(environment: Environment, winner: str, seen: str) -> None:
     """One winner with all of its work, and nothing of the loser's."""
-    lasting, calls = world.lasting, Counter(world.calls)
-    assert not world.violations, world.violations
+    persistent, calls = environment.persistent, Counter(environment.calls)
+    assert not environment.violations, environment.violations
     assert (seen == "success") == (winner == "init"), (seen, winner)
     if winner == "nobody":
-        assert lasting == Lasting()
+        assert persistent == PersistentState()
         return
     cluster = cluster_of(INIT_MEASUREMENT if winner == "init" else JOIN_MEASUREMENT)
-    assert lasting.extensions == 1
-    assert lasting.register == lock_value(cluster)
-    assert lasting.member_of == cluster
-    assert lasting.state is not None
-    assert lasting.state.cluster_id == cluster
+    assert persistent.extensions == 1
+    assert persistent.register == lock_value(cluster)
+    assert persistent.member_of == cluster
+    assert persistent.state is not None
+    assert persistent.state.cluster_id == cluster
     assert calls[winner] == 1
-    losers = ("take", "join") if winner == "init" else ("found", "init")
+    losers = ("ticket files", "join") if winner == "init" else ("join service", "init")
     assert not any(calls[each] for each in losers), calls
 
 

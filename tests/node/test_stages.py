@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.node.init.messages import StageEvent
-from bootbridge.node.kubeadm.stages import stages
+from bootbridge.node.stages import stages
 
 # As kubeadm v1.36 writes it.
 SAID = """\

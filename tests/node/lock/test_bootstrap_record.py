@@ -13,10 +13,18 @@ import pytest
 from bootbridge.common.failures import Fatal
 from bootbridge.errors import OperatorError
 from bootbridge.join_api.instance import Role
-from bootbridge.node.lock.node_state import FileStates, NodeState
-from bootbridge.node.lock.phases import RECORD, FilePhases, Flow, Phase, Record, outlives_a_reboot, read
+from bootbridge.node.lock.bootstrap_record import (
+    RECORD,
+    BootstrapRecord,
+    FileRecordStore,
+    Flow,
+    Phase,
+    outlives_a_reboot,
+    read,
+)
+from bootbridge.node.lock.node_state import FileNodeStateStore, NodeState
 
-RECORDED = Record(Phase.KUBEADM, Flow.JOIN, b"\xaa" * 32, b"\x00work", b"result", 2, "why", "advice")
+RECORDED = BootstrapRecord(Phase.KUBEADM, Flow.JOIN, b"\xaa" * 32, b"\x00work", b"result", 2, "why", "advice")
 
 
 @pytest.fixture
@@ -26,11 +34,11 @@ def boot(tmp_path: Path) -> Path:
 
 
 def test_a_record_comes_back_as_it_was(tmp_path: Path, boot: Path) -> None:
-    phases = FilePhases.open(tmp_path / "node", boot)
-    assert phases.load() is None
-    phases.save(RECORDED)
-    phases.close()
-    again = FilePhases.open(tmp_path / "node", boot)
+    records = FileRecordStore.open(tmp_path / "node", boot)
+    assert records.load() is None
+    records.save(RECORDED)
+    records.close()
+    again = FileRecordStore.open(tmp_path / "node", boot)
     assert again.load() == RECORDED
     again.close()
 
@@ -38,9 +46,9 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path, boot: Path) -> None:
 def test_nobody_else_can_read_it(tmp_path: Path, boot: Path) -> None:
     before = os.umask(0)
     try:
-        phases = FilePhases.open(tmp_path / "node", boot)
-        phases.save(RECORDED)
-        phases.close()
+        records = FileRecordStore.open(tmp_path / "node", boot)
+        records.save(RECORDED)
+        records.close()
     finally:
         os.umask(before)
     assert (tmp_path / "node").stat().st_mode & 0o777 == 0o700
@@ -49,11 +57,11 @@ def test_nobody_else_can_read_it(tmp_path: Path, boot: Path) -> None:
 
 def test_a_record_of_another_boot_is_removed_and_ignored(tmp_path: Path, boot: Path) -> None:
     """Where /run outlives a reboot, its secrets must not."""
-    phases = FilePhases.open(tmp_path / "node", boot)
-    phases.save(RECORDED)
-    phases.close()
+    records = FileRecordStore.open(tmp_path / "node", boot)
+    records.save(RECORDED)
+    records.close()
     boot.write_text("second-boot\n")
-    after = FilePhases.open(tmp_path / "node", boot)
+    after = FileRecordStore.open(tmp_path / "node", boot)
     assert after.load() is None
     assert not (tmp_path / "node" / RECORD).exists()
     after.close()
@@ -62,57 +70,59 @@ def test_a_record_of_another_boot_is_removed_and_ignored(tmp_path: Path, boot: P
 def test_a_second_process_is_kept_out_until_the_first_is_gone(tmp_path: Path, boot: Path) -> None:
     """Also when the first was killed: nothing is left that somebody would have to remove."""
     code = (
-        "import sys; from pathlib import Path; from bootbridge.node.lock.phases import FilePhases;"
-        "FilePhases.open(Path(sys.argv[1]), Path(sys.argv[2])); print('open', flush=True); sys.stdin.read()"
+        "import sys; from pathlib import Path\n"
+        "from bootbridge.node.lock.bootstrap_record import FileRecordStore\n"
+        "FileRecordStore.open(Path(sys.argv[1]), Path(sys.argv[2]))\n"
+        "print('open', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "node"), str(boot)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "open\n"
         with pytest.raises(OperatorError, match="another `bootbridge node run`"):
-            FilePhases.open(tmp_path / "node", boot)
+            FileRecordStore.open(tmp_path / "node", boot)
         first.kill()
         first.wait()
-    FilePhases.open(tmp_path / "node", boot).close()
+    FileRecordStore.open(tmp_path / "node", boot).close()
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"phase": "asleep"}', "not JSON"])
 def test_a_record_that_cannot_be_read_is_fatal_not_a_fresh_start(
     tmp_path: Path, boot: Path, text: str
 ) -> None:
-    phases = FilePhases.open(tmp_path / "node", boot)
+    records = FileRecordStore.open(tmp_path / "node", boot)
     (tmp_path / "node" / RECORD).write_text(text)
     with pytest.raises(Fatal) as caught:
-        phases.load()
+        records.load()
     assert "reboot" in caught.value.advice
-    phases.close()
+    records.close()
 
 
 def test_a_record_can_be_looked_at_while_its_owner_works(tmp_path: Path, boot: Path) -> None:
-    phases = FilePhases.open(tmp_path / "node", boot)
+    records = FileRecordStore.open(tmp_path / "node", boot)
     assert read(tmp_path / "node") == (None, "")
-    phases.save(RECORDED)
+    records.save(RECORDED)
     assert read(tmp_path / "node") == (RECORDED, "first-boot")
-    phases.close()
+    records.close()
 
 
 def test_a_record_does_not_show_its_secrets() -> None:
-    assert "work" not in repr(Record(Phase.LOCKED, Flow.JOIN, b"", b"a secret"))
-    assert "secret" not in repr(Record(Phase.LOCKED, Flow.JOIN, b"", b"a secret", b"a secret"))
+    assert "work" not in repr(BootstrapRecord(Phase.LOCKED, Flow.JOIN, b"", b"a secret"))
+    assert "secret" not in repr(BootstrapRecord(Phase.LOCKED, Flow.JOIN, b"", b"a secret", b"a secret"))
 
 
 def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path, boot: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OperatorError, match="cannot use"):
-        FilePhases.open(tmp_path / "file" / "node", boot)
+        FileRecordStore.open(tmp_path / "file" / "node", boot)
 
 
 def test_a_node_remembers_what_it_is(tmp_path: Path) -> None:
-    states = FileStates(tmp_path / "lib" / "state.json")
-    assert states.load() is None
+    state_store = FileNodeStateStore(tmp_path / "lib" / "state.json")
+    assert state_store.load() is None
     state = NodeState(Role.WORKER, "node-7", b"\xaa" * 32)
-    states.save(state)
-    assert states.load() == state
+    state_store.save(state)
+    assert state_store.load() == state
     assert (tmp_path / "lib" / "state.json").stat().st_mode & 0o777 == 0o600
     assert json.loads((tmp_path / "lib" / "state.json").read_text())["clusterID"] == "aa" * 32
 
@@ -122,7 +132,7 @@ def test_a_state_that_cannot_be_read_is_fatal_with_its_path(tmp_path: Path, text
     """Taken for none, it would let a member of a cluster join another one."""
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(Fatal, match=r"state\.json"):
-        FileStates(tmp_path / "state.json").load()
+        FileNodeStateStore(tmp_path / "state.json").load()
 
 
 def test_a_directory_behind_a_link_is_not_used(tmp_path: Path, boot: Path) -> None:
@@ -130,7 +140,7 @@ def test_a_directory_behind_a_link_is_not_used(tmp_path: Path, boot: Path) -> No
     (tmp_path / "elsewhere").mkdir(mode=0o755)
     (tmp_path / "node").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OperatorError, match="is a link"):
-        FilePhases.open(tmp_path / "node", boot)
+        FileRecordStore.open(tmp_path / "node", boot)
     assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o755
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -141,15 +151,15 @@ def test_a_directory_of_somebody_elses_is_not_used(
     (tmp_path / "node").mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(OperatorError, match="belongs to somebody else"):
-        FilePhases.open(tmp_path / "node", boot)
+        FileRecordStore.open(tmp_path / "node", boot)
 
 
 def test_a_record_that_cannot_be_opened_is_fatal_with_advice(tmp_path: Path, boot: Path) -> None:
-    phases = FilePhases.open(tmp_path / "node", boot)
+    records = FileRecordStore.open(tmp_path / "node", boot)
     (tmp_path / "node" / RECORD).mkdir()
     with pytest.raises(Fatal, match="reboot"):
-        phases.load()
-    phases.close()
+        records.load()
+    records.close()
 
 
 @pytest.mark.parametrize(

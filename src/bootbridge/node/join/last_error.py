@@ -13,7 +13,7 @@ FILE: Final = "last-answer"
 CHARACTERS_MAX: Final = 4096
 
 
-class LastAnswer:
+class LastJoinError:
     """In the run directory, which is root's and does not outlive the boot."""
 
     def __init__(self, directory: Path) -> None:
