@@ -40,8 +40,8 @@ from bootbridge.join_service.deploy import deploy  # noqa: E402
 from bootbridge.join_service.manifests import NAME, NAMESPACE, Deployment  # noqa: E402
 from bootbridge.join_service.measurement import Measurement  # noqa: E402
 from bootbridge.kube.client import KubeClient  # noqa: E402
-from bootbridge.kube.config import load_kubeconfig  # noqa: E402
-from bootbridge.runtime.calls import Caller  # noqa: E402
+from bootbridge.kube.kubeconfig import load_kubeconfig  # noqa: E402
+from bootbridge.runtime.grpc import GrpcClient  # noqa: E402
 from bootbridge.trust.attested.channel import Side, connect  # noqa: E402
 from bootbridge.trust.authority import Authority, KeyKind  # noqa: E402
 from tests.join_service.world import csr, pki  # noqa: E402
@@ -82,7 +82,7 @@ class Machine:
     async def ticket(self, port: int) -> Ticket:
         side = Side(self.tpm)
         channel = await connect(HOST, port, label=JOIN_LABEL, side=side, timeout=PATIENCE_SECONDS)
-        async with Caller(channel.reader, channel.writer) as caller:
+        async with GrpcClient(channel.reader, channel.writer) as caller:
             return Ticket.decode(await caller.unary(ISSUE_TICKET, self.request, PATIENCE_SECONDS))
 
 

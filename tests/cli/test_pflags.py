@@ -132,7 +132,7 @@ def test_a_bad_command_line_is_refused_in_the_known_words(argv, message):
         (["--na_me"], "did you mean --name?"),
         (["--zzzzzz"], ""),
         (["-port=1"], "long flags take two dashes: --port=1"),
-        (["--wait=5"], "write it like 500ms, 10s or 1h30m"),
+        (["--wait=5"], "write 500ms, 10s or 1h30m"),
         (["--on=yes"], "write =true or =false"),
         (["--port"], "write --port=<value>"),
     ],

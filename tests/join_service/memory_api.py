@@ -10,19 +10,19 @@ import copy
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from bootbridge.kube.client import Response
+from bootbridge.kube.client import ApiResponse
 from bootbridge.kube.errors import KubeError
-from bootbridge.kube.requests import Request
+from bootbridge.kube.requests import ApiRequest
 
 Json = dict[str, Any]
 # Given a request: raises to make it fail, returns to let it be answered.
-Fault = Callable[[Request], None]
+Fault = Callable[[ApiRequest], None]
 
 
 class MemoryApi:
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}  # by path
-        self.requests: list[Request] = []
+        self.requests: list[ApiRequest] = []
         self.faults: list[Fault] = []
         self.answering = asyncio.Event()
         self.answering.set()
@@ -31,7 +31,7 @@ class MemoryApi:
         self._history: list[Json] = []
         self._watchers: list[asyncio.Queue[Json | None]] = []
 
-    async def send(self, request: Request, **_: object) -> Response:
+    async def send(self, request: ApiRequest, **_: object) -> ApiResponse:
         self.requests.append(request)
         for fault in self.faults:
             fault(request)
@@ -39,10 +39,10 @@ class MemoryApi:
         await asyncio.sleep(0)
         await self.answering.wait()
         status, body = getattr(self, f"_{request.method.lower()}")(request)
-        return Response(status, copy.deepcopy(body))
+        return ApiResponse(status, copy.deepcopy(body))
 
     async def watch(
-        self, request: Request, *, opened: Callable[[int], None] = lambda _: None, **_: object
+        self, request: ApiRequest, *, opened: Callable[[int], None] = lambda _: None, **_: object
     ) -> AsyncGenerator[Json, None]:
         events: asyncio.Queue[Json | None] = asyncio.Queue()
         since = int(dict(request.query)["resourceVersion"])
@@ -91,33 +91,33 @@ class MemoryApi:
 
     # --- how it answers
 
-    def _get(self, request: Request) -> tuple[int, Json]:
+    def _get(self, request: ApiRequest) -> tuple[int, Json]:
         if selector := dict(request.query).get("fieldSelector"):
             below = [body for path, body in self.objects.items() if path.startswith(f"{request.path}/")]
             items = [body for body in below if _selected(body, selector)]
             return 200, {"metadata": {"resourceVersion": str(self._version)}, "items": items}
         return 200, self._existing(request.path)
 
-    def _post(self, request: Request) -> tuple[int, Json]:
+    def _post(self, request: ApiRequest) -> tuple[int, Json]:
         body = _body(request)
         path = f"{request.path}/{body['metadata']['name']}"
         if path in self.objects:
             raise KubeError(409, "AlreadyExists", f"{path} already exists")
         return 201, self.put(path, body)
 
-    def _put(self, request: Request) -> tuple[int, Json]:
+    def _put(self, request: ApiRequest) -> tuple[int, Json]:
         path = request.path.removesuffix("/approval")
         body, found = _body(request), self._existing(path)
         if body["metadata"].get("resourceVersion") != found["metadata"]["resourceVersion"]:
             raise KubeError(409, "Conflict", "the object has been modified")
         return 200, self.put(path, body)
 
-    def _delete(self, request: Request) -> tuple[int, Json]:
+    def _delete(self, request: ApiRequest) -> tuple[int, Json]:
         found = self._existing(request.path)
         self.remove(request.path)
         return 200, found
 
-    def _patch(self, request: Request) -> tuple[int, Json]:
+    def _patch(self, request: ApiRequest) -> tuple[int, Json]:
         return 200, self.put(request.path, _body(request))
 
     def _existing(self, path: str) -> Json:
@@ -139,7 +139,7 @@ def _selected(body: Json, selector: str) -> bool:
     return bool(value == wanted)
 
 
-def _body(request: Request) -> Json:
+def _body(request: ApiRequest) -> Json:
     assert request.body is not None
     return dict(request.body)
 
@@ -147,7 +147,7 @@ def _body(request: Request) -> Json:
 def failing(method: str, part: str, error: Exception) -> Fault:
     """A fault for requests of this method whose path has this in it."""
 
-    def fault(request: Request) -> None:
+    def fault(request: ApiRequest) -> None:
         if request.method == method and part in request.path:
             raise error
 

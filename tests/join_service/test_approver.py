@@ -26,7 +26,7 @@ from bootbridge.join_service.approver import (
 from bootbridge.join_service.audit import Audit
 from bootbridge.join_service.tokens import GROUP, node_group
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from bootbridge.kube.requests import Request
+from bootbridge.kube.requests import ApiRequest
 from tests.join_service.memory_api import MemoryApi
 from tests.join_service.world import NOW, csr, pem
 from tests.kube.conftest import running, until
@@ -152,7 +152,7 @@ class Watched:
     def failing_once(self, method: str, error: Exception) -> None:
         errors = [error]
 
-        def fault(request: Request) -> None:
+        def fault(request: ApiRequest) -> None:
             if request.method == method and REQUESTS in request.path and errors:
                 raise errors.pop()
 
@@ -248,7 +248,7 @@ async def test_trouble_with_the_api_server_passes(watched: Watched, trouble: Exc
 
 
 async def test_a_decision_whose_answer_was_lost_is_told_to_the_audit(watched: Watched) -> None:
-    def answer_lost(request: Request) -> None:
+    def answer_lost(request: ApiRequest) -> None:
         if request.method == "PUT" and not watched.verdict():
             body = dict(request.body or {})
             watched.api.put(f"{REQUESTS}/csr-1", body)
@@ -264,7 +264,7 @@ async def test_a_decision_whose_answer_was_lost_is_told_to_the_audit(watched: Wa
 async def test_another_request_under_the_same_name_is_judged_for_itself(watched: Watched) -> None:
     """Between a failure and the next attempt, whoever asked may ask for something else."""
 
-    def replaced(request: Request) -> None:
+    def replaced(request: ApiRequest) -> None:
         if request.method == "PUT" and (request.body or {})["metadata"]["name"] == "csr-1":
             watched.api.faults.clear()
             watched.api.remove(f"{REQUESTS}/csr-1")
@@ -281,7 +281,7 @@ async def test_another_request_under_the_same_name_is_judged_for_itself(watched:
 async def test_one_that_cannot_be_decided_delays_no_other(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def invalid(request: Request) -> None:
+    def invalid(request: ApiRequest) -> None:
         if request.method == "PUT" and "/bad-" in request.path:
             raise KubeError(422, "Invalid", "never")
 
@@ -339,7 +339,7 @@ async def test_that_somebody_else_was_quicker_is_told(
     """Then a token may have become another node, and nobody can take that back by a denial."""
     condition = {"type": "Approved", "reason": "AutoApproved", "message": "by the controller manager"}
 
-    def quicker(request: Request) -> None:
+    def quicker(request: ApiRequest) -> None:
         if request.method == "PUT":
             watched.api.faults.clear()
             found = watched.api.objects[f"{REQUESTS}/csr-1"]

@@ -15,7 +15,7 @@ from cryptography import x509
 from bootbridge.join_api import messages
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import RejoinRequest, TicketRequest
-from bootbridge.runtime.calls import CallFailed
+from bootbridge.runtime.grpc import RpcError
 from bootbridge.trust import key_hierarchy
 from tests.join_service.world import (
     CONTROL,
@@ -47,23 +47,23 @@ def test_6_no_key_is_chosen_by_a_string_of_the_callers() -> None:
 
 class Test7NothingIsTakenFromTheCallersWord:
     async def test_a_worker_that_calls_itself_a_control_plane_gets_no_keys(self, world: World) -> None:
-        with pytest.raises(CallFailed, match="listed as a worker"):
+        with pytest.raises(RpcError, match="listed as a worker"):
             await world.ticket(caller(WORKER), asking(WORKER, control_plane=True))
 
     async def test_a_worker_that_calls_itself_another_gets_no_ticket(self, world: World) -> None:
-        with pytest.raises(CallFailed, match="by its key it is worker-0"):
+        with pytest.raises(RpcError, match="by its key it is worker-0"):
             await world.ticket(caller(WORKER), replace(asking(CONTROL), control_plane=False))
 
     async def test_an_address_in_the_certificate_request_is_not_believed(self, world: World) -> None:
         request = csr("worker-0", sans=[x509.IPAddress(ip_address("10.0.0.1"))])
-        with pytest.raises(CallFailed, match=r"asks for 10\.0\.0\.1"):
+        with pytest.raises(RpcError, match=r"asks for 10\.0\.0\.1"):
             await world.ticket(caller(WORKER), asking(WORKER, certificate_request=request))
 
 
 async def test_9_a_control_plane_that_has_to_wait_leaks_no_token(world: World) -> None:
     await world.ticket(caller(CONTROL), asking(CONTROL))
     for _ in range(5):
-        with pytest.raises(CallFailed, match="control-1 is joining"):
+        with pytest.raises(RpcError, match="control-1 is joining"):
             await world.ticket(caller(CONTROL_2), asking(CONTROL_2))
     assert len(world.token_secrets) == 1
 
@@ -83,7 +83,7 @@ async def test_9_of_two_control_planes_at_two_services_one_gets_a_token(world: W
         world.ticket(caller(CONTROL_2), asking(CONTROL_2), world.another_service()),
         return_exceptions=True,
     )
-    assert [isinstance(each, CallFailed) for each in outcomes].count(True) == 1
+    assert [isinstance(each, RpcError) for each in outcomes].count(True) == 1
     assert len(world.token_secrets) == 1
 
 

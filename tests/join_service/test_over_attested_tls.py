@@ -15,7 +15,7 @@ from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import ISSUE_TICKET, JOIN_LABEL, Ticket, TicketRequest
 from bootbridge.join_service.main import converse
 from bootbridge.join_service.service import CHANNELS_OF_ONE_KEY_MAX
-from bootbridge.runtime.calls import Caller, CallFailed
+from bootbridge.runtime.grpc import GrpcClient, RpcError
 from bootbridge.trust.attested.channel import Listener, Side, connect
 from bootbridge.trust.evidence import EvidenceRefused
 from bootbridge.trust.evidence.configuration import verifiers_from
@@ -70,7 +70,7 @@ class Site:
 
     async def ask(self, tpm: SoftwareTpm, request: TicketRequest, patience: float = SECONDS) -> Ticket:
         channel = await connect(HOST, self.port, label=JOIN_LABEL, side=Side(tpm), timeout=patience)
-        async with Caller(channel.reader, channel.writer) as caller:
+        async with GrpcClient(channel.reader, channel.writer) as caller:
             return Ticket.decode(await caller.unary(ISSUE_TICKET, request.encode(), patience))
 
 
@@ -105,7 +105,7 @@ async def test_one_key_does_not_hold_the_channels_of_all(site: Site) -> None:
         await connect(HOST, site.port, label=JOIN_LABEL, side=Side(site.tpms[0]))
         for _ in range(CHANNELS_OF_ONE_KEY_MAX)
     ]
-    with pytest.raises(CallFailed) as refused:
+    with pytest.raises(RpcError) as refused:
         await site.ticket(0)
     assert refused.value.code == grpc.UNAVAILABLE
     assert (await site.ticket(1)).node_name == "worker-1"
@@ -114,7 +114,7 @@ async def test_one_key_does_not_hold_the_channels_of_all(site: Site) -> None:
 
 
 async def test_a_false_claim_is_refused_with_one_reason_on_both_sides(site: Site) -> None:
-    with pytest.raises(CallFailed) as refused:
+    with pytest.raises(RpcError) as refused:
         await site.ticket(0, TicketRequest("worker-1", False, csr("worker-1")))
     assert refused.value.code == grpc.PERMISSION_DENIED
     (line,) = site.world.audit
@@ -124,7 +124,7 @@ async def test_a_false_claim_is_refused_with_one_reason_on_both_sides(site: Site
 
 async def test_a_locked_machine_is_told_to_reboot(site: Site) -> None:
     site.tpms[0].measure(15, b"another cluster")
-    with pytest.raises(CallFailed, match=r"PCR 15 is .*reboot"):
+    with pytest.raises(RpcError, match=r"PCR 15 is .*reboot"):
         await site.ticket(0)
 
 
@@ -138,12 +138,12 @@ async def test_evidence_is_good_for_a_while_and_not_for_as_long_as_its_channel_i
     listener = await site.open()
     channel = await connect(HOST, site.port, label=JOIN_LABEL, side=Side(site.tpms[0]))
     refused = TicketRequest("worker-9", False, csr("worker-9")).encode()
-    async with Caller(channel.reader, channel.writer) as caller:
-        with pytest.raises(CallFailed) as failed:
+    async with GrpcClient(channel.reader, channel.writer) as caller:
+        with pytest.raises(RpcError) as failed:
             await caller.unary(ISSUE_TICKET, refused, SECONDS)
         assert failed.value.code == grpc.PERMISSION_DENIED, "it is listened to"
         pass_time(site.evidence_seconds)
-        with pytest.raises(CallFailed) as failed:
+        with pytest.raises(RpcError) as failed:
             await caller.unary(ISSUE_TICKET, refused, SECONDS)
         assert failed.value.code == grpc.UNAVAILABLE, "it has to prove itself anew"
     await listener.stop()

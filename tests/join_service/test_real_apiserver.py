@@ -37,8 +37,8 @@ from bootbridge.join_service.measurement import SECRET_NAME, Measurement
 from bootbridge.join_service.name_binding import NameBinding
 from bootbridge.join_service.policy_watch import POLICY_NAME
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.config import load_kubeconfig
 from bootbridge.kube.errors import KubeError
+from bootbridge.kube.kubeconfig import load_kubeconfig
 from bootbridge.kube.objects import (
     CERTIFICATE_REQUEST,
     CLUSTER_ROLE_BINDING,
@@ -54,7 +54,7 @@ from bootbridge.kube.objects import (
     list_objects,
     merge_object,
 )
-from bootbridge.runtime.calls import Caller, CallFailed
+from bootbridge.runtime.grpc import GrpcClient, RpcError
 from bootbridge.trust.attested.channel import Side, connect
 from bootbridge.trust.evidence import EvidenceRefused
 from tests.join_service.world import certificate_request, csr, pki
@@ -93,7 +93,7 @@ class Machine:
 
     async def call(self, port: int, method: str, request: TicketRequest | RejoinRequest) -> bytes:
         channel = await connect(LOOPBACK, port, label=JOIN_LABEL, side=Side(self.tpm))
-        async with Caller(channel.reader, channel.writer) as caller:
+        async with GrpcClient(channel.reader, channel.writer) as caller:
             return await caller.unary(method, request.encode(), CALL_SECONDS)
 
     async def ticket(self, port: int, request: TicketRequest | None = None) -> Ticket:
@@ -195,7 +195,7 @@ class TestTicket:
         async with cluster.service() as port:
             await worker.ticket(port)
             worker.tpm.pcrs[15] = bytes.fromhex(MEASUREMENT.locked_value)
-            with pytest.raises(CallFailed, match="PCR 15"):
+            with pytest.raises(RpcError, match="PCR 15"):
                 await worker.ticket(port)
             answer = await worker.call(port, ISSUE_REJOIN_TICKET, RejoinRequest("worker-0", csr("worker-0")))
             assert RejoinTicket.decode(answer).kubelet_certificate
@@ -206,7 +206,7 @@ class TestTicket:
         await cluster.deploy(worker)
         request = RejoinRequest("rejoining", csr("rejoining"))
         async with cluster.service() as port:
-            with pytest.raises(CallFailed, match="rejoining is not a node of this cluster"):
+            with pytest.raises(RpcError, match="rejoining is not a node of this cluster"):
                 await worker.call(port, ISSUE_REJOIN_TICKET, request)
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "rejoining"}}
             await cluster.admin.send(create_object(node))
@@ -390,7 +390,7 @@ class TestRaces:
         await cluster.deploy(first, second)
         async with cluster.service() as one, cluster.service() as other:
             outcomes = await asyncio.gather(first.ticket(one), second.ticket(other), return_exceptions=True)
-            refused = [each for each in outcomes if isinstance(each, CallFailed)]
+            refused = [each for each in outcomes if isinstance(each, RpcError)]
             assert len(refused) == 1, outcomes
             assert "is joining as a control plane" in refused[0].message
             winner, loser = (first, second) if isinstance(outcomes[0], Ticket) else (second, first)

@@ -24,11 +24,11 @@ from bootbridge.join_service.control_plane_lease import LEASE_NAME
 from bootbridge.join_service.service import UNDO_SECONDS
 from bootbridge.join_service.ticket_limit import TICKETS_OF_ONE_MAX
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from bootbridge.kube.requests import Request
+from bootbridge.kube.requests import ApiRequest
 from bootbridge.node.kubeadm.commands import GRACE_SECONDS
 from bootbridge.node.kubeadm.kubelet_service import START_SECONDS
 from bootbridge.node.kubeadm.run import RESET_SECONDS
-from bootbridge.runtime.calls import CallFailed
+from bootbridge.runtime.grpc import RpcError
 from bootbridge.trust.fingerprint import fingerprint
 from bootbridge.wire import grpc_messages as grpc
 from tests.join_service.memory_api import failing
@@ -54,8 +54,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-async def refusal(world: World, who: Any, request: TicketRequest) -> CallFailed:
-    with pytest.raises(CallFailed) as failed:
+async def refusal(world: World, who: Any, request: TicketRequest) -> RpcError:
+    with pytest.raises(RpcError) as failed:
         await world.ticket(who, request)
     return failed.value
 
@@ -162,7 +162,7 @@ class TestRefusal:
         assert len(world.token_secrets) == 1
 
     async def test_of_bytes_that_are_no_request(self, world: World) -> None:
-        with pytest.raises(CallFailed, match="cannot be read") as failed:
+        with pytest.raises(RpcError, match="cannot be read") as failed:
             await world.call(ISSUE_TICKET, caller(WORKER), b"\xff\xff")
         assert failed.value.code == grpc.PERMISSION_DENIED
 
@@ -222,7 +222,7 @@ class TestRejoin:
         """Whatever the policy says: else a rejoin would be a way around all that a ticket asks for."""
         world.allow(roles=roles)
         blank = caller(WORKER, kind="tpm", facts={"pcr15": "00" * 32})
-        with pytest.raises(CallFailed, match="worker-0 is not a node of this cluster") as failed:
+        with pytest.raises(RpcError, match="worker-0 is not a node of this cluster") as failed:
             await world.rejoin(blank, REJOINING)
         assert failed.value.code == grpc.PERMISSION_DENIED
         assert world.api.objects == {}, "its name is still free"
@@ -255,7 +255,7 @@ class TestRejoin:
         await world.ticket(caller(WORKER), asking(WORKER))
         for _ in range(TICKETS_OF_ONE_MAX):
             await world.rejoin(caller(WORKER), REJOINING)
-        with pytest.raises(CallFailed, match="16 tickets were given to this key lately") as failed:
+        with pytest.raises(RpcError, match="16 tickets were given to this key lately") as failed:
             await world.rejoin(caller(WORKER), REJOINING)
         assert failed.value.code == grpc.UNAVAILABLE
         world.now += world.policy.ticket.token_seconds
@@ -264,12 +264,12 @@ class TestRejoin:
     async def test_another_key_does_not_get_a_nodes_certificate(self, world: World) -> None:
         await world.ticket(caller(WORKER), asking(WORKER))
         world.instances = (replace(WORKER, identity=CONTROL.identity),)
-        with pytest.raises(CallFailed, match="is bound to"):
+        with pytest.raises(RpcError, match="is bound to"):
             await world.rejoin(caller(world.instances[0]), REJOINING)
 
     async def test_a_strangers_rejoin_is_refused(self, world: World) -> None:
         stranger = Instance("stranger", Role.WORKER, (ip_address("10.9.9.9"),))
-        with pytest.raises(CallFailed, match="no instance is named"):
+        with pytest.raises(RpcError, match="no instance is named"):
             await world.rejoin(caller(stranger), RejoinRequest("stranger", csr("stranger")))
 
 
@@ -311,7 +311,7 @@ class TestAudit:
     async def test_a_token_whose_making_nobody_waited_for_is_named(self, world: World) -> None:
         """The API server has the request: whoever looks for what became of a token finds it."""
 
-        def hold(request: Request) -> None:
+        def hold(request: ApiRequest) -> None:
             if "/secrets" in request.path:
                 world.api.answering.clear()
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from bootbridge.kube.access import BearerToken, ClusterAccess, Material, TlsTrust
+from bootbridge.kube.access import BearerToken, ClusterAccess, FileOrInline, TlsClientConfig
 from bootbridge.kube.client import KubeClient
 from tests.kube.api_server import ApiServer
 
@@ -32,8 +32,8 @@ def access_to(api: ApiServer, token: str = TOKEN, host: str = "127.0.0.1") -> Cl
         host=host,
         port=api.port,
         server_name=host,
-        tls=TlsTrust(Material("ca", data=api.authority.cert_pem)),
-        token=BearerToken(Material("token", data=token.encode())),
+        tls=TlsClientConfig(FileOrInline("ca", data=api.authority.cert_pem)),
+        token=BearerToken(FileOrInline("token", data=token.encode())),
     )
 
 

@@ -15,10 +15,10 @@ from bootbridge.errors import OperatorError
 from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.client import KubeClient, KubeError, KubeUnreachable
 from bootbridge.kube.labels import Selector
-from bootbridge.kube.lease_collector import LeaseCollector
 from bootbridge.kube.lease_counter import LeaseCounter
+from bootbridge.kube.lease_garbage_collector import LeaseGarbageCollector
 from bootbridge.kube.lease_publisher import LeasePublisher
-from bootbridge.kube.leases import Lease, Tally, format_time, lease_name, parse_time
+from bootbridge.kube.leases import Lease, LeaseCount, format_time, lease_name, parse_time
 from tests.kube.api_server import LEASES, ApiServer, Call, drop, fine, refuse
 from tests.kube.conftest import running, until
 
@@ -79,8 +79,8 @@ class TestValidity:
             Lease.from_json({"spec": {"leaseDurationSeconds": d, "renewTime": format_time(100)}})
             for d in (5, 20, 30)
         ]
-        assert Tally.of(leases, now=110.0) == Tally(2, 120.0)
-        assert Tally.of(leases, now=200.0) == Tally(0, None)
+        assert LeaseCount.of(leases, now=110.0) == LeaseCount(2, 120.0)
+        assert LeaseCount.of(leases, now=200.0) == LeaseCount(0, None)
 
 
 class Watched:
@@ -268,14 +268,14 @@ class TestCounter:
 class TestCollector:
     """acceptance list, "lease GC"."""
 
-    def collector(self, client: KubeClient) -> LeaseCollector:
+    def collector(self, client: KubeClient) -> LeaseGarbageCollector:
         self.culled = 0
         self.calls: list[tuple[str, int, str]] = []
 
         def count() -> None:
             self.culled += 1
 
-        return LeaseCollector(
+        return LeaseGarbageCollector(
             client,
             "kube-system",
             SELECTOR,
@@ -347,7 +347,7 @@ class TestCollector:
     async def test_it_runs_again_and_again_also_after_failures(
         self, api: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("bootbridge.kube.lease_collector.COLLECT_SECONDS", 0.02)
+        monkeypatch.setattr("bootbridge.kube.lease_garbage_collector.COLLECT_SECONDS", 0.02)
         api.faults += [refuse(500, "InternalError"), drop]
         async with running(self.collector(client).run()):
             await until(lambda: len(api.calls) > 2)

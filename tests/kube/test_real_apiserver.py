@@ -23,11 +23,11 @@ from bootbridge.demo.network import Namespaces, Place, why_no_namespaces
 from bootbridge.demo.processes import Program, Programs
 from bootbridge.demo.webhook import REFUSAL
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.config import load_kubeconfig
 from bootbridge.kube.errors import KubeError
+from bootbridge.kube.kubeconfig import load_kubeconfig
 from bootbridge.kube.labels import Selector
-from bootbridge.kube.lease_collector import LeaseCollector
 from bootbridge.kube.lease_counter import LeaseCounter
+from bootbridge.kube.lease_garbage_collector import LeaseGarbageCollector
 from bootbridge.kube.lease_publisher import LeasePublisher
 from bootbridge.kube.leases import Lease, format_time
 from bootbridge.kube.requests import delete_lease
@@ -225,7 +225,7 @@ class TestLeases:
         for name, age in (("dead", 60.0), ("long-dead", 6000.0), ("alive", 0.0)):
             put_lease(kubernetes, namespace, name, age=age)
         culled: list[None] = []
-        collector = LeaseCollector(
+        collector = LeaseGarbageCollector(
             client,
             namespace,
             Selector.of(LABELS),

@@ -18,8 +18,8 @@ from bootbridge.node.init.messages import InitEvent
 from bootbridge.node.ports import Address
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime import tasks
-from bootbridge.runtime.calls import CallFailed
 from bootbridge.runtime.concurrency import Turn
+from bootbridge.runtime.grpc import RpcError
 from bootbridge.wire import grpc_messages as grpc
 from tests.support.deterministic_loop import run
 from tests.support.node_environment import Environment, exit_code, init_request, started
@@ -57,7 +57,7 @@ def test_hazard_2_a_second_init_never_blocks_the_end_of_the_first(seed: int) -> 
         first = tasks.spawn(environment.listener.call(init_request("one")), "first")
         await environment.lock.wait_until_decided()
         while not first.done():
-            with pytest.raises(CallFailed) as caught:
+            with pytest.raises(RpcError) as caught:
                 await environment.listener.call(init_request("two"))
             assert caught.value.code == grpc.FAILED_PRECONDITION
             await asyncio.sleep(0.05)
@@ -97,10 +97,10 @@ def test_hazard_4_a_caller_without_the_secret_is_sent_no_log() -> None:
         environment.log_buffer.append("the machine's journal")
         events: list[InitEvent] = []
         for _ in range(3):
-            with pytest.raises(CallFailed):
+            with pytest.raises(RpcError):
                 await environment.listener.call_into(init_request(init_secret=b"guess"), events)
         await environment.listener.call(init_request())
-        with pytest.raises(CallFailed):
+        with pytest.raises(RpcError):
             await environment.listener.call_into(init_request(init_secret=b"guess"), events)
         assert events == []
         await process

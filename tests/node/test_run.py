@@ -43,8 +43,8 @@ from bootbridge.node.ports import ProgressCallback
 from bootbridge.node.status import read_status
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime import tasks
-from bootbridge.runtime.calls import CallFailed, Send, serve
-from bootbridge.runtime.concurrency import ended
+from bootbridge.runtime.concurrency import cancel_and_wait
+from bootbridge.runtime.grpc import RpcError, Send, serve
 from bootbridge.trust.attested.channel import Channel, Listener, Side
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.evidence import Attested
@@ -496,7 +496,7 @@ class LocalJoinService:
         request = TicketRequest.decode(body)
         self.asked.append(request)
         if self.refusal:
-            raise CallFailed(grpc.PERMISSION_DENIED, self.refusal)
+            raise RpcError(grpc.PERMISSION_DENIED, self.refusal)
         certificate = self._certificate(request)
         ticket = Ticket(
             node_name=request.node_name,
@@ -578,7 +578,7 @@ async def test_a_bridge_that_is_waited_for_keeps_no_certificate_from_being_renew
         service.age_seconds = 0
         assert await run._renewed(configuration, DEADLINE_SECONDS)
         assert not running.done()
-        await ended(running)
+        await cancel_and_wait(running)
 
 
 async def test_a_certificate_that_is_due_and_cannot_be_renewed_is_a_failure(instance: LocalInstance) -> None:

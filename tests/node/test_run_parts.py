@@ -31,7 +31,7 @@ from bootbridge.node.init.messages import INIT, INIT_LABEL
 from bootbridge.node.join.service_client import JoinServiceClient
 from bootbridge.node.own_identity import own_attestation
 from bootbridge.node.ports import Admitted
-from bootbridge.runtime.calls import Caller, CallFailed, Handler, Send, serve
+from bootbridge.runtime.grpc import GrpcClient, Handler, RpcError, Send, serve
 from bootbridge.trust.attested.channel import Channel, Listener, Side, connect
 from bootbridge.trust.evidence import Attested
 from bootbridge.trust.evidence.token import TokenIssuer, TokenVerifier
@@ -65,9 +65,9 @@ async def open_service() -> AsyncIterator[Open]:
         await listener.stop()
 
 
-def answering(answer: bytes | CallFailed) -> Handler:
+def answering(answer: bytes | RpcError) -> Handler:
     async def handle(body: bytes, send: Send) -> None:
-        if isinstance(answer, CallFailed):
+        if isinstance(answer, RpcError):
             raise answer
         await send(answer)
 
@@ -191,7 +191,7 @@ async def test_a_control_plane_believes_its_own_join_service(answering_machine: 
 
 @pytest.mark.parametrize("code", [grpc.PERMISSION_DENIED, grpc.INVALID_ARGUMENT])
 async def test_a_no_is_a_refusal_with_its_reason(open_service: Open, code: int) -> None:
-    address = await open_service({ISSUE_TICKET: answering(CallFailed(code, "not in the policy"))})
+    address = await open_service({ISSUE_TICKET: answering(RpcError(code, "not in the policy"))})
     with pytest.raises(Refused, match=f"127.0.0.1:{address[1]}: not in the policy"):
         await calls().ticket(address, TicketRequest("worker-0"))
 
@@ -199,7 +199,7 @@ async def test_a_no_is_a_refusal_with_its_reason(open_service: Open, code: int) 
 @pytest.mark.parametrize("code", [grpc.UNAVAILABLE, grpc.FAILED_PRECONDITION, grpc.INTERNAL])
 async def test_trouble_that_may_pass_is_no_refusal(open_service: Open, code: int) -> None:
     """Another control plane is joining, the API server is away: asked again soon."""
-    address = await open_service({ISSUE_TICKET: answering(CallFailed(code, "later"))})
+    address = await open_service({ISSUE_TICKET: answering(RpcError(code, "later"))})
     with pytest.raises(Transient, match="later") as failed:
         await calls().ticket(address, TicketRequest("worker-0"))
     assert not isinstance(failed.value, Refused)
@@ -404,8 +404,8 @@ async def test_a_stranger_may_not_stay_at_the_door(
 
     listener = await run._door(settings, handlers)
     channel = await dialled(port)
-    async with Caller(channel.reader, channel.writer) as caller:
-        with pytest.raises(CallFailed) as cut:
+    async with GrpcClient(channel.reader, channel.writer) as caller:
+        with pytest.raises(RpcError) as cut:
             await caller.unary(INIT, b"a guess", 20)
     assert cut.value.code == grpc.UNAVAILABLE
     assert sources == ["127.0.0.1"]

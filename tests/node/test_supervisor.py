@@ -14,7 +14,7 @@ from bootbridge.node.lock.bootstrap_record import BootstrapRecord, Flow, Phase
 from bootbridge.node.lock.node_state import NodeState
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime import tasks
-from bootbridge.runtime.concurrency import ended
+from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.measurement import ZERO, lock_value
 from tests.support.deterministic_loop import run
@@ -326,8 +326,8 @@ def test_a_process_that_is_torn_down_leaves_no_task(seed: int) -> None:
         await environment.listener.opened.wait()
         user = tasks.spawn(environment.listener.call(init_request()), "user")
         await asyncio.sleep(seed / 4)
-        await ended(user)
-        await ended(process)
+        await cancel_and_wait(user)
+        await cancel_and_wait(process)
 
     run(scenario(), seed)
 

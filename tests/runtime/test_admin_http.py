@@ -12,7 +12,7 @@ import pytest
 
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import admin_http
-from bootbridge.runtime.admin_http import AdminServer, Request, Response, Route
+from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, AdminServer, Route
 from bootbridge.runtime.event_loop import Loop
 
 DEADLINE = 10
@@ -81,16 +81,16 @@ async def serving(
         await server.close()
 
 
-def hello(request: Request) -> Response:
-    return Response(f"hello {request.path} {dict(request.query)} {request.host}")
+def hello(request: AdminRequest) -> AdminResponse:
+    return AdminResponse(f"hello {request.path} {dict(request.query)} {request.host}")
 
 
-async def later(_request: Request) -> Response:
+async def later(_request: AdminRequest) -> AdminResponse:
     await asyncio.sleep(0)
-    return Response("later")
+    return AdminResponse("later")
 
 
-def broken(_request: Request) -> Response:
+def broken(_request: AdminRequest) -> AdminResponse:
     raise RuntimeError("secret detail")
 
 
@@ -217,7 +217,7 @@ def test_a_head_that_does_not_arrive_in_time_ends_the_connection(run: Run) -> No
 
 def test_a_client_that_does_not_read_ends_its_own_connection_only(run: Run) -> None:
     """A big page that nobody takes is dropped in time, while others are served."""
-    page = Response("x" * 8_000_000)
+    page = AdminResponse("x" * 8_000_000)
 
     async def scenario() -> None:
         server = AdminServer({"/big": lambda _: page, **ROUTES}, patience_seconds=1.0)

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bootbridge.metrics import Registry
-from bootbridge.runtime.admin_http import AdminServer, Request, Response, Route
+from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, AdminServer, Route
 from bootbridge.runtime.admin_routes import (
     agent_admin_routes,
     agent_health_routes,
@@ -21,13 +21,13 @@ from bootbridge.tunnel.agent_metrics import AgentMetrics
 from bootbridge.tunnel.server_metrics import ServerMetrics
 
 
-def ask(routes: dict[str, Route], path: str, host: str = "localhost:1", **query: str) -> Response:
-    answer = routes[path](Request(path, query, host))
-    assert isinstance(answer, Response)
+def ask(routes: dict[str, Route], path: str, host: str = "localhost:1", **query: str) -> AdminResponse:
+    answer = routes[path](AdminRequest(path, query, host))
+    assert isinstance(answer, AdminResponse)
     return answer
 
 
-def said(response: Response) -> tuple[int, str]:
+def said(response: AdminResponse) -> tuple[int, str]:
     return response.status, response.body
 
 
@@ -147,9 +147,9 @@ async def test_a_cpu_profile_shows_what_ran_meanwhile() -> None:
             sum(range(1000))
             await asyncio.sleep(0.01)
 
-    async def profile() -> Response:
-        answer = routes["/debug/pprof/profile"](Request("/debug/pprof/profile", {"seconds": "1"}, ""))
-        assert not isinstance(answer, Response)
+    async def profile() -> AdminResponse:
+        answer = routes["/debug/pprof/profile"](AdminRequest("/debug/pprof/profile", {"seconds": "1"}, ""))
+        assert not isinstance(answer, AdminResponse)
         return await answer
 
     routes = profiling_routes()
@@ -168,8 +168,8 @@ async def test_a_cpu_profile_shows_what_ran_meanwhile() -> None:
 @pytest.mark.parametrize("seconds", ["0", "-1", "x", "301", "²", ""])
 async def test_a_cpu_profile_has_a_sensible_length(seconds: str) -> None:
     """Anything but 1 to 300 seconds is refused."""
-    answer = profiling_routes()["/debug/pprof/profile"](Request("", {"seconds": seconds}, ""))
-    assert not isinstance(answer, Response)
+    answer = profiling_routes()["/debug/pprof/profile"](AdminRequest("", {"seconds": seconds}, ""))
+    assert not isinstance(answer, AdminResponse)
     assert said(await answer) == (400, "seconds must be a number from 1 to 300\n")
 
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bootbridge.runtime.endpoint_policy import (
-    Endpoint,
+    DialRejected,
     LookupFailure,
-    NotDialled,
+    TcpEndpoint,
     check_endpoint,
     connect_failed,
     dial_timed_out,
@@ -23,16 +23,16 @@ from bootbridge.wire.connect_request import dial_error_status
 @pytest.mark.parametrize(
     ("protocol", "address", "endpoint"),
     [
-        ("tcp", "10.0.0.1:443", Endpoint("10.0.0.1", 443)),
-        ("tcp", "[2001:db8::1]:443", Endpoint("2001:db8::1", 443)),
-        ("tcp", "webhook.ns.svc:65535", Endpoint("webhook.ns.svc", 65535)),
-        ("tcp", "webhook.ns.svc.:1", Endpoint("webhook.ns.svc.", 1)),
-        ("tcp", "[fe80::1%eth0]:80", Endpoint("fe80::1%eth0", 80)),
-        ("tcp4", "10.0.0.1:443", Endpoint("10.0.0.1", 443, "tcp4")),
-        ("tcp6", "localhost:443", Endpoint("localhost", 443, "tcp6")),
+        ("tcp", "10.0.0.1:443", TcpEndpoint("10.0.0.1", 443)),
+        ("tcp", "[2001:db8::1]:443", TcpEndpoint("2001:db8::1", 443)),
+        ("tcp", "webhook.ns.svc:65535", TcpEndpoint("webhook.ns.svc", 65535)),
+        ("tcp", "webhook.ns.svc.:1", TcpEndpoint("webhook.ns.svc.", 1)),
+        ("tcp", "[fe80::1%eth0]:80", TcpEndpoint("fe80::1%eth0", 80)),
+        ("tcp4", "10.0.0.1:443", TcpEndpoint("10.0.0.1", 443, "tcp4")),
+        ("tcp6", "localhost:443", TcpEndpoint("localhost", 443, "tcp6")),
     ],
 )
-def test_tcp_endpoints_may_be_dialled(protocol: str, address: str, endpoint: Endpoint) -> None:
+def test_tcp_endpoints_may_be_dialled(protocol: str, address: str, endpoint: TcpEndpoint) -> None:
     """By IPv4, IPv6 and name; the endpoint prints as the address it came from."""
     assert check_endpoint(protocol, address) == endpoint
     assert endpoint.address == address
@@ -40,12 +40,12 @@ def test_tcp_endpoints_may_be_dialled(protocol: str, address: str, endpoint: End
 
 def test_tcp4_and_tcp6_restrict_the_ip_version() -> None:
     """A literal of the other family is refused."""
-    assert Endpoint("h", 1, "tcp4").ip_versions == (4,)
-    assert Endpoint("h", 1, "tcp").ip_versions == (4, 6)
-    assert check_endpoint("tcp4", "[::1]:1") == NotDialled(
+    assert TcpEndpoint("h", 1, "tcp4").ip_versions == (4,)
+    assert TcpEndpoint("h", 1, "tcp").ip_versions == (4, 6)
+    assert check_endpoint("tcp4", "[::1]:1") == DialRejected(
         "dial tcp4: address ::1: no suitable address found"
     )
-    assert check_endpoint("tcp6", "127.0.0.1:1") == NotDialled(
+    assert check_endpoint("tcp6", "127.0.0.1:1") == DialRejected(
         "dial tcp6: address 127.0.0.1: no suitable address found"
     )
 
@@ -53,7 +53,7 @@ def test_tcp4_and_tcp6_restrict_the_ip_version() -> None:
 @pytest.mark.parametrize("protocol", ["udp", "unix", "unixgram", "ip", "TCP", "tcp5", ""])
 def test_b13_no_other_protocol_is_dialled(protocol: str) -> None:
     """B13: a frontend must not reach the unix sockets and UDP services of the agent's host."""
-    assert check_endpoint(protocol, "10.0.0.1:443") == NotDialled(
+    assert check_endpoint(protocol, "10.0.0.1:443") == DialRejected(
         f"dial {protocol}: unknown network {protocol}: agents dial tcp only"
     )
 
@@ -78,7 +78,7 @@ def test_b13_no_other_protocol_is_dialled(protocol: str) -> None:
 )
 def test_what_cannot_be_dialled_is_refused_before_a_resolver_sees_it(address: str, error: str) -> None:
     """In Go's words, on one line."""
-    assert check_endpoint("tcp", address) == NotDialled(error)
+    assert check_endpoint("tcp", address) == DialRejected(error)
 
 
 @given(
@@ -88,7 +88,7 @@ def test_what_cannot_be_dialled_is_refused_before_a_resolver_sees_it(address: st
 def test_any_wish_gives_an_endpoint_or_a_short_refusal(protocol: str, address: str) -> None:
     """The answer is bounded whatever was asked, and has no control characters."""
     answer = check_endpoint(protocol, address)
-    if isinstance(answer, NotDialled):
+    if isinstance(answer, DialRejected):
         assert len(answer.error) < 700
         assert answer.error.isprintable()
     else:
@@ -140,7 +140,7 @@ def test_i4_a_name_without_address_is_told_in_gos_words(
 
 def test_the_protocol_and_ipv6_show_in_the_text() -> None:
     """As the frontend asked for it."""
-    address = Endpoint("::1", 443).address
+    address = TcpEndpoint("::1", 443).address
     assert (
         connect_failed(address, errno.ECONNREFUSED, "tcp6")
         == "dial tcp6 [::1]:443: connect: connection refused"

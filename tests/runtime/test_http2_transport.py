@@ -25,7 +25,7 @@ class Meeting:
             near,
             on_request=lambda stream, headers: RefusedCall(stream, REFUSAL),
             keepalive_seconds=3600,
-            silence_seconds=SILENCE,
+            first_stream_seconds=SILENCE,
         )
         self.peer = Http2Transport(far, client=True, keepalive_seconds=3600)
         self._peer_pump = peer_pump

@@ -178,7 +178,7 @@ class ServerProcess(Process):
     ) -> None:
         transport = http2_transport(port, on_request=on_request, keepalive_seconds=keepalive)
         self.transports[transport] = None
-        transport.on_over = lambda over: self.transports.pop(over, None) and None
+        transport.on_closed = lambda over: self.transports.pop(over, None) and None
         self.pump.end_turn()
 
     def crash(self, silently: bool) -> None:

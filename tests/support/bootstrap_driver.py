@@ -17,11 +17,11 @@ from typing import Any
 
 from bootbridge.cli import down, site_flags, status, up
 from bootbridge.common.host import Host
-from bootbridge.kube.blocking_client import Cluster
+from bootbridge.kube.blocking_client import ClusterClient
 
 DEEDS = (
     (Host, ("write", "make_directory", "remove", "remove_directory", "remove_tree")),
-    (Cluster, ("apply", "delete", "merge")),
+    (ClusterClient, ("apply", "delete", "merge")),
 )
 VERBS = {"up": up.main, "down": down.main, "status": status.main}
 

@@ -47,8 +47,8 @@ from bootbridge.node.lock.node_state import NodeState
 from bootbridge.node.ports import Address, HandlersFor, JoinServiceSetup, ProgressCallback
 from bootbridge.node.supervisor import Supervisor
 from bootbridge.runtime import tasks
-from bootbridge.runtime.calls import CallFailed
 from bootbridge.runtime.concurrency import Turn
+from bootbridge.runtime.grpc import RpcError
 from bootbridge.trust import key_hierarchy
 from bootbridge.trust.measurement import after_event
 from bootbridge.wire import grpc_messages as grpc
@@ -406,7 +406,7 @@ class FakeInitListener:
     async def call(
         self, request: InitRequest, source: str = USER, *, acknowledge: bool = False
     ) -> list[InitEvent]:
-        """What a user is sent; raises CallFailed, as a real caller does, when there is nobody."""
+        """What a user is sent; raises RpcError, as a real caller does, when there is nobody."""
         events: list[InitEvent] = []
         await self.call_into(request, events, source, acknowledge=acknowledge)
         return events
@@ -416,7 +416,7 @@ class FakeInitListener:
     ) -> None:
         """With `fetch` the user says in the end that it is kept; else the line is cut after the last word."""
         if not self.opened.is_set() or self.closed.is_set():
-            raise CallFailed(grpc.UNAVAILABLE, "connection refused")
+            raise RpcError(grpc.UNAVAILABLE, "connection refused")
 
         async def send(body: bytes) -> None:
             await asyncio.sleep(0)

@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from bootbridge.errors import LocalError, OperatorError
-from bootbridge.runtime.calls import Caller, Send, serve
+from bootbridge.runtime.grpc import GrpcClient, Send, serve
 from bootbridge.trust.attested import channel as channel_module
 from bootbridge.trust.attested import handshake
 from bootbridge.trust.attested.channel import Channel, ChannelFailed, Listener, Side, connect
@@ -335,7 +335,7 @@ async def test_calls_go_over_a_channel() -> None:
     async with (
         listening(MUTUAL_SERVER, handle) as listener,
         connected(listener, MUTUAL_CLIENT) as channel,
-        Caller(channel.reader, channel.writer) as caller,
+        GrpcClient(channel.reader, channel.writer) as caller,
     ):
         assert await caller.unary("/shout", b"quiet" * 100_000, PATIENCE) == b"QUIET" * 100_000
 

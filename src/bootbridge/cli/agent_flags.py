@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bootbridge.cli.logging_flags import LOGGING
-from bootbridge.cli.pflags import Flag, FlagSet, Kind
+from bootbridge.cli.pflags import Flag, FlagSet, FlagType
 from bootbridge.options import quote
 from bootbridge.proxy_agent.options import AgentOptions
 
@@ -39,7 +39,7 @@ def _selector(text: str) -> str:
     return text
 
 
-_SELECTOR = Kind("selector", _selector, quote, fix="write key=value,key=value or key in (a,b)")
+_SELECTOR = FlagType("selector", _selector, quote, fix="write key=value,key=value or key in (a,b)")
 
 _SERVERS = (
     Flag("proxy-server-host", "Names or addresses, comma separated or repeated; all are tried."),

@@ -26,7 +26,7 @@ from bootbridge.common.files import Asset, write_file
 from bootbridge.common.host import Host
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
-from bootbridge.kube.blocking_client import Cluster
+from bootbridge.kube.blocking_client import ClusterClient
 
 _DESCRIPTION = """\
 Takes the tunnel away, in this order: DaemonSet, Secret and namespace (by label), the kube-apiserver's
@@ -100,7 +100,7 @@ def _plan(flags: argparse.Namespace, host: Host, warnings: list[str]) -> tuple[P
         return default_plan(flags), False
 
 
-def _cluster(flags: argparse.Namespace, host: Host, plan: Plan, warnings: list[str]) -> Cluster | None:
+def _cluster(flags: argparse.Namespace, host: Host, plan: Plan, warnings: list[str]) -> ClusterClient | None:
     """Nor may a broken kubeconfig."""
     try:
         return open_cluster(flags, host, plan)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from bootbridge.cli import values
-from bootbridge.cli.pflags import Flag, Kind
+from bootbridge.cli.pflags import Flag, FlagType
 
-_BOOL = Kind("", values.parse_klog_bool, values.show_bool, bare="true", fix="write =true or =false")
-_LEVEL = Kind("level", values.parse_decimal, fix="write a whole number")
-_SEVERITY = Kind("severity", values.parse_severity, fix="write INFO, WARNING, ERROR, FATAL or 0 to 3")
-_SIZE = Kind("uint", values.parse_size, fix="write a number of megabytes")
+_BOOL = FlagType("", values.parse_klog_bool, values.show_bool, bare="true", fix="write =true or =false")
+_LEVEL = FlagType("level", values.parse_decimal, fix="write a whole number")
+_SEVERITY = FlagType("severity", values.parse_severity, fix="write INFO, WARNING, ERROR, FATAL or 0 to 3")
+_SIZE = FlagType("uint", values.parse_size, fix="write a number of megabytes")
 _TAKEN = "Taken for compatibility, without effect."
 
 LOGGING = (

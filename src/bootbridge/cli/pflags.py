@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Kind:
+class FlagType:
     """A type of flag: its word in the help, its syntax, and how a default is shown."""
 
     word: str
@@ -32,12 +32,12 @@ class Kind:
     fix: str = ""
 
 
-STRING = Kind("string", str, quote)
-BOOL = Kind("", values.parse_bool, values.show_bool, bare="true", fix="write =true or =false")
-INT = Kind("int", values.parse_int, fix="write a whole number")
-FLOAT = Kind("float32", values.parse_float, lambda value: f"{value:g}", fix="write a number")
-DURATION = Kind("duration", values.parse_duration, format_duration, fix="write it like 500ms, 10s or 1h30m")
-LIST = Kind("strings", values.parse_list, values.show_list, repeats=True, fix="separate by commas")
+STRING = FlagType("string", str, quote)
+BOOL = FlagType("", values.parse_bool, values.show_bool, bare="true", fix="write =true or =false")
+INT = FlagType("int", values.parse_int, fix="write a whole number")
+FLOAT = FlagType("float32", values.parse_float, lambda value: f"{value:g}", fix="write a number")
+DURATION = FlagType("duration", values.parse_duration, format_duration, fix="write 500ms, 10s or 1h30m")
+LIST = FlagType("strings", values.parse_list, values.show_list, repeats=True, fix="separate by commas")
 
 _KIND_OF_DEFAULT = {str: STRING, bool: BOOL, int: INT, float: DURATION, tuple: LIST}
 
@@ -48,7 +48,7 @@ class Flag:
 
     name: str
     help: str
-    kind: Kind | None = None
+    kind: FlagType | None = None
     shorthand: str = ""
     into: str = ""
     deprecated: str = ""
@@ -90,7 +90,7 @@ class FlagSet:
         value = self._fields[flag.field_name].default
         return None if value is MISSING else value
 
-    def kind(self, flag: Flag) -> Kind:
+    def kind(self, flag: Flag) -> FlagType:
         if flag.kind is not None:
             return flag.kind
         default = self.default(flag)

@@ -14,7 +14,7 @@ from bootbridge.cli.values import parse_duration
 from bootbridge.common.files import read_file
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
-from bootbridge.kube.blocking_client import Cluster
+from bootbridge.kube.blocking_client import ClusterClient
 
 
 def add_site_flags(parser: argparse.ArgumentParser) -> None:
@@ -86,12 +86,12 @@ def kubeconfig_of(flags: argparse.Namespace, host: Host, plan: Plan) -> Path:
     return Path(given) if given else host.path(plan.paths.kubeconfig)
 
 
-def open_cluster(flags: argparse.Namespace, host: Host, plan: Plan) -> Cluster | None:
+def open_cluster(flags: argparse.Namespace, host: Host, plan: Plan) -> ClusterClient | None:
     """None as long as the node has no kubeconfig of its own and none is given."""
     path = kubeconfig_of(flags, host, plan)
     if not path.exists() and not flags.kubeconfig:
         return None
-    return Cluster.from_kubeconfig(path)
+    return ClusterClient.from_kubeconfig(path)
 
 
 def node_addresses(plan: Plan) -> tuple[IPAddress, ...]:

@@ -29,7 +29,7 @@ from bootbridge.join_service import tokens
 from bootbridge.join_service.audit import Audit
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from bootbridge.kube.follow import Follower, Resource
+from bootbridge.kube.list_watch import ListWatch
 from bootbridge.kube.objects import (
     CERTIFICATE_REQUEST,
     CLUSTER_ROLE_BINDING,
@@ -38,10 +38,10 @@ from bootbridge.kube.objects import (
     list_where,
     watch_where,
 )
-from bootbridge.kube.requests import Json, Request
-from bootbridge.kube.watch import ListWatch
+from bootbridge.kube.reflector import Reflector, WatchedResource
+from bootbridge.kube.requests import ApiRequest, Json
 from bootbridge.runtime import logs
-from bootbridge.runtime.concurrency import ended
+from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.runtime.tasks import spawn
 
 SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
@@ -129,12 +129,12 @@ class Approver:
         # Not yet looked at: whatever has been is taken out.
         self._law = ListWatch(random.Random())
         self._judging: dict[str, asyncio.Task[None]] = {}
-        resource = Resource(
+        resource = WatchedResource(
             "kubelets' certificate requests",
             lambda version: list_where(CERTIFICATE_REQUEST, _OURS, version),
             lambda version: watch_where(CERTIFICATE_REQUEST, _OURS, version, WATCH_SECONDS),
         )
-        self._follower = Follower(client, resource, self._law, self._begin, _unobserved, clock)
+        self._follower = Reflector(client, resource, self._law, self._begin, _unobserved, clock)
 
     async def run(self) -> None:
         try:
@@ -142,7 +142,7 @@ class Approver:
             await self._follower.run()
         finally:
             self._law.objects.clear()  # so that no end of one is the beginning of another
-            await ended(*self._judging.values())
+            await cancel_and_wait(*self._judging.values())
 
     # --- which are ours
 
@@ -232,7 +232,7 @@ def _conditions(found: Json) -> list[Json]:
     return list((found.get("status") or {}).get("conditions") or [])
 
 
-def _with_condition(found: Json, condition: Json) -> Request:
+def _with_condition(found: Json, condition: Json) -> ApiRequest:
     """Of the very version that was judged: any other is answered 409."""
     body = {
         **found,
@@ -241,7 +241,7 @@ def _with_condition(found: Json, condition: Json) -> Request:
         "status": {"conditions": [condition]},
     }
     path = Ref(CERTIFICATE_REQUEST, found["metadata"]["name"]).path
-    return Request("PUT", f"{path}/approval", body=body)
+    return ApiRequest("PUT", f"{path}/approval", body=body)
 
 
 def _tell(level: int, message: str, **facts: object) -> None:

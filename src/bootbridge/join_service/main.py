@@ -38,12 +38,12 @@ from bootbridge.join_service.policy_watch import PolicyWatch
 from bootbridge.join_service.service import SERVED_AT_ONCE_MAX, JoinService
 from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.config import load_access
+from bootbridge.kube.kubeconfig import load_access
 from bootbridge.kube.objects import SECRET, Ref, get_object
-from bootbridge.runtime import calls, logs
-from bootbridge.runtime.admin_http import AdminServer, Request, Response
-from bootbridge.runtime.event_loop import Signals
-from bootbridge.runtime.memory import use_little_memory
+from bootbridge.runtime import grpc, logs
+from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, AdminServer
+from bootbridge.runtime.event_loop import StopSignals
+from bootbridge.runtime.process_tuning import reduce_memory_use
 from bootbridge.runtime.tasks import spawn
 from bootbridge.trust.attested.channel import Channel, Listener, Side
 from bootbridge.trust.evidence import Issuer
@@ -75,11 +75,11 @@ class JoinServiceOptions:
 
 async def serve(options: JoinServiceOptions) -> int:
     """Until SIGTERM or SIGINT; the exit code."""
-    use_little_memory()
+    reduce_memory_use()
     _use_all_descriptors()
-    signals = Signals()
-    running = spawn(run(options), "join service", heard=True)
-    asked = spawn(signals.asked(), "wait for a signal")
+    signals = StopSignals()
+    running = spawn(run(options), "join service", awaited=True)
+    asked = spawn(signals.stop_requested(), "wait for a signal")
     await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
     if running.done():
@@ -188,7 +188,7 @@ async def converse(service: JoinService, channel: Channel, *, seconds: float = E
             logs.event("join-service", logs.WARNING, "one key has too many channels", peer=caller.address)
             return
         async with asyncio.timeout(seconds):
-            await calls.serve(
+            await grpc.serve(
                 channel.reader, channel.writer, service.handlers(caller), stopping=channel.stopping
             )
 
@@ -227,12 +227,12 @@ class _Health:
     def __init__(self) -> None:
         self.service: JoinService | None = None
         self.server = AdminServer(
-            {"/healthz": lambda _: Response("ok"), "/readyz": self._ready, "/status": self._status}
+            {"/healthz": lambda _: AdminResponse("ok"), "/readyz": self._ready, "/status": self._status}
         )
 
-    def _ready(self, _request: Request) -> Response:
-        return Response("ok") if self.service else Response("not listening yet", 503)
+    def _ready(self, _request: AdminRequest) -> AdminResponse:
+        return AdminResponse("ok") if self.service else AdminResponse("not listening yet", 503)
 
-    def _status(self, _request: Request) -> Response:
+    def _status(self, _request: AdminRequest) -> AdminResponse:
         counts = {"issued": self.service.issued, "refused": self.service.refused} if self.service else {}
-        return Response(json.dumps(counts) + "\n", content_type="application/json")
+        return AdminResponse(json.dumps(counts) + "\n", content_type="application/json")

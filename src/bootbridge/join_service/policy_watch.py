@@ -15,12 +15,12 @@ from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.join_api.policy import POLICY_KEY
 from bootbridge.join_service.policy_in_force import PolicyInForce
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.follow import Follower, Resource
+from bootbridge.kube.list_watch import ListWatch
 from bootbridge.kube.objects import CONFIG_MAP, Ref, list_one, watch_one
+from bootbridge.kube.reflector import Reflector, WatchedResource
 from bootbridge.kube.requests import Json
-from bootbridge.kube.watch import ListWatch
 from bootbridge.runtime import logs
-from bootbridge.runtime.concurrency import ended
+from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.runtime.tasks import spawn
 
 POLICY_NAME: Final = "bootbridge-join-policy"
@@ -43,19 +43,19 @@ class PolicyWatch:
         self._in_force: PolicyInForce | None = None
         self._there = asyncio.Event()
         self._coming: asyncio.Task[None] | None = None
-        resource = Resource(
+        resource = WatchedResource(
             str(self._ref),
             lambda version: list_one(self._ref, version),
             lambda version: watch_one(self._ref, version, WATCH_SECONDS),
         )
-        self._follower = Follower(client, resource, self._law, self._changed, _unobserved, clock)
+        self._follower = Reflector(client, resource, self._law, self._changed, _unobserved, clock)
 
     async def run(self) -> None:
         try:
             await self._follower.run()
         finally:
             if self._coming is not None:
-                await ended(self._coming)
+                await cancel_and_wait(self._coming)
 
     async def first(self) -> PolicyInForce:
         await self._there.wait()

@@ -43,7 +43,7 @@ from bootbridge.join_service.write_batcher import TOGETHER_MAX, Convoy
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.runtime import logs
-from bootbridge.runtime.calls import CallFailed, Handler, Send
+from bootbridge.runtime.grpc import Handler, RpcError, Send
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.proto import Message, MessageError
 
@@ -221,22 +221,22 @@ class JoinService:
 
         return handle
 
-    def _told(self, error: BootbridgeError, caller: Caller, account: _Account) -> CallFailed:
+    def _told(self, error: BootbridgeError, caller: Caller, account: _Account) -> RpcError:
         """What the caller is told, after the audit was; our own troubles are for the log."""
         if isinstance(error, MessageError):
             error = JoinRefused(f"the request cannot be read: {error}")
         if isinstance(error, JoinRefused):
             self.refused += 1
             self._note(outcomes.REFUSED, caller, account, str(error))
-            return CallFailed(grpc.PERMISSION_DENIED, str(error))
+            return RpcError(grpc.PERMISSION_DENIED, str(error))
         if isinstance(error, NotYet):
             self._note(outcomes.NOT_YET, caller, account, str(error))
-            return CallFailed(grpc.UNAVAILABLE, f"try again: {error}")
+            return RpcError(grpc.UNAVAILABLE, f"try again: {error}")
         self._note(outcomes.FAILED, caller, account, str(error))
         logs.event("join-service", logs.ERROR, "a ticket cannot be issued", node=account.name, reason=error)
         if isinstance(error, KubeError | KubeUnreachable):
-            return CallFailed(grpc.UNAVAILABLE, "try again: the join service has trouble with its API server")
-        return CallFailed(grpc.UNAVAILABLE, "try again: the join service is not in order; its log says why")
+            return RpcError(grpc.UNAVAILABLE, "try again: the join service has trouble with its API server")
+        return RpcError(grpc.UNAVAILABLE, "try again: the join service is not in order; its log says why")
 
     def _note(self, outcome: str, caller: Caller, account: _Account, reason: str = "") -> None:
         self.audit.record(

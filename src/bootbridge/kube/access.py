@@ -20,7 +20,7 @@ _VISIBLE = re.compile(r"[!-~]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class FileOrInline:
     """Bytes in a file of their own or inside the kubeconfig; ``place`` names file and field."""
 
     place: str
@@ -49,7 +49,7 @@ class Material:
 class BearerToken:
     """A token, or a file that holds the current one."""
 
-    def __init__(self, material: Material) -> None:
+    def __init__(self, material: FileOrInline) -> None:
         self._material = material
         self._last_good = ""
 
@@ -72,14 +72,14 @@ class BearerToken:
         return token
 
 
-class TlsTrust:
+class TlsClientConfig:
     """The TLS client context of one API server, rebuilt when one of its files changes."""
 
     def __init__(
         self,
-        ca: Material | None = None,
-        certificate: Material | None = None,
-        key: Material | None = None,
+        ca: FileOrInline | None = None,
+        certificate: FileOrInline | None = None,
+        key: FileOrInline | None = None,
         *,
         insecure: bool = False,
     ) -> None:
@@ -130,7 +130,7 @@ class ClusterAccess:
     port: int
     base_path: str = ""
     server_name: str = ""
-    tls: TlsTrust | None = field(default=None, repr=False)
+    tls: TlsClientConfig | None = field(default=None, repr=False)
     token: BearerToken | None = field(default=None, repr=False)
 
     @property
@@ -147,14 +147,14 @@ class ClusterAccess:
         return self
 
 
-def _load_authorities(context: ssl.SSLContext, ca: Material) -> None:
+def _load_authorities(context: ssl.SSLContext, ca: FileOrInline) -> None:
     try:
         context.load_verify_locations(cadata=ca.read().decode("ascii", "replace"))
     except (ssl.SSLError, ValueError):
         raise OperatorError("holds no usable CA certificate in PEM form", subject=ca.place) from None
 
 
-def _load_identity(context: ssl.SSLContext, certificate: Material, key: Material) -> None:
+def _load_identity(context: ssl.SSLContext, certificate: FileOrInline, key: FileOrInline) -> None:
     # ssl loads a chain from a path only; one private file holds both parts, because a key alone is no chain.
     pem = certificate.read() + b"\n" + key.read()
     with _private_path(pem) as path:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from bootbridge.errors import OperatorError
 from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.config import load_kubeconfig
 from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.kubeconfig import load_kubeconfig
 from bootbridge.kube.objects import (
     Kind,
     Ref,
@@ -23,7 +23,7 @@ from bootbridge.kube.objects import (
     merge_object,
     ref_of,
 )
-from bootbridge.kube.requests import Json, Request
+from bootbridge.kube.requests import ApiRequest, Json
 
 T = TypeVar("T")
 LOG_BYTES_MAX = 4 << 20
@@ -39,7 +39,7 @@ _HINTS = {
 }
 
 
-class Cluster:
+class ClusterClient:
     """One API server. `close` it; its connections live on an event loop of their own."""
 
     def __init__(self, access: ClusterAccess, *, request_seconds: float = REQUEST_SECONDS_MAX) -> None:
@@ -47,26 +47,26 @@ class Cluster:
         self._request_seconds = request_seconds
         self._runner = asyncio.Runner()
         self._client = KubeClient(access, user_agent="bootbridge")
-        self.silent_because = ""
+        self.unreachable_reason = ""
         self._was_ready = False
 
     @classmethod
-    def from_kubeconfig(cls, path: Path) -> Cluster:
+    def from_kubeconfig(cls, path: Path) -> ClusterClient:
         return cls(load_kubeconfig(path))
 
     def __repr__(self) -> str:
-        return f"<Cluster {self._access.authority}>"
+        return f"<ClusterClient {self._access.authority}>"
 
     def close(self) -> None:
         self._runner.run(self._client.aclose())
         self._runner.close()
 
-    def trouble(self) -> str:
+    def probe(self) -> str:
         """Why the API server does not answer; empty when it does.
 
         Until asked again, one found silent is not waited for by any other call.
         """
-        self.silent_because = ""
+        self.unreachable_reason = ""
         try:
             try:
                 self._ask(READY)
@@ -78,13 +78,13 @@ class Cluster:
         except KubeError as error:
             # Whoever refuses is there; one that starts or stops says 5xx, or does not know its roles yet.
             starting = error.status >= 500 or (error.status == _FORBIDDEN and self._was_ready)
-            self.silent_because = f"{self._access.authority}: {error}" if starting else ""
+            self.unreachable_reason = f"{self._access.authority}: {error}" if starting else ""
         except KubeUnreachable as error:
-            self.silent_because = str(error)
-        return self.silent_because
+            self.unreachable_reason = str(error)
+        return self.unreachable_reason
 
     def _ask(self, path: str) -> None:
-        self._runner.run(self._client.text(Request("GET", path), timeout=PROBE_SECONDS_MAX))
+        self._runner.run(self._client.text(ApiRequest("GET", path), timeout=PROBE_SECONDS_MAX))
 
     def get(self, ref: Ref) -> Json | None:
         return self._unless_missing(get_object(ref))
@@ -98,7 +98,7 @@ class Cluster:
         query = [("container", container), ("tailLines", str(lines)), ("limitBytes", str(LOG_BYTES_MAX))]
         if previous:
             query.append(("previous", "true"))
-        request = Request("GET", f"{pod.path}/log", tuple(query))
+        request = ApiRequest("GET", f"{pod.path}/log", tuple(query))
         return self._answered(request, self._client.text(request, timeout=self._request_seconds))
 
     def apply(self, manifest: Json, *, dry_run: bool = False) -> Json:
@@ -111,7 +111,7 @@ class Cluster:
         """Ask for the object's removal; that it is gone, or another by now, is fine."""
         try:
             self._unless_missing(delete_object(ref, uid))
-        except RefusedError as error:
+        except ApiRequestError as error:
             if error.status != _CONFLICT:
                 raise
 
@@ -119,30 +119,30 @@ class Cluster:
         """Take the cluster's own finalizer off a namespace, as it was seen; one that is gone is fine."""
         self._unless_missing(finalise_namespace(ref, found))
 
-    def _unless_missing(self, request: Request) -> Json | None:
+    def _unless_missing(self, request: ApiRequest) -> Json | None:
         try:
             return self._send(request)
-        except RefusedError as error:
+        except ApiRequestError as error:
             if error.status == _NOT_FOUND:
                 return None
             raise
 
-    def _send(self, request: Request, what: str = "") -> Json:
+    def _send(self, request: ApiRequest, what: str = "") -> Json:
         return self._answered(request, self._client.send(request, timeout=self._request_seconds), what).body
 
-    def _answered(self, request: Request, call: Coroutine[Any, Any, T], what: str = "") -> T:
-        if self.silent_because:
+    def _answered(self, request: ApiRequest, call: Coroutine[Any, Any, T], what: str = "") -> T:
+        if self.unreachable_reason:
             call.close()
-            raise UnreachableError(self.silent_because)
+            raise ApiUnreachableError(self.unreachable_reason)
         try:
             return self._runner.run(call)
         except KubeError as error:
-            raise RefusedError(error, what or f"{request.method} {request.path}") from error
+            raise ApiRequestError(error, what or f"{request.method} {request.path}") from error
         except KubeUnreachable as error:
-            raise UnreachableError(str(error)) from error
+            raise ApiUnreachableError(str(error)) from error
 
 
-class RefusedError(OperatorError):
+class ApiRequestError(OperatorError):
     """The API server said no."""
 
     def __init__(self, error: KubeError, what: str) -> None:
@@ -150,7 +150,7 @@ class RefusedError(OperatorError):
         self.status = error.status
 
 
-class UnreachableError(OperatorError):
+class ApiUnreachableError(OperatorError):
     """The API server did not answer."""
 
     def __init__(self, reason: str) -> None:

@@ -13,10 +13,10 @@ import h11
 
 from bootbridge.errors import OperatorError
 from bootbridge.kube.access import ClusterAccess
-from bootbridge.kube.connection import ClosedUnanswered, Connection, Head
 from bootbridge.kube.errors import KubeError, KubeThrottled, KubeUnreachable
+from bootbridge.kube.http_connection import ClosedUnanswered, Head, HttpConnection
 from bootbridge.kube.rate_limit import RateLimit
-from bootbridge.kube.requests import Json, Request
+from bootbridge.kube.requests import ApiRequest, Json
 
 REQUEST_SECONDS_MAX = 10.0
 # Above any watch we ask for: the API server ends a watch itself, this only catches one that forgot to.
@@ -33,7 +33,7 @@ CallObserver = Callable[[str, int, str, float], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class ApiResponse:
     status: int
     body: Json = field(repr=False)
 
@@ -56,13 +56,13 @@ class KubeClient:
         self._user_agent = user_agent
         self._clock = clock
         self._idle_connections_max = idle_connections_max
-        self._idle: list[Connection] = []
+        self._idle: list[HttpConnection] = []
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<KubeClient {self._access.authority} {len(self._idle)} idle>"
 
-    async def send(self, request: Request, *, timeout: float = REQUEST_SECONDS_MAX) -> Response:  # noqa: ASYNC109
+    async def send(self, request: ApiRequest, *, timeout: float = REQUEST_SECONDS_MAX) -> ApiResponse:  # noqa: ASYNC109
         """The answer; raises KubeError for a refusal and KubeUnreachable for none within ``timeout``."""
         with self._faults_named(request, timeout):
             async with asyncio.timeout(timeout):
@@ -70,7 +70,7 @@ class KubeClient:
                 head, body = await self._exchange(request)
         return _judged(head, body)
 
-    async def text(self, request: Request, *, timeout: float = REQUEST_SECONDS_MAX) -> bytes:  # noqa: ASYNC109
+    async def text(self, request: ApiRequest, *, timeout: float = REQUEST_SECONDS_MAX) -> bytes:  # noqa: ASYNC109
         """The answer as it came, for what is no object, such as a pod's log; raises as `send` does."""
         with self._faults_named(request, timeout):
             async with asyncio.timeout(timeout):
@@ -82,19 +82,19 @@ class KubeClient:
 
     async def watch(
         self,
-        request: Request,
+        request: ApiRequest,
         *,
         opening: float = REQUEST_SECONDS_MAX,
         silence: float = WATCH_SILENCE_SECONDS_MAX,
         opened: Callable[[int], None] = lambda status: None,
     ) -> AsyncGenerator[Json, None]:
         """The events until the API server ends the watch; ``opened`` is told the status when it begins."""
-        connection: Connection | None = None
+        connection: HttpConnection | None = None
         try:
             with self._faults_named(request, opening):
                 async with asyncio.timeout(opening):
                     await self._take_turn(opening)
-                    connection = await Connection.open(self._access)
+                    connection = await HttpConnection.open(self._access)
                     head = await connection.ask(request, self._access, self._user_agent)
                     if head.status >= 300:
                         raise _refusal(head, await _whole(connection))
@@ -113,7 +113,7 @@ class KubeClient:
         await asyncio.sleep(0)  # lets the loop finish the aborted transports
 
     async def _events(
-        self, request: Request, connection: Connection, silence: float
+        self, request: ApiRequest, connection: HttpConnection, silence: float
     ) -> AsyncGenerator[Json, None]:
         pending = b""
         while True:
@@ -141,7 +141,7 @@ class KubeClient:
         if wait:
             await asyncio.sleep(wait)
 
-    async def _exchange(self, request: Request) -> tuple[Head, bytes]:
+    async def _exchange(self, request: ApiRequest) -> tuple[Head, bytes]:
         # A kept connection may have died unnoticed, so an unanswered request goes out once more on a new one.
         # That is safe for all we send: reviews change nothing, lease writes carry a name or a version.
         kept = self._pop_idle()
@@ -150,9 +150,9 @@ class KubeClient:
                 return await self._roundtrip(kept, request)
             except ClosedUnanswered:
                 pass
-        return await self._roundtrip(await Connection.open(self._access), request)
+        return await self._roundtrip(await HttpConnection.open(self._access), request)
 
-    async def _roundtrip(self, connection: Connection, request: Request) -> tuple[Head, bytes]:
+    async def _roundtrip(self, connection: HttpConnection, request: ApiRequest) -> tuple[Head, bytes]:
         try:
             head = await connection.ask(request, self._access, self._user_agent)
             body = await _whole(connection)
@@ -162,14 +162,14 @@ class KubeClient:
         self._keep(connection)
         return head, body
 
-    def _keep(self, connection: Connection) -> None:
+    def _keep(self, connection: HttpConnection) -> None:
         if connection.reusable and not self._closed and len(self._idle) < self._idle_connections_max:
             connection.idle_since = self._clock()
             self._idle.append(connection)
         else:
             connection.abort()
 
-    def _pop_idle(self) -> Connection | None:
+    def _pop_idle(self) -> HttpConnection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.reusable and self._clock() - connection.idle_since < IDLE_SECONDS_MAX:
@@ -178,7 +178,7 @@ class KubeClient:
         return None
 
     @contextmanager
-    def _faults_named(self, request: Request, seconds: float) -> Iterator[None]:
+    def _faults_named(self, request: ApiRequest, seconds: float) -> Iterator[None]:
         """Everything that keeps an answer away becomes KubeUnreachable, naming the server and the call."""
         call = f"{self._access.authority}: {request.method} {request.path}"
         try:
@@ -219,7 +219,7 @@ def observed(observe: CallObserver, verb: str, clock: Callable[[], float]) -> It
         raise
 
 
-async def _whole(connection: Connection) -> bytes:
+async def _whole(connection: HttpConnection) -> bytes:
     body = bytearray()
     while chunk := await connection.chunk():
         body += chunk
@@ -228,10 +228,10 @@ async def _whole(connection: Connection) -> bytes:
     return bytes(body)
 
 
-def _judged(head: Head, body: bytes) -> Response:
+def _judged(head: Head, body: bytes) -> ApiResponse:
     if head.status >= 300:
         raise _refusal(head, body)
-    return Response(head.status, _object(body))
+    return ApiResponse(head.status, _object(body))
 
 
 def _refusal(head: Head, body: bytes) -> KubeError:

@@ -13,11 +13,11 @@ import time
 from collections.abc import Callable
 
 from bootbridge.kube.client import CallObserver, KubeClient
-from bootbridge.kube.follow import Follower, Resource
 from bootbridge.kube.labels import Selector
-from bootbridge.kube.leases import Lease, Tally
+from bootbridge.kube.leases import Lease, LeaseCount
+from bootbridge.kube.list_watch import ListWatch
+from bootbridge.kube.reflector import Reflector, WatchedResource
 from bootbridge.kube.requests import list_leases, watch_leases
-from bootbridge.kube.watch import ListWatch
 
 WATCH_SECONDS_MAX = 300
 # A wall clock that is set forward is noticed this late at most.
@@ -45,12 +45,12 @@ class LeaseCounter:
         self._law = ListWatch(rng)
         self._timer: asyncio.TimerHandle | None = None
         text = str(selector)
-        leases = Resource(
+        leases = WatchedResource(
             name=f"server leases in {namespace}",
             list=lambda version: list_leases(namespace, text, version),
             watch=lambda version: watch_leases(namespace, text, version, WATCH_SECONDS_MAX),
         )
-        self._follower = Follower(client, leases, self._law, self.recount, observe, time.monotonic)
+        self._follower = Reflector(client, leases, self._law, self.recount, observe, time.monotonic)
 
     async def run(self) -> None:
         try:
@@ -63,7 +63,7 @@ class LeaseCounter:
         self._cancel_timer()
         leases = map(Lease.from_json, self._law.objects.values())
         now = self._clock()
-        tally = Tally.of((lease for lease in leases if self._selector.matches(lease.labels)), now)
+        tally = LeaseCount.of((lease for lease in leases if self._selector.matches(lease.labels)), now)
         if tally.next_expiry is not None:
             wait = min(max(0.001, tally.next_expiry - now), RECOUNT_SECONDS_MAX)
             self._timer = asyncio.get_running_loop().call_later(wait, self.recount)

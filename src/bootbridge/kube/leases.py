@@ -61,14 +61,14 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class LeaseCount:
     """How many leases are valid at a moment, and when the next of them ends."""
 
     valid: int
     next_expiry: float | None
 
     @classmethod
-    def of(cls, leases: Iterable[Lease], now: float) -> Tally:
+    def of(cls, leases: Iterable[Lease], now: float) -> LeaseCount:
         ends = [end for lease in leases if (end := lease.expires_at) is not None and end > now]
         return cls(len(ends), min(ends, default=None))
 

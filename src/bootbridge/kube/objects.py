@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from bootbridge.kube.requests import Json, Request
+from bootbridge.kube.requests import ApiRequest, Json
 
 FIELD_MANAGER = "bootbridge"
 
@@ -71,42 +71,42 @@ def ref_of(manifest: Json) -> Ref:
     return Ref(_KINDS[manifest["kind"]], metadata["name"], metadata.get("namespace", ""))
 
 
-def get_object(ref: Ref) -> Request:
-    return Request("GET", ref.path)
+def get_object(ref: Ref) -> ApiRequest:
+    return ApiRequest("GET", ref.path)
 
 
-def create_object(manifest: Json) -> Request:
+def create_object(manifest: Json) -> ApiRequest:
     """Create: whoever comes second is answered 409."""
     ref = ref_of(manifest)
-    return Request("POST", _collection(ref.kind, ref.namespace), body=manifest)
+    return ApiRequest("POST", _collection(ref.kind, ref.namespace), body=manifest)
 
 
-def list_objects(kind: Kind, namespace: str = "", selector: str = "") -> Request:
+def list_objects(kind: Kind, namespace: str = "", selector: str = "") -> ApiRequest:
     """Without a namespace: those of all namespaces."""
     query = (("labelSelector", selector),) if selector else ()
-    return Request("GET", _collection(kind, namespace), query=query)
+    return ApiRequest("GET", _collection(kind, namespace), query=query)
 
 
-def list_one(ref: Ref, resource_version: str = "") -> Request:
+def list_one(ref: Ref, resource_version: str = "") -> ApiRequest:
     """A list of this object alone, or of none: what a watch of it begins with."""
     return list_where(ref.kind, f"metadata.name={ref.name}", resource_version, ref.namespace)
 
 
-def list_where(kind: Kind, fields: str, resource_version: str = "", namespace: str = "") -> Request:
+def list_where(kind: Kind, fields: str, resource_version: str = "", namespace: str = "") -> ApiRequest:
     """Those whose fields are these: what a watch of them begins with."""
     query = [("fieldSelector", fields)]
     if resource_version:
         query.append(("resourceVersion", resource_version))
-    return Request("GET", _collection(kind, namespace), query=tuple(query))
+    return ApiRequest("GET", _collection(kind, namespace), query=tuple(query))
 
 
-def watch_one(ref: Ref, resource_version: str, seconds_max: int) -> Request:
+def watch_one(ref: Ref, resource_version: str, seconds_max: int) -> ApiRequest:
     return watch_where(ref.kind, f"metadata.name={ref.name}", resource_version, seconds_max, ref.namespace)
 
 
 def watch_where(
     kind: Kind, fields: str, resource_version: str, seconds_max: int, namespace: str = ""
-) -> Request:
+) -> ApiRequest:
     query = (
         ("watch", "true"),
         ("allowWatchBookmarks", "true"),
@@ -114,26 +114,26 @@ def watch_where(
         ("fieldSelector", fields),
         ("resourceVersion", resource_version),
     )
-    return Request("GET", _collection(kind, namespace), query=query)
+    return ApiRequest("GET", _collection(kind, namespace), query=query)
 
 
-def apply_object(manifest: Json, *, dry_run: bool = False) -> Request:
+def apply_object(manifest: Json, *, dry_run: bool = False) -> ApiRequest:
     """Server-side apply. Not forced: a field that somebody else took over is answered 409, naming them."""
     query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
     if dry_run:
         query.append(("dryRun", "All"))
-    return Request(
+    return ApiRequest(
         "PATCH", ref_of(manifest).path, tuple(query), manifest, content_type="application/apply-patch+yaml"
     )
 
 
-def merge_object(ref: Ref, patch: Json) -> Request:
+def merge_object(ref: Ref, patch: Json) -> ApiRequest:
     """Change the fields in `patch` alone; with a resourceVersion in it, only what was seen."""
     query = (("fieldManager", FIELD_MANAGER),)
-    return Request("PATCH", ref.path, query, patch, content_type="application/merge-patch+json")
+    return ApiRequest("PATCH", ref.path, query, patch, content_type="application/merge-patch+json")
 
 
-def delete_object(ref: Ref, uid: str = "") -> Request:
+def delete_object(ref: Ref, uid: str = "") -> ApiRequest:
     """Delete; with `uid` only the very object that was seen.
 
     In the background, what depends on it after it: in the foreground an object would have to wait for a
@@ -146,10 +146,10 @@ def delete_object(ref: Ref, uid: str = "") -> Request:
     }
     if uid:
         options["preconditions"] = {"uid": uid}
-    return Request("DELETE", ref.path, body=options)
+    return ApiRequest("DELETE", ref.path, body=options)
 
 
-def finalise_namespace(ref: Ref, found: Json) -> Request:
+def finalise_namespace(ref: Ref, found: Json) -> ApiRequest:
     """Say that nothing is left in a namespace: what its controller would say, had it been able to look."""
     body = {
         **found,
@@ -157,7 +157,7 @@ def finalise_namespace(ref: Ref, found: Json) -> Request:
         "kind": "Namespace",
         "spec": {**found.get("spec", {}), "finalizers": []},
     }
-    return Request("PUT", f"{ref.path}/finalize", body=body)
+    return ApiRequest("PUT", f"{ref.path}/finalize", body=body)
 
 
 def _collection(kind: Kind, namespace: str) -> str:

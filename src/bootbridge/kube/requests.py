@@ -12,7 +12,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ApiRequest:
     """One call. The body stays out of ``repr``: it may carry somebody's token."""
 
     method: str
@@ -29,43 +29,43 @@ class Request:
         return b"" if self.body is None else json.dumps(self.body, separators=(",", ":")).encode()
 
 
-def create_token_review(token: str, audience: str) -> Request:
+def create_token_review(token: str, audience: str) -> ApiRequest:
     spec: dict[str, Any] = {"token": token}
     if audience:
         spec["audiences"] = [audience]
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
-    return Request("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)
+    return ApiRequest("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)
 
 
-def get_lease(namespace: str, name: str) -> Request:
-    return Request("GET", _lease_path(namespace, name))
+def get_lease(namespace: str, name: str) -> ApiRequest:
+    return ApiRequest("GET", _lease_path(namespace, name))
 
 
-def create_lease(namespace: str, lease: Json) -> Request:
-    return Request("POST", _lease_path(namespace), body=lease)
+def create_lease(namespace: str, lease: Json) -> ApiRequest:
+    return ApiRequest("POST", _lease_path(namespace), body=lease)
 
 
-def update_lease(namespace: str, lease: Json) -> Request:
-    return Request("PUT", _lease_path(namespace, lease["metadata"]["name"]), body=lease)
+def update_lease(namespace: str, lease: Json) -> ApiRequest:
+    return ApiRequest("PUT", _lease_path(namespace, lease["metadata"]["name"]), body=lease)
 
 
-def delete_lease(namespace: str, name: str, resource_version: str) -> Request:
+def delete_lease(namespace: str, name: str, resource_version: str) -> ApiRequest:
     """Delete the lease only as it was seen: a renewed one is answered 409 Conflict."""
     options = {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
         "preconditions": {"resourceVersion": resource_version},
     }
-    return Request("DELETE", _lease_path(namespace, name), body=options)
+    return ApiRequest("DELETE", _lease_path(namespace, name), body=options)
 
 
-def list_leases(namespace: str, selector: str = "", resource_version: str = "") -> Request:
+def list_leases(namespace: str, selector: str = "", resource_version: str = "") -> ApiRequest:
     """``resource_version`` "0" lets the API server answer from its cache; "" asks for the newest state."""
     query = {"labelSelector": selector, "resourceVersion": resource_version}
-    return Request("GET", _lease_path(namespace), query=_given(query))
+    return ApiRequest("GET", _lease_path(namespace), query=_given(query))
 
 
-def watch_leases(namespace: str, selector: str, resource_version: str, seconds_max: int) -> Request:
+def watch_leases(namespace: str, selector: str, resource_version: str, seconds_max: int) -> ApiRequest:
     query = {
         "watch": "true",
         "allowWatchBookmarks": "true",
@@ -73,7 +73,7 @@ def watch_leases(namespace: str, selector: str, resource_version: str, seconds_m
         "labelSelector": selector,
         "resourceVersion": resource_version,
     }
-    return Request("GET", _lease_path(namespace), query=_given(query))
+    return ApiRequest("GET", _lease_path(namespace), query=_given(query))
 
 
 def _lease_path(namespace: str, name: str = "") -> str:

@@ -19,8 +19,8 @@ from bootbridge.join_api.instance import Instance
 from bootbridge.join_api.kubelet_certificate_request import CertificateRequest
 from bootbridge.join_api.messages import RejoinRequest, RejoinTicket, Ticket, TicketRequest
 from bootbridge.node.init.messages import StageEvent
-from bootbridge.runtime.calls import Handler
 from bootbridge.runtime.concurrency import Turn
+from bootbridge.runtime.grpc import Handler
 
 # How long a flow waits for `Metadata`, whatever its own limits are.
 METADATA_SECONDS_MAX: Final = 30.0

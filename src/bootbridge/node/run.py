@@ -39,9 +39,9 @@ from bootbridge.node.lock.node_state import FileNodeStateStore
 from bootbridge.node.own_identity import evidence_identity
 from bootbridge.node.ports import HandlersFor, InitListener, Machine
 from bootbridge.node.supervisor import FINISHED, Supervisor
-from bootbridge.runtime import calls, logs, tasks
-from bootbridge.runtime.concurrency import ended, unless
-from bootbridge.runtime.event_loop import Signals
+from bootbridge.runtime import grpc, logs, tasks
+from bootbridge.runtime.concurrency import cancel_and_wait, run_unless
+from bootbridge.runtime.event_loop import StopSignals
 from bootbridge.trust import init_secret
 from bootbridge.trust.attested.admission_queue import source_of
 from bootbridge.trust.attested.channel import Channel, Listener, Places, Side
@@ -71,10 +71,10 @@ async def _run(configuration: NodeConfiguration) -> int:
         # The directory is free by now: the bridge may stay for longer than a certificate lasts, and has its
         # own lock.
         if code == FINISHED:
-            await unless(stop.wait(), _remove_tunnel_when_unneeded(configuration))
+            await run_unless(stop.wait(), _remove_tunnel_when_unneeded(configuration))
         return code
     finally:
-        await ended(asked)
+        await cancel_and_wait(asked)
 
 
 async def _bootstrapped(configuration: NodeConfiguration, stop: asyncio.Event) -> int:
@@ -111,7 +111,7 @@ async def _renewed(configuration: NodeConfiguration, seconds: float) -> bool:
 
 
 async def _asked_to(stop: asyncio.Event) -> None:
-    await Signals().asked()
+    await StopSignals().stop_requested()
     logs.event("node", logs.INFO, "asked to stop")
     stop.set()
 
@@ -213,7 +213,7 @@ async def _door(configuration: NodeConfiguration, handlers: HandlersFor) -> Init
     async def handle(channel: Channel) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(STRANGER_SECONDS_MAX) as patience:
-                await calls.serve(
+                await grpc.serve(
                     channel.reader,
                     channel.writer,
                     handlers(source_of(channel.peer_address), partial(_be_patient, patience)),

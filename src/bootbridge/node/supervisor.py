@@ -20,7 +20,7 @@ from bootbridge.node.lock.bootstrap_record import BootstrapRecord, Flow, Phase
 from bootbridge.node.lock.node_lock import NodeLock
 from bootbridge.node.lock.node_state import NodeStateStore
 from bootbridge.runtime import logs, tasks
-from bootbridge.runtime.concurrency import ended
+from bootbridge.runtime.concurrency import cancel_and_wait
 
 FINISHED: Final = 0
 FATAL: Final = 1
@@ -49,7 +49,7 @@ class Supervisor:
             logs.event("node", logs.ERROR, str(error))
             return FATAL
         finally:
-            await ended(stopping)
+            await cancel_and_wait(stopping)
         if not outcome:
             logs.event("node", logs.INFO, "stopped before anything was begun")
             return INTERRUPTED
@@ -90,14 +90,14 @@ class Supervisor:
         await self.rejoin.run(state)
 
     async def _race(self) -> str:
-        serving = tasks.spawn(self.init_server.serve(), "node: init server", heard=True)
-        joining = tasks.spawn(self.join_client.run(), "node: join client", heard=True)
+        serving = tasks.spawn(self.init_server.serve(), "node: init server", awaited=True)
+        joining = tasks.spawn(self.join_client.run(), "node: join client", awaited=True)
         both = {serving, joining}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
         finally:
             # Both have ended, unless one failed or we are cancelled ourselves.
-            await ended(*both)
+            await cancel_and_wait(*both)
         for task in (serving, joining):
             if not task.cancelled():
                 task.result()

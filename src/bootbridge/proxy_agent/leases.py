@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.config import load_access
+from bootbridge.kube.kubeconfig import load_access
 from bootbridge.kube.labels import Selector
 from bootbridge.kube.lease_counter import LeaseCounter
 from bootbridge.proxy_agent.options import AgentOptions

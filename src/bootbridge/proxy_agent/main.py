@@ -9,15 +9,14 @@ from typing import Final
 
 from bootbridge.metrics import Registry
 from bootbridge.proxy_agent.options import AgentOptions
-from bootbridge.proxy_agent.sync import ServerSync
+from bootbridge.proxy_agent.server_sync import ServerSync
 from bootbridge.runtime import event_loop, logs
 from bootbridge.runtime.admin_http import AdminServer
 from bootbridge.runtime.admin_routes import agent_admin_routes, agent_health_routes
 from bootbridge.runtime.dialler import TcpDialler
 from bootbridge.runtime.event_log import LoggingEventLog
-from bootbridge.runtime.file_limit import allow_as_many_as_possible
-from bootbridge.runtime.memory import HeapTrimmer, use_little_memory
 from bootbridge.runtime.process_metrics import register_process_metrics
+from bootbridge.runtime.process_tuning import HeapTrimmer, raise_open_file_limit, reduce_memory_use
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn
 from bootbridge.runtime.tls_files import TlsFiles
@@ -34,18 +33,18 @@ def run(options: AgentOptions) -> int:
     logs.configure(
         options.log_format, options.v, "agent", log_file=options.log_file, logtostderr=options.logtostderr
     )
-    use_little_memory()
-    allow_as_many_as_possible()
+    reduce_memory_use()
+    raise_open_file_limit()
     return event_loop.run(_serve(options))
 
 
 async def _serve(options: AgentOptions) -> int:
-    signals = event_loop.Signals()
+    signals = event_loop.StopSignals()
     async with AsyncExitStack() as stack:
         agent = await ProxyAgent.start(options, stack)
-        await signals.asked()
+        await signals.stop_requested()
         await agent.drain(signals)
-        signals.insist_from_now_on()
+        signals.restore_default_handlers()
     return 0
 
 
@@ -130,7 +129,7 @@ class ProxyAgent:
             "tls": self._tls.status(),
         }
 
-    async def drain(self, signals: event_loop.Signals) -> None:
+    async def drain(self, signals: event_loop.StopSignals) -> None:
         """Leave when idle, when the time is up, or when a second signal insists."""
         limit = self._options.drain_timeout
         self._event_log.info("draining", endpoints=self.core.endpoint_count, patience_seconds=limit)
@@ -144,16 +143,16 @@ class ProxyAgent:
                 busy_at = now()
             elif not self.core.streams or now() - busy_at >= DRAINED_IDLE_SECONDS:
                 break
-            if await signals.insisted_within(IDLE_CHECK_SECONDS):
+            if await signals.forced_within(IDLE_CHECK_SECONDS):
                 break
         self._event_log.info("stopping", endpoints=self.core.endpoint_count)
 
     @property
     def _idle(self) -> bool:
         """Whether nothing is under way, and everybody has taken what was said last."""
-        return self.core.idle and not self.pump.parting and not self._sync.has_unsent
+        return self.core.idle and not self.pump.lingering and not self._sync.has_unsent
 
     def close(self) -> None:
         self._sync.close()
         self.pump.end_turn()
-        self.pump.abort_parting()
+        self.pump.abort_lingering()

@@ -9,7 +9,7 @@ from typing import Final
 
 from bootbridge.runtime.byte_stream import set_user_timeout
 from bootbridge.runtime.dialler import SocketDial
-from bootbridge.runtime.endpoint_policy import Endpoint
+from bootbridge.runtime.endpoint_policy import TcpEndpoint
 from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles
@@ -66,7 +66,7 @@ class ServerConnection:
             else:
                 done.set_result(sock)
 
-        dial = SocketDial(self._pump, Endpoint(address, port), CONNECT_SECONDS_MAX, connected, failed)
+        dial = SocketDial(self._pump, TcpEndpoint(address, port), CONNECT_SECONDS_MAX, connected, failed)
         try:
             return await done
         except asyncio.CancelledError:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.config import load_access
+from bootbridge.kube.kubeconfig import load_access
 from bootbridge.kube.labels import Selector
-from bootbridge.kube.lease_collector import LeaseCollector
+from bootbridge.kube.lease_garbage_collector import LeaseGarbageCollector
 from bootbridge.kube.lease_publisher import LeasePublisher
 from bootbridge.kube.token_review import TokenDenied, TokenReviewer
 from bootbridge.proxy_server.options import ServerOptions, parse_labels
@@ -24,7 +24,7 @@ from bootbridge.tunnel.server_metrics import ServerMetrics
 _RESULTS: Final = {"allowed": "authenticated", "denied": "denied", "error": "error"}
 
 
-class KubernetesSide:
+class KubernetesIntegration:
     def __init__(self, options: ServerOptions) -> None:
         self._options = options
         access = load_access(options.kubeconfig)
@@ -81,7 +81,7 @@ class KubernetesSide:
             clock=time.time,
             rng=random.Random(),
         )
-        collector = LeaseCollector(
+        collector = LeaseGarbageCollector(
             self._client,
             options.lease_namespace,
             Selector.of(labels),

@@ -15,11 +15,10 @@ from bootbridge.runtime.admin_routes import server_admin_routes, server_health_r
 from bootbridge.runtime.byte_stream import PlainStream, set_user_timeout
 from bootbridge.runtime.dialler import TcpDialler
 from bootbridge.runtime.event_log import LoggingEventLog
-from bootbridge.runtime.file_limit import allow_as_many_as_possible
 from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.runtime.listeners import Listener, tcp_socket, unix_socket
-from bootbridge.runtime.memory import HeapTrimmer, use_little_memory
 from bootbridge.runtime.process_metrics import register_process_metrics
+from bootbridge.runtime.process_tuning import HeapTrimmer, raise_open_file_limit, reduce_memory_use
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles, TlsPolicy
 from bootbridge.runtime.tls_stream import TlsStream
@@ -35,25 +34,25 @@ FRONTEND_STREAMS_MAX: Final = 10_000
 # How often a graceful stop looks whether the last connection has ended.
 IDLE_CHECK_SECONDS: Final = 0.05
 # An agent calls Connect right behind the TLS handshake; whoever does not holds a connection for nothing.
-AGENT_SILENCE_SECONDS_MAX: Final = 30.0
+AGENT_FIRST_STREAM_SECONDS_MAX: Final = 30.0
 
 
 def run(options: ServerOptions) -> int:
     logs.configure(
         options.log_format, options.v, "server", log_file=options.log_file, logtostderr=options.logtostderr
     )
-    use_little_memory()
-    allow_as_many_as_possible()
+    reduce_memory_use()
+    raise_open_file_limit()
     return event_loop.run(_serve(options))
 
 
 async def _serve(options: ServerOptions) -> int:
-    signals = event_loop.Signals()
+    signals = event_loop.StopSignals()
     async with AsyncExitStack() as stack:
         server = await ProxyServer.start(options, stack)
-        await signals.asked()
+        await signals.stop_requested()
         stopped = await server.stop_gracefully(signals)
-        signals.insist_from_now_on()
+        signals.restore_default_handlers()
     return 0 if stopped else 1
 
 
@@ -101,9 +100,9 @@ class ProxyServer:
         authenticate = None
         kubernetes = None
         if options.needs_kubernetes:
-            from bootbridge.proxy_server.kubernetes import KubernetesSide
+            from bootbridge.proxy_server.kubernetes import KubernetesIntegration
 
-            kubernetes = KubernetesSide(options)
+            kubernetes = KubernetesIntegration(options)
             stack.push_async_callback(kubernetes.close)
             authenticate = kubernetes.authenticator() if options.token_authentication else None
         server = cls(options, authenticate)
@@ -182,7 +181,7 @@ class ProxyServer:
                 on_request=self.core.on_agent_request,
                 keepalive_seconds=self._options.keepalive_time,
                 streams_max=AGENT_STREAMS_MAX,
-                silence_seconds=AGENT_SILENCE_SECONDS_MAX,
+                first_stream_seconds=AGENT_FIRST_STREAM_SECONDS_MAX,
             )
         )
 
@@ -219,18 +218,18 @@ class ProxyServer:
 
     def _add_transport(self, transport: Http2Transport) -> None:
         self._transports.add(transport)
-        transport.on_over = self._transports.discard
+        transport.on_closed = self._transports.discard
 
     # --- the end
 
-    async def stop_gracefully(self, signals: event_loop.Signals) -> bool:
+    async def stop_gracefully(self, signals: event_loop.StopSignals) -> bool:
         """Let what runs finish within the limit. False: a second signal wants us gone now."""
         self._stop_accepting()
         limit = self._options.graceful_shutdown_timeout
         self._event_log.info("stopping", routes=self.core.route_count, patience_seconds=limit)
         deadline = self.pump.loop.time() + limit
         while not self._idle and self.pump.loop.time() < deadline:
-            if await signals.insisted_within(IDLE_CHECK_SECONDS):
+            if await signals.forced_within(IDLE_CHECK_SECONDS):
                 return False
         return True
 
@@ -239,7 +238,7 @@ class ProxyServer:
         """Whether nothing is under way, and everybody has taken what was said last."""
         return (
             self.core.idle
-            and not self.pump.parting
+            and not self.pump.lingering
             and not any(transport.has_unsent for transport in self._transports)
         )
 
@@ -258,7 +257,7 @@ class ProxyServer:
         for transport in list(self._transports):
             transport.close("the server stopped")
         self.pump.end_turn()
-        self.pump.abort_parting()
+        self.pump.abort_lingering()
 
 
 def _peer(sock: socket.socket) -> str:

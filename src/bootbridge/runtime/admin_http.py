@@ -31,7 +31,7 @@ TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True)
-class Request:
+class AdminRequest:
     """What a route may want to know."""
 
     path: str
@@ -40,14 +40,14 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Response:
+class AdminResponse:
     body: str = ""
     status: int = 200
     content_type: str = TEXT
     headers: tuple[tuple[str, str], ...] = ()
 
 
-Route = Callable[[Request], Response | Awaitable[Response]]
+Route = Callable[[AdminRequest], AdminResponse | Awaitable[AdminResponse]]
 
 
 class AdminServer:
@@ -142,22 +142,23 @@ class _Conversation:
                 return None
             self._http.receive_data(await self._reader.read(READ_BYTES))
 
-    async def _answer(self, request: h11.Request) -> Response:
+    async def _answer(self, request: h11.Request) -> AdminResponse:
         if request.method not in (b"GET", b"HEAD"):
             method = request.method.decode("ascii", "replace")
-            return Response(f"method {method} not allowed: use GET\n", 405, headers=(("Allow", "GET, HEAD"),))
+            headers = (("Allow", "GET, HEAD"),)
+            return AdminResponse(f"method {method} not allowed: use GET\n", 405, headers=headers)
         asked = _parse(request, self._writer)
         route = self._routes.get(asked.path)
         if route is None:
-            return Response("404 page not found\n", 404)
+            return AdminResponse("404 page not found\n", 404)
         try:
             answer = route(asked)
-            return answer if isinstance(answer, Response) else await answer
+            return answer if isinstance(answer, AdminResponse) else await answer
         except Exception as error:
             logs.event("admin", logs.ERROR, "request failed", path=asked.path, reason=repr(error))
-            return Response("internal error, see the log\n", 500)
+            return AdminResponse("internal error, see the log\n", 500)
 
-    async def _send(self, method: bytes, response: Response) -> None:
+    async def _send(self, method: bytes, response: AdminResponse) -> None:
         body = response.body.encode()
         headers = [
             ("Content-Type", response.content_type),
@@ -179,7 +180,7 @@ class _Conversation:
 
     async def _refuse(self, error: h11.RemoteProtocolError) -> None:
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            await self._send(b"GET", Response(f"{error}\n", error.error_status_hint))
+            await self._send(b"GET", AdminResponse(f"{error}\n", error.error_status_hint))
 
     def _more_than_a_head(self) -> bool:
         """Whether the request brings more than its head; no route wants that, so the connection ends."""
@@ -196,12 +197,12 @@ class _Conversation:
         return True
 
 
-def _parse(request: h11.Request, writer: asyncio.StreamWriter) -> Request:
+def _parse(request: h11.Request, writer: asyncio.StreamWriter) -> AdminRequest:
     path, _, query = request.target.decode("ascii", "replace").partition("?")
     pairs = (pair.partition("=") for pair in query.split("&") if pair)
     headers = {name: value for name, value in request.headers if name == b"host"}
     host = headers.get(b"host", b"").decode("ascii", "replace") or _own_address(writer)
-    return Request(path, {key: value for key, _, value in pairs}, host)
+    return AdminRequest(path, {key: value for key, _, value in pairs}, host)
 
 
 def _own_address(writer: asyncio.StreamWriter) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 from bootbridge import metrics
 from bootbridge.metrics import Registry
-from bootbridge.runtime.admin_http import Request, Response, Route
+from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, Route
 
 Status = Callable[[], Mapping[str, object]]
 Check = Callable[[], bool]
@@ -16,8 +16,8 @@ Check = Callable[[], bool]
 def server_health_routes(registry: Registry, *, ready: Check, status: Status) -> dict[str, Route]:
     """The server's health port; `ready` says whether an agent can take dials."""
 
-    def readiness(_request: Request) -> Response:
-        return Response("ok") if ready() else Response("no connection to any proxy agent", 500)
+    def readiness(_request: AdminRequest) -> AdminResponse:
+        return AdminResponse("ok") if ready() else AdminResponse("no connection to any proxy agent", 500)
 
     return _health_routes(registry, readiness, status)
 
@@ -25,11 +25,11 @@ def server_health_routes(registry: Registry, *, ready: Check, status: Status) ->
 def agent_health_routes(registry: Registry, *, connected: Check, status: Status) -> dict[str, Route]:
     """The agent's health port; `connected` says whether a server can send dials."""
 
-    def readiness(request: Request) -> Response:
+    def readiness(request: AdminRequest) -> AdminResponse:
         if not connected():
-            return Response("[+]ping ok\n[-]server-connected failed: no servers connected\n", 503)
+            return AdminResponse("[+]ping ok\n[-]server-connected failed: no servers connected\n", 503)
         verbose = "[+]ping ok\n[+]server-connected ok\ncheck passed\n"
-        return Response(verbose if "verbose" in request.query else "ok")
+        return AdminResponse(verbose if "verbose" in request.query else "ok")
 
     return _health_routes(registry, readiness, status)
 
@@ -42,22 +42,23 @@ def server_admin_routes(registry: Registry) -> dict[str, Route]:
 def agent_admin_routes(health_port: int) -> dict[str, Route]:
     """The agent's admin port sends scrapers to the health port."""
 
-    def moved(request: Request) -> Response:
+    def moved(request: AdminRequest) -> AdminResponse:
         return redirect(f"//{_without_port(request.host)}:{health_port}/metrics")
 
     return {"/metrics": moved}
 
 
-def redirect(location: str) -> Response:
-    return Response(f"moved to {location}\n", 301, headers=(("Location", location),))
+def redirect(location: str) -> AdminResponse:
+    return AdminResponse(f"moved to {location}\n", 301, headers=(("Location", location),))
 
 
 def _health_routes(registry: Registry, readiness: Route, status: Status) -> dict[str, Route]:
-    def status_page(_request: Request) -> Response:
-        return Response(json.dumps(status(), indent=2, default=str) + "\n", content_type="application/json")
+    def status_page(_request: AdminRequest) -> AdminResponse:
+        page = json.dumps(status(), indent=2, default=str) + "\n"
+        return AdminResponse(page, content_type="application/json")
 
     return {
-        "/healthz": lambda _request: Response("ok"),
+        "/healthz": lambda _request: AdminResponse("ok"),
         "/readyz": readiness,
         "/ready": readiness,
         "/metrics": _metrics_page(registry),
@@ -66,7 +67,7 @@ def _health_routes(registry: Registry, readiness: Route, status: Status) -> dict
 
 
 def _metrics_page(registry: Registry) -> Route:
-    return lambda _request: Response(registry.exposition(), content_type=metrics.CONTENT_TYPE)
+    return lambda _request: AdminResponse(registry.exposition(), content_type=metrics.CONTENT_TYPE)
 
 
 def _without_port(host: str) -> str:

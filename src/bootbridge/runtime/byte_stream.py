@@ -40,7 +40,7 @@ USER_TIMEOUT_MS: Final = 20_000
 _ABORT: Final = struct.pack("ii", 1, 0)
 
 
-class _Nobody:
+class _NoHandler:
     """The handler of a stream that nobody listens to any more."""
 
     def on_bytes(self, data: memoryview) -> None: ...
@@ -49,10 +49,10 @@ class _Nobody:
     def on_lost(self, reason: str) -> None: ...
 
 
-NOBODY: Final = _Nobody()
+NO_HANDLER: Final = _NoHandler()
 
 
-def tune(sock: socket.socket) -> None:
+def set_tcp_options(sock: socket.socket) -> None:
     """What every TCP connection of ours gets. A machine that lost its power says nothing: an idle
     connection to it ends because its kernel does not answer ours."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -73,7 +73,6 @@ class PlainStream:
         "_blocked",
         "_closed",
         "_closing",
-        "_deaf",
         "_eof",
         "_fd",
         "_finishing",
@@ -84,6 +83,7 @@ class PlainStream:
         "_reading",
         "_sock",
         "_timer",
+        "_write_error",
         "backlog",
         "pump",
     )
@@ -94,7 +94,7 @@ class PlainStream:
         self._sock = sock
         self._fd = sock.fileno()
         self._is_unix = unix  # told, because asking a socket for its family costs an enum lookup
-        self._handler: ByteHandler = NOBODY
+        self._handler: ByteHandler = NO_HANDLER
         self._out: list[Buffer] = []
         self._blocked = False
         self._paused = False
@@ -103,7 +103,7 @@ class PlainStream:
         self._finishing = False
         self._closing = False
         self._closed = False
-        self._deaf = ""  # why the peer takes nothing any more, although it may have said something
+        self._write_error = ""  # why the peer takes nothing any more, although it may have said something
         self._timer: Timer | None = None
 
     def __repr__(self) -> str:
@@ -176,8 +176,8 @@ class PlainStream:
         pump.end_turn()
 
     def _on_eof(self, gone: bool) -> None:
-        if self._deaf:
-            self._lose(self._deaf)
+        if self._write_error:
+            self._lose(self._write_error)
             return
         self._eof = True
         if not self._closing:
@@ -195,7 +195,7 @@ class PlainStream:
     # --- writing
 
     def write(self, data: Buffer) -> None:
-        if self._closing or self._deaf or not data:
+        if self._closing or self._write_error or not data:
             return
         if self._blocked:
             data = bytes(data)  # it has to outlive this turn
@@ -255,7 +255,7 @@ class PlainStream:
         if self._eof or self._closing:
             self._broke(error)
             return
-        self._deaf = reason_of(error)
+        self._write_error = reason_of(error)
         self._out = []
         self.backlog = 0
         self._unblock()
@@ -304,12 +304,12 @@ class PlainStream:
         if self._closing or self._closed:
             return
         self._closing = True
-        self._handler = NOBODY
+        self._handler = NO_HANDLER
         self._stop_timer()
-        self.pump.parting[self] = None
+        self.pump.lingering[self] = None
         if self.backlog:
             self._wait_for_flush()
-        elif self._deaf:
+        elif self._write_error:
             self._close_now()
         else:
             self._part()
@@ -359,7 +359,7 @@ class PlainStream:
             self._close_now()
 
     def _broke(self, error: OSError) -> None:
-        self._lose(self._deaf or reason_of(error))
+        self._lose(self._write_error or reason_of(error))
 
     def _fail(self, error: Exception) -> None:
         """A bug of ours: what came cannot be made good, so this connection ends. The others go on."""
@@ -375,10 +375,10 @@ class PlainStream:
         if self._closed:
             return
         self._closed = self._closing = True
-        self._handler = NOBODY
+        self._handler = NO_HANDLER
         self._reading = self._blocked = False
         self.pump.sockets.forget(self._fd)
-        self.pump.parting.pop(self, None)
+        self.pump.lingering.pop(self, None)
         self._stop_timer()
         self._out = []
         self.backlog = 0

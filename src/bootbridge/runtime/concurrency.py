@@ -15,7 +15,7 @@ T = TypeVar("T")
 Turn = Callable[[], Awaitable[None]]
 
 
-async def ended(*running: asyncio.Task[Any]) -> None:
+async def cancel_and_wait(*running: asyncio.Task[Any]) -> None:
     """Cancel what still runs and wait until it is over."""
     for task in running:
         task.cancel()
@@ -23,18 +23,18 @@ async def ended(*running: asyncio.Task[Any]) -> None:
         await asyncio.wait(running)
 
 
-async def unless(stopped: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T]) -> T | None:
+async def run_unless(stopped: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T]) -> T | None:
     """What `work` gives; None if `stopped` came first, and then `work` is interrupted wherever it was."""
-    working = tasks.spawn(work, "node: interruptible", heard=True)
+    working = tasks.spawn(work, "node: interruptible", awaited=True)
     stopping = tasks.spawn(stopped, "node: interrupter")
     try:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
         return working.result() if working.done() else None
     finally:
-        await ended(working, stopping)
+        await cancel_and_wait(working, stopping)
 
 
-async def within(seconds: float, answer: Awaitable[T], who: str) -> T:
+async def with_timeout(seconds: float, answer: Awaitable[T], who: str) -> T:
     try:
         async with asyncio.timeout(seconds) as limit:
             return await answer
@@ -71,7 +71,7 @@ async def first_success(
                 failures.append(outcome)
         return None, failures
     finally:
-        await ended(*running)
+        await cancel_and_wait(*running)
 
 
 async def _outcome(attempt: Callable[[Turn], Awaitable[T]], turns: asyncio.Lock) -> T | BootbridgeError:

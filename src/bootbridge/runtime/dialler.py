@@ -11,11 +11,11 @@ from typing import Final, cast
 
 from bootbridge.ports.byte_ports import DialResult
 from bootbridge.ports.timers import Timer
-from bootbridge.runtime.byte_stream import PlainStream, tune
+from bootbridge.runtime.byte_stream import PlainStream, set_tcp_options
 from bootbridge.runtime.endpoint_policy import (
-    Endpoint,
+    DialRejected,
     LookupFailure,
-    NotDialled,
+    TcpEndpoint,
     check_endpoint,
     connect_failed,
     dial_timed_out,
@@ -41,7 +41,7 @@ class SocketDial:
     def __init__(
         self,
         pump: Pump,
-        endpoint: Endpoint,
+        endpoint: TcpEndpoint,
         seconds: float,
         connected: Callable[[socket.socket], None],
         failed: Callable[[str, bool], None],
@@ -148,7 +148,7 @@ class SocketDial:
         sock = self._trying.pop(fd, None)
         if sock is not None:  # else given up in the meantime
             self._stop()
-            tune(sock)
+            set_tcp_options(sock)
             self._connected(sock)
 
     # --- the end
@@ -197,12 +197,12 @@ class TcpDialler:
 
 class _Dial:
     def __init__(
-        self, pump: Pump, endpoint: Endpoint | NotDialled, seconds: float, result: DialResult
+        self, pump: Pump, endpoint: TcpEndpoint | DialRejected, seconds: float, result: DialResult
     ) -> None:
         self._pump = pump
         self._result: DialResult | None = result
         self._dial: SocketDial | None = None
-        if isinstance(endpoint, NotDialled):
+        if isinstance(endpoint, DialRejected):
             pump.soon(lambda: self._refuse(endpoint.error))
         else:
             self._dial = SocketDial(pump, endpoint, seconds, self._connected, result.on_dial_failed)
@@ -227,7 +227,7 @@ _FAMILIES: Final = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
 
 @lru_cache(maxsize=256)
-def _literal(endpoint: Endpoint) -> Address | None:
+def _literal(endpoint: TcpEndpoint) -> Address | None:
     """The address of an endpoint that is given as one; a scoped one is looked up like a name."""
     ip = parse_ip(endpoint.host)
     if ip is None:

@@ -50,7 +50,7 @@ _CONNECT_ERRORS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class TcpEndpoint:
     """A TCP endpoint that may be dialled, over the IP versions given."""
 
     host: str
@@ -67,7 +67,7 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class NotDialled:
+class DialRejected:
     """What must not or cannot be dialled; ``error`` is the answer to the frontend."""
 
     error: str
@@ -81,37 +81,37 @@ class LookupFailure(Enum):
     TIMED_OUT = "i/o timeout"
 
 
-def check_endpoint(protocol: str, address: str) -> Endpoint | NotDialled:
+def check_endpoint(protocol: str, address: str) -> TcpEndpoint | DialRejected:
     """The endpoint that a frontend asks for, or why it is not dialled."""
     # Callers dial the same few endpoints over and over; what is too long to be one is not kept.
     return (_check_again if len(protocol) + len(address) <= _SHOWN_CHARS_MAX else _check)(protocol, address)
 
 
-def _check(protocol: str, address: str) -> Endpoint | NotDialled:
+def _check(protocol: str, address: str) -> TcpEndpoint | DialRejected:
     if protocol not in _IP_VERSIONS:
         shown = _shown(protocol)
-        return NotDialled(f"dial {shown}: unknown network {shown}: agents dial tcp only")
+        return DialRejected(f"dial {shown}: unknown network {shown}: agents dial tcp only")
     try:
         host, port = split_host_port(address)
     except ValueError as error:
-        return NotDialled(f"dial {protocol}: {_shown(str(error))}")
-    endpoint = Endpoint(host, port, protocol)
+        return DialRejected(f"dial {protocol}: {_shown(str(error))}")
+    endpoint = TcpEndpoint(host, port, protocol)
     return _unreachable(endpoint) or endpoint
 
 
 _check_again = lru_cache(maxsize=1024)(_check)
 
 
-def _unreachable(endpoint: Endpoint) -> NotDialled | None:
+def _unreachable(endpoint: TcpEndpoint) -> DialRejected | None:
     host, protocol = endpoint.host, endpoint.protocol
     address, percent, scope = host.partition("%")
     ip = parse_ip(address)
     if ip is None and (len(host) > _NAME_CHARS_MAX or not _NAME.fullmatch(host)):
-        return NotDialled(lookup_failed(host, protocol=protocol))
+        return DialRejected(lookup_failed(host, protocol=protocol))
     if percent and (ip is None or ip.version != 6 or not _SCOPE.fullmatch(scope)):
-        return NotDialled(lookup_failed(host, protocol=protocol))
+        return DialRejected(lookup_failed(host, protocol=protocol))
     if ip is not None and ip.version not in endpoint.ip_versions:
-        return NotDialled(f"dial {protocol}: address {host}: no suitable address found")
+        return DialRejected(f"dial {protocol}: address {host}: no suitable address found")
     return None
 
 

@@ -27,7 +27,7 @@ class Loop(asyncio.SelectorEventLoop):
         *args: *_Args,
         context: Context | None = None,
     ) -> asyncio.Handle:
-        self.sockets.recalled = True
+        self.sockets.interrupted = True
         return super().call_soon(callback, *args, context=context)
 
     def call_at(
@@ -37,7 +37,7 @@ class Loop(asyncio.SelectorEventLoop):
         *args: *_Args,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        self.sockets.recalled = True
+        self.sockets.interrupted = True
         return super().call_at(when, callback, *args, context=context)
 
     def report(self, error: Exception) -> None:
@@ -56,7 +56,7 @@ def running_loop() -> Loop:
     return loop
 
 
-class Signals:
+class StopSignals:
     """SIGINT and SIGTERM, counted: the first asks, the second insists."""
 
     def __init__(self) -> None:
@@ -69,17 +69,17 @@ class Signals:
     def _on_signal(self) -> None:
         (self._insisted if self._asked.is_set() else self._asked).set()
 
-    def insist_from_now_on(self) -> None:
+    def restore_default_handlers(self) -> None:
         """What is left to do is short: the next signal ends the process, as if nobody caught it."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
-    async def asked(self) -> None:
+    async def stop_requested(self) -> None:
         await self._asked.wait()
 
-    async def insisted_within(self, seconds: float) -> bool:
+    async def forced_within(self, seconds: float) -> bool:
         """Wait that long at most for the second signal."""
         try:
             async with asyncio.timeout(seconds):

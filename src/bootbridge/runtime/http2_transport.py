@@ -46,14 +46,14 @@ class Http2Transport:
         on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
         keepalive_seconds: float,
         streams_max: int = 1000,
-        silence_seconds: float | None = None,
+        first_stream_seconds: float | None = None,
     ) -> None:
-        """``silence_seconds``: how long a peer may take for its first stream."""
+        """``first_stream_seconds``: how long a peer may take for its first stream."""
         self._stream = stream
         self._over = False
         self._rest: Timer | None = None
         self._gathered: list[bytes] = []
-        self.on_over: Callable[[Http2Transport], None] = lambda transport: None
+        self.on_closed: Callable[[Http2Transport], None] = lambda transport: None
         self.http2 = Http2Connection(
             client=client,
             on_request=on_request,
@@ -63,8 +63,8 @@ class Http2Transport:
         )
         self._keepalive = Keepalive(self.http2, stream.pump.timers, keepalive_seconds, self.close)
         self._silence: Timer | None = None
-        if silence_seconds is not None:
-            self._silence = stream.pump.timers.after(silence_seconds, self._look_for_a_stream)
+        if first_stream_seconds is not None:
+            self._silence = stream.pump.timers.after(first_stream_seconds, self._look_for_a_stream)
         stream.start(self)
 
     def _look_for_a_stream(self) -> None:
@@ -144,4 +144,4 @@ class Http2Transport:
         self.http2.lost(reason)
         self._write_out()
         self._stream.close()
-        self.on_over(self)
+        self.on_closed(self)

@@ -11,7 +11,7 @@ from typing import Final
 
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import logs
-from bootbridge.runtime.byte_stream import tune
+from bootbridge.runtime.byte_stream import set_tcp_options
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.sockets import READABLE
 
@@ -59,7 +59,7 @@ class Listener:
             self._resting = False
             sock.setblocking(False)
             if not self._is_unix:
-                tune(sock)
+                set_tcp_options(sock)
             self._accepted(sock)
         self._pump.end_turn()
 

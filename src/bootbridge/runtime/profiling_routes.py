@@ -10,7 +10,7 @@ import gc
 import io
 from collections import Counter
 
-from bootbridge.runtime.admin_http import Request, Response, Route
+from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, Route
 from bootbridge.runtime.admin_routes import redirect
 
 PROFILE_SECONDS_DEFAULT = 30
@@ -22,21 +22,21 @@ HEAP_LINES = 60
 def profiling_routes() -> dict[str, Route]:
     running = asyncio.Lock()
 
-    async def profile(request: Request) -> Response:
+    async def profile(request: AdminRequest) -> AdminResponse:
         text = request.query.get("seconds", str(PROFILE_SECONDS_DEFAULT))
         seconds = int(text) if text.isascii() and text.isdigit() else 0
         if not 1 <= seconds <= PROFILE_SECONDS_MAX:
-            return Response(f"seconds must be a number from 1 to {PROFILE_SECONDS_MAX}\n", 400)
+            return AdminResponse(f"seconds must be a number from 1 to {PROFILE_SECONDS_MAX}\n", 400)
         if running.locked():
-            return Response("a profile is being taken, try again later\n", 409)
+            return AdminResponse("a profile is being taken, try again later\n", 409)
         async with running:
-            return Response(await _cpu_profile(seconds))
+            return AdminResponse(await _cpu_profile(seconds))
 
     return {
         "/debug/pprof": lambda _request: redirect("/debug/pprof/"),
-        "/debug/pprof/": lambda _request: Response(_tasks()),
+        "/debug/pprof/": lambda _request: AdminResponse(_tasks()),
         "/debug/pprof/profile": profile,
-        "/debug/pprof/heap": lambda _request: Response(_heap()),
+        "/debug/pprof/heap": lambda _request: AdminResponse(_heap()),
     }
 
 

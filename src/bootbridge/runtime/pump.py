@@ -30,7 +30,7 @@ class Flushable(Protocol):
     def flush(self) -> None: ...
 
 
-class Parting(Protocol):
+class LingeringStream(Protocol):
     """A stream that its owner has closed, while the peer still takes what was written last."""
 
     @property
@@ -47,7 +47,7 @@ class Pump:
         self.timers = Timers(time.monotonic)  # which is what the loop's time is
         self.timers.on_earlier = self._arm
         self.dirty: list[Flushable] = []
-        self.parting: dict[Parting, None] = {}
+        self.lingering: dict[LingeringStream, None] = {}
         self.read_buffer = memoryview(bytearray(READ_BYTES))
         self.plain_buffer = memoryview(bytearray(PLAIN_BYTES))
         self._soon: list[Callable[[], None]] = []
@@ -63,10 +63,10 @@ class Pump:
             except Exception as error:
                 self.loop.report(error)
 
-    def abort_parting(self) -> None:
+    def abort_lingering(self) -> None:
         """Time is up: whoever has not taken all must not take the part for the whole. What the kernel
         has, it delivers without us."""
-        for stream in list(self.parting):
+        for stream in list(self.lingering):
             if stream.backlog:
                 stream.abort()
 

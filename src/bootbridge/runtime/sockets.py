@@ -34,7 +34,7 @@ class Sockets(selectors.BaseSelector):
         self._epoll.register(self._others_fd, READABLE)
         self._others_ready = False
         self.in_batch = False
-        self.recalled = False  # asyncio has got something to do in the meantime
+        self.interrupted = False  # asyncio has got something to do in the meantime
         self.on_batch_end: Callable[[], None] = lambda: None
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
@@ -62,7 +62,7 @@ class Sockets(selectors.BaseSelector):
 
         Going back to asyncio's loop after every batch would cost more than a small batch itself.
         """
-        self.recalled = False
+        self.interrupted = False
         poll = self._epoll.poll
         if timeout is None:
             while not self._serve(poll(None, _BATCH_MAX)):
@@ -97,7 +97,7 @@ class Sockets(selectors.BaseSelector):
             except Exception as error:
                 self.on_failure(error)
             self.in_batch = False
-        return self._others_ready or self.recalled
+        return self._others_ready or self.interrupted
 
     # --- asyncio's
 

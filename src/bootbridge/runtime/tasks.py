@@ -11,11 +11,11 @@ from bootbridge.runtime import logs
 _running: Final[set[asyncio.Task[Any]]] = set()
 
 
-def spawn(work: Coroutine[Any, Any, Any], name: str, *, heard: bool = False) -> asyncio.Task[Any]:
-    """`heard`: whoever starts it also asks for its result, and so hears of its failure."""
+def spawn(work: Coroutine[Any, Any, Any], name: str, *, awaited: bool = False) -> asyncio.Task[Any]:
+    """`awaited`: whoever starts it also asks for its result, and so hears of its failure."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     _running.add(task)
-    task.add_done_callback(_running.discard if heard else _done)
+    task.add_done_callback(_running.discard if awaited else _done)
     return task
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, cast
 
 from bootbridge.ports.byte_ports import ByteHandler
-from bootbridge.runtime.byte_stream import NOBODY, PlainStream, reason_of
+from bootbridge.runtime.byte_stream import NO_HANDLER, PlainStream, reason_of
 from bootbridge.runtime.pump import Pump
 from bootbridge.wire.packets import Buffer
 
@@ -147,7 +147,7 @@ class TlsStream(PlainStream):
     @property
     def _is_heard(self) -> bool:
         """Whether somebody wants what comes, or it is to be read away."""
-        return self._ready is None and (self._handler is not NOBODY or self._closing)
+        return self._ready is None and (self._handler is not NO_HANDLER or self._closing)
 
     def _decrypt(self, received: memoryview) -> None:
         plain, incoming = self.pump.plain_buffer, self._incoming

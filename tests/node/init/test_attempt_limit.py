@@ -17,7 +17,7 @@ from bootbridge.node.init.attempt_limit import (
     AttemptLimit,
     TooManyAttempts,
 )
-from bootbridge.runtime.concurrency import ended
+from bootbridge.runtime.concurrency import cancel_and_wait
 from tests.support.deterministic_loop import run
 
 # As many as the init server has channels, with two calls on each.
@@ -46,7 +46,7 @@ class Site:
     async def strangers(self, number: int, source: Callable[[int], str]) -> AsyncIterator[None]:
         crowd = [asyncio.ensure_future(self.stranger(source(each))) for each in range(number)]
         yield
-        await ended(*crowd)
+        await cancel_and_wait(*crowd)
 
     async def owner_waits(self) -> float:
         """How long somebody who knows the secret needs from elsewhere."""

@@ -21,7 +21,7 @@ from bootbridge.node.init.messages import (
     InitSuccess,
     StageEvent,
 )
-from bootbridge.runtime.calls import CallFailed, Send, serve
+from bootbridge.runtime.grpc import RpcError, Send, serve
 from bootbridge.trust.attested.channel import Channel, ChannelFailed
 from bootbridge.trust.evidence import Attested, EvidenceRefused
 from bootbridge.trust.key_hierarchy import cluster_id
@@ -126,7 +126,7 @@ async def instance() -> AsyncIterator[Instance]:
     playing.close()
 
 
-def saying(*events: InitEvent, then: CallFailed | None = None) -> Script:
+def saying(*events: InitEvent, then: RpcError | None = None) -> Script:
     async def script(request: InitRequest, send: Send) -> None:
         for event in events:
             await send(event.encode())
@@ -188,7 +188,7 @@ async def test_nothing_undoes_a_failure(instance: Instance, after: InitEvent) ->
 async def test_a_failure_counts_even_if_its_log_was_cut_off(instance: Instance) -> None:
     events = InitEvent(1, failure=InitFailure("broke")), InitEvent(1, log=b"the beginning")
     with pytest.raises(InitFailed, match="broke") as failed:
-        await instance.asked_by(saying(*events, then=CallFailed(grpc.UNAVAILABLE, "cut off")))
+        await instance.asked_by(saying(*events, then=RpcError(grpc.UNAVAILABLE, "cut off")))
     assert failed.value.log == b"the beginning"
 
 
@@ -216,7 +216,7 @@ async def test_an_instance_that_is_not_there_yet_is_waited_for(instance: Instanc
 
 @pytest.mark.parametrize("code", [grpc.UNAVAILABLE, grpc.RESOURCE_EXHAUSTED])
 async def test_an_instance_that_cannot_answer_now_is_asked_again(instance: Instance, code: int) -> None:
-    busy = saying(then=CallFailed(code, "later"))
+    busy = saying(then=RpcError(code, "later"))
     assert await instance.asked_by(busy, saying(WELL)) == SUCCESS
 
 
@@ -224,9 +224,7 @@ async def test_trouble_of_the_instances_own_that_may_pass_is_waited_out(instance
     """The instance could not read its metadata: it says so, changed nothing, and asks to be asked again."""
     trouble = InitEvent(0, failure=InitFailure("no metadata", "try again", may_retry=True))
     assert (
-        await instance.asked_by(
-            saying(trouble, then=CallFailed(grpc.UNAVAILABLE, "no metadata")), saying(WELL)
-        )
+        await instance.asked_by(saying(trouble, then=RpcError(grpc.UNAVAILABLE, "no metadata")), saying(WELL))
         == SUCCESS
     )
 
@@ -240,7 +238,7 @@ async def test_patience_ends(instance: Instance) -> None:
         await instance.asked_by(ChannelFailed("Connection refused"), reach_seconds=0.02)
     assert not silence.value.begun
     with pytest.raises(InstanceUnreachable) as silence:
-        await instance.asked_by(saying(then=CallFailed(grpc.UNAVAILABLE, "later")), reach_seconds=0.02)
+        await instance.asked_by(saying(then=RpcError(grpc.UNAVAILABLE, "later")), reach_seconds=0.02)
     assert silence.value.begun
 
 
@@ -256,7 +254,7 @@ async def test_patience_ends(instance: Instance) -> None:
 )
 async def test_a_refusal_is_final_and_advises(instance: Instance, code: int, advice: str) -> None:
     with pytest.raises(InitRefused, match="no") as refused:
-        await instance.asked_by(saying(then=CallFailed(code, "no")))
+        await instance.asked_by(saying(then=RpcError(code, "no")))
     assert advice in refused.value.advice
     assert len(instance.requests) == 1
 

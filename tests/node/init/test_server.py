@@ -14,7 +14,7 @@ from bootbridge.node.init.messages import ACKNOWLEDGE, INIT, InitEvent, InitRequ
 from bootbridge.node.lock.bootstrap_record import Flow, Phase
 from bootbridge.node.supervisor import FATAL, FINISHED
 from bootbridge.runtime import tasks
-from bootbridge.runtime.calls import CallFailed
+from bootbridge.runtime.grpc import RpcError
 from bootbridge.wire import grpc_messages as grpc
 from tests.support.deterministic_loop import run
 from tests.support.node_environment import (
@@ -55,9 +55,9 @@ def scenario(environment: Environment, play: Callable[[Environment], Awaitable[N
     return run(both(), seed)
 
 
-async def refused(environment: Environment, request: InitRequest) -> tuple[CallFailed, list[InitEvent]]:
+async def refused(environment: Environment, request: InitRequest) -> tuple[RpcError, list[InitEvent]]:
     events: list[InitEvent] = []
-    with pytest.raises(CallFailed) as caught:
+    with pytest.raises(RpcError) as caught:
         await environment.listener.call_into(request, events)
     return caught.value, events
 
@@ -209,7 +209,7 @@ def test_garbage_is_no_request() -> None:
         async def send(body: bytes) -> None:
             raise AssertionError("nothing is sent")
 
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(RpcError) as caught:
             await environment.init_server.handlers("user", lambda: None)[INIT](b"\xff\xff\xff", send)
         assert caught.value.code == grpc.INVALID_ARGUMENT
 
@@ -307,7 +307,7 @@ def test_of_many_inits_at_once_one_runs(seed: int) -> None:
         assert sum(isinstance(each, list) for each in answers) == 1
         for answer in answers:
             assert isinstance(answer, list) or (
-                isinstance(answer, CallFailed) and answer.code == grpc.FAILED_PRECONDITION
+                isinstance(answer, RpcError) and answer.code == grpc.FAILED_PRECONDITION
             )
         assert environment.calls.count("init") == 1
 
@@ -454,10 +454,10 @@ def test_nobody_can_say_that_the_end_was_fetched_but_who_was_told_it() -> None:
         ours, another = (environment.init_server.handlers("user", lambda: None) for _ in range(2))
         watching = tasks.spawn(ours[INIT](init_request().encode(), send_nothing), "user")
         await environment.lock.wait_until_decided()
-        with pytest.raises(CallFailed, match="nothing was fetched"):
+        with pytest.raises(RpcError, match="nothing was fetched"):
             await ours[ACKNOWLEDGE](b"", send_nothing)
         await watching
-        with pytest.raises(CallFailed, match="nothing was fetched"):
+        with pytest.raises(RpcError, match="nothing was fetched"):
             await another[ACKNOWLEDGE](b"", send_nothing)
         assert not environment.listener.closed.is_set()
         await ours[ACKNOWLEDGE](b"", send_nothing)
@@ -498,9 +498,9 @@ def test_a_watcher_whose_line_breaks_can_still_have_the_failure_and_its_logs(los
 
         async def breaks(body: bytes) -> None:
             if getattr(InitEvent.decode(body), lost_at):
-                raise CallFailed(grpc.CANCELLED, "the caller is gone")
+                raise RpcError(grpc.CANCELLED, "the caller is gone")
 
-        with pytest.raises(CallFailed):
+        with pytest.raises(RpcError):
             await environment.init_server.handlers("user", lambda: None)[INIT](
                 init_request().encode(), breaks
             )

@@ -19,8 +19,8 @@ from bootbridge.join_api.messages import Ticket, TicketRequest
 from bootbridge.join_service.control_plane_lease import CONTROL_PLANE_LABEL
 from bootbridge.node.ports import Address, ProgressCallback
 from bootbridge.node.supervisor import FATAL, FINISHED
-from bootbridge.runtime.calls import CallFailed
 from bootbridge.runtime.concurrency import Turn
+from bootbridge.runtime.grpc import RpcError
 from tests.join_service import world as service_world
 from tests.join_service.world import CONTROL, CONTROL_2, NOW, asking, caller
 from tests.support.deterministic_loop import run
@@ -83,7 +83,7 @@ class Cluster:
                     return await cluster.services.ticket(
                         caller(instance), asking(instance), cluster.by_address[address]
                     )
-                except CallFailed as failure:
+                except RpcError as failure:
                     raise Transient(failure.message) from failure
 
         return Slow(seed, instance=instance, secret_hash="", addresses=tuple(self.by_address), slow=1.0)

@@ -12,8 +12,8 @@ from random import Random
 from bootbridge.common.failures import Transient
 from bootbridge.node.supervisor import FINISHED, INTERRUPTED
 from bootbridge.runtime import tasks
-from bootbridge.runtime.calls import CallFailed
-from bootbridge.runtime.concurrency import unless
+from bootbridge.runtime.concurrency import run_unless
+from bootbridge.runtime.grpc import RpcError
 from bootbridge.trust.measurement import lock_value
 from bootbridge.wire import grpc_messages as grpc
 from tests.support import deterministic_loop
@@ -58,11 +58,11 @@ async def _race(seed: int, stop: bool) -> Result:
 
 async def _user(environment: Environment, after: float) -> str:
     await asyncio.sleep(after)
-    if await unless(environment.lock.wait_until_decided(), environment.listener.opened.wait()) is None:
+    if await run_unless(environment.lock.wait_until_decided(), environment.listener.opened.wait()) is None:
         return "too late"
     try:
         events = await environment.listener.call(init_request(), acknowledge=True)
-    except CallFailed as failure:
+    except RpcError as failure:
         if failure.code not in (grpc.FAILED_PRECONDITION, grpc.UNAVAILABLE):
             raise
         return "refused"

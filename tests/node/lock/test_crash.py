@@ -14,8 +14,8 @@ from bootbridge.node.init.messages import InitEvent
 from bootbridge.node.lock.bootstrap_record import Phase
 from bootbridge.node.supervisor import FATAL, FINISHED
 from bootbridge.runtime import tasks
-from bootbridge.runtime.calls import CallFailed
-from bootbridge.runtime.concurrency import ended
+from bootbridge.runtime.concurrency import cancel_and_wait
+from bootbridge.runtime.grpc import RpcError
 from bootbridge.trust.measurement import ZERO, lock_value
 from tests.support import deterministic_loop
 from tests.support.node_environment import (
@@ -41,7 +41,7 @@ class User:
     async def insist(self, environment: Environment) -> None:
         seen = max((event.number for event in self.events), default=0)
         await environment.listener.opened.wait()
-        with suppress(CallFailed):
+        with suppress(RpcError):
             await environment.listener.call_into(
                 init_request(self.init_id, seen=seen), self.events, acknowledge=True
             )
@@ -64,7 +64,7 @@ async def _lives(environment: Environment, user: User | None) -> int | None:
     await asyncio.wait({running, gone}, return_when=asyncio.FIRST_COMPLETED)
     if environment.dead:
         return None
-    await ended(gone, *calling)
+    await cancel_and_wait(gone, *calling)
     return running.result()
 
 

@@ -12,7 +12,7 @@ from bootbridge.bootstrap.machine.certificates import Bundle
 from bootbridge.bootstrap.machine.node_values import NodeValues, node_values
 from bootbridge.bootstrap.plan.plan import IPAddress, Plan
 from bootbridge.common.host import Host
-from bootbridge.kube.blocking_client import Cluster
+from bootbridge.kube.blocking_client import ClusterClient
 
 
 @dataclass
@@ -21,7 +21,7 @@ class Site:
 
     plan: Plan
     host: Host
-    cluster: Cluster | None = None  # None: there is none yet
+    cluster: ClusterClient | None = None  # None: there is none yet
     addresses: tuple[IPAddress, ...] = ()  # of the node; needed to apply, not to find or remove
     firewall: bool = False
     kubeconfig: str = ""  # as given with --kubeconfig

@@ -16,7 +16,7 @@ from bootbridge.bootstrap.install.resources import Part, Site, parts
 from bootbridge.bootstrap.install.resources.host import Record
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
-from bootbridge.kube.blocking_client import UnreachableError
+from bootbridge.kube.blocking_client import ApiUnreachableError
 
 T = TypeVar("T")
 WAIT_SECONDS = 60.0
@@ -151,7 +151,7 @@ class Teardown:
         """An API server whose manifest was changed is away for a while: it is asked again when it is back."""
         try:
             return deed()
-        except UnreachableError:
+        except ApiUnreachableError:
             # Waited for once: whoever stays away is not waited for again with every part.
             if not self.silent:
                 self.silent = bool(self.progress.wait(self._cluster_trouble, self.wait_seconds))
@@ -170,7 +170,7 @@ class Teardown:
         return reason
 
     def _cluster_trouble(self) -> str:
-        return self.site.cluster.trouble() if self.site.cluster else ""
+        return self.site.cluster.probe() if self.site.cluster else ""
 
     def _no_cluster(self) -> str:
         self.warnings.append("no kubeconfig was found, so the cluster was not asked")
@@ -184,4 +184,4 @@ class Teardown:
         never_touched = noted is not None and not noted.cluster
         if self.site.cluster is None:
             return noted is None or never_touched
-        return never_touched and bool(self.site.cluster.silent_because)
+        return never_touched and bool(self.site.cluster.unreachable_reason)

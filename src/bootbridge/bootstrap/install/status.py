@@ -63,7 +63,7 @@ def look(site: Site) -> Status:
     port = site.plan.ports.server_health
     healthy, ready = (site.host.ask(port, page)[0] == 200 for page in ("/healthz", "/readyz"))
     if site.cluster:
-        site.cluster.trouble()
+        site.cluster.probe()
     return Status(
         tuple(_part_status(part) for part in parts(site) if part.is_laid),
         healthy,

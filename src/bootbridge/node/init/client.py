@@ -23,7 +23,7 @@ from bootbridge.node.init.messages import (
     InitSuccess,
     StageEvent,
 )
-from bootbridge.runtime.calls import Caller, CallFailed
+from bootbridge.runtime.grpc import GrpcClient, RpcError
 from bootbridge.trust.attested.channel import Channel, ChannelFailed
 from bootbridge.trust.evidence import Attested, EvidenceRefused
 from bootbridge.trust.evidence.tpm import KIND as TPM
@@ -114,12 +114,12 @@ class InitClient:
         try:
             self._refuse_if_locked(channel.peer)
             self.report.connected(channel.peer)
-            async with Caller(channel.reader, channel.writer) as caller:
+            async with GrpcClient(channel.reader, channel.writer) as caller:
                 return await self._fetch(caller)
         finally:
             await channel.close()
 
-    async def _fetch(self, caller: Caller) -> InitSuccess:
+    async def _fetch(self, caller: GrpcClient) -> InitSuccess:
         """The end, which is ours before the instance hears that we have it."""
         try:
             success = await self._watch(caller)
@@ -131,8 +131,8 @@ class InitClient:
         await self._acknowledge(caller)
         return success
 
-    async def _acknowledge(self, caller: Caller) -> None:
-        with suppress(CallFailed):
+    async def _acknowledge(self, caller: GrpcClient) -> None:
+        with suppress(RpcError):
             await caller.unary(ACKNOWLEDGE, b"", ACKNOWLEDGE_SECONDS)
 
     def _refuse_if_locked(self, peer: Attested | None) -> None:
@@ -146,7 +146,7 @@ class InitClient:
                 f"the instance is locked for another cluster: PCR 15 is {shown} (reboot it)"
             )
 
-    async def _watch(self, caller: Caller) -> InitSuccess:
+    async def _watch(self, caller: GrpcClient) -> InitSuccess:
         self.begun = True
         failure: InitFailure | None = None
         log = bytearray()
@@ -166,7 +166,7 @@ class InitClient:
                     else:
                         raise PeerError("the instance sent an event that says nothing")
                     self._note(event)
-        except CallFailed as error:
+        except RpcError as error:
             if failure is None or (failure.may_retry and error.code in _SILENCE):
                 raise _meaning(error) from error
         if failure is None:
@@ -182,7 +182,7 @@ class _Lost(BootbridgeError):
     """Nothing was said; the instance may be asked again."""
 
 
-def _meaning(error: CallFailed) -> BootbridgeError:
+def _meaning(error: RpcError) -> BootbridgeError:
     """Silence is asked again, an answer is final."""
     if error.code in _SILENCE:
         return _Lost(error.message)

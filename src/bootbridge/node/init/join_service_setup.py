@@ -27,8 +27,8 @@ from bootbridge.join_service.measurement import Measurement
 from bootbridge.join_service.name_binding import NameBinding
 from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.config import load_kubeconfig
 from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.kubeconfig import load_kubeconfig
 from bootbridge.node.init.messages import OUTPUT, StageEvent
 from bootbridge.node.own_identity import own_attestation
 from bootbridge.node.ports import JoinServiceSetup, ProgressCallback

@@ -43,8 +43,8 @@ from bootbridge.node.ports import (
     SecretMatches,
 )
 from bootbridge.runtime import logs, tasks
-from bootbridge.runtime.calls import CallFailed, Handler, Send
-from bootbridge.runtime.concurrency import ended, unless, within
+from bootbridge.runtime.concurrency import cancel_and_wait, run_unless, with_timeout
+from bootbridge.runtime.grpc import Handler, RpcError, Send
 from bootbridge.trust.key_hierarchy import KEY_BYTES, KeyRefused, cluster_id
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.proto import MessageError
@@ -148,7 +148,7 @@ class InitServer:
         while True:
             try:
                 asked = self._sources.metadata.init_secret_hash()
-                self._secret_hash = await within(METADATA_SECONDS_MAX, asked, "the metadata")
+                self._secret_hash = await with_timeout(METADATA_SECONDS_MAX, asked, "the metadata")
                 if not self._secret_hash:
                     logs.event("node", logs.INFO, "init is disabled: the metadata has no init secret")
                     return
@@ -174,7 +174,7 @@ class InitServer:
     async def _linger(self, run: InitRun) -> None:
         """Hold the end until a watcher says that it has it; for one who lost the connection, not for ever."""
         run.visited = _now()
-        await unless(self._hurried.wait(), self._wait_for_acknowledgement(run))
+        await run_unless(self._hurried.wait(), self._wait_for_acknowledgement(run))
 
     async def _wait_for_acknowledgement(self, run: InitRun) -> None:
         while (left := run.visited + self._linger_seconds - _now()) > 0:
@@ -190,11 +190,11 @@ class InitServer:
     async def _over(self, opening: asyncio.Task[None]) -> None:
         """Close the door first: an init that lost the lock this very moment still has to tell its caller."""
         run = self._run
-        await ended(opening)
+        await cancel_and_wait(opening)
         if self._door is not None:
             await self._door.stop()
         if run is not None and run.task is not None:
-            await ended(run.task)
+            await cancel_and_wait(run.task)
 
     # --- a call
 
@@ -207,7 +207,7 @@ class InitServer:
         try:
             request = InitRequest.decode(body)
         except MessageError as error:
-            raise CallFailed(grpc.INVALID_ARGUMENT, f"not an init request: {error}") from None
+            raise RpcError(grpc.INVALID_ARGUMENT, f"not an init request: {error}") from None
         await self._admit(source, request)
         visit.admitted()
         visit.run = run = self._known(request) or await self._begun(request, send)
@@ -216,7 +216,7 @@ class InitServer:
     async def _acknowledge(self, visit: _Visit, body: bytes, send: Send) -> None:
         """The caller has the end where nothing can take it any more: nobody need be waited for."""
         if visit.run is None or not visit.run.over:
-            raise CallFailed(grpc.FAILED_PRECONDITION, "nothing was fetched on this connection")
+            raise RpcError(grpc.FAILED_PRECONDITION, "nothing was fetched on this connection")
         visit.run.acknowledged.set()
         await send(b"")
 
@@ -227,10 +227,10 @@ class InitServer:
                 source, lambda: self._sources.matches(request.init_secret, self._secret_hash)
             )
         except TooManyAttempts:
-            raise CallFailed(grpc.RESOURCE_EXHAUSTED, "too many attempts, try again later") from None
+            raise RpcError(grpc.RESOURCE_EXHAUSTED, "too many attempts, try again later") from None
         if not good:
             logs.event("node", logs.WARNING, "an init with a wrong secret was refused")
-            raise CallFailed(grpc.PERMISSION_DENIED, "the init secret is wrong")
+            raise RpcError(grpc.PERMISSION_DENIED, "the init secret is wrong")
         self._sources.log_buffer.hide(request.init_secret, request.measurement_secret)
 
     def _known(self, request: InitRequest) -> InitRun | None:
@@ -256,10 +256,10 @@ class InitServer:
         except Transient as error:
             advice = "try again"
             await send(_retriable(str(error), advice))
-            raise CallFailed(grpc.UNAVAILABLE, f"{error} ({advice})") from error
+            raise RpcError(grpc.UNAVAILABLE, f"{error} ({advice})") from error
         except (OperatorError, KeyRefused) as error:
             await send(_retriable(str(error), "correct it and init again"))
-            raise CallFailed(grpc.INVALID_ARGUMENT, str(error)) from error
+            raise RpcError(grpc.INVALID_ARGUMENT, str(error)) from error
         # Somebody may have been quicker meanwhile.
         return self._known(request) or self._started(inputs)
 
@@ -270,7 +270,7 @@ class InitServer:
             raise OperatorError(f"is not {KEY_BYTES} bytes long", subject="measurement_secret")
         cluster_id(request.measurement_secret, request.measurement_salt)
         self._sources.check_policy(request.join_policy)
-        instance = await within(METADATA_SECONDS_MAX, self._sources.metadata.myself(), "the metadata")
+        instance = await with_timeout(METADATA_SECONDS_MAX, self._sources.metadata.myself(), "the metadata")
         if instance.role is not Role.CONTROL_PLANE:
             hint = "init an instance that the metadata calls a control plane"
             raise OperatorError(f"this instance is a {instance.role}", hint=hint)
@@ -347,10 +347,10 @@ def _failed(run: InitRun, error: Exception) -> None:
         run.events.end(InitFailure(f"a defect in this program: {error!r}", REBOOT))
 
 
-def _refused(why: str) -> CallFailed:
+def _refused(why: str) -> RpcError:
     """Told to both sides."""
     logs.event("node", logs.WARNING, "an init was refused", why=why)
-    return CallFailed(grpc.FAILED_PRECONDITION, why)
+    return RpcError(grpc.FAILED_PRECONDITION, why)
 
 
 def _retriable(reason: str, advice: str) -> bytes:

@@ -37,7 +37,7 @@ from bootbridge.node.init.messages import INIT_LABEL, InitRequest, InitSuccess
 from bootbridge.node.init.report import InitReport
 from bootbridge.node.join import control_plane_keys
 from bootbridge.runtime import tasks
-from bootbridge.runtime.concurrency import ended
+from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.trust.attested.channel import Channel, Side, connect
 from bootbridge.trust.evidence import EvidenceRefused, Verifier
 from bootbridge.trust.evidence.configuration import verifiers_from
@@ -138,7 +138,7 @@ class InitSession:
             self._options.record.unlink(missing_ok=True)
             return True
         finally:
-            await ended(ticking)
+            await cancel_and_wait(ticking)
         return False
 
     async def _ticking(self) -> None:

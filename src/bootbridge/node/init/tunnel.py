@@ -42,10 +42,10 @@ from bootbridge.join_api import node_paths
 from bootbridge.join_api.cluster_spec import ClusterSpec
 from bootbridge.join_api.instance import Instance
 from bootbridge.join_api.node_addresses import node_addresses
-from bootbridge.kube.blocking_client import Cluster
+from bootbridge.kube.blocking_client import ClusterClient
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.config import load_kubeconfig
 from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.kubeconfig import load_kubeconfig
 from bootbridge.kube.objects import Kind, list_objects
 from bootbridge.kube.requests import Json
 from bootbridge.node.init.messages import OUTPUT, StageEvent
@@ -125,11 +125,11 @@ def _install(host: Host, plan: Plan, kubeconfig: str | None, tell: Callable[[str
 
 
 @contextmanager
-def _cluster(host: Host, kubeconfig: str | None) -> Iterator[Cluster | None]:
+def _cluster(host: Host, kubeconfig: str | None) -> Iterator[ClusterClient | None]:
     if kubeconfig is None:
         yield None
         return
-    cluster = Cluster.from_kubeconfig(host.path(kubeconfig))
+    cluster = ClusterClient.from_kubeconfig(host.path(kubeconfig))
     try:
         yield cluster
     finally:

@@ -31,7 +31,7 @@ from bootbridge.node.ports import (
     Turn,
 )
 from bootbridge.runtime import logs
-from bootbridge.runtime.concurrency import first_success, unless, within
+from bootbridge.runtime.concurrency import first_success, run_unless, with_timeout
 from bootbridge.trust.key_hierarchy import KeyRefused, cluster_id
 
 # One attempt at one address: handshake, evidence, and the wait until another address has not answered.
@@ -70,7 +70,7 @@ class JoinClient:
 
     async def run(self) -> NodeState | None:
         """The node that this instance became; None if it was not to be ours. Fatal past the lock only."""
-        inputs = await unless(self._lock.wait_until_decided(), self._until_granted())
+        inputs = await run_unless(self._lock.wait_until_decided(), self._until_granted())
         if inputs is None:
             return None
         cluster = cluster_id(inputs.ticket.measurement_secret, inputs.ticket.measurement_salt)
@@ -100,8 +100,9 @@ class JoinClient:
 
     async def _round(self) -> JoinInputs:
         metadata = self._sources.metadata
-        instance = await within(METADATA_SECONDS_MAX, metadata.myself(), "the metadata")
-        addresses = await within(METADATA_SECONDS_MAX, self._sources.endpoints(), "the list of join services")
+        instance = await with_timeout(METADATA_SECONDS_MAX, metadata.myself(), "the metadata")
+        endpoints = self._sources.endpoints()
+        addresses = await with_timeout(METADATA_SECONDS_MAX, endpoints, "the list of join services")
         if not addresses:
             raise Transient("no join service is known yet")
         attempts: list[Callable[[Turn], Awaitable[JoinInputs]]] = [
@@ -123,7 +124,7 @@ class JoinClient:
         # Before it is asked for: whatever the ticket's times began with, it was later.
         asked = int(self._clock())
         answer = self._sources.service.ticket(address, request, turn)
-        ticket = await within(ATTEMPT_SECONDS_MAX, answer, where)
+        ticket = await with_timeout(ATTEMPT_SECONDS_MAX, answer, where)
         try:
             ticket_check.check(ticket, instance)
             cluster_id(ticket.measurement_secret, ticket.measurement_salt)

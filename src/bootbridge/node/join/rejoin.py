@@ -21,7 +21,7 @@ from bootbridge.node.lock.node_lock import NodeLock
 from bootbridge.node.lock.node_state import NodeState
 from bootbridge.node.ports import Machine
 from bootbridge.runtime import logs
-from bootbridge.runtime.concurrency import unless
+from bootbridge.runtime.concurrency import run_unless
 
 KUBELET_ATTEMPTS_MAX: Final = 5
 RENEWAL_SECONDS_BEFORE: Final = 30.0
@@ -46,7 +46,7 @@ class Rejoin:
         due = await self._renewal.due()
         if due and self._lock.is_available:
             before = self._renewal.done_within(RENEWAL_SECONDS_BEFORE, state.name)
-            due = not await unless(self._lock.wait_until_decided(), before)
+            due = not await run_unless(self._lock.wait_until_decided(), before)
         if self._lock.holder is None and not await self._lock.try_lock(Flow.REJOIN, state.cluster_id, b""):
             return None
         await self._start_kubelet()
@@ -62,7 +62,7 @@ class Rejoin:
             await self._renew(state)
 
     async def _renew(self, state: NodeState) -> None:
-        await unless(self._hurried.wait(), self._renewal.done_within(RENEWAL_SECONDS_AFTER, state.name))
+        await run_unless(self._hurried.wait(), self._renewal.done_within(RENEWAL_SECONDS_AFTER, state.name))
 
     async def _start_kubelet(self) -> None:
         """See that the kubelet runs, and never without its configuration."""

@@ -19,8 +19,8 @@ from bootbridge.join_api.messages import (
 )
 from bootbridge.node.join import control_plane_keys
 from bootbridge.node.ports import Address
-from bootbridge.runtime.calls import Caller, CallFailed
 from bootbridge.runtime.concurrency import Turn
+from bootbridge.runtime.grpc import GrpcClient, RpcError
 from bootbridge.trust.attested.channel import ChannelFailed, Side, connect
 from bootbridge.trust.evidence import Attested, EvidenceRefused, EvidenceUnavailable
 from bootbridge.wire import grpc_messages as grpc
@@ -77,7 +77,7 @@ class JoinServiceClient:
             return answer.decode(await self._called(address, path, request.encode(), turn))
         except EvidenceRefused as error:
             raise Refused(f"{_named(address)}: {error}") from error
-        except CallFailed as error:
+        except RpcError as error:
             kind = Refused if error.code in _SAID_NO else Transient
             raise kind(f"{_named(address)}: {error.message}") from error
         except (ChannelFailed, EvidenceUnavailable, PeerError) as error:
@@ -88,7 +88,7 @@ class JoinServiceClient:
         try:
             await self._refuse_others(channel.peer)
             await turn()
-            async with Caller(channel.reader, channel.writer) as caller:
+            async with GrpcClient(channel.reader, channel.writer) as caller:
                 return await caller.unary(path, body, ANSWER_SECONDS)
         finally:
             await channel.close()

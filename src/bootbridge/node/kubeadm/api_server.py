@@ -8,9 +8,9 @@ from typing import Final
 
 from bootbridge.common.failures import Transient
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.config import load_kubeconfig
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from bootbridge.kube.requests import Request
+from bootbridge.kube.kubeconfig import load_kubeconfig
+from bootbridge.kube.requests import ApiRequest
 
 READY_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 1.0
@@ -40,7 +40,7 @@ async def wait_until_ready(kubeconfig: Path, *, seconds: float = READY_SECONDS) 
 
 async def _trouble(client: KubeClient) -> str:
     try:
-        await client.text(Request("GET", "/readyz"), timeout=PROBE_SECONDS)
+        await client.text(ApiRequest("GET", "/readyz"), timeout=PROBE_SECONDS)
     except (KubeError, KubeUnreachable) as error:
         return str(error)
     return ""

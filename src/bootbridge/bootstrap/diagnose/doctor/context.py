@@ -17,7 +17,7 @@ from bootbridge.errors import OperatorError
 
 if TYPE_CHECKING:
     from bootbridge.bootstrap.diagnose.doctor.targets import Destination, Goal
-    from bootbridge.kube.blocking_client import Cluster
+    from bootbridge.kube.blocking_client import ClusterClient
 
 DIAL_SECONDS = 10.0
 _OURS = ("--egress-selector-config-file=", "--enable-aggregator-routing=")
@@ -34,13 +34,13 @@ class Way:
     destination: Destination | None = None  # found by the step of that name
 
     @cached_property
-    def cluster(self) -> Cluster | None:
+    def cluster(self) -> ClusterClient | None:
         """None if it cannot be asked; `no_cluster_because` says why."""
         cluster = self.site.cluster
         if cluster is None:
             self.no_cluster_because = self.no_cluster_because or "there is no kubeconfig"
             return None
-        self.no_cluster_because = cluster.trouble()
+        self.no_cluster_because = cluster.probe()
         return None if self.no_cluster_because else cluster
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import Any
 
 from bootbridge.bootstrap.diagnose.check.finding import at
 from bootbridge.errors import OperatorError
-from bootbridge.kube.blocking_client import Cluster
+from bootbridge.kube.blocking_client import ClusterClient
 from bootbridge.kube.kinds import (
     API_SERVICE,
     CUSTOM_RESOURCE,
@@ -87,7 +87,7 @@ def parse(text: str, flag: str) -> tuple[str, int]:
 # --- from a name to a service
 
 
-def caller_named(cluster: Cluster, name: str) -> Caller | str:
+def caller_named(cluster: ClusterClient, name: str) -> Caller | str:
     """The caller of that name; a text if it exists but takes another way than through the tunnel."""
     found = list(dict.fromkeys(_callers(cluster, name)))
     if not found:
@@ -100,7 +100,7 @@ def caller_named(cluster: Cluster, name: str) -> Caller | str:
     return found[0]
 
 
-def _callers(cluster: Cluster, name: str) -> Iterator[Caller | str]:
+def _callers(cluster: ClusterClient, name: str) -> Iterator[Caller | str]:
     for kind in (VALIDATING_WEBHOOKS, MUTATING_WEBHOOKS):
         for configuration in cluster.list(kind):
             is_named = configuration["metadata"]["name"] == name
@@ -136,7 +136,7 @@ def _caller(title: str, service: Json, ca_bundle: str | None) -> Caller:
 # --- from a service to a pod
 
 
-def pod_of(cluster: Cluster, caller: Caller) -> Destination | str:
+def pod_of(cluster: ClusterClient, caller: Caller) -> Destination | str:
     """Where the kube-apiserver would send it; a text if nobody is there to take it."""
     service = cluster.get(Ref(SERVICE, caller.service, caller.namespace))
     if service is None:
@@ -162,7 +162,7 @@ def _port_in(endpoint_slice: Json, name: str) -> int:
     )
 
 
-def _nobody(cluster: Cluster, caller: Caller, service: Json) -> str:
+def _nobody(cluster: ClusterClient, caller: Caller, service: Json) -> str:
     text = f"no pod behind Service {caller.namespace}/{caller.service} is ready"
     wanted = at(service, "spec", "selector")
     if not wanted:
@@ -195,7 +195,7 @@ def why_not_ready(pod: Json) -> str:
 # --- what may stand in the way
 
 
-def policies_on(cluster: Cluster, destination: Destination) -> list[str]:
+def policies_on(cluster: ClusterClient, destination: Destination) -> list[str]:
     """NetworkPolicies that choose who may come to this pod."""
     pod = _pod_at(cluster, destination)
     if pod is None:
@@ -209,7 +209,7 @@ def policies_on(cluster: Cluster, destination: Destination) -> list[str]:
     ]
 
 
-def _pod_at(cluster: Cluster, destination: Destination) -> Json | None:
+def _pod_at(cluster: ClusterClient, destination: Destination) -> Json | None:
     if destination.pod:
         found = cluster.get(Ref(POD, destination.pod, destination.namespace))
         return dict(found) if found else None

@@ -10,7 +10,7 @@ from typing import Any
 from bootbridge.bootstrap.diagnose.gather.bundle import Bundle
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.errors import OperatorError
-from bootbridge.kube.blocking_client import Cluster
+from bootbridge.kube.blocking_client import ClusterClient
 from bootbridge.kube.kinds import (
     API_SERVICE,
     EVENT,
@@ -27,7 +27,7 @@ PODS_WITH_LOGS_MAX = 50
 Collector = Callable[[Bundle], None]
 
 
-def collectors(cluster: Cluster, plan: Plan) -> dict[str, Collector]:
+def collectors(cluster: ClusterClient, plan: Plan) -> dict[str, Collector]:
     ours = {"DaemonSet": DAEMON_SET, "Pods": POD, "Events": EVENT, "Secrets": SECRET}
     whole = {
         "Nodes": NODE,
@@ -44,28 +44,28 @@ def collectors(cluster: Cluster, plan: Plan) -> dict[str, Collector]:
     }
 
 
-def _namespace(cluster: Cluster, plan: Plan, bundle: Bundle) -> None:
+def _namespace(cluster: ClusterClient, plan: Plan, bundle: Bundle) -> None:
     found = cluster.get(Ref(NAMESPACE, plan.namespace))
     bundle.add("cluster/namespace.json", _json(dict(found) if found else None))
 
 
-def _list(cluster: Cluster, kind: Kind, namespace: str, bundle: Bundle) -> None:
+def _list(cluster: ClusterClient, kind: Kind, namespace: str, bundle: Bundle) -> None:
     items = [{"kind": kind.name, **item} for item in cluster.list(kind, namespace)]
     bundle.add(f"cluster/{kind.plural}.json", _json(items))
 
 
-def _agent_logs(cluster: Cluster, plan: Plan, bundle: Bundle) -> None:
+def _agent_logs(cluster: ClusterClient, plan: Plan, bundle: Bundle) -> None:
     pods = cluster.list(POD, plan.namespace, plan.selector)
     _logs(cluster, pods[:PODS_WITH_LOGS_MAX], plan.daemonset_name, bundle)
 
 
-def _server_logs(cluster: Cluster, plan: Plan, bundle: Bundle) -> None:
+def _server_logs(cluster: ClusterClient, plan: Plan, bundle: Bundle) -> None:
     selector = ",".join(f"{key}={value}" for key, value in plan.server_labels.items())
     pods = cluster.list(POD, plan.server_pod_namespace, selector)
     _logs(cluster, pods, plan.server_pod_name, bundle)
 
 
-def _logs(cluster: Cluster, pods: list[dict[str, Any]], container: str, bundle: Bundle) -> None:
+def _logs(cluster: ClusterClient, pods: list[dict[str, Any]], container: str, bundle: Bundle) -> None:
     """Of each pod, and of its container before the last restart; those that cannot be had are named."""
     missing = []
     for pod in pods:

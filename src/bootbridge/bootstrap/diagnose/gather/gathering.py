@@ -20,7 +20,7 @@ from bootbridge.bootstrap.diagnose.gather.remote import Login
 from bootbridge.bootstrap.plan.plan import Flavour, Plan
 from bootbridge.common.redaction import Redactor
 from bootbridge.errors import OperatorError
-from bootbridge.kube.blocking_client import Cluster
+from bootbridge.kube.blocking_client import ClusterClient
 
 UNREACHED = Analysis("The bootstrap node could not be reached: its stage records are not here.")
 USER_SECRETS = ("token", "password", "client-key-data")
@@ -96,12 +96,12 @@ def of_bootstrap(
 
 def _with_cluster(bundle: Bundle, kubeconfig: Path, plan: Plan, tell: Tell) -> None:
     try:
-        cluster = Cluster.from_kubeconfig(kubeconfig)
+        cluster = ClusterClient.from_kubeconfig(kubeconfig)
     except OperatorError as error:
         tell(_note(bundle, "cluster", str(error)))
         return
     try:
-        if trouble := cluster.trouble():
+        if trouble := cluster.probe():
             tell(_note(bundle, "cluster", trouble))
             return
         for name, source in cluster_sources.collectors(cluster, plan).items():

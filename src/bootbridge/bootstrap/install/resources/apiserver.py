@@ -116,7 +116,7 @@ class ApiserverSetting(Part):
 
     def _silent(self) -> str:
         cluster = self.site.cluster
-        return cluster.trouble() if cluster else ""
+        return cluster.probe() if cluster else ""
 
 
 _SAME = Outcome(Change.UNCHANGED)

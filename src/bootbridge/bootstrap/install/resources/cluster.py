@@ -11,7 +11,7 @@ from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS, NodeValues
 from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY
 from bootbridge.bootstrap.render import manifests
 from bootbridge.errors import OperatorError
-from bootbridge.kube.blocking_client import Cluster
+from bootbridge.kube.blocking_client import ClusterClient
 from bootbridge.kube.objects import DAEMON_SET, NAMESPACE, POD, SECRET, Kind, Ref, ref_of
 from bootbridge.kube.requests import Json
 
@@ -30,7 +30,7 @@ class ObjectPart(Part):
         self.plan = site.plan
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> ClusterClient:
         if self.site.cluster is None:
             hint = f"give --kubeconfig=FILE, or mend {self.plan.paths.kubeconfig}"
             raise OperatorError("there is no access to the cluster", subject="--kubeconfig", hint=hint)

@@ -12,7 +12,7 @@ from bootbridge.bootstrap.plan import record
 from bootbridge.bootstrap.render import egress_selector, manifests
 from bootbridge.common.files import Asset, Tree
 from bootbridge.errors import OperatorError
-from bootbridge.kube.blocking_client import RefusedError, UnreachableError
+from bootbridge.kube.blocking_client import ApiRequestError, ApiUnreachableError
 from bootbridge.kube.objects import POD
 
 PUBLIC, PRIVATE = 0o755, 0o700
@@ -263,6 +263,6 @@ class ServerPod(FilesPart):
         selector = ",".join(f"{key}={value}" for key, value in plan.server_labels.items())
         try:
             pods = cluster.list(POD, plan.server_pod_namespace, selector)
-        except (RefusedError, UnreachableError):
+        except (ApiRequestError, ApiUnreachableError):
             return []  # the process is what counts; that the API is silent is told elsewhere
         return [f"Pod {plan.server_pod_namespace}/{pod['metadata']['name']}" for pod in pods]

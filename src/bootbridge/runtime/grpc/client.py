@@ -9,8 +9,8 @@ from contextlib import aclosing
 from typing import Final, Self
 
 from bootbridge.runtime import tasks
-from bootbridge.runtime.calls.connection import ANSWER_SECONDS, KEEPALIVE_SECONDS, Connection
-from bootbridge.runtime.calls.failure import CallFailed, of_reset
+from bootbridge.runtime.grpc.connection import ANSWER_SECONDS, KEEPALIVE_SECONDS, GrpcConnection
+from bootbridge.runtime.grpc.errors import RpcError, rpc_error_from_reset
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.hpack_headers import Headers
@@ -23,7 +23,7 @@ UNREAD_BYTES_MAX: Final = 1024 * 1024
 AUTHORITY: Final = "bootbridge"
 
 
-class Caller:
+class GrpcClient:
     """Makes calls, also several at once, on a connection that it takes over.
 
     A default gRPC server elsewhere would punish pings this frequent; `serve` does not.
@@ -37,7 +37,7 @@ class Caller:
         keepalive_seconds: float = KEEPALIVE_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
-        self._connection = Connection(
+        self._connection = GrpcConnection(
             reader, writer, client=True, keepalive_seconds=keepalive_seconds, answer_seconds=answer_seconds
         )
         self._running = tasks.spawn(self._connection.run(), "calls: caller")
@@ -49,15 +49,15 @@ class Caller:
         await self.aclose()
 
     async def unary(self, path: str, body: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
-        """The one answer; raises CallFailed."""
+        """The one answer; raises RpcError."""
         answers = []
         async with aclosing(self.stream(path, body, timeout)) as stream:
             async for message in stream:
                 answers.append(message)
                 if len(answers) > 1:
-                    raise CallFailed(grpc.INTERNAL, "more than one answer came to a call that has one")
+                    raise RpcError(grpc.INTERNAL, "more than one answer came to a call that has one")
         if not answers:
-            raise CallFailed(grpc.INTERNAL, "the call ended well, but without its answer")
+            raise RpcError(grpc.INTERNAL, "the call ended well, but without its answer")
         return answers[0]
 
     async def stream(
@@ -66,10 +66,10 @@ class Caller:
         body: bytes,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[bytes, None]:
-        """The answers as they come; raises CallFailed. Closing the generator cancels the call."""
+        """The answers as they come; raises RpcError. Closing the generator cancels the call."""
         http2 = self._connection.http2
         if http2.closed or http2.peer_going_away:
-            raise CallFailed(grpc.UNAVAILABLE, self._connection.why_over or "the peer is going away")
+            raise RpcError(grpc.UNAVAILABLE, self._connection.why_over or "the peer is going away")
         deadline = () if timeout is None else (grpc.timeout_field(timeout),)
         call = http2.open_stream(grpc.request_headers(path, AUTHORITY, deadline), _Call)
         call.stream.send(grpc.message_prefix(len(body)), body)
@@ -92,7 +92,7 @@ async def _before(ends_at: float | None, call: _Call) -> bytes | None:
         async with asyncio.timeout_at(ends_at):
             return await call.next_message()
     except TimeoutError:
-        raise CallFailed(grpc.DEADLINE_EXCEEDED, "no answer came in time") from None
+        raise RpcError(grpc.DEADLINE_EXCEEDED, "no answer came in time") from None
 
 
 class _Call:
@@ -105,7 +105,7 @@ class _Call:
         self._unread_size = 0
         self._changed = asyncio.Event()
         self._over = False
-        self._failure: CallFailed | None = None
+        self._failure: RpcError | None = None
 
     async def next_message(self) -> bytes | None:
         """None once the call has ended well."""
@@ -122,7 +122,7 @@ class _Call:
             raise self._failure
         return None
 
-    def _finish(self, failure: CallFailed | None) -> None:
+    def _finish(self, failure: RpcError | None) -> None:
         if not self._over:
             self._over = True
             self._failure = failure
@@ -143,11 +143,11 @@ class _Call:
             status, message = grpc.status_of(headers)
             if status == grpc.OK and self._reader.mid_message:
                 status, message = grpc.INTERNAL, "the answer was cut off"
-            self._finish(CallFailed(status, message) if status != grpc.OK else None)
+            self._finish(RpcError(status, message) if status != grpc.OK else None)
         elif fields.get(":status") != "200" or not fields.get("content-type", "").startswith(
             "application/grpc"
         ):
-            self._refuse(CallFailed(grpc.UNAVAILABLE, "the peer does not speak gRPC"))
+            self._refuse(RpcError(grpc.UNAVAILABLE, "the peer does not speak gRPC"))
 
     def on_data(self, buffer: Buffer, start: int, end: int) -> None:
         if self._over:
@@ -155,18 +155,18 @@ class _Call:
         try:
             self._reader.receive(buffer, start, end)
         except grpc.GrpcError as error:
-            self._refuse(CallFailed(error.code, str(error)))
+            self._refuse(RpcError(error.code, str(error)))
 
     def on_end(self) -> None:
-        self._finish(CallFailed(grpc.UNKNOWN, "the peer ended the call without a status"))
+        self._finish(RpcError(grpc.UNKNOWN, "the peer ended the call without a status"))
 
     def on_reset(self, code: int, reason: str) -> None:
         gone = self.stream.connection.closed
-        self._finish(CallFailed(grpc.UNAVAILABLE, reason) if gone else of_reset(code, reason))
+        self._finish(RpcError(grpc.UNAVAILABLE, reason) if gone else rpc_error_from_reset(code, reason))
 
     def on_ready(self) -> None:
         """Nothing waits: the request was handed to the stream as a whole."""
 
-    def _refuse(self, failure: CallFailed) -> None:
+    def _refuse(self, failure: RpcError) -> None:
         self._finish(failure)
         self.stream.reset(f.CANCEL)

@@ -23,7 +23,7 @@ ANSWER_SECONDS: Final = 10.0
 FAREWELL_SECONDS: Final = 1.0
 
 
-class Connection:
+class GrpcConnection:
     """Drives one HTTP/2 connection. Pings a silent peer while calls are open; no answer closes it."""
 
     def __init__(

@@ -9,27 +9,27 @@ from dataclasses import dataclass
 
 from bootbridge.kube.client import CallObserver, KubeClient, observed
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from bootbridge.kube.requests import Request
-from bootbridge.kube.watch import GONE, List, ListWatch, Pause, Seen, Watch
+from bootbridge.kube.list_watch import GONE, EventEffect, List, ListWatch, Pause, Watch
+from bootbridge.kube.requests import ApiRequest
 from bootbridge.runtime import logs
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class WatchedResource:
     """What to follow: how to list it and how to watch it from a resourceVersion on."""
 
     name: str
-    list: Callable[[str], Request]
-    watch: Callable[[str], Request]
+    list: Callable[[str], ApiRequest]
+    watch: Callable[[str], ApiRequest]
 
 
-class Follower:
+class Reflector:
     """Keeps ``law.objects`` current; ``on_change`` is called after a list and after each change."""
 
     def __init__(
         self,
         client: KubeClient,
-        resource: Resource,
+        resource: WatchedResource,
         law: ListWatch,
         on_change: Callable[[], None],
         observe: CallObserver,
@@ -75,9 +75,9 @@ class Follower:
             async with aclosing(self._client.watch(request, opened=report)) as events:
                 async for event in events:
                     seen = self._law.event(event)
-                    if seen is Seen.BREAK:
+                    if seen is EventEffect.WATCH_ENDED:
                         return
-                    if seen is Seen.CHANGE:
+                    if seen is EventEffect.CHANGED:
                         self._on_change()
         self._law.ended()
 

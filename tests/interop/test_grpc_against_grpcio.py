@@ -1,4 +1,4 @@
-"""grpcio, Google's own gRPC, as client of `serve` and as server of `Caller`."""
+"""grpcio, Google's own gRPC, as client of `serve` and as server of `GrpcClient`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from bootbridge.runtime.calls import Caller, CallFailed, Send, serve
+from bootbridge.runtime.grpc import GrpcClient, RpcError, Send, serve
 from bootbridge.wire import grpc_messages as codes
 
 pytestmark = pytest.mark.interop
@@ -63,7 +63,7 @@ async def repeat(body: bytes, send: Send) -> None:
 
 async def refuse(body: bytes, send: Send) -> None:
     code, _, text = body.decode().partition(" ")
-    raise CallFailed(int(code), text)
+    raise RpcError(int(code), text)
 
 
 @pytest.fixture
@@ -204,21 +204,21 @@ async def grpcio_server(handlers: Handlers) -> AsyncIterator[tuple[grpc.aio.Serv
 
 
 @pytest.fixture
-async def caller(handlers: Handlers) -> AsyncIterator[Caller]:
+async def caller(handlers: Handlers) -> AsyncIterator[GrpcClient]:
     async with (
         grpcio_server(handlers) as (_, port),
-        Caller(*await asyncio.open_connection("127.0.0.1", port)) as caller,
+        GrpcClient(*await asyncio.open_connection("127.0.0.1", port)) as caller,
     ):
         yield caller
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_grpcio_server_answers_us(caller: Caller, size: int) -> None:
+async def test_a_grpcio_server_answers_us(caller: GrpcClient, size: int) -> None:
     """With metadata of its own around the answer."""
     assert await caller.unary("/Test/Echo", bytes(size), PATIENCE) == bytes(size)
 
 
-async def test_a_grpcio_server_streams_to_us(caller: Caller) -> None:
+async def test_a_grpcio_server_streams_to_us(caller: GrpcClient) -> None:
     body = bytes(400_000)
     answers = [answer async for answer in caller.stream("/Test/Repeat", body)]
     assert answers == [body + b"%d" % number for number in range(10)]
@@ -226,35 +226,35 @@ async def test_a_grpcio_server_streams_to_us(caller: Caller) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("code", [codes.INVALID_ARGUMENT, codes.PERMISSION_DENIED, codes.UNAUTHENTICATED])
-async def test_we_read_the_status_of_a_grpcio_server(caller: Caller, code: int, text: str) -> None:
+async def test_we_read_the_status_of_a_grpcio_server(caller: GrpcClient, code: int, text: str) -> None:
     answers = caller.stream("/Test/Refuse", f"{code} {text}".encode())
     assert await anext(answers) == b"before the end"
-    with pytest.raises(CallFailed) as caught:
+    with pytest.raises(RpcError) as caught:
         await anext(answers)
     assert (caught.value.code, caught.value.message) == (code, text)
 
 
-async def test_we_hear_that_a_method_is_not_there(caller: Caller) -> None:
-    with pytest.raises(CallFailed) as caught:
+async def test_we_hear_that_a_method_is_not_there(caller: GrpcClient) -> None:
+    with pytest.raises(RpcError) as caught:
         await caller.unary("/Test/Nothing", b"", PATIENCE)
     assert caught.value.code == codes.UNIMPLEMENTED
 
 
-async def test_our_cancellation_reaches_a_grpcio_handler(caller: Caller, waiting: Waiting) -> None:
+async def test_our_cancellation_reaches_a_grpcio_handler(caller: GrpcClient, waiting: Waiting) -> None:
     async with aclosing(caller.stream("/Test/Wait", b"")) as answers:
         assert await anext(answers) == b"waiting"
     await waiting.is_cancelled()
     assert await caller.unary("/Test/Echo", b"again", PATIENCE) == b"again"
 
 
-async def test_our_deadline_is_known_to_a_grpcio_server(caller: Caller, handlers: Handlers) -> None:
+async def test_our_deadline_is_known_to_a_grpcio_server(caller: GrpcClient, handlers: Handlers) -> None:
     await caller.unary("/Test/Echo", b"", 25.0)
     assert handlers.deadlines[0] is not None
     assert 20 < handlers.deadlines[0] <= 25
 
 
-async def test_our_deadline_ends_a_call_to_a_grpcio_server(caller: Caller, waiting: Waiting) -> None:
-    with pytest.raises(CallFailed) as caught:
+async def test_our_deadline_ends_a_call_to_a_grpcio_server(caller: GrpcClient, waiting: Waiting) -> None:
+    with pytest.raises(RpcError) as caught:
         await caller.unary("/Test/Wait", b"", 0.2)
     assert caught.value.code == codes.DEADLINE_EXCEEDED
     await waiting.is_cancelled()
@@ -263,14 +263,14 @@ async def test_our_deadline_ends_a_call_to_a_grpcio_server(caller: Caller, waiti
 async def test_a_grpcio_server_that_stops_makes_calls_unavailable(handlers: Handlers) -> None:
     async with (
         grpcio_server(handlers) as (server, port),
-        Caller(*await asyncio.open_connection("127.0.0.1", port)) as caller,
+        GrpcClient(*await asyncio.open_connection("127.0.0.1", port)) as caller,
     ):
         answers = caller.stream("/Test/Wait", b"")
         assert await anext(answers) == b"waiting"
         await server.stop(0)
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(RpcError) as caught:
             await anext(answers)
         assert caught.value.code in (codes.UNAVAILABLE, codes.CANCELLED)
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(RpcError) as caught:
             await caller.unary("/Test/Echo", b"", PATIENCE)
         assert caught.value.code == codes.UNAVAILABLE

@@ -46,12 +46,12 @@ class Pause:
     seconds: float
 
 
-class Seen(Enum):
+class EventEffect(Enum):
     """What an event meant: the objects changed, nothing of ours changed, or the watch is over."""
 
-    CHANGE = auto()
-    NOTHING = auto()
-    BREAK = auto()
+    CHANGED = auto()
+    UNCHANGED = auto()
+    WATCH_ENDED = auto()
 
 
 class ListWatch:
@@ -85,14 +85,14 @@ class ListWatch:
         self._version, self._list_version = version, "0"
         return True
 
-    def event(self, event: Json) -> Seen:
+    def event(self, event: Json) -> EventEffect:
         kind, item = event.get("type"), event.get("object")
         if kind == "ERROR":
             self.refused(_code(item))
-            return Seen.BREAK
+            return EventEffect.WATCH_ENDED
         key, version = _key(item), _version(item)
         if not version or (kind != "BOOKMARK" and not key):
-            return Seen.NOTHING
+            return EventEffect.UNCHANGED
         self._version, self._failures, self._progress = version, 0, True
         return self._apply(kind, key, item)
 
@@ -115,13 +115,13 @@ class ListWatch:
                 return
         self._back_off(min(retry_after, PAUSE_SECONDS_MAX))
 
-    def _apply(self, kind: Any, key: str, item: Any) -> Seen:
+    def _apply(self, kind: Any, key: str, item: Any) -> EventEffect:
         if kind in ("ADDED", "MODIFIED"):
             self.objects[key] = item
-            return Seen.CHANGE
+            return EventEffect.CHANGED
         if kind == "DELETED" and self.objects.pop(key, None) is not None:
-            return Seen.CHANGE
-        return Seen.NOTHING
+            return EventEffect.CHANGED
+        return EventEffect.UNCHANGED
 
     def _back_off(self, at_least: float = 0.0) -> None:
         self._failures = min(self._failures + 1, 16)

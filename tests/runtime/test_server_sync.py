@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import pytest
 
 from bootbridge.metrics import Registry
-from bootbridge.proxy_agent import sync
+from bootbridge.proxy_agent import server_sync
 from bootbridge.proxy_agent.options import AgentOptions
-from bootbridge.proxy_agent.sync import ServerSync, Target
+from bootbridge.proxy_agent.server_sync import ServerSync, Target
 from bootbridge.runtime import event_loop
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles
@@ -24,7 +24,7 @@ from tests.support.sim_script import RecordedEvents
 PATIENCE = 20.0
 
 
-def server_sync(*hosts: str) -> tuple[ServerSync, RecordedEvents]:
+def new_sync(*hosts: str) -> tuple[ServerSync, RecordedEvents]:
     """One whose rounds would last for an hour if nobody woke it."""
     pump, event_log = Pump(event_loop.running_loop()), RecordedEvents()
     core = AgentCore(
@@ -61,7 +61,7 @@ def test_an_address_that_never_answers_does_not_delay_the_search_for_a_lost_serv
     """The round with the dead one goes on by itself; the next begins when a server is lost."""
 
     async def scenario() -> None:
-        search, _ = server_sync("192.0.2.1", "192.0.2.2")
+        search, _ = new_sync("192.0.2.1", "192.0.2.2")
         asked: asyncio.Queue[str] = asyncio.Queue()
 
         async def attempt(target: Target) -> Outcome:
@@ -86,7 +86,7 @@ def test_a_name_that_fails_again_after_it_was_found_is_told_again(monkeypatch: p
     """Each outage once, and not only the first."""
 
     async def scenario() -> None:
-        search, event_log = server_sync("server.example")
+        search, event_log = new_sync("server.example")
         works = iter((False, False, True, False))
 
         async def look_up(host: str, port: int) -> list[tuple[object, ...]]:
@@ -94,7 +94,7 @@ def test_a_name_that_fails_again_after_it_was_found_is_told_again(monkeypatch: p
                 raise socket.gaierror("no such name")
             return [(0, 0, 0, "", ("192.0.2.1", port))]
 
-        monkeypatch.setattr(sync, "look_up", look_up)
+        monkeypatch.setattr(server_sync, "look_up", look_up)
         for _ in range(4):
             await search._targets()
         assert [note["target"] for note in event_log.about("server not reached")] == ["server.example"] * 2

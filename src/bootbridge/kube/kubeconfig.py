@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from bootbridge.errors import OperatorError
-from bootbridge.kube.access import BearerToken, ClusterAccess, Material, TlsTrust
+from bootbridge.kube.access import BearerToken, ClusterAccess, FileOrInline, TlsClientConfig
 
 # What may stand in a request line and a Host header; no user, query or fragment.
 _URL_SAFE = re.compile(r"[A-Za-z0-9._~:%\[\]/+-]+")
@@ -59,8 +59,8 @@ def load_in_cluster(environ: Mapping[str, str], service_account: Path) -> Cluste
         host=host,
         port=int(port),
         server_name=host,
-        tls=TlsTrust(Material("in-cluster CA", ca)),
-        token=BearerToken(Material("in-cluster token", token)),
+        tls=TlsClientConfig(FileOrInline("in-cluster CA", ca)),
+        token=BearerToken(FileOrInline("in-cluster token", token)),
     ).check()
 
 
@@ -104,7 +104,7 @@ def _server_url(cluster: _Section) -> SplitResult:
     return url
 
 
-def _tls(cluster: _Section, user: _Section) -> TlsTrust:
+def _tls(cluster: _Section, user: _Section) -> TlsClientConfig:
     ca = cluster.material("certificate-authority", "certificate-authority-data")
     insecure = cluster.flag("insecure-skip-tls-verify")
     if ca and insecure:
@@ -115,7 +115,7 @@ def _tls(cluster: _Section, user: _Section) -> TlsTrust:
         raise user.wrong("client-key", "missing, though a client certificate is given")
     if key and not certificate:
         raise user.wrong("client-certificate", "missing, though a client key is given")
-    return TlsTrust(ca, certificate, key, insecure=insecure)
+    return TlsClientConfig(ca, certificate, key, insecure=insecure)
 
 
 def _refuse_unsupported(cluster: _Section, user: _Section) -> None:
@@ -201,14 +201,15 @@ class _Section:
                 return _Section(entry.get(inner) or {}, self._path, f"{collection}[{name}].{inner}")
         raise self.wrong(collection, f"has no entry named {name!r}")
 
-    def material(self, file_field: str, data_field: str, *, encoded: bool = True) -> Material | None:
+    def material(self, file_field: str, data_field: str, *, encoded: bool = True) -> FileOrInline | None:
         """Inline data wins over a file, except for a token, whose file holds the newer one."""
         path, data = self.text(file_field), self.text(data_field)
         if path and not (data and encoded):
-            return Material(self._where(file_field), self._path.parent / path)
+            return FileOrInline(self._where(file_field), self._path.parent / path)
         if not data:
             return None
-        return Material(self._where(data_field), data=self._decoded(data_field) if encoded else data.encode())
+        content = self._decoded(data_field) if encoded else data.encode()
+        return FileOrInline(self._where(data_field), data=content)
 
     def wrong(self, field: str, message: str, hint: str = "") -> OperatorError:
         return OperatorError(message, subject=self._where(field), hint=hint)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from bootbridge.runtime.calls import Caller, CallFailed, Handler, Send, serve
-from bootbridge.runtime.calls.connection import Connection
+from bootbridge.runtime.grpc import GrpcClient, Handler, RpcError, Send, serve
+from bootbridge.runtime.grpc.connection import GrpcConnection
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.frames import PREFACE
 from bootbridge.wire.hpack_headers import Headers
@@ -39,8 +39,8 @@ class Site:
             self.served.release()
 
     @asynccontextmanager
-    async def caller(self, **options: float) -> AsyncIterator[Caller]:
-        async with Caller(*await self.dialled(), **options) as caller:
+    async def caller(self, **options: float) -> AsyncIterator[GrpcClient]:
+        async with GrpcClient(*await self.dialled(), **options) as caller:
             yield caller
 
     async def dialled(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -115,7 +115,7 @@ async def test_many_calls_go_on_at_once_without_mixing() -> None:
         for number in range(20):
             await send(body * 5000 + b"%d" % number)
 
-    async def call(caller: Caller, body: bytes) -> bool:
+    async def call(caller: GrpcClient, body: bytes) -> bool:
         got = [answer async for answer in caller.stream("/count", body)]
         return got == [body * 5000 + b"%d" % number for number in range(20)]
 
@@ -152,10 +152,10 @@ async def test_a_handlers_refusal_is_the_callers(code: int, answered: bool) -> N
     async def refuse(body: bytes, send: Send) -> None:
         if answered:
             await send(b"x")
-        raise CallFailed(code, "not today: 100 % “sure”")
+        raise RpcError(code, "not today: 100 % “sure”")
 
     async with site({"/refuse": refuse}) as place, place.caller() as caller:
-        with pytest.raises(CallFailed, match="not today: 100 % “sure”") as caught:
+        with pytest.raises(RpcError, match="not today: 100 % “sure”") as caught:
             await caller.unary("/refuse", b"", PATIENCE)
         assert caught.value.code == code
         assert str(caught.value).startswith(grpc.STATUS_NAMES[code])
@@ -168,7 +168,7 @@ async def test_a_bug_in_a_handler_is_told_to_the_log_and_not_to_the_caller(
         raise ValueError("the disk key is 1234")
 
     async with site({"/buggy": buggy}) as place, place.caller() as caller:
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(RpcError) as caught:
             await caller.unary("/buggy", b"", PATIENCE)
     assert caught.value.code == grpc.INTERNAL
     assert "1234" not in str(caught.value)
@@ -180,14 +180,14 @@ async def test_a_timeout_inside_a_handler_is_not_the_callers_deadline() -> None:
         raise TimeoutError
 
     async with site({"/late": late}) as place, place.caller() as caller:
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(RpcError) as caught:
             await caller.unary("/late", b"", PATIENCE)
         assert caught.value.code == grpc.INTERNAL
 
 
 async def test_a_method_that_is_not_there_is_unimplemented() -> None:
     async with site({"/echo": echo}) as place, place.caller() as caller:
-        with pytest.raises(CallFailed, match="/nothing") as caught:
+        with pytest.raises(RpcError, match="/nothing") as caught:
             await caller.unary("/nothing", b"", PATIENCE)
         assert caught.value.code == grpc.UNIMPLEMENTED
 
@@ -199,7 +199,7 @@ async def test_a_unary_call_has_exactly_one_answer(answers: int) -> None:
             await send(b"x")
 
     async with site({"/some": some}) as place, place.caller() as caller:
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(RpcError) as caught:
             await caller.unary("/some", b"", PATIENCE)
         assert caught.value.code == grpc.INTERNAL
 
@@ -212,7 +212,7 @@ async def test_a_message_that_is_too_large_fails_alone() -> None:
 
     async with site({"/huge": huge, "/echo": echo}) as place, place.caller() as caller:
         for path, body in (("/echo", bytes(grpc.MESSAGE_BYTES_MAX + 1)), ("/huge", b"")):
-            with pytest.raises(CallFailed) as caught:
+            with pytest.raises(RpcError) as caught:
                 await caller.unary(path, body, PATIENCE)
             assert caught.value.code == grpc.RESOURCE_EXHAUSTED
         assert await caller.unary("/echo", b"again", PATIENCE) == b"again"
@@ -225,7 +225,7 @@ async def test_a_message_that_is_too_large_fails_alone() -> None:
 async def test_a_call_that_takes_too_long_fails_and_its_handler_is_cancelled() -> None:
     gate = Gate()
     async with site({"/gate": gate, "/echo": echo}) as place, place.caller() as caller:
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(RpcError) as caught:
             await caller.unary("/gate", b"", 0.05)
         assert caught.value.code == grpc.DEADLINE_EXCEEDED
         await gate.is_cancelled()
@@ -269,7 +269,7 @@ async def test_a_peer_that_fell_silent_is_given_up(side: str) -> None:
         if side == "caller":
             place.port = silent.sockets[0].getsockname()[1]
             async with place.caller(**fast) as caller:
-                with pytest.raises(CallFailed, match="after a ping") as caught:
+                with pytest.raises(RpcError, match="after a ping") as caught:
                     await caller.unary("/gate", b"", PATIENCE)
             assert caught.value.code == grpc.UNAVAILABLE
         else:
@@ -300,7 +300,7 @@ async def test_a_connection_without_a_call_is_closed() -> None:
         assert await caller.unary("/echo", b"x", PATIENCE) == b"x"
         pass_time(PATIENCE)
         await place.connection_ended()
-        with pytest.raises(CallFailed, match=r"no call|going away|closed") as caught:
+        with pytest.raises(RpcError, match=r"no call|going away|closed") as caught:
             await caller.unary("/echo", b"x", PATIENCE)
         assert caught.value.code == grpc.UNAVAILABLE
 
@@ -346,7 +346,7 @@ async def test_handlers_are_cancelled_when_their_caller_goes_away() -> None:
             await entered.wait()
         await place.connection_ended()
         assert tidied.is_set()
-        with pytest.raises(CallFailed):
+        with pytest.raises(RpcError):
             await calling
 
 
@@ -357,7 +357,7 @@ async def test_a_handler_may_go_on_with_what_it_shields() -> None:
     async def work(send: Send) -> None:
         gate.entered.set()
         await gate.open.wait()
-        with pytest.raises(CallFailed, match="the caller is gone"):
+        with pytest.raises(RpcError, match="the caller is gone"):
             await send(b"done")
         finished.set()
 
@@ -368,7 +368,7 @@ async def test_a_handler_may_go_on_with_what_it_shields() -> None:
         async with place.caller() as caller:
             calling = asyncio.ensure_future(caller.unary("/work", b"", PATIENCE))
             await gate.entered.wait()
-        with pytest.raises(CallFailed):
+        with pytest.raises(RpcError):
             await calling
         await place.connection_ended()
         gate.open.set()
@@ -384,7 +384,7 @@ async def test_calls_fail_as_unavailable_when_the_server_goes_away() -> None:
         assert place.serving[0] is not None
         place.serving[0].cancel()
         for call in (calling, caller.unary("/gate", b"", PATIENCE)):
-            with pytest.raises(CallFailed) as caught:
+            with pytest.raises(RpcError) as caught:
                 await call
             assert caught.value.code == grpc.UNAVAILABLE
         assert gate.cancelled.is_set()
@@ -396,7 +396,7 @@ async def test_closing_a_caller_fails_its_open_calls() -> None:
         calling = asyncio.ensure_future(caller.unary("/gate", b"", PATIENCE))
         await gate.entered.wait()
         await caller.aclose()
-        with pytest.raises(CallFailed, match="on this side") as caught:
+        with pytest.raises(RpcError, match="on this side") as caught:
             await calling
         assert caught.value.code == grpc.UNAVAILABLE
 
@@ -408,7 +408,7 @@ async def test_a_stopping_service_lets_running_calls_finish_and_takes_no_others(
         assert await anext(answers) == b"entered"
         stopping.set()
         await until(lambda: caller._connection.http2.peer_going_away)
-        with pytest.raises(CallFailed, match="going away") as caught:
+        with pytest.raises(RpcError, match="going away") as caught:
             await caller.unary("/echo", b"", PATIENCE)
         assert caught.value.code == grpc.UNAVAILABLE
         gate.open.set()
@@ -432,7 +432,7 @@ async def test_more_calls_than_are_allowed_at_once_are_refused_and_later_ones_ta
     async with site({"/gate": gate, "/echo": echo}, concurrent_max=1) as place, place.caller() as caller:
         answers = caller.stream("/gate", b"")
         assert await anext(answers) == b"entered"
-        with pytest.raises(CallFailed) as caught:
+        with pytest.raises(RpcError) as caught:
             await caller.unary("/echo", b"", PATIENCE)
         assert caught.value.code == grpc.UNAVAILABLE
         gate.open.set()
@@ -465,8 +465,8 @@ async def test_a_server_that_speaks_another_language_is_unavailable() -> None:
 
     async with await asyncio.start_server(web, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        async with Caller(*await asyncio.open_connection("127.0.0.1", port)) as caller:
-            with pytest.raises(CallFailed) as caught:
+        async with GrpcClient(*await asyncio.open_connection("127.0.0.1", port)) as caller:
+            with pytest.raises(RpcError) as caught:
                 await caller.unary("/echo", b"", PATIENCE)
             assert caught.value.code == grpc.UNAVAILABLE
 
@@ -475,8 +475,8 @@ async def test_a_server_that_speaks_another_language_is_unavailable() -> None:
 
 
 @asynccontextmanager
-async def raw_connection(place: Site) -> AsyncIterator[Connection]:
-    connection = Connection(*await place.dialled(), client=True)
+async def raw_connection(place: Site) -> AsyncIterator[GrpcConnection]:
+    connection = GrpcConnection(*await place.dialled(), client=True)
     running = asyncio.ensure_future(connection.run())
     yield connection
     connection.end("done")
@@ -484,7 +484,7 @@ async def raw_connection(place: Site) -> AsyncIterator[Connection]:
 
 
 def raw_call(
-    connection: Connection, path: str, metadata: Headers = (), *, bodies: list[bytes] | None = None
+    connection: GrpcConnection, path: str, metadata: Headers = (), *, bodies: list[bytes] | None = None
 ) -> RawCall:
     call = connection.http2.open_stream(grpc.request_headers(path, "x", metadata), RawCall().bind)
     call.send(*(bodies or [b""]))
@@ -494,7 +494,7 @@ def raw_call(
 
 async def first_words(path: str) -> bytes:
     """What a client writes to make one call, before it hears anything."""
-    connection = Connection(asyncio.StreamReader(), None, client=True)  # type: ignore[arg-type]
+    connection = GrpcConnection(asyncio.StreamReader(), None, client=True)  # type: ignore[arg-type]
     raw_call(connection, path)
     return b"".join(connection.http2.take_output())
 

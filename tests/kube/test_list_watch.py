@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from bootbridge.kube.watch import PAUSE_SECONDS_MAX, List, ListWatch, Pause, Seen, Watch
+from bootbridge.kube.list_watch import PAUSE_SECONDS_MAX, EventEffect, List, ListWatch, Pause, Watch
 
 
 def lease(name: str, version: int) -> dict[str, Any]:
@@ -40,9 +40,9 @@ def test_a_list_is_followed_by_a_watch_from_its_version() -> None:
 
 def test_events_add_change_and_remove_objects_and_move_the_version() -> None:
     law = watching(5, lease("a", 3))
-    assert law.event({"type": "ADDED", "object": lease("b", 6)}) is Seen.CHANGE
-    assert law.event({"type": "MODIFIED", "object": lease("a", 7)}) is Seen.CHANGE
-    assert law.event({"type": "DELETED", "object": lease("b", 8)}) is Seen.CHANGE
+    assert law.event({"type": "ADDED", "object": lease("b", 6)}) is EventEffect.CHANGED
+    assert law.event({"type": "MODIFIED", "object": lease("a", 7)}) is EventEffect.CHANGED
+    assert law.event({"type": "DELETED", "object": lease("b", 8)}) is EventEffect.CHANGED
     law.ended()
     assert law.objects == {"ns/a": lease("a", 7)}
     assert law.next_step() == Watch("8")
@@ -51,14 +51,14 @@ def test_events_add_change_and_remove_objects_and_move_the_version() -> None:
 def test_a_bookmark_moves_the_version_and_nothing_else() -> None:
     law = watching(5, lease("a", 3))
     bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "40"}}}
-    assert law.event(bookmark) is Seen.NOTHING
+    assert law.event(bookmark) is EventEffect.UNCHANGED
     law.ended()
     assert law.next_step() == Watch("40")
 
 
 def test_a_forgotten_version_is_answered_by_a_fresh_list_at_once() -> None:
     law = watching()
-    assert law.event({"type": "ERROR", "object": {"code": 410}}) is Seen.BREAK
+    assert law.event({"type": "ERROR", "object": {"code": 410}}) is EventEffect.WATCH_ENDED
     assert law.next_step() == List("")
 
 
@@ -200,12 +200,12 @@ class FollowingAChangingResource(RuleBasedStateMachine):
         assert self.position is not None
         if self.position < self.oldest:  # what this watch has yet to see is forgotten
             gone = {"type": "ERROR", "object": {"kind": "Status", "code": 410}}
-            assert self.law.event(gone) is Seen.BREAK
+            assert self.law.event(gone) is EventEffect.WATCH_ENDED
             self.position = None
             return
         for version, event in self.history:
             if version > self.position:
-                assert self.law.event(event) is not Seen.BREAK
+                assert self.law.event(event) is not EventEffect.WATCH_ENDED
                 self.position = version
                 return
 
@@ -223,7 +223,7 @@ class FollowingAChangingResource(RuleBasedStateMachine):
     def a_malformed_event_arrives(self, junk: Any, kind: str | None) -> None:
         if isinstance(junk, dict) and isinstance(junk.get("metadata"), dict):
             junk["metadata"].pop("resourceVersion", None)
-        assert self.law.event({"type": kind, "object": junk}) is Seen.NOTHING
+        assert self.law.event({"type": kind, "object": junk}) is EventEffect.UNCHANGED
 
     @precondition(lambda self: self.position is not None)
     @invariant()

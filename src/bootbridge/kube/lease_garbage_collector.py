@@ -16,7 +16,7 @@ from bootbridge.runtime import logs
 _NOT_FOUND, _CONFLICT = 404, 409
 
 
-class LeaseCollector:
+class LeaseGarbageCollector:
     """Every 15 s: expired leases that carry our labels are deleted, unless renewed meanwhile."""
 
     def __init__(

@@ -15,7 +15,7 @@ import yaml
 
 from bootbridge.errors import OperatorError
 from bootbridge.kube.client import KubeClient, KubeUnreachable
-from bootbridge.kube.config import load_access, load_in_cluster, load_kubeconfig
+from bootbridge.kube.kubeconfig import load_access, load_in_cluster, load_kubeconfig
 from bootbridge.kube.requests import list_leases
 from bootbridge.trust.authority import Authority
 from tests.kube.api_server import ApiServer
@@ -296,8 +296,8 @@ def test_yaml_is_imported_only_to_read_yaml(tmp_path: Path) -> None:
     script = f"""
 import sys
 from pathlib import Path
-from bootbridge.kube import config, lease_collector, lease_counter, lease_publisher, token_review
-config.load_kubeconfig(Path({str(path)!r}))
+from bootbridge.kube import kubeconfig, lease_garbage_collector, lease_counter, lease_publisher, token_review
+kubeconfig.load_kubeconfig(Path({str(path)!r}))
 heavy = {{"yaml", "cryptography", "http.client", "http.server", "aiohttp", "requests", "argparse"}}
 print(sorted(heavy & set(sys.modules)))
 """

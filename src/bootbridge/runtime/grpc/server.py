@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from bootbridge.runtime import logs, tasks
-from bootbridge.runtime.calls.connection import ANSWER_SECONDS, KEEPALIVE_SECONDS, Connection
-from bootbridge.runtime.calls.failure import CallFailed
+from bootbridge.runtime.grpc.connection import ANSWER_SECONDS, KEEPALIVE_SECONDS, GrpcConnection
+from bootbridge.runtime.grpc.errors import RpcError
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_stream import Stream
@@ -16,7 +16,7 @@ from bootbridge.wire.packets import Buffer
 
 Send = Callable[[bytes], Awaitable[None]]
 # Gets the request and `send`, which waits while the caller does not take what was sent before.
-# Raising CallFailed answers with that status. When the caller goes away the handler is cancelled.
+# Raising RpcError answers with that status. When the caller goes away the handler is cancelled.
 Handler = Callable[[bytes, Send], Awaitable[None]]
 
 CONCURRENT_MAX: Final = 16
@@ -40,7 +40,7 @@ async def serve(
     Once ``stopping`` is set, no new call is taken, and the connection ends with the last running one.
     """
     service = _Service(handlers, idle_seconds)
-    connection = Connection(
+    connection = GrpcConnection(
         reader,
         writer,
         client=False,
@@ -59,7 +59,7 @@ async def serve(
         await service.ended()
 
 
-async def _drain_at(stopping: asyncio.Event, connection: Connection) -> None:
+async def _drain_at(stopping: asyncio.Event, connection: GrpcConnection) -> None:
     await stopping.wait()
     connection.drain()
 
@@ -158,7 +158,7 @@ class _Call:
         try:
             async with asyncio.timeout(self._seconds) as deadline:
                 await self._handler(self._request, self._send)
-        except CallFailed as failure:
+        except RpcError as failure:
             status, message = failure.code, failure.message
         except TimeoutError as error:
             if not deadline.expired():
@@ -179,7 +179,7 @@ class _Call:
         stream = self._stream
         while not stream.ready:
             if stream.local_closed:
-                raise CallFailed(grpc.CANCELLED, "the caller is gone")
+                raise RpcError(grpc.CANCELLED, "the caller is gone")
             self._ready.clear()
             await self._ready.wait()
         if not self._answering:

@@ -1,10 +1,11 @@
-"""Keep the process small: give memory back after a burst instead of holding on to it."""
+"""Process-wide settings of a proxy process: garbage collector, glibc heap, open-file limit."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
 import gc
+import resource
 from collections.abc import Callable
 from typing import Final
 
@@ -18,7 +19,16 @@ _TRIM_BYTES: Final = 1024 * 1024
 _QUIET_SECONDS: Final = 1.0
 
 
-def use_little_memory() -> None:
+def raise_open_file_limit() -> None:
+    """Raises the soft limit of open files to the hard limit, as Go programs do; shells start with 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (ValueError, OSError):
+        pass  # the process then runs with the limit that it has
+
+
+def reduce_memory_use() -> None:
     """Set glibc's thresholds, and leave what start-up made out of every later collection."""
     gc.collect()
     gc.freeze()

@@ -14,7 +14,7 @@ _MEANING_OF_RESET = {
 }
 
 
-class CallFailed(BootbridgeError):
+class RpcError(BootbridgeError):
     """``code`` is one of the statuses in `wire/grpc_messages.py`; ``message`` is told to the caller."""
 
     def __init__(self, code: int, message: str) -> None:
@@ -31,5 +31,5 @@ class CallFailed(BootbridgeError):
         return f"{self.code_name}: {self.message}"
 
 
-def of_reset(code: int, reason: str) -> CallFailed:
-    return CallFailed(_MEANING_OF_RESET.get(code, grpc.INTERNAL), reason)
+def rpc_error_from_reset(code: int, reason: str) -> RpcError:
+    return RpcError(_MEANING_OF_RESET.get(code, grpc.INTERNAL), reason)

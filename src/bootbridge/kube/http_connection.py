@@ -16,7 +16,7 @@ from typing import Final
 import h11
 
 from bootbridge.kube.access import ClusterAccess
-from bootbridge.kube.requests import Request
+from bootbridge.kube.requests import ApiRequest
 
 READ_BYTES = 65536
 # A watch may be silent for minutes; these find a vanished API server within half a minute.
@@ -43,7 +43,7 @@ class Head:
     headers: Sequence[tuple[bytes, bytes]] = ()
 
 
-class Connection:
+class HttpConnection:
     """Carries one request at a time; ``reusable`` says whether another may follow."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -56,7 +56,7 @@ class Connection:
         self.idle_since = 0.0
 
     @classmethod
-    async def open(cls, access: ClusterAccess) -> Connection:
+    async def open(cls, access: ClusterAccess) -> HttpConnection:
         if access.tls is None:
             reader, writer = await asyncio.open_connection(access.host, access.port)
         else:
@@ -66,7 +66,7 @@ class Connection:
         _keep_alive(writer)
         return cls(reader, writer)
 
-    async def ask(self, request: Request, access: ClusterAccess, user_agent: str) -> Head:
+    async def ask(self, request: ApiRequest, access: ClusterAccess, user_agent: str) -> Head:
         self._busy = True
         payload = request.payload()
         target = access.base_path + request.target
