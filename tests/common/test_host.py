@@ -24,8 +24,8 @@ def test_paths_are_the_nodes_and_lie_below_the_root(host: Host, tmp_path: Path) 
     host.write("/etc/a/b/file", Asset(b"x", 0o600))
     assert (tmp_path / "etc/a/b/file").read_bytes() == b"x"
     assert host.mode("/etc/a/b") == 0o700
-    assert host.holds("/etc/a/b/file", Asset(b"x", 0o600))
-    assert not host.holds("/etc/a/b/file", Asset(b"x", 0o644)), "the mode counts"
+    assert host.matches("/etc/a/b/file", Asset(b"x", 0o600))
+    assert not host.matches("/etc/a/b/file", Asset(b"x", 0o644)), "the mode counts"
     assert host.files_below("/etc/a") == ["/etc/a", "/etc/a/b/file"]
 
 
@@ -40,7 +40,7 @@ def test_half_written_files_are_known_by_their_names(host: Host, tmp_path: Path)
     (tmp_path / ".file.yaml.a1b2_3c4").touch()
     (tmp_path / ".file.yaml.swp").touch()
     (tmp_path / ".other.yaml.a1b2c3d4").touch()
-    assert host.leftovers("/file.yaml") == ["/.file.yaml.a1b2_3c4"]
+    assert host.temporary_files("/file.yaml") == ["/.file.yaml.a1b2_3c4"]
 
 
 def test_a_tree_that_is_a_link_is_unlinked_and_not_followed(host: Host, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_a_listener_is_seen_with_its_process(host: Host) -> None:
 
 
 def test_a_port_where_nobody_answers_is_status_0_with_the_reason(host: Host) -> None:
-    status, reason = host.ask(free_port(), "/healthz")
+    status, reason = host.http_get(free_port(), "/healthz")
     assert (status, reason) == (0, b"Connection refused")
 
 
@@ -88,10 +88,10 @@ def test_a_socket_answers_only_while_somebody_listens(host: Host, tmp_path: Path
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind("s")
             listener.listen()
-            assert host.socket_answers(f"/{folder.name}/s")
+            assert host.socket_accepts(f"/{folder.name}/s")
     finally:
         os.chdir(here)
-    assert not host.socket_answers(f"/{folder.name}/s")
+    assert not host.socket_accepts(f"/{folder.name}/s")
 
 
 def test_the_lock_leaves_no_file(host: Host, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bootbridge.bootstrap.plan.plan import Plan
-from bootbridge.common.failures import Refused, Transient
+from bootbridge.common.failures import PeerRefused, Transient
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import (
     ISSUE_REJOIN_TICKET,
@@ -158,7 +158,7 @@ OTHER_KEY = "sha256:" + "0" * 64
 async def test_a_worker_in_a_join_services_place_is_not_believed(answering_machine: Answering) -> None:
     """Its evidence is as good as a control plane's; its key is listed as a worker's."""
     key = answering_machine.tpm.identity
-    with pytest.raises(Refused, match="the join service shows the key of machine-1, which is a worker"):
+    with pytest.raises(PeerRefused, match="the join service shows the key of machine-1, which is a worker"):
         await answering_machine.ticket(listed("machine-1", Role.WORKER, key))
     assert answering_machine.asked == []
     ticket = await answering_machine.ticket(listed("machine-1", Role.CONTROL_PLANE, key))
@@ -169,7 +169,7 @@ async def test_a_key_that_is_not_listed_is_not_a_join_services_where_control_pla
     answering_machine: Answering,
 ) -> None:
     """Any machine of the same maker has evidence as good as that; the metadata knows which are ours."""
-    with pytest.raises(Refused, match="the metadata lists no control plane with it") as refused:
+    with pytest.raises(PeerRefused, match="the metadata lists no control plane with it") as refused:
         await answering_machine.ticket(listed("machine-1", Role.CONTROL_PLANE, OTHER_KEY))
     assert answering_machine.tpm.identity in str(refused.value)
     assert answering_machine.asked == []
@@ -192,7 +192,7 @@ async def test_a_control_plane_believes_its_own_join_service(answering_machine: 
 @pytest.mark.parametrize("code", [grpc.PERMISSION_DENIED, grpc.INVALID_ARGUMENT])
 async def test_a_no_is_a_refusal_with_its_reason(open_service: Open, code: int) -> None:
     address = await open_service({ISSUE_TICKET: answering(RpcError(code, "not in the policy"))})
-    with pytest.raises(Refused, match=f"127.0.0.1:{address[1]}: not in the policy"):
+    with pytest.raises(PeerRefused, match=f"127.0.0.1:{address[1]}: not in the policy"):
         await calls().ticket(address, TicketRequest("worker-0"))
 
 
@@ -202,12 +202,12 @@ async def test_trouble_that_may_pass_is_no_refusal(open_service: Open, code: int
     address = await open_service({ISSUE_TICKET: answering(RpcError(code, "later"))})
     with pytest.raises(Transient, match="later") as failed:
         await calls().ticket(address, TicketRequest("worker-0"))
-    assert not isinstance(failed.value, Refused)
+    assert not isinstance(failed.value, PeerRefused)
 
 
 async def test_evidence_that_does_not_convince_is_a_refusal(open_service: Open) -> None:
     address = await open_service({}, token=b"another-token-of-the-same-length")
-    with pytest.raises(Refused, match="the join service refused our evidence"):
+    with pytest.raises(PeerRefused, match="the join service refused our evidence"):
         await calls().ticket(address, TicketRequest("worker-0"))
 
 

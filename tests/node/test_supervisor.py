@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from bootbridge.common.failures import Refused, Transient
+from bootbridge.common.failures import PeerRefused, Transient
 from bootbridge.errors import OperatorError
 from bootbridge.join_api.instance import Role
 from bootbridge.node.lock.bootstrap_record import BootstrapRecord, Flow, Phase
@@ -126,7 +126,7 @@ def test_a_renewal_does_not_keep_a_node_s_process_from_being_stopped() -> None:
     async def scenario() -> None:
         environment = Environment()
         assert await exit_code(environment) == FINISHED
-        environment.faults["rejoin ticket"] = [Refused("not now")] * 1000
+        environment.faults["rejoin ticket"] = [PeerRefused("not now")] * 1000
         process, again = started_again_when_due(environment)
         await until(lambda: "rejoin ticket" in again.calls)
         began = asyncio.get_running_loop().time()
@@ -170,7 +170,7 @@ def test_a_renewal_that_fails_does_not_keep_the_node_from_starting() -> None:
 
     async def scenario() -> None:
         environment = Environment(persistent=rebooted(), now=made + timedelta(days=299))
-        environment.faults["rejoin ticket"] = [Refused("this key is not known")] * 1000
+        environment.faults["rejoin ticket"] = [PeerRefused("this key is not known")] * 1000
         process = started(environment)
         serving(environment, pem)
         assert await process == FINISHED

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Any
 
-from bootbridge.cli import down, site_flags, status, up
+from bootbridge.cli import down, install_flags, status, up
 from bootbridge.common.host import Host
 from bootbridge.kube.blocking_client import ClusterClient
 
@@ -53,7 +53,7 @@ def main(verb: str, *argv: str) -> int:
         if at := os.environ.get(variable):
             _signal_after(int(at), number)
     here = (IPv4Address(os.environ.get("BOOTBRIDGE_ADDRESS", "127.0.0.1")),)
-    for module in (site_flags, up, status):
+    for module in (install_flags, up, status):
         module.node_addresses = lambda plan: here  # type: ignore[attr-defined]
     return VERBS[verb](argv, f"bootbridge {verb}")
 

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 
-from bootbridge.common.failures import Refused, Transient
+from bootbridge.common.failures import PeerRefused, Transient
 from bootbridge.join_api.instance import Role
 from bootbridge.join_api.kubelet_certificate_request import new_request
 from bootbridge.join_api.messages import JOIN_LABEL, TicketRequest
@@ -132,7 +132,7 @@ TRICKS: dict[str, Trick] = {
 async def main(trick: str, device: str, host: str, port: str, name: str, role: str) -> dict[str, str]:
     try:
         return {"got": await TRICKS[trick](device, host, int(port), name, Role(role))}
-    except Refused as refusal:
+    except PeerRefused as refusal:
         return {"refused": str(refusal)}
     except Transient as trouble:
         return {"trouble": str(trouble)}

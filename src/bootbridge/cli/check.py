@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bootbridge.bootstrap.diagnose import check
-from bootbridge.bootstrap.diagnose.check import Finding, Verdict
+from bootbridge.bootstrap.diagnose.check import CheckResult, CheckVerdict
 from bootbridge.cli.command import show
 from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
 from bootbridge.common.files import read_file
@@ -30,7 +30,12 @@ _EXAMPLES = """\
 {program} --live
 {program} --live --json | jq '.checks[] | select(.verdict == "fail")'
 """
-_COLOURS = {Verdict.PASS: "32", Verdict.FAIL: "31", Verdict.WARN: "33", Verdict.NOT_RUN: "2"}
+_COLOURS = {
+    CheckVerdict.PASS: "32",
+    CheckVerdict.FAIL: "31",
+    CheckVerdict.WARN: "33",
+    CheckVerdict.NOT_RUN: "2",
+}
 
 
 def main(argv: Sequence[str] | None = None, program: str = "bootbridge check") -> int:
@@ -51,7 +56,7 @@ def _parser(program: str) -> Parser:
 
 def _run(flags: argparse.Namespace) -> int:
     findings = _findings(flags)
-    is_bad = any(finding.verdict is Verdict.FAIL for finding in findings)
+    is_bad = any(finding.verdict is CheckVerdict.FAIL for finding in findings)
     if flags.json:
         document = {"failed": is_bad, "checks": [asdict(finding) for finding in findings]}
         show(json.dumps(document, indent=2) + "\n")
@@ -60,7 +65,7 @@ def _run(flags: argparse.Namespace) -> int:
     return FOUND if is_bad else DONE
 
 
-def _findings(flags: argparse.Namespace) -> list[Finding]:
+def _findings(flags: argparse.Namespace) -> list[CheckResult]:
     if flags.live == bool(flags.target):
         hint = "name an ignition file or a rendered directory, or say --live"
         raise OperatorError("one thing to check is needed", subject="TARGET", hint=hint)
@@ -77,21 +82,21 @@ def _findings(flags: argparse.Namespace) -> list[Finding]:
     )
 
 
-def _table(findings: Sequence[Finding], *, colour: bool) -> str:
+def _table(findings: Sequence[CheckResult], *, colour: bool) -> str:
     wide = max(len(finding.name) for finding in findings)
     lines = []
     for finding in findings:
         verdict = f"{finding.verdict:<7}"
         shown = f"\x1b[{_COLOURS[finding.verdict]}m{verdict}\x1b[0m" if colour else verdict
         lines.append(f"{shown}  {finding.name:<{wide}}  {_line(finding.evidence)}")
-        if finding.fix and finding.verdict in (Verdict.FAIL, Verdict.WARN):
+        if finding.fix and finding.verdict in (CheckVerdict.FAIL, CheckVerdict.WARN):
             lines.append(f"{'':7}  {'':<{wide}}  fix: {_line(finding.fix)}")
     return "".join(f"{line}\n" for line in [*lines, _summary(findings)])
 
 
-def _summary(findings: Sequence[Finding]) -> str:
+def _summary(findings: Sequence[CheckResult]) -> str:
     verdicts = [finding.verdict for finding in findings]
-    counted = [f"{verdicts.count(verdict)} {verdict}" for verdict in Verdict if verdict in verdicts]
+    counted = [f"{verdicts.count(verdict)} {verdict}" for verdict in CheckVerdict if verdict in verdicts]
     return f"{len(findings)} checks: {', '.join(counted)}"
 
 

@@ -9,21 +9,27 @@ import sys
 from collections.abc import Callable, Sequence
 
 from bootbridge.bootstrap.diagnose import doctor
-from bootbridge.bootstrap.diagnose.doctor import Examination, Step, Verdict, Way, from_node
+from bootbridge.bootstrap.diagnose.doctor import (
+    Diagnosis,
+    DiagnosisContext,
+    DiagnosisStep,
+    StepVerdict,
+    from_node,
+)
 from bootbridge.bootstrap.diagnose.doctor.targets import Goal, parse
-from bootbridge.bootstrap.install.resources import Site
+from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import IPAddress, Plan
 from bootbridge.cli.command import show
-from bootbridge.cli.plan_flags import add_plan_flags
-from bootbridge.cli.site_flags import (
-    add_site_flags,
+from bootbridge.cli.install_flags import (
+    add_install_flags,
     default_plan,
     node_addresses,
     open_cluster,
     open_host,
+    parse_seconds,
     plan_of_record,
-    seconds,
 )
+from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
@@ -52,11 +58,11 @@ _EXAMPLES = """
 {program} --from-node 10.0.0.5 --from-node fd00::5 --platform aws --infra-id mycluster-x7k2p
 """
 _COLOURS = {
-    Verdict.OK: "32",
-    Verdict.WARNING: "33",
-    Verdict.BROKEN: "31;1",
-    Verdict.UNKNOWN: "33",
-    Verdict.NOT_REACHED: "2",
+    StepVerdict.OK: "32",
+    StepVerdict.WARNING: "33",
+    StepVerdict.BROKEN: "31;1",
+    StepVerdict.UNKNOWN: "33",
+    StepVerdict.NOT_REACHED: "2",
 }
 _COLUMNS = 11
 
@@ -73,45 +79,45 @@ def _flags(argv: list[str], program: str) -> argparse.Namespace:
     add("--to", metavar="HOST:PORT", default="", help="walk on to this address")
     add("--from-node", metavar="ADDRESS[:PORT]", action="append", help="try the agents' port from here")
     add("--timeout", default="10s", metavar="DURATION", help="for each connection tried (default 10s)")
-    add_site_flags(parser)
+    add_install_flags(parser)
     add_plan_flags(parser)
     return parser.parse_args(argv)
 
 
 def _run(flags: argparse.Namespace) -> int:
-    limit = seconds(flags.timeout, "--timeout")
+    limit = parse_seconds(flags.timeout, "--timeout")
     if sum(map(bool, (flags.webhook, flags.to, flags.from_node))) > 1:
         hint = "give one of --webhook, --to and --from-node"
         raise OperatorError("one destination at a time", subject="--webhook, --to, --from-node", hint=hint)
     tell = (lambda step: None) if flags.json else _printer()
-    examination = _from_node(flags, limit, tell) if flags.from_node else _walk(flags, limit, tell)
+    diagnosis = _from_node(flags, limit, tell) if flags.from_node else _walk(flags, limit, tell)
     if flags.json:
-        show(json.dumps(examination.document(), indent=2, ensure_ascii=False) + "\n")
+        show(json.dumps(diagnosis.document(), indent=2, ensure_ascii=False) + "\n")
     else:
-        show(_last_words(examination))
-    return FOUND if examination.broken else DONE
+        show(_last_words(diagnosis))
+    return FOUND if diagnosis.broken else DONE
 
 
-def _from_node(flags: argparse.Namespace, limit: float, tell: Callable[[Step], None]) -> Examination:
+def _from_node(flags: argparse.Namespace, limit: float, tell: Callable[[DiagnosisStep], None]) -> Diagnosis:
     plan = default_plan(flags)
     addresses = [from_node.parse(text, plan.ports.agent) for text in flags.from_node]
     return doctor.probe_from_node(plan, addresses, limit, tell)
 
 
-def _walk(flags: argparse.Namespace, limit: float, tell: Callable[[Step], None]) -> Examination:
+def _walk(flags: argparse.Namespace, limit: float, tell: Callable[[DiagnosisStep], None]) -> Diagnosis:
     if flags.to:
         parse(flags.to, "--to")
     goal = Goal(flags.to, flags.webhook) if flags.to or flags.webhook else None
-    way = open_way(flags, open_host(flags))
-    way.goal, way.dial_seconds = goal, limit
+    context = open_context(flags, open_host(flags))
+    context.goal, context.dial_seconds = goal, limit
     try:
-        return doctor.examine(way, tell)
+        return doctor.diagnose(context, tell)
     finally:
-        if way.site.cluster:
-            way.site.cluster.close()
+        if context.install.cluster:
+            context.install.cluster.close()
 
 
-def open_way(flags: argparse.Namespace, host: Host) -> Way:
+def open_context(flags: argparse.Namespace, host: Host) -> DiagnosisContext:
     """The way on this node; what cannot be opened is told by the step that would need it."""
     plan, recorded = plan_of_record(flags, host)
     why_not = ""
@@ -121,8 +127,8 @@ def open_way(flags: argparse.Namespace, host: Host) -> Way:
         if flags.kubeconfig:
             raise
         cluster, why_not = None, str(error)
-    site = Site(plan, host, cluster, _addresses(plan))
-    return Way(site, recorded, no_cluster_because=why_not)
+    context = InstallContext(plan, host, cluster, _addresses(plan))
+    return DiagnosisContext(context, recorded, no_cluster_because=why_not)
 
 
 def _addresses(plan: Plan) -> tuple[IPAddress, ...]:
@@ -135,28 +141,28 @@ def _addresses(plan: Plan) -> tuple[IPAddress, ...]:
 # --- for people
 
 
-def _printer() -> Callable[[Step], None]:
+def _printer() -> Callable[[DiagnosisStep], None]:
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
-    def tell(step: Step) -> None:
+    def tell(step: DiagnosisStep) -> None:
         show(_line(step, colour))
 
     return tell
 
 
-def _line(step: Step, colour: bool) -> str:
+def _line(step: DiagnosisStep, colour: bool) -> str:
     verdict = f"{step.verdict:<{_COLUMNS}}"
     shown = f"\x1b[{_COLOURS[step.verdict]}m{verdict}\x1b[0m" if colour else verdict
     lines = [f"{shown}  {step.hop:<14}  {step.name:<21}  {harmless(step.evidence)}".rstrip()]
-    if step.verdict is Verdict.WARNING and step.fix:
+    if step.verdict is StepVerdict.WARNING and step.fix:
         lines.append(f"{'':{_COLUMNS}}  fix: {harmless(step.fix)}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _last_words(examination: Examination) -> str:
-    broken = examination.broken
+def _last_words(diagnosis: Diagnosis) -> str:
+    broken = diagnosis.broken
     fix = f"Fix: {harmless(broken.fix)}\n" if broken and broken.fix else ""
-    return f"\n{harmless(examination.sentence())}\n{fix}"
+    return f"\n{harmless(diagnosis.sentence())}\n{fix}"
 
 
 def harmless(text: str) -> str:

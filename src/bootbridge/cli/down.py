@@ -7,20 +7,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from bootbridge.bootstrap.install.down import Teardown
+from bootbridge.bootstrap.install.down import Removal
 from bootbridge.bootstrap.install.receipt import Receipt
-from bootbridge.bootstrap.install.resources import Site
+from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.command import complain, show
-from bootbridge.cli.plan_flags import add_plan_flags
-from bootbridge.cli.site_flags import (
-    add_site_flags,
+from bootbridge.cli.install_flags import (
+    add_install_flags,
     default_plan,
     open_cluster,
     open_host,
+    parse_seconds,
     plan_of_record,
-    seconds,
 )
+from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
 from bootbridge.common.files import Asset, write_file
 from bootbridge.common.host import Host
@@ -57,34 +57,34 @@ def _flags(argv: list[str], program: str) -> argparse.Namespace:
     parser = Parser(program, _DESCRIPTION, _EXAMPLES)
     add = parser.add_argument
     add("--dry-run", action="store_true", help="list what is there, in the order of removal; touch nothing")
-    add("--timeout", default="60s", metavar="DURATION", help="for each part to be gone (default 60s)")
+    add("--timeout", default="60s", metavar="DURATION", help="for each resource to be gone (default 60s)")
     add("--receipt", metavar="FILE", help="where to write it (default /var/log/bootbridge/receipt.json)")
     add(
         "--firewall",
         action="store_true",
         help="remove the platform's firewall rule even if no record names it",
     )
-    add_site_flags(parser)
+    add_install_flags(parser)
     add_plan_flags(parser)
     return parser.parse_args(argv)
 
 
 def _run(argv: list[str], program: str) -> int:
     flags = _flags(argv, program)
-    limit = seconds(flags.timeout, "--timeout")
+    limit = parse_seconds(flags.timeout, "--timeout")
     host = open_host(flags)
     warnings: list[str] = []
     plan, recorded = _plan(flags, host, warnings)
     with host.locked(plan.paths.state):
-        site = Site(plan, host, _cluster(flags, host, plan, warnings), firewall=flags.firewall)
-        teardown = Teardown(site, Progress(sys.stderr), recorded, limit, warnings)
+        context = InstallContext(plan, host, _cluster(flags, host, plan, warnings), firewall=flags.firewall)
+        removal = Removal(context, Progress(sys.stderr), recorded, limit, warnings)
         try:
             if flags.dry_run:
-                return show("".join(f"{item.part:<14} {item.what}\n" for item in teardown.survey()))
-            receipt = teardown.run()
+                return show("".join(f"{item.resource:<14} {item.name}\n" for item in removal.survey()))
+            receipt = removal.run()
         finally:
-            if site.cluster:
-                site.cluster.close()
+            if context.cluster:
+                context.cluster.close()
     path = Path(flags.receipt) if flags.receipt else host.path(plan.receipt)
     _write(path, receipt)
     show(receipt.dump().decode() if flags.json else _as_text(receipt, path))

@@ -17,7 +17,7 @@ from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.command import show
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.cli.verb import DONE, FAILED, FOUND, Parser, run_verb, words
-from bootbridge.common.files import unwritable, write_file
+from bootbridge.common.files import write_error, write_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -108,7 +108,7 @@ def _write(plan: Plan, directory: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise unwritable(path, error) from error
+            raise write_error(path, error) from error
         write_file(path, asset)
 
 

@@ -11,15 +11,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bootbridge.bootstrap.diagnose.gather import gathering
-from bootbridge.bootstrap.diagnose.gather.bundle import Source
-from bootbridge.bootstrap.diagnose.gather.gathering import Gathered
+from bootbridge.bootstrap.diagnose.gather.bundle import BundleSource
+from bootbridge.bootstrap.diagnose.gather.gathering import GatherResult
 from bootbridge.bootstrap.diagnose.gather.install_dir import InstallDir
 from bootbridge.bootstrap.diagnose.gather.remote import Login
 from bootbridge.bootstrap.plan.plan import Flavour, Plan
 from bootbridge.cli.command import show
-from bootbridge.cli.doctor import harmless, open_way
+from bootbridge.cli.doctor import harmless, open_context
+from bootbridge.cli.install_flags import add_install_flags, open_host, parse_seconds
 from bootbridge.cli.plan_flags import add_plan_flags
-from bootbridge.cli.site_flags import add_site_flags, open_host, seconds
 from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
@@ -67,7 +67,7 @@ def _flags(argv: list[str], program: str) -> argparse.Namespace:
         choices=list(Flavour),
         help="look for this one's tunnel alone (default: whichever is laid)",
     )
-    add_site_flags(parser)
+    add_install_flags(parser)
     group = parser.add_argument_group("from the installer's side")
     group.add_argument("--dir", metavar="DIR", help="the directory that openshift-install was run with")
     group.add_argument("--bootstrap", metavar="HOST", help="the bootstrap node (default: found in --dir)")
@@ -93,8 +93,8 @@ def _run(flags: argparse.Namespace) -> int:
     return FOUND if _lacks_node(gathered) else DONE
 
 
-def _teller(progress: Progress) -> Callable[[Source], None]:
-    def tell(source: Source) -> None:
+def _teller(progress: Progress) -> Callable[[BundleSource], None]:
+    def tell(source: BundleSource) -> None:
         size = f"{source.files} files, {source.bytes / 1024:.0f} KiB"
         mark = "FAIL" if source.trouble else "ok  "
         progress.line(f"{mark} {source.seconds:6.1f} s  {source.name}: {harmless(source.trouble or size)}")
@@ -105,14 +105,14 @@ def _teller(progress: Progress) -> Callable[[Source], None]:
 # --- on the node
 
 
-def _from_node(flags: argparse.Namespace, progress: Progress) -> Gathered:
+def _from_node(flags: argparse.Namespace, progress: Progress) -> GatherResult:
     host = open_host(flags)
-    way = open_way(_with_plan_flags(flags), host)
+    context = open_context(_with_plan_flags(flags), host)
     try:
-        return gathering.of_node(way, _out(flags, Path()), _teller(progress))
+        return gathering.of_node(context, _out(flags, Path()), _teller(progress))
     finally:
-        if way.site.cluster:
-            way.site.cluster.close()
+        if context.install.cluster:
+            context.install.cluster.close()
 
 
 def _with_plan_flags(flags: argparse.Namespace) -> argparse.Namespace:
@@ -126,8 +126,8 @@ def _with_plan_flags(flags: argparse.Namespace) -> argparse.Namespace:
 # --- from the installer's side
 
 
-def _from_installer(flags: argparse.Namespace, progress: Progress) -> Gathered:
-    limit, tell = seconds(flags.timeout, "--timeout"), _teller(progress)
+def _from_installer(flags: argparse.Namespace, progress: Progress) -> GatherResult:
+    limit, tell = parse_seconds(flags.timeout, "--timeout"), _teller(progress)
     directory = InstallDir.open(flags.dir)
     addresses = [flags.bootstrap] if flags.bootstrap else directory.addresses()
     for address in addresses:
@@ -168,13 +168,13 @@ def _out(flags: argparse.Namespace, folder: Path) -> Path:
     return (folder / f"bootbridge-log-bundle-{datetime.now(UTC):%Y%m%d%H%M%S}.tar.gz").absolute()
 
 
-def _lacks_node(gathered: Gathered) -> bool:
+def _lacks_node(gathered: GatherResult) -> bool:
     return any(each.name == "bootstrap node" and each.trouble for each in gathered.sources)
 
 
-def _as_text(gathered: Gathered) -> str:
+def _as_text(gathered: GatherResult) -> str:
     lines = [harmless(text) for text in gathered.sentences()]
-    broken = gathered.examination.broken if gathered.examination else None
+    broken = gathered.diagnosis.broken if gathered.diagnosis else None
     if broken:
         lines.append(f"Fix: {harmless(broken.fix)}")
     return "\n".join([*lines, f"Log bundle: {gathered.bundle}"]) + "\n"

@@ -14,8 +14,7 @@ from bootbridge.bootstrap.render import directory
 from bootbridge.cli.command import show
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.cli.verb import Parser, run_verb, words
-from bootbridge.common.files import Tree, read_file
-from bootbridge.common.rewrite import rewrite
+from bootbridge.common.files import Tree, read_file, rewrite_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -68,7 +67,7 @@ def _run(flags: argparse.Namespace) -> int:
     is_new = flags.output is not None or document != given
     written = is_new and not flags.dry_run
     if written:
-        rewrite(target, document, like=Path(flags.file))
+        rewrite_file(target, document, like=Path(flags.file))
     facts |= {"file": str(target), "changed": document != given, "written": written}
     return show(json.dumps(facts, indent=2) + "\n" if flags.json else _sentence(done, facts))
 

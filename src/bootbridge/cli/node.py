@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bootbridge.cli.command import complain, show
-from bootbridge.cli.site_flags import seconds
+from bootbridge.cli.install_flags import parse_seconds
 from bootbridge.cli.verb import DONE, FAILED, FOUND, INTERRUPTED, Parser, run_verb, words
 from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.node.init.messages import INIT_PORT
@@ -142,7 +142,7 @@ def _init(flags: argparse.Namespace) -> int:
         evidence=Path(flags.evidence) if flags.evidence else None,
         tunnel=flags.tunnel,
         resume=flags.resume,
-        reach_seconds=seconds(flags.timeout, "--timeout"),
+        reach_seconds=parse_seconds(flags.timeout, "--timeout"),
     )
     report = JsonReport(sys.stdout) if flags.json else TextReport(Progress(sys.stderr), sys.stdout)
     session = InitSession(options, report)
@@ -222,7 +222,7 @@ def _renew(flags: argparse.Namespace) -> int:
 
     logs.configure("text", program="node")
     configuration = read_configuration(Path(flags.config))
-    return DONE if renew(configuration, seconds(flags.timeout, "--timeout")) else FAILED
+    return DONE if renew(configuration, parse_seconds(flags.timeout, "--timeout")) else FAILED
 
 
 # --- enrol

@@ -8,18 +8,24 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from bootbridge.bootstrap.install import status
-from bootbridge.bootstrap.install.resources import Site
+from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.install.status import Status
 from bootbridge.bootstrap.plan.plan import IPAddress, Plan
 from bootbridge.cli.command import complain, show
+from bootbridge.cli.install_flags import (
+    add_install_flags,
+    node_addresses,
+    open_cluster,
+    open_host,
+    plan_of_record,
+)
 from bootbridge.cli.plan_flags import add_plan_flags
-from bootbridge.cli.site_flags import add_site_flags, node_addresses, open_cluster, open_host, plan_of_record
 from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
-Looks at every part of the tunnel once: present, absent, changed (it is not as the plan says: `bootbridge
+Looks at every resource of the tunnel once: present, absent, changed (it is not as the plan says: `bootbridge
 up` mends it) or unknown (it could not be looked at); whether the server answers, which agents are
 connected to it, and until when the certificates hold. Changes nothing.
 
@@ -38,23 +44,23 @@ def main(argv: Sequence[str] | None = None, program: str = "bootbridge status") 
 
 def _run(argv: list[str], program: str) -> int:
     parser = Parser(program, _DESCRIPTION, _EXAMPLES)
-    add_site_flags(parser)
+    add_install_flags(parser)
     add_plan_flags(parser)
     flags = parser.parse_args(argv)
-    site = _site(flags, program)
+    context = _site(flags, program)
     try:
-        seen = status.look(site)
+        seen = status.look(context)
     finally:
-        if site.cluster:
-            site.cluster.close()
+        if context.cluster:
+            context.cluster.close()
     show(json.dumps(seen.document(), indent=2, ensure_ascii=False) + "\n" if flags.json else _as_table(seen))
     return DONE if seen.works else FOUND
 
 
-def _site(flags: argparse.Namespace, program: str) -> Site:
+def _site(flags: argparse.Namespace, program: str) -> InstallContext:
     host: Host = open_host(flags)
     plan, _ = plan_of_record(flags, host)
-    return Site(plan, host, open_cluster(flags, host, plan), _addresses(plan, program))
+    return InstallContext(plan, host, open_cluster(flags, host, plan), _addresses(plan, program))
 
 
 def _addresses(plan: Plan, program: str) -> tuple[IPAddress, ...]:
@@ -66,7 +72,9 @@ def _addresses(plan: Plan, program: str) -> tuple[IPAddress, ...]:
 
 
 def _as_table(seen: Status) -> str:
-    lines = [f"{part.title:<24} {part.state:<8} {part.detail}".rstrip() for part in seen.parts]
+    lines = [
+        f"{resource.title:<24} {resource.state:<8} {resource.detail}".rstrip() for resource in seen.resources
+    ]
     health = "ready" if seen.server_ready else "no agent connected" if seen.server_healthy else "no answer"
     lines.append(f"{'server':<24} {health}")
     if seen.agents is not None:

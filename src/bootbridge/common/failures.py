@@ -16,7 +16,7 @@ class MetadataUnavailable(Transient):
     """The infrastructure did not say what was asked."""
 
 
-class Refused(Transient):
+class PeerRefused(Transient):
     """The peer looked at us and said no. Its policy may be changed, so it is tried again, at leisure."""
 
 

@@ -1,14 +1,16 @@
-"""Files as values: a tree of what shall lie where, and the few lines that put it on a disk.
+"""Files as values (`Asset`, `Tree`), and atomic writes.
 
-Rendering gives `{path: Asset}`; nothing is written before all of it is known.
+Rendering returns a `Tree`; nothing is written before all of it is known.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bootbridge.errors import OperatorError
@@ -16,7 +18,7 @@ from bootbridge.errors import OperatorError
 
 @dataclass(frozen=True)
 class Asset:
-    """What a file holds, and who may read it. The content stays out of `repr`: it may be a key."""
+    """A file's content and mode. The content is not in `repr`: it may be a key."""
 
     data: bytes = field(repr=False)
     mode: int = 0o644
@@ -27,12 +29,12 @@ Tree = Mapping[str, Asset]
 
 
 def write_file(path: Path, asset: Asset) -> None:
-    """Put the file there whole or not at all; its content is never readable beyond `asset.mode`."""
-    write_whole(path, asset.data, lambda descriptor: os.fchmod(descriptor, asset.mode))
+    """Writes the file atomically; its content is never readable beyond `asset.mode`."""
+    write_atomically(path, asset.data, lambda descriptor: os.fchmod(descriptor, asset.mode))
 
 
-def write_whole(path: Path, data: bytes, finish: Callable[[int], None]) -> None:
-    """The same, with whatever `finish` does to the open file before it takes its place."""
+def write_atomically(path: Path, data: bytes, finish: Callable[[int], None]) -> None:
+    """Writes to a temporary file, calls `finish` with its descriptor, syncs, and renames it to `path`."""
     temporary = ""
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -43,27 +45,45 @@ def write_whole(path: Path, data: bytes, finish: Callable[[int], None]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        _forget(temporary)
-        raise unwritable(path, error) from error
+        _unlink(temporary)
+        raise write_error(path, error) from error
     except BaseException:
-        _forget(temporary)
+        _unlink(temporary)
         raise
 
 
+def rewrite_file(path: Path, data: bytes, like: Path) -> None:
+    """Replaces the content atomically; keeps mode and owner, or copies those of `like` to a new file."""
+    target = path.resolve()  # a link stays a link
+    try:
+        model = (target if target.exists() else like).stat()
+    except OSError as error:
+        raise write_error(path, error) from error
+    write_atomically(target, data, partial(_copy_owner_and_mode, model))
+
+
+def _copy_owner_and_mode(model: os.stat_result, descriptor: int) -> None:
+    try:
+        os.fchown(descriptor, model.st_uid, model.st_gid)
+    except PermissionError:
+        pass  # only root may change the owner; the new file then belongs to the caller
+    os.fchmod(descriptor, stat.S_IMODE(model.st_mode))
+
+
 def read_file(path: Path | str, subject: str = "") -> bytes:
-    """The content, or one clear line naming the flag or file at fault."""
+    """Returns the content; raises OperatorError about `subject`, the flag or field that named the file."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
         raise OperatorError(f"cannot read {path}: {error.strerror or error}", subject=subject) from error
 
 
-def unwritable(path: Path, error: OSError) -> OperatorError:
+def write_error(path: Path, error: OSError) -> OperatorError:
     hint = "check that the directory exists, is writable and has space"
     return OperatorError(f"cannot write {path}: {error.strerror or error}", hint=hint)
 
 
-def _forget(path: str) -> None:
+def _unlink(path: str) -> None:
     try:
         os.unlink(path)
     except OSError:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from bootbridge.common.files import Asset, read_file, unwritable, write_file
+from bootbridge.common.files import Asset, read_file, write_error, write_file
 from bootbridge.errors import OperatorError
 
 PROBE_SECONDS_MAX = 2.0
@@ -44,7 +44,7 @@ class Host:
     def mode(self, node_path: str) -> int:
         return self.path(node_path).stat().st_mode & 0o7777
 
-    def holds(self, node_path: str, asset: Asset) -> bool:
+    def matches(self, node_path: str, asset: Asset) -> bool:
         """Whether the file is there with this very content and mode."""
         return self.read(node_path) == asset.data and self.mode(node_path) == asset.mode
 
@@ -57,7 +57,7 @@ class Host:
         )
         return [node_path, *(f"/{path.relative_to(self.root)}" for path in below)]
 
-    def leftovers(self, node_path: str) -> list[str]:
+    def temporary_files(self, node_path: str) -> list[str]:
         """Temporary files of a write to this path that was killed half-way."""
         path = self.path(node_path)
         pattern = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}")
@@ -78,7 +78,7 @@ class Host:
     def write(self, node_path: str, asset: Asset) -> None:
         write_file(self.path(node_path), asset)
 
-    def settle(self, directory: str) -> None:
+    def sync_directory(self, directory: str) -> None:
         """What was put into the directory is there even if the power fails now."""
         path = self.path(directory)
         try:
@@ -88,7 +88,7 @@ class Host:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise unwritable(path, error) from error
+            raise write_error(path, error) from error
 
     def make_directory(self, node_path: str, mode: int = 0o755) -> None:
         """Make the directory, and those above it; one that is there stays as it is."""
@@ -100,7 +100,7 @@ class Host:
             path.mkdir(mode=mode)
             path.chmod(mode)
         except OSError as error:
-            raise unwritable(path, error) from error
+            raise write_error(path, error) from error
 
     def remove(self, node_path: str) -> None:
         """Remove a file, socket or link; that it is gone already is fine."""
@@ -144,7 +144,7 @@ class Host:
 
     # --- processes, sockets, ports
 
-    def processes_with(self, argument: str) -> list[int]:
+    def processes_with_argument(self, argument: str) -> list[int]:
         """Processes with this text in one of their arguments; ours carry the socket's path."""
         own, wanted = os.getpid(), os.fsencode(argument)
         return sorted(
@@ -158,7 +158,7 @@ class Host:
         inodes = set(_listening_inodes(port))
         return any(inode in inodes for pid in pids for inode in _socket_inodes(pid))
 
-    def ask(self, port: int, page: str) -> tuple[int, bytes]:
+    def http_get(self, port: int, page: str) -> tuple[int, bytes]:
         """GET a page from a health or admin port on loopback; status 0 and the reason when nobody answers."""
         connection = http.client.HTTPConnection("localhost", port, timeout=PROBE_SECONDS_MAX)
         try:
@@ -170,7 +170,7 @@ class Host:
         finally:
             connection.close()
 
-    def socket_answers(self, node_path: str) -> bool:
+    def socket_accepts(self, node_path: str) -> bool:
         """Whether somebody accepts on a unix socket; opened by directory, for its path may be too long."""
         path = self.path(node_path)
         if not path.is_socket():

@@ -7,7 +7,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-from bootbridge.common.files import unwritable
+from bootbridge.common.files import write_error
 from bootbridge.errors import OperatorError
 
 FILE_BYTES_MAX = 64 * 1024
@@ -42,7 +42,7 @@ def write_new_secret(path: Path, data: bytes, subject: str) -> None:
         hint = "name another file, or move that one away"
         raise OperatorError(f"{path} is there already", subject=subject, hint=hint) from None
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise write_error(path, error) from error
     finally:
         if temporary:
             os.unlink(temporary)

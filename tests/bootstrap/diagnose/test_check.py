@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from bootbridge.bootstrap.diagnose import check
-from bootbridge.bootstrap.diagnose.check import Finding, Verdict, ignition_file, tree
+from bootbridge.bootstrap.diagnose.check import CheckResult, CheckVerdict, ignition_file, tree
 from bootbridge.bootstrap.ignition import bootkube, inject
 from bootbridge.bootstrap.plan.plan import OPENSHIFT_PATHS, Image, Plan
 from bootbridge.bootstrap.render import assets
@@ -36,15 +36,15 @@ def injected(value: Any | None = None) -> bytes:
     ).document
 
 
-def verdicts(findings: list[Finding]) -> dict[str, Verdict]:
+def verdicts(findings: list[CheckResult]) -> dict[str, CheckVerdict]:
     return {finding.name: finding.verdict for finding in findings}
 
 
-def failing(findings: list[Finding]) -> set[str]:
-    return {finding.name for finding in findings if finding.verdict is Verdict.FAIL}
+def failing(findings: list[CheckResult]) -> set[str]:
+    return {finding.name for finding in findings if finding.verdict is CheckVerdict.FAIL}
 
 
-def the(name: str, findings: list[Finding]) -> Finding:
+def the(name: str, findings: list[CheckResult]) -> CheckResult:
     return next(finding for finding in findings if finding.name == name)
 
 
@@ -54,7 +54,7 @@ def the(name: str, findings: list[Finding]) -> Finding:
 def test_a_freshly_injected_file_passes_every_check() -> None:
     """All of them are run."""
     findings = check.of_ignition(injected(), NOW, "b.ign")
-    assert {finding.verdict for finding in findings} == {Verdict.PASS}
+    assert {finding.verdict for finding in findings} == {CheckVerdict.PASS}
     assert {*tree.CHECKS, *ignition_file.CHECKS, "anchors", "removable", "certificates-valid"} <= set(
         verdicts(findings)
     )
@@ -71,8 +71,8 @@ def test_a_file_without_a_tunnel_fails_on_that_alone() -> None:
     """What could not be looked at says so."""
     findings = check.of_ignition(compact(document()), NOW, "b.ign")
     assert failing(findings) == {"injected"}
-    assert the("egress-config", findings).verdict is Verdict.NOT_RUN
-    assert the("anchors", findings).verdict is Verdict.PASS
+    assert the("egress-config", findings).verdict is CheckVerdict.NOT_RUN
+    assert the("anchors", findings).verdict is CheckVerdict.PASS
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_an_expired_trust_bundle_is_a_warning() -> None:
     """The cluster may come up with it."""
     bundle = {"/etc/pki/ca-trust/source/anchors/ca.crt": EXPIRED}
     findings = check.of_ignition(injected(document(files=bundle)), NOW, "b.ign")
-    assert the("trust-bundles", findings).verdict is Verdict.WARN
+    assert the("trust-bundles", findings).verdict is CheckVerdict.WARN
     assert not failing(findings)
 
 
@@ -266,7 +266,7 @@ def test_a_file_that_others_may_read_fails() -> None:
 def test_a_change_that_does_no_harm_is_a_warning() -> None:
     """Files are there to be changed; whoever did it may want to know."""
     findings = tree.of_tree(changed(NAMESPACE, lambda data: data + b"# mine\n"))
-    assert the("as-rendered", findings).verdict is Verdict.WARN
+    assert the("as-rendered", findings).verdict is CheckVerdict.WARN
     assert not failing(findings)
 
 
@@ -277,7 +277,7 @@ def test_overlapping_networks_fail(tmp_path: Path) -> None:
     assert main(["render", "--output", str(tunnel), *words]) == 0
     findings = check.of_directory(tunnel)
     assert failing(findings) == {"networks-disjoint"}
-    assert the("networks-not-reserved", findings).verdict is Verdict.WARN
+    assert the("networks-not-reserved", findings).verdict is CheckVerdict.WARN
 
 
 # --- a rendered directory
@@ -290,9 +290,9 @@ def test_a_freshly_rendered_directory_passes(words: list[str], tmp_path: Path) -
     """For each flavour; what that flavour has not is not run."""
     assert main(["render", "--output", str(tmp_path / "tunnel"), *words]) == 0
     findings = check.of_directory(tmp_path / "tunnel")
-    skipped = {name for name, verdict in verdicts(findings).items() if verdict is not Verdict.PASS}
+    skipped = {name for name, verdict in verdicts(findings).items() if verdict is not CheckVerdict.PASS}
     assert skipped == ({"config-override", "hook-script"} if "kubeadm" in words else set())
-    assert {the(name, findings).verdict for name in skipped} <= {Verdict.NOT_RUN}
+    assert {the(name, findings).verdict for name in skipped} <= {CheckVerdict.NOT_RUN}
 
 
 def test_our_own_image_is_named(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from bootbridge.bootstrap.diagnose import check
-from bootbridge.bootstrap.diagnose.check import Finding, Verdict
+from bootbridge.bootstrap.diagnose.check import CheckResult, CheckVerdict
 from bootbridge.bootstrap.machine import certificates, network
 from bootbridge.bootstrap.machine.node_values import node_values
 from bootbridge.bootstrap.plan.plan import Image, Plan, Ports
@@ -57,7 +57,7 @@ class LiveNode:
         self.lay({self.plan.paths.server_pod: pod, self.plan.apiserver_config: config})
         self.server = self._start("proxy-server", program_flags.server_args(self.plan))
         # An agent that comes too early waits a second before it dials again.
-        until(lambda: self.host.ask(ports.server_health, "/healthz")[0] == 200, "the server listens")
+        until(lambda: self.host.http_get(ports.server_health, "/healthz")[0] == 200, "the server listens")
         agent = program_flags.agent_args(self.plan, values)
         self.agent = self._start(
             "proxy-agent", [word for word in agent if not word.startswith("--agent-id=")]
@@ -90,13 +90,13 @@ class LiveNode:
     def _is_ready(self) -> bool:
         for program in (self.server, self.agent):
             assert program.alive, program.log
-        return self.host.ask(self.plan.ports.server_health, "/readyz")[0] == 200
+        return self.host.http_get(self.plan.ports.server_health, "/readyz")[0] == 200
 
-    def check(self, now: datetime = NOW) -> dict[str, Finding]:
+    def check(self, now: datetime = NOW) -> dict[str, CheckResult]:
         return {finding.name: finding for finding in check.of_node(self.root, now)}
 
     def failing(self, now: datetime = NOW) -> set[str]:
-        return {name for name, finding in self.check(now).items() if finding.verdict is Verdict.FAIL}
+        return {name for name, finding in self.check(now).items() if finding.verdict is CheckVerdict.FAIL}
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def node(root: Path) -> Iterator[LiveNode]:
 
 def test_a_node_with_a_working_tunnel_passes_every_check(node: LiveNode) -> None:
     """All are run; the command agrees."""
-    assert {finding.verdict for finding in node.check().values()} == {Verdict.PASS}
+    assert {finding.verdict for finding in node.check().values()} == {CheckVerdict.PASS}
     assert main(["check", "--live", "--root", str(node.root)]) == 0
 
 
@@ -132,7 +132,7 @@ def test_a_server_without_agents_is_healthy_but_not_ready(node: LiveNode) -> Non
     """The fix leads to the agents."""
     node.agent.kill()
     port = node.plan.ports.server_health
-    until(lambda: node.host.ask(port, "/readyz")[0] != 200, "the server has noticed")
+    until(lambda: node.host.http_get(port, "/readyz")[0] != 200, "the server has noticed")
     assert node.failing() == {"server-ready"}
     assert "agent" in node.check()["server-ready"].fix
 
@@ -146,7 +146,7 @@ def test_a_server_that_is_gone_is_seen_on_every_way_to_it(node: LiveNode) -> Non
 
 def test_certificates_that_run_out_warn_then_fail(node: LiveNode) -> None:
     """In their last quarter, and after their end."""
-    assert node.check(NOW + timedelta(hours=20))["certificates"].verdict is Verdict.WARN
+    assert node.check(NOW + timedelta(hours=20))["certificates"].verdict is CheckVerdict.WARN
     assert node.failing(NOW + timedelta(hours=25)) == {"certificates"}
 
 
@@ -229,10 +229,10 @@ def test_an_address_that_the_certificate_does_not_name_fails(node: LiveNode) -> 
 def test_a_kube_apiserver_that_is_not_rendered_yet_is_no_failure(node: LiveNode) -> None:
     """bootkube.sh comes to it later."""
     node.host.remove(node.plan.apiserver_config)
-    assert node.check()["kube-apiserver"].verdict is Verdict.NOT_RUN
+    assert node.check()["kube-apiserver"].verdict is CheckVerdict.NOT_RUN
 
 
 def test_a_node_without_a_tunnel_says_so(root: Path) -> None:
     """With one finding."""
     (found,) = check.of_node(root, NOW)
-    assert (found.name, found.verdict) == ("plan-record", Verdict.FAIL)
+    assert (found.name, found.verdict) == ("plan-record", CheckVerdict.FAIL)

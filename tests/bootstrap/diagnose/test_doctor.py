@@ -145,7 +145,7 @@ def test_a_node_without_a_tunnel(tmp_path: Path, laid: LaidNode) -> None:
 
 
 def put_certificates(node: LaidNode, authority: Authority, server: Certificate) -> None:
-    bundle = certificates.Bundle(authority.cert_pem, server, authority.issue_client("konnectivity-agent"))
+    bundle = certificates.LogBundle(authority.cert_pem, server, authority.issue_client("konnectivity-agent"))
     for path, asset in certificates.tree(node.plan, bundle).items():
         write_file(node.path(path), asset)
 
@@ -226,7 +226,7 @@ def test_a_server_of_the_other_protocol(node: LaidNode) -> None:
 def server_pids(node: LaidNode) -> list[int]:
     from bootbridge.common.host import Host
 
-    return Host(node.node.root).processes_with(f"--uds-name={node.path(node.plan.paths.socket)}")
+    return Host(node.node.root).processes_with_argument(f"--uds-name={node.path(node.plan.paths.socket)}")
 
 
 # --- agents
@@ -370,7 +370,7 @@ def test_an_unknown_webhook_is_named(node: LaidNode) -> None:
 
 
 def test_nothing_secret_is_said(node: LaidNode) -> None:
-    """Neither in the table nor in JSON, whatever was read on the way."""
+    """Neither in the table nor in JSON, whatever was read."""
     key = node.path(node.plan.paths.agent_key).read_text().splitlines()[1]
     node.run("doctor")
     assert key not in node.output

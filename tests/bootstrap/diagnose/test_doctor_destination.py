@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.bootstrap.diagnose.check.finding import Outcome
-from bootbridge.bootstrap.diagnose.doctor import Way, destination, tunnel
+from bootbridge.bootstrap.diagnose.check.result import CheckResult
+from bootbridge.bootstrap.diagnose.doctor import DiagnosisContext, destination, tunnel
 from bootbridge.bootstrap.diagnose.doctor.targets import Destination
 from bootbridge.bootstrap.diagnose.doctor.tunnel import NoConnectionError
-from bootbridge.bootstrap.install.resources import Site
+from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import Plan, Protocol
 from bootbridge.common.host import Host
 from bootbridge.trust.authority import Authority, Certificate
@@ -107,7 +107,7 @@ def test_a_webhook_that_works_is_reached_through_the_tunnel(
 
 @pytest.mark.parametrize("name", ["v1.guard.example.com", "guards.example.com"])
 def test_aggregated_apis_and_conversions_are_found_too(node: LaidNode, tmp_path: Path, name: str) -> None:
-    """The kube-apiserver calls them the same way."""
+    """The kube-apiserver calls them the same context."""
     with webhook(tmp_path, good()) as port:
         register(node, port)
         held = node.api.objects[("validatingwebhookconfigurations", "", "guard")]
@@ -250,8 +250,8 @@ def test_an_address_is_dialled_as_it_is_given(node: LaidNode) -> None:
 )
 def test_what_server_and_agent_say_is_understood(said: str, meaning: str, fix: str) -> None:
     """Ours and the original's words."""
-    way = Way(Site(Plan(), Host("/nowhere")))
-    outcome: Outcome = destination._judge(way, Destination("10.1.2.3", 443), NoConnectionError(said))
+    context = DiagnosisContext(InstallContext(Plan(), Host("/nowhere")))
+    outcome: CheckResult = destination._judge(context, Destination("10.1.2.3", 443), NoConnectionError(said))
     assert meaning in outcome.evidence
     assert said in outcome.evidence
     assert fix in outcome.fix

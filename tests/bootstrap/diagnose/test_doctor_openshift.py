@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bootbridge.bootstrap.diagnose.doctor import Way, apiserver, programs
+from bootbridge.bootstrap.diagnose.doctor import DiagnosisContext, apiserver, programs
 from bootbridge.bootstrap.diagnose.doctor.programs import Program
-from bootbridge.bootstrap.install.resources import Site
+from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.bootstrap.render import assets
 from bootbridge.common.files import write_file
@@ -42,52 +42,54 @@ def hyperkube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progr
 
 
 @pytest.fixture
-def way(tmp_path: Path, hyperkube: Program) -> Way:
+def way(tmp_path: Path, hyperkube: Program) -> DiagnosisContext:
     root = tmp_path / "root"
     for path, asset in assets.on_node(PLAN).items():
         place = root / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         write_file(place, asset)
-    way = Way(Site(PLAN, Host(root)))
-    configure(way)
+    context = DiagnosisContext(InstallContext(PLAN, Host(root)))
+    configure(context)
     return way
 
 
-def configure(way: Way, **arguments: list[str] | None) -> None:
+def configure(context: DiagnosisContext, **arguments: list[str] | None) -> None:
     settings: dict[str, list[str] | None] = {
         "egress-selector-config-file": [PATHS.egress_config_seen_by_apiserver],
         "enable-aggregator-routing": ["true"],
     }
     settings |= {name.replace("_", "-"): value for name, value in arguments.items()}
     document = {"apiServerArguments": {name: value for name, value in settings.items() if value is not None}}
-    path = way.site.host.path(PLAN.apiserver_config)
+    path = context.host.path(PLAN.apiserver_config)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(document))
 
 
-def test_the_settings_are_read_from_the_rendered_configuration(way: Way, hyperkube: Program) -> None:
+def test_the_settings_are_read_from_the_rendered_configuration(
+    context: DiagnosisContext, hyperkube: Program
+) -> None:
     """The command line names that file alone."""
-    assert way.apiserver == hyperkube
+    assert context.apiserver == hyperkube
     for check in (
         apiserver.runs,
         apiserver.egress_selector,
         apiserver.endpoint_routing,
         apiserver.egress_config,
     ):
-        assert check(way).verdict == "pass", check(way)
+        assert check(context).verdict == "pass", check(context)
 
 
-def test_an_override_that_was_not_taken_up(way: Way) -> None:
+def test_an_override_that_was_not_taken_up(context: DiagnosisContext) -> None:
     """The fix is bootkube's, not that of `up`."""
-    configure(way, egress_selector_config_file=None)
-    found = apiserver.egress_selector(way)
+    configure(context, egress_selector_config_file=None)
+    found = apiserver.egress_selector(context)
     assert "has no egress selector" in found.evidence
     assert "systemctl restart bootkube" in found.fix
 
 
-def test_endpoint_routing_that_was_switched_off(way: Way) -> None:
+def test_endpoint_routing_that_was_switched_off(context: DiagnosisContext) -> None:
     """By somebody's override."""
-    configure(way, enable_aggregator_routing=["false"])
-    found = apiserver.endpoint_routing(way)
+    configure(context, enable_aggregator_routing=["false"])
+    found = apiserver.endpoint_routing(context)
     assert "it is false" in found.evidence
     assert "systemctl restart bootkube" in found.fix

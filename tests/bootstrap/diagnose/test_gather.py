@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bootbridge.bootstrap.diagnose.gather import bundle as bundles
-from bootbridge.bootstrap.diagnose.gather.bundle import Bundle
+from bootbridge.bootstrap.diagnose.gather.bundle import LogBundle
 from bootbridge.common.redaction import Redactor
 from bootbridge.errors import OperatorError
 from tests.bootstrap.diagnose.doctor_node import LaidNode, laid_node
@@ -155,7 +155,7 @@ def test_bad_input_is_one_clear_error(laid: LaidNode, flags: tuple[str, ...], wo
 def test_a_file_too_long_is_kept_by_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From a line's beginning on, and it says so."""
     monkeypatch.setattr(bundles, "FILE_BYTES_MAX", 20)
-    with Bundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
+    with LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
         bundle.add("log", b"first line\nsecond line\nthird line\n")
         bundle.finish()
     assert unpacked(tmp_path / "b.tar.gz")["log"] == b"[cut: only the end is kept]\nthird line\n"
@@ -163,7 +163,7 @@ def test_a_file_too_long_is_kept_by_its_end(tmp_path: Path, monkeypatch: pytest.
 
 def test_names_from_elsewhere_stay_inside_the_bundle(tmp_path: Path) -> None:
     """And do not overwrite each other."""
-    with Bundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
+    with LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
         for name in ("../../etc/passwd", "/etc/passwd", "a\nb", ".."):
             bundle.add(name, b"x")
         bundle.finish()
@@ -173,7 +173,7 @@ def test_names_from_elsewhere_stay_inside_the_bundle(tmp_path: Path) -> None:
 
 def test_an_unfinished_bundle_leaves_nothing(tmp_path: Path) -> None:
     """Neither under its name nor under a temporary one."""
-    with Bundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
+    with LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
         bundle.add("a", b"x")
     assert list(tmp_path.iterdir()) == []
 
@@ -181,13 +181,13 @@ def test_an_unfinished_bundle_leaves_nothing(tmp_path: Path) -> None:
 def test_a_key_does_not_get_through_the_door_under_its_own_name(tmp_path: Path) -> None:
     """Not even if a source tries."""
     with (
-        Bundle(tmp_path / "b.tar.gz", Redactor()) as bundle,
+        LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle,
         pytest.raises(OperatorError, match="holds a key"),
     ):
         bundle.add("tls/agent.key", b"x")
 
 
-def add_much(bundle: Bundle) -> None:
+def add_much(bundle: LogBundle) -> None:
     for number in range(9):
         bundle.add(str(number), b"x" * 100)
 
@@ -195,7 +195,7 @@ def add_much(bundle: Bundle) -> None:
 def test_a_full_bundle_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The source is told, and the bundle is still whole."""
     monkeypatch.setattr(bundles, "BUNDLE_BYTES_MAX", 300)
-    with Bundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
+    with LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
         source = bundle.collect("much", add_much)
         assert "the bundle is full" in source.trouble
         monkeypatch.setattr(bundles, "BUNDLE_BYTES_MAX", 3000)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bootbridge.bootstrap.install.receipt import PART_NAMES
+from bootbridge.bootstrap.install.receipt import RESOURCE_NAMES
 from bootbridge.bootstrap.render import kubeadm
 from bootbridge.common.host import Host
 from tests.support.bootstrap_node import BootstrapNode, bootstrap_node
@@ -27,7 +27,7 @@ def node(tmp_path: Path) -> Iterator[BootstrapNode]:
 
 def remains(node: BootstrapNode) -> dict[str, str]:
     found: Any = node.receipt()["remains"]
-    return {item["part"]: item["why"] for item in found}
+    return {item["resource"]: item["reason"] for item in found}
 
 
 def test_after_down_the_node_and_the_cluster_are_as_before_up(node: BootstrapNode) -> None:
@@ -48,8 +48,8 @@ def test_the_receipt_tells_what_was_there_and_that_it_is_gone(node: BootstrapNod
     assert (receipt["version"], receipt["clean"], receipt["remains"]) == (1, True, [])
     assert receipt["found"] == receipt["removed"]
     removed: Any = receipt["removed"]
-    named = list(dict.fromkeys(item["part"] for item in removed))
-    assert named == [name for name in PART_NAMES if name != "firewall"]
+    named = list(dict.fromkeys(item["resource"] for item in removed))
+    assert named == [name for name in RESOURCE_NAMES if name != "firewall"]
     assert receipt["plan"] == {
         "flavour": "kubeadm",
         "platform": "none",

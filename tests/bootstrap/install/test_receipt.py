@@ -6,14 +6,14 @@ import json
 from datetime import UTC, datetime, timedelta, timezone
 
 from bootbridge.bootstrap.install import resources
-from bootbridge.bootstrap.install.receipt import PART_NAMES, Item, Receipt
+from bootbridge.bootstrap.install.receipt import RESOURCE_NAMES, Receipt, ReceiptItem
 from bootbridge.bootstrap.plan.plan import Flavour, Image, Plan
 from bootbridge.common.host import Host
 
 PLAN = Plan(flavour=Flavour.KUBEADM, image=Image("bootbridge", "image"))
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-SECRET = Item("secret", "Secret a/b")
-NAMESPACE = Item("namespace", "Namespace a", "Some content remains")
+SECRET = ReceiptItem("secret", "Secret a/b")
+NAMESPACE = ReceiptItem("namespace", "Namespace a", "Some content remains")
 
 
 def test_a_receipt_has_exactly_these_fields() -> None:
@@ -31,9 +31,9 @@ def test_a_receipt_has_exactly_these_fields() -> None:
             "recorded": True,
         },
         "clean": False,
-        "found": [{"part": "secret", "what": "Secret a/b"}, NAMESPACE.document()],
-        "removed": [{"part": "secret", "what": "Secret a/b"}],
-        "remains": [{"part": "namespace", "what": "Namespace a", "why": "Some content remains"}],
+        "found": [{"resource": "secret", "name": "Secret a/b"}, NAMESPACE.document()],
+        "removed": [{"resource": "secret", "name": "Secret a/b"}],
+        "remains": [{"resource": "namespace", "name": "Namespace a", "reason": "Some content remains"}],
         "warnings": ["careful"],
     }
 
@@ -52,6 +52,6 @@ def test_the_sentence_says_whether_anything_is_left() -> None:
 
 def test_removal_order_is_the_reverse_of_creation_order() -> None:
     """One list of parts; the receipt's names are its reverse."""
-    site = resources.Site(PLAN, Host("/nonexistent"), firewall=True)
-    created = [part.name for part in resources.parts(site)]
-    assert list(dict.fromkeys(reversed(created))) == list(PART_NAMES)
+    site = resources.InstallContext(PLAN, Host("/nonexistent"), firewall=True)
+    created = [part.name for part in resources.resources(site)]
+    assert list(dict.fromkeys(reversed(created))) == list(RESOURCE_NAMES)

@@ -13,7 +13,7 @@ import yaml
 
 from tests.support.bootstrap_node import BootstrapNode, bootstrap_node
 
-PARTS = (
+RESOURCES = (
     "record",
     "egress-config",
     "certificates",
@@ -33,18 +33,20 @@ def node(tmp_path: Path) -> Iterator[BootstrapNode]:
 
 
 def changes(node: BootstrapNode) -> dict[str, str]:
-    return {entry["part"]: entry["change"] for entry in json.loads(node.stdout)["parts"]}
+    return {entry["resource"]: entry["change"] for entry in json.loads(node.stdout)["resources"]}
 
 
 def test_up_lays_everything_in_order_and_waits_until_all_agents_are_connected(node: BootstrapNode) -> None:
     """When it ends, the server has its agents and nothing has to be waited for any more."""
     node.up("--json")
-    assert tuple(changes(node)) == PARTS
+    assert tuple(changes(node)) == RESOURCES
     assert node.run("status", "--json") == 0, node.output
     seen = json.loads(node.stdout)
     assert seen["works"]
     assert seen["server"] == {"healthy": True, "ready": True, "agents": ["node0", "node1"]}
-    assert {entry["part"]: entry["state"] for entry in seen["parts"]} == dict.fromkeys(PARTS, "present")
+    assert {entry["resource"]: entry["state"] for entry in seen["resources"]} == dict.fromkeys(
+        RESOURCES, "present"
+    )
 
 
 def test_a_second_run_changes_nothing(node: BootstrapNode) -> None:
@@ -52,7 +54,7 @@ def test_a_second_run_changes_nothing(node: BootstrapNode) -> None:
     node.up()
     before, started = node.scan(), list(node.kubelet.history)
     node.up("--json")
-    assert changes(node) == dict.fromkeys(PARTS, "unchanged")
+    assert changes(node) == dict.fromkeys(RESOURCES, "unchanged")
     assert node.scan() == before
     assert node.kubelet.history == started
 
@@ -76,7 +78,7 @@ def test_a_dry_run_says_what_would_be_done_and_touches_nothing(node: BootstrapNo
     """Neither on the node nor in the cluster."""
     before = node.scan()
     node.up("--dry-run", "--json")
-    assert changes(node) == {**dict.fromkeys(PARTS, "created"), "apiserver": "changed"}
+    assert changes(node) == {**dict.fromkeys(RESOURCES, "created"), "apiserver": "changed"}
     assert node.scan() == before
     assert not [method for method, _ in node.api.requests if method != "GET"]
 
@@ -199,7 +201,7 @@ def test_ctrl_c_leaves_what_can_be_continued(node: BootstrapNode) -> None:
         (("--plan=/no/such/plan.json",), "--plan: cannot read /no/such/plan.json"),
         (("--root=/no/such/root",), "--root: /no/such/root is no directory"),
         (("--kubeconfig=/no/such/config",), "/no/such/config"),
-        (("--firewall",), "--firewall: platform none has no rule"),
+        (("--firewall",), "--firewall: not supported on platform none"),
         (("--firewall", "--platform=gcp", "--infra-id=x-1"), "'gcloud' is not on the PATH"),
     ],
 )

@@ -68,7 +68,7 @@ def test_up_twice_then_down_leaves_a_real_cluster_as_it_was(node: BootstrapNode)
     node.up("--timeout=90s")
     assert node.run("status") == 0, node.output
     node.up("--json")
-    assert {entry["change"] for entry in json.loads(node.stdout)["parts"]} == {"unchanged"}
+    assert {entry["change"] for entry in json.loads(node.stdout)["resources"]} == {"unchanged"}
     node.down()
     assert node.scan() == before
 
@@ -81,8 +81,8 @@ def test_a_finalizer_that_nobody_removes_is_named(node: BootstrapNode) -> None:
     assert node.api.call("POST", f"/api/v1/namespaces/{name}/configmaps", held)[0] == 201
     assert node.run("down", "--timeout=30s") == 2
     remains: Any = node.receipt()["remains"]
-    assert [item["part"] for item in remains] == ["namespace", "record"]
-    assert "example.com/never" in remains[0]["why"]
+    assert [item["resource"] for item in remains] == ["namespace", "record"]
+    assert "example.com/never" in remains[0]["reason"]
 
 
 def test_an_api_that_nobody_can_reach_does_not_keep_the_namespace(node: BootstrapNode) -> None:

@@ -71,7 +71,7 @@ def receipt_of(node: Node) -> dict[str, Any]:
 
 
 def whats(items: list[dict[str, str]]) -> list[str]:
-    return [item["what"] for item in items]
+    return [item["name"] for item in items]
 
 
 def test_everything_that_was_laid_is_gone_and_nothing_else(node: Node) -> None:
@@ -117,7 +117,7 @@ def test_the_receipt_says_what_was_there_and_went_in_pythons_own_form(node: Node
         f"Namespace {namespace}",
     ]
     assert {node.plan.paths.server_pod, node.plan.paths.tls} <= set(whats(written["removed"]))
-    assert {item["part"] for item in written["found"]} <= set(receipt.PART_NAMES)
+    assert {item["resource"] for item in written["found"]} <= set(receipt.RESOURCE_NAMES)
 
 
 def test_the_stage_is_recorded(node: Node) -> None:
@@ -208,7 +208,7 @@ def test_an_api_that_is_down_does_not_keep_the_node_from_being_cleaned(node: Nod
 
     written = receipt_of(node)
     assert written["clean"] is False
-    assert [item["part"] for item in written["remains"]] == ["namespace"]
+    assert [item["resource"] for item in written["remains"]] == ["namespace"]
     assert not node.path(node.plan.paths.tls).exists()
     assert node.path("/opt/openshift/.bootkube.done").exists()
     assert node.records()[-1] == "failure konnectivity-cleanup"
@@ -239,9 +239,9 @@ def test_a_namespace_that_never_ends_does_not_hold_up_the_bootstrap(node: Node) 
     assert first["clean"] is False
     assert first["remains"] == [
         {
-            "part": "namespace",
-            "what": f"Namespace {node.plan.namespace}",
-            "why": "the cluster is still finalising it",
+            "resource": "namespace",
+            "name": f"Namespace {node.plan.namespace}",
+            "reason": "the cluster is still finalising it",
         }
     ]
     assert node.records()[-1] == "success konnectivity-cleanup"
@@ -261,7 +261,7 @@ def test_a_refused_deletion_is_warned_of_and_the_rest_goes_on(node: Node) -> Non
     node.must(f"BOOTBRIDGE_OBJECTS_END_SECONDS=1\n{END}")
 
     written = receipt_of(node)
-    assert [item["part"] for item in written["remains"]] == ["daemonset", "secret", "namespace"]
+    assert [item["resource"] for item in written["remains"]] == ["daemonset", "secret", "namespace"]
     assert "oc could not delete the DaemonSet" in written["warnings"]
     assert not node.path(node.plan.paths.server_pod).exists()
     assert node.records()[-1] == "failure konnectivity-cleanup"

@@ -67,7 +67,7 @@ def test_removal_is_asked_for_and_judged_rightly(node: Node, cluster: ControlPla
     node.must("BOOTBRIDGE_OBJECTS_END_SECONDS=1\nbootbridge_cleanup")
 
     first = json.loads(node.path(node.plan.receipt).read_text())
-    assert [(item["part"], item["why"]) for item in first["remains"]] == [
+    assert [(item["resource"], item["reason"]) for item in first["remains"]] == [
         ("namespace", "the cluster is still finalising it")
     ]
     assert [item["metadata"]["name"] for item in cluster.api.get(secrets)["items"]] == ["somebody-elses"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bootbridge.common.failures import Fatal, MetadataUnavailable, Refused, Transient
+from bootbridge.common.failures import Fatal, MetadataUnavailable, PeerRefused, Transient
 from bootbridge.join_api.components import Component
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket, TicketRequest
@@ -66,7 +66,7 @@ def test_an_instance_joins_and_remembers_what_it_is(instance: Instance) -> None:
         ("myself", MetadataUnavailable("no name yet")),
         ("endpoints", MetadataUnavailable("no peers")),
         ("ticket", Transient("connection refused")),
-        ("ticket", Refused("PCR 15 is not zero")),
+        ("ticket", PeerRefused("PCR 15 is not zero")),
     ],
     ids=["metadata", "endpoints", "service", "refusal"],
 )
@@ -253,7 +253,7 @@ def test_a_ticket_is_asked_for_elsewhere_once_a_service_has_not_given_one() -> N
 
 
 def test_a_refusal_is_taken_seriously_and_tried_again_at_leisure() -> None:
-    environment = Environment(faults={"ticket": [Refused("this name belongs to another key")] * 6})
+    environment = Environment(faults={"ticket": [PeerRefused("this name belongs to another key")] * 6})
 
     async def scenario() -> None:
         assert await exit_code(environment) == FINISHED
@@ -267,7 +267,7 @@ def test_one_refusal_outweighs_addresses_that_did_not_answer(caplog: pytest.LogC
         environment = Environment(addresses=THREE)
         environment.faults["ticket"] = [
             Transient("unreachable"),
-            Refused("PCR 15 differs"),
+            PeerRefused("PCR 15 differs"),
             Transient("unreachable"),
         ]
         assert await exit_code(environment) == FINISHED

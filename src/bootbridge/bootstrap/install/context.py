@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from bootbridge.bootstrap.install import install_record
-from bootbridge.bootstrap.install.install_record import Laid
+from bootbridge.bootstrap.install.install_record import InstallRecord
 from bootbridge.bootstrap.machine import certificates
 from bootbridge.bootstrap.machine.certificates import Bundle
 from bootbridge.bootstrap.machine.node_values import NodeValues, node_values
@@ -16,8 +16,8 @@ from bootbridge.kube.blocking_client import ClusterClient
 
 
 @dataclass
-class Site:
-    """Shared by all parts of one tunnel."""
+class InstallContext:
+    """Shared by all resources of one tunnel."""
 
     plan: Plan
     host: Host
@@ -30,21 +30,21 @@ class Site:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
-    def laid(self) -> Laid:
-        return install_record.load(self.host, self.plan) or Laid()
+    def record(self) -> InstallRecord:
+        return install_record.load(self.host, self.plan) or InstallRecord()
 
-    def note(self, noted: Laid) -> None:
+    def save(self, noted: InstallRecord) -> None:
         """Write down what is about to be done."""
         if noted != install_record.load(self.host, self.plan):
             self.host.write(install_record.path(self.plan), noted.dump())
 
-    def note_directories(self, directory: str) -> None:
+    def record_directories(self, directory: str) -> None:
         """Those that have to be made for this one to be there are ours to remove."""
         if missing := self.host.missing_directories(directory):
-            self.note(self.laid().with_directories(missing))
+            self.save(self.record().with_directories(missing))
 
-    def note_cluster(self) -> None:
-        self.note(replace(self.laid(), cluster=True))
+    def record_cluster(self) -> None:
+        self.save(replace(self.record(), cluster=True))
 
     def bundle(self) -> Bundle | None:
         return certificates.load(self.host.root, self.plan)
@@ -65,4 +65,4 @@ class Site:
 
     def server_pids(self) -> list[int]:
         """The server's processes: its command line names the socket."""
-        return self.host.processes_with(f"--uds-name={self.host.path(self.plan.paths.socket)}")
+        return self.host.processes_with_argument(f"--uds-name={self.host.path(self.plan.paths.socket)}")

@@ -13,7 +13,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True)
-class Laid:
+class InstallRecord:
     """Noted ahead of the deed: what is noted may be missing, what is not noted was never done."""
 
     directories: tuple[str, ...] = ()  # made by us where others keep their files; removed if empty
@@ -21,7 +21,7 @@ class Laid:
     firewall: bool = False  # the rule is ours to remove
     kubeconfig: str = ""  # given with --kubeconfig; empty: the plan's
 
-    def with_directories(self, more: list[str]) -> Laid:
+    def with_directories(self, more: list[str]) -> InstallRecord:
         return replace(self, directories=tuple(dict.fromkeys((*self.directories, *more))))
 
     def dump(self) -> Asset:
@@ -36,14 +36,14 @@ class Laid:
 
 
 def path(plan: Plan) -> str:
-    return f"{plan.paths.state}/laid.json"
+    return f"{plan.paths.state}/install-record.json"
 
 
-def load(host: Host, plan: Plan) -> Laid | None:
+def load(host: Host, plan: Plan) -> InstallRecord | None:
     """The note, or None when there is none that can be read: a half-written one is never seen."""
     try:
         document = json.loads(host.read(path(plan)) or b"")
-        return Laid(
+        return InstallRecord(
             tuple(map(str, document["directories"])),
             bool(document["cluster"]),
             bool(document["firewall"]),

@@ -10,13 +10,13 @@ function of the generated shell alike:
       "plan": {"flavour": "kubeadm", "platform": "none", "infraID": "", "namespace": "…",
                "agentPort": 8091, "recorded": true},  recorded: from the plan's record, else default names
       "clean": true,                                  nothing remains
-      "found":    [{"part": "secret", "what": "Secret bootstrap-konnectivity/konnectivity-agent-certs"}],
-      "removed":  [{"part": "secret", "what": "…"}],  in the order of removal
-      "remains":  [{"part": "namespace", "what": "Namespace …", "why": "…"}],
+      "found":    [{"resource": "secret", "name": "Secret bootstrap-konnectivity/konnectivity-agent-certs"}],
+      "removed":  [{"resource": "secret", "name": "…"}],  in the order of removal
+      "remains":  [{"resource": "namespace", "name": "Namespace …", "reason": "…"}],
       "warnings": ["one sentence each"]
     }
 
-`part` is one of PART_NAMES; `what` is `Kind namespace/name`, `Kind name` or an absolute path.
+`resource` is one of RESOURCE_NAMES; `what` is `Kind namespace/name`, `Kind name` or an absolute path.
 A receipt holds no secret.
 """
 
@@ -32,7 +32,7 @@ from bootbridge.bootstrap.plan.plan import Plan
 
 VERSION = 1
 # In the order of removal.
-PART_NAMES = (
+RESOURCE_NAMES = (
     "daemonset",
     "secret",
     "namespace",
@@ -47,18 +47,22 @@ PART_NAMES = (
 
 
 @dataclass(frozen=True)
-class Item:
+class ReceiptItem:
     """One thing of the tunnel; `why` is said only of what remains."""
 
-    part: str
-    what: str
-    why: str = ""
+    resource: str
+    name: str
+    reason: str = ""
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.why}" if self.why else self.what
+        return f"{self.name}: {self.reason}" if self.reason else self.name
 
     def document(self) -> dict[str, str]:
-        return {"part": self.part, "what": self.what, **({"why": self.why} if self.why else {})}
+        return {
+            "resource": self.resource,
+            "name": self.name,
+            **({"reason": self.reason} if self.reason else {}),
+        }
 
 
 @dataclass(frozen=True)
@@ -66,9 +70,9 @@ class Receipt:
     plan: Plan
     recorded: bool
     written_at: datetime
-    found: tuple[Item, ...] = ()
-    removed: tuple[Item, ...] = ()
-    remains: tuple[Item, ...] = ()
+    found: tuple[ReceiptItem, ...] = ()
+    removed: tuple[ReceiptItem, ...] = ()
+    remains: tuple[ReceiptItem, ...] = ()
     warnings: tuple[str, ...] = ()
     written_by: str = "bootbridge down"
 
@@ -112,5 +116,5 @@ def summary(plan: Plan, recorded: bool) -> dict[str, Any]:
     }
 
 
-def _documents(items: Iterable[Item]) -> list[dict[str, str]]:
+def _documents(items: Iterable[ReceiptItem]) -> list[dict[str, str]]:
     return [item.document() for item in items]

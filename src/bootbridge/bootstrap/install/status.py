@@ -9,15 +9,15 @@ from typing import Any
 
 from cryptography import x509
 
-from bootbridge.bootstrap.install.resources import Part, Site, parts
-from bootbridge.bootstrap.install.resources.resource import Change
+from bootbridge.bootstrap.install.resources import InstallContext, Resource, resources
+from bootbridge.bootstrap.install.resources.resource import ResourceChange
 from bootbridge.errors import OperatorError
 
 PRESENT, ABSENT, CHANGED, UNKNOWN = "present", "absent", "changed", "unknown"
 
 
 @dataclass(frozen=True)
-class PartStatus:
+class ResourceStatus:
     name: str
     title: str
     state: str
@@ -30,7 +30,7 @@ class PartStatus:
 
 @dataclass(frozen=True)
 class Status:
-    parts: tuple[PartStatus, ...]
+    resources: tuple[ResourceStatus, ...]
     server_healthy: bool
     server_ready: bool
     agents: tuple[str, ...] | None  # None: the server does not say who they are
@@ -38,16 +38,20 @@ class Status:
 
     @property
     def works(self) -> bool:
-        return self.server_ready and all(part.works for part in self.parts)
+        return self.server_ready and all(resource.works for resource in self.resources)
 
     def document(self) -> dict[str, Any]:
         expire = self.certificates_expire
         return {
             "version": 1,
             "works": self.works,
-            "parts": [
-                {"part": part.name, "state": part.state, **({"detail": part.detail} if part.detail else {})}
-                for part in self.parts
+            "resources": [
+                {
+                    "resource": resource.name,
+                    "state": resource.state,
+                    **({"detail": resource.detail} if resource.detail else {}),
+                }
+                for resource in self.resources
             ],
             "server": {
                 "healthy": self.server_healthy,
@@ -58,36 +62,38 @@ class Status:
         }
 
 
-def look(site: Site) -> Status:
+def look(context: InstallContext) -> Status:
     """Looks at everything once, waits for nothing."""
-    port = site.plan.ports.server_health
-    healthy, ready = (site.host.ask(port, page)[0] == 200 for page in ("/healthz", "/readyz"))
-    if site.cluster:
-        site.cluster.probe()
+    port = context.plan.ports.server_health
+    healthy, ready = (context.host.http_get(port, page)[0] == 200 for page in ("/healthz", "/readyz"))
+    if context.cluster:
+        context.cluster.probe()
     return Status(
-        tuple(_part_status(part) for part in parts(site) if part.is_laid),
+        tuple(_resource_status(resource) for resource in resources(context) if resource.installed_by_up),
         healthy,
         ready,
-        _agents(site),
-        _expiry(site),
+        _agents(context),
+        _expiry(context),
     )
 
 
-def _part_status(part: Part) -> PartStatus:
+def _resource_status(resource: Resource) -> ResourceStatus:
     try:
-        if not part.find():
-            return PartStatus(part.name, part.title, ABSENT)
-        outcome = part.preview()
-        if outcome.change is not Change.UNCHANGED:
-            return PartStatus(part.name, part.title, CHANGED, outcome.detail or "differs from the plan")
-        return PartStatus(part.name, part.title, PRESENT, part.unready())
+        if not resource.find():
+            return ResourceStatus(resource.name, resource.title, ABSENT)
+        outcome = resource.preview()
+        if outcome.change is not ResourceChange.UNCHANGED:
+            return ResourceStatus(
+                resource.name, resource.title, CHANGED, outcome.detail or "differs from the plan"
+            )
+        return ResourceStatus(resource.name, resource.title, PRESENT, resource.unready_reason())
     except OperatorError as error:
-        return PartStatus(part.name, part.title, UNKNOWN, str(error))
+        return ResourceStatus(resource.name, resource.title, UNKNOWN, str(error))
 
 
-def _agents(site: Site) -> tuple[str, ...] | None:
+def _agents(context: InstallContext) -> tuple[str, ...] | None:
     """Ours says who is connected; the original has no such page."""
-    status, body = site.host.ask(site.plan.ports.server_health, "/status")
+    status, body = context.host.http_get(context.plan.ports.server_health, "/status")
     if status != 200:
         return None
     try:
@@ -96,8 +102,8 @@ def _agents(site: Site) -> tuple[str, ...] | None:
         return None
 
 
-def _expiry(site: Site) -> datetime | None:
-    bundle = site.bundle()
+def _expiry(context: InstallContext) -> datetime | None:
+    bundle = context.bundle()
     if bundle is None:
         return None
     try:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootbridge.common.files import Asset, Tree, read_file, unwritable, write_file
+from bootbridge.common.files import Asset, Tree, read_file, write_error, write_file
 from bootbridge.errors import OperatorError
 
 RECORD = ".bootbridge-render.json"
@@ -49,7 +49,7 @@ def write(tree: Tree, directory: Path, *, force: bool = False) -> list[Outcome]:
         write_file(building / RECORD, Asset(_dump(digests)))
         _exchange(building, directory, workshop / "old")
     except OSError as error:
-        raise unwritable(directory, error) from error
+        raise write_error(directory, error) from error
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
     return outcomes
@@ -143,7 +143,7 @@ def _workshop(directory: Path) -> Path:
     try:
         return Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
     except OSError as error:
-        raise unwritable(parent, error) from error
+        raise write_error(parent, error) from error
 
 
 def _copy(directory: Path, building: Path) -> None:

@@ -22,9 +22,9 @@ from ipaddress import ip_network
 from typing import Any, Final
 
 from bootbridge.bootstrap.install import up
-from bootbridge.bootstrap.install.down import Teardown
+from bootbridge.bootstrap.install.down import Removal
 from bootbridge.bootstrap.install.receipt import Receipt
-from bootbridge.bootstrap.install.resources import Site
+from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan import record
 from bootbridge.bootstrap.plan.plan import (
     KUBEADM_PATHS,
@@ -120,8 +120,8 @@ async def install_in_cluster(host: Host, plan: Plan, progress: ProgressCallback)
 
 def _install(host: Host, plan: Plan, kubeconfig: str | None, tell: Callable[[str], None]) -> None:
     with host.locked(plan.paths.state), _cluster(host, kubeconfig) as cluster:
-        site = Site(plan, host, cluster, plan.node_ips)
-        up.lay(site, Progress(_Lines(tell)), wait_seconds=INSTALL_SECONDS, wait=False)
+        context = InstallContext(plan, host, cluster, plan.node_ips)
+        up.install(context, Progress(_Lines(tell)), wait_seconds=INSTALL_SECONDS, wait=False)
 
 
 @contextmanager
@@ -215,7 +215,7 @@ async def remove(host: Host, plan: Plan, progress: ProgressCallback) -> Receipt:
 
 def _remove(host: Host, plan: Plan, tell: Callable[[str], None]) -> Receipt:
     with host.locked(plan.paths.state), _cluster(host, node_paths.ADMIN_KUBECONFIG) as cluster:
-        receipt = Teardown(Site(plan, host, cluster), Progress(_Lines(tell))).run()
+        receipt = Removal(InstallContext(plan, host, cluster), Progress(_Lines(tell))).run()
     host.make_directory(plan.receipt.rpartition("/")[0])
     host.write(plan.receipt, Asset(receipt.dump()))
     return receipt

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 from bootbridge.common.backoff import Backoff, at_leisure
-from bootbridge.common.failures import Refused, Transient
+from bootbridge.common.failures import PeerRefused, Transient
 from bootbridge.errors import BootbridgeError
 from bootbridge.join_api.instance import Instance, Metadata, Role, node_name
 from bootbridge.join_api.messages import TicketRequest
@@ -86,7 +86,7 @@ class JoinClient:
         while True:
             try:
                 return await self._round()
-            except Refused as refusal:
+            except PeerRefused as refusal:
                 transient.reset()
                 pause = refused.seconds()
                 self._save_error(f"refused: {refusal}")
@@ -111,7 +111,7 @@ class JoinClient:
         inputs, failures = await first_success(attempts, apart=APART_SECONDS, at_once=AT_ONCE)
         if inputs is None:
             # One that refused has looked at us; that others did not answer says nothing against it.
-            kind = Refused if any(isinstance(each, Refused) for each in failures) else Transient
+            kind = PeerRefused if any(isinstance(each, PeerRefused) for each in failures) else Transient
             raise kind("; ".join(dict.fromkeys(map(str, failures))))
         return inputs
 

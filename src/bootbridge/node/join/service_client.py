@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from bootbridge.common.failures import Refused, Transient
+from bootbridge.common.failures import PeerRefused, Transient
 from bootbridge.errors import BootbridgeError, PeerError
 from bootbridge.join_api.instance import Instance
 from bootbridge.join_api.messages import (
@@ -76,9 +76,9 @@ class JoinServiceClient:
         try:
             return answer.decode(await self._called(address, path, request.encode(), turn))
         except EvidenceRefused as error:
-            raise Refused(f"{_named(address)}: {error}") from error
+            raise PeerRefused(f"{_named(address)}: {error}") from error
         except RpcError as error:
-            kind = Refused if error.code in _SAID_NO else Transient
+            kind = PeerRefused if error.code in _SAID_NO else Transient
             raise kind(f"{_named(address)}: {error.message}") from error
         except (ChannelFailed, EvidenceUnavailable, PeerError) as error:
             raise Transient(_told(address, error)) from error

@@ -47,7 +47,7 @@ def write_serving(host: Host, certificate: bytes, key: bytes) -> None:
 def _write_serving(host: Host, certificate: bytes, key: bytes) -> None:
     host.make_directory(node_paths.KUBELET_PKI, 0o700)
     host.write(node_paths.SERVING, Asset(certificate.rstrip() + b"\n" + key, 0o600))
-    host.settle(node_paths.KUBELET_PKI)
+    host.sync_directory(node_paths.KUBELET_PKI)
 
 
 def _control_plane_asset(file: ControlPlaneFile) -> tuple[str, Asset]:

@@ -107,7 +107,7 @@ class FileRecordStore:
 
     @classmethod
     def open(cls, directory: Path = DIRECTORY, boot_id: Path = BOOT_ID) -> Self:
-        """Refused while another process of ours is at work; its death frees the directory at once."""
+        """PeerRefused while another process of ours is at work; its death frees the directory at once."""
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             _must_be_ours(directory)

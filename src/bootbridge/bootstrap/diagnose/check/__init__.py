@@ -4,8 +4,8 @@
 node on which the tunnel runs. All give a list of findings and change nothing.
 """
 
-from bootbridge.bootstrap.diagnose.check.finding import Finding as Finding
-from bootbridge.bootstrap.diagnose.check.finding import Verdict as Verdict
 from bootbridge.bootstrap.diagnose.check.ignition_file import of_ignition as of_ignition
 from bootbridge.bootstrap.diagnose.check.node import of_node as of_node
+from bootbridge.bootstrap.diagnose.check.result import CheckResult as CheckResult
+from bootbridge.bootstrap.diagnose.check.result import CheckVerdict as CheckVerdict
 from bootbridge.bootstrap.diagnose.check.tree import of_directory as of_directory

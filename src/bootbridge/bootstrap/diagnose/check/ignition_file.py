@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from bootbridge.bootstrap.diagnose.check import tree
-from bootbridge.bootstrap.diagnose.check.finding import (
-    Finding,
-    Outcome,
-    Verdict,
+from bootbridge.bootstrap.diagnose.check.result import (
+    CheckResult,
     failed,
     judged,
-    named,
     not_run,
     passed,
     run,
@@ -37,20 +34,20 @@ class Both:
     plan: Plan
 
 
-def of_ignition(data: bytes, now: datetime, name: str) -> list[Finding]:
+def of_ignition(data: bytes, now: datetime, name: str) -> list[CheckResult]:
     """Check a bootstrap.ign, with or without a tunnel in it; one that is no ignition file is refused."""
     ignition = Ignition.parse(data, name)
-    parses = Finding("ignition", Verdict.PASS, f"spec {ignition.version}, {len(ignition.files)} files")
+    parses = passed(f"spec {ignition.version}, {len(ignition.files)} files", "ignition")
     try:
         original = inject.original_of(ignition, name)
     except OperatorError as error:
-        return [parses, Finding("removable", Verdict.FAIL, error.args[0], error.hint)]
+        return [parses, failed(error.args[0], error.hint, "removable")]
     return [parses, *_of_original(original, now), *_of_injection(ignition, original, name)]
 
 
-def _of_original(original: Ignition, now: datetime) -> list[Finding]:
+def _of_original(original: Ignition, now: datetime) -> list[CheckResult]:
     findings = [
-        named(test, failed(found.reason, found.way_out) if found else passed(_GOOD[test]))
+        failed(found.reason, found.way_out, test) if found else passed(_GOOD[test], test)
         for test, found in preflight.obstacles(original, now)
     ]
     return [*findings, *run({"trust-bundles": lambda each: _trust_bundles(each, now)}, original)]
@@ -66,7 +63,7 @@ _GOOD = {
 }
 
 
-def _trust_bundles(original: Ignition, now: datetime) -> Outcome:
+def _trust_bundles(original: Ignition, now: datetime) -> CheckResult:
     expired = preflight.expired_certificates(original, now)
     found = [text for path, text in expired if not path.startswith(preflight.INSTALLERS_OWN)]
     if found:
@@ -74,20 +71,20 @@ def _trust_bundles(original: Ignition, now: datetime) -> Outcome:
     return passed("no other certificate has expired")
 
 
-def _of_injection(ignition: Ignition, original: Ignition, name: str) -> list[Finding]:
+def _of_injection(ignition: Ignition, original: Ignition, name: str) -> list[CheckResult]:
     if ignition is original:
         names = ["removable", *CHECKS, *tree.CHECKS]
-        missing = Finding("injected", Verdict.FAIL, "there is no tunnel in it", INJECT)
-        return [missing, *(named(each, not_run("there is no tunnel in it")) for each in names)]
+        missing = failed("the tunnel is not in this file", INJECT, "injected")
+        return [missing, *(not_run("the tunnel is not in this file", each) for each in names)]
     findings = [
-        Finding("injected", Verdict.PASS, f"{len(ignition.files) - len(original.files)} files added"),
-        Finding("removable", Verdict.PASS, "--remove gives the installer's file back, byte for byte"),
+        passed(f"{len(ignition.files) - len(original.files)} files added", "injected"),
+        passed("--remove restores the installer's file, byte for byte", "removable"),
     ]
     ours = _ours(ignition, original)
     try:
         plan = tree.plan_in(ours, name)
     except OperatorError as error:
-        return [*findings, Finding("plan-record", Verdict.FAIL, error.args[0], error.hint)]
+        return [*findings, failed(error.args[0], error.hint, "plan-record")]
     checked = run(CHECKS, Both(ignition, original, plan))
     return [*findings, *checked, *tree.of_tree(tree.PlannedTree(plan, ours))]
 
@@ -97,7 +94,7 @@ def _ours(ignition: Ignition, original: Ignition) -> Tree:
     return {path: Asset(ignition.files[path].content(), ignition.files[path].mode) for path in sorted(paths)}
 
 
-def _hooks(both: Both) -> Outcome:
+def _hooks(both: Both) -> CheckResult:
     """The whole script, line for line: hooks, flag, and their order."""
     wanted = bootkube.patched(both.original.content(bootkube.PATH) or b"", both.plan)
     if both.injected.content(bootkube.PATH) != wanted:
@@ -105,7 +102,7 @@ def _hooks(both: Both) -> Outcome:
     return passed("setup, manifests and clean-up are called, each at its place")
 
 
-def _override_flag(both: Both) -> Outcome:
+def _override_flag(both: Both) -> CheckResult:
     """Right behind the command, where no later argument can come between."""
     flag = f"{bootkube.OVERRIDE_FLAG}={both.plan.config_override_seen_by_render}"
     given = bootkube.override_lines(both.injected.content(bootkube.PATH) or b"")
@@ -116,12 +113,12 @@ def _override_flag(both: Both) -> Outcome:
     return judged(faults, flag, INJECT)
 
 
-def _cleanup_unit(both: Both) -> Outcome:
+def _cleanup_unit(both: Both) -> CheckResult:
     path = both.plan.cleanup_unit
     return judged([] if path in both.injected.files else [f"{path} is missing"], path, INJECT)
 
 
-CHECKS: dict[str, Callable[[Both], Outcome]] = {
+CHECKS: dict[str, Callable[[Both], CheckResult]] = {
     "bootkube-hooks": _hooks,
     "override-flag": _override_flag,
     "cleanup-unit": _cleanup_unit,

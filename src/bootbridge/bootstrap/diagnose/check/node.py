@@ -11,10 +11,8 @@ from pathlib import Path
 
 from cryptography import x509
 
-from bootbridge.bootstrap.diagnose.check.finding import (
-    Finding,
-    Outcome,
-    Verdict,
+from bootbridge.bootstrap.diagnose.check.result import (
+    CheckResult,
     at,
     failed,
     judged,
@@ -52,26 +50,24 @@ class Node:
         return content
 
 
-def of_node(root: Path, now: datetime) -> list[Finding]:
+def of_node(root: Path, now: datetime) -> list[CheckResult]:
     """Check the node whose files lie below `root`; its ports and addresses are this machine's."""
     host = Host(root)
     for paths in PATHS.values():
         record = host.read(paths.plan_record)
         if record is not None:
             plan = plan_record.load(record, paths.plan_record)
-            found = Finding(
-                "plan-record", Verdict.PASS, f"{plan.flavour} on {plan.platform}, {plan.protocol}"
-            )
+            found = passed(f"{plan.flavour} on {plan.platform}, {plan.protocol}", "plan-record")
             return [found, *run(CHECKS, Node(host, plan, now))]
     places = " or ".join(paths.plan_record for paths in PATHS.values())
-    fix = "lay the tunnel first: bootbridge up, or boot from an injected ignition file"
-    return [Finding("plan-record", Verdict.FAIL, f"no tunnel was laid here: no {places}", fix)]
+    fix = "install the tunnel first: bootbridge up, or boot from an injected ignition file"
+    return [failed(f"the tunnel is not installed on this node: {places} not found", fix, "plan-record")]
 
 
 # --- the server
 
 
-def _static_pod(node: Node) -> Outcome:
+def _static_pod(node: Node) -> CheckResult:
     path = node.plan.paths.server_pod
     data = node.data(path)
     pod = mapping(data, path)
@@ -82,7 +78,7 @@ def _static_pod(node: Node) -> Outcome:
     return judged(faults, path, LAY_ANEW)
 
 
-def _socket(node: Node) -> Outcome:
+def _socket(node: Node) -> CheckResult:
     path = node.plan.paths.socket
     if not node.host.exists(path):
         return failed(f"{path} is not there: the server does not run", SERVER_LOGS)
@@ -93,12 +89,12 @@ def _socket(node: Node) -> Outcome:
         return failed(
             f"{path} is {mode:04o}: every user of this node may call into the pod network", "chmod o-w it"
         )
-    if not node.host.socket_answers(path):
+    if not node.host.socket_accepts(path):
         return failed(f"nobody answers on {path}", SERVER_LOGS)
     return passed(f"{path}, mode {mode:04o}, answers")
 
 
-def _agent_port(node: Node) -> Outcome:
+def _agent_port(node: Node) -> CheckResult:
     """Dialled as an agent would, on every address that the certificate names."""
     port, addresses = node.plan.ports.agent, _addresses_in_certificate(node)
     if not addresses:
@@ -117,10 +113,10 @@ def _dial(host: str, port: int) -> str:
     return ""
 
 
-def _health(page: str) -> Callable[[Node], Outcome]:
-    def check(node: Node) -> Outcome:
+def _health(page: str) -> Callable[[Node], CheckResult]:
+    def check(node: Node) -> CheckResult:
         port = node.plan.ports.server_health
-        status, body = node.host.ask(port, page)
+        status, body = node.host.http_get(port, page)
         answer = body[:100].decode(errors="replace").strip()
         shown = f"http://localhost:{port}{page} says {status or 'nothing'}: {answer}"
         return passed(shown) if status == 200 else failed(shown, _HEALTH_FIXES[page])
@@ -137,7 +133,7 @@ _HEALTH_FIXES = {
 # --- the certificates
 
 
-def _certificates(node: Node) -> Outcome:
+def _certificates(node: Node) -> CheckResult:
     plan = node.plan
     bundle = certificates.load(node.host.root, plan)
     try:
@@ -152,7 +148,7 @@ def _certificates(node: Node) -> Outcome:
     return judged([reason] if reason else [], f"chain, keys and validity fit; for {shown}", LAY_ANEW)
 
 
-def _certificate_modes(node: Node) -> Outcome:
+def _certificate_modes(node: Node) -> CheckResult:
     paths, host = node.plan.paths, node.host
     open_keys = [
         f"{path} is {host.mode(path):04o}"
@@ -165,7 +161,7 @@ def _certificate_modes(node: Node) -> Outcome:
     return judged([*missing, *open_keys], "keys are their owner's alone", f"chmod 600 them, or: {LAY_ANEW}")
 
 
-def _ca_key_gone(node: Node) -> Outcome:
+def _ca_key_gone(node: Node) -> CheckResult:
     """Whoever holds the authority's key can make agents of his own."""
     paths, host = node.plan.paths, node.host
     expected = {paths.server_key, paths.agent_key}
@@ -189,13 +185,13 @@ def _addresses_in_certificate(node: Node) -> Sequence[IPAddress]:
 # --- the kube-apiserver
 
 
-def _egress(node: Node) -> Outcome:
+def _egress(node: Node) -> CheckResult:
     path = node.plan.paths.egress_config
     faults = egress_faults(mapping(node.data(path), path), node.plan)
     return judged(faults, f"{path}: cluster traffic goes to the socket", LAY_ANEW)
 
 
-def _apiserver(node: Node) -> Outcome:
+def _apiserver(node: Node) -> CheckResult:
     """OpenShift has it in a configuration file, kubeadm on the command line."""
     paths, flag = node.plan.paths, egress_selector.FLAG
     wanted = f"--{flag}={paths.egress_config_seen_by_apiserver}"
@@ -213,7 +209,7 @@ def _apiserver(node: Node) -> Outcome:
     return judged([] if is_set else [f"{path} does not set {wanted}"], f"{path} sets {wanted}", LAY_ANEW)
 
 
-CHECKS: dict[str, Callable[[Node], Outcome]] = {
+CHECKS: dict[str, Callable[[Node], CheckResult]] = {
     "certificates": _certificates,
     "key-modes": _certificate_modes,
     "ca-key-gone": _ca_key_gone,

@@ -14,9 +14,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from bootbridge.bootstrap.diagnose.check.finding import (
-    Finding,
-    Outcome,
+from bootbridge.bootstrap.diagnose.check.result import (
+    CheckResult,
     at,
     failed,
     judged,
@@ -75,13 +74,13 @@ class PlannedTree:
         return self.yaml(f"{self.plan.paths.templates}/{name}")
 
 
-def of_directory(directory: Path) -> list[Finding]:
+def of_directory(directory: Path) -> list[CheckResult]:
     """Check what `bootbridge render` wrote, as its reader left it."""
     tree = {f"/{path}": asset for path, asset in rendered.read(directory).items()}
     return of_tree(PlannedTree(plan_in(tree, str(directory)), tree))
 
 
-def of_tree(subject: PlannedTree) -> list[Finding]:
+def of_tree(subject: PlannedTree) -> list[CheckResult]:
     return run(CHECKS, subject)
 
 
@@ -96,20 +95,20 @@ def plan_in(tree: Tree, name: str) -> Plan:
 # --- the files as such
 
 
-def _plan(subject: PlannedTree) -> Outcome:
+def _plan(subject: PlannedTree) -> CheckResult:
     plan = subject.plan
     return passed(
         f"{plan.flavour} on {plan.platform}, {plan.protocol}, infraID {plan.infra_id or 'not given'}"
     )
 
 
-def _complete(subject: PlannedTree) -> Outcome:
+def _complete(subject: PlannedTree) -> CheckResult:
     wanted = assets.on_node(subject.plan)
     missing = sorted(set(wanted) - set(subject.tree))
     return judged([f"{path} is missing" for path in missing], f"{len(wanted)} files", RENDER_ANEW)
 
 
-def _as_rendered(subject: PlannedTree) -> Outcome:
+def _as_rendered(subject: PlannedTree) -> CheckResult:
     """A change by hand is allowed, but worth a word."""
     wanted = assets.on_node(subject.plan)
     changed = [path for path, asset in wanted.items() if subject.data(path) != asset.data]
@@ -120,7 +119,7 @@ def _as_rendered(subject: PlannedTree) -> Outcome:
     return passed("all files are as this version renders them")
 
 
-def _modes(subject: PlannedTree) -> Outcome:
+def _modes(subject: PlannedTree) -> CheckResult:
     faults = [
         f"{path} is {subject.tree[path].mode:04o}, not {asset.mode:04o}"
         for path, asset in assets.on_node(subject.plan).items()
@@ -129,7 +128,7 @@ def _modes(subject: PlannedTree) -> Outcome:
     return judged(faults, "no file is more open than planned", "chmod them, or render anew")
 
 
-def _no_private_key(subject: PlannedTree) -> Outcome:
+def _no_private_key(subject: PlannedTree) -> CheckResult:
     """Certificates are made on the node: a key in here would be read by whoever reads the file."""
     found = [
         path for path, asset in subject.tree.items() if any(map(PRIVATE_KEY.search, _readings(asset.data)))
@@ -151,7 +150,7 @@ def _readings(data: bytes) -> Iterator[bytes]:
             continue
 
 
-def _placeholders(subject: PlannedTree) -> Outcome:
+def _placeholders(subject: PlannedTree) -> CheckResult:
     """Each of a fresh rendering is still there, and none that nobody would fill in."""
     used, wanted = _used(subject.tree, subject.plan), _used(assets.on_node(subject.plan), subject.plan)
     known = set(vars(PLACEHOLDERS).values())
@@ -168,7 +167,7 @@ def _used(tree: Tree, plan: Plan) -> set[str]:
 # --- the kube-apiserver's side
 
 
-def _egress(subject: PlannedTree) -> Outcome:
+def _egress(subject: PlannedTree) -> CheckResult:
     plan = subject.plan
     document = subject.yaml(plan.paths.egress_config)
     return judged(
@@ -192,7 +191,7 @@ def egress_faults(document: dict[Any, Any], plan: Plan) -> list[str]:
     return []
 
 
-def _override(subject: PlannedTree) -> Outcome:
+def _override(subject: PlannedTree) -> CheckResult:
     plan = subject.plan
     if plan.flavour is not Flavour.OPENSHIFT:
         return not_run("kubeadm has no override; see kubeadm-cluster-configuration.yaml")
@@ -215,7 +214,7 @@ def _override(subject: PlannedTree) -> Outcome:
 # --- the manifests
 
 
-def _server_pod(subject: PlannedTree) -> Outcome:
+def _server_pod(subject: PlannedTree) -> CheckResult:
     plan, pod = subject.plan, subject.template("server-pod.yaml")
     container = at(pod, "spec", "containers", 0)
     arguments = [*(at(container, "command") or ()), *(at(container, "args") or ())]
@@ -234,7 +233,7 @@ def _server_pod(subject: PlannedTree) -> Outcome:
     return judged(faults, f"agents on {plan.ports.agent}, kube-apiserver on {plan.paths.socket}", RENDER_ANEW)
 
 
-def _agent_daemonset(subject: PlannedTree) -> Outcome:
+def _agent_daemonset(subject: PlannedTree) -> CheckResult:
     plan, daemonset = subject.plan, subject.template("agent-daemonset.yaml")
     pod = at(daemonset, "spec", "template")
     container = at(pod, "spec", "containers", 0)
@@ -255,13 +254,13 @@ def _agent_daemonset(subject: PlannedTree) -> Outcome:
     return judged(faults, f"an agent on every node, in {plan.namespace}", RENDER_ANEW)
 
 
-def _agent_secret(subject: PlannedTree) -> Outcome:
+def _agent_secret(subject: PlannedTree) -> CheckResult:
     plan = subject.plan
     faults = _identity(subject.template("agent-secret.yaml"), "Secret", plan.secret_name, plan.namespace)
     return judged(faults, f"{plan.namespace}/{plan.secret_name}", RENDER_ANEW)
 
 
-def _namespace(subject: PlannedTree) -> Outcome:
+def _namespace(subject: PlannedTree) -> CheckResult:
     faults = _identity(subject.template("namespace.yaml"), "Namespace", subject.plan.namespace, None)
     return judged(faults, subject.plan.namespace, RENDER_ANEW)
 
@@ -282,7 +281,7 @@ def _identity(document: dict[Any, Any], kind: str, name: str, namespace: str | N
 # --- the script
 
 
-def _hook_script(subject: PlannedTree) -> Outcome:
+def _hook_script(subject: PlannedTree) -> CheckResult:
     plan = subject.plan
     if plan.flavour is not Flavour.OPENSHIFT:
         return not_run("only bootkube.sh calls it")
@@ -298,7 +297,7 @@ def _hook_script(subject: PlannedTree) -> Outcome:
     return judged(complaint[:1], f"defines {', '.join(HOOKS)}; bash reads it", RENDER_ANEW)
 
 
-def _image(subject: PlannedTree) -> Outcome:
+def _image(subject: PlannedTree) -> CheckResult:
     image = subject.plan.image
     if not image.from_payload:
         return passed(f"{image.reference} ({image.kind})")
@@ -311,13 +310,13 @@ def _image(subject: PlannedTree) -> Outcome:
 # --- the networks
 
 
-def _networks(subject: PlannedTree) -> Outcome:
+def _networks(subject: PlannedTree) -> CheckResult:
     given = _all_networks(subject.plan)
     faults = [f"{a} and {b} overlap" for (a, one), (b, two) in combinations(given, 2) if _overlap(one, two)]
     return judged(faults, ", ".join(name for name, _ in given), "correct the networks in the install-config")
 
 
-def _reserved(subject: PlannedTree) -> Outcome:
+def _reserved(subject: PlannedTree) -> CheckResult:
     given = _all_networks(subject.plan)
     faults = [f"{name} overlaps {own}" for name, one in given for own in OVN_RESERVED if _overlap(one, own)]
     if faults:
@@ -338,7 +337,7 @@ def _overlap(one: IPNetwork, two: IPNetwork) -> bool:
     return one.version == two.version and one.overlaps(two)
 
 
-CHECKS: dict[str, Callable[[PlannedTree], Outcome]] = {
+CHECKS: dict[str, Callable[[PlannedTree], CheckResult]] = {
     "plan-record": _plan,
     "files-complete": _complete,
     "as-rendered": _as_rendered,

@@ -11,9 +11,17 @@ from_node     the agents' port, tried from a node's side (``from_node``)
 
 from __future__ import annotations
 
-from bootbridge.bootstrap.diagnose.doctor.context import Way
+from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
 from bootbridge.bootstrap.diagnose.doctor.from_node import probe_from_node
-from bootbridge.bootstrap.diagnose.doctor.step import Examination, Hop, Step, Verdict
-from bootbridge.bootstrap.diagnose.doctor.steps import examine
+from bootbridge.bootstrap.diagnose.doctor.step import Diagnosis, DiagnosisStep, Hop, StepVerdict
+from bootbridge.bootstrap.diagnose.doctor.steps import diagnose
 
-__all__ = ["Examination", "Hop", "Step", "Verdict", "Way", "examine", "probe_from_node"]
+__all__ = [
+    "Diagnosis",
+    "DiagnosisContext",
+    "DiagnosisStep",
+    "Hop",
+    "StepVerdict",
+    "diagnose",
+    "probe_from_node",
+]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bootbridge.bootstrap.diagnose.check.finding import Outcome, at, failed, mapping, passed
-from bootbridge.bootstrap.diagnose.doctor.context import Way
+from bootbridge.bootstrap.diagnose.check.result import CheckResult, at, failed, mapping, passed
+from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
 from bootbridge.bootstrap.plan.plan import Flavour
 from bootbridge.bootstrap.render import egress_selector as egress
 from bootbridge.bootstrap.render.kubeadm import ROUTING_FLAG
@@ -16,64 +16,64 @@ LAY = {
 }
 
 
-def plan_record(way: Way) -> Outcome:
-    path = way.site.plan.paths.plan_record
-    if way.recorded:
-        plan = way.site.plan
+def plan_record(context: DiagnosisContext) -> CheckResult:
+    path = context.plan.paths.plan_record
+    if context.recorded:
+        plan = context.plan
         return passed(f"{path}: {plan.flavour} on {plan.platform}, {plan.protocol}")
     fix = "run the doctor on the bootstrap node; if this is it, lay the tunnel with `bootbridge up`"
     return failed(f"no tunnel was laid here: there is no {path}", fix)
 
 
-def runs(way: Way) -> Outcome:
-    if way.apiserver is None:
+def runs(context: DiagnosisContext) -> CheckResult:
+    if context.apiserver is None:
         return failed("no kube-apiserver runs on this node", RESTART)
-    return passed(f"process {way.apiserver.pid}")
+    return passed(f"process {context.apiserver.pid}")
 
 
-def egress_selector(way: Way) -> Outcome:
-    given = way.apiserver_setting(egress.FLAG)
-    if given in way.egress_config_paths:
+def egress_selector(context: DiagnosisContext) -> CheckResult:
+    given = context.apiserver_setting(egress.FLAG)
+    if given in context.egress_config_paths:
         return passed(f"--{egress.FLAG}={given}")
     if given:
-        wanted = way.site.plan.paths.egress_config_seen_by_apiserver
+        wanted = context.plan.paths.egress_config_seen_by_apiserver
         fix = f"let --{egress.FLAG} be {wanted}"
         return failed(f"the kube-apiserver uses another egress configuration: {given}", fix)
-    return failed(f"the kube-apiserver has no egress selector (--{egress.FLAG})", _mend(way, egress.FLAG))
+    return failed(f"the kube-apiserver has no egress selector (--{egress.FLAG})", _mend(context, egress.FLAG))
 
 
-def endpoint_routing(way: Way) -> Outcome:
+def endpoint_routing(context: DiagnosisContext) -> CheckResult:
     """Without it a webhook's service address is dialled, which only nodes can reach."""
-    given = way.apiserver_setting(ROUTING_FLAG)
+    given = context.apiserver_setting(ROUTING_FLAG)
     if given in ("true", ""):
         return passed(f"--{ROUTING_FLAG}=true")
     said = f"it is {given}" if given else "it is not set"
     text = f"the kube-apiserver calls service addresses, not pods: --{ROUTING_FLAG}, {said}"
-    return failed(text, _mend(way, ROUTING_FLAG))
+    return failed(text, _mend(context, ROUTING_FLAG))
 
 
-def _mend(way: Way, flag: str) -> str:
+def _mend(context: DiagnosisContext, flag: str) -> str:
     """A manifest that has the flag already was not taken up by the kubelet."""
-    has_it = any(word.startswith(f"--{flag}=") for word in way.manifest_words() or ())
-    if has_it and way.site.plan.flavour is Flavour.KUBEADM:
+    has_it = any(word.startswith(f"--{flag}=") for word in context.manifest_words() or ())
+    if has_it and context.plan.flavour is Flavour.KUBEADM:
         return f"the manifest has it, the process has not: {RESTART}"
-    return LAY[way.site.plan.flavour]
+    return LAY[context.plan.flavour]
 
 
-def egress_config(way: Way) -> Outcome:
+def egress_config(context: DiagnosisContext) -> CheckResult:
     """Whether it parses as the kube-apiserver parses it, and leads to our socket."""
-    plan, path = way.site.plan, way.site.plan.paths.egress_config
-    connection = cluster_connection(way)
+    plan, path = context.plan, context.plan.paths.egress_config
+    connection = cluster_connection(context)
     socket = at(connection, "transport", "uds", "udsName")
-    if socket not in (plan.paths.socket_seen_by_apiserver, str(way.site.host.path(plan.paths.socket))):
+    if socket not in (plan.paths.socket_seen_by_apiserver, str(context.host.path(plan.paths.socket))):
         text = f"{path} sends cluster traffic to {socket}, not to {plan.paths.socket_seen_by_apiserver}"
         return failed(text, LAY[plan.flavour])
     return passed(f"{path}: cluster traffic goes to {socket} by {at(connection, 'proxyProtocol')}")
 
 
-def cluster_connection(way: Way) -> object:
-    plan, path = way.site.plan, way.site.plan.paths.egress_config
-    data = way.site.host.read(path)
+def cluster_connection(context: DiagnosisContext) -> object:
+    plan, path = context.plan, context.plan.paths.egress_config
+    data = context.host.read(path)
     if data is None:
         raise OperatorError("is not there", subject=path, hint=LAY[plan.flavour])
     document = mapping(data, path)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bootbridge.bootstrap import firewall
-from bootbridge.bootstrap.diagnose.check.finding import Outcome, failed, passed
-from bootbridge.bootstrap.diagnose.doctor.step import Examination, Hop, Step, walk
+from bootbridge.bootstrap.diagnose.check.result import CheckResult, failed, passed
+from bootbridge.bootstrap.diagnose.doctor.step import Diagnosis, DiagnosisStep, Hop, run_steps
+from bootbridge.bootstrap.firewall import probe as firewall_probe
 from bootbridge.bootstrap.firewall.probe import Probe, probe
-from bootbridge.bootstrap.firewall.probe import Verdict as Port
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.errors import OperatorError
 
@@ -31,22 +31,25 @@ def parse(text: str, port: int) -> Address:
 
 
 def probe_from_node(
-    plan: Plan, addresses: Sequence[Address], seconds: float, tell: Callable[[Step], None] = lambda step: None
-) -> Examination:
+    plan: Plan,
+    addresses: Sequence[Address],
+    seconds: float,
+    tell: Callable[[DiagnosisStep], None] = lambda step: None,
+) -> Diagnosis:
     """Each address in turn; all are tried, for one may be open and another not."""
-    steps: list[Step] = []
+    steps: list[DiagnosisStep] = []
     for address, port in addresses:
         found = probe(address, port, seconds)
         name = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        steps += walk([(Hop.LINK, name, lambda found=found: _judge(plan, found))], tell).steps  # type: ignore[misc]
-    return Examination(tuple(steps))
+        steps += run_steps([(Hop.LINK, name, lambda found=found: _judge(plan, found))], tell).steps  # type: ignore[misc]
+    return Diagnosis(tuple(steps))
 
 
-def _judge(plan: Plan, found: Probe) -> Outcome:
+def _judge(plan: Plan, found: Probe) -> CheckResult:
     evidence = f"{found.verdict}: {found.evidence} ({found.seconds:.1f} s)"
     if found.is_open:
         return passed(evidence)
-    closed = found.verdict in (Port.FILTERED, Port.UNREACHABLE)
+    closed = found.verdict in (firewall_probe.Verdict.FILTERED, firewall_probe.Verdict.UNREACHABLE)
     return failed(evidence, f"{found.fix}. {_on_platform(plan)}" if closed else found.fix)
 
 

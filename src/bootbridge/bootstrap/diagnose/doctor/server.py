@@ -12,9 +12,9 @@ from pathlib import Path
 
 from cryptography import x509
 
-from bootbridge.bootstrap.diagnose.check.finding import Outcome, at, failed, judged, passed, warned
+from bootbridge.bootstrap.diagnose.check.result import CheckResult, at, failed, judged, passed, warned
 from bootbridge.bootstrap.diagnose.doctor import apiserver, tunnel
-from bootbridge.bootstrap.diagnose.doctor.context import Way
+from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
 from bootbridge.bootstrap.diagnose.doctor.programs import Program
 from bootbridge.bootstrap.machine import certificates
 from bootbridge.bootstrap.plan.plan import Flavour, Protocol
@@ -34,9 +34,9 @@ _ABOUT_TIME = ("they expire", "they are not valid yet")
 # --- certificates
 
 
-def certificate_files(way: Way) -> Outcome:
+def certificate_files(context: DiagnosisContext) -> CheckResult:
     """All there, belonging together, and the keys their owner's alone."""
-    plan, host = way.site.plan, way.site.host
+    plan, host = context.plan, context.host
     paths = plan.paths
     wanted = (paths.ca_cert, paths.server_cert, paths.server_key, paths.agent_cert, paths.agent_key)
     missing = [f"{path} is not there" for path in wanted if not host.exists(path)]
@@ -47,29 +47,31 @@ def certificate_files(way: Way) -> Outcome:
     ]
     if missing or opened:
         return failed("; ".join([*missing, *opened]), RENEW[plan.flavour])
-    why = certificates.why_renew(way.site.bundle(), plan, certificates.addresses_of(_held(way)[1]), way.now)
+    why = certificates.why_renew(
+        context.install.bundle(), plan, certificates.addresses_of(_held(context)[1]), context.now
+    )
     # Addresses and time are steps of their own.
     faults = [why] if why and not why.startswith(_ABOUT_TIME) else []
     return judged(faults, f"chain and keys below {paths.tls} fit", RENEW[plan.flavour])
 
 
-def certificate_expiry(way: Way) -> Outcome:
-    held = _held(way)
+def certificate_expiry(context: DiagnosisContext) -> CheckResult:
+    held = _held(context)
     ends = min(each.not_valid_after_utc for each in held)
-    fix = RENEW[way.site.plan.flavour]
-    if way.now >= ends:
+    fix = RENEW[context.plan.flavour]
+    if context.now >= ends:
         return failed(f"the certificates expired at {_time(ends)}", fix)
-    if way.now < max(each.not_valid_before_utc for each in held):
+    if context.now < max(each.not_valid_before_utc for each in held):
         return failed("the certificates are not valid yet: this node's clock is behind", "set the clock")
-    left = ends - way.now
-    if left < way.site.plan.validity / certificates.RENEWED_IN_THE_LAST:
+    left = ends - context.now
+    if left < context.plan.validity / certificates.RENEWED_IN_THE_LAST:
         return warned(f"the certificates expire soon, at {_time(ends)}", fix)
     return passed(f"until {_time(ends)}")
 
 
-def certificate_addresses(way: Way) -> Outcome:
+def certificate_addresses(context: DiagnosisContext) -> CheckResult:
     """Agents dial the node's addresses and expect the certificate to name them."""
-    held, wanted = certificates.addresses_of(_held(way)[1]), way.site.addresses
+    held, wanted = certificates.addresses_of(_held(context)[1]), context.install.addresses
     shown = ", ".join(map(str, held)) or "no address"
     if not wanted:
         return warned(f"it names {shown}; this node's addresses are not clear", "say them with --node-ip")
@@ -77,18 +79,18 @@ def certificate_addresses(way: Way) -> Outcome:
     if missing:
         lacks = ", ".join(map(str, missing))
         text = f"the server's certificate names {shown}, but this node is {lacks}"
-        return failed(text, RENEW[way.site.plan.flavour])
+        return failed(text, RENEW[context.plan.flavour])
     return passed(f"it names {shown}")
 
 
-def _held(way: Way) -> list[x509.Certificate]:
+def _held(context: DiagnosisContext) -> list[x509.Certificate]:
     """The authority's, the server's, the agents'."""
-    paths, found = way.site.plan.paths, []
+    paths, found = context.plan.paths, []
     for path in (paths.ca_cert, paths.server_cert, paths.agent_cert):
         try:
-            found.append(x509.load_pem_x509_certificate(way.site.host.read(path) or b""))
+            found.append(x509.load_pem_x509_certificate(context.host.read(path) or b""))
         except ValueError:
-            hint = RENEW[way.site.plan.flavour]
+            hint = RENEW[context.plan.flavour]
             raise OperatorError("is no certificate", subject=path, hint=hint) from None
     return found
 
@@ -100,13 +102,13 @@ def _time(moment: datetime) -> str:
 # --- process and socket
 
 
-def runs(way: Way) -> Outcome:
-    path = way.site.plan.paths.server_pod
-    if way.server and _stays(way.server):
-        return passed(f"process {way.server.pid}")
-    if not way.site.host.exists(path):
-        return failed(f"the server does not run: {path} is not there", apiserver.LAY[way.site.plan.flavour])
-    how = "does not stay: it starts and ends, again and again" if way.server else "does not run"
+def runs(context: DiagnosisContext) -> CheckResult:
+    path = context.plan.paths.server_pod
+    if context.server and _stays(context.server):
+        return passed(f"process {context.server.pid}")
+    if not context.host.exists(path):
+        return failed(f"the server does not run: {path} is not there", apiserver.LAY[context.plan.flavour])
+    how = "does not stay: it starts and ends, again and again" if context.server else "does not run"
     return failed(f"the server {how}, though the kubelet has {path}", LOGS)
 
 
@@ -117,14 +119,14 @@ def _stays(program: Program) -> bool:
     return age is not None
 
 
-def socket(way: Way) -> Outcome:
-    host, path = way.site.host, way.site.plan.paths.socket
+def socket(context: DiagnosisContext) -> CheckResult:
+    host, path = context.host, context.plan.paths.socket
     restart = "move the static pod away and back, or kill the server: it makes the socket when it starts"
     if not host.exists(path):
         return failed(f"{path} is missing, though the server runs: somebody removed it", restart)
     if not host.path(path).is_socket():
         return failed(f"{path} is no socket", f"remove it; {restart}")
-    if not host.socket_answers(path):
+    if not host.socket_accepts(path):
         return failed(f"{path} is stale: nobody answers on it", restart)
     mode = host.mode(path)
     if mode & stat.S_IWOTH:
@@ -132,23 +134,23 @@ def socket(way: Way) -> Outcome:
     return passed(f"{path}, mode {mode:04o}, answers")
 
 
-def protocol(way: Way) -> Outcome:
+def protocol(context: DiagnosisContext) -> CheckResult:
     """What the kube-apiserver speaks is what the server understands; asked on the socket itself."""
-    configured = at(apiserver.cluster_connection(way), "proxyProtocol")
-    with tunnel.opened(way.site.host.path(way.site.plan.paths.socket), PORT_SECONDS) as connection:
+    configured = at(apiserver.cluster_connection(context), "proxyProtocol")
+    with tunnel.opened(context.host.path(context.plan.paths.socket), PORT_SECONDS) as connection:
         spoken = tunnel.spoken_on(connection)
     if spoken is None:
         return failed("the server hangs up on whoever connects to its socket", LOGS)
     if spoken != configured:
         mode = Protocol(configured).server_mode if configured in list(Protocol) else configured
         text = f"the kube-apiserver speaks {configured}, the server understands {spoken}"
-        return failed(text, f"{apiserver.LAY[way.site.plan.flavour]} (the server needs --mode={mode})")
+        return failed(text, f"{apiserver.LAY[context.plan.flavour]} (the server needs --mode={mode})")
     return passed(f"both speak {spoken}")
 
 
-def healthy(way: Way) -> Outcome:
-    port = way.site.plan.ports.server_health
-    status, body = way.site.host.ask(port, "/healthz")
+def healthy(context: DiagnosisContext) -> CheckResult:
+    port = context.plan.ports.server_health
+    status, body = context.host.http_get(port, "/healthz")
     shown = body[:100].decode(errors="replace").strip()
     if status != 200:
         return failed(f"http://localhost:{port}/healthz says {status or 'nothing'}: {shown}", LOGS)
@@ -158,23 +160,25 @@ def healthy(way: Way) -> Outcome:
 # --- the port
 
 
-def agent_port(way: Way) -> Outcome:
+def agent_port(context: DiagnosisContext) -> CheckResult:
     """A TLS greeting as an agent makes it, with the agents' own certificate, on each address."""
-    port = way.site.plan.ports.agent
-    addresses = way.site.addresses or certificates.addresses_of(_held(way)[1])
-    faults = [f"{each} port {port}: {why}" for each in addresses if (why := _greeted(way, str(each), port))]
+    port = context.plan.ports.agent
+    addresses = context.install.addresses or certificates.addresses_of(_held(context)[1])
+    faults = [
+        f"{each} port {port}: {why}" for each in addresses if (why := _greeted(context, str(each), port))
+    ]
     shown = ", ".join(map(str, addresses))
     fix = f"look for what is in the way on this node: `ss -lntp`, `nft list ruleset`; then {LOGS}"
     return judged(faults, f"TCP {port} on {shown} takes the agents' certificate, seen from this node", fix)
 
 
-def _greeted(way: Way, address: str, port: int) -> str:
+def _greeted(context: DiagnosisContext, address: str, port: int) -> str:
     """Why an agent would not get in; empty if it would."""
     try:
-        context = _agent_context(way)
+        tls = _agent_tls(context)
         with (
             sockets.create_connection((address, port), timeout=PORT_SECONDS) as connection,
-            context.wrap_socket(connection, server_hostname=address) as speaking,
+            tls.wrap_socket(connection, server_hostname=address) as speaking,
         ):
             speaking.settimeout(0.3)
             # In TLS 1.3 a refusal of our certificate comes only now; silence is consent.
@@ -190,14 +194,14 @@ def _greeted(way: Way, address: str, port: int) -> str:
     return ""
 
 
-def _agent_context(way: Way) -> ssl.SSLContext:
-    bundle = way.site.bundle()
+def _agent_tls(context: DiagnosisContext) -> ssl.SSLContext:
+    bundle = context.install.bundle()
     assert bundle
-    context = ssl.create_default_context(cadata=bundle.ca_cert.decode())
-    context.set_alpn_protocols(["h2"])
+    tls = ssl.create_default_context(cadata=bundle.ca_cert.decode())
+    tls.set_alpn_protocols(["h2"])
     # ssl loads a key from a file only; below a directory of our own it is nobody else's.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "agent.pem"
         files.write_file(path, files.Asset(bundle.agent.cert_pem + bundle.agent.key_pem, 0o600))
-        context.load_cert_chain(path)
-    return context
+        tls.load_cert_chain(path)
+    return tls

@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
-from bootbridge.bootstrap.diagnose.check.finding import Outcome, failed
-from bootbridge.bootstrap.diagnose.check.finding import Verdict as Found
-from bootbridge.errors import OperatorError
+from bootbridge.bootstrap.diagnose.check.result import CheckResult, CheckVerdict, attempt
 
 VERSION = 1
 
@@ -25,7 +23,7 @@ class Hop(StrEnum):
     DESTINATION = "destination"
 
 
-class Verdict(StrEnum):
+class StepVerdict(StrEnum):
     """UNKNOWN: it could not be looked at. NOT_REACHED: something before it is broken."""
 
     OK = "ok"
@@ -36,36 +34,36 @@ class Verdict(StrEnum):
 
 
 _VERDICTS = {
-    Found.PASS: Verdict.OK,
-    Found.WARN: Verdict.WARNING,
-    Found.FAIL: Verdict.BROKEN,
-    Found.NOT_RUN: Verdict.UNKNOWN,
+    CheckVerdict.PASS: StepVerdict.OK,
+    CheckVerdict.WARN: StepVerdict.WARNING,
+    CheckVerdict.FAIL: StepVerdict.BROKEN,
+    CheckVerdict.NOT_RUN: StepVerdict.UNKNOWN,
 }
 
 
 @dataclass(frozen=True)
-class Step:
+class DiagnosisStep:
     hop: Hop
     name: str
-    verdict: Verdict
+    verdict: StepVerdict
     evidence: str = ""
     fix: str = ""
 
 
 @dataclass(frozen=True)
-class Examination:
+class Diagnosis:
     """All steps in order. At most one is broken: the first that is."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[DiagnosisStep, ...]
 
     @property
-    def broken(self) -> Step | None:
-        return next((step for step in self.steps if step.verdict is Verdict.BROKEN), None)
+    def broken(self) -> DiagnosisStep | None:
+        return next((step for step in self.steps if step.verdict is StepVerdict.BROKEN), None)
 
     def sentence(self) -> str:
         if step := self.broken:
             return f"The first broken hop is the {step.hop} ({step.name}): {step.evidence}"
-        unknown = [step.name for step in self.steps if step.verdict is Verdict.UNKNOWN]
+        unknown = [step.name for step in self.steps if step.verdict is StepVerdict.UNKNOWN]
         looked = f"; not looked at: {', '.join(unknown)}" if unknown else ""
         return f"Nothing is broken{looked}."
 
@@ -80,25 +78,21 @@ class Examination:
         }
 
 
-Check = Callable[[], Outcome]
+Check = Callable[[], CheckResult]
 
 
-def walk(checks: Iterable[tuple[Hop, str, Check]], tell: Callable[[Step], None]) -> Examination:
+def run_steps(checks: Iterable[tuple[Hop, str, Check]], tell: Callable[[DiagnosisStep], None]) -> Diagnosis:
     """Take each step, until one is broken; those behind it are not reached."""
-    steps: list[Step] = []
+    steps: list[DiagnosisStep] = []
     is_broken = False
     for hop, name, check in checks:
-        step = Step(hop, name, Verdict.NOT_REACHED) if is_broken else _taken(hop, name, check)
-        is_broken = is_broken or step.verdict is Verdict.BROKEN
+        step = DiagnosisStep(hop, name, StepVerdict.NOT_REACHED) if is_broken else _run_step(hop, name, check)
+        is_broken = is_broken or step.verdict is StepVerdict.BROKEN
         steps.append(step)
         tell(step)
-    return Examination(tuple(steps))
+    return Diagnosis(tuple(steps))
 
 
-def _taken(hop: Hop, name: str, check: Check) -> Step:
-    try:
-        outcome = check()
-    except OperatorError as error:
-        about = f"{error.subject}: " if error.subject else ""
-        outcome = failed(about + error.args[0], error.hint)
-    return Step(hop, name, _VERDICTS[outcome.verdict], outcome.evidence, outcome.fix)
+def _run_step(hop: Hop, name: str, check: Check) -> DiagnosisStep:
+    result = attempt(check)
+    return DiagnosisStep(hop, name, _VERDICTS[result.verdict], result.evidence, result.fix)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from bootbridge.bootstrap.diagnose.check.finding import Outcome
+from bootbridge.bootstrap.diagnose.check.result import CheckResult
 from bootbridge.bootstrap.diagnose.doctor import agents, apiserver, destination, server
-from bootbridge.bootstrap.diagnose.doctor.context import Way
-from bootbridge.bootstrap.diagnose.doctor.step import Examination, Hop, Step, walk
+from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
+from bootbridge.bootstrap.diagnose.doctor.step import Diagnosis, DiagnosisStep, Hop, run_steps
 
 # In the order in which a call meets them; what a hop stands on comes before the hop.
-STEPS: tuple[tuple[Hop, str, Callable[[Way], Outcome]], ...] = (
+STEPS: tuple[tuple[Hop, str, Callable[[DiagnosisContext], CheckResult]], ...] = (
     (Hop.APISERVER, "plan-record", apiserver.plan_record),
     (Hop.APISERVER, "apiserver-runs", apiserver.runs),
     (Hop.APISERVER, "egress-selector", apiserver.egress_selector),
@@ -35,6 +35,8 @@ STEPS: tuple[tuple[Hop, str, Callable[[Way], Outcome]], ...] = (
 )
 
 
-def examine(way: Way, tell: Callable[[Step], None] = lambda step: None) -> Examination:
+def diagnose(
+    context: DiagnosisContext, tell: Callable[[DiagnosisStep], None] = lambda step: None
+) -> Diagnosis:
     """Walk; `tell` hears of every step as soon as it is taken."""
-    return walk([(hop, name, partial(check, way)) for hop, name, check in STEPS], tell)
+    return run_steps([(hop, name, partial(check, context)) for hop, name, check in STEPS], tell)

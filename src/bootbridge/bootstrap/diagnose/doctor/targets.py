@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any
 
-from bootbridge.bootstrap.diagnose.check.finding import at
+from bootbridge.bootstrap.diagnose.check.result import at
 from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import ClusterClient
 from bootbridge.kube.kinds import (

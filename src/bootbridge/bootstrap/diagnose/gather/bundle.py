@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bootbridge.common.files import unwritable
+from bootbridge.common.files import write_error
 from bootbridge.common.redaction import Redactor, is_secret_file
 from bootbridge.errors import OperatorError
 
@@ -24,7 +24,7 @@ CUT = b"[cut: only the end is kept]\n"
 
 
 @dataclass
-class Source:
+class BundleSource:
     """One thing that was collected, or was to be."""
 
     name: str
@@ -34,25 +34,25 @@ class Source:
     trouble: str = ""
 
 
-class Bundle:
+class LogBundle:
     """Gathers in memory-bounded pieces into a temporary file; `finish` puts it in its place."""
 
     def __init__(self, path: Path, redactor: Redactor, *, mtime: float | None = None) -> None:
         self.path = path
         self.redactor = redactor
-        self.sources: list[Source] = []
+        self.sources: list[BundleSource] = []
         self._mtime = int(time.time() if mtime is None else mtime)
         self._bytes = 0
         self._names: set[str] = set()
         try:
             descriptor, self._temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         except OSError as error:
-            raise unwritable(path, error) from error
+            raise write_error(path, error) from error
         self._file = os.fdopen(descriptor, "wb")
         self._tar = tarfile.open(fileobj=self._file, mode="w:gz", format=tarfile.PAX_FORMAT)  # noqa: SIM115
 
     def __repr__(self) -> str:
-        return f"<Bundle {self.path} {len(self._names)} files>"
+        return f"<LogBundle {self.path} {len(self._names)} files>"
 
     # --- the door
 
@@ -75,7 +75,7 @@ class Bundle:
         try:
             self._tar.addfile(entry, io.BytesIO(data))
         except OSError as error:
-            raise unwritable(self.path, error) from error
+            raise write_error(self.path, error) from error
 
     def _free_name(self, name: str) -> str:
         free, number = name, 1
@@ -87,9 +87,9 @@ class Bundle:
 
     # --- sources
 
-    def collect(self, name: str, source: Callable[[Bundle], None]) -> Source:
+    def collect(self, name: str, source: Callable[[LogBundle], None]) -> BundleSource:
         """Let a source add what it has; what it cannot is noted, and the next one comes."""
-        entry, files, size, began = Source(name), len(self._names), self._bytes, time.monotonic()
+        entry, files, size, began = BundleSource(name), len(self._names), self._bytes, time.monotonic()
         try:
             source(self)
         except OperatorError as error:
@@ -115,7 +115,7 @@ class Bundle:
             os.replace(self._temporary, self.path)
         except OSError as error:
             self.abandon()
-            raise unwritable(self.path, error) from error
+            raise write_error(self.path, error) from error
         return self.path
 
     def abandon(self) -> None:
@@ -123,7 +123,7 @@ class Bundle:
         self._file.close()
         Path(self._temporary).unlink(missing_ok=True)
 
-    def __enter__(self) -> Bundle:
+    def __enter__(self) -> LogBundle:
         return self
 
     def __exit__(self, *_: object) -> None:

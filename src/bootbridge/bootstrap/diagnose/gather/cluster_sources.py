@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from bootbridge.bootstrap.diagnose.gather.bundle import Bundle
+from bootbridge.bootstrap.diagnose.gather.bundle import LogBundle
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import ClusterClient
@@ -24,7 +24,7 @@ LOG_LINES = 5000
 # On a large cluster the first ones tell as much as all.
 PODS_WITH_LOGS_MAX = 50
 
-Collector = Callable[[Bundle], None]
+Collector = Callable[[LogBundle], None]
 
 
 def collectors(cluster: ClusterClient, plan: Plan) -> dict[str, Collector]:
@@ -44,28 +44,28 @@ def collectors(cluster: ClusterClient, plan: Plan) -> dict[str, Collector]:
     }
 
 
-def _namespace(cluster: ClusterClient, plan: Plan, bundle: Bundle) -> None:
+def _namespace(cluster: ClusterClient, plan: Plan, bundle: LogBundle) -> None:
     found = cluster.get(Ref(NAMESPACE, plan.namespace))
     bundle.add("cluster/namespace.json", _json(dict(found) if found else None))
 
 
-def _list(cluster: ClusterClient, kind: Kind, namespace: str, bundle: Bundle) -> None:
+def _list(cluster: ClusterClient, kind: Kind, namespace: str, bundle: LogBundle) -> None:
     items = [{"kind": kind.name, **item} for item in cluster.list(kind, namespace)]
     bundle.add(f"cluster/{kind.plural}.json", _json(items))
 
 
-def _agent_logs(cluster: ClusterClient, plan: Plan, bundle: Bundle) -> None:
+def _agent_logs(cluster: ClusterClient, plan: Plan, bundle: LogBundle) -> None:
     pods = cluster.list(POD, plan.namespace, plan.selector)
     _logs(cluster, pods[:PODS_WITH_LOGS_MAX], plan.daemonset_name, bundle)
 
 
-def _server_logs(cluster: ClusterClient, plan: Plan, bundle: Bundle) -> None:
+def _server_logs(cluster: ClusterClient, plan: Plan, bundle: LogBundle) -> None:
     selector = ",".join(f"{key}={value}" for key, value in plan.server_labels.items())
     pods = cluster.list(POD, plan.server_pod_namespace, selector)
     _logs(cluster, pods, plan.server_pod_name, bundle)
 
 
-def _logs(cluster: ClusterClient, pods: list[dict[str, Any]], container: str, bundle: Bundle) -> None:
+def _logs(cluster: ClusterClient, pods: list[dict[str, Any]], container: str, bundle: LogBundle) -> None:
     """Of each pod, and of its container before the last restart; those that cannot be had are named."""
     missing = []
     for pod in pods:

@@ -11,11 +11,11 @@ from typing import Any
 
 import yaml
 
-from bootbridge.bootstrap.diagnose.check.finding import at
-from bootbridge.bootstrap.diagnose.doctor import Examination, Way
+from bootbridge.bootstrap.diagnose.check.result import at
+from bootbridge.bootstrap.diagnose.doctor import Diagnosis, DiagnosisContext
 from bootbridge.bootstrap.diagnose.gather import cluster_sources, node_sources, remote
 from bootbridge.bootstrap.diagnose.gather.analysis import Analysis, analyse
-from bootbridge.bootstrap.diagnose.gather.bundle import Bundle, Source
+from bootbridge.bootstrap.diagnose.gather.bundle import BundleSource, LogBundle
 from bootbridge.bootstrap.diagnose.gather.remote import Login
 from bootbridge.bootstrap.plan.plan import Flavour, Plan
 from bootbridge.common.redaction import Redactor
@@ -25,18 +25,18 @@ from bootbridge.kube.blocking_client import ClusterClient
 UNREACHED = Analysis("The bootstrap node could not be reached: its stage records are not here.")
 USER_SECRETS = ("token", "password", "client-key-data")
 
-Tell = Callable[[Source], None]
+Tell = Callable[[BundleSource], None]
 
 
 @dataclass(frozen=True)
-class Gathered:
+class GatherResult:
     bundle: Path
     analysis: Analysis
-    examination: Examination | None
-    sources: tuple[Source, ...]
+    diagnosis: Diagnosis | None
+    sources: tuple[BundleSource, ...]
 
     def sentences(self) -> list[str]:
-        doctor = self.examination.sentence() if self.examination else ""
+        doctor = self.diagnosis.sentence() if self.diagnosis else ""
         return [text for text in (self.analysis.sentence, doctor) if text]
 
     def document(self) -> dict[str, Any]:
@@ -44,26 +44,26 @@ class Gathered:
             "version": 1,
             "bundle": str(self.bundle),
             "analysis": self.analysis.document(),
-            "brokenHop": _broken(self.examination),
+            "brokenHop": _broken(self.diagnosis),
             "missing": [{"source": each.name, "why": each.trouble} for each in self.sources if each.trouble],
         }
 
 
-def of_node(way: Way, path: Path, tell: Tell = lambda source: None) -> Gathered:
+def of_node(context: DiagnosisContext, path: Path, tell: Tell = lambda source: None) -> GatherResult:
     """On the bootstrap node itself."""
-    site, plan = way.site, way.site.plan
-    redactor = Redactor(known_keys(site.host.root, plan))
-    with Bundle(path, redactor) as bundle:
-        examined: list[Examination] = []
-        for name, source in node_sources.collectors(way, examined.append).items():
+    plan = context.plan
+    redactor = Redactor(known_keys(context.host.root, plan))
+    with LogBundle(path, redactor) as bundle:
+        diagnosed: list[Diagnosis] = []
+        for name, source in node_sources.collectors(context, diagnosed.append).items():
             tell(bundle.collect(name, source))
-        if way.cluster:
-            for name, source in cluster_sources.collectors(way.cluster, plan).items():
+        if context.cluster:
+            for name, source in cluster_sources.collectors(context.cluster, plan).items():
                 tell(bundle.collect(name, source))
         else:
-            tell(_note(bundle, "cluster", way.no_cluster_because))
-        examination = examined[0] if examined else None
-        return _finished(bundle, _stages(plan, node_sources.records(site)), examination)
+            tell(_note(bundle, "cluster", context.no_cluster_because))
+        diagnosis = diagnosed[0] if diagnosed else None
+        return _finished(bundle, _stages(plan, node_sources.records(context.install)), diagnosis)
 
 
 def of_bootstrap(
@@ -75,15 +75,15 @@ def of_bootstrap(
     seconds: float,
     tell: Tell = lambda source: None,
     dialling: Callable[[str], None] = lambda address: None,
-) -> Gathered:
+) -> GatherResult:
     """From the installer's side: the node over ssh, the cluster over its API if that answers."""
     known = [*([login.key.pem] if login.key else []), *(kubeconfig_secrets(kubeconfig) if kubeconfig else ())]
     records: dict[str, bytes] = {}
 
-    def node(bundle: Bundle) -> None:
+    def node(bundle: LogBundle) -> None:
         records.update(remote.collect(bundle, plan, addresses, login, seconds, dialling))
 
-    with Bundle(path, Redactor(known)) as bundle:
+    with LogBundle(path, Redactor(known)) as bundle:
         reached = bundle.collect("bootstrap node", node)
         tell(reached)
         if kubeconfig and kubeconfig.exists():
@@ -94,7 +94,7 @@ def of_bootstrap(
         return _finished(bundle, UNREACHED if reached.trouble else analyse(records), None)
 
 
-def _with_cluster(bundle: Bundle, kubeconfig: Path, plan: Plan, tell: Tell) -> None:
+def _with_cluster(bundle: LogBundle, kubeconfig: Path, plan: Plan, tell: Tell) -> None:
     try:
         cluster = ClusterClient.from_kubeconfig(kubeconfig)
     except OperatorError as error:
@@ -135,31 +135,31 @@ def _stages(plan: Plan, records: Mapping[str, bytes]) -> Analysis:
     return analyse(records)
 
 
-def _note(bundle: Bundle, name: str, trouble: str) -> Source:
-    source = Source(name, trouble=trouble or "there is none")
+def _note(bundle: LogBundle, name: str, trouble: str) -> BundleSource:
+    source = BundleSource(name, trouble=trouble or "there is none")
     bundle.sources.append(source)
     return source
 
 
-def _finished(bundle: Bundle, analysis: Analysis, examination: Examination | None) -> Gathered:
-    gathered = Gathered(bundle.path, analysis, examination, tuple(bundle.sources))
-    document = {**analysis.document(), "brokenHop": _broken(examination)}
+def _finished(bundle: LogBundle, analysis: Analysis, diagnosis: Diagnosis | None) -> GatherResult:
+    gathered = GatherResult(bundle.path, analysis, diagnosis, tuple(bundle.sources))
+    document = {**analysis.document(), "brokenHop": _broken(diagnosis)}
     bundle.add("analysis.json", (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode())
     bundle.add("analysis.txt", _text(gathered).encode())
     bundle.finish()
     return gathered
 
 
-def _broken(examination: Examination | None) -> dict[str, str] | None:
-    step = examination.broken if examination else None
+def _broken(diagnosis: Diagnosis | None) -> dict[str, str] | None:
+    step = diagnosis.broken if diagnosis else None
     return {"hop": step.hop, "step": step.name, "evidence": step.evidence, "fix": step.fix} if step else None
 
 
-def _text(gathered: Gathered) -> str:
+def _text(gathered: GatherResult) -> str:
     lines = [gathered.analysis.text()]
-    if gathered.examination:
-        lines.append(gathered.examination.sentence())
-        if step := gathered.examination.broken:
+    if gathered.diagnosis:
+        lines.append(gathered.diagnosis.sentence())
+        if step := gathered.diagnosis.broken:
             lines.append(f"Fix: {step.fix}")
     lines += [f"Not collected: {each.name}: {each.trouble}" for each in gathered.sources if each.trouble]
     return "\n".join(lines) + "\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from bootbridge.bootstrap.diagnose.check.finding import at
+from bootbridge.bootstrap.diagnose.check.result import at
 from bootbridge.common.files import read_file
 from bootbridge.errors import OperatorError
 

@@ -10,10 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from bootbridge.bootstrap.diagnose import doctor
-from bootbridge.bootstrap.diagnose.doctor import Examination, Way
-from bootbridge.bootstrap.diagnose.gather.bundle import FILE_BYTES_MAX, Bundle
+from bootbridge.bootstrap.diagnose.doctor import Diagnosis, DiagnosisContext
+from bootbridge.bootstrap.diagnose.gather.bundle import FILE_BYTES_MAX, LogBundle
 from bootbridge.bootstrap.diagnose.gather.certificate_facts import facts
-from bootbridge.bootstrap.install.context import Site
+from bootbridge.bootstrap.install.context import InstallContext
 from bootbridge.bootstrap.plan.plan import Flavour
 from bootbridge.common.redaction import is_secret_file
 
@@ -31,88 +31,88 @@ COMMANDS = {
     "containers": ("crictl", "ps", "-a"),
 }
 
-Collector = Callable[[Bundle], None]
+Collector = Callable[[LogBundle], None]
 
 
-def collectors(way: Way, examined: Callable[[Examination], None]) -> dict[str, Collector]:
+def collectors(context: DiagnosisContext, diagnosed: Callable[[Diagnosis], None]) -> dict[str, Collector]:
     """By name, in the order in which they are asked: what is lost first comes first."""
-    site = way.site
+    install = context.install
     return {
-        "server's pages": partial(_pages, site),
-        "stage records": partial(_records, site),
-        "receipt": partial(_receipt, site),
-        "assets": partial(_assets, site),
-        "certificates": partial(_certificates, site),
-        "static pods' logs": partial(_pod_logs, site),
+        "server's pages": partial(_pages, install),
+        "stage records": partial(_records, install),
+        "receipt": partial(_receipt, install),
+        "assets": partial(_assets, install),
+        "certificates": partial(_certificates, install),
+        "static pods' logs": partial(_pod_logs, install),
         "journals": _journals,
         "network": _network,
-        "doctor": partial(_doctor, way, examined),
+        "doctor": partial(_doctor, context, diagnosed),
     }
 
 
-def _pages(site: Site, bundle: Bundle) -> None:
+def _pages(context: InstallContext, bundle: LogBundle) -> None:
     for page in PAGES:
         for kind, port in (
-            ("health", site.plan.ports.server_health),
-            ("admin", site.plan.ports.server_admin),
+            ("health", context.plan.ports.server_health),
+            ("admin", context.plan.ports.server_admin),
         ):
-            status, body = site.host.ask(port, f"/{page}")
+            status, body = context.host.http_get(port, f"/{page}")
             if status or kind == "health":
                 bundle.add(f"node/server/{kind}-{page}.txt", f"HTTP {status}\n".encode() + body)
 
 
-def records(site: Site) -> dict[str, bytes]:
-    folder = site.host.path(RECORDS)
+def records(context: InstallContext) -> dict[str, bytes]:
+    folder = context.host.path(RECORDS)
     return {path.stem: read_end(path) for path in sorted(folder.glob("*.json"))} if folder.is_dir() else {}
 
 
-def _records(site: Site, bundle: Bundle) -> None:
-    for service, data in records(site).items():
+def _records(context: InstallContext, bundle: LogBundle) -> None:
+    for service, data in records(context).items():
         bundle.add(f"node/services/{service}.json", data)
 
 
-def _receipt(site: Site, bundle: Bundle) -> None:
-    data = site.host.read(site.plan.receipt)
+def _receipt(context: InstallContext, bundle: LogBundle) -> None:
+    data = context.host.read(context.plan.receipt)
     if data is not None:
         bundle.add("node/receipt.json", data)
 
 
-def _assets(site: Site, bundle: Bundle) -> None:
+def _assets(context: InstallContext, bundle: LogBundle) -> None:
     """What was rendered, with the names it has on the node; keys stay there."""
-    plan, paths = site.plan, site.plan.paths
-    wanted = [*site.host.files_below(paths.state), paths.egress_config, paths.server_pod]
+    plan, paths = context.plan, context.plan.paths
+    wanted = [*context.host.files_below(paths.state), paths.egress_config, paths.server_pod]
     if plan.flavour is Flavour.OPENSHIFT:
         wanted += [plan.hook_script, plan.cleanup_unit, plan.apiserver_config]
         wanted += [paths.namespace_manifest, paths.secret_manifest, paths.daemonset_manifest]
     else:
         wanted.append(paths.apiserver_pod)
     for path in dict.fromkeys(wanted):
-        if site.host.path(path).is_file() and not is_secret_file(path):
-            bundle.add(f"node/assets{path}", read_end(site.host.path(path)))
+        if context.host.path(path).is_file() and not is_secret_file(path):
+            bundle.add(f"node/assets{path}", read_end(context.host.path(path)))
 
 
-def _certificates(site: Site, bundle: Bundle) -> None:
-    paths = site.plan.paths
-    held = {path: site.host.read(path) for path in (paths.ca_cert, paths.server_cert, paths.agent_cert)}
+def _certificates(context: InstallContext, bundle: LogBundle) -> None:
+    paths = context.plan.paths
+    held = {path: context.host.read(path) for path in (paths.ca_cert, paths.server_cert, paths.agent_cert)}
     document = {path: facts(data) if data else "not there" for path, data in held.items()}
     modes = {
-        path: f"{site.host.mode(path):04o}" if site.host.exists(path) else "not there"
+        path: f"{context.host.mode(path):04o}" if context.host.exists(path) else "not there"
         for path in (paths.server_key, paths.agent_key, paths.socket)
     }
     text = json.dumps({"certificates": document, "modes": modes}, indent=2)
     bundle.add("node/certificates.json", f"{text}\n".encode())
 
 
-def _pod_logs(site: Site, bundle: Bundle) -> None:
+def _pod_logs(context: InstallContext, bundle: LogBundle) -> None:
     """Of the server and the kube-apiserver, as the container runtime wrote them, the ended ones, too."""
-    folder = site.host.path(POD_LOGS)
-    for name in (site.plan.server_pod_name, "kube-apiserver", "bootstrap-kube-apiserver"):
+    folder = context.host.path(POD_LOGS)
+    for name in (context.plan.server_pod_name, "kube-apiserver", "bootstrap-kube-apiserver"):
         for path in sorted(folder.glob(f"*_{name}*/*/*.log"))[-6:] if folder.is_dir() else ():
             pod, container = path.parts[-3], path.parts[-2]
             bundle.add(f"node/logs/{pod}/{container}-{path.name}", read_end(path))
 
 
-def _journals(bundle: Bundle) -> None:
+def _journals(bundle: LogBundle) -> None:
     if not shutil.which("journalctl"):
         return
     for unit in UNITS:
@@ -122,16 +122,16 @@ def _journals(bundle: Bundle) -> None:
             bundle.add(f"node/journals/{unit}.log", data)
 
 
-def _network(bundle: Bundle) -> None:
+def _network(bundle: LogBundle) -> None:
     for name, argv in COMMANDS.items():
         if shutil.which(argv[0]):
             bundle.add(f"node/network/{name}.txt", run(argv))
 
 
-def _doctor(way: Way, examined: Callable[[Examination], None], bundle: Bundle) -> None:
-    examination = doctor.examine(way)
-    examined(examination)
-    text = json.dumps(examination.document(), indent=2, ensure_ascii=False)
+def _doctor(context: DiagnosisContext, diagnosed: Callable[[Diagnosis], None], bundle: LogBundle) -> None:
+    diagnosis = doctor.diagnose(context)
+    diagnosed(diagnosis)
+    text = json.dumps(diagnosis.document(), indent=2, ensure_ascii=False)
     bundle.add("doctor.json", f"{text}\n".encode())
 
 

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import IO
 
 from bootbridge.bootstrap.diagnose.gather import node_sources
-from bootbridge.bootstrap.diagnose.gather.bundle import FILE_BYTES_MAX, Bundle
+from bootbridge.bootstrap.diagnose.gather.bundle import FILE_BYTES_MAX, LogBundle
 from bootbridge.bootstrap.diagnose.gather.install_dir import SshKey
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.common.files import Asset, write_file
@@ -83,7 +83,7 @@ def script(plan: Plan) -> bytes:
 
 
 def collect(
-    bundle: Bundle,
+    bundle: LogBundle,
     plan: Plan,
     addresses: Sequence[str],
     login: Login,
@@ -155,7 +155,7 @@ def _private_folder() -> Iterator[Path]:
             signal.signal(number, handler)
 
 
-def _from(bundle: Bundle, text: bytes, argv: list[str], seconds: float) -> dict[str, bytes]:
+def _from(bundle: LogBundle, text: bytes, argv: list[str], seconds: float) -> dict[str, bytes]:
     with tempfile.TemporaryFile() as complaints:
         try:
             process = subprocess.Popen(
@@ -176,7 +176,9 @@ def _from(bundle: Bundle, text: bytes, argv: list[str], seconds: float) -> dict[
         return _judged(records, count, process.returncode, in_time, _last_line(complaints), seconds)
 
 
-def _exchanged(bundle: Bundle, process: subprocess.Popen[bytes], text: bytes) -> tuple[dict[str, bytes], int]:
+def _exchanged(
+    bundle: LogBundle, process: subprocess.Popen[bytes], text: bytes
+) -> tuple[dict[str, bytes], int]:
     """The script in, the tar out; what came before a break is kept."""
     assert process.stdin
     assert process.stdout

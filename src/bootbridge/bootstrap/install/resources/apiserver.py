@@ -1,9 +1,9 @@
-"""The part in the kube-apiserver: its static pod manifest gets the egress setting, and loses it again."""
+"""The resource in the kube-apiserver: its static pod manifest gets the egress setting, and loses it again."""
 
 from __future__ import annotations
 
-from bootbridge.bootstrap.install.context import Site
-from bootbridge.bootstrap.install.resources.resource import Change, Outcome, Part
+from bootbridge.bootstrap.install.context import InstallContext
+from bootbridge.bootstrap.install.resources.resource import ApplyResult, Resource, ResourceChange
 from bootbridge.bootstrap.render import apiserver_manifest, kubeadm
 from bootbridge.bootstrap.render.apiserver_manifest import Setting
 from bootbridge.bootstrap.render.egress_selector import FLAG
@@ -11,18 +11,18 @@ from bootbridge.common.files import Asset
 from bootbridge.common.yaml_text import to_yaml
 
 
-class ApiserverSetting(Part):
+class ApiserverSetting(Resource):
     """Needs a kubelet to act upon, and a kube-apiserver that comes back with, or without, the flag."""
 
     name, title = "apiserver", "kube-apiserver setting"
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.host = site.host
-        self.setting = apiserver_manifest.setting(site.plan)
-        self.manifest = f"{site.plan.paths.static_pods}/kube-apiserver.yaml"
-        self.original = f"{site.plan.paths.state}/kube-apiserver.original.yaml"
-        self.kubeadm_patch = f"{site.plan.paths.state}/kubeadm-cluster-configuration.yaml"
+    def __init__(self, context: InstallContext) -> None:
+        self.context = context
+        self.host = context.host
+        self.setting = apiserver_manifest.setting(context.plan)
+        self.manifest = f"{context.plan.paths.static_pods}/kube-apiserver.yaml"
+        self.original = f"{context.plan.paths.state}/kube-apiserver.original.yaml"
+        self.kubeadm_patch = f"{context.plan.paths.state}/kubeadm-cluster-configuration.yaml"
 
     @property
     def is_static_pod(self) -> bool:
@@ -31,37 +31,37 @@ class ApiserverSetting(Part):
     def find(self) -> list[str]:
         data = self.host.read(self.manifest)
         carried = apiserver_manifest.carries(data, self._ours(), self.manifest) if data else []
-        found = [f"{self.manifest}: {text}" for text in carried] + self.host.leftovers(self.manifest)
+        found = [f"{self.manifest}: {text}" for text in carried] + self.host.temporary_files(self.manifest)
         return found + [f"process {pid} (kube-apiserver with the setting)" for pid in self._pids()]
 
-    def preview(self) -> Outcome:
+    def preview(self) -> ApplyResult:
         data = self.host.read(self.manifest)
         if data is None:
             return self._preview_patch()
         changed = apiserver_manifest.add(data, self.setting, self.manifest) != data
-        return Outcome(Change.CHANGED, self.setting.arguments[0]) if changed else _SAME
+        return ApplyResult(ResourceChange.CHANGED, self.setting.arguments[0]) if changed else _SAME
 
-    def apply(self) -> Outcome:
+    def apply(self) -> ApplyResult:
         outcome = self.preview()
         data = self.host.read(self.manifest)
         if data is None:
             self.host.write(self.kubeadm_patch, self._patch())
-        elif outcome.change is Change.CHANGED:
+        elif outcome.change is ResourceChange.CHANGED:
             self.host.write(self.original, Asset(self._bare(data), 0o600))
             self._write(apiserver_manifest.add(data, self.setting, self.manifest))
         return outcome
 
-    def _preview_patch(self) -> Outcome:
+    def _preview_patch(self) -> ApplyResult:
         """No kube-apiserver of kubeadm's yet: what it needs is written down for `kubeadm init`."""
         said = f"merge {self.kubeadm_patch} into your kubeadm configuration before `kubeadm init`"
-        if self.host.holds(self.kubeadm_patch, self._patch()):
-            return Outcome(Change.UNCHANGED, said)
-        return Outcome(Change.CREATED, said)
+        if self.host.matches(self.kubeadm_patch, self._patch()):
+            return ApplyResult(ResourceChange.UNCHANGED, said)
+        return ApplyResult(ResourceChange.CREATED, said)
 
     def _patch(self) -> Asset:
-        return Asset(to_yaml(kubeadm.patch(self.site.plan)), 0o644)
+        return Asset(to_yaml(kubeadm.patch(self.context.plan)), 0o644)
 
-    def unready(self) -> str:
+    def unready_reason(self) -> str:
         if not self.is_static_pod:
             return ""
         if not self._pids():
@@ -72,10 +72,10 @@ class ApiserverSetting(Part):
         data = self.host.read(self.manifest)
         if data is not None:
             self._write(self._without(data))
-        for path in self.host.leftovers(self.manifest):
+        for path in self.host.temporary_files(self.manifest):
             self.host.remove(path)
 
-    def why_it_stays(self, what: str) -> str:
+    def removal_blocker(self, what: str) -> str:
         return (
             "the kubelet has not restarted it: is it running?"
             if what.startswith("process")
@@ -106,17 +106,17 @@ class ApiserverSetting(Part):
             self.host.write(self.manifest, Asset(data, self.host.mode(self.manifest)))
 
     def _pids(self) -> list[int]:
-        return self.host.processes_with(self._argument_seen)
+        return self.host.processes_with_argument(self._argument_seen)
 
     @property
     def _argument_seen(self) -> str:
         """As it stands in the command line: below another root, paths are that root's."""
-        path = self.site.plan.paths.egress_config_seen_by_apiserver
+        path = self.context.plan.paths.egress_config_seen_by_apiserver
         return f"--{FLAG}={self.host.path(path)}"
 
     def _silent(self) -> str:
-        cluster = self.site.cluster
+        cluster = self.context.cluster
         return cluster.probe() if cluster else ""
 
 
-_SAME = Outcome(Change.UNCHANGED)
+_SAME = ApplyResult(ResourceChange.UNCHANGED)

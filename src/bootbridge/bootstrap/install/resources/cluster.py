@@ -1,12 +1,12 @@
-"""The parts in the cluster: the agents' namespace, their Secret, their DaemonSet."""
+"""The resources in the cluster: the agents' namespace, their Secret, their DaemonSet."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from typing import Any
 
-from bootbridge.bootstrap.install.context import Site
-from bootbridge.bootstrap.install.resources.resource import Change, Outcome, Part
+from bootbridge.bootstrap.install.context import InstallContext
+from bootbridge.bootstrap.install.resources.resource import ApplyResult, Resource, ResourceChange
 from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS, NodeValues
 from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY
 from bootbridge.bootstrap.render import manifests
@@ -19,22 +19,22 @@ from bootbridge.kube.requests import Json
 UNDISCOVERED = "NamespaceDeletionDiscoveryFailure"
 
 
-class ObjectPart(Part):
+class ClusterResource(Resource):
     """One object by server-side apply; removal takes everything of its kind that carries our label."""
 
     in_cluster = True
     kind: Kind
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.plan = site.plan
+    def __init__(self, context: InstallContext) -> None:
+        self.context = context
+        self.plan = context.plan
 
     @property
     def cluster(self) -> ClusterClient:
-        if self.site.cluster is None:
+        if self.context.cluster is None:
             hint = f"give --kubeconfig=FILE, or mend {self.plan.paths.kubeconfig}"
             raise OperatorError("there is no access to the cluster", subject="--kubeconfig", hint=hint)
-        return self.site.cluster
+        return self.context.cluster
 
     @abstractmethod
     def manifest(self, values: NodeValues) -> Json:
@@ -49,27 +49,27 @@ class ObjectPart(Part):
     def find(self) -> list[str]:
         return [str(self._ref_of(found)) for found in self.present()]
 
-    def preview(self) -> Outcome:
+    def preview(self) -> ApplyResult:
         before = self.cluster.get(self.ref())
-        values = self.site.values()
+        values = self.context.values()
         if before is None or values is None:
-            return Outcome(Change.CREATED)
+            return ApplyResult(ResourceChange.CREATED)
         return _compared(before, self.cluster.apply(self.manifest(values), dry_run=True))
 
-    def apply(self) -> Outcome:
-        values = self.site.values()
+    def apply(self) -> ApplyResult:
+        values = self.context.values()
         if values is None:
             raise OperatorError("there are no certificates", subject=self.plan.paths.tls)
         before = self.cluster.get(self.ref())
-        self.site.note_cluster()
+        self.context.record_cluster()
         after = self.cluster.apply(self.manifest(values))
-        return Outcome(Change.CREATED) if before is None else _compared(before, after)
+        return ApplyResult(ResourceChange.CREATED) if before is None else _compared(before, after)
 
     def remove(self) -> None:
         for found in self.present():
             self.cluster.delete(self._ref_of(found), found["metadata"].get("uid", ""))
 
-    def why_it_stays(self, what: str) -> str:
+    def removal_blocker(self, what: str) -> str:
         found = next((each for each in self.present() if str(self._ref_of(each)) == what), {})
         finalizers = found.get("metadata", {}).get("finalizers")
         return f"held by the finalizers {', '.join(finalizers)}" if finalizers else "still there"
@@ -79,7 +79,7 @@ class ObjectPart(Part):
         return Ref(self.kind, metadata["name"], metadata.get("namespace", ""))
 
 
-class Namespace(ObjectPart):
+class Namespace(ClusterResource):
     name, title, kind = "namespace", "namespace", NAMESPACE
 
     def manifest(self, values: NodeValues) -> Json:
@@ -90,21 +90,21 @@ class Namespace(ObjectPart):
         found = self.cluster.get(self.ref())
         return [dict(found)] if found and _is_ours(found) else []
 
-    def preview(self) -> Outcome:
+    def preview(self) -> ApplyResult:
         self._refuse_a_foreign_one()
         return super().preview()
 
-    def apply(self) -> Outcome:
+    def apply(self) -> ApplyResult:
         self._refuse_a_foreign_one()
         return super().apply()
 
-    def blocked(self) -> str:
+    def apply_blocker(self) -> str:
         """One that is still going away from an earlier `down` takes no new objects."""
         found = self.cluster.get(self.ref())
         going = found is not None and _phase(found) == "Terminating"
         return f"the old one is still being removed: {conditions(found)}" if found and going else ""
 
-    def insist(self) -> str:
+    def force_remove(self) -> str:
         """Finish it ourselves where only an API that cannot be reached keeps it.
 
         The agents that we have removed before may have been that API's only way. What we put into the
@@ -120,7 +120,7 @@ class Namespace(ObjectPart):
         kinds = (POD, SECRET, DAEMON_SET)
         return [each for kind in kinds for each in self.cluster.list(kind, self.plan.namespace)]
 
-    def why_it_stays(self, what: str) -> str:
+    def removal_blocker(self, what: str) -> str:
         found = self.cluster.get(self.ref())
         return conditions(found) if found else "still there"
 
@@ -131,14 +131,14 @@ class Namespace(ObjectPart):
             raise OperatorError("is there already, and not ours", subject=str(self.ref()), hint=hint)
 
 
-class AgentSecret(ObjectPart):
+class AgentSecret(ClusterResource):
     name, title, kind = "secret", "agent Secret", SECRET
 
     def manifest(self, values: NodeValues) -> Json:
         return manifests.agent_secret(self.plan, values)
 
 
-class AgentDaemonSet(ObjectPart):
+class AgentDaemonSet(ClusterResource):
     """The agents. They work when each that is wanted is ready, and the server has one at least."""
 
     name, title, kind = "daemonset", "agent DaemonSet", DAEMON_SET
@@ -155,8 +155,8 @@ class AgentDaemonSet(ObjectPart):
         for pod in self._pods():
             self.cluster.delete(pod)
 
-    def unready(self) -> str:
-        status, text = self.site.host.ask(self.plan.ports.server_health, "/readyz")
+    def unready_reason(self) -> str:
+        status, text = self.context.host.http_get(self.plan.ports.server_health, "/readyz")
         if status != 200:
             return f"the server has no agent: {text.decode('utf-8', 'replace').strip()[:200]}"
         found = self.cluster.get(self.ref())
@@ -170,8 +170,8 @@ class AgentDaemonSet(ObjectPart):
             return "the cluster has not looked at it yet"
         return "" if wanted and ready >= wanted else f"{ready} of {wanted} agents are ready"
 
-    def why_it_stays(self, what: str) -> str:
-        return "its node has not ended it" if what.startswith("Pod ") else super().why_it_stays(what)
+    def removal_blocker(self, what: str) -> str:
+        return "its node has not ended it" if what.startswith("Pod ") else super().removal_blocker(what)
 
     def _pods(self) -> list[Ref]:
         found = self.cluster.list(POD, self.plan.namespace, self.plan.selector)
@@ -203,8 +203,10 @@ def _is_ours(found: Json) -> bool:
     return (found["metadata"].get("labels") or {}).get(BOOTSTRAP_ONLY) == "true"
 
 
-def _compared(before: Json, after: Json) -> Outcome:
-    return Outcome(Change.UNCHANGED if _content(before) == _content(after) else Change.CHANGED)
+def _compared(before: Json, after: Json) -> ApplyResult:
+    return ApplyResult(
+        ResourceChange.UNCHANGED if _content(before) == _content(after) else ResourceChange.CHANGED
+    )
 
 
 def _content(found: Json) -> dict[str, Any]:

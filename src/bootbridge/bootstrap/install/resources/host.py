@@ -1,12 +1,12 @@
-"""The parts on the node: record, egress configuration, certificates, socket, static pod."""
+"""The resources on the node: record, egress configuration, certificates, socket, static pod."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 
 from bootbridge.bootstrap.install import install_record
-from bootbridge.bootstrap.install.context import Site
-from bootbridge.bootstrap.install.resources.resource import Change, Outcome, Part
+from bootbridge.bootstrap.install.context import InstallContext
+from bootbridge.bootstrap.install.resources.resource import ApplyResult, Resource, ResourceChange
 from bootbridge.bootstrap.machine import certificates
 from bootbridge.bootstrap.plan import record
 from bootbridge.bootstrap.render import egress_selector, manifests
@@ -18,15 +18,15 @@ from bootbridge.kube.objects import POD
 PUBLIC, PRIVATE = 0o755, 0o700
 
 
-class FilesPart(Part):
+class FileResource(Resource):
     """Some files with known content, in a directory that may have to be made."""
 
     directory_mode = PUBLIC
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.host = site.host
-        self.paths = site.plan.paths
+    def __init__(self, context: InstallContext) -> None:
+        self.context = context
+        self.host = context.host
+        self.paths = context.plan.paths
 
     @abstractmethod
     def wanted(self) -> Tree:
@@ -38,25 +38,25 @@ class FilesPart(Part):
 
     def find(self) -> list[str]:
         present = [path for path in self.places() if self.host.exists(path)]
-        return present + [left for path in self.places() for left in self.host.leftovers(path)]
+        return present + [left for path in self.places() for left in self.host.temporary_files(path)]
 
-    def preview(self) -> Outcome:
+    def preview(self) -> ApplyResult:
         if not any(self.host.exists(path) for path in self.places()):
-            return Outcome(Change.CREATED)
-        same = all(self.host.holds(path, asset) for path, asset in self.wanted().items())
-        return Outcome(Change.UNCHANGED if same else Change.CHANGED)
+            return ApplyResult(ResourceChange.CREATED)
+        same = all(self.host.matches(path, asset) for path, asset in self.wanted().items())
+        return ApplyResult(ResourceChange.UNCHANGED if same else ResourceChange.CHANGED)
 
-    def apply(self) -> Outcome:
+    def apply(self) -> ApplyResult:
         outcome = self.preview()
-        if outcome.change is not Change.UNCHANGED:
+        if outcome.change is not ResourceChange.UNCHANGED:
             for path, asset in self.wanted().items():
                 self.write(path, asset)
         return outcome
 
     def write(self, path: str, asset: Asset) -> None:
-        if not self.host.holds(path, asset):
+        if not self.host.matches(path, asset):
             folder = path.rpartition("/")[0]
-            self.site.note_directories(folder)
+            self.context.record_directories(folder)
             self.host.make_directory(folder, self.directory_mode)
             self.host.write(path, asset)
 
@@ -65,38 +65,38 @@ class FilesPart(Part):
             self.host.remove(path)
 
 
-class Record(FilesPart):
+class Record(FileResource):
     """The state directory with the plan: there before everything else, gone after everything else."""
 
     name, title = "record", "plan record"
 
     def wanted(self) -> Tree:
-        return {self.paths.plan_record: Asset(record.dump(self.site.plan))}
+        return {self.paths.plan_record: Asset(record.dump(self.context.plan))}
 
     def places(self) -> list[str]:
         return [self.paths.plan_record]
 
     def find(self) -> list[str]:
-        made = [path for path in self.site.laid().directories if self._empty(path)]
+        made = [path for path in self.context.record().directories if self._empty(path)]
         return self.host.files_below(self.paths.state) + made
 
-    def apply(self) -> Outcome:
+    def apply(self) -> ApplyResult:
         above = self.host.missing_directories(self.paths.state)[:-1]
         self.host.make_directory(self.paths.state, PUBLIC)
-        noted = self.site.laid().with_directories(above)
-        self.site.note(
-            install_record.Laid(
+        noted = self.context.record().with_directories(above)
+        self.context.save(
+            install_record.InstallRecord(
                 noted.directories,
                 noted.cluster,
                 noted.firewall,
-                self.site.kubeconfig or noted.kubeconfig,
+                self.context.kubeconfig or noted.kubeconfig,
             )
         )
         return super().apply()
 
     def remove(self) -> None:
         """The note goes after what only it knows of; what lies above it can only go after it."""
-        made = sorted(self.site.laid().directories, key=len, reverse=True)
+        made = sorted(self.context.record().directories, key=len, reverse=True)
         above = [path for path in made if f"{self.paths.state}/".startswith(f"{path}/")]
         for path in made:
             if path not in above:
@@ -110,13 +110,13 @@ class Record(FilesPart):
         return found.is_dir() and not any(found.iterdir()) and path != self.paths.state
 
 
-class EgressConfig(FilesPart):
+class EgressConfig(FileResource):
     name, title = "egress-config", "egress configuration"
 
     def wanted(self) -> Tree:
         return {
             self.paths.egress_config: Asset(
-                manifests.to_yaml(egress_selector.configuration(self.site.plan)), 0o644
+                manifests.to_yaml(egress_selector.configuration(self.context.plan)), 0o644
             )
         }
 
@@ -130,28 +130,30 @@ class EgressConfig(FilesPart):
             self.host.remove_directory(folder)
 
 
-class Certificates(FilesPart):
+class Certificates(FileResource):
     """Made anew, all of them, as soon as one does not fit or ends soon."""
 
     name, title = "certificates", "certificates"
     directory_mode = PRIVATE
 
     def wanted(self) -> Tree:
-        bundle = self.site.bundle()
+        bundle = self.context.bundle()
         if bundle is None or self._why_renew():
-            bundle = certificates.make(self.site.plan, self.site.addresses)
-        return certificates.tree(self.site.plan, bundle)
+            bundle = certificates.make(self.context.plan, self.context.addresses)
+        return certificates.tree(self.context.plan, bundle)
 
     def places(self) -> list[str]:
         paths = self.paths
         return [paths.ca_cert, paths.server_key, paths.server_cert, paths.agent_key, paths.agent_cert]
 
-    def preview(self) -> Outcome:
+    def preview(self) -> ApplyResult:
         if not any(self.host.exists(path) for path in self.places()):
-            return Outcome(Change.CREATED, self._names())
+            return ApplyResult(ResourceChange.CREATED, self._names())
         why = self._why_renew() or self._wrong_mode()
         return (
-            Outcome(Change.CHANGED, f"{why}; now for {self._names()}") if why else Outcome(Change.UNCHANGED)
+            ApplyResult(ResourceChange.CHANGED, f"{why}; now for {self._names()}")
+            if why
+            else ApplyResult(ResourceChange.UNCHANGED)
         )
 
     def find(self) -> list[str]:
@@ -163,7 +165,9 @@ class Certificates(FilesPart):
         self.host.remove_tree(self.paths.tls)
 
     def _why_renew(self) -> str:
-        return certificates.why_renew(self.site.bundle(), self.site.plan, self.site.addresses, self.site.now)
+        return certificates.why_renew(
+            self.context.bundle(), self.context.plan, self.context.addresses, self.context.now
+        )
 
     def _wrong_mode(self) -> str:
         keys = (self.paths.server_key, self.paths.agent_key)
@@ -171,18 +175,18 @@ class Certificates(FilesPart):
         return f"{opened[0]} was open to others" if opened else ""
 
     def _names(self) -> str:
-        return ", ".join(map(str, self.site.addresses))
+        return ", ".join(map(str, self.context.addresses))
 
 
-class Socket(Part):
+class Socket(Resource):
     """The directory of the socket is made here; the socket itself comes with the server."""
 
     name, title = "socket", "socket directory"
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        self.host = site.host
-        self.paths = site.plan.paths
+    def __init__(self, context: InstallContext) -> None:
+        self.context = context
+        self.host = context.host
+        self.paths = context.plan.paths
 
     def find(self) -> list[str]:
         found = [self.paths.socket] if self.host.exists(self.paths.socket) else []
@@ -190,13 +194,13 @@ class Socket(Part):
             found.append(self.paths.socket_directory)
         return found
 
-    def preview(self) -> Outcome:
+    def preview(self) -> ApplyResult:
         there = self.host.exists(self.paths.socket_directory)
-        return Outcome(Change.UNCHANGED if there else Change.CREATED)
+        return ApplyResult(ResourceChange.UNCHANGED if there else ResourceChange.CREATED)
 
-    def apply(self) -> Outcome:
+    def apply(self) -> ApplyResult:
         outcome = self.preview()
-        self.site.note_directories(self.paths.socket_directory)
+        self.context.record_directories(self.paths.socket_directory)
         self.host.make_directory(self.paths.socket_directory, PUBLIC)
         return outcome
 
@@ -205,10 +209,10 @@ class Socket(Part):
         if self._own_directory:
             self.host.remove_directory(self.paths.socket_directory)
 
-    def why_it_stays(self, what: str) -> str:
+    def removal_blocker(self, what: str) -> str:
         if what == self.paths.socket_directory:
             return "something else lies in it, which is not ours to remove"
-        return "the server still holds it" if self.host.socket_answers(what) else "still there"
+        return "the server still holds it" if self.host.socket_accepts(what) else "still there"
 
     @property
     def _own_directory(self) -> bool:
@@ -216,48 +220,48 @@ class Socket(Part):
         return "bootbridge" in self.paths.socket_directory
 
 
-class ServerPod(FilesPart):
+class ServerPod(FileResource):
     """The static pod, the process that the kubelet makes of it, and its mirror in the API."""
 
     name, title = "static-pod", "server static pod"
 
     def wanted(self) -> Tree:
-        values = self.site.values()
+        values = self.context.values()
         if values is None:
             raise OperatorError(
                 "there are no certificates", subject=self.paths.tls, hint="run `bootbridge up`"
             )
-        pod = manifests.server_pod(self.site.plan, values)
+        pod = manifests.server_pod(self.context.plan, values)
         return {self.paths.server_pod: Asset(manifests.to_yaml(pod), 0o600)}
 
     def places(self) -> list[str]:
         return [self.paths.server_pod]
 
     def find(self) -> list[str]:
-        pids = self.site.server_pids()
+        pids = self.context.server_pids()
         found = super().find() + [f"process {pid} (proxy-server)" for pid in pids]
-        port = self.site.plan.ports.agent
+        port = self.context.plan.ports.agent
         return found + ([f"TCP port {port}"] if self.host.listens(port, pids) else []) + self._mirrors()
 
-    def unready(self) -> str:
+    def unready_reason(self) -> str:
         """Healthy is enough here: it is ready only with its first agent."""
-        status, text = self.host.ask(self.site.plan.ports.server_health, "/healthz")
+        status, text = self.host.http_get(self.context.plan.ports.server_health, "/healthz")
         if status == 200:
             return ""
         reason = text.decode("utf-8", "replace").strip()[:200]
-        return f"the server does not answer on port {self.site.plan.ports.server_health}: {reason}"
+        return f"the server does not answer on port {self.context.plan.ports.server_health}: {reason}"
 
     def remove(self) -> None:
         for path in super().find():
             self.host.remove(path)
 
-    def why_it_stays(self, what: str) -> str:
+    def removal_blocker(self, what: str) -> str:
         if what.startswith("/"):
-            return super().why_it_stays(what)
+            return super().removal_blocker(what)
         return "the kubelet has not ended it: is it running?"
 
     def _mirrors(self) -> list[str]:
-        plan, cluster = self.site.plan, self.site.cluster
+        plan, cluster = self.context.plan, self.context.cluster
         if cluster is None:
             return []
         selector = ",".join(f"{key}={value}" for key, value in plan.server_labels.items())

@@ -1,4 +1,4 @@
-"""The part that a user brings: a ClusterConfiguration with the tunnel in it, kept by kubeadm in the cluster.
+"""The egress setting in the ClusterConfiguration that kubeadm keeps in the cluster.
 
 `kubeadm init` with the configuration from before the cluster stores it, and every later `kubeadm upgrade`
 or join of a control plane would bring the setting back, long after the tunnel is gone.
@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from bootbridge.bootstrap.install.resources.cluster import ObjectPart
-from bootbridge.bootstrap.install.resources.resource import Change, Outcome
+from bootbridge.bootstrap.install.resources.cluster import ClusterResource
+from bootbridge.bootstrap.install.resources.resource import ApplyResult, ResourceChange
 from bootbridge.bootstrap.render import apiserver_manifest
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
@@ -21,11 +21,11 @@ from bootbridge.kube.requests import Json
 KEY = "ClusterConfiguration"
 
 
-class KubeadmConfig(ObjectPart):
+class KubeadmConfig(ClusterResource):
     """Its removal leaves the ConfigMap, without the tunnel."""
 
     name, title, kind = "apiserver", "kubeadm configuration", CONFIG_MAP
-    is_laid = False
+    installed_by_up = False
 
     def manifest(self, values: object) -> Json:
         raise NotImplementedError("kubeadm writes it")
@@ -36,10 +36,10 @@ class KubeadmConfig(ObjectPart):
     def find(self) -> list[str]:
         return [f"{self.ref()}: apiServer of {KEY}"] if self._carrying() else []
 
-    def preview(self) -> Outcome:
-        return Outcome(Change.UNCHANGED)
+    def preview(self) -> ApplyResult:
+        return ApplyResult(ResourceChange.UNCHANGED)
 
-    def apply(self) -> Outcome:
+    def apply(self) -> ApplyResult:
         return self.preview()
 
     def remove(self) -> None:
@@ -49,7 +49,7 @@ class KubeadmConfig(ObjectPart):
             version = {"resourceVersion": held["metadata"].get("resourceVersion")}
             self.cluster.merge(self.ref(), {"metadata": version, "data": {KEY: text}})
 
-    def why_it_stays(self, what: str) -> str:
+    def removal_blocker(self, what: str) -> str:
         return "an upgrade with kubeadm would bring the setting back"
 
     def _carrying(self) -> Json | None:

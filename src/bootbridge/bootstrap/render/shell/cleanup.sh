@@ -50,8 +50,8 @@ bootbridge_open_events() {
 
 # bootbridge_event found|removed|remains PART WHAT [WHY]
 bootbridge_event() {
-  jq --compact-output --null-input --arg list "$1" --arg part "$2" --arg what "$3" --arg why "${4-}" \
-    '{list: $list, item: ({part: $part, what: $what} + (if $why == "" then {} else {why: $why} end))}' >>"$events"
+  jq --compact-output --null-input --arg list "$1" --arg resource "$2" --arg name "$3" --arg reason "${4-}" \
+    '{list: $list, item: ({resource: $resource, name: $name} + (if $reason == "" then {} else {reason: $reason} end))}' >>"$events"
 }
 
 bootbridge_warning() {
@@ -77,17 +77,17 @@ bootbridge_remove_objects() {
 
 # bootbridge_remove_kind PART KIND SCOPE: asks for the removal and does not wait for it.
 bootbridge_remove_kind() {
-  local part=$1 kind=$2 scope=$3 names name
+  local resource=$1 kind=$2 scope=$3 names name
   [[ $api == up ]] || return
-  if ! names=$(bootbridge_list "$part" "$scope" 2>/dev/null); then
+  if ! names=$(bootbridge_list "$resource" "$scope" 2>/dev/null); then
     bootbridge_give_up_on_api "the API does not answer"
     return
   fi
   [[ -n $names ]] || return
   while IFS= read -r name; do
-    bootbridge_event found "$part" "$(bootbridge_what "$kind" "${name##*/}")"
+    bootbridge_event found "$resource" "$(bootbridge_what "$kind" "${name##*/}")"
   done <<<"$names"
-  bootbridge_oc "$BOOTBRIDGE_KUBECONFIG" delete "$part" "$scope" --selector="$BOOTBRIDGE_SELECTOR" \
+  bootbridge_oc "$BOOTBRIDGE_KUBECONFIG" delete "$resource" "$scope" --selector="$BOOTBRIDGE_SELECTOR" \
     --ignore-not-found --wait=false >/dev/null || bootbridge_warning "oc could not delete the $kind"
 }
 
@@ -128,16 +128,16 @@ bootbridge_is_listening() {
 
 # bootbridge_remove_paths PART PATH...
 bootbridge_remove_paths() {
-  local part=$1 path
+  local resource=$1 path
   shift
   for path in "$@"; do
     [[ -e $path || -L $path ]] || continue
-    bootbridge_event found "$part" "$path"
+    bootbridge_event found "$resource" "$path"
     rm -rf -- "$path"
     if [[ -e $path || -L $path ]]; then
-      bootbridge_event remains "$part" "$path" "it could not be deleted"
+      bootbridge_event remains "$resource" "$path" "it could not be deleted"
     else
-      bootbridge_event removed "$part" "$path"
+      bootbridge_event removed "$resource" "$path"
     fi
   done
 }
@@ -160,14 +160,14 @@ bootbridge_leftovers() {
 
 # What was found and is not there any more has been removed; what is there remains.
 bootbridge_judge_kind() {
-  local part=$1 kind=$2 scope=$3 names name
-  if ! names=$(bootbridge_list "$part" "$scope" 2>/dev/null); then
+  local resource=$1 kind=$2 scope=$3 names name
+  if ! names=$(bootbridge_list "$resource" "$scope" 2>/dev/null); then
     bootbridge_warning "the API did not answer when it was asked whether the $kind is gone"
-    names=$(jq --raw-output --arg part "$part" 'select(.list == "found" and .item.part == $part) | .item.what' "$events")
+    names=$(jq --raw-output --arg resource "$resource" 'select(.list == "found" and .item.resource == $resource) | .item.name' "$events")
   fi
   while IFS= read -r name; do
     [[ -n $name ]] || continue
-    bootbridge_event remains "$part" "$(bootbridge_what "$kind" "${name##*[ /]}")" "$(bootbridge_why_it_remains "$part")"
+    bootbridge_event remains "$resource" "$(bootbridge_what "$kind" "${name##*[ /]}")" "$(bootbridge_why_it_remains "$resource")"
   done <<<"$names"
 }
 
@@ -188,11 +188,11 @@ bootbridge_write_receipt() {
   else
     bootbridge_warn "the receipt could not be written to $BOOTBRIDGE_RECEIPT"
   fi
-  jq --raw-output '.remains[] | "bootbridge: remains: \(.what): \(.why)"' <<<"$receipt" >&2
+  jq --raw-output '.remains[] | "bootbridge: remains: \(.name): \(.reason)"' <<<"$receipt" >&2
   if jq --exit-status '.clean' <<<"$receipt" >/dev/null; then
     bootbridge_log "the tunnel is removed, nothing is left: $BOOTBRIDGE_RECEIPT"
     : >"$BOOTBRIDGE_CLEANUP_MARKER"
     return
   fi
-  jq --exit-status --arg waiting "$BOOTBRIDGE_BEING_FINALISED" 'all(.remains[]; .why == $waiting)' <<<"$receipt" >/dev/null
+  jq --exit-status --arg waiting "$BOOTBRIDGE_BEING_FINALISED" 'all(.remains[]; .reason == $waiting)' <<<"$receipt" >/dev/null
 }

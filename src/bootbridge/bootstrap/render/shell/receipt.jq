@@ -4,7 +4,7 @@ def items($list): [.[] | select(.list == $list) | .item];
 def once: reduce .[] as $one ([]; if index([$one]) then . else . + [$one] end);
 
 items("remains") as $remains
-| ($remains | map(.what)) as $left
+| ($remains | map(.name)) as $left
 | (($earlier.found // []) + items("found") | once) as $found
 | {
     version: 1,
@@ -13,7 +13,7 @@ items("remains") as $remains
     plan: $plan,
     clean: ($remains == []),
     found: $found,
-    removed: ([$found[] | select(.what as $what | $left | index([$what]) == null)]),
+    removed: ([$found[] | select(.name as $name | $left | index([$name]) == null)]),
     remains: $remains,
     warnings: items("warnings")
   }

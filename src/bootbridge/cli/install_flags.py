@@ -17,7 +17,7 @@ from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import ClusterClient
 
 
-def add_site_flags(parser: argparse.ArgumentParser) -> None:
+def add_install_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--kubeconfig",
@@ -59,7 +59,7 @@ def default_plan(flags: argparse.Namespace) -> Plan:
     return plan_from(flags, base=Plan(flavour=flavour, image=image))
 
 
-def plan_to_lay(flags: argparse.Namespace, host: Host) -> Plan:
+def plan_to_install(flags: argparse.Namespace, host: Host) -> Plan:
     """Flags win over --plan, that over the record of an earlier run, that over the defaults."""
     base = record.load(read_file(flags.plan, "--plan"), flags.plan) if flags.plan else None
     laid_before = recorded_plan(flags, host)
@@ -104,7 +104,7 @@ def node_addresses(plan: Plan) -> tuple[IPAddress, ...]:
     return address.choose(plan.node_ips, plan.networks.machine, seen, plan.networks.families)
 
 
-def seconds(text: str, flag: str) -> float:
+def parse_seconds(text: str, flag: str) -> float:
     try:
         return parse_duration(text)
     except ValueError:
