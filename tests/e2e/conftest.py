@@ -1,4 +1,4 @@
-"""One lab for all tests here, and a table of what was done with which programs, and how long it took."""
+"""One lab for all tests of this package, and a table of step times per pairing of programs."""
 
 from __future__ import annotations
 
@@ -8,57 +8,58 @@ from pathlib import Path
 import pytest
 
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE
-from tests.e2e.record import Record
+from tests.e2e.results import Results
 from tests.support.lab import Cluster, Pairing
 
-RECORD = pytest.StashKey[Record]()
+RESULTS = pytest.StashKey[Results]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A step that went well, with one pairing, goes into the table with the time it took."""
+    """Adds each passed test of one pairing to the table, with its duration."""
     report = yield
-    pairing = getattr(item, "callspec", None) and item.callspec.params.get("bridged")  # type: ignore[attr-defined]
+    pairing = getattr(item, "callspec", None) and item.callspec.params.get("installed_pairing")  # type: ignore[attr-defined]
     if isinstance(pairing, Pairing) and call.when == "call" and report.passed:
-        told = str(item.function.__doc__ or item.name)  # type: ignore[attr-defined]
-        title = told.partition("\n")[0]
-        item.config.stash[RECORD].step(title, pairing, call.duration)
+        text = str(item.function.__doc__ or item.name)  # type: ignore[attr-defined]
+        item.config.stash[RESULTS].add_step(text.partition("\n")[0], pairing, call.duration)
     return report
 
 
 @pytest.fixture(scope="package")
-def record(pytestconfig: pytest.Config) -> Iterator[Record]:
+def results(pytestconfig: pytest.Config) -> Iterator[Results]:
     """What the suite measures; written to build/ when it ends."""
-    record = pytestconfig.stash.setdefault(RECORD, Record())
-    yield record
-    record.end()
+    results = pytestconfig.stash.setdefault(RESULTS, Results())
+    yield results
+    results.save()
 
 
 @pytest.fixture(scope="package")
-def unbridged(tmp_path_factory: pytest.TempPathFactory, record: Record) -> Iterator[Cluster]:
-    """The lab with webhooks and all that is called through the pod network, as the bridge finds it."""
+def cluster_without_tunnel(tmp_path_factory: pytest.TempPathFactory, results: Results) -> Iterator[Cluster]:
+    """A lab with webhooks and an aggregated API in the pod network, before `bootbridge up`."""
     directory = Path(tmp_path_factory.mktemp("lab"))
     with Cluster.up(directory, tunnel_images=(TUNNEL_IMAGE, KONNECTIVITY_IMAGE)) as cluster:
-        record.timings = cluster.timings
+        results.timings = cluster.timings
         cluster.start_workloads()
         yield cluster
 
 
 @pytest.fixture(scope="package")
-def bare(unbridged: Cluster) -> set[str]:
-    """What lay and ran on the bootstrap node before there was a bridge."""
-    return unbridged.traces()
+def traces_before(cluster_without_tunnel: Cluster) -> set[str]:
+    """Files, ports and processes of the bootstrap node before `bootbridge up`."""
+    return cluster_without_tunnel.traces()
 
 
 @pytest.fixture(scope="package")
-def bare_api(unbridged: Cluster) -> set[str]:
-    """Which objects without a namespace the API had before there was a bridge."""
-    return unbridged.cluster_objects()
+def api_objects_before(cluster_without_tunnel: Cluster) -> set[str]:
+    """Cluster-scoped objects of the API before `bootbridge up`."""
+    return cluster_without_tunnel.cluster_objects()
 
 
 @pytest.fixture(scope="package")
-def cluster(unbridged: Cluster, bare: set[str], bare_api: set[str]) -> Cluster:
-    """The same with a bridge; whose programs it is made of is a test's to choose."""
-    return unbridged
+def cluster(
+    cluster_without_tunnel: Cluster, traces_before: set[str], api_objects_before: set[str]
+) -> Cluster:
+    """The same lab once its first state is recorded; each test module installs the tunnel that it needs."""
+    return cluster_without_tunnel

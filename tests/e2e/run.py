@@ -1,9 +1,9 @@
-"""Tell all end-to-end stories, several beside each other: python -m tests.e2e.run [--at-once N] [STORY…].
+"""Runs the end-to-end scenarios, several at a time: python -m tests.e2e.run [--at-once N] [SCENARIO…].
 
-Most of a story is waiting: for a kubelet, for a kube-apiserver that comes back. So stories are told beside
-each other, each by a pytest of its own, in labs of its own. What one says is kept in build/e2e/STORY.log and
-shown whole when it has ended. Ctrl-C ends all of them, and waits until their labs are down. Stories that
-somebody has killed cannot: their labs go when the next begin.
+A scenario mostly waits for a kubelet or for a restarting kube-apiserver, so several run beside each other,
+each in a pytest process and labs of its own. The output of each is kept in build/e2e/SCENARIO.log and printed
+when it has ended. Ctrl-C ends all scenarios and waits until their labs are down. If a run is killed, the next
+run removes its labs.
 """
 
 from __future__ import annotations
@@ -21,161 +21,162 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from bootbridge.lab import watches
-from tests.e2e import record
-from tests.e2e.abandoned import abandoned_labs
-from tests.e2e.stories import STORIES, Story
-from tests.support.lab import ACCOUNTS, STORY, missing
+from bootbridge.lab import inotify
+from tests.e2e import results
+from tests.e2e.scenarios import SCENARIOS, LabScenario
+from tests.e2e.stale_labs import stale_labs
+from tests.support.lab import RESULTS, SCENARIO, missing
 from tests.support.process_program import ROOT
 
-# What two cores carry.
+# Enough to keep two cores busy.
 AT_ONCE = 4
 POLL_SECONDS = 0.5
-# Where nothing can be written over, news are told this often.
-NEWS_SECONDS = 30.0
-# Ends a story that hangs, and judges none: the longest take a fifth of it.
-STORY_SECONDS = 1800.0
-# For its labs to go down then; those of one that does not even do that go with the next run.
-LAST_SECONDS = 300.0
+# How often progress is printed where stdout is not a terminal.
+PROGRESS_SECONDS = 30.0
+# Ends a scenario that hangs; the longest takes a fifth of it.
+SCENARIO_SECONDS = 1800.0
+# For its labs to go down after that; the next run removes what is left.
+SHUTDOWN_SECONDS = 300.0
 _PYTEST = ("-m", "pytest", "-m", "e2e", "-vv", "--durations=15", "-o", "console_output_style=count")
 _COUNT = re.compile(r"\[ *(\d+)/(\d+)\]")
 _PASSED, _SKIPPED = (re.compile(rf"\b(\d+) {what}\b.* in [\d.]+s") for what in ("passed", "skipped"))
-# Whoever kills us has not ended the stories; they end by themselves then, each with its labs.
-_ENDS_WITH_US = ("setpriv", "--pdeathsig=INT")
+# If this process is killed, each scenario is interrupted and takes its labs down.
+_INTERRUPTED_WITH_US = ("setpriv", "--pdeathsig=INT")
 
 
 @dataclass
-class Telling:
-    """A story that is being told, or has been."""
+class ScenarioRun:
+    """A scenario's pytest process, running or ended."""
 
-    story: Story
+    scenario: LabScenario
     process: subprocess.Popen[bytes]
     started: float = field(default_factory=time.monotonic)
-    took: float = 0.0
-    overdue: bool = False
+    seconds: float = 0.0
+    timed_out: bool = False
 
     @classmethod
-    def begin(cls, story: Story) -> Telling:
-        with _log_of(story).open("wb") as log:
+    def start(cls, scenario: LabScenario) -> ScenarioRun:
+        with _log_of(scenario).open("wb") as log:
             process = subprocess.Popen(
-                [*_ENDS_WITH_US, sys.executable, *_PYTEST, *story.words],
+                [*_INTERRUPTED_WITH_US, sys.executable, *_PYTEST, *scenario.pytest_arguments],
                 cwd=ROOT,
-                env={**os.environ, STORY: story.name},
+                env={**os.environ, SCENARIO: scenario.name},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C is ours to hand on: once, to pytest alone.
+                # Ctrl-C reaches only this process, which interrupts pytest once.
                 start_new_session=True,
             )
-        return cls(story, process)
+        return cls(scenario, process)
 
-    def ended(self) -> bool:
-        self.took = time.monotonic() - self.started
+    def has_ended(self) -> bool:
+        self.seconds = time.monotonic() - self.started
         if self.process.poll() is not None:
             return True
-        if self.took > STORY_SECONDS and not self.overdue:
-            self.overdue = True
+        if self.seconds > SCENARIO_SECONDS and not self.timed_out:
+            self.timed_out = True
             self.process.send_signal(signal.SIGINT)
-        if self.took > STORY_SECONDS + LAST_SECONDS:
+        if self.seconds > SCENARIO_SECONDS + SHUTDOWN_SECONDS:
             self.process.kill()
         return False
 
     @property
-    def said(self) -> str:
-        return _log_of(self.story).read_text(errors="replace")
+    def output(self) -> str:
+        return _log_of(self.scenario).read_text(errors="replace")
 
     @property
-    def news(self) -> str:
-        """How many of its tests have been run."""
-        counts = _COUNT.findall(self.said)
-        return f"{self.story.name} {'/'.join(counts[-1]) if counts else '…'}"
+    def progress(self) -> str:
+        """Returns how many of its tests have run."""
+        counts = _COUNT.findall(self.output)
+        return f"{self.scenario.name} {'/'.join(counts[-1]) if counts else '…'}"
 
     @property
-    def verdict(self) -> str:
+    def result(self) -> str:
         if self.process.returncode:
-            return f"FAILED in {self.took:.0f} s{', for it did not end by itself' if self.overdue else ''}"
-        if not _PASSED.search(self.said):
+            return f"FAILED in {self.seconds:.0f} s{' (timed out)' if self.timed_out else ''}"
+        if not _PASSED.search(self.output):
             return "NOT RUN"
-        skipped = _SKIPPED.search(self.said)
-        return f"passed in {self.took:.0f} s{f', but {skipped[1]} NOT RUN' if skipped else ''}"
+        skipped = _SKIPPED.search(self.output)
+        return f"passed in {self.seconds:.0f} s{f', but {skipped[1]} NOT RUN' if skipped else ''}"
 
 
-def _log_of(story: Story) -> Path:
-    return ACCOUNTS / f"{story.name}.log"
+def _log_of(scenario: LabScenario) -> Path:
+    return RESULTS / f"{scenario.name}.log"
 
 
-class Line:
-    """What goes on right now: on a terminal one line that changes, elsewhere one more now and then."""
+class ProgressLine:
+    """Shows the progress: one changing line on a terminal, else a line every PROGRESS_SECONDS."""
 
     def __init__(self) -> None:
-        self._started = self._told = time.monotonic()
+        self._started = self._printed = time.monotonic()
         self._live = sys.stdout.isatty()
 
-    def show(self, running: Sequence[Telling]) -> None:
+    def show(self, running: Sequence[ScenarioRun]) -> None:
         now = time.monotonic()
         minutes, seconds = divmod(int(now - self._started), 60)
+        text = f"{minutes:2}:{seconds:02}  {' · '.join(each.progress for each in running)}"
         if self._live:
-            text = f"{minutes:2}:{seconds:02}  {' · '.join(telling.news for telling in running)}"
             print(f"\r\x1b[K{text[: os.get_terminal_size().columns - 1]}", end="", flush=True)
-        elif now - self._told >= NEWS_SECONDS:
-            self._told = now
-            print(f"{minutes:2}:{seconds:02}  {' · '.join(telling.news for telling in running)}", flush=True)
+        elif now - self._printed >= PROGRESS_SECONDS:
+            self._printed = now
+            print(text, flush=True)
 
-    def give_way(self) -> None:
-        """To something that stays."""
+    def clear(self) -> None:
         if self._live:
             print("\r\x1b[K", end="")
 
 
-def tell(stories: Sequence[Story], at_once: int, watches_given: int) -> list[Telling]:
-    """Tell them, so many at a time: always the first for which there are inotify instances enough."""
-    waiting, running, done = list(stories), list[Telling](), list[Telling]()
-    line = Line()
+def run_scenarios(
+    scenarios: Sequence[LabScenario], at_once: int, inotify_instances: int
+) -> list[ScenarioRun]:
+    """Runs scenarios, `at_once` at a time; always the first for which enough inotify instances are left."""
+    waiting, running, done = list(scenarios), list[ScenarioRun](), list[ScenarioRun]()
+    line = ProgressLine()
 
-    def next_one() -> Story | None:
+    def next_one() -> LabScenario | None:
         if not running:
             return waiting[0] if waiting else None
         if len(running) >= at_once:
             return None
-        # Asked again: somebody else may hold more by now.
-        promised = sum(telling.story.watches for telling in running)
-        room = min(watches_given - promised, watches.left())
-        return next((story for story in waiting if story.watches <= room), None)
+        # Counted again each time: other processes of this user may hold more by now.
+        reserved = sum(each.scenario.inotify_instances for each in running)
+        free = min(inotify_instances - reserved, inotify.available())
+        return next((each for each in waiting if each.inotify_instances <= free), None)
 
     with _ended_together(running):
         while waiting or running:
-            while (story := next_one()) is not None:
-                waiting.remove(story)
-                running.append(Telling.begin(story))
-            for telling in [each for each in running if each.ended()]:
-                running.remove(telling)
-                done.append(telling)
-                line.give_way()
-                title = f"=== {telling.story.name}: {telling.verdict}"
-                print(f"\n{title}\n{telling.said}{title}\n", flush=True)
+            while (scenario := next_one()) is not None:
+                waiting.remove(scenario)
+                running.append(ScenarioRun.start(scenario))
+            for ended in [each for each in running if each.has_ended()]:
+                running.remove(ended)
+                done.append(ended)
+                line.clear()
+                title = f"=== {ended.scenario.name}: {ended.result}"
+                print(f"\n{title}\n{ended.output}{title}\n", flush=True)
             line.show(running)
             time.sleep(POLL_SECONDS)
     return done
 
 
 @contextmanager
-def _ended_together(running: Sequence[Telling]) -> Iterator[None]:
-    """Whatever ends us ends those that are running, each with its labs; nobody is left behind half-way."""
-    # Ctrl-C too: who was started in the background of a script is deaf to it otherwise.
+def _ended_together(running: Sequence[ScenarioRun]) -> Iterator[None]:
+    """On SIGINT, SIGTERM or an error: interrupts all running scenarios and waits until they have ended."""
+    # SIGINT too: a shell starts background processes with SIGINT ignored.
     before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        # From here on nothing helps but patience: who is killed now leaves a lab behind.
+        # A second signal would leave labs running.
         for number in before:
             signal.signal(number, signal.SIG_IGN)
         if running:
-            names = ", ".join(telling.story.name for telling in running)
-            print(f"\nending {names}: their labs go down", flush=True)
-        for telling in running:
-            telling.process.send_signal(signal.SIGINT)
-        for telling in running:
-            telling.process.wait()
+            names = ", ".join(each.scenario.name for each in running)
+            print(f"\nstopping {names} and their labs", flush=True)
+        for each in running:
+            each.process.send_signal(signal.SIGINT)
+        for each in running:
+            each.process.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -185,31 +186,37 @@ def _interrupt(*_: object) -> NoReturn:
 
 
 def main() -> int:
-    names = {story.name: story for story in STORIES}
-    parser = argparse.ArgumentParser(prog="python -m tests.e2e.run", description="End-to-end stories.")
-    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="default: %(default)s")
-    parser.add_argument("stories", nargs="*", metavar="STORY", help=f"of: {', '.join(names)} (default: all)")
+    scenarios = {each.name: each for each in SCENARIOS}
+    names = ", ".join(scenarios)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.e2e.run", description="Runs end-to-end scenarios in labs."
+    )
+    parser.add_argument(
+        "--at-once", type=int, default=AT_ONCE, help="how many scenarios run at a time (default: %(default)s)"
+    )
+    parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help=f"one of {names} (default: all)")
     flags = parser.parse_args()
-    if unknown := [name for name in flags.stories if name not in names]:
-        parser.error(f"there is no story {', '.join(unknown)}; there are: {', '.join(names)}")
-    if lack := missing():
-        print(f"NOT RUN: end to end, {lack}")
+    if unknown := [name for name in flags.scenarios if name not in scenarios]:
+        parser.error(f"unknown scenario: {', '.join(unknown)} (choose from: {names})")
+    if problem := missing():
+        print(f"NOT RUN: end to end, {problem}")
         return int(os.environ.get("CI") == "true")
-    for lab in abandoned_labs():
-        print(f"taking down a lab that a killed run has left in {lab.directory}", flush=True)
+    for lab in stale_labs():
+        print(f"removing the lab of a killed test run in {lab.directory}", flush=True)
         lab.down()
-    ACCOUNTS.mkdir(parents=True, exist_ok=True)
-    record.forget_parts()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    results.remove_parts()
     started = time.monotonic()
     try:
-        done = tell([names[name] for name in flags.stories or names], flags.at_once, watches.left())
+        chosen = [scenarios[name] for name in flags.scenarios or scenarios]
+        done = run_scenarios(chosen, flags.at_once, inotify.available())
     except KeyboardInterrupt:
         return 130
-    record.put_together()
-    for telling in done:
-        print(f"{telling.story.name:<20} {telling.verdict}")
+    results.merge_parts()
+    for each in done:
+        print(f"{each.scenario.name:<20} {each.result}")
     print(f"end to end: {time.monotonic() - started:.0f} s")
-    return int(any(telling.process.returncode for telling in done))
+    return int(any(each.process.returncode for each in done))
 
 
 if __name__ == "__main__":

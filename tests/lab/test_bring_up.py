@@ -18,11 +18,11 @@ from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.image import recipes
 from bootbridge.image.oci import Image
-from bootbridge.lab import watches
-from bootbridge.lab.bring_up import Builder
+from bootbridge.lab import inotify
+from bootbridge.lab.bring_up import LabBuilder
 from bootbridge.lab.components import PAUSE, Components
 from bootbridge.lab.images import Images
-from bootbridge.lab.lab import TOO_LATE, Lab
+from bootbridge.lab.lab import TIMED_OUT, Lab
 from bootbridge.lab.layout import Layout
 from bootbridge.lab.node_runtime import PAUSE_IMAGE
 from tests.support.lab import SHORT_PAUSES, until
@@ -33,13 +33,13 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def builder(tmp_path: Path) -> Builder:
+def builder(tmp_path: Path) -> LabBuilder:
     components = Components({}, tmp_path)
     images = Images(tmp_path / "images", components, None)
-    return Builder(Lab(tmp_path, Layout()), components, images, Progress(io.StringIO()))
+    return LabBuilder(Lab(tmp_path, Layout()), components, images, Progress(io.StringIO()))
 
 
-def test_jobs_run_at_the_same_time(builder: Builder) -> None:
+def test_jobs_run_at_the_same_time(builder: LabBuilder) -> None:
     """Two that wait for each other would never end one by one."""
     meeting = threading.Barrier(2, timeout=10)
     builder._together(
@@ -47,7 +47,7 @@ def test_jobs_run_at_the_same_time(builder: Builder) -> None:
     )
 
 
-def test_the_first_failure_ends_the_step_without_waiting_for_the_others(builder: Builder) -> None:
+def test_the_first_failure_ends_the_step_without_waiting_for_the_others(builder: LabBuilder) -> None:
     never = threading.Event()
 
     def fail() -> None:
@@ -59,34 +59,34 @@ def test_the_first_failure_ends_the_step_without_waiting_for_the_others(builder:
 
 
 def test_an_api_server_that_answers_too_late_is_asked_again(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
+    builder: LabBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A busy machine makes a lab late, and does not end it."""
     monkeypatch.setattr(Lab, "kubectl", lambda *_, **__: ["sleep", "600"])
     slow = builder.lab.ask(builder.components, "get", "nodes", seconds=0.1)
-    assert (slow.returncode, slow.stderr) == (TOO_LATE, b"no answer within 0 s")
+    assert (slow.returncode, slow.stderr) == (TIMED_OUT, b"no answer within 0 s")
     monkeypatch.setattr(Lab, "ask", lambda *_, **__: slow)
     assert builder._nodes_unready() == "the bootstrap kube-apiserver does not answer"
-    assert not builder.lab.api_ready(builder.components)
+    assert not builder.lab.apiserver_is_ready(builder.components)
 
 
 def test_a_lab_that_the_machine_has_no_inotify_instances_for_is_refused_before_anything_is_made(
-    builder: Builder, monkeypatch: pytest.MonkeyPatch
+    builder: LabBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "left", lambda: 29)
-    with pytest.raises(OperatorError, match="takes 30 inotify instances, and 29 are left"):
+    monkeypatch.setattr(inotify, "available", lambda: 29)
+    with pytest.raises(OperatorError, match="not enough inotify instances: 30 needed, 29 available"):
         builder.bring_up()
     assert list(builder.lab.directory.iterdir()) == []
 
 
 def test_an_inotify_instance_counts_as_long_as_it_is_held() -> None:
-    before = watches.held_by(os.getpid())
+    before = inotify.held_by(os.getpid())
     held = ctypes.CDLL(None).inotify_init1(os.O_CLOEXEC)
     try:
-        assert watches.held_by(os.getpid()) == before + 1
+        assert inotify.held_by(os.getpid()) == before + 1
     finally:
         os.close(held)
-    assert watches.held_by(os.getpid()) == before
+    assert inotify.held_by(os.getpid()) == before
 
 
 def test_what_other_users_hold_leaves_no_fewer_inotify_instances(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,8 +97,8 @@ def test_what_other_users_hold_leaves_no_fewer_inotify_instances(monkeypatch: py
     with subprocess.Popen(["sleep", "1000"], user=NOBODY) as other:
         try:
             for holder, left in {other.pid: limit, os.getpid(): limit - 5}.items():
-                monkeypatch.setattr(watches, "held_by", lambda pid, holder=holder: 5 * (pid == holder))
-                assert watches.left() == left
+                monkeypatch.setattr(inotify, "held_by", lambda pid, holder=holder: 5 * (pid == holder))
+                assert inotify.available() == left
         finally:
             other.kill()
 

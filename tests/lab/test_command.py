@@ -17,7 +17,7 @@ from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE
 from tests.support.not_run import not_run
 
 ACTIONS = (
-    *("prepare", "up", "init", "demo", "bridge", "unbridge", "production"),
+    *("prepare", "up", "init", "demo", "tunnel", "remove-tunnel", "permanent-apiserver"),
     *("kubectl", "shell", "logs", "status", "down"),
 )
 
@@ -30,8 +30,8 @@ def words_of(action: str, *argv: str, monkeypatch: pytest.MonkeyPatch) -> dict[s
         seen.update(vars(flags))
         return 0
 
-    it = command._ACTIONS[action]
-    monkeypatch.setitem(command._ACTIONS, action, command.Action(**{**vars(it), "run": record}))
+    it = command._COMMANDS[action]
+    monkeypatch.setitem(command._COMMANDS, action, command.LabCommand(**{**vars(it), "run": record}))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert command.main(argv) == 0
     return seen
@@ -59,8 +59,8 @@ def test_flags_of_the_lab_may_stand_before_or_after_the_action(
         ("kubectl", ["get", "pods", "--dir", "y", "-A", "--", "--help"]),
         ("kubectl", ["--help"]),
         ("shell", ["node1", "ls", "--dir", "/y", "-l"]),
-        ("bridge", ["--dry-run", "--dir=/y"]),
-        ("unbridge", ["--json"]),
+        ("tunnel", ["--dry-run", "--dir=/y"]),
+        ("remove-tunnel", ["--json"]),
     ],
 )
 def test_words_for_another_program_are_handed_on_as_they_are(
@@ -80,7 +80,7 @@ def test_every_action_explains_itself_with_an_example(
 
 
 def test_no_action_is_left_out_here() -> None:
-    assert set(ACTIONS) == set(command._ACTIONS)
+    assert set(ACTIONS) == set(command._COMMANDS)
 
 
 def test_the_help_names_every_action(capsys: pytest.CaptureFixture[str]) -> None:
@@ -111,7 +111,7 @@ def test_who_is_not_root_is_told_so_before_anything_is_made(
     action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    more = ["node1"] if action == "production" else []
+    more = ["node1"] if action == "permanent-apiserver" else []
     assert command.main(["--dir", str(tmp_path / "lab"), action, *more]) == 1
     said = capsys.readouterr().err
     assert "run it as root" in said
@@ -148,8 +148,8 @@ def test_a_production_api_server_is_not_put_over_one_that_kubeadm_has_made(
     """Its manifest would name an etcd that blank instances do not have."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(components, "find", lambda *_, **__: None)
-    command.Lab(tmp_path / "lab", command.Layout(2, control_planes=1)).begin()
-    assert command.main(["production", "node1", "--dir", str(tmp_path / "lab")]) == 1
+    command.Lab(tmp_path / "lab", command.Layout(2, control_planes=1)).create_directory()
+    assert command.main(["permanent-apiserver", "node1", "--dir", str(tmp_path / "lab")]) == 1
     assert "without --bootstrapper" in capsys.readouterr().err
 
 
@@ -180,7 +180,7 @@ def test_ctrl_c_takes_down_what_was_begun_and_a_second_does_not_end_that(
 
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(components, "find", lambda *_, **__: components.Components({}, tmp_path))
-    monkeypatch.setattr(command.Builder, "bring_up", interrupted)
+    monkeypatch.setattr(command.LabBuilder, "bring_up", interrupted)
     monkeypatch.setattr(command.Lab, "down", down)
     assert command.main(["up", "--dir", str(tmp_path / "lab")]) == 130
     assert "left behind: a mount" in capsys.readouterr().err
@@ -188,9 +188,9 @@ def test_ctrl_c_takes_down_what_was_begun_and_a_second_does_not_end_that(
 
 def test_two_commands_do_not_bring_one_lab_up_and_down_at_a_time(tmp_path: Path) -> None:
     lab = command.Lab(tmp_path, command.Layout())
-    with lab.claimed(), pytest.raises(OperatorError, match="another command"), lab.claimed():
+    with lab.locked(), pytest.raises(OperatorError, match="another command"), lab.locked():
         pass
-    with lab.claimed():
+    with lab.locked():
         pass
 
 

@@ -11,10 +11,10 @@ import pytest
 from bootbridge.errors import OperatorError
 from bootbridge.lab.lab import KEPT, LAYOUT, UP, Lab
 from bootbridge.lab.layout import Layout
-from bootbridge.lab.namespaces import Space
+from bootbridge.lab.namespaces import NodeNamespaces
 from bootbridge.lab.processes import start_time
 from tests.support.lab import until
-from tests.support.lab_inhabitant import looking_in
+from tests.support.lab_mount_holder import looking_in
 from tests.support.not_run import not_run
 
 
@@ -29,10 +29,10 @@ def names(lab: Lab) -> set[str]:
 
 def fill(lab: Lab) -> None:
     """As a lab does that is up."""
-    lab.begin()
-    for name in set(KEPT) - {"spaces", UP}:
+    lab.create_directory()
+    for name in set(KEPT) - {"namespaces", UP}:
         (lab.directory / name / "node1").mkdir(parents=True)
-    lab.finish()
+    lab.mark_as_up()
 
 
 def test_down_removes_all_that_a_lab_keeps_but_its_images(lab: Lab) -> None:
@@ -57,16 +57,16 @@ def test_a_directory_that_is_no_lab_s_is_left_as_it_is_whatever_the_names_in_it(
     (lab.directory / "nodes").mkdir()
     assert lab.down() == []
     with pytest.raises(OperatorError, match="holds what is no lab's: logs, nodes"):
-        lab.begin()
+        lab.create_directory()
     assert names(lab) == {"logs", "nodes"}
 
 
 def test_what_is_left_of_a_lab_that_never_was_up_goes_when_the_next_begins(lab: Lab) -> None:
-    lab.begin()
+    lab.create_directory()
     (lab.directory / "nodes" / "node1").mkdir(parents=True)
     (lab.directory / "images").mkdir()
-    lab.begin()
-    assert names(lab) == {LAYOUT, "spaces", "images"}
+    lab.create_directory()
+    assert names(lab) == {LAYOUT, "namespaces", "images"}
 
 
 def test_what_was_left_of_images_goes_also_where_labs_share_them(
@@ -97,17 +97,17 @@ def test_images_are_found_on_nodes_too_where_their_place_was_named_from_here(
 def test_a_lab_whose_directory_was_removed_is_still_there_to_take_down(lab: Lab) -> None:
     if os.geteuid() != 0:
         not_run("namespaces and mounts need root")
-    assert not lab.anything_there
-    lab.begin()
-    space = Space.make("node1", lab.directory / "nodes" / "node1", lab.cgroups.make("node1"))
+    assert not lab.exists
+    lab.create_directory()
+    namespaces = NodeNamespaces.create("node1", lab.directory / "nodes" / "node1", lab.cgroups.make("node1"))
     try:
         lab.directory.rename(lab.directory.with_name("moved"))
-        assert lab.anything_there
+        assert lab.exists
         assert lab.down() == []
-        assert not space.alive
-        assert not lab.anything_there
+        assert not namespaces.alive
+        assert not lab.exists
     finally:
-        space.end()
+        namespaces.end()
 
 
 def test_down_waits_for_those_who_hold_a_node_s_mounts_from_outside(
@@ -116,12 +116,12 @@ def test_down_waits_for_those_who_hold_a_node_s_mounts_from_outside(
     """Also where the node itself has died before, and no process has its name any more."""
     if os.geteuid() != 0:
         not_run("namespaces and mounts need root")
-    lab.begin()
+    lab.create_directory()
     home = lab.directory / "nodes" / "node1"
-    space = Space.make("node1", home)
-    with looking_in(space, home) as outside:
-        space.kill()
-        until(lambda: not Space.found_below(home.parent), "the node has died", 20)
+    namespaces = NodeNamespaces.create("node1", home)
+    with looking_in(namespaces, home) as outside:
+        namespaces.kill()
+        until(lambda: not NodeNamespaces.find_below(home.parent), "the node has died", 20)
         monkeypatch.setattr("time.sleep", lambda _: outside.kill())
         assert lab.down() == []
         assert not start_time(outside.pid)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from bootbridge.lab import faults
-from tests.lab.storm import PATIENCE_SECONDS, patience, storm
+from tests.lab.admission_load import PATIENCE_SECONDS, patience, storm
 from tests.support.lab import Cluster, missing
 from tests.support.not_run import not_run
 
@@ -25,7 +25,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         not_run(lack)
     with Cluster.up(tmp_path_factory.mktemp("lab")) as cluster:
         cluster.start_workloads()
-        cluster.bridge()
+        cluster.install_tunnel()
         yield cluster
 
 
@@ -80,13 +80,13 @@ def test_a_restarted_kube_apiserver_goes_through_the_tunnel_again(cluster: Clust
 def test_calls_recover_from_a_cut_link_without_waiting_for_it(cluster: Cluster) -> None:
     """The pod on the lost node is given up, the one on the other node answers; mended, both carry again."""
     with storm(cluster) as calls:
-        faults.cut(cluster.lab, "node2")
+        faults.disconnect(cluster.lab, "node2")
         try:
             # Not "a call fails": the kube-apiserver's kept connection may lead to the other node.
             cluster.until(lambda: cluster.connected_agents() == 1, "the server gives the lost agent up")
             calls.judged_again(time.monotonic(), RECOVERY_SECONDS)
         finally:
-            faults.mend(cluster.lab, "node2")
+            faults.reconnect(cluster.lab, "node2")
         calls.judged_again(time.monotonic(), RECOVERY_SECONDS)
     cluster.until(cluster.agents_connected, "both agents are back")
 
@@ -107,8 +107,8 @@ def test_after_the_node_s_address_changed_up_again_is_all_it_takes(cluster: Clus
         faults.change_address(cluster.lab)
         cluster.until(lambda: calls.failed(broken), "a call finds no agent any more")
         cluster.until(lambda: cluster.raw("/readyz") == "ok", "the API is reachable by its load balancer")
-        cluster.lay_again()
+        cluster.repeat_up()
         calls.judged_again(time.monotonic(), RECOVERY_SECONDS)
-    assert str(cluster.lab.layout.other_bootstrap.address) in str(
+    assert str(cluster.lab.layout.moved_bootstrap.address) in str(
         cluster.get("daemonset", "-n", cluster.plan.namespace, cluster.plan.daemonset_name)["spec"]
     )

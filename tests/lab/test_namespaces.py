@@ -11,146 +11,154 @@ from pathlib import Path
 import pytest
 
 from bootbridge.errors import OperatorError
-from bootbridge.lab import init, processes
-from bootbridge.lab import network as wiring
+from bootbridge.lab import init, network, processes
 from bootbridge.lab.cgroups import Cgroups
 from bootbridge.lab.layout import Layout
-from bootbridge.lab.namespaces import Space
-from bootbridge.lab.processes import inhabitants, start_time
-from tests.support.lab_inhabitant import looking_in
+from bootbridge.lab.namespaces import NodeNamespaces
+from bootbridge.lab.processes import processes_using, start_time
+from tests.support.lab_mount_holder import looking_in
 from tests.support.not_run import not_run
 
 
 @pytest.fixture
-def space(tmp_path: Path) -> Iterator[Space]:
+def namespaces(tmp_path: Path) -> Iterator[NodeNamespaces]:
     if os.geteuid() != 0:
         not_run("namespaces and mounts need root")
-    made = Space.make("machine", tmp_path / "machine")
+    made = NodeNamespaces.create("machine", tmp_path / "machine")
     yield made
     made.end()
 
 
 @pytest.fixture
-def switch(space: Space) -> Space:
-    """A space whose cables can be wired: nodes hide their pods behind their own address."""
+def switch(namespaces: NodeNamespaces) -> NodeNamespaces:
+    """A namespaces whose cables can be wired: nodes hide their pods behind their own address."""
     if shutil.which("iptables") is None:
         not_run("missing iptables: apt-get install iptables")
-    return space
+    return namespaces
 
 
-def test_a_node_has_its_own_name_processes_and_network(space: Space) -> None:
-    assert space.must("hostname") == b"machine\n"
-    assert space.must("readlink", "/proc/1/exe").strip().split(b"/")[-1].startswith(b"python")
-    assert b"eth" not in space.must("ip", "-o", "link")
+def test_a_node_has_its_own_name_processes_and_network(namespaces: NodeNamespaces) -> None:
+    assert namespaces.run_checked("hostname") == b"machine\n"
+    assert namespaces.run_checked("readlink", "/proc/1/exe").strip().split(b"/")[-1].startswith(b"python")
+    assert b"eth" not in namespaces.run_checked("ip", "-o", "link")
 
 
-def test_what_a_node_writes_stays_on_the_node(space: Space, tmp_path: Path) -> None:
+def test_what_a_node_writes_stays_on_the_node(namespaces: NodeNamespaces, tmp_path: Path) -> None:
     for folder in ("/etc", "/opt", "/var/lib", "/usr/local/bin", "/run"):
-        space.must("sh", "-c", f"echo mine > {folder}/bootbridge-lab-test")
+        namespaces.run_checked("sh", "-c", f"echo mine > {folder}/bootbridge-lab-test")
         assert not Path(folder, "bootbridge-lab-test").exists()
     assert (tmp_path / "machine/etc/upper/bootbridge-lab-test").read_text() == "mine\n"
 
 
-def test_a_node_sees_the_machine_s_programs(space: Space) -> None:
-    assert space.run(["sh", "-c", "exit 7"]).returncode == 7
+def test_a_node_sees_the_machine_s_programs(namespaces: NodeNamespaces) -> None:
+    assert namespaces.run(["sh", "-c", "exit 7"]).returncode == 7
 
 
 @pytest.mark.parametrize("network_only", [False, True])
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy"])
 def test_nobody_on_a_node_is_sent_to_a_proxy_that_only_this_machine_reaches(
-    space: Space, monkeypatch: pytest.MonkeyPatch, name: str, network_only: bool
+    namespaces: NodeNamespaces, monkeypatch: pytest.MonkeyPatch, name: str, network_only: bool
 ) -> None:
     """All else in the environment stays."""
     monkeypatch.setenv(name, "http://proxy.example:3128")
     monkeypatch.setenv("EDITOR", "ed")
-    seen = space.must("env", network_only=network_only)
+    seen = namespaces.run_checked("env", network_only=network_only)
     assert b"proxy.example" not in seen
     assert b"EDITOR=ed\n" in seen
 
 
-def test_a_command_that_takes_too_long_has_failed_in_one_line(space: Space) -> None:
+def test_a_command_that_takes_too_long_has_failed_in_one_line(namespaces: NodeNamespaces) -> None:
     with pytest.raises(OperatorError, match="machine: sleep 600: not done within"):
-        space.must("sleep", "600", timeout=0.1)
+        namespaces.run_checked("sleep", "600", timeout=0.1)
 
 
-def test_whatever_runs_on_a_node_has_ended_when_the_node_has(space: Space, tmp_path: Path) -> None:
-    pid = space.spawn("sleeper", ["sleep", "1000"], tmp_path / "log", {"PATH": os.environ["PATH"]})
+def test_whatever_runs_on_a_node_has_ended_when_the_node_has(
+    namespaces: NodeNamespaces, tmp_path: Path
+) -> None:
+    pid = namespaces.spawn("sleeper", ["sleep", "1000"], tmp_path / "log", {"PATH": os.environ["PATH"]})
     assert start_time(pid)
-    space.end()
+    namespaces.end()
     assert not start_time(pid)
     assert not [line for line in Path("/proc/mounts").read_text().splitlines() if str(tmp_path) in line]
 
 
 def test_the_end_of_a_node_waits_for_those_who_hold_its_mounts_from_outside(
-    space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    namespaces: NodeNamespaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As `nsenter` does, a moment longer than what it has started inside."""
-    with looking_in(space, tmp_path / "machine") as outside:
+    with looking_in(namespaces, tmp_path / "machine") as outside:
         monkeypatch.setattr("time.sleep", lambda _: outside.kill())
-        space.end()
+        namespaces.end()
         assert not start_time(outside.pid)
 
 
 def test_who_does_not_end_with_a_node_is_named(
-    space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    namespaces: NodeNamespaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bootbridge.lab.namespaces.STOP_SECONDS", 0.1)
     home = tmp_path / "machine"
-    with looking_in(space, home), pytest.raises(OperatorError, match=r"of machine do not end: .*sleep 1000"):
-        space.end()
+    with (
+        looking_in(namespaces, home),
+        pytest.raises(OperatorError, match=r"of machine do not end: .*sleep 1000"),
+    ):
+        namespaces.end()
 
 
 @pytest.mark.parametrize("folder", ["with space", "with\\backslash", "with\nline"])
 def test_who_lives_on_a_node_is_told_by_the_node_s_files_however_they_are_called(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the kernel writes them, who ends a field at a space."""
+    """As the kernel writes them, who ends a field at a namespaces."""
     written = f"/labs/{folder}".replace("\\", "\\134").replace(" ", "\\040").replace("\n", "\\012")
     mounts = f"1 2 0:3 / /etc rw - overlay overlay rw,upperdir={written}/node1/etc/upper,workdir=/w"
     shown = {"mountinfo": mounts, "stat": Path("/proc/self/stat").read_text()}
     monkeypatch.setattr(processes, "all_processes", lambda: [7])
-    monkeypatch.setattr(processes, "told", lambda _, what: shown[what])
+    monkeypatch.setattr(processes, "read_proc", lambda _, what: shown[what])
     assert (
-        list(inhabitants(Path("/labs", folder))) == list(inhabitants(Path("/labs", folder, "node1"))) == [7]
+        list(processes_using(Path("/labs", folder)))
+        == list(processes_using(Path("/labs", folder, "node1")))
+        == [7]
     )
-    assert inhabitants(Path("/labs", folder, "node")) == inhabitants(Path("/lab")) == {}
+    assert processes_using(Path("/labs", folder, "node")) == processes_using(Path("/lab")) == {}
 
 
-def test_a_node_is_not_mistaken_for_a_later_process_with_its_number(space: Space) -> None:
-    assert space.alive
-    assert not Space(space.name, space.pid, space.started + 1).alive
+def test_a_node_is_not_mistaken_for_a_later_process_with_its_number(namespaces: NodeNamespaces) -> None:
+    assert namespaces.alive
+    assert not NodeNamespaces(namespaces.name, namespaces.pid, namespaces.started + 1).alive
 
 
-def test_a_node_remembers_itself(space: Space) -> None:
-    assert Space.load(space.dump()) == space
+def test_a_node_remembers_itself(namespaces: NodeNamespaces) -> None:
+    assert NodeNamespaces.load(namespaces.dump()) == namespaces
 
 
-def test_a_node_is_found_without_any_record_of_it(space: Space, tmp_path: Path) -> None:
+def test_a_node_is_found_without_any_record_of_it(namespaces: NodeNamespaces, tmp_path: Path) -> None:
     """By its processes' names: whoever made it may have died before writing it down."""
-    found = Space.found_below(tmp_path)
-    assert space in found
+    found = NodeNamespaces.find_below(tmp_path)
+    assert namespaces in found
     assert {each.name for each in found} == {"machine"}
-    assert Space.found_below(tmp_path / "machine") == []
+    assert NodeNamespaces.find_below(tmp_path / "machine") == []
 
 
-def test_control_groups_made_on_a_node_lie_in_the_lab_s_and_go_with_it(space: Space, tmp_path: Path) -> None:
+def test_control_groups_made_on_a_node_lie_in_the_lab_s_and_go_with_it(
+    namespaces: NodeNamespaces, tmp_path: Path
+) -> None:
     groups = Cgroups(tmp_path / "lab")
-    node = Space.make("node", tmp_path / "node", groups.make("node"))
+    node = NodeNamespaces.create("node", tmp_path / "node", groups.make("node"))
     try:
         hierarchies = init.hierarchies()
         assert hierarchies
         for hierarchy in hierarchies:
-            node.must("mkdir", f"{hierarchy}/inside")
+            node.run_checked("mkdir", f"{hierarchy}/inside")
             assert not (hierarchy / "inside").exists()
             assert (hierarchy / groups.name / "node" / "inside").is_dir()
-        assert groups.name.encode() not in node.must("cat", "/proc/1/cgroup")
+        assert groups.name.encode() not in node.run_checked("cat", "/proc/1/cgroup")
     finally:
         node.end()
         assert groups.remove() == []
     assert not any((hierarchy / groups.name).exists() for hierarchy in hierarchies)
 
 
-def test_a_node_that_cannot_be_made_says_why_in_one_line(space: Space, tmp_path: Path) -> None:
+def test_a_node_that_cannot_be_made_says_why_in_one_line(namespaces: NodeNamespaces, tmp_path: Path) -> None:
     """In the words of mount, or whoever else could not do it; not in those of an earlier start."""
     home = tmp_path / "broken"
     for name in ("etc", "etc/upper"):
@@ -158,13 +166,13 @@ def test_a_node_that_cannot_be_made_says_why_in_one_line(space: Space, tmp_path:
     (home / "init.log").write_text("an earlier line\n")
     (home / "etc" / "work").touch()
     with pytest.raises(OperatorError) as refused:
-        Space.make("broken", home)
+        NodeNamespaces.create("broken", home)
     assert str(refused.value) == f"the namespaces of broken could not be made: {home}/etc/work: File exists"
     (home / "etc" / "work").unlink()
     (home / "etc" / "upper").rmdir()
     (home / "etc" / "upper").symlink_to("/proc")
     with pytest.raises(OperatorError, match=r"made: mount -t overlay .* /etc: mount: /etc: \w.*") as refused:
-        Space.make("broken", home)
+        NodeNamespaces.create("broken", home)
     assert "Traceback" not in str(refused.value)
     assert " / " not in str(refused.value)
 
@@ -174,67 +182,73 @@ def test_a_node_that_cannot_be_made_says_why_in_one_line(space: Space, tmp_path:
 )
 def test_a_directory_that_cannot_hold_a_node_s_files_is_refused(directory: str) -> None:
     with pytest.raises(OperatorError, match="--dir"):
-        Space.make("machine", Path(directory))
+        NodeNamespaces.create("machine", Path(directory))
     assert not Path(directory).exists()
 
 
-def test_nodes_on_the_switch_reach_each_other_and_a_cut_cable_is_felt(switch: Space, tmp_path: Path) -> None:
+def test_nodes_on_the_switch_reach_each_other_and_a_cut_cable_is_felt(
+    switch: NodeNamespaces, tmp_path: Path
+) -> None:
     """Without a packet ever touching this machine's own network."""
     layout = Layout(1, "dual")
-    spaces = {node.name: Space.make(node.name, tmp_path / node.name) for node in layout.all_nodes}
+    all_namespaces = {
+        node.name: NodeNamespaces.create(node.name, tmp_path / node.name) for node in layout.all_nodes
+    }
     try:
-        wiring.build_switch(switch)
+        network.build_switch(switch)
         for node in layout.all_nodes:
-            wiring.plug_in(switch, spaces[node.name], node, layout)
+            network.connect_node(switch, all_namespaces[node.name], node, layout)
         for node in layout.cluster_nodes:
-            wiring.teach_pod_routes(spaces[node.name], node, layout)
+            network.add_pod_routes(all_namespaces[node.name], node, layout)
         (node,) = layout.cluster_nodes
         for address in node.addresses:
-            await_neighbour(spaces["bootstrap"], str(address))
-        wiring.cut(switch, node.name)
-        assert not neighbour_answers(spaces["bootstrap"], str(node.address))
-        wiring.mend(switch, node.name)
-        await_neighbour(spaces["bootstrap"], str(node.address))
+            await_neighbour(all_namespaces["bootstrap"], str(address))
+        network.disconnect(switch, node.name)
+        assert not neighbour_answers(all_namespaces["bootstrap"], str(node.address))
+        network.reconnect(switch, node.name)
+        await_neighbour(all_namespaces["bootstrap"], str(node.address))
     finally:
-        for made in spaces.values():
+        for made in all_namespaces.values():
             made.end()
 
 
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
 def test_a_changed_address_leaves_the_old_one_to_a_load_balancer(
-    switch: Space, tmp_path: Path, family: str
+    switch: NodeNamespaces, tmp_path: Path, family: str
 ) -> None:
     """The port that is handed on answers as before, from anywhere, the node itself too; no other does."""
     layout = Layout(1, family)
-    spaces = {node.name: Space.make(node.name, tmp_path / node.name) for node in layout.all_nodes}
-    (network,) = layout.networks.machine
-    old, new = layout.bootstrap.address, layout.other_bootstrap.address
+    all_namespaces = {
+        node.name: NodeNamespaces.create(node.name, tmp_path / node.name) for node in layout.all_nodes
+    }
+    (subnet,) = layout.networks.machine
+    old, new = layout.bootstrap.address, layout.moved_bootstrap.address
     try:
-        wiring.build_switch(switch)
+        network.build_switch(switch)
         for node in layout.all_nodes:
-            wiring.plug_in(switch, spaces[node.name], node, layout)
+            network.connect_node(switch, all_namespaces[node.name], node, layout)
         serve = ["python3", "-m", "http.server", "--bind", "::", "6443"]
-        spaces["bootstrap"].spawn("web", serve, tmp_path / "web.log", {"PATH": os.environ["PATH"]})
-        await_web(spaces["node1"], str(old), tmp_path / "web.log")
-        wiring.change_address(spaces["bootstrap"], old, new, network.prefixlen)
-        wiring.balance(switch, spaces["bootstrap"], (old, network), new, 6443)
-        for made in spaces.values():
-            wiring.forget_neighbours(made)
+        all_namespaces["bootstrap"].spawn("web", serve, tmp_path / "web.log", {"PATH": os.environ["PATH"]})
+        await_web(all_namespaces["node1"], str(old), tmp_path / "web.log")
+        network.change_address(all_namespaces["bootstrap"], old, new, subnet.prefixlen)
+        network.forward_port(switch, all_namespaces["bootstrap"], (old, subnet), new, 6443)
+        for made in all_namespaces.values():
+            network.flush_neighbours(made)
             await_web(made, str(old), tmp_path / "web.log")
-        assert connect(spaces["node1"], str(old), 8091) != "connected"
+        assert connect(all_namespaces["node1"], str(old), 8091) != "connected"
     finally:
-        for made in spaces.values():
+        for made in all_namespaces.values():
             made.end()
 
 
-def await_web(space: Space, address: str, log: Path) -> None:
+def await_web(namespaces: NodeNamespaces, address: str, log: Path) -> None:
     deadline = time.monotonic() + 20
-    while (said := connect(space, address, 6443)) != "connected":
+    while (said := connect(namespaces, address, 6443)) != "connected":
         assert time.monotonic() < deadline, f"{said}: {log.read_text()}"
         time.sleep(0.05)
 
 
-def connect(space: Space, address: str, port: int) -> str:
+def connect(namespaces: NodeNamespaces, address: str, port: int) -> str:
     program = f"""
 import socket
 try:
@@ -243,17 +257,17 @@ try:
 except OSError as error:
     print(repr(error))
 """
-    return space.must("python3", "-I", "-c", program).decode().strip()
+    return namespaces.run_checked("python3", "-I", "-c", program).decode().strip()
 
 
-def await_neighbour(space: Space, address: str) -> None:
+def await_neighbour(namespaces: NodeNamespaces, address: str) -> None:
     """A link is up some time after it was told to be."""
     deadline = time.monotonic() + 20
-    while not neighbour_answers(space, address):
+    while not neighbour_answers(namespaces, address):
         assert time.monotonic() < deadline, f"{address} does not answer"
 
 
-def neighbour_answers(space: Space, address: str) -> bool:
+def neighbour_answers(namespaces: NodeNamespaces, address: str) -> bool:
     """Whether the machine is there: a refused connection is an answer, silence is none."""
     family = "AF_INET6" if ":" in address else "AF_INET"
     program = f"""
@@ -267,4 +281,4 @@ except ConnectionRefusedError:
 except OSError:
     pass
 """
-    return b"answer" in space.must("python3", "-I", "-c", program)
+    return b"answer" in namespaces.run_checked("python3", "-I", "-c", program)

@@ -23,8 +23,8 @@ from bootbridge.bootstrap.render import manifests
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.kube.objects import FIELD_MANAGER
-from bootbridge.lab import components, init, production, workloads
-from bootbridge.lab.bring_up import Builder
+from bootbridge.lab import components, init, permanent_apiserver, workloads
+from bootbridge.lab.bring_up import LabBuilder
 from bootbridge.lab.credentials import ADMIN_KUBECONFIG
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, Images
 from bootbridge.lab.lab import KUBECTL_CACHE, Lab
@@ -33,12 +33,12 @@ from tests.support.process_program import ROOT
 
 IMAGES = ROOT / "build" / "lab-images"
 # In the environment of a story that is told beside others (tests/e2e/run.py): its name.
-STORY = "BOOTBRIDGE_E2E_STORY"
-ACCOUNTS = ROOT / "build" / "e2e"
+SCENARIO = "BOOTBRIDGE_E2E_SCENARIO"
+RESULTS = ROOT / "build" / "e2e"
 CALL_SECONDS = 60.0
 # Generous: two cores carry three kubelets and a control plane, and maybe more.
 WAIT_SECONDS = 240.0
-BRIDGE_SECONDS = 900.0
+UP_SECONDS = 900.0
 # Between two looks at something that is waited for; the last for as long as it takes.
 PAUSES = (0.1, 0.1, 0.2, 0.2, 0.3, 0.3, 0.5, 0.5, 1.0)
 # For what costs nothing to look at, or is soon over.
@@ -76,6 +76,10 @@ class Pairing:
     def name(self) -> str:
         return f"{self.server} × {self.agent}"
 
+    @property
+    def slug(self) -> str:
+        return f"{self.server}-{self.agent}-{self.protocol}"
+
 
 OURS = Pairing("our", "our")
 _IMAGES = {
@@ -111,7 +115,7 @@ class Cluster:
         cluster = cls(lab, found, images)
         try:
             with cluster.timed("lab up"):
-                Builder(lab, found, images, Progress(sys.stderr), tunnel_images).bring_up()
+                LabBuilder(lab, found, images, Progress(sys.stderr), tunnel_images).bring_up()
             yield cluster
         finally:
             keep_logs(lab)
@@ -125,10 +129,10 @@ class Cluster:
         yield
         self.timings[what] = time.monotonic() - started
 
-    def start_production(self, node: str = "node1") -> None:
+    def start_permanent_apiserver(self, node: str = "node1") -> None:
         """A kube-apiserver on a cluster node, beside the pods, without an egress selector."""
         with self.timed("production kube-apiserver"):
-            production.start(self.lab, node, self.components, self.images, Progress(sys.stderr))
+            permanent_apiserver.start(self.lab, node, self.components, self.images, Progress(sys.stderr))
 
     # --- asking it
 
@@ -163,11 +167,11 @@ class Cluster:
         return document
 
     def apply(self, *documents: Json) -> None:
-        self.kubectl("apply", "-f", "-", input=workloads.as_text(list(documents)))
+        self.kubectl("apply", "-f", "-", input=workloads.to_manifest_text(list(documents)))
 
     def create(self, document: Json, *words: str, **more: Any) -> Done:
         """What the API server says to a new object."""
-        text = workloads.as_text([document])
+        text = workloads.to_manifest_text([document])
         return self.kubectl("create", "-f", "-", *words, input=text, check=False, **more)
 
     @contextmanager
@@ -177,7 +181,7 @@ class Cluster:
         seen = [f"{name}={self.lab.file('bootstrap', path)}" for name, path in settings.items()]
         argv = ["env", *seen, self.components["kubectl"], *words]
         process = subprocess.Popen(
-            self.lab.space("bootstrap").command(argv, network_only=True),
+            self.lab.namespaces("bootstrap").command(argv, network_only=True),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -227,19 +231,19 @@ class Cluster:
 
     # --- the bridge
 
-    def bootbridge(self, *words: str, seconds: float = BRIDGE_SECONDS) -> Done:
+    def bootbridge(self, *words: str, seconds: float = UP_SECONDS) -> Done:
         """Run our own program on the bootstrap node; exit code and words are the caller's to judge."""
         argv = self.lab.bootbridge(*words)
         return subprocess.run(argv, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
 
-    def bridge(self, pairing: Pairing = OURS) -> None:
+    def install_tunnel(self, pairing: Pairing = OURS) -> None:
         """Bring the bridge into this shape, from whichever it has, and wait until it carries."""
         if self.pairing == pairing:
             self.until(self.agents_connected, "the server knows the agents of all nodes")
             return
         if self.pairing and self.pairing.protocol != pairing.protocol:
             self.end_agents()
-            self.unbridge()
+            self.remove_tunnel()
         with self.timed(f"bridge: {pairing}"):
             if self.pairing is None or self.pairing.server != pairing.server:
                 self._up(pairing)
@@ -251,7 +255,7 @@ class Cluster:
             self.pairing = pairing
             self.until(self.agents_connected, "the server knows the agents of all nodes")
 
-    def unbridge(self) -> Json:
+    def remove_tunnel(self) -> Json:
         """`bootbridge down`: its receipt."""
         with self.timed(f"down: {self.pairing or 'nothing there'}"):
             done = self.bootbridge("down", "--json")
@@ -260,7 +264,7 @@ class Cluster:
         receipt: Json = json.loads(done.stdout)
         return receipt
 
-    def lay_again(self) -> Done:
+    def repeat_up(self) -> Done:
         """`bootbridge up` as the record has it."""
         done = self.bootbridge("up")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -293,14 +297,14 @@ class Cluster:
     def on_bootstrap(self, url: str) -> str:
         """What a plain GET on the bootstrap node's network brings."""
         argv = [sys.executable, "-c", _GET, url]
-        done = self.lab.space("bootstrap").run(argv, network_only=True)
+        done = self.lab.namespaces("bootstrap").run(argv, network_only=True)
         assert done.returncode == 0, done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         return done.stdout.decode()
 
     def _up(self, pairing: Pairing) -> None:
         if self.pairing:
             self.end_agents()
-        flags = self.lab.bridge_flags(_IMAGES[pairing.server].reference)
+        flags = self.lab.tunnel_flags(_IMAGES[pairing.server].reference)
         done = self.bootbridge("up", *flags, f"--protocol={pairing.protocol}")
         assert done.returncode == 0, done.stdout + done.stderr
 
@@ -348,8 +352,8 @@ class Cluster:
     def _files(self) -> Iterator[str]:
         """What the node itself has written or removed, and not what it sees of this machine's files."""
         node = self.lab.directory / "nodes" / "bootstrap"
-        places = {path: node / init.own_name(path) / "upper" for path in init.OVERLAID}
-        places |= {path: node / init.own_name(path) for path in init.BOUND if path not in _OTHERS}
+        places = {path: node / init.directory_name(path) / "upper" for path in init.OVERLAID}
+        places |= {path: node / init.directory_name(path) for path in init.BOUND if path not in _OTHERS}
         places["/run"] = self.lab.file("bootstrap", "/run")
         for top, place in places.items():
             for folder, folders, names in os.walk(place):
@@ -360,7 +364,7 @@ class Cluster:
 
     def ports(self) -> Iterator[str]:
         """Those that somebody listens on."""
-        pid = self.lab.space("bootstrap").pid
+        pid = self.lab.namespaces("bootstrap").pid
         for table in ("tcp", "tcp6"):
             for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()
@@ -378,19 +382,19 @@ class Cluster:
     def command_lines(self) -> str:
         """Of all processes on the bootstrap node."""
         return (
-            self.lab.space("bootstrap")
-            .must("sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null; true")
+            self.lab.namespaces("bootstrap")
+            .run_checked("sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null; true")
             .decode(errors="replace")
         )
 
 
 def keep_logs(lab: Lab) -> None:
     """What a lab's programs and pods have said outlives it, for whoever looks into a failure afterwards."""
-    kept = ACCOUNTS / os.environ.get(STORY, "alone") / f"{lab.layout.families}-{lab.layout.nodes}"
+    kept = RESULTS / os.environ.get(SCENARIO, "alone") / f"{lab.layout.families}-{lab.layout.nodes}"
     shutil.rmtree(kept, ignore_errors=True)
     said = {kept / "programs": lab.directory / "logs"}
     for node in lab.layout.all_nodes:
-        home = lab.directory / "nodes" / node.name / init.own_name("/var/log")
+        home = lab.directory / "nodes" / node.name / init.directory_name("/var/log")
         said[kept / "pods" / node.name] = home / "pods"
     for copy, original in said.items():
         # A lab that never came up has none, and one that runs may just turn a page: it goes down anyway.
@@ -409,7 +413,7 @@ def _content(path: Path) -> str:
 
 _GET = "import sys, urllib.request as r; sys.stdout.buffer.write(r.urlopen(sys.argv[1], timeout=10).read())"
 _EPHEMERAL = 32768
-# The homes of containerd, kubelet, etcd and kubectl, who keep books of their own; our receipt is to stay.
+# Data directories of containerd, kubelet, etcd and kubectl; and our receipt, which `down` leaves on purpose.
 _OTHERS = frozenset(
     (
         "/run/containerd",

@@ -152,9 +152,9 @@ class Instances:
 
     def secrets(self, *nodes: str) -> dict[str, str]:
         """What nobody but its owner may see, as it would be written: what it is → a part of it."""
-        desk = instances.desk_of(self.lab)
-        found = {"the init secret": desk.init_secret.read_text().strip()}
-        master = json.loads(desk.master_secret.read_text())
+        files = instances.operator_files(self.lab)
+        found = {"the init secret": files.init_secret.read_text().strip()}
+        master = json.loads(files.master_secret.read_text())
         found |= {f"the master secret's {name}": str(value) for name, value in master.items()}
         measurement = Measurement.load(self.get("secret", SECRET_NAME, "--namespace=kube-system")).secret
         found |= {"the measurement secret, hex": measurement.hex()}
@@ -215,7 +215,7 @@ class Instances:
 
     def run(self, node: str, *argv: str, seconds: float = WAIT_SECONDS) -> Done:
         done = subprocess.run(
-            self.lab.space(node).command(argv),
+            self.lab.namespaces(node).command(argv),
             capture_output=True,
             text=True,
             timeout=seconds,
@@ -244,8 +244,8 @@ class Instances:
     def open_files_with(self, secrets: Mapping[str, str], node: str) -> list[str]:
         """Files on an instance that somebody else than root can read, and what is in them."""
         own = self.lab.directory / "nodes" / node
-        disk = [own / init.own_name(path) / "upper" for path in init.OVERLAID]
-        disk += [own / init.own_name(path) for path in init.BOUND if path != "/var/lib/containerd"]
+        disk = [own / init.directory_name(path) / "upper" for path in init.OVERLAID]
+        disk += [own / init.directory_name(path) for path in init.BOUND if path != "/var/lib/containerd"]
         found = []
         for path in chain.from_iterable(map(_open_to_others, [*disk, self.lab.file(node, "/run")])):
             with suppress(OSError):  # it has just gone
@@ -327,13 +327,13 @@ class Instances:
     def trick(
         self, trick: str, node: str, *, name: str = "", role: Role = Role.WORKER, token: str = ""
     ) -> Json:
-        """What an instance gets that says something untrue; see lab_imposter."""
+        """What an instance gets that says something untrue; see lab_attacker."""
         device = token or f"unix:{self.lab.file(node, tpm.SOCKET)}"
         service = str(self.lab.layout.first.address)
         words = [trick, device, service, str(JOIN_PORT), name or node, str(role)]
         done = subprocess.run(
-            self.lab.space(node).command(
-                [sys.executable, "-m", "tests.support.lab_imposter", *words], network_only=True
+            self.lab.namespaces(node).command(
+                [sys.executable, "-m", "tests.support.lab_attacker", *words], network_only=True
             ),
             capture_output=True,
             text=True,

@@ -17,21 +17,21 @@ from bootbridge.cli.command import complain, show
 from bootbridge.cli.verb import DONE, FAILED, FOUND, Parser, run_verb, words
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
-from bootbridge.lab import components, instances, production
-from bootbridge.lab.bring_up import Builder
-from bootbridge.lab.components import NOT_RELEASED, SOURCES, konnectivity_programs
-from bootbridge.lab.demonstration import Demonstration
+from bootbridge.lab import components, instances, permanent_apiserver
+from bootbridge.lab.bootstrapper_demo import BootstrapperDemo
+from bootbridge.lab.bring_up import LabBuilder
+from bootbridge.lab.components import BUILT_HERE, SOURCES, konnectivity_programs
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, Images
-from bootbridge.lab.instances_demonstration import InstancesDemonstration
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
-from bootbridge.lab.namespaces import refuse_unfit
+from bootbridge.lab.namespaces import check_node_directory
 from bootbridge.lab.status import status
+from bootbridge.lab.tunnel_demo import TunnelDemo
 
 DESCRIPTION = """\
 A bootstrap node and cluster nodes on this machine, each in namespaces of its own: etcd, kube-apiserver,
 kubelets and containerd, all real, without a registry and without touching this machine's network. The
-bootstrap node has no route into the pod network, as in life; `lab bridge` lays the tunnel.
+bootstrap node has no route into the pod network, as in life; `lab tunnel` installs the tunnel.
 
 {actions}
 
@@ -41,14 +41,14 @@ EXAMPLES = """
 {program} prepare
 {program} up --nodes 2
 {program} kubectl get nodes
-{program} bridge
+{program} tunnel
 {program} shell node1
 {program} down
 """
 # Unless told otherwise: cluster nodes beside a bootstrap node, or blank instances.
 _NODES, _INSTANCES = 2, 4
 # Words for the Go originals where an image is asked for.
-ORIGINALS = "konnectivity"
+KONNECTIVITY_PROGRAMS = "konnectivity"
 
 
 def main(argv: Sequence[str] | None = None, program: str = "bootbridge lab") -> int:
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None, program: str = "bootbridge lab") -> 
 
 
 @dataclass(frozen=True)
-class Action:
+class LabCommand:
     """One thing to do with a lab, how it is called and explained."""
 
     run: Callable[[argparse.Namespace], int]
@@ -81,7 +81,7 @@ class Action:
 
 def _run(argv: list[str], program: str) -> int:
     flags_before, name, after = _split(argv)
-    action = _ACTIONS.get(name)
+    action = _COMMANDS.get(name)
     if action is None:
         return _without_action(flags_before, name, program)
     parser = action.parser(f"{program} {name}")
@@ -105,13 +105,13 @@ def _split(argv: list[str]) -> tuple[list[str], str, list[str]]:
 
 
 def _without_action(flags: list[str], name: str, program: str) -> int:
-    listed = "\n".join(f"  {each:<11} {action.summary}" for each, action in _ACTIONS.items())
+    listed = "\n".join(f"  {each:<20} {action.summary}" for each, action in _COMMANDS.items())
     parser = Parser(program, DESCRIPTION.format(actions=listed, program=program), EXAMPLES)
     _add_directory(parser)
     parser.add_argument("action", metavar="ACTION", nargs="?", help="one of the above")
     parser.parse_args(flags)
     what = f"unknown action {name!r}" if name else "no action given"
-    raise OperatorError(f"{what} (the actions are: {', '.join(_ACTIONS)})")
+    raise OperatorError(f"{what} (the actions are: {', '.join(_COMMANDS)})")
 
 
 # --- flags
@@ -192,7 +192,7 @@ def _prepare(flags: argparse.Namespace) -> int:
 
 def _preparations(bin_dir: str | None) -> list[tuple[str, ...]]:
     """The scripts to run; with --bin-dir nothing is built but what no release brings."""
-    names = tuple(name for name in NOT_RELEASED if not Path(bin_dir, name).exists()) if bin_dir else ()
+    names = tuple(name for name in BUILT_HERE if not Path(bin_dir, name).exists()) if bin_dir else ()
     if bin_dir and not names:
         return [("packages",)]
     # Whether it can be built is asked first: nothing is installed that would then lie idle.
@@ -202,21 +202,21 @@ def _preparations(bin_dir: str | None) -> list[tuple[str, ...]]:
 def _up(flags: argparse.Namespace) -> int:
     lab = Lab(_directory(flags), _layout(flags))
     found = _found(flags, bootstrapper=lab.layout.blank)
-    refuse_unfit(lab.directory)
-    builder = instances.InstancesBuilder if lab.layout.blank else Builder
-    with lab.claimed():
+    check_node_directory(lab.directory)
+    builder = instances.InstancesBuilder if lab.layout.blank else LabBuilder
+    with lab.locked():
         try:
             builder(lab, found, _images(lab, found), Progress(sys.stderr)).bring_up()
         except KeyboardInterrupt:
             complain("bootbridge lab: interrupted, taking down what was begun")
-            with _undisturbed():
-                _tell_left(lab.down())
+            with _sigint_ignored():
+                _report_leftovers(lab.down())
             raise
     show(_BLANK if lab.layout.blank else _UP)
     return DONE
 
 
-_UP = "The lab is up: `bootbridge lab kubectl get nodes` asks, `bootbridge lab bridge` lays the tunnel.\n"
+_UP = "The lab is up: `bootbridge lab kubectl get nodes` asks, `bootbridge lab tunnel` installs the tunnel.\n"
 _BLANK = """\
 The instances are up and blank: `bootbridge lab init` makes the cluster on the first, and the others join by
 themselves. `bootbridge lab logs node2 bootstrapper` shows how, `bootbridge lab kubectl get nodes` who did.
@@ -249,16 +249,16 @@ def _demo(flags: argparse.Namespace) -> int:
     """The lab is taken down whatever happens, and the exit code says whether all of it held."""
     lab = Lab(_directory(flags), _layout(flags))
     found = _found(flags, bootstrapper=lab.layout.blank)
-    refuse_unfit(lab.directory)
-    story = InstancesDemonstration if lab.layout.blank else Demonstration
+    check_node_directory(lab.directory)
+    story = BootstrapperDemo if lab.layout.blank else TunnelDemo
     progress = Progress(sys.stderr)
-    with lab.claimed():
-        lab.refuse_if_taken()
+    with lab.locked():
+        lab.check_not_in_use()
         try:
             story(lab, found, _images(lab, found), progress).run()
         finally:
             progress.begin("lab down")
-            with _undisturbed():
+            with _sigint_ignored():
                 left = lab.down()
             progress.end("; ".join(left) or "nothing is left but its images", good=not left)
     return FOUND if left else DONE
@@ -266,23 +266,23 @@ def _demo(flags: argparse.Namespace) -> int:
 
 def _down(flags: argparse.Namespace) -> int:
     lab = Lab(_directory(flags), Layout())
-    if not lab.anything_there:
+    if not lab.exists:
         show(f"There is no lab in {lab.directory}.\n")
         return DONE
-    with lab.claimed():
+    with lab.locked():
         left = lab.down()
-    _tell_left(left)
+    _report_leftovers(left)
     if not left:
         show(f"Nothing of the lab is left but its images in {lab.image_directory}.\n")
     return FOUND if left else DONE
 
 
-def _tell_left(left: Sequence[str]) -> None:
+def _report_leftovers(left: Sequence[str]) -> None:
     complain(*(f"bootbridge lab: left behind: {each}" for each in left))
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def _sigint_ignored() -> Iterator[None]:
     """A second Ctrl-C does not end the cleaning up after the first."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
@@ -300,7 +300,7 @@ def _status(flags: argparse.Namespace) -> int:
 def _shell(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
     name, *command = flags.words or [lab.layout.first.name]
-    argv = lab.space(name).command(command or [os.environ.get("SHELL", "/bin/sh")])
+    argv = lab.namespaces(name).command(command or [os.environ.get("SHELL", "/bin/sh")])
     return subprocess.run(argv).returncode
 
 
@@ -326,45 +326,45 @@ def _logs(flags: argparse.Namespace) -> int:
         raise OperatorError(f"{flags.name} has said nothing on {flags.node}", hint=hint) from None
 
 
-def _bridge(flags: argparse.Namespace) -> int:
+def _tunnel(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
     image, rest = _image_asked_for(flags.words)
     if image == KONNECTIVITY_IMAGE:
         _bring_originals(lab, _found(flags))
-    return subprocess.run(lab.bootbridge("up", *lab.bridge_flags(image), *rest)).returncode
+    return subprocess.run(lab.bootbridge("up", *lab.tunnel_flags(image), *rest)).returncode
 
 
 def _bring_originals(lab: Lab, found: components.Components) -> None:
     if konnectivity_programs() is None:
         raise OperatorError("the Go originals are not built", hint="make peers")
     for node in lab.layout.all_nodes:
-        _images(lab, found).hand_to(lab.space(node.name), KONNECTIVITY_IMAGE)
+        _images(lab, found).import_into(lab.namespaces(node.name), KONNECTIVITY_IMAGE)
 
 
 def _image_asked_for(asked: list[str]) -> tuple[str, list[str]]:
     """The image of the tunnel, and the words that do not choose it."""
     for place, word in enumerate(asked):
-        if word == f"--image={ORIGINALS}":
+        if word == f"--image={KONNECTIVITY_PROGRAMS}":
             return KONNECTIVITY_IMAGE, asked[:place] + asked[place + 1 :]
-        if asked[place : place + 2] == ["--image", ORIGINALS]:
+        if asked[place : place + 2] == ["--image", KONNECTIVITY_PROGRAMS]:
             return KONNECTIVITY_IMAGE, asked[:place] + asked[place + 2 :]
     return TUNNEL_IMAGE, asked
 
 
-def _unbridge(flags: argparse.Namespace) -> int:
+def _remove_tunnel(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
     return subprocess.run(lab.bootbridge("down", *flags.words)).returncode
 
 
-def _production(flags: argparse.Namespace) -> int:
+def _permanent_apiserver(flags: argparse.Namespace) -> int:
     lab, found = Lab.open(_directory(flags)), _found(flags)
-    production.start(lab, flags.node, found, _images(lab, found), Progress(sys.stderr))
+    permanent_apiserver.start(lab, flags.node, found, _images(lab, found), Progress(sys.stderr))
     show(f"`bootbridge lab kubectl --on {flags.node} …` asks it.\n")
     return DONE
 
 
-_ACTIONS = {
-    "prepare": Action(
+_COMMANDS = {
+    "prepare": LabCommand(
         _prepare,
         "build and install what a lab is made of",
         "Kubernetes is built from source, which takes minutes, and the rest comes from Debian's packages;\n"
@@ -372,7 +372,7 @@ _ACTIONS = {
         "built; without the source tree it is the only way, and all of it is looked for there.",
         needs_root=False,
     ),
-    "up": Action(
+    "up": LabCommand(
         _up,
         "bring a lab up",
         "What an interrupted `up` left behind is removed first.",
@@ -380,7 +380,7 @@ _ACTIONS = {
         "{program} --bootstrapper --nodes 4 --control-planes 2",
         _add_shape,
     ),
-    "init": Action(
+    "init": LabCommand(
         _init,
         "make the cluster of blank instances: `bootbridge node init` of the first",
         "After `up --bootstrapper`. Flags after it are those of `bootbridge node init`; the operator's\n"
@@ -388,7 +388,7 @@ _ACTIONS = {
         "{program}\n{program} --json",
         passes_on="INIT-FLAG",
     ),
-    "demo": Action(
+    "demo": LabCommand(
         _demo,
         "show it all once: a webhook that blocks, the bridge, its answers, the removal",
         "Two to three minutes; the lab is taken down at the end, also on Ctrl-C. With --bootstrapper it is\n"
@@ -396,44 +396,44 @@ _ACTIONS = {
         "{program}\n{program} --bootstrapper",
         _add_shape,
     ),
-    "bridge": Action(
-        _bridge,
+    "tunnel": LabCommand(
+        _tunnel,
         "lay the tunnel: `bootbridge up` on the bootstrap node",
         "Flags after it are those of `bootbridge up`;\n"
         "`--image konnectivity` takes the Go originals (after `make peers`).",
         "{program}\n{program} --image konnectivity\n{program} --protocol=HTTPConnect",
         passes_on="UP-FLAG",
     ),
-    "unbridge": Action(
-        _unbridge,
+    "remove-tunnel": LabCommand(
+        _remove_tunnel,
         "take it away: `bootbridge down` on the bootstrap node",
         "Flags after it are those of `bootbridge down`.",
         passes_on="DOWN-FLAG",
     ),
-    "production": Action(
-        _production,
+    "permanent-apiserver": LabCommand(
+        _permanent_apiserver,
         "start a production kube-apiserver on a cluster node",
         "It shares the bootstrap node's etcd, reaches pods by itself, and knows of no tunnel.",
         "{program} node1",
         _add_node,
     ),
-    "kubectl": Action(
+    "kubectl": LabCommand(
         _kubectl,
         "ask the bootstrap kube-apiserver, or with --on NODE the one there",
         "",
         "{program} get pods -A\n{program} --on node1 get nodes",
         passes_on="WORD",
     ),
-    "shell": Action(
+    "shell": LabCommand(
         _shell,
         "a shell on a node, or one command",
         "",
         "{program} node1\n{program} bootstrap ip route",
         passes_on="NODE [COMMAND]",
     ),
-    "logs": Action(_logs, "what a program on a node said", "", "{program} node1 kubelet", _add_log_names),
-    "status": Action(_status, "what runs", flags=_add_json),
-    "down": Action(
+    "logs": LabCommand(_logs, "what a program on a node said", "", "{program} node1 kubelet", _add_log_names),
+    "status": LabCommand(_status, "what runs", flags=_add_json),
+    "down": LabCommand(
         _down,
         "end everything; only the images are kept",
         "Needs nothing but the directory's name, whatever became of the lab.",

@@ -13,7 +13,7 @@ from typing import Any
 
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
-from bootbridge.lab import network, watches
+from bootbridge.lab import inotify, network
 from bootbridge.lab.components import Components
 from bootbridge.lab.control_plane import IMAGE as KUBERNETES_IMAGE
 from bootbridge.lab.credentials import Credentials
@@ -29,7 +29,7 @@ Jobs = dict[str, Callable[[], None]]
 
 
 @dataclass(frozen=True)
-class Builder:
+class LabBuilder:
     """Brings one lab up; every step may be looked at through `progress`."""
 
     lab: Lab
@@ -40,14 +40,14 @@ class Builder:
 
     def bring_up(self) -> None:
         """A bootstrap control plane that has no way to the pods, and cluster nodes that have joined it."""
-        self.lab.refuse_if_taken()
-        network.refuse_if_unable(self.lab.layout)
-        watches.refuse_if_short(self.lab.layout)
+        self.lab.check_not_in_use()
+        network.check_ipv6(self.lab.layout)
+        inotify.check_available(self.lab.layout)
         credentials = Credentials.create()
         self._together("images", self._image_builds())
-        self.lab.begin()
+        self.lab.create_directory()
         with self._step("machines"):
-            self.lab.make_machines()
+            self.lab.create_machines()
         starts: Jobs = {"bootstrap": lambda: self._start_bootstrap(credentials)}
         for node in self.lab.layout.cluster_nodes:
             starts[node.name] = partial(self._start_cluster_node, node, credentials)
@@ -56,7 +56,7 @@ class Builder:
             self._wait(self._apiserver_silent)
         with self._step("nodes ready"):
             self._wait(self._nodes_unready)
-        self.lab.finish()
+        self.lab.mark_as_up()
 
     def _image_builds(self) -> Jobs:
         """Two at a time: those with an interpreter share one packed runtime, and so go one by one."""
@@ -77,20 +77,20 @@ class Builder:
         self.lab.start_etcd(self.components)
         self.lab.start_runtime(node, self.components)
         self.lab.start_control_plane(credentials, None)
-        space = self.lab.space(node.name)
-        self.images.hand_to(space, PAUSE_IMAGE, KUBERNETES_IMAGE)
+        namespaces = self.lab.namespaces(node.name)
+        self.images.import_into(namespaces, PAUSE_IMAGE, KUBERNETES_IMAGE)
         self.lab.start_kubelet(node, self.components, standalone=True)
-        self.images.hand_to(space, *self.tunnel_images)
+        self.images.import_into(namespaces, *self.tunnel_images)
 
     def _start_cluster_node(self, node: LabNode, credentials: Credentials) -> None:
         self.lab.start_runtime(node, self.components)
         self.lab.write(node.name, credentials.kubelet(node, self.lab.layout.bootstrap))
         # For a production control plane later: its certificates are made while the authority is there.
         self.lab.write(node.name, credentials.control_plane(node, self.lab.layout))
-        space = self.lab.space(node.name)
-        self.images.hand_to(space, PAUSE_IMAGE)
+        namespaces = self.lab.namespaces(node.name)
+        self.images.import_into(namespaces, PAUSE_IMAGE)
         self.lab.start_kubelet(node, self.components, standalone=False)
-        self.images.hand_to(space, WEBHOOK_IMAGE, *self.tunnel_images)
+        self.images.import_into(namespaces, WEBHOOK_IMAGE, *self.tunnel_images)
 
     def _together(self, title: str, jobs: Jobs) -> None:
         """Do jobs at the same time; the first that fails fails the step."""
@@ -113,7 +113,7 @@ class Builder:
             raise OperatorError(f"not within {seconds:.0f} s: {still}", hint=f"see {self.lab.directory}/logs")
 
     def _apiserver_silent(self) -> str:
-        ready = self.lab.api_ready(self.components)
+        ready = self.lab.apiserver_is_ready(self.components)
         return "" if ready else "the bootstrap kube-apiserver is not ready"
 
     def _nodes_unready(self) -> str:

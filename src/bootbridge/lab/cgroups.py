@@ -1,4 +1,4 @@
-"""The control groups of a lab: one below the root of each hierarchy, named after the lab, gone with it."""
+"""The control groups of a lab: one group per hierarchy, named after the lab and removed with it."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from pathlib import Path
 
 from bootbridge.lab.init import CGROUPS, hierarchies
 
-PATIENCE_SECONDS = 60.0
+REMOVE_SECONDS = 60.0
 
 
 class Cgroups:
-    """Groups of one lab; its directory decides the name, so that two labs never share any."""
+    """Creates and removes the groups of one lab; the name is a hash of the lab's directory."""
 
     def __init__(self, lab: Path) -> None:
         self.name = "bootbridge-lab-" + hashlib.sha256(str(lab.resolve()).encode()).hexdigest()[:8]
 
     def make(self, node: str) -> str:
-        """The group of a node: where it is in each hierarchy."""
+        """Creates a node's group in every hierarchy and returns its path there."""
         for hierarchy in hierarchies():
             group = hierarchy / self.name / node
             group.mkdir(parents=True, exist_ok=True)
             if hierarchy.name == "cpuset":
                 _inherit_cpuset(group)
             if hierarchy == CGROUPS:
-                _pass_on_controllers(group)
+                _enable_controllers(group)
         return f"/{self.name}/{node}"
 
     @property
-    def any_there(self) -> bool:
+    def exist(self) -> bool:
         return any((hierarchy / self.name).exists() for hierarchy in hierarchies())
 
     def remove(self) -> list[str]:
-        """Remove them from the leaves up; what is still in use after a while is returned."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while left := [told for hierarchy in hierarchies() for told in _remove(hierarchy / self.name)]:
-            # A process that was just killed is a member until the kernel has let go of it.
+        """Removes the groups, leaves first; returns those still in use after REMOVE_SECONDS."""
+        deadline = time.monotonic() + REMOVE_SECONDS
+        while left := [line for hierarchy in hierarchies() for line in _remove(hierarchy / self.name)]:
+            # A killed process remains a member until the kernel has released it.
             if time.monotonic() > deadline:
                 break
             time.sleep(0.05)
@@ -55,7 +55,7 @@ def _remove(top: Path) -> list[str]:
 
 
 def _inherit_cpuset(group: Path) -> None:
-    """An empty cpuset takes no process: copy the parent's, from the top."""
+    """Copies the parent's cpuset, top down: a group with an empty cpuset accepts no process."""
     for folder in (group.parent, group):
         for name in ("cpuset.cpus", "cpuset.mems"):
             try:
@@ -65,8 +65,8 @@ def _inherit_cpuset(group: Path) -> None:
                 continue
 
 
-def _pass_on_controllers(group: Path) -> None:
-    """In the one hierarchy of the newer kind a group has only those controllers that its parent gives it."""
+def _enable_controllers(group: Path) -> None:
+    """Enables all controllers for the group: in cgroup v2 a group has only those that its parent enables."""
     for folder in (group.parent.parent, group.parent):
         for name in (folder / "cgroup.controllers").read_text().split():
             try:

@@ -17,9 +17,9 @@ PAUSE = "pause"
 # that kubeadm writes manifests for, not the packaged one.
 BOOTSTRAPPER = ("kubeadm", "etcd")
 # What no release of Kubernetes brings: whoever brings the others has these built here.
-NOT_RELEASED = (PAUSE, "etcd")
+BUILT_HERE = (PAUSE, "etcd")
 # The Go originals of our own programs, built by `make peers`.
-ORIGINALS = ("proxy-server", "proxy-agent")
+KONNECTIVITY_PROGRAMS = ("proxy-server", "proxy-agent")
 # Program → Debian package.
 PACKAGED = {
     "etcd": "etcd-server",
@@ -59,7 +59,7 @@ def default_bin_dir() -> Path:
 def konnectivity_programs() -> Path | None:
     """The Go originals, where `make peers` has put them."""
     path = SOURCES / (os.environ.get("BOOTBRIDGE_PEERS") or "build/peers")
-    return path if all((path / name).exists() for name in ORIGINALS) else None
+    return path if all((path / name).exists() for name in KONNECTIVITY_PROGRAMS) else None
 
 
 def find(bin_dir: Path | None = None, *, bootstrapper: bool = False) -> Components:
@@ -90,7 +90,7 @@ def find(bin_dir: Path | None = None, *, bootstrapper: bool = False) -> Componen
 
 def _built(name: str, directory: Path) -> Path:
     ours = default_bin_dir() / name
-    instead = name in NOT_RELEASED and ours.exists() and not (directory / name).exists()
+    instead = name in BUILT_HERE and ours.exists() and not (directory / name).exists()
     return ours if instead else directory / name
 
 
@@ -98,7 +98,7 @@ def _missing(directory: Path, programs: Sequence[str], packages: Sequence[str]) 
     told, hints = [], []
     if programs:
         told.append(f"{', '.join(programs)} (looked in {directory})")
-        few = set(programs) <= set(NOT_RELEASED)
+        few = set(programs) <= set(BUILT_HERE)
         only = f" KUBERNETES='{' '.join(programs)}'" if few else ""
         hints.append(f"run `make kubernetes{only}`, or give --bin-dir")
     if packages:

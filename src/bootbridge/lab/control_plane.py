@@ -81,14 +81,14 @@ def apiserver_flags(base: dict[str, Any], override: dict[str, Any] | None) -> li
     return [flag for flag in kasconfig.flags(merged) if not flag.endswith("=")]
 
 
-def bootstrap_tree(layout: Layout, plan: Plan | None) -> Tree:
+def bootstrap_files(layout: Layout, plan: Plan | None) -> Tree:
     """Static pods of the bootstrap node; with a plan, its API server goes through the tunnel."""
     node = layout.bootstrap
     override = egress_selector.config_override(plan) if plan else None
     return _tree(node, layout, apiserver_flags(base_config(node, layout), override))
 
 
-def production_tree(layout: Layout, node: LabNode) -> Tree:
+def permanent_apiserver_files(layout: Layout, node: LabNode) -> Tree:
     """An API server on a cluster node, beside the same etcd and without an egress selector."""
     return _tree(node, layout, apiserver_flags(base_config(node, layout), None), alone=True)
 

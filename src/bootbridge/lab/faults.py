@@ -6,8 +6,7 @@ import signal
 import time
 
 from bootbridge.errors import OperatorError
-from bootbridge.lab import control_plane
-from bootbridge.lab import network as wiring
+from bootbridge.lab import control_plane, network
 from bootbridge.lab.components import Components
 from bootbridge.lab.credentials import APISERVER_PORT
 from bootbridge.lab.lab import SWITCH, Lab
@@ -17,21 +16,21 @@ APISERVER = "kube-apiserver"
 _CTR = ("ctr", f"--address={CONTAINERD_SOCKET}", "--namespace=k8s.io")
 
 
-def cut(lab: Lab, node: str) -> None:
+def disconnect(lab: Lab, node: str) -> None:
     """Pull a node's cable: nothing arrives any more, and nobody is told."""
-    wiring.cut(lab.space(SWITCH), lab.layout.node(node).name)
+    network.disconnect(lab.namespaces(SWITCH), lab.layout.node(node).name)
 
 
-def mend(lab: Lab, node: str) -> None:
+def reconnect(lab: Lab, node: str) -> None:
     """Put the cable back."""
-    wiring.mend(lab.space(SWITCH), lab.layout.node(node).name)
+    network.reconnect(lab.namespaces(SWITCH), lab.layout.node(node).name)
 
 
 def containers(lab: Lab, node: str, name: str) -> list[str]:
     """The containers of that name that run on a node."""
     chosen = f'labels."io.kubernetes.container.name"=={name}'
-    known = lab.space(node).must(*_CTR, "containers", "list", "--quiet", chosen).decode().split()
-    tasks = lab.space(node).must(*_CTR, "tasks", "list").decode().splitlines()[1:]
+    known = lab.namespaces(node).run_checked(*_CTR, "containers", "list", "--quiet", chosen).decode().split()
+    tasks = lab.namespaces(node).run_checked(*_CTR, "tasks", "list").decode().splitlines()[1:]
     running = {line.split()[0] for line in tasks if "RUNNING" in line}
     return [each for each in known if each in running]
 
@@ -42,7 +41,7 @@ def kill(lab: Lab, node: str, container: str, how: signal.Signals = signal.SIGKI
     if not found:
         raise OperatorError(f"no container {container} runs on {node}")
     for each in found:
-        lab.space(node).must(*_CTR, "tasks", "kill", "--all", f"--signal={how.name}", each)
+        lab.namespaces(node).run_checked(*_CTR, "tasks", "kill", "--all", f"--signal={how.name}", each)
 
 
 def restart_apiserver(lab: Lab, node: str = "bootstrap") -> None:
@@ -53,20 +52,20 @@ def restart_apiserver(lab: Lab, node: str = "bootstrap") -> None:
     time.sleep(control_plane.GRACE_SECONDS)
     for each in running:
         # It may have ended by itself, which is as good.
-        lab.space(node).run([*_CTR, "tasks", "kill", "--all", f"--signal={signal.SIGKILL.name}", each])
+        lab.namespaces(node).run([*_CTR, "tasks", "kill", "--all", f"--signal={signal.SIGKILL.name}", each])
 
 
 def stop_node(lab: Lab, node: str) -> None:
     """Pull a cluster node's power plug; what it wrote is kept."""
     if not lab.layout.node(node).pod_subnets:
         raise OperatorError(f"{node} cannot be started again: its etcd is in memory", hint="stop another one")
-    lab.space(node).end()
+    lab.namespaces(node).end()
 
 
 def start_node(lab: Lab, node: str, components: Components) -> None:
     """Switch it on again: a machine on the same cable, with the same disk."""
     it = lab.layout.node(node)
-    lab.make_machine(it)
+    lab.create_machine(it)
     lab.start_runtime(it, components)
     lab.start_kubelet(it, components, standalone=False)
 
@@ -77,11 +76,11 @@ def change_address(lab: Lab) -> None:
     The API stays where everybody looks for it, as in life: the old address becomes that of a load
     balancer (here: the switch), which hands on what is meant for the API server and nothing else.
     """
-    space, switch = lab.space("bootstrap"), lab.space(SWITCH)
-    old, new = lab.layout.bootstrap, lab.layout.other_bootstrap
-    for before, after, network in zip(old.addresses, new.addresses, lab.layout.networks.machine, strict=True):
-        wiring.change_address(space, before, after, network.prefixlen)
+    bootstrap, switch = lab.namespaces("bootstrap"), lab.namespaces(SWITCH)
+    old, new = lab.layout.bootstrap, lab.layout.moved_bootstrap
+    for before, after, subnet in zip(old.addresses, new.addresses, lab.layout.networks.machine, strict=True):
+        network.change_address(bootstrap, before, after, subnet.prefixlen)
         for port in (APISERVER_PORT, control_plane.ETCD_PORT):
-            wiring.balance(switch, space, (before, network), after, port)
+            network.forward_port(switch, bootstrap, (before, subnet), after, port)
     for node in lab.layout.all_nodes:
-        wiring.forget_neighbours(lab.space(node.name))
+        network.flush_neighbours(lab.namespaces(node.name))

@@ -13,9 +13,9 @@ from pathlib import Path
 from bootbridge.common.files import Asset, write_file
 from bootbridge.image import oci, python_runtime, recipes
 from bootbridge.image.oci import Image
-from bootbridge.lab.components import ORIGINALS, PAUSE, Components
+from bootbridge.lab.components import KONNECTIVITY_PROGRAMS, PAUSE, Components
 from bootbridge.lab.control_plane import IMAGE as KUBERNETES_IMAGE
-from bootbridge.lab.namespaces import Space
+from bootbridge.lab.namespaces import NodeNamespaces
 from bootbridge.lab.node_runtime import CONTAINERD_SOCKET, PAUSE_IMAGE
 
 TUNNEL_IMAGE = "localhost/bootbridge:lab"
@@ -65,10 +65,10 @@ class Images:
                 # Whoever had to wait finds what another lab has built meanwhile.
                 if not path.exists():
                     write_file(path, Asset(oci.archive({reference: build()})))
-                    self._forget_older(path)
+                    self._remove_outdated(path)
         return path
 
-    def _forget_older(self, path: Path) -> None:
+    def _remove_outdated(self, path: Path) -> None:
         """What is no longer made of the same is not wanted again; a lab may just be reading yesterday's."""
         yesterday = time.time() - OUTDATED_SECONDS
         for other in self._directory.glob(f"{path.name.rpartition('-')[0]}-*.tar"):
@@ -79,14 +79,14 @@ class Images:
         for reference in references:
             self.archive(reference)
 
-    def hand_to(self, space: Space, *references: str) -> None:
+    def import_into(self, namespaces: NodeNamespaces, *references: str) -> None:
         """Import images on a node; what it has already is not imported again."""
-        present = space.must(
+        present = namespaces.run_checked(
             "ctr", f"--address={CONTAINERD_SOCKET}", "--namespace=k8s.io", "images", "list", "-q"
         )
         for reference in references:
             if reference.encode() not in present.split():
-                space.must(
+                namespaces.run_checked(
                     *("ctr", f"--address={CONTAINERD_SOCKET}", "--namespace=k8s.io"),
                     *("images", "import", "--no-unpack=false", str(self.archive(reference))),
                     timeout=IMPORT_SECONDS,
@@ -106,7 +106,7 @@ class Images:
             return [program], lambda: recipes.static({f"/usr/bin/{name}": program})
         if reference == KONNECTIVITY_IMAGE:
             assert self._konnectivity is not None
-            built = {f"/usr/bin/{name}": self._konnectivity / name for name in ORIGINALS}
+            built = {f"/usr/bin/{name}": self._konnectivity / name for name in KONNECTIVITY_PROGRAMS}
             return list(built.values()), lambda: recipes.static(built)
         if reference == WEBHOOK_IMAGE:
             package = Path(recipes.__file__).parents[1]
@@ -129,7 +129,7 @@ def _only_one(path: Path) -> Iterator[None]:
             lock.unlink(missing_ok=True)
 
 
-def forget_unfinished(directory: Path) -> None:
+def remove_unfinished(directory: Path) -> None:
     """Remove what is left of archives that were never finished; whoever packs one now holds its lock.
 
     And nothing else: who has labs share a directory may keep other things there.

@@ -62,12 +62,12 @@ def main(argv: list[str]) -> int:
 def _mount_all(directory: Path) -> None:
     _mount("--make-rprivate", "/")
     for path in OVERLAID:
-        upper, work = (directory / own_name(path) / part for part in ("upper", "work"))
+        upper, work = (directory / directory_name(path) / part for part in ("upper", "work"))
         upper.mkdir(parents=True, exist_ok=True)
         work.mkdir(parents=True, exist_ok=True)
         _mount("-t", "overlay", "overlay", "-o", f"lowerdir={path},upperdir={upper},workdir={work}", path)
     for path, mode in BOUND.items():
-        own = directory / own_name(path)
+        own = directory / directory_name(path)
         own.mkdir(mode, parents=True, exist_ok=True)
         Path(path).mkdir(parents=True, exist_ok=True)
         _mount("--bind", str(own), path)
@@ -99,7 +99,7 @@ def hierarchies() -> list[Path]:
     return [path for path in found if (path / "cgroup.procs").exists() and not path.is_symlink()]
 
 
-def own_name(path: str) -> str:
+def directory_name(path: str) -> str:
     """Where in the node's directory a path of the node is kept."""
     return path.strip("/").replace("/", "-")
 

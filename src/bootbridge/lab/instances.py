@@ -16,9 +16,9 @@ from functools import partial
 from bootbridge.common.files import Asset, write_file
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
-from bootbridge.lab import bootstrapper, kubelet_supervisor, network, tpm, watches
-from bootbridge.lab.bootstrapper import Desk
-from bootbridge.lab.bring_up import Builder, Jobs
+from bootbridge.lab import bootstrapper_files, inotify, kubelet_supervisor, network, tpm
+from bootbridge.lab.bootstrapper_files import OperatorFiles
+from bootbridge.lab.bring_up import Jobs, LabBuilder
 from bootbridge.lab.components import Components
 from bootbridge.lab.images import KUBEADM_REPOSITORY, NODE_IMAGE, TUNNEL_IMAGE, kubeadm_program
 from bootbridge.lab.lab import SWITCH, Lab
@@ -36,20 +36,20 @@ _SUPERVISOR = (
 
 
 @dataclass(frozen=True)
-class InstancesBuilder(Builder):
+class InstancesBuilder(LabBuilder):
     """Brings up a lab whose cluster is still to be made."""
 
     def bring_up(self) -> None:
-        self.lab.refuse_if_taken()
-        network.refuse_if_unable(self.lab.layout)
-        watches.refuse_if_short(self.lab.layout)
+        self.lab.check_not_in_use()
+        network.check_ipv6(self.lab.layout)
+        inotify.check_available(self.lab.layout)
         release = kubeadm_release(self.components)
         control_plane_images = kubeadm_images(self.components, release)
         self._together("images", self._all_images(control_plane_images))
-        self.lab.begin()
+        self.lab.create_directory()
         with self._step("machines"):
-            self.lab.make_machines()
-            network.seat_operator(self.lab.space(SWITCH), self.lab.layout)
+            self.lab.create_machines()
+            network.add_operator_addresses(self.lab.namespaces(SWITCH), self.lab.layout)
         nodes = self.lab.layout.all_nodes
         boots: Jobs = {node.name: partial(self._first_boot, node, control_plane_images) for node in nodes}
         self._together("instances", boots)
@@ -58,7 +58,7 @@ class InstancesBuilder(Builder):
         with self._step("bootbridge node run"):
             for node in nodes:
                 start_bootstrapper(self.lab, node)
-        self.lab.finish()
+        self.lab.mark_as_up()
 
     def _all_images(self, of_kubeadm: tuple[str, ...]) -> Jobs:
         return {
@@ -71,25 +71,25 @@ class InstancesBuilder(Builder):
         boot(self.lab, node, self.components)
         controls = self.lab.layout.may_control(node)
         ours = (*of_kubeadm, NODE_IMAGE) if controls else ()
-        self.images.hand_to(self.lab.space(node.name), PAUSE_IMAGE, *ours, TUNNEL_IMAGE)
+        self.images.import_into(self.lab.namespaces(node.name), PAUSE_IMAGE, *ours, TUNNEL_IMAGE)
 
     def _tell(self, release: str, identities: Mapping[str, str]) -> None:
         """What the infrastructure would say: to each instance about itself, and to the operator."""
         secret, hashed = init_secret.make()
-        desk = desk_of(self.lab)
-        desk.directory.mkdir(mode=0o700)
-        spec = bootstrapper.cluster_spec(self.lab.layout, release)
-        write_file(desk.spec, Asset(to_yaml(json.loads(spec.dump())), 0o600))
-        policy = bootstrapper.policy(self.lab.layout, identities)
-        write_file(desk.policy, Asset(to_yaml(policy), 0o600))
-        write_file(desk.init_secret, Asset(secret, 0o600))
+        files = operator_files(self.lab)
+        files.directory.mkdir(mode=0o700)
+        spec = bootstrapper_files.cluster_spec(self.lab.layout, release)
+        write_file(files.spec, Asset(to_yaml(json.loads(spec.dump())), 0o600))
+        policy = bootstrapper_files.policy(self.lab.layout, identities)
+        write_file(files.policy, Asset(to_yaml(policy), 0o600))
+        write_file(files.init_secret, Asset(secret, 0o600))
         for node in self.lab.layout.all_nodes:
-            told = bootstrapper.instance_files(self.lab.layout, node, identities, hashed)
+            told = bootstrapper_files.instance_files(self.lab.layout, node, identities, hashed)
             self.lab.write(node.name, told)
 
 
-def desk_of(lab: Lab) -> Desk:
-    return Desk(lab.directory / "operator")
+def operator_files(lab: Lab) -> OperatorFiles:
+    return OperatorFiles(lab.directory / "operator")
 
 
 def install(lab: Lab, node: LabNode, components: Components) -> None:
@@ -106,20 +106,20 @@ def install(lab: Lab, node: LabNode, components: Components) -> None:
 
 def boot(lab: Lab, node: LabNode, components: Components) -> None:
     """Everything that an instance starts by itself but our own program."""
-    tpm.switch_on(lab, node, components)
+    tpm.start_tpm(lab, node, components)
     lab.start_runtime(node, components)
     lab.start(node.name, "kubelet", [*_SUPERVISOR, "supervise", f"{PROGRAMS}/kubelet"])
 
 
 def start_bootstrapper(lab: Lab, node: LabNode) -> None:
     argv = [sys.executable, "-m", "bootbridge.cli.main", "node", "run"]
-    lab.start(node.name, BOOTSTRAPPER, [*argv, f"--config={bootstrapper.INSTANCE_CONFIG}"])
+    lab.start(node.name, BOOTSTRAPPER, [*argv, f"--config={bootstrapper_files.INSTANCE_CONFIG}"])
 
 
 def power_cycle(lab: Lab, node: LabNode, components: Components) -> None:
     """Off and on again: the disk and the TPM's keys are as before, the registers and /run are not."""
-    lab.space(node.name).end()
-    lab.make_machine(node)
+    lab.namespaces(node.name).end()
+    lab.create_machine(node)
     boot(lab, node, components)
 
 
@@ -131,17 +131,17 @@ def reboot(lab: Lab, node: LabNode, components: Components) -> None:
 
 def init_command(lab: Lab, *words: str) -> list[str]:
     """`bootbridge node init` of the first instance, from the operator's place, with the operator's files."""
-    desk = desk_of(lab)
+    files = operator_files(lab)
     argv = [
         *(sys.executable, "-m", "bootbridge.cli.main", "node", "init", str(lab.layout.first.address)),
-        f"--spec={desk.spec}",
-        f"--policy={desk.policy}",
-        f"--init-secret-file={desk.init_secret}",
-        f"--secrets={desk.master_secret}",
-        f"--kubeconfig={desk.kubeconfig}",
+        f"--spec={files.spec}",
+        f"--policy={files.policy}",
+        f"--init-secret-file={files.init_secret}",
+        f"--secrets={files.master_secret}",
+        f"--kubeconfig={files.kubeconfig}",
         *words,
     ]
-    return lab.space(SWITCH).command(argv, network_only=True)
+    return lab.namespaces(SWITCH).command(argv, network_only=True)
 
 
 def kubeadm_release(components: Components) -> str:

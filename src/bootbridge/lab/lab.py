@@ -22,16 +22,15 @@ from pathlib import Path
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.common.files import Asset, Tree, write_file
 from bootbridge.errors import OperatorError
-from bootbridge.lab import control_plane, node_runtime
-from bootbridge.lab import network as wiring
+from bootbridge.lab import control_plane, network, node_runtime
 from bootbridge.lab.cgroups import Cgroups
 from bootbridge.lab.components import Components
 from bootbridge.lab.credentials import ADMIN_KUBECONFIG, Credentials, apiserver_url
-from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, forget_unfinished
+from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE, remove_unfinished
 from bootbridge.lab.layout import LabNode, Layout
-from bootbridge.lab.namespaces import STOP_SECONDS, Space
-from bootbridge.lab.processes import await_departure, inhabitants
-from bootbridge.lab.rooted import rooted
+from bootbridge.lab.namespaces import STOP_SECONDS, NodeNamespaces
+from bootbridge.lab.path_in_root import resolve_in_root
+from bootbridge.lab.processes import processes_using, wait_until_ended
 
 SWITCH = "switch"
 # The first that is written into a lab's directory, and the last that goes: it says that this is a lab.
@@ -39,11 +38,11 @@ LAYOUT = "layout.json"
 IMAGES = "images"
 UP = "up"
 # All else that a lab keeps there. What has another name is somebody else's, and is never removed.
-KEPT = ("nodes", "spaces", "logs", "operator", UP)
+KEPT = ("nodes", "namespaces", "logs", "operator", UP)
 # For one answer of an API server.
 CALL_SECONDS = 20.0
 # As `timeout` has it.
-TOO_LATE = 124
+TIMED_OUT = 124
 STEP_SECONDS = 120.0
 KUBECTL_CACHE = "/run/kubectl"
 # What programs on a node see of our own environment: nothing but where programs are.
@@ -86,33 +85,33 @@ class Lab:
         return Cgroups(self.directory)
 
     @property
-    def anything_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether there is something to take down; nodes outlive the removal of their directory."""
-        return self._is_marked or bool(self._holders()) or self.cgroups.any_there
+        return self._has_layout or bool(self._holders()) or self.cgroups.exist
 
-    def space(self, name: str) -> Space:
+    def namespaces(self, name: str) -> NodeNamespaces:
         """A node's namespaces, which must be alive."""
         try:
-            space = Space.load((self.directory / "spaces" / name).read_text())
+            namespaces = NodeNamespaces.load((self.directory / "namespaces" / name).read_text())
         except (OSError, ValueError, KeyError):
             self.layout.node(name)
             raise OperatorError(f"the node {name} is not up", hint="bootbridge lab up") from None
-        if not space.alive:
+        if not namespaces.alive:
             raise OperatorError(f"the node {name} has died", hint="bootbridge lab down, then up again")
-        return space
+        return namespaces
 
-    def spaces(self) -> list[Space]:
-        """Every recorded space that is alive."""
+    def live_namespaces(self) -> list[NodeNamespaces]:
+        """Every recorded namespaces that is alive."""
         found = []
-        for path in sorted((self.directory / "spaces").glob("*")):
+        for path in sorted((self.directory / "namespaces").glob("*")):
             try:
-                found.append(Space.load(path.read_text()))
+                found.append(NodeNamespaces.load(path.read_text()))
             except (OSError, ValueError, KeyError):
                 continue
-        return [space for space in found if space.alive]
+        return [namespaces for namespaces in found if namespaces.alive]
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """Only one brings a lab up or down at a time; the claim ends with the process, however it ends."""
         self.directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -124,26 +123,26 @@ class Lab:
 
     def file(self, node: str, path: str) -> Path:
         """A file of a node, as this machine reaches it."""
-        return rooted(Path(f"/proc/{self.space(node).pid}/root"), path)
+        return resolve_in_root(Path(f"/proc/{self.namespaces(node).pid}/root"), path)
 
     # --- coming up
 
-    def refuse_if_taken(self) -> None:
+    def check_not_in_use(self) -> None:
         """A lab that is up stays, and so does whatever is no lab's."""
-        if self.spaces() and (self.directory / UP).exists():
+        if self.live_namespaces() and (self.directory / UP).exists():
             raise OperatorError(
                 f"a lab runs in {self.directory}", hint="bootbridge lab status; bootbridge lab down"
             )
-        if strange := self._strangers():
+        if strange := self._foreign_names():
             told = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
             hint = "choose a directory that is new or empty"
             raise OperatorError(
                 f"{self.directory} holds what is no lab's: {told}", subject="--dir", hint=hint
             )
 
-    def begin(self) -> None:
+    def create_directory(self) -> None:
         """Make room: what is left of a lab that never was up goes."""
-        self.refuse_if_taken()
+        self.check_not_in_use()
         if left := self.down():
             raise OperatorError(f"left from an earlier lab, and in the way: {'; '.join(left)}")
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -153,25 +152,25 @@ class Lab:
             "controlPlanes": self.layout.control_planes,
         }
         write_file(self.directory / LAYOUT, Asset(json.dumps(told).encode()))
-        (self.directory / "spaces").mkdir()
+        (self.directory / "namespaces").mkdir()
 
-    def finish(self) -> None:
+    def mark_as_up(self) -> None:
         """From here on the lab is one that is up."""
         write_file(self.directory / UP, Asset(b""))
 
-    def make_machines(self) -> None:
+    def create_machines(self) -> None:
         """Namespaces, a switch, and a cable to each."""
-        switch = self._make_space(SWITCH)
-        wiring.build_switch(switch)
+        switch = self._create_namespaces(SWITCH)
+        network.build_switch(switch)
         for node in self.layout.all_nodes:
-            self.make_machine(node)
+            self.create_machine(node)
 
-    def make_machine(self, node: LabNode) -> None:
+    def create_machine(self, node: LabNode) -> None:
         """One node's namespaces, its cable, and its ways to the pods of others."""
-        space = self._make_space(node.name)
-        wiring.plug_in(self.space(SWITCH), space, node, self.layout)
+        namespaces = self._create_namespaces(node.name)
+        network.connect_node(self.namespaces(SWITCH), namespaces, node, self.layout)
         if node.pod_subnets:
-            wiring.teach_pod_routes(space, node, self.layout)
+            network.add_pod_routes(namespaces, node, self.layout)
         # Whoever looks around by `lab shell` finds our program where it would be.
         program = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m bootbridge.cli.main "$@"\n'
         self.write(
@@ -216,7 +215,7 @@ class Lab:
     def start_control_plane(self, credentials: Credentials, plan: Plan | None) -> None:
         node = self.layout.bootstrap
         self.write(node.name, credentials.control_plane(node, self.layout))
-        self.write(node.name, control_plane.bootstrap_tree(self.layout, plan))
+        self.write(node.name, control_plane.bootstrap_files(self.layout, plan))
 
     # --- while it runs
 
@@ -227,7 +226,7 @@ class Lab:
             write_file(target, asset)
 
     def start(self, node: str, name: str, argv: Sequence[str]) -> None:
-        self.space(node).spawn(name, argv, self.log(node, name), ENVIRONMENT)
+        self.namespaces(node).spawn(name, argv, self.log(node, name), ENVIRONMENT)
 
     def log(self, node: str, name: str) -> Path:
         return self.directory / "logs" / node / f"{name}.log"
@@ -240,7 +239,7 @@ class Lab:
         if node and self.layout.blank:
             # What kubeadm writes on every control plane leads to the one endpoint of all.
             argv.append(f"--server={apiserver_url(self.layout.node(node))}")
-        return self.space(node or self.layout.first.name).command([*argv, *words])
+        return self.namespaces(node or self.layout.first.name).command([*argv, *words])
 
     def ask(
         self,
@@ -257,17 +256,17 @@ class Lab:
             return subprocess.run(argv, input=input, stdin=stdin, capture_output=True, timeout=seconds)
         except subprocess.TimeoutExpired:
             said = f"no answer within {seconds:.0f} s"
-            return subprocess.CompletedProcess(argv, TOO_LATE, b"", said.encode())
+            return subprocess.CompletedProcess(argv, TIMED_OUT, b"", said.encode())
 
-    def api_ready(self, components: Components, node: str = "") -> bool:
+    def apiserver_is_ready(self, components: Components, node: str = "") -> bool:
         """Whether the API server of a node answers, and says that it is ready."""
         return self.ask(components, "get", "--raw", "/readyz", node=node).returncode == 0
 
     def bootbridge(self, *words: str) -> list[str]:
         """The command that runs our own program on the bootstrap node."""
-        return self.space("bootstrap").command([sys.executable, "-m", "bootbridge.cli.main", *words])
+        return self.namespaces("bootstrap").command([sys.executable, "-m", "bootbridge.cli.main", *words])
 
-    def bridge_flags(self, image: str = TUNNEL_IMAGE) -> list[str]:
+    def tunnel_flags(self, image: str = TUNNEL_IMAGE) -> list[str]:
         """The plan of this lab's bridge, as flags of `bootbridge up`."""
         networks = self.layout.networks
         kind = "konnectivity" if image == KONNECTIVITY_IMAGE else "bootbridge"
@@ -293,14 +292,14 @@ class Lab:
 
     def down(self) -> list[str]:
         """End everything and remove what it kept but the images; what could not be removed is returned."""
-        nodes, spaces = self._nodes, self._holders()
-        known = inhabitants(nodes) | {space.pid: space.started for space in spaces}
-        for space in spaces:
-            space.kill()
-        left = [f"{each} does not end" for each in await_departure(nodes, known, STOP_SECONDS)]
+        nodes, all_namespaces = self._nodes, self._holders()
+        known = processes_using(nodes) | {namespaces.pid: namespaces.started for namespaces in all_namespaces}
+        for namespaces in all_namespaces:
+            namespaces.kill()
+        left = [f"{each} does not end" for each in wait_until_ended(nodes, known, STOP_SECONDS)]
         left += self.cgroups.remove()
         left += self._remove_files()
-        forget_unfinished(self.image_directory)
+        remove_unfinished(self.image_directory)
         return left
 
     @property
@@ -308,22 +307,22 @@ class Lab:
         """Where nodes keep their files, by which all that runs on them is found."""
         return self.directory.resolve() / "nodes"
 
-    def _holders(self) -> list[Space]:
-        return Space.found_below(self._nodes)
+    def _holders(self) -> list[NodeNamespaces]:
+        return NodeNamespaces.find_below(self._nodes)
 
     @property
-    def _is_marked(self) -> bool:
+    def _has_layout(self) -> bool:
         return (self.directory / LAYOUT).exists()
 
-    def _strangers(self) -> list[str]:
+    def _foreign_names(self) -> list[str]:
         """Names in the directory that no lab has given."""
-        known = {IMAGES, LAYOUT, *KEPT} if self._is_marked else {IMAGES}
+        known = {IMAGES, LAYOUT, *KEPT} if self._has_layout else {IMAGES}
         names = os.listdir(self.directory) if self.directory.exists() else []
         return sorted(name for name in names if name not in known and not name.startswith(_TEMPORARIES))
 
     def _remove_files(self) -> list[str]:
         """Those of a lab, by their names; a directory that is no lab's is left alone."""
-        left = [name for name in KEPT if not _removed(self.directory / name)] if self._is_marked else []
+        left = [name for name in KEPT if not _removed(self.directory / name)] if self._has_layout else []
         names = os.listdir(self.directory) if self.directory.exists() else []
         for name in [name for name in names if name.startswith(_TEMPORARIES)]:
             _removed(self.directory / name)
@@ -331,12 +330,12 @@ class Lab:
             _removed(self.directory / LAYOUT)
         return [str(self.directory / name) for name in left]
 
-    def _make_space(self, name: str) -> Space:
+    def _create_namespaces(self, name: str) -> NodeNamespaces:
         # Here and not by whoever writes first: a late one does not bring back the logs of a lab that is gone.
         (self.directory / "logs" / name).mkdir(parents=True, exist_ok=True)
-        space = Space.make(name, self._nodes / name, self.cgroups.make(name))
-        write_file(self.directory / "spaces" / name, Asset(space.dump().encode()))
-        return space
+        namespaces = NodeNamespaces.create(name, self._nodes / name, self.cgroups.make(name))
+        write_file(self.directory / "namespaces" / name, Asset(namespaces.dump().encode()))
+        return namespaces
 
 
 # What `write_file` leaves of these when it is killed.

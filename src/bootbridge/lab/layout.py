@@ -99,7 +99,7 @@ class Layout:
         return node in self.cluster_nodes[: self.control_planes]
 
     @property
-    def other_bootstrap(self) -> LabNode:
+    def moved_bootstrap(self) -> LabNode:
         """The bootstrap node after it has got other addresses."""
         return LabNode("bootstrap", self._addresses(6))
 

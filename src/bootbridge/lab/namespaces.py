@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bootbridge.errors import OperatorError
 from bootbridge.lab import init
-from bootbridge.lab.processes import all_processes, argv_of, await_departure, inhabitants, start_time
+from bootbridge.lab.processes import all_processes, argv_of, processes_using, start_time, wait_until_ended
 
 # What is killed is gone at once; only a machine that hardly gets to it takes longer.
 STOP_SECONDS = 60.0
@@ -25,7 +25,7 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY
 
 
 @dataclass(frozen=True)
-class Space:
+class NodeNamespaces:
     """Known by its first process; the start time tells it from a later process with the same number."""
 
     name: str
@@ -33,9 +33,9 @@ class Space:
     started: int
 
     @classmethod
-    def make(cls, name: str, directory: Path, group: str = "") -> Space:
+    def create(cls, name: str, directory: Path, group: str = "") -> NodeNamespaces:
         """Make the namespaces; `directory` takes what the node writes, `group` its control groups."""
-        refuse_unfit(directory)
+        check_node_directory(directory)
         directory.mkdir(parents=True, exist_ok=True)
         argv = [
             *("unshare", "--mount", "--net", "--pid", "--uts", "--ipc", "--fork", "--kill-child"),
@@ -59,7 +59,7 @@ class Space:
         return cls(name, pid, start_time(pid))
 
     @classmethod
-    def found_below(cls, directory: Path) -> list[Space]:
+    def find_below(cls, directory: Path) -> list[NodeNamespaces]:
         """Spaces whose node keeps its files below a directory, by what their first processes are called.
 
         Needs no record, so it also finds what was begun by someone who was killed before writing one.
@@ -74,11 +74,13 @@ class Space:
 
     def command(self, argv: Sequence[str], *, network_only: bool = False) -> list[str]:
         """How to run `argv` inside; with `network_only` it keeps this machine's files and processes."""
-        spaces = ["--net"] if network_only else ["--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]
+        all_namespaces = (
+            ["--net"] if network_only else ["--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]
+        )
         directory = [] if network_only else ["--wd=/"]
         proxies = [f"--unset={name}" for name in _PROXIES if name in os.environ]
         without = ["env", *proxies] if proxies else []
-        return ["nsenter", f"--target={self.pid}", *spaces, *directory, "--", *without, *argv]
+        return ["nsenter", f"--target={self.pid}", *all_namespaces, *directory, "--", *without, *argv]
 
     def run(
         self,
@@ -100,7 +102,7 @@ class Space:
             start_new_session=True,
         )
 
-    def must(
+    def run_checked(
         self, *argv: str, network_only: bool = False, input: bytes | None = None, timeout: float = 60.0
     ) -> bytes:
         """Run something that has to work; what it said is in the error."""
@@ -135,9 +137,9 @@ class Space:
         if not self.alive:
             return
         _, home = _held(self.pid) or ("", None)
-        known = inhabitants(home) if home else {}
+        known = processes_using(home) if home else {}
         self.kill()
-        if left := await_departure(home, {**known, self.pid: self.started}, STOP_SECONDS):
+        if left := wait_until_ended(home, {**known, self.pid: self.started}, STOP_SECONDS):
             raise OperatorError(f"of {self.name} do not end: {', '.join(left)}")
 
     def kill(self) -> None:
@@ -152,12 +154,12 @@ class Space:
         return json.dumps({"name": self.name, "pid": self.pid, "started": self.started})
 
     @classmethod
-    def load(cls, text: str) -> Space:
+    def load(cls, text: str) -> NodeNamespaces:
         document = json.loads(text)
         return cls(str(document["name"]), int(document["pid"]), int(document["started"]))
 
 
-def refuse_unfit(directory: Path) -> None:
+def check_node_directory(directory: Path) -> None:
     """A node's files cannot lie below what the node itself covers, nor where a mount option would end."""
     hint = "choose another with --dir, for example below your home directory"
     for path in (*init.OVERLAID, init.RUN):
@@ -169,13 +171,13 @@ def refuse_unfit(directory: Path) -> None:
             raise OperatorError(f"{told}: {directory}", hint=hint)
 
 
-def homes() -> set[Path]:
+def node_directories() -> set[Path]:
     """Where the nodes that are there keep their files, of whichever lab."""
     return {place for _, _, place in _holders()}
 
 
 def _holders() -> Iterator[tuple[int, str, Path]]:
-    """Every process that holds a space, or is about to: its number, the node's name and directory."""
+    """Every process that holds a namespaces, or is about to: its number, the node's name and directory."""
     for pid in all_processes():
         if held := _held(pid):
             yield pid, *held

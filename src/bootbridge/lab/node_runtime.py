@@ -24,7 +24,7 @@ CNI_CONFIG = "/etc/cni/net.d/10-lab.conflist"
 RESOLVER_CONFIG = "/etc/resolv.conf"
 PAUSE_IMAGE = "localhost/pause:lab"
 # What a kubelet has to know about a machine that carries a whole lab, whoever configures it otherwise.
-ON_THIS_MACHINE: Mapping[str, Any] = {
+KUBELET_SETTINGS: Mapping[str, Any] = {
     "failCgroupV1": False,
     "cgroupDriver": "cgroupfs",
     "cgroupsPerQOS": False,
@@ -106,7 +106,7 @@ def cni_config(node: LabNode) -> Tree:
 def kubelet_config(node: LabNode, *, standalone: bool) -> Tree:
     """Standalone: static pods only, no API server, as on a bootstrap node."""
     config: dict[str, Any] = {
-        **ON_THIS_MACHINE,
+        **KUBELET_SETTINGS,
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",

@@ -1,4 +1,4 @@
-"""This machine's processes as the kernel shows them, and which of them live on a lab's nodes."""
+"""Processes of this machine as /proc shows them, and which of them use a lab node's files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-# How mountinfo writes what would end a field.
+# mountinfo writes these characters as octal escapes.
 _ESCAPES = str.maketrans({character: f"\\{ord(character):03o}" for character in " \t\n\\"})
 
 
@@ -16,40 +16,42 @@ def all_processes() -> list[int]:
 
 
 def argv_of(pid: int) -> list[str]:
-    """The words a process was started with; none once it has ended."""
-    return told(pid, "cmdline").split("\0")[:-1]
+    """Returns the command line of a process; empty once it has ended."""
+    return read_proc(pid, "cmdline").split("\0")[:-1]
 
 
-def told(pid: int, what: str) -> str:
-    """A file of a process in /proc; empty when it has just ended, or is not ours to look at."""
+def read_proc(pid: int, name: str) -> str:
+    """Returns the text of /proc/PID/NAME; empty if the process has ended or may not be read."""
     try:
-        return Path(f"/proc/{pid}/{what}").read_bytes().decode(errors="replace")
+        return Path(f"/proc/{pid}/{name}").read_bytes().decode(errors="replace")
     except OSError:
         return ""
 
 
 def start_time(pid: int) -> int:
-    """When a process began, in the kernel's ticks; 0 when there is none or it is only waited for."""
-    fields = told(pid, "stat").rpartition(")")[2].split()
+    """Returns when a process started, in clock ticks; 0 if there is none, or it is a zombie."""
+    fields = read_proc(pid, "stat").rpartition(")")[2].split()
     return 0 if not fields or fields[0] in ("Z", "X") else int(fields[19])
 
 
-def inhabitants(home: Path) -> dict[int, int]:
-    """Processes that see a node's files, by which they are told from all others: number → start time.
+def processes_using(directory: Path) -> dict[int, int]:
+    """Returns the processes whose mounts lie below a node's directory: process id → start time.
 
-    Some of them are not on the node, but outside: `nsenter` waits there for what it has started inside.
+    They include processes outside the node's PID namespace, such as an `nsenter` that waits for its child.
     """
-    mounted = f"upperdir={str(home).translate(_ESCAPES)}/"
-    found = {pid: start_time(pid) for pid in all_processes() if mounted in told(pid, "mountinfo")}
+    mounted = f"upperdir={str(directory).translate(_ESCAPES)}/"
+    found = {pid: start_time(pid) for pid in all_processes() if mounted in read_proc(pid, "mountinfo")}
     return {pid: started for pid, started in found.items() if started}
 
 
-def await_departure(home: Path | None, known: Mapping[int, int], seconds: float) -> list[str]:
-    """Wait until these have ended, and whoever else lives below `home`; who has not in time is returned."""
+def wait_until_ended(directory: Path | None, known: Mapping[int, int], seconds: float) -> list[str]:
+    """Waits until the `known` processes and all that use `directory` have ended; returns those that have not.
+
+    A process that was seen once is waited for to its end, because an ending process drops its mounts first.
+    """
     seen, deadline = dict(known), time.monotonic() + seconds
     while True:
-        # Also those already seen: one that is ending lets go of its mounts before it is gone.
-        seen |= inhabitants(home) if home else {}
+        seen |= processes_using(directory) if directory else {}
         left = [pid for pid, started in seen.items() if started and start_time(pid) == started]
         if not left or time.monotonic() > deadline:
             return [f"process {pid} ({' '.join(argv_of(pid))[:60]})" for pid in left]

@@ -17,12 +17,12 @@ class Status:
 
 
 def status(lab: Lab, components: Components) -> Status:
-    alive = {space.name: space.pid for space in lab.spaces()}
+    alive = {namespaces.name: namespaces.pid for namespaces in lab.live_namespaces()}
     rows: list[dict[str, Any]] = [
         {"name": node.name, "pid": alive.get(node.name), "addresses": [str(each) for each in node.addresses]}
         for node in lab.layout.all_nodes
     ]
-    ready = lab.layout.first.name in alive and lab.api_ready(components)
+    ready = lab.layout.first.name in alive and lab.apiserver_is_ready(components)
     document = {"directory": str(lab.directory), "nodes": rows, "apiServerReady": ready}
     lines = [f"lab in {lab.directory}"]
     for row in rows:

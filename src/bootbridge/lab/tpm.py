@@ -22,7 +22,7 @@ DEVICE: Final = f"unix:{SOCKET}"
 BOOT_REGISTERS: Final = (0, 4, 8, 9)
 
 
-def switch_on(lab: Lab, node: LabNode, components: Components) -> None:
+def start_tpm(lab: Lab, node: LabNode, components: Components) -> None:
     """Returns when it takes commands."""
     for directory in (STATE, SOCKET.rpartition("/")[0]):
         lab.file(node.name, directory).mkdir(mode=0o700, parents=True, exist_ok=True)

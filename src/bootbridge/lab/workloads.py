@@ -148,7 +148,7 @@ def widget(name: str, inside: str, size: int) -> Manifest:
     return {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "metadata": metadata, "spec": {"size": size}}
 
 
-def as_text(manifests: list[Manifest]) -> bytes:
+def to_manifest_text(manifests: list[Manifest]) -> bytes:
     """For `kubectl apply -f -`."""
     return b"---\n".join(to_yaml(manifest) for manifest in manifests)
 

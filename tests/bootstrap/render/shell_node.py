@@ -216,7 +216,7 @@ class Node:
         """Call our functions as bootkube.sh does, with its options and libraries."""
         return self.run(_BOOTKUBE + functions, env)
 
-    def must(self, functions: str, env: Mapping[str, str] | None = None) -> str:
+    def run_checked(self, functions: str, env: Mapping[str, str] | None = None) -> str:
         """The same, and it has to work; what it said."""
         done = self.bootkube(functions, env)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -59,12 +59,12 @@ def create_objects(node: Node, cluster: ControlPlane) -> None:
 
 def test_removal_is_asked_for_and_judged_rightly(node: Node, cluster: ControlPlane) -> None:
     """Without controllers the namespace never ends, which holds up nobody; with them all is gone."""
-    node.must(LAY)
+    node.run_checked(LAY)
     create_objects(node, cluster)
     secrets = f"/api/v1/namespaces/{node.plan.namespace}/secrets"
     cluster.api.create(secrets, {"metadata": {"name": "somebody-elses"}})
 
-    node.must("BOOTBRIDGE_OBJECTS_END_SECONDS=1\nbootbridge_cleanup")
+    node.run_checked("BOOTBRIDGE_OBJECTS_END_SECONDS=1\nbootbridge_cleanup")
 
     first = json.loads(node.path(node.plan.receipt).read_text())
     assert [(item["resource"], item["reason"]) for item in first["remains"]] == [
@@ -72,7 +72,7 @@ def test_removal_is_asked_for_and_judged_rightly(node: Node, cluster: ControlPla
     ]
     assert [item["metadata"]["name"] for item in cluster.api.get(secrets)["items"]] == ["somebody-elses"]
     cluster.start_controller_manager("namespace-controller")
-    node.must("BOOTBRIDGE_OBJECTS_END_SECONDS=60\nbootbridge_cleanup")
+    node.run_checked("BOOTBRIDGE_OBJECTS_END_SECONDS=60\nbootbridge_cleanup")
     second = json.loads(node.path(node.plan.receipt).read_text())
     assert second["clean"] is True
     assert cluster.api.call("GET", f"/api/v1/namespaces/{node.plan.namespace}")[0] == 404
@@ -82,12 +82,12 @@ def test_new_certificates_reach_objects_that_exist(
     node: Node, cluster: ControlPlane, network: Network
 ) -> None:
     """The Secret and the DaemonSet are replaced after a change of address."""
-    node.must(LAY)
+    node.run_checked(LAY)
     create_objects(node, cluster)
     network.ip("addr del 10.0.0.5/24 dev nic0")
     network.address("nic0", "10.0.0.77/24")
 
-    said = node.must(f"{LAY}\nwait")
+    said = node.run_checked(f"{LAY}\nwait")
 
     namespace, plan = node.plan.namespace, node.plan
     secret = cluster.api.get(f"/api/v1/namespaces/{namespace}/secrets/{plan.secret_name}")

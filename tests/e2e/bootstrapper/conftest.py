@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from bootbridge.lab.instances import desk_of
+from bootbridge.lab.instances import operator_files
 from bootbridge.lab.layout import Layout
 from tests.support.lab_instances import INIT_SECONDS, Done, Instances, missing
 from tests.support.not_run import not_run
@@ -36,7 +36,7 @@ class Inits:
 
 @pytest.fixture(scope="package")
 def inits(blank: Instances) -> Inits:
-    other = desk_of(blank.lab).directory / "second.conf"
+    other = operator_files(blank.lab).directory / "second.conf"
     with blank.init_running() as running:
         blank.until_said("node1", "initialising")
         second = blank.init(f"--kubeconfig={other}", "--timeout=1m")

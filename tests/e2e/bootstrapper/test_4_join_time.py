@@ -10,8 +10,8 @@ import pytest
 
 from bootbridge.join_api import node_paths
 from bootbridge.join_service.tokens import GROUP, node_group
-from bootbridge.lab.bootstrapper import INSTANCE_CONFIG
-from tests.e2e.record import neighbours
+from bootbridge.lab.bootstrapper_files import INSTANCE_CONFIG
+from tests.e2e.results import concurrency_note
 from tests.support.lab_instances import Instances
 from tests.support.process_program import ROOT
 
@@ -54,7 +54,7 @@ def test_what_attestation_adds_to_a_join_is_measured(
     cluster: Instances, spare: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.until(lambda: cluster.ready("node1"), "the first node is ready")
-    bare, attested = [], []
+    plain, attested = [], []
     for _ in range(TIMES):
         cluster.make_blank(spare)
         attested.append(attested_join(cluster, spare))
@@ -64,16 +64,15 @@ def test_what_attestation_adds_to_a_join_is_measured(
         target = cluster.lab.file(spare, node_paths.SERVING)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(brought)
-        bare.append(bare_join(cluster, spare))
+        plain.append(bare_join(cluster, spare))
     cluster.make_blank(spare)
-    added = statistics.median(attested) - statistics.median(bare)
-    told = (
-        f"join: kubeadm alone {_shown(bare)}, attested {_shown(attested)}, added {added:.2f} s{neighbours()}"
-    )
+    added = statistics.median(attested) - statistics.median(plain)
+    times = f"kubeadm alone {_shown(plain)}, attested {_shown(attested)}, added {added:.2f} s"
+    line = f"join: {times}{concurrency_note()}"
     FIGURES.parent.mkdir(exist_ok=True)
-    FIGURES.write_text(told + "\n")
+    FIGURES.write_text(line + "\n")
     with capsys.disabled():
-        print(f"\n{told}")
+        print(f"\n{line}")
     cluster.until(lambda: cluster.ready("node1"), "the first node is ready")
 
 

@@ -20,37 +20,37 @@ REMOVAL_SECONDS = 600.0
 
 
 @pytest.fixture(scope="module")
-def bridged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
     """A lab of its own: a control plane and a worker."""
-    with Instances.up(tmp_path_factory.mktemp("bridged"), Layout(2, control_planes=1)) as instances:
+    with Instances.up(tmp_path_factory.mktemp("cluster"), Layout(2, control_planes=1)) as instances:
         done = instances.init("--tunnel")
         assert done.returncode == 0, done.stdout + done.stderr
         yield instances
 
 
-def test_calls_go_through_the_tunnel_from_the_first_hour_on(bridged: Instances) -> None:
-    bridged.until(lambda: bridged.ready("node1", "node2"), "both nodes are ready", 400.0)
-    bridged.until(lambda: _logs_of_an_agent(bridged), "an agent's log is read")
+def test_calls_go_through_the_tunnel_from_the_first_hour_on(cluster: Instances) -> None:
+    cluster.until(lambda: cluster.ready("node1", "node2"), "both nodes are ready", 400.0)
+    cluster.until(lambda: _logs_of_an_agent(cluster), "an agent's log is read")
     dials = [
         line
-        for line in bridged.kubectl("get", "--raw", "/metrics").splitlines()
+        for line in cluster.kubectl("get", "--raw", "/metrics").splitlines()
         if line.startswith("apiserver_egress_dialer_dial_duration_seconds_count")
     ]
     assert sum(float(line.rpartition(" ")[2]) for line in dials) > 0
 
 
-def test_it_is_gone_once_all_nodes_have_been_ready_for_a_while(bridged: Instances) -> None:
-    bridged.until(
-        lambda: "the bridge is taken down" in bridged.said("node1"),
+def test_it_is_gone_once_all_nodes_have_been_ready_for_a_while(cluster: Instances) -> None:
+    cluster.until(
+        lambda: "the bridge is taken down" in cluster.said("node1"),
         "the bridge is taken down",
         REMOVAL_SECONDS,
     )
-    receipt = json.loads(bridged.lab.file("node1", RECEIPT).read_bytes())
+    receipt = json.loads(cluster.lab.file("node1", RECEIPT).read_bytes())
     assert receipt["remains"] == []
     # Not at once: with the bridge goes the kube-apiserver that went through it, and another one comes.
-    bridged.until(lambda: NAMESPACE not in bridged.kubectl("get", "namespaces"), "the namespace is gone")
-    assert not bridged.lab.file("node1", KUBEADM_PATHS.plan_record).exists()
-    bridged.until(lambda: bridged.ready("node1", "node2"), "the nodes are ready without it")
+    cluster.until(lambda: NAMESPACE not in cluster.kubectl("get", "namespaces"), "the namespace is gone")
+    assert not cluster.lab.file("node1", KUBEADM_PATHS.plan_record).exists()
+    cluster.until(lambda: cluster.ready("node1", "node2"), "the nodes are ready without it")
 
 
 def _logs_of_an_agent(cluster: Instances) -> str:

@@ -17,7 +17,7 @@ import pytest
 
 from bootbridge.lab.cgroups import Cgroups
 from bootbridge.lab.init import BOUND, OVERLAID, RUN, hierarchies
-from bootbridge.lab.namespaces import Space
+from bootbridge.lab.namespaces import NodeNamespaces
 from bootbridge.lab.network import BRIDGE
 from bootbridge.lab.processes import start_time
 from tests.support.lab import IMAGES, missing, until
@@ -61,7 +61,7 @@ class Watched:
         return subprocess.run(self.command(*words), capture_output=True, text=True, timeout=seconds)
 
     def nodes(self) -> set[str]:
-        return {space.name for space in Space.found_below(self.directory / "nodes")}
+        return {namespaces.name for namespaces in NodeNamespaces.find_below(self.directory / "nodes")}
 
     def processes(self) -> dict[int, str]:
         """Those that are called after it, live in its files or in its control groups: number → words."""
@@ -228,10 +228,10 @@ def every_command_does_what_it_says(lab: Watched) -> None:
     assert lab.run("shell", "node1", "hostname").stdout == "node1\n"
     assert lab.run("kubectl", "get", "nodes", "-o", "name").stdout == "node/node1\n"
     assert "kubelet" in lab.run("logs", "node1", "kubelet").stdout
-    laid = lab.run("bridge", "--dry-run", "--protocol=HTTPConnect")
+    laid = lab.run("tunnel", "--dry-run", "--protocol=HTTPConnect")
     assert (laid.returncode, "server static pod" in laid.stdout) == (0, True), laid.stderr
-    assert lab.run("unbridge").returncode == 0
-    done = lab.run("production", "node1")
+    assert lab.run("remove-tunnel").returncode == 0
+    done = lab.run("permanent-apiserver", "node1")
     assert done.returncode == 0, done.stderr
     assert lab.run("kubectl", "--on", "node1", "get", "--raw", "/readyz").stdout == "ok"
 
@@ -247,7 +247,7 @@ def a_dead_node_is_noticed(lab: Watched) -> None:
     assert (refused.returncode, "the node node1 has died" in refused.stderr) == (1, True)
 
 
-def test_the_demonstration_holds_and_leaves_nothing(lab: Watched) -> None:
+def test_lab_demo_succeeds_and_leaves_nothing(lab: Watched) -> None:
     """`bootbridge lab demo`: from the webhook that blocks to the receipt."""
     done = lab.run("demo", "--nodes=1")
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ import yaml
 from bootbridge.common.files import Asset
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.join_api.instance import Role
-from bootbridge.lab import bootstrapper
+from bootbridge.lab import bootstrapper_files
 from tests.join_service.world import certificate_request
 from tests.support.lab_instances import Instances
 
@@ -75,7 +75,7 @@ def test_an_instance_that_calls_itself_by_another_s_name(cluster: Instances, spa
 
 def test_a_worker_whose_metadata_says_that_it_is_a_control_plane(cluster: Instances, spare: str) -> None:
     """Whoever can change an instance's own metadata has not changed the cluster's policy."""
-    path = bootstrapper.INSTANCE_METADATA
+    path = bootstrapper_files.INSTANCE_METADATA
     honest = cluster.lab.file(spare, path).read_bytes()
     document = yaml.safe_load(honest)
     document["self"]["role"] = str(Role.CONTROL_PLANE)

@@ -52,9 +52,9 @@ class Storm:
     """Requests one after the other, from the bootstrap node."""
 
     def __init__(self, cluster: Cluster) -> None:
-        script = Path(__file__).with_name("admission_storm.py")
+        script = Path(__file__).with_name("admission_client.py")
         argv = [sys.executable, "-I", str(script), ADMIN_KUBECONFIG, GUARDED]
-        command = cluster.lab.space("bootstrap").command(argv)
+        command = cluster.lab.namespaces("bootstrap").command(argv)
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
         self.answers: list[Answer] = []
         threading.Thread(target=self._read, daemon=True).start()

@@ -25,7 +25,7 @@ BOOT_LOADER_REGISTER = 4
 
 
 @dataclass(frozen=True)
-class InstancesDemonstration:
+class BootstrapperDemo:
     """One run, told step by step through `progress`."""
 
     lab: Lab

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from bootbridge.join_api.node_paths import PKI
-from bootbridge.lab.instances import desk_of
+from bootbridge.lab.instances import operator_files
 from tests.e2e.bootstrapper.conftest import SPARE, Inits
 from tests.support.lab import SHORT_PAUSES, WAIT_SECONDS, until
 from tests.support.lab_instances import Instances
@@ -21,19 +21,19 @@ GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10)
 
 
 def test_nobody_is_initialised_with_a_wrong_secret(blank: Instances) -> None:
-    desk = desk_of(blank.lab)
-    wrong = desk.directory / "wrong-secret"
+    files = operator_files(blank.lab)
+    wrong = files.directory / "wrong-secret"
     wrong.write_text("not the secret at all, but as long as one")
     wrong.chmod(0o600)
     done = blank.init(f"--init-secret-file={wrong}")
     assert done.returncode == 1
     assert "secret" in done.stderr
-    assert not desk.kubeconfig.exists()
+    assert not files.kubeconfig.exists()
     blank.until_said("node1", "refused")
 
 
 def test_the_operator_gets_a_kubeconfig_that_nobody_else_can_read(cluster: Instances) -> None:
-    kubeconfig = desk_of(cluster.lab).kubeconfig
+    kubeconfig = operator_files(cluster.lab).kubeconfig
     assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
     assert "node1" in cluster.nodes()
 
@@ -42,7 +42,7 @@ def test_a_second_init_is_refused_at_once_while_one_is_running(inits: Inits, clu
     assert inits.second.returncode == 1
     assert "the instance refused: another init is running" in inits.second.stderr
     assert 'an init was refused why="another init is running' in cluster.said("node1")
-    assert not (desk_of(cluster.lab).directory / "second.conf").exists()
+    assert not (operator_files(cluster.lab).directory / "second.conf").exists()
 
 
 def test_every_stage_of_the_init_is_shown(inits: Inits, cluster: Instances) -> None:
@@ -69,7 +69,9 @@ def test_a_second_control_plane_is_a_whole_one(cluster: Instances) -> None:
         return wanted <= {pod["metadata"]["name"] for pod in pods}
 
     cluster.until(running, f"{', '.join(wanted)} run")
-    cluster.until(lambda: cluster.lab.api_ready(cluster.components, "node2"), "its API server is ready")
+    cluster.until(
+        lambda: cluster.lab.apiserver_is_ready(cluster.components, "node2"), "its API server is ready"
+    )
     metrics = cluster.run("node2", sys.executable, "-c", GET, "http://127.0.0.1:2381/metrics").stdout
     assert "etcd_server_is_learner 0" in metrics
     assert "etcd_server_has_leader 1" in metrics
@@ -108,7 +110,7 @@ def test_kubelets_show_certificates_of_the_cluster_so_logs_are_read_from_every_n
 
 def test_a_secret_that_has_made_a_cluster_makes_no_other(cluster: Instances) -> None:
     """The instance is a node that does not listen for an init any more; what it is, it stays."""
-    other = desk_of(cluster.lab).directory / "other.conf"
+    other = operator_files(cluster.lab).directory / "other.conf"
     cluster.until_said("node1", "this instance is the first node of its cluster")
     before = cluster.status("node1")
     assert (before["phase"], before["lock"]) == ("done", "init"), "which is why, and is said there"

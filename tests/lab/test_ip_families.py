@@ -10,7 +10,7 @@ import pytest
 
 from bootbridge.lab import workloads
 from bootbridge.lab.layout import Layout
-from tests.lab.storm import storm
+from tests.lab.admission_load import storm
 from tests.support.lab import Cluster, Pairing, missing
 from tests.support.not_run import not_run
 
@@ -30,7 +30,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     directory: Path = tmp_path_factory.mktemp("lab")
     with Cluster.up(directory, Layout(1, request.param)) as cluster:
         cluster.start_workloads()
-        cluster.bridge(Pairing("our", "our", PROTOCOLS[request.param]))
+        cluster.install_tunnel(Pairing("our", "our", PROTOCOLS[request.param]))
         yield cluster
 
 

@@ -16,40 +16,42 @@ from bootbridge.lab import control_plane, extension_server, network
 from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
-from bootbridge.lab.namespaces import Space
+from bootbridge.lab.namespaces import NodeNamespaces
 from tests.support.not_run import not_run
 
 
 @pytest.fixture
-def space(tmp_path: Path) -> Iterator[Space]:
+def namespaces(tmp_path: Path) -> Iterator[NodeNamespaces]:
     if os.geteuid() != 0:
         not_run("namespaces and mounts need root")
-    made = Space.make("machine", tmp_path / "machine")
+    made = NodeNamespaces.create("machine", tmp_path / "machine")
     yield made
     made.end()
 
 
-def hide(space: Space, family: str) -> None:
+def hide(namespaces: NodeNamespaces, family: str) -> None:
     """Nothing of it is to be seen in the node's settings any more."""
-    space.must("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", f"/proc/sys/net/{family}")
+    namespaces.run_checked("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", f"/proc/sys/net/{family}")
 
 
-def forwards(space: Space) -> list[bytes]:
-    return space.must("cat", *(f"/proc/sys/{name}" for name in network.FORWARDING.values())).split()
+def forwards(namespaces: NodeNamespaces) -> list[bytes]:
+    return namespaces.run_checked(
+        "cat", *(f"/proc/sys/{name}" for name in network.FORWARDING.values())
+    ).split()
 
 
-def test_packets_are_handed_on_of_the_family_asked_for_alone(space: Space) -> None:
-    network.forward(space, 4)
-    assert forwards(space) == [b"1", b"0"]
-    hide(space, "ipv6")
-    network.forward(space, 4)
+def test_packets_are_handed_on_of_the_family_asked_for_alone(namespaces: NodeNamespaces) -> None:
+    network.enable_forwarding(namespaces, 4)
+    assert forwards(namespaces) == [b"1", b"0"]
+    hide(namespaces, "ipv6")
+    network.enable_forwarding(namespaces, 4)
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_family_that_cannot_be_handed_on_is_an_error(space: Space, version: int) -> None:
-    hide(space, f"ipv{version}")
+def test_a_family_that_cannot_be_handed_on_is_an_error(namespaces: NodeNamespaces, version: int) -> None:
+    hide(namespaces, f"ipv{version}")
     with pytest.raises(OperatorError, match=network.FORWARDING[version]):
-        network.forward(space, version)
+        network.enable_forwarding(namespaces, version)
 
 
 @pytest.mark.parametrize("families", list(FAMILIES))
@@ -70,9 +72,9 @@ def test_a_lab_with_ipv6_is_refused_before_anything_is_made(
     families: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "IPV6", tmp_path / "none")
-    with pytest.raises(OperatorError, match="--ip: this machine's kernel has no IPv6"):
-        network.refuse_if_unable(Layout(1, families))
-    network.refuse_if_unable(Layout(1))
+    with pytest.raises(OperatorError, match="--ip: IPv6 is disabled"):
+        network.check_ipv6(Layout(1, families))
+    network.check_ipv6(Layout(1))
 
 
 @pytest.mark.parametrize("has_ipv6", [True, False])

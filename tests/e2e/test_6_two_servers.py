@@ -14,7 +14,7 @@ from bootbridge.common.yaml_text import to_yaml
 from bootbridge.demo.webhook import REFUSAL
 from bootbridge.lab import workloads
 from bootbridge.lab.credentials import ADMIN_KUBECONFIG
-from tests.e2e import tokens
+from tests.e2e import agent_token_manifests
 from tests.support.lab import GUARDED, OURS, Cluster, Json
 
 pytestmark = pytest.mark.e2e
@@ -31,7 +31,7 @@ BALANCED = f"{_EVERY_OTHER} -j REDIRECT --to-ports {AGENT_PORT}".split()
 @pytest.fixture(scope="module", autouse=True)
 def two_servers(cluster: Cluster) -> Iterator[None]:
     """Both on the bootstrap node, and agents that count leases."""
-    cluster.bridge(cluster.pairing if cluster.pairing and cluster.pairing.server == "our" else OURS)
+    cluster.install_tunnel(cluster.pairing if cluster.pairing and cluster.pairing.server == "our" else OURS)
     plan = cluster.plan
     found = cluster.get("daemonset", plan.daemonset_name, f"--namespace={plan.namespace}")
     manifest = cluster.lab.file("bootstrap", plan.paths.server_pod).read_bytes()
@@ -51,9 +51,9 @@ def two_servers(cluster: Cluster) -> Iterator[None]:
     _balance(cluster, "-D")
     cluster.lab.file("bootstrap", SECOND).unlink()
     cluster.lab.write("bootstrap", {plan.paths.server_pod: Asset(manifest, 0o600)})
-    cluster.kubectl("delete", "role,rolebinding", tokens.ACCOUNT, "--namespace=kube-system")
+    cluster.kubectl("delete", "role,rolebinding", agent_token_manifests.ACCOUNT, "--namespace=kube-system")
     cluster.until(lambda: "--server-id=" not in cluster.command_lines(), "both servers have ended")
-    cluster.lay_again()
+    cluster.repeat_up()
 
 
 def test_every_agent_connects_to_both_servers(cluster: Cluster) -> None:
@@ -69,7 +69,7 @@ def test_calls_go_through_the_server_that_the_api_server_has(cluster: Cluster) -
 
 
 def _leasing(pod: Json, name: str) -> Json:
-    pod = tokens.with_kubeconfig(pod)
+    pod = agent_token_manifests.with_kubeconfig(pod)
     pod["spec"]["containers"][0]["args"] += ["--enable-lease-controller=true", f"--server-id={name}"]
     return pod
 
@@ -93,17 +93,22 @@ def _second(pod: Json, plan: Plan) -> Json:
 
 
 def _balance(cluster: Cluster, verb: str) -> None:
-    cluster.lab.space("bootstrap").must("iptables", "-w", "-t", "nat", verb, "PREROUTING", *BALANCED)
+    cluster.lab.namespaces("bootstrap").run_checked(
+        "iptables", "-w", "-t", "nat", verb, "PREROUTING", *BALANCED
+    )
 
 
 def _rights(plan: Plan) -> list[Json]:
     """The agents' account may look at leases, and at nothing else."""
-    api, metadata = "rbac.authorization.k8s.io", {"name": tokens.ACCOUNT, "namespace": "kube-system"}
+    api, metadata = (
+        "rbac.authorization.k8s.io",
+        {"name": agent_token_manifests.ACCOUNT, "namespace": "kube-system"},
+    )
     rule = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch"]}
-    subject = {"kind": "ServiceAccount", "name": tokens.ACCOUNT, "namespace": plan.namespace}
-    role = {"apiGroup": api, "kind": "Role", "name": tokens.ACCOUNT}
+    subject = {"kind": "ServiceAccount", "name": agent_token_manifests.ACCOUNT, "namespace": plan.namespace}
+    role = {"apiGroup": api, "kind": "Role", "name": agent_token_manifests.ACCOUNT}
     return [
-        tokens.account(plan),
+        agent_token_manifests.account(plan),
         {"apiVersion": f"{api}/v1", "kind": "Role", "metadata": metadata, "rules": [rule]},
         {
             "apiVersion": f"{api}/v1",
@@ -131,7 +136,7 @@ def _counting(found: Json) -> Json:
     found["metadata"] = {key: found["metadata"][key] for key in ("name", "namespace", "labels")}
     found.pop("status", None)
     spec = found["spec"]["template"]["spec"]
-    spec["serviceAccountName"] = tokens.ACCOUNT
+    spec["serviceAccountName"] = agent_token_manifests.ACCOUNT
     spec.pop("serviceAccount", None)
     container = spec["containers"][0]
     container["args"] += ["--count-server-leases=true", f"--kubeconfig={KUBECONFIG}/kubeconfig"]

@@ -1,6 +1,6 @@
 """An instance that wants more than it is due: run on its network, with its TPM, it says what it was told.
 
-    python -m tests.support.lab_imposter TRICK DEVICE HOST PORT NAME ROLE
+    python -m tests.support.lab_attacker TRICK DEVICE HOST PORT NAME ROLE
 
 The answer is one JSON line: what it got, or the words with which it was refused.
 """

@@ -16,8 +16,8 @@ import pytest
 from bootbridge.demo.webhook import REFUSAL
 from bootbridge.lab import workloads
 from bootbridge.lab.extension_server import API_GROUP, GROUP, MUTATED
-from tests.e2e import admissions
-from tests.e2e.record import Record
+from tests.e2e import timed_requests
+from tests.e2e.results import Results
 from tests.support.lab import GUARDED, Cluster, Pairing
 
 # One exchange between each and the next: the server is restarted twice for a protocol, not four times.
@@ -35,21 +35,19 @@ BYTES = 100 * 1000 * 1000
 NAMESPACE = f"--namespace={workloads.NAMESPACE}"
 _FORWARDED = re.compile(rb":(\d+) ->")
 
-pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("bridged")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("installed_pairing")]
 
 
-@pytest.fixture(
-    scope="package", params=PAIRINGS, ids=lambda each: f"{each.server}-{each.agent}-{each.protocol}"
-)
-def bridged(request: pytest.FixtureRequest, cluster: Cluster) -> Pairing:
+@pytest.fixture(scope="package", params=PAIRINGS, ids=lambda each: each.slug)
+def installed_pairing(request: pytest.FixtureRequest, cluster: Cluster) -> Pairing:
     """The bridge in one shape after the other; pytest runs all tests of one before it goes to the next."""
     pairing: Pairing = request.param
-    cluster.bridge(pairing)
+    cluster.install_tunnel(pairing)
     return pairing
 
 
 @pytest.fixture
-def pods(cluster: Cluster, bridged: Pairing) -> dict[str, str]:
+def pods(cluster: Cluster, installed_pairing: Pairing) -> dict[str, str]:
     """Node → the extension server's pod there."""
     return cluster.extension_pods()
 
@@ -69,9 +67,9 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Payload:
 
 
 @pytest.fixture
-def remote(bridged: Pairing) -> str:
+def remote(installed_pairing: Pairing) -> str:
     """Where the payload lies in a pod: elsewhere each time, or one that is not copied would not be missed."""
-    return f"/tmp/{bridged.server}-{bridged.agent}-{bridged.protocol}"
+    return f"/tmp/{installed_pairing.slug}"
 
 
 def test_validating_webhook(cluster: Cluster) -> None:
@@ -113,14 +111,14 @@ def test_aggregated_api(cluster: Cluster) -> None:
     cluster.until(is_available_and_answers, "the APIService is available and answers")
 
 
-def test_logs_follow(cluster: Cluster, pods: dict[str, str], bridged: Pairing) -> None:
+def test_logs_follow(cluster: Cluster, pods: dict[str, str], installed_pairing: Pairing) -> None:
     """`kubectl logs -f` shows a line as it is written."""
     for pod in pods.values():
         _leave_mark(cluster, pod, "before")
         with cluster.running("logs", "-f", "--tail=1", pod, NAMESPACE) as logs:
             said = _hearing(logs)
             cluster.until(said, "the last line of before appears")
-            _leave_mark_until_it_is_seen(cluster, said, pod, f"followed-{bridged.server}-{bridged.agent}")
+            _leave_mark_until_it_is_seen(cluster, said, pod, f"followed-{installed_pairing.slug}")
 
 
 def test_attach(cluster: Cluster, pods: dict[str, str]) -> None:
@@ -181,9 +179,12 @@ def test_service_proxy(cluster: Cluster, pods: dict[str, str]) -> None:
     assert any(pod in answer for pod in pods.values()), answer
 
 
-def test_a_thousand_admissions(cluster: Cluster, bridged: Pairing, record: Record) -> None:
+def test_a_thousand_admissions(cluster: Cluster, installed_pairing: Pairing, results: Results) -> None:
     """1,000 admissions, one after the other, each judged by the webhook."""
-    record.latency(f"through the tunnel, {bridged.name}, {bridged.protocol}", admissions.measure(cluster))
+    results.add_latency(
+        f"through the tunnel, {installed_pairing.name}, {installed_pairing.protocol}",
+        timed_requests.measure(cluster),
+    )
 
 
 def _is_available(cluster: Cluster) -> bool:

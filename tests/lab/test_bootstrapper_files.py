@@ -16,8 +16,8 @@ from bootbridge.errors import OperatorError
 from bootbridge.join_api.cluster_spec import ClusterSpec
 from bootbridge.join_api.instance import Role
 from bootbridge.join_api.policy import ClusterFacts, parse_policy, with_cluster
-from bootbridge.lab import bootstrapper
-from bootbridge.lab.bootstrapper import INSTANCE_CONFIG, INSTANCE_METADATA
+from bootbridge.lab import bootstrapper_files
+from bootbridge.lab.bootstrapper_files import INSTANCE_CONFIG, INSTANCE_METADATA
 from bootbridge.lab.images import NODE_IMAGE, PAUSE_IMAGE, TUNNEL_IMAGE, kubeadm_program
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import FAMILIES, Layout
@@ -31,7 +31,7 @@ IDENTITIES = {node.name: f"sha256:{number:064x}" for number, node in enumerate(L
 
 
 def policy_document(layout: Layout = LAYOUT) -> bytes:
-    return to_yaml(bootstrapper.policy(layout, IDENTITIES))
+    return to_yaml(bootstrapper_files.policy(layout, IDENTITIES))
 
 
 def test_a_lab_of_blank_instances_has_no_bootstrap_node() -> None:
@@ -56,13 +56,13 @@ def test_more_control_planes_than_instances_are_refused(control_planes: int) -> 
 
 def test_a_lab_remembers_that_its_instances_are_blank(tmp_path: Path) -> None:
     lab = Lab(tmp_path / "lab", LAYOUT)
-    lab.begin()
+    lab.create_directory()
     assert Lab.open(lab.directory).layout == LAYOUT
 
 
 @pytest.mark.parametrize("families", list(FAMILIES))
 def test_the_cluster_spec_is_one_that_the_bootstrapper_reads(families: str) -> None:
-    spec = bootstrapper.cluster_spec(Layout(4, families, control_planes=2), RELEASE)
+    spec = bootstrapper_files.cluster_spec(Layout(4, families, control_planes=2), RELEASE)
     assert ClusterSpec.load(json.loads(spec.dump())) == spec
 
 
@@ -74,7 +74,7 @@ def test_the_policy_is_one_that_the_join_service_reads_and_knows_every_instance_
 
 
 def written(tmp_path: Path, name: str, secret_hash: str = "") -> StaticMetadata:
-    files = bootstrapper.instance_files(LAYOUT, LAYOUT.node(name), IDENTITIES, secret_hash)
+    files = bootstrapper_files.instance_files(LAYOUT, LAYOUT.node(name), IDENTITIES, secret_hash)
     path = tmp_path / "instance.yaml"
     path.write_bytes(files[INSTANCE_METADATA].data)
     return StaticMetadata(path)
@@ -95,7 +95,7 @@ def test_only_the_first_instance_can_be_initialised(tmp_path: Path) -> None:
 
 
 def test_an_instance_s_configuration_is_one_that_node_run_reads(tmp_path: Path) -> None:
-    files = bootstrapper.instance_files(LAYOUT, LAYOUT.first, IDENTITIES, "")
+    files = bootstrapper_files.instance_files(LAYOUT, LAYOUT.first, IDENTITIES, "")
     path = tmp_path / "node.yaml"
     path.write_bytes(files[INSTANCE_CONFIG].data)
     configuration = read_configuration(path)
@@ -105,7 +105,8 @@ def test_an_instance_s_configuration_is_one_that_node_run_reads(tmp_path: Path) 
 
 def test_what_an_instance_is_told_is_its_own_to_read(tmp_path: Path) -> None:
     assert {
-        asset.mode for asset in bootstrapper.instance_files(LAYOUT, LAYOUT.first, IDENTITIES, "").values()
+        asset.mode
+        for asset in bootstrapper_files.instance_files(LAYOUT, LAYOUT.first, IDENTITIES, "").values()
     } == {0o600}
 
 

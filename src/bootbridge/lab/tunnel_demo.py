@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.lab import workloads
-from bootbridge.lab.bring_up import Builder
+from bootbridge.lab.bring_up import LabBuilder
 from bootbridge.lab.components import Components
 from bootbridge.lab.images import Images
 from bootbridge.lab.lab import Lab
@@ -20,7 +20,7 @@ READY_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
-class Demonstration:
+class TunnelDemo:
     """One run, told step by step through `progress`."""
 
     lab: Lab
@@ -30,7 +30,7 @@ class Demonstration:
 
     def run(self) -> None:
         """Every step must hold; the first that does not ends it. The clean-up is the caller's."""
-        Builder(self.lab, self.components, self.images, self.progress).bring_up()
+        LabBuilder(self.lab, self.components, self.images, self.progress).bring_up()
         self.progress.step("webhook pods", self._start_workloads)
         self.progress.step("a pod, without bridge", self._blocked)
         self._laid()
@@ -44,7 +44,9 @@ class Demonstration:
     def _start_workloads(self) -> str:
         guarded = workloads.namespace(GUARDED, workloads.GUARDED)
         made = workloads.Workloads.create()
-        self._must("apply", "-f", "-", input=workloads.as_text([guarded, *made.served(), made.validating()]))
+        self._must(
+            "apply", "-f", "-", input=workloads.to_manifest_text([guarded, *made.served(), made.validating()])
+        )
         if still := self.progress.wait(self._pods_unready, READY_SECONDS):
             raise OperatorError(f"not within {READY_SECONDS:.0f} s: {still}")
         return f"an admission webhook on {self.lab.layout.nodes} nodes, failurePolicy: Fail"
@@ -57,7 +59,7 @@ class Demonstration:
 
     def _laid(self) -> None:
         self.progress.line("     bootbridge up, on the bootstrap node:")
-        self._bootbridge("up", *self.lab.bridge_flags())
+        self._bootbridge("up", *self.lab.tunnel_flags())
 
     def _allowed(self) -> str:
         done = self._create("first", {})
@@ -95,7 +97,7 @@ class Demonstration:
         return "" if ready == nodes else f"{ready} of {nodes} webhook pods are ready"
 
     def _create(self, name: str, labels: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
-        manifest = workloads.as_text([workloads.pod(name, GUARDED, labels)])
+        manifest = workloads.to_manifest_text([workloads.pod(name, GUARDED, labels)])
         return self._kubectl("create", "-f", "-", input=manifest)
 
     def _must(self, *words: str, input: bytes | None = None) -> bytes:

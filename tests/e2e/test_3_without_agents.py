@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.lab import workloads
-from tests.lab.storm import TIME_RAN_OUT
+from tests.lab.admission_load import TIME_RAN_OUT
 from tests.support.lab import GUARDED, OURS, Cluster
 
 pytestmark = pytest.mark.e2e
@@ -15,7 +15,7 @@ NAMESPACE = f"--namespace={workloads.NAMESPACE}"
 @pytest.fixture(scope="module", autouse=True)
 def no_agents(cluster: Cluster) -> None:
     """The bridge with our server, and the agents' DaemonSet not applied yet."""
-    cluster.bridge(OURS)
+    cluster.install_tunnel(OURS)
     cluster.end_agents()
     cluster.until(lambda: cluster.connected_agents() == 0, "no agent is connected")
 
@@ -44,7 +44,7 @@ def test_a_webhook_call_fails_fast_and_says_why(cluster: Cluster) -> None:
 
 def test_up_brings_the_agents_back(cluster: Cluster) -> None:
     """Running `bootbridge up` again mends what is missing, and the webhook decides again."""
-    assert "nothing was changed" not in cluster.lay_again().stdout
+    assert "nothing was changed" not in cluster.repeat_up().stdout
     cluster.until(cluster.agents_connected, "all agents are connected")
     done = cluster.create(workloads.pod("in-time", GUARDED), "--dry-run=server")
     assert done.returncode == 0, done.stderr

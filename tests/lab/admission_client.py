@@ -1,6 +1,6 @@
 """Asks an API server for admissions, one after the other, and tells how each went, one JSON line each.
 
-Runs on a lab node as a program of its own: `admission_storm.py KUBECONFIG NAMESPACE`. Standard library only.
+Runs on a lab node as a program of its own: `admission_client.py KUBECONFIG NAMESPACE`. Standard library only.
 """
 
 from __future__ import annotations

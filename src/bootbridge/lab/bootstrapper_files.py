@@ -19,7 +19,7 @@ from bootbridge.lab.credentials import apiserver_endpoint
 from bootbridge.lab.images import KUBEADM_REPOSITORY, NODE_IMAGE, TUNNEL_IMAGE
 from bootbridge.lab.init import CGROUPS
 from bootbridge.lab.layout import LabNode, Layout
-from bootbridge.lab.node_runtime import CONTAINERD_SOCKET, ON_THIS_MACHINE
+from bootbridge.lab.node_runtime import CONTAINERD_SOCKET, KUBELET_SETTINGS
 from bootbridge.lab.tpm import BOOT_REGISTERS, DEVICE
 
 INSTANCE_CONFIG: Final = "/etc/bootbridge/node.yaml"
@@ -30,7 +30,7 @@ _ZERO: Final = "00" * 32
 
 
 @dataclass(frozen=True)
-class Desk:
+class OperatorFiles:
     """The operator's files, in the lab's directory and on no instance."""
 
     directory: Path
@@ -70,7 +70,7 @@ def cluster_spec(layout: Layout, kubernetes_version: str) -> ClusterSpec:
         # Both would come from a registry; the lab's routes lead to the pods of every node without them.
         without_addons=ADDONS,
         ignore_preflight_errors=() if _newer_cgroups() else ("SystemVerification",),
-        kubelet=dict(ON_THIS_MACHINE),
+        kubelet=dict(KUBELET_SETTINGS),
         join_service_image=NODE_IMAGE,
         tunnel_image=TUNNEL_IMAGE,
     )

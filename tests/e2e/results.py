@@ -1,6 +1,6 @@
-"""The suite's own account: each step with each pairing and protocol, and the latency of admissions.
+"""The results of the end-to-end suite: step times per pairing and protocol, and admission latencies.
 
-Stories that are told beside each other (tests/e2e/run.py) each write a part; together they are one account.
+Scenarios that run beside each other (tests/e2e/run.py) write one file each; `merge_parts` joins them.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.support.lab import ACCOUNTS, STORY, Pairing
+from tests.support.lab import RESULTS, SCENARIO, Pairing
 from tests.support.process_program import ROOT
 
-DIRECTLY = "directly, by the production kube-apiserver"
+DIRECTLY = "directly, by the permanent kube-apiserver"
 _LATENCY_COLUMNS = ("an admission, decided by the webhook", "times", "p50", "p99", "added p50", "added p99")
 JSON, MARKDOWN = ROOT / "build" / "e2e.json", ROOT / "build" / "e2e.md"
-NEIGHBOURS = "Stories ran beside each other; figures to compare are those of `make e2e E2E=tests/e2e`."
+CONCURRENT = "Scenarios ran concurrently; for comparable figures run `make e2e E2E=tests/e2e`."
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -26,14 +26,14 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def neighbours() -> str:
-    """What to say of a figure that was measured beside other stories; empty where there were none."""
-    return " (other stories ran beside)" if STORY in os.environ else ""
+def concurrency_note() -> str:
+    """Returns a note for figures that were measured beside other scenarios, else an empty string."""
+    return " (other scenarios ran concurrently)" if SCENARIO in os.environ else ""
 
 
 @dataclass
-class Record:
-    """Filled in by the tests, written once."""
+class Results:
+    """Collects what the tests measure; written once, at the end."""
 
     timings: dict[str, float] = field(default_factory=dict)
     steps: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -42,36 +42,36 @@ class Record:
     caption: str = ""
 
     @classmethod
-    def of_parts(cls, documents: Iterable[dict[str, Any]], caption: str) -> Record:
-        """One account of several; what happened in more than one of their labs stands there for each."""
-        record = cls(caption=caption)
+    def of_parts(cls, documents: Iterable[dict[str, Any]], caption: str) -> Results:
+        """Merges the results of several scenarios; a timing that several have is listed once per scenario."""
+        results = cls(caption=caption)
         loads = []
         for document in documents:
             loads.append(document["load"])
-            record.latencies |= document["latencies"]
+            results.latencies |= document["latencies"]
             for title, row in document["steps"].items():
-                record.steps.setdefault(title, {}).update(row)
+                results.steps.setdefault(title, {}).update(row)
             for what, seconds in document["timings"].items():
-                again = f"{what} ({document['part']})" if what in record.timings else what
-                record.timings[again] = seconds
-        record.load = (min(first for first, _ in loads), max(last for _, last in loads))
-        return record
+                name = f"{what} ({document['part']})" if what in results.timings else what
+                results.timings[name] = seconds
+        results.load = (min(first for first, _ in loads), max(last for _, last in loads))
+        return results
 
-    def step(self, title: str, pairing: Pairing, seconds: float) -> None:
+    def add_step(self, title: str, pairing: Pairing, seconds: float) -> None:
         self.steps.setdefault(title, {})[f"{pairing.name}, {pairing.protocol}"] = seconds
 
-    def latency(self, way: str, seconds: list[float]) -> None:
-        self.latencies[way] = {
+    def add_latency(self, path: str, seconds: list[float]) -> None:
+        self.latencies[path] = {
             "admissions": len(seconds),
             "p50": percentile(seconds, 0.50),
             "p99": percentile(seconds, 0.99),
         }
 
-    def end(self) -> None:
-        """The suite has ended: alone it is the whole account, with neighbours a part of it."""
+    def save(self) -> None:
+        """Writes the whole result, or this scenario's part of it."""
         self.load = (self.load[0], os.getloadavg()[0])
-        if part := os.environ.get(STORY):
-            self._write(ACCOUNTS / f"{part}.json", part)
+        if part := os.environ.get(SCENARIO):
+            self._write(RESULTS / f"{part}.json", part)
         else:
             self.write()
 
@@ -96,17 +96,9 @@ class Record:
     def tables(self) -> str:
         before, after = self.load
         machine = f"{os.cpu_count()} cores; load {before:.1f} at the start, {after:.1f} at the end."
+        tables = (self._step_table(), self._latency_table(), self._timing_table())
         return "\n".join(
-            [
-                f"{machine} {self.caption}".rstrip(),
-                "",
-                *self._step_table(),
-                "",
-                *self._latency_table(),
-                "",
-                *self._timing_table(),
-                "",
-            ]
+            [f"{machine} {self.caption}".rstrip(), "", *(line for table in tables for line in (*table, ""))]
         )
 
     def _step_table(self) -> list[str]:
@@ -119,28 +111,28 @@ class Record:
 
     def _latency_table(self) -> list[str]:
         lines = [f"| {' | '.join(_LATENCY_COLUMNS)} |", f"|---|{'---:|' * (len(_LATENCY_COLUMNS) - 1)}"]
-        for way, found in self.latencies.items():
+        for path, found in self.latencies.items():
             cells = [_milliseconds(found[share]) for share in ("p50", "p99")]
             if direct := self.latencies.get(DIRECTLY):
                 cells += [_milliseconds(found[share] - direct[share]) for share in ("p50", "p99")]
-            lines.append(f"| {way} | {found['admissions']:,.0f} | {' | '.join(cells)} |")
+            lines.append(f"| {path} | {found['admissions']:,.0f} | {' | '.join(cells)} |")
         return lines
 
     def _timing_table(self) -> list[str]:
-        lines = ["| the lab and the bridge | took |", "|---|---:|"]
+        lines = ["| the lab and the tunnel | time |", "|---|---:|"]
         return lines + [f"| {what} | {seconds:.1f} s |" for what, seconds in self.timings.items()]
 
 
-def forget_parts() -> None:
-    for path in ACCOUNTS.glob("*.json"):
+def remove_parts() -> None:
+    for path in RESULTS.glob("*.json"):
         path.unlink()
 
 
-def put_together() -> None:
-    """What the stories have written, as one account."""
-    documents = [json.loads(path.read_text()) for path in sorted(ACCOUNTS.glob("*.json"))]
+def merge_parts() -> None:
+    """Writes the results of all scenarios as one."""
+    documents = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     if documents:
-        Record.of_parts(documents, NEIGHBOURS).write()
+        Results.of_parts(documents, CONCURRENT).write()
 
 
 def _milliseconds(seconds: float) -> str:

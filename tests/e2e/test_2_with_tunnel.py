@@ -16,9 +16,9 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module", autouse=True)
-def bridge(cluster: Cluster) -> None:
+def tunnel(cluster: Cluster) -> None:
     """Ours, as `bootbridge up` lays it."""
-    cluster.bridge(OURS)
+    cluster.install_tunnel(OURS)
 
 
 def test_a_request_is_allowed_by_the_webhooks_own_word(cluster: Cluster) -> None:
@@ -106,4 +106,4 @@ def test_status_says_that_it_works(cluster: Cluster) -> None:
 
 def test_up_again_changes_nothing(cluster: Cluster) -> None:
     """A second run finds everything as it should be."""
-    assert "nothing was changed" in cluster.lay_again().stdout
+    assert "nothing was changed" in cluster.repeat_up().stdout

@@ -1,6 +1,6 @@
-"""Requests one after the other on one connection to an API server, each timed.
+"""Sends the same request many times over one connection to a kube-apiserver and times each.
 
-Run as a program inside a node's network: `python -m tests.e2e.admissions < kubeconfig and request, as JSON`.
+Runs as a program in a node's network namespace: `python -m tests.e2e.timed_requests`, with JSON on stdin.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def _seconds(cluster: Cluster, node: str, times: int, request: Request) -> list[
     """How long each took, every one of which had the answer that it should."""
     kubeconfig = cluster.lab.file(node, ADMIN_KUBECONFIG).read_text()
     given = json.dumps({"kubeconfig": kubeconfig, "times": times, "request": request})
-    argv = ["env", "-C", str(ROOT), sys.executable, "-m", "tests.e2e.admissions"]
-    space = cluster.lab.space(node)
-    done = space.run(argv, network_only=True, input=given.encode(), timeout=SECONDS_MAX)
+    argv = ["env", "-C", str(ROOT), sys.executable, "-m", "tests.e2e.timed_requests"]
+    namespaces = cluster.lab.namespaces(node)
+    done = namespaces.run(argv, network_only=True, input=given.encode(), timeout=SECONDS_MAX)
     assert done.returncode == 0, done.stderr.decode(errors="replace")
     seconds: list[float] = json.loads(done.stdout)
     assert len(seconds) == times

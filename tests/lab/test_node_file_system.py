@@ -15,7 +15,7 @@ from bootbridge.lab import init, instances, node_runtime
 from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import Layout
-from bootbridge.lab.rooted import rooted
+from bootbridge.lab.path_in_root import resolve_in_root
 from tests.support.not_run import not_run
 
 NODE = "bootstrap"
@@ -30,7 +30,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
     if shutil.which("iptables") is None:
         not_run("missing iptables: apt-get install iptables")
     lab = Lab(tmp_path / "lab", Layout(1))
-    lab.begin()
+    lab.create_directory()
     yield lab
     assert lab.down() == []
 
@@ -38,7 +38,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 def on_this_machine(lab: Lab, path: str) -> Path:
     """Where to put what the node will find at `path`, as if it were this machine's."""
     covered = next(top for top in init.OVERLAID if Path(path).is_relative_to(top))
-    upper = lab.directory / "nodes" / NODE / init.own_name(covered) / "upper"
+    upper = lab.directory / "nodes" / NODE / init.directory_name(covered) / "upper"
     place = upper / Path(path).relative_to(covered)
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
@@ -47,8 +47,8 @@ def on_this_machine(lab: Lab, path: str) -> Path:
 def test_a_node_has_a_resolver_s_configuration_where_this_machine_s_is_a_link_into_run(lab: Lab) -> None:
     """As systemd-resolved and NetworkManager have it; a kubelet starts no pod without that file."""
     on_this_machine(lab, "/etc/resolv.conf").symlink_to("/run/bootbridge-lab-test/resolv.conf")
-    lab.make_machines()
-    assert lab.space(NODE).must("cat", "/etc/resolv.conf") == b"nameserver 127.0.0.1\n"
+    lab.create_machines()
+    assert lab.namespaces(NODE).run_checked("cat", "/etc/resolv.conf") == b"nameserver 127.0.0.1\n"
     assert not Path("/run/bootbridge-lab-test").exists()
 
 
@@ -57,15 +57,15 @@ def test_a_node_sees_nothing_of_a_cluster_that_this_machine_is_a_node_of(lab: La
     assert {"/etc/kubernetes", "/etc/cni", "/var/lib/etcd"} < set(folders)
     for path in folders:
         on_this_machine(lab, f"{path}/{FOREIGN}").touch()
-    lab.make_machines()
-    assert lab.space(NODE).must("find", *folders, "-mindepth", "1") == b""
+    lab.create_machines()
+    assert lab.namespaces(NODE).run_checked("find", *folders, "-mindepth", "1") == b""
 
 
 def test_what_a_node_keeps_there_it_has_again_when_it_is_switched_on_again(lab: Lab) -> None:
-    lab.make_machines()
+    lab.create_machines()
     lab.write(NODE, {f"{path}/own": Asset(b"mine") for path in init.BOUND})
-    lab.space(NODE).end()
-    lab.make_machine(lab.layout.node(NODE))
+    lab.namespaces(NODE).end()
+    lab.create_machine(lab.layout.node(NODE))
     for path in init.BOUND:
         assert lab.file(NODE, f"{path}/own").read_bytes() == b"mine"
         assert not Path(path, "own").exists()
@@ -73,12 +73,12 @@ def test_what_a_node_keeps_there_it_has_again_when_it_is_switched_on_again(lab: 
 
 def test_what_is_written_to_a_node_stays_there_wherever_its_links_lead(lab: Lab) -> None:
     """From outside an absolute link leads to this machine's own files."""
-    lab.make_machines()
+    lab.create_machines()
     there = "/opt/bootbridge-lab-test"
-    lab.space(NODE).must("ln", "-s", there, "/etc/folder")
-    lab.space(NODE).must("ln", "-s", f"{there}/not-this", "/etc/file")
+    lab.namespaces(NODE).run_checked("ln", "-s", there, "/etc/folder")
+    lab.namespaces(NODE).run_checked("ln", "-s", f"{there}/not-this", "/etc/file")
     lab.write(NODE, {"/etc/folder/below/one": Asset(b"1"), "/etc/file": Asset(b"2")})
-    assert lab.space(NODE).must("cat", f"{there}/below/one", "/etc/file") == b"12"
+    assert lab.namespaces(NODE).run_checked("cat", f"{there}/below/one", "/etc/file") == b"12"
     assert not Path(there).exists()
 
 
@@ -91,10 +91,10 @@ def test_an_instance_has_the_lab_s_programs_where_this_machine_has_others(lab: L
             (folder / name).write_text(folder.name)
     for name in names:
         on_this_machine(lab, f"/usr/local/bin/{name}").symlink_to(theirs / name)
-    lab.make_machines()
+    lab.create_machines()
     programs = Components({name: ours / name for name in names}, tmp_path)
     instances.install(lab, lab.layout.node(NODE), programs)
-    seen = lab.space(NODE).must("cat", *(f"/usr/local/bin/{name}" for name in names)).decode()
+    seen = lab.namespaces(NODE).run_checked("cat", *(f"/usr/local/bin/{name}" for name in names)).decode()
     assert seen.startswith("ours" * 3 + "#!/bin/sh")
     assert {path.read_text() for path in theirs.iterdir()} == {"theirs"}
 
@@ -107,13 +107,13 @@ def test_our_program_runs_on_a_node_wherever_it_is_installed(
     python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
     monkeypatch.setattr("bootbridge.lab.lab.sys", SimpleNamespace(executable=str(python)))
-    lab.make_machines()
-    assert lab.space(NODE).must("bootbridge", "version") == b"-m bootbridge.cli.main version\n"
+    lab.create_machines()
+    assert lab.namespaces(NODE).run_checked("bootbridge", "version") == b"-m bootbridge.cli.main version\n"
 
 
 def test_a_kubelet_keeps_its_files_where_they_are_the_node_s_own() -> None:
     own = (*init.OVERLAID, *init.BOUND, init.RUN)
-    settings = node_runtime.ON_THIS_MACHINE
+    settings = node_runtime.KUBELET_SETTINGS
     for path in (settings["volumePluginDir"], settings["resolvConf"]):
         assert any(Path(path).is_relative_to(top) for top in own)
 
@@ -137,10 +137,10 @@ def test_links_on_the_way_are_followed_below_the_root_and_the_last_is_not(
     (tmp_path / "real").mkdir()
     (tmp_path / "link-2").symlink_to("real")
     (tmp_path / "link").symlink_to(link)
-    assert rooted(tmp_path, path) == tmp_path / place
+    assert resolve_in_root(tmp_path, path) == tmp_path / place
 
 
 def test_links_in_a_circle_end_in_an_error(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/link")
     with pytest.raises(OSError, match="symbolic links"):
-        rooted(tmp_path, "/link/file")
+        resolve_in_root(tmp_path, "/link/file")

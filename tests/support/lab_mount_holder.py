@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bootbridge.lab.namespaces import Space
-from bootbridge.lab.processes import inhabitants
+from bootbridge.lab.namespaces import NodeNamespaces
+from bootbridge.lab.processes import processes_using
 from tests.support.lab import SHORT_PAUSES, until
 
 
 @contextmanager
-def looking_in(space: Space, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+def looking_in(namespaces: NodeNamespaces, home: Path) -> Iterator[subprocess.Popen[bytes]]:
     """As long as the block, or until it is killed."""
-    argv = ["nsenter", f"--target={space.pid}", "--mount", "sleep", "1000"]
+    argv = ["nsenter", f"--target={namespaces.pid}", "--mount", "sleep", "1000"]
     with subprocess.Popen(argv) as process:
         try:
-            until(lambda: process.pid in inhabitants(home), "it sees the node's files", 20, SHORT_PAUSES)
+            until(lambda: process.pid in processes_using(home), "it sees the node's files", 20, SHORT_PAUSES)
             yield process
         finally:
             process.kill()

@@ -22,8 +22,8 @@ def start(lab: Lab, name: str, components: Components, images: Images, progress:
         known = ", ".join(each.name for each in lab.layout.cluster_nodes)
         raise OperatorError(f"{name} is no cluster node", hint=f"one of: {known}")
     progress.begin(f"production on {name}")
-    images.hand_to(lab.space(name), control_plane.IMAGE)
-    lab.write(name, control_plane.production_tree(lab.layout, node))
+    images.import_into(lab.namespaces(name), control_plane.IMAGE)
+    lab.write(name, control_plane.permanent_apiserver_files(lab.layout, node))
     if still := progress.wait(lambda: _silent(lab, name, components), READY_SECONDS):
         progress.end(still, good=False)
         raise OperatorError(f"not within {READY_SECONDS:.0f} s: {still}", hint=f"bootbridge lab shell {name}")
@@ -31,4 +31,4 @@ def start(lab: Lab, name: str, components: Components, images: Images, progress:
 
 
 def _silent(lab: Lab, name: str, components: Components) -> str:
-    return "" if lab.api_ready(components, name) else "the production kube-apiserver is not ready"
+    return "" if lab.apiserver_is_ready(components, name) else "the production kube-apiserver is not ready"

@@ -11,7 +11,7 @@ from bootbridge.common.files import Asset
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.demo.webhook import REFUSAL
 from bootbridge.lab import workloads
-from tests.e2e import tokens
+from tests.e2e import agent_token_manifests
 from tests.support.lab import GUARDED, OURS, Cluster, Json, Pairing
 
 pytestmark = pytest.mark.e2e
@@ -20,20 +20,20 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture(scope="module", autouse=True)
 def agents(cluster: Cluster) -> Iterator[Json]:
     """The bridge with tokens instead of client certificates; the DaemonSet as it was before."""
-    cluster.bridge(_ours(cluster.pairing))
+    cluster.install_tunnel(_ours(cluster.pairing))
     plan = cluster.plan
     found = cluster.get("daemonset", plan.daemonset_name, f"--namespace={plan.namespace}")
     manifest = cluster.lab.file("bootstrap", plan.paths.server_pod).read_bytes()
     cluster.end_agents()
-    _write_server_pod(cluster, to_yaml(tokens.server_pod(yaml.safe_load(manifest), plan)))
+    _write_server_pod(cluster, to_yaml(agent_token_manifests.server_pod(yaml.safe_load(manifest), plan)))
     cluster.until(lambda: "--agent-namespace=" in cluster.command_lines(), "the server wants tokens")
-    cluster.apply(tokens.account(plan), tokens.daemon_set(found))
+    cluster.apply(agent_token_manifests.account(plan), agent_token_manifests.daemon_set(found))
     cluster.rolled_out(plan.namespace, plan.daemonset_name)
     yield found
     cluster.end_agents()
     _write_server_pod(cluster, manifest)
     cluster.until(lambda: "--agent-namespace=" not in cluster.command_lines(), "that server has ended")
-    cluster.lay_again()
+    cluster.repeat_up()
 
 
 def test_agents_with_the_right_account_are_welcome(cluster: Cluster) -> None:
@@ -49,7 +49,7 @@ def test_an_agent_with_another_account_is_refused(cluster: Cluster, agents: Json
     inside = f"--namespace={cluster.plan.namespace}"
     before = _reviews(cluster, "")
     welcome = _reviews(cluster, "authenticated")
-    cluster.apply(tokens.impostor(agents))
+    cluster.apply(agent_token_manifests.impostor(agents))
     cluster.until(lambda: _reviews(cluster, "") - before > 2, "the impostors have shown their tokens")
     assert _reviews(cluster, "authenticated") == welcome
     cluster.until(cluster.agents_connected, "the agents of all nodes are connected, and no other")
