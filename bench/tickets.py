@@ -37,20 +37,20 @@ sys.path.insert(0, str(ROOT))
 from bootbridge.join_api.messages import ISSUE_TICKET, JOIN_LABEL, Ticket, TicketRequest  # noqa: E402
 from bootbridge.join_api.policy import ClusterFacts, with_cluster  # noqa: E402
 from bootbridge.join_service.deploy import deploy  # noqa: E402
-from bootbridge.join_service.manifests import NAME, NAMESPACE, Deployment  # noqa: E402
-from bootbridge.join_service.measurement import Measurement  # noqa: E402
+from bootbridge.join_service.manifests import NAME, NAMESPACE, JoinServiceDeployment  # noqa: E402
+from bootbridge.join_service.measurement_secret import MeasurementSecret  # noqa: E402
 from bootbridge.kube.client import KubeClient  # noqa: E402
 from bootbridge.kube.kubeconfig import load_kubeconfig  # noqa: E402
 from bootbridge.runtime.grpc import GrpcClient  # noqa: E402
-from bootbridge.trust.attested.channel import Side, connect  # noqa: E402
+from bootbridge.trust.attested.channel import Attestation, connect  # noqa: E402
 from bootbridge.trust.authority import Authority, KeyKind  # noqa: E402
-from tests.join_service.world import csr, pki  # noqa: E402
+from tests.join_service.environment import csr, pki  # noqa: E402
 from tests.support.kubernetes import ControlPlane  # noqa: E402
 from tests.support.process_program import free_port  # noqa: E402
 from tests.support.software_tpm import SoftwareTpm  # noqa: E402
 
 HOST = "127.0.0.1"
-MEASUREMENT = Measurement(bytes(range(32)), bytes(range(32, 64)))
+MEASUREMENT = MeasurementSecret(bytes(range(32)), bytes(range(32, 64)))
 # A crowd is served within this, or it is a failure.
 PATIENCE_SECONDS = 120.0
 START_SECONDS = 30.0
@@ -80,8 +80,8 @@ class Machine:
         return {"name": self.name, "role": "worker", "addresses": [HOST], "identity": self.tpm.identity}
 
     async def ticket(self, port: int) -> Ticket:
-        side = Side(self.tpm)
-        channel = await connect(HOST, port, label=JOIN_LABEL, side=side, timeout=PATIENCE_SECONDS)
+        side = Attestation(self.tpm)
+        channel = await connect(HOST, port, label=JOIN_LABEL, attestation=side, timeout=PATIENCE_SECONDS)
         async with GrpcClient(channel.reader, channel.writer) as caller:
             return Ticket.decode(await caller.unary(ISSUE_TICKET, self.request, PATIENCE_SECONDS))
 
@@ -212,7 +212,7 @@ async def prepare(kubernetes: ControlPlane, machines: list[Machine]) -> None:
     document = {"evidence": {"tpm": {}}, "instances": [each.listing for each in machines]}
     policy = with_cluster(json.dumps(document), ClusterFacts("v1.36.3", f"{HOST}:{kubernetes.port}"))
     client = KubeClient(load_kubeconfig(kubernetes.kubeconfig), qps=-1)
-    await deploy(client, Deployment("example.com/bootbridge:1", policy, MEASUREMENT))
+    await deploy(client, JoinServiceDeployment("example.com/bootbridge:1", policy, MEASUREMENT))
     await client.aclose()
 
 

@@ -9,8 +9,8 @@ import pytest
 from bootbridge.cli import main
 from bootbridge.join_service import main as service
 from bootbridge.join_service.main import JoinServiceOptions
-from bootbridge.join_service.manifests import Deployment, daemon_set
-from bootbridge.join_service.measurement import Measurement
+from bootbridge.join_service.manifests import JoinServiceDeployment, daemon_set
+from bootbridge.join_service.measurement_secret import MeasurementSecret
 
 
 @pytest.fixture
@@ -49,7 +49,9 @@ def test_every_option_has_its_flag(served: list[JoinServiceOptions]) -> None:
 
 def test_what_the_daemon_set_says_is_understood(served: list[JoinServiceOptions]) -> None:
     """The manifests are rendered elsewhere; their arguments must be ours."""
-    deployment = Deployment("image", b"{}", Measurement(bytes(32), bytes(32)), evidence=b"{}")
+    deployment = JoinServiceDeployment(
+        "image", b"{}", MeasurementSecret(bytes(32), bytes(32)), evidence=b"{}"
+    )
     container = daemon_set(deployment)["spec"]["template"]["spec"]["containers"][0]
     assert container["command"][1:] == ["join-service"]
     assert main.main(["join-service", *container["args"]]) == 0

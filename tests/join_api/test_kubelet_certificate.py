@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, ExtensionOID, NameOID
 
 from bootbridge.errors import OperatorError
-from bootbridge.join_api.kubelet_certificate import KubeletAuthority, KubeletRequest
-from bootbridge.join_api.refusals import JoinRefused
+from bootbridge.join_api.errors import JoinRefused
+from bootbridge.join_api.kubelet_certificate import KubeletCa, KubeletCsr
 from bootbridge.trust.authority import Authority, KeyKind
 from bootbridge.trust.fingerprint import fingerprint
-from tests.join_service.world import csr
+from tests.join_service.environment import csr
 
 ADDRESSES = (ip_address("10.0.0.5"), ip_address("fd00::5"))
 NOW = datetime.now(UTC).timestamp()
@@ -31,14 +31,14 @@ def authority(validity: timedelta = 10 * DAY, key: KeyKind = "ecdsa-p256") -> Au
     return Authority.create("kubernetes", key=key, validity=validity)
 
 
-def kubelet_authority(made: Authority | None = None) -> KubeletAuthority:
+def kubelet_authority(made: Authority | None = None) -> KubeletCa:
     made = made or authority()
-    return KubeletAuthority(made.cert_pem, made.key_pem)
+    return KubeletCa(made.cert_pem, made.key_pem)
 
 
-def signed(request: bytes, by: KubeletAuthority | None = None, validity: timedelta = DAY) -> x509.Certificate:
+def signed(request: bytes, by: KubeletCa | None = None, validity: timedelta = DAY) -> x509.Certificate:
     pem = (by or kubelet_authority()).sign(
-        KubeletRequest(request), "node.a", ADDRESSES, now=NOW, validity=validity
+        KubeletCsr(request), "node.a", ADDRESSES, now=NOW, validity=validity
     )
     return x509.load_pem_x509_certificate(pem)
 
@@ -77,7 +77,7 @@ class TestCertificate:
     @pytest.mark.filterwarnings("ignore:Attribute's length")
     def test_of_a_name_longer_than_x520_allows_is_signed(self) -> None:
         name = "n" * 63 + ".example"
-        pem = kubelet_authority().sign(KubeletRequest(csr(name)), name, ADDRESSES, now=NOW, validity=DAY)
+        pem = kubelet_authority().sign(KubeletCsr(csr(name)), name, ADDRESSES, now=NOW, validity=DAY)
         (common,) = x509.load_pem_x509_certificate(pem).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         assert common.value == f"system:node:{name}"
 
@@ -122,19 +122,19 @@ class TestRequest:
     )
     def test_with_another_kind_of_key_is_refused(self, key: Any) -> None:
         with pytest.raises(JoinRefused, match="P-256"):
-            KubeletRequest(csr("node.a", key=key))
+            KubeletCsr(csr("node.a", key=key))
 
     def test_that_was_not_signed_with_its_key_is_refused(self) -> None:
         """Whoever presents it must have the key that is certified."""
         request = bytearray(csr("node.a"))
         request[-1] ^= 1
         with pytest.raises(JoinRefused):
-            KubeletRequest(bytes(request))
+            KubeletCsr(bytes(request))
 
     @pytest.mark.parametrize("garbage", [b"", b"garbage", b"\x30\x82" + b"\xff" * 100, b"x" * 10_000])
     def test_that_is_none_is_refused(self, garbage: bytes) -> None:
         with pytest.raises(JoinRefused, match="certificate request"):
-            KubeletRequest(garbage)
+            KubeletCsr(garbage)
 
     def test_that_asks_for_a_name_of_an_unknown_kind_is_refused(self) -> None:
         """An EDI party name, which the library knows and cannot read."""
@@ -145,11 +145,11 @@ class TestRequest:
             ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()
         )
         with pytest.raises(JoinRefused, match="cannot be read"):
-            KubeletRequest(request.public_bytes(Encoding.DER))
+            KubeletCsr(request.public_bytes(Encoding.DER))
 
     def test_is_known_by_its_keys_fingerprint(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
-        assert KubeletRequest(csr("node.a", key=key)).fingerprint == fingerprint(key.public_key())
+        assert KubeletCsr(csr("node.a", key=key)).fingerprint == fingerprint(key.public_key())
 
 
 class TestAuthority:
@@ -160,34 +160,34 @@ class TestAuthority:
     ) -> None:
         made = authority(key=kind)
         key = made._key.private_bytes(Encoding.PEM, form, NoEncryption())
-        signed(csr("node.a"), KubeletAuthority(made.cert_pem, key))
+        signed(csr("node.a"), KubeletCa(made.cert_pem, key))
 
     def test_a_key_of_another_kind_is_refused(self) -> None:
         key = ed25519.Ed25519PrivateKey.generate()
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         with pytest.raises(OperatorError, match=r"ca\.key: is neither an EC nor an RSA key"):
-            KubeletAuthority(authority().cert_pem, pem)
+            KubeletCa(authority().cert_pem, pem)
 
     @pytest.mark.parametrize(
         "key", [b"", b"garbage", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"]
     )
     def test_a_key_that_is_none_is_refused_without_being_quoted(self, key: bytes) -> None:
         with pytest.raises(OperatorError, match=r"ca\.key: holds no usable private key") as refused:
-            KubeletAuthority(authority().cert_pem, key)
+            KubeletCa(authority().cert_pem, key)
         assert "AAAA" not in str(refused.value)
 
     @pytest.mark.parametrize("certificate", [b"", b"garbage"])
     def test_a_certificate_that_is_none_is_refused(self, certificate: bytes) -> None:
         with pytest.raises(OperatorError, match=r"ca\.crt: holds no certificate"):
-            KubeletAuthority(certificate, authority().key_pem)
+            KubeletCa(certificate, authority().key_pem)
 
     def test_anothers_key_is_refused(self) -> None:
         with pytest.raises(OperatorError, match=r"does not belong to the certificate"):
-            KubeletAuthority(authority().cert_pem, authority().key_pem)
+            KubeletCa(authority().cert_pem, authority().key_pem)
 
     def test_during_a_rotation_the_certificate_of_the_key_signs(self) -> None:
         old, new = authority(), authority()
-        both = KubeletAuthority(old.cert_pem + new.cert_pem, new.key_pem)
+        both = KubeletCa(old.cert_pem + new.cert_pem, new.key_pem)
         signed(csr("node.a"), both).verify_directly_issued_by(x509.load_pem_x509_certificate(new.cert_pem))
         assert len(both.certificates) == 2
 
@@ -211,5 +211,5 @@ def test_pins_are_what_kubeadms_documentation_computes_with_openssl(tmp_path: Pa
             ["openssl", "dgst", "-sha256", "-r"], input=der.stdout, capture_output=True, check=True
         )
         expected.append("sha256:" + digest.stdout.decode().split()[0])
-    both = KubeletAuthority(b"".join(each.cert_pem for each in authorities), authorities[0].key_pem)
+    both = KubeletCa(b"".join(each.cert_pem for each in authorities), authorities[0].key_pem)
     assert both.pins == tuple(expected)

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 
 from bootbridge.errors import OperatorError
-from bootbridge.join_api.kubelet_certificate import KubeletRequest
+from bootbridge.join_api.kubelet_certificate import KubeletCsr
 from bootbridge.join_api.kubelet_certificate_request import new_request
 
 
@@ -28,7 +28,7 @@ def test_it_names_the_node_in_the_group_of_nodes_and_is_signed_with_its_key() ->
 
 
 def test_the_join_service_takes_it_as_it_is() -> None:
-    KubeletRequest(new_request("node-1").request).must_be_for("node-1", ())
+    KubeletCsr(new_request("node-1").request).require_subject("node-1", ())
 
 
 def test_the_name_is_as_kubernetes_spells_it() -> None:

@@ -19,7 +19,7 @@ from bootbridge.join_api.policy import (
     with_cluster,
 )
 from bootbridge.join_api.policy_check import check_policy
-from bootbridge.join_service.policy_in_force import PolicyInForce
+from bootbridge.join_service.active_policy import ActivePolicy
 from bootbridge.trust.authority import Authority
 
 CLUSTER = {"kubernetesVersion": "v1.36.3", "apiServerEndpoint": "10.0.0.1:6443"}
@@ -129,7 +129,7 @@ class TestWithCluster:
     ) -> None:
         for url, warned in (("https://metadata.example", False), ("http://10.0.0.1:8080", True)):
             whole = {"evidence": {"tpm": {}}, "inventory": {"http": {"url": url}}, "cluster": CLUSTER}
-            PolicyInForce.of(json.dumps(whole), "policy", lambda: 0.0)
+            ActivePolicy.of(json.dumps(whole), "policy", lambda: 0.0)
             assert ("comes over plain http" in caplog.text) is warned
 
     def test_dns_is_no_inventory(self) -> None:
@@ -138,7 +138,7 @@ class TestWithCluster:
             check_policy(json.dumps({"evidence": {"tpm": {}}, "inventory": inventory}))
         whole = {"evidence": {"tpm": {}}, "inventory": inventory, "cluster": CLUSTER}
         with pytest.raises(OperatorError, match="would choose the control planes"):
-            PolicyInForce.of(json.dumps(whole), "policy", lambda: 0.0)
+            ActivePolicy.of(json.dumps(whole), "policy", lambda: 0.0)
 
 
 def test_evidence_stays_out_of_repr() -> None:

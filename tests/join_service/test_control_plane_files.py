@@ -11,7 +11,7 @@ from bootbridge.errors import OperatorError
 from bootbridge.join_api.messages import CONTROL_PLANE_FILES
 from bootbridge.join_service.control_plane_files import ControlPlaneFiles
 from bootbridge.trust.authority import Authority
-from tests.join_service.world import pki
+from tests.join_service.environment import pki
 
 
 def test_all_of_them_are_read(tmp_path: Path) -> None:

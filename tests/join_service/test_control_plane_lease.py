@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from bootbridge.join_api.refusals import NotYet
+from bootbridge.join_api.errors import RetryLater
 from bootbridge.join_service.control_plane_lease import LEASE_NAME, ControlPlaneLease, LeaseHeld
 from bootbridge.kube.errors import KubeError
 from bootbridge.kube.leases import format_time
+from tests.join_service.environment import NAMESPACE, NOW
 from tests.join_service.memory_api import MemoryApi, failing
-from tests.join_service.world import NAMESPACE, NOW
 
 PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE_NAME}"
 
@@ -86,7 +86,7 @@ async def test_a_holder_that_comes_again_and_again_does_not_keep_the_others_out_
             await moment.take("control-2")
         assert held.value.until <= NOW + 3 * 600
         moment.now += 300
-    with pytest.raises(NotYet, match=r"control-1 has had its turns, .* from 08:30:00Z on"):
+    with pytest.raises(RetryLater, match=r"control-1 has had its turns, .* from 08:30:00Z on"):
         await moment.take("control-1")
     moment.now = NOW + 3 * 600
     await moment.take("control-2")
@@ -213,5 +213,5 @@ async def test_of_many_at_an_expired_lease_one_wins(moment: Moment) -> None:
 
 async def test_a_lease_that_others_keep_writing_means_try_again(moment: Moment) -> None:
     moment.api.faults.append(failing("POST", "/leases", KubeError(409, "AlreadyExists", "")))
-    with pytest.raises(NotYet, match="much wanted"):
+    with pytest.raises(RetryLater, match="much wanted"):
         await moment.take("control-1")

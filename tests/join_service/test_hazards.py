@@ -17,7 +17,7 @@ from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import RejoinRequest, TicketRequest
 from bootbridge.runtime.grpc import RpcError
 from bootbridge.trust import key_hierarchy
-from tests.join_service.world import (
+from tests.join_service.environment import (
     CONTROL,
     CONTROL_2,
     NOW,

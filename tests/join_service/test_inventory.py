@@ -9,19 +9,19 @@ from ipaddress import ip_address
 import pytest
 
 from bootbridge.common.failures import MetadataUnavailable
+from bootbridge.join_api.errors import JoinRefused, RetryLater
 from bootbridge.join_api.instance import Instance
-from bootbridge.join_api.refusals import JoinRefused, NotYet
 from bootbridge.join_service.inventory import (
-    FRESH_SECONDS,
-    FixedInventory,
-    Listed,
+    SNAPSHOT_SECONDS_MAX,
+    InventorySnapshot,
     MetadataInventory,
+    StaticInventory,
     source_address,
 )
-from bootbridge.trust.evidence import Attested
-from tests.join_service.world import INSTANCES, UNENROLLED, WORKER, identity
+from bootbridge.trust.evidence import AttestedPeer
+from tests.join_service.environment import INSTANCES, UNENROLLED, WORKER, identity
 
-LISTED = Listed.of(INSTANCES)
+LISTED = InventorySnapshot.of(INSTANCES)
 
 
 @pytest.mark.parametrize(
@@ -47,37 +47,39 @@ def test_what_is_no_address_is_none(text: str) -> None:
 class TestCaller:
     def test_is_recognised_by_its_key_wherever_it_calls_from(self) -> None:
         """Behind a NAT the address is not its own; the key is."""
-        assert LISTED.caller(Attested("tpm", WORKER.identity), "anything", "192.0.2.1") is WORKER
+        assert LISTED.caller(AttestedPeer("tpm", WORKER.identity), "anything", "192.0.2.1") is WORKER
 
     def test_without_a_listed_key_is_recognised_by_name_and_address(self) -> None:
-        assert LISTED.caller(Attested("token"), "worker-1", "10.0.0.6") is UNENROLLED
-        assert LISTED.caller(Attested("tpm", identity("f")), "worker-1", "::ffff:10.0.0.6") is UNENROLLED
+        assert LISTED.caller(AttestedPeer("token"), "worker-1", "10.0.0.6") is UNENROLLED
+        assert LISTED.caller(AttestedPeer("tpm", identity("f")), "worker-1", "::ffff:10.0.0.6") is UNENROLLED
 
     @pytest.mark.parametrize("address", ["10.0.0.7", "", "unknown"])
     def test_from_elsewhere_is_refused_with_both_addresses(self, address: str) -> None:
         with pytest.raises(JoinRefused, match=r"listed at 10\.0\.0\.6.*comes from"):
-            LISTED.caller(Attested("token"), "worker-1", address)
+            LISTED.caller(AttestedPeer("token"), "worker-1", address)
 
     @pytest.mark.parametrize("shown", ["", identity("f")])
     def test_with_another_key_than_the_listed_one_is_refused_at_the_right_address(self, shown: str) -> None:
         with pytest.raises(JoinRefused, match="listed with another key"):
-            LISTED.caller(Attested("x509", shown), "worker-0", "10.0.0.5")
+            LISTED.caller(AttestedPeer("x509", shown), "worker-0", "10.0.0.5")
 
     def test_that_nobody_lists_is_refused(self) -> None:
         with pytest.raises(JoinRefused, match="no instance is named 'stranger'"):
-            LISTED.caller(Attested("x509", identity("f")), "stranger", "10.0.0.9")
+            LISTED.caller(AttestedPeer("x509", identity("f")), "stranger", "10.0.0.9")
 
     def test_whose_key_two_instances_share_is_not_recognised_by_it(self) -> None:
         twin = replace(UNENROLLED, identity=WORKER.identity)
         with pytest.raises(JoinRefused):
-            Listed.of((WORKER, twin)).caller(Attested("tpm", WORKER.identity), "worker-0", "10.0.0.5")
+            InventorySnapshot.of((WORKER, twin)).caller(
+                AttestedPeer("tpm", WORKER.identity), "worker-0", "10.0.0.5"
+            )
 
     def test_whose_name_two_instances_share_is_not_recognised_by_it(self) -> None:
         """Names are told apart as Kubernetes does: `worker_1` and `worker-1` are one."""
         twin = replace(UNENROLLED, addresses=(ip_address("10.0.0.66"),))
         for instances in ((UNENROLLED, twin), (twin, UNENROLLED)):
             with pytest.raises(JoinRefused, match="no instance is named 'worker-1'"):
-                Listed.of(instances).caller(Attested("token"), "worker-1", "10.0.0.66")
+                InventorySnapshot.of(instances).caller(AttestedPeer("token"), "worker-1", "10.0.0.66")
 
 
 class Infrastructure:
@@ -116,19 +118,19 @@ class TestMetadataInventory:
         await self.inventory.listed()
         self.infrastructure.instances = INSTANCES
         assert not self.inventory.knows(identity("b"))
-        self.now += FRESH_SECONDS
+        self.now += SNAPSHOT_SECONDS_MAX
         await self.inventory.listed()
         assert self.inventory.knows(identity("b"))
 
     async def test_while_the_infrastructure_is_away_nobody_is_refused_for_it(self) -> None:
         self.infrastructure.away = True
-        with pytest.raises(NotYet, match="the inventory cannot be read: no route"):
+        with pytest.raises(RetryLater, match="the inventory cannot be read: no route"):
             await self.inventory.listed()
         self.infrastructure.away = False
         assert "worker-0" in (await self.inventory.listed()).by_name
 
 
 async def test_a_fixed_inventory_knows_the_enrolled_keys() -> None:
-    inventory = FixedInventory(INSTANCES)
+    inventory = StaticInventory(INSTANCES)
     assert inventory.knows(WORKER.identity)
     assert not inventory.knows("")

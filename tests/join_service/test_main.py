@@ -12,10 +12,10 @@ import pytest
 from bootbridge.errors import OperatorError
 from bootbridge.join_service import main
 from bootbridge.join_service.audit import open_audit
-from bootbridge.join_service.main import JoinServiceOptions, patiently, run
-from bootbridge.join_service.measurement import Measurement
+from bootbridge.join_service.main import JoinServiceOptions, retry_until_available, run
+from bootbridge.join_service.measurement_secret import MeasurementSecret
 from bootbridge.kube.errors import KubeUnreachable
-from tests.join_service.world import MEASUREMENT
+from tests.join_service.environment import MEASUREMENT
 from tests.kube.conftest import free_port as free_port
 from tests.kube.conftest import running, until
 
@@ -31,7 +31,7 @@ async def test_a_dependency_is_waited_for_and_missed_aloud_once(
             raise troubles.pop()
         return "there"
 
-    assert await patiently("the API server", attempt) == "there"
+    assert await retry_until_available("the API server", attempt) == "there"
     assert caplog.text.count("waiting for the API server") == 1
 
 
@@ -82,7 +82,7 @@ def test_an_audit_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
 class TestMeasurement:
     def test_comes_back_from_its_secret(self) -> None:
-        assert Measurement.load(MEASUREMENT.manifest("kube-system")) == MEASUREMENT
+        assert MeasurementSecret.load(MEASUREMENT.manifest("kube-system")) == MEASUREMENT
 
     @pytest.mark.parametrize(
         "data",
@@ -95,4 +95,4 @@ class TestMeasurement:
     )
     def test_a_secret_without_it_is_an_error(self, data: dict[str, str]) -> None:
         with pytest.raises(OperatorError, match="bootbridge-measurement"):
-            Measurement.load({"data": data})
+            MeasurementSecret.load({"data": data})

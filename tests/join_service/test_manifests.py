@@ -7,22 +7,22 @@ from typing import Any
 import pytest
 
 from bootbridge.errors import OperatorError
-from bootbridge.join_service.approver import ANY_NAME_BINDING
+from bootbridge.join_service.csr_approver import AUTO_APPROVE_BINDING
 from bootbridge.join_service.deploy import deploy
-from bootbridge.join_service.manifests import Deployment, manifests
+from bootbridge.join_service.manifests import JoinServiceDeployment, manifests
 from bootbridge.kube.errors import KubeError
+from tests.join_service.environment import MEASUREMENT
 from tests.join_service.memory_api import MemoryApi, failing
-from tests.join_service.world import MEASUREMENT
 
-DEPLOYMENT = Deployment("example.com/bootbridge:1", b'{"evidence": {}}', MEASUREMENT)
+DEPLOYMENT = JoinServiceDeployment("example.com/bootbridge:1", b'{"evidence": {}}', MEASUREMENT)
 
 
-def made(kind: str, deployment: Deployment = DEPLOYMENT) -> dict[str, Any]:
+def made(kind: str, deployment: JoinServiceDeployment = DEPLOYMENT) -> dict[str, Any]:
     (found,) = (each for each in manifests(deployment) if each["kind"] == kind)
     return found
 
 
-def pod(deployment: Deployment = DEPLOYMENT) -> dict[str, Any]:
+def pod(deployment: JoinServiceDeployment = DEPLOYMENT) -> dict[str, Any]:
     return dict(made("DaemonSet", deployment)["spec"]["template"]["spec"])
 
 
@@ -52,7 +52,9 @@ def test_it_reads_the_clusters_keys_and_can_change_nothing_on_the_node() -> None
 
 
 def test_its_own_evidence_comes_with_a_secret_and_devices() -> None:
-    deployment = Deployment("i", b"{}", MEASUREMENT, evidence=b'{"tpm": {}}', devices=("/dev/tpmrm0",))
+    deployment = JoinServiceDeployment(
+        "i", b"{}", MEASUREMENT, evidence=b'{"tpm": {}}', devices=("/dev/tpmrm0",)
+    )
     (container,) = pod(deployment)["containers"]
     assert "--evidence=/etc/bootbridge/evidence/issuer.json" in container["args"]
     assert {"name": "device-0", "mountPath": "/dev/tpmrm0"} in container["volumeMounts"]
@@ -106,19 +108,19 @@ async def test_deploying_again_changes_nothing() -> None:
 
 async def test_kubeadms_approval_of_any_name_is_removed_once_ours_is_in_place() -> None:
     api = MemoryApi()
-    api.put(ANY_NAME_BINDING.path, {"metadata": {"name": ANY_NAME_BINDING.name}})
+    api.put(AUTO_APPROVE_BINDING.path, {"metadata": {"name": AUTO_APPROVE_BINDING.name}})
     await deploy(api, DEPLOYMENT)  # type: ignore[arg-type]
-    assert ANY_NAME_BINDING.path not in api.objects
+    assert AUTO_APPROVE_BINDING.path not in api.objects
     assert [request.method for request in api.requests] == ["PATCH"] * len(manifests(DEPLOYMENT)) + ["DELETE"]
 
 
 async def test_a_join_service_that_cannot_be_deployed_takes_nothing_away() -> None:
     api = MemoryApi()
-    api.put(ANY_NAME_BINDING.path, {"metadata": {"name": ANY_NAME_BINDING.name}})
+    api.put(AUTO_APPROVE_BINDING.path, {"metadata": {"name": AUTO_APPROVE_BINDING.name}})
     api.faults.append(failing("PATCH", "/daemonsets", KubeError(500, "InternalError", "not now")))
     with pytest.raises(KubeError):
         await deploy(api, DEPLOYMENT)  # type: ignore[arg-type]
-    assert ANY_NAME_BINDING.path in api.objects
+    assert AUTO_APPROVE_BINDING.path in api.objects
 
 
 async def test_a_right_to_remove_it_that_is_missing_is_not_passed_over() -> None:

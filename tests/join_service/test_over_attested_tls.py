@@ -14,14 +14,14 @@ import pytest
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import ISSUE_TICKET, JOIN_LABEL, Ticket, TicketRequest
 from bootbridge.join_service.main import converse
-from bootbridge.join_service.service import CHANNELS_OF_ONE_KEY_MAX
+from bootbridge.join_service.service import CHANNELS_PER_KEY_MAX
 from bootbridge.runtime.grpc import GrpcClient, RpcError
-from bootbridge.trust.attested.channel import Listener, Side, connect
+from bootbridge.trust.attested.channel import Attestation, AttestedListener, connect
 from bootbridge.trust.evidence import EvidenceRefused
 from bootbridge.trust.evidence.configuration import verifiers_from
 from bootbridge.trust.evidence.token import TokenIssuer
 from bootbridge.wire import grpc_messages as grpc
-from tests.join_service.world import World, asking, csr
+from tests.join_service.environment import World, asking, csr
 from tests.support.fake_clock import pass_time
 from tests.support.software_tpm import SoftwareTpm
 
@@ -42,16 +42,16 @@ class Site:
         self.port = 0
         self.evidence_seconds = SECONDS
 
-    async def open(self) -> Listener:
+    async def open(self) -> AttestedListener:
         trusted = {"tpm": {"trustedKeys": [each.identity for each in self.instances]}}
-        side = Side(verifiers=verifiers_from(trusted, "evidence"))
-        listener = await Listener.open(
+        side = Attestation(verifiers=verifiers_from(trusted, "evidence"))
+        listener = await AttestedListener.open(
             HOST,
             0,
             label=JOIN_LABEL,
-            side=lambda: side,
+            attestation=lambda: side,
             handle=lambda channel: converse(self.world.service, channel, seconds=self.evidence_seconds),
-            on_refused=self.world.service.audit.refused_evidence,
+            on_refused=self.world.service.audit.record_refused_evidence,
         )
         self.port = listener.port
         return listener
@@ -69,7 +69,9 @@ class Site:
         return await self.ask(self.tpms[number], request or asking(self.instances[number]), patience)
 
     async def ask(self, tpm: SoftwareTpm, request: TicketRequest, patience: float = SECONDS) -> Ticket:
-        channel = await connect(HOST, self.port, label=JOIN_LABEL, side=Side(tpm), timeout=patience)
+        channel = await connect(
+            HOST, self.port, label=JOIN_LABEL, attestation=Attestation(tpm), timeout=patience
+        )
         async with GrpcClient(channel.reader, channel.writer) as caller:
             return Ticket.decode(await caller.unary(ISSUE_TICKET, request.encode(), patience))
 
@@ -102,8 +104,8 @@ async def test_a_thousand_that_arrive_at_once_all_get_theirs_from_one_address(tm
 async def test_one_key_does_not_hold_the_channels_of_all(site: Site) -> None:
     """However many it opens, from wherever; who has another key is served."""
     channels = [
-        await connect(HOST, site.port, label=JOIN_LABEL, side=Side(site.tpms[0]))
-        for _ in range(CHANNELS_OF_ONE_KEY_MAX)
+        await connect(HOST, site.port, label=JOIN_LABEL, attestation=Attestation(site.tpms[0]))
+        for _ in range(CHANNELS_PER_KEY_MAX)
     ]
     with pytest.raises(RpcError) as refused:
         await site.ticket(0)
@@ -136,7 +138,7 @@ async def test_evidence_is_good_for_a_while_and_not_for_as_long_as_its_channel_i
     # Less than what an idle connection is closed after.
     site.evidence_seconds = 10.0
     listener = await site.open()
-    channel = await connect(HOST, site.port, label=JOIN_LABEL, side=Side(site.tpms[0]))
+    channel = await connect(HOST, site.port, label=JOIN_LABEL, attestation=Attestation(site.tpms[0]))
     refused = TicketRequest("worker-9", False, csr("worker-9")).encode()
     async with GrpcClient(channel.reader, channel.writer) as caller:
         with pytest.raises(RpcError) as failed:
@@ -159,10 +161,12 @@ async def test_an_unknown_machine_gets_no_channel(site: Site) -> None:
 
 
 async def test_a_kind_of_evidence_that_is_not_accepted_is_audited(site: Site) -> None:
-    with pytest.raises(EvidenceRefused, match="demanded is tpm"):
-        await connect(HOST, site.port, label=JOIN_LABEL, side=Side(TokenIssuer("id", b"s" * 32)))
+    with pytest.raises(EvidenceRefused, match=r"\(accepted: tpm\)"):
+        await connect(
+            HOST, site.port, label=JOIN_LABEL, attestation=Attestation(TokenIssuer("id", b"s" * 32))
+        )
     (line,) = await site.audited()
-    assert "demanded is tpm" in line["reason"]
+    assert "(accepted: tpm)" in line["reason"]
 
 
 async def test_what_is_audited_of_a_machine_is_what_it_proved(site: Site) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from bootbridge.join_api.instance import Instance, Role
-from bootbridge.join_service import policy_in_force
-from bootbridge.join_service.policy_watch import LISTING_SECONDS_MAX, POLICY_NAME, PolicyWatch
+from bootbridge.join_service import active_policy
+from bootbridge.join_service.policy_watch import INVENTORY_SECONDS_MAX, POLICY_NAME, PolicyWatch
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.evidence.tpm import TpmVerifier
+from tests.join_service.environment import NAMESPACE
 from tests.join_service.memory_api import MemoryApi
-from tests.join_service.world import NAMESPACE
 from tests.kube.conftest import running, until
 from tests.support import deterministic_loop
 
@@ -74,7 +74,7 @@ class Infrastructure:
 @pytest.fixture
 def infrastructure(monkeypatch: pytest.MonkeyPatch) -> Infrastructure:
     infrastructure = Infrastructure()
-    monkeypatch.setattr(policy_in_force, "metadata_from", lambda document, subject: infrastructure)
+    monkeypatch.setattr(active_policy, "metadata_from", lambda document, subject: infrastructure)
     return infrastructure
 
 
@@ -275,7 +275,7 @@ def test_a_policy_does_not_wait_for_ever_for_its_inventory(
         watched.write(by_metadata("v1"))
         async with running(watched.watch.run()):
             await watched.watch.first()
-            assert asyncio.get_running_loop().time() == pytest.approx(LISTING_SECONDS_MAX)
+            assert asyncio.get_running_loop().time() == pytest.approx(INVENTORY_SECONDS_MAX)
             assert not watched.enrolled
 
     deterministic_loop.run(scenario())

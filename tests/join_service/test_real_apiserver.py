@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from bootbridge.join_api.errors import JoinRefused
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import (
     ISSUE_REJOIN_TICKET,
@@ -26,15 +27,14 @@ from bootbridge.join_api.messages import (
     TicketRequest,
 )
 from bootbridge.join_api.policy import ClusterFacts, with_cluster
-from bootbridge.join_api.refusals import JoinRefused
-from bootbridge.join_service.approver import ANY_NAME_BINDING, Verdict
-from bootbridge.join_service.claims import Grant
+from bootbridge.join_service.authorization import Grant
 from bootbridge.join_service.control_plane_lease import LEASE_NAME, ControlPlaneLease, LeaseHeld
+from bootbridge.join_service.csr_approver import AUTO_APPROVE_BINDING, CsrDecision
 from bootbridge.join_service.deploy import deploy
 from bootbridge.join_service.main import JoinServiceOptions, run
-from bootbridge.join_service.manifests import NAME, NAMESPACE, Deployment
-from bootbridge.join_service.measurement import SECRET_NAME, Measurement
-from bootbridge.join_service.name_binding import NameBinding
+from bootbridge.join_service.manifests import NAME, NAMESPACE, JoinServiceDeployment
+from bootbridge.join_service.measurement_secret import SECRET_NAME, MeasurementSecret
+from bootbridge.join_service.name_bindings import NameBindings
 from bootbridge.join_service.policy_watch import POLICY_NAME
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
@@ -55,9 +55,9 @@ from bootbridge.kube.objects import (
     merge_object,
 )
 from bootbridge.runtime.grpc import GrpcClient, RpcError
-from bootbridge.trust.attested.channel import Side, connect
+from bootbridge.trust.attested.channel import Attestation, connect
 from bootbridge.trust.evidence import EvidenceRefused
-from tests.join_service.world import certificate_request, csr, pki
+from tests.join_service.environment import certificate_request, csr, pki
 from tests.kube.conftest import running, until
 from tests.support.kubernetes import ControlPlane
 from tests.support.software_tpm import SoftwareTpm
@@ -65,7 +65,7 @@ from tests.support.software_tpm import SoftwareTpm
 pytest_plugins = ["tests.support.kubernetes"]
 pytestmark = pytest.mark.kubernetes
 
-MEASUREMENT = Measurement(bytes(range(32)), bytes(range(32, 64)))
+MEASUREMENT = MeasurementSecret(bytes(range(32)), bytes(range(32, 64)))
 LOOPBACK = "127.0.0.1"
 CALL_SECONDS = 20.0
 
@@ -92,7 +92,7 @@ class Machine:
         return TicketRequest(self.name, self.role is Role.CONTROL_PLANE, csr(self.name))
 
     async def call(self, port: int, method: str, request: TicketRequest | RejoinRequest) -> bytes:
-        channel = await connect(LOOPBACK, port, label=JOIN_LABEL, side=Side(self.tpm))
+        channel = await connect(LOOPBACK, port, label=JOIN_LABEL, attestation=Attestation(self.tpm))
         async with GrpcClient(channel.reader, channel.writer) as caller:
             return await caller.unary(method, request.encode(), CALL_SECONDS)
 
@@ -115,7 +115,7 @@ class Cluster:
         facts = ClusterFacts("v1.36.3", f"{LOOPBACK}:{self.kubernetes.port}")
         document = {"evidence": {"tpm": {}}, "instances": [each.listing for each in machines]}
         policy = with_cluster(json.dumps(document), facts)
-        await deploy(self.admin, Deployment("example.com/bootbridge:1", policy, MEASUREMENT))
+        await deploy(self.admin, JoinServiceDeployment("example.com/bootbridge:1", policy, MEASUREMENT))
 
     @asynccontextmanager
     async def service(self) -> AsyncIterator[int]:
@@ -149,7 +149,7 @@ async def cluster(kubernetes: ControlPlane, tmp_path: Path) -> AsyncIterator[Clu
     """A control plane with the join service's objects in it."""
     admin = KubeClient(load_kubeconfig(kubernetes.kubeconfig), qps=-1)
     pki(tmp_path / "pki", kubernetes.authority)
-    await deploy(admin, Deployment("example.com/bootbridge:1", b"{}", MEASUREMENT))
+    await deploy(admin, JoinServiceDeployment("example.com/bootbridge:1", b"{}", MEASUREMENT))
     account = kubernetes.kubeconfig_with_token("join-service", kubernetes.token(NAMESPACE, NAME))
     cluster = Cluster(kubernetes, admin, tmp_path, account)
     yield cluster
@@ -258,7 +258,7 @@ class TestApproval:
         subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}
         bindings = {
             "kubeadm:kubelet-bootstrap": "system:node-bootstrapper",
-            ANY_NAME_BINDING.name: "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+            AUTO_APPROVE_BINDING.name: "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
         }
         for name, role in bindings.items():
             binding = {
@@ -277,7 +277,7 @@ class TestApproval:
 
     async def test_kubeadms_own_is_gone(self, cluster: Cluster) -> None:
         with pytest.raises(KubeError, match="not found"):
-            await cluster.admin.send(get_object(ANY_NAME_BINDING))
+            await cluster.admin.send(get_object(AUTO_APPROVE_BINDING))
 
     async def test_a_tickets_token_cannot_become_another_node(self, cluster: Cluster) -> None:
         async with cluster.service() as port:
@@ -371,7 +371,7 @@ class TestRaces:
 
         async def attempt(name: str, number: int) -> bool:
             try:
-                await NameBinding(clients[number], NAMESPACE).bind(
+                await NameBindings(clients[number], NAMESPACE).bind(
                     Grant(instance, name, Role.WORKER, f"key {number}")
                 )
             except JoinRefused:
@@ -438,7 +438,7 @@ class TestRights:
             Ref(LEASE, LEASE_NAME, NAMESPACE),
             Ref(NODE, "worker-0"),
             Ref(CERTIFICATE_REQUEST, "csr-0"),
-            ANY_NAME_BINDING,
+            AUTO_APPROVE_BINDING,
         ],
     )
     async def test_it_deletes_and_patches_nothing(self, cluster: Cluster, ref: Ref) -> None:
@@ -451,7 +451,7 @@ class TestRights:
         body["spec"]["signerName"] = "kubernetes.io/kube-apiserver-client"
         found = dict((await cluster.admin.send(create_object(body))).body)
         ref = Ref(CERTIFICATE_REQUEST, "anybody")
-        approved = Verdict("abcdef", "worker-0").condition("control-1")
+        approved = CsrDecision("abcdef", "worker-0").condition("control-1")
         request = replace(
             get_object(ref),
             method="PUT",
@@ -482,7 +482,7 @@ async def test_what_was_deployed_can_be_deployed_again_but_not_with_another_secr
     worker = machine("worker-0")
     await cluster.deploy(worker)
     await cluster.deploy(worker)
-    other = Deployment("example.com/bootbridge:1", b"{}", Measurement(bytes(32), bytes(32)))
+    other = JoinServiceDeployment("example.com/bootbridge:1", b"{}", MeasurementSecret(bytes(32), bytes(32)))
     with pytest.raises(Exception, match=f"Secret {NAMESPACE}/{SECRET_NAME}.*immutable"):
         await deploy(cluster.admin, other)
 
@@ -491,7 +491,7 @@ async def test_what_was_deployed_can_be_deployed_again_but_not_with_another_secr
 async def test_what_is_deployed_with_evidence_of_its_own_is_accepted(cluster: Cluster, device: str) -> None:
     """The API server validates every field strictly."""
     evidence = json.dumps({"tpm": {"device": device}}).encode()
-    deployment = Deployment(
+    deployment = JoinServiceDeployment(
         "example.com/bootbridge:1", b"{}", MEASUREMENT, evidence=evidence, devices=(device,)
     )
     await deploy(cluster.admin, deployment)

@@ -22,7 +22,7 @@ from bootbridge.join_api.messages import (
 )
 from bootbridge.join_service.control_plane_lease import LEASE_NAME
 from bootbridge.join_service.service import UNDO_SECONDS
-from bootbridge.join_service.ticket_limit import TICKETS_OF_ONE_MAX
+from bootbridge.join_service.ticket_limit import TICKETS_PER_KEY_MAX
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.requests import ApiRequest
 from bootbridge.node.kubeadm.commands import GRACE_SECONDS
@@ -31,8 +31,7 @@ from bootbridge.node.kubeadm.run import RESET_SECONDS
 from bootbridge.runtime.grpc import RpcError
 from bootbridge.trust.fingerprint import fingerprint
 from bootbridge.wire import grpc_messages as grpc
-from tests.join_service.memory_api import failing
-from tests.join_service.world import (
+from tests.join_service.environment import (
     CLUSTER,
     CONTROL,
     CONTROL_2,
@@ -44,6 +43,7 @@ from tests.join_service.world import (
     caller,
     csr,
 )
+from tests.join_service.memory_api import failing
 from tests.kube.conftest import until
 
 REJOINING = RejoinRequest("worker-0", csr("worker-0"))
@@ -115,13 +115,13 @@ class TestTicket:
         assert first.token != second.token
 
     async def test_can_be_had_by_one_key_a_few_times_while_its_tokens_are_good(self, world: World) -> None:
-        for _ in range(TICKETS_OF_ONE_MAX):
+        for _ in range(TICKETS_PER_KEY_MAX):
             await world.ticket(caller(WORKER), asking(WORKER))
         refused = await refusal(world, caller(WORKER), asking(WORKER))
         assert refused.code == grpc.UNAVAILABLE
         assert "try again: 16 tickets were given to this key lately" in refused.message
         assert world.audit[-1]["outcome"] == "not yet"
-        assert len(world.token_secrets) == TICKETS_OF_ONE_MAX
+        assert len(world.token_secrets) == TICKETS_PER_KEY_MAX
         await world.ticket(caller(CONTROL), asking(CONTROL))
 
     async def test_says_what_the_policy_says(self, world: World) -> None:
@@ -253,7 +253,7 @@ class TestRejoin:
 
     async def test_can_be_had_by_one_key_a_few_times_in_a_while(self, world: World) -> None:
         await world.ticket(caller(WORKER), asking(WORKER))
-        for _ in range(TICKETS_OF_ONE_MAX):
+        for _ in range(TICKETS_PER_KEY_MAX):
             await world.rejoin(caller(WORKER), REJOINING)
         with pytest.raises(RpcError, match="16 tickets were given to this key lately") as failed:
             await world.rejoin(caller(WORKER), REJOINING)

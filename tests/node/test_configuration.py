@@ -77,7 +77,7 @@ def test_somebody_else_may_start_the_kubelet() -> None:
         ({"evidence": None}, "evidence: 0 kinds"),
         ({"evidence": {"tpm": {}, "x509": {}}}, "evidence: 2 kinds"),
         ({"evidence": {"quantum": {}}}, "evidence: unknown kind.*'quantum'"),
-        ({"evidence": {"tpm": {"device": "usb"}}}, "evidence.tpm.device: 'usb' is no address of a TPM"),
+        ({"evidence": {"tpm": {"device": "usb"}}}, "evidence.tpm.device: invalid TPM address 'usb'"),
         ({"register": "pcr"}, "'pcr' is no register"),
         ({"joinService": {"port": 70000}}, "joinService.port: is not a port"),
         ({"joinService": {"ports": 1}}, "joinService.ports: is unknown"),

@@ -22,7 +22,7 @@ from cryptography import x509
 
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
-from bootbridge.join_api.kubelet_certificate import KubeletAuthority, KubeletRequest
+from bootbridge.join_api.kubelet_certificate import KubeletCa, KubeletCsr
 from bootbridge.join_api.messages import (
     ISSUE_REJOIN_TICKET,
     ISSUE_TICKET,
@@ -45,9 +45,9 @@ from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime import tasks
 from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.runtime.grpc import RpcError, Send, serve
-from bootbridge.trust.attested.channel import Channel, Listener, Side
+from bootbridge.trust.attested.channel import Attestation, AttestedChannel, AttestedListener
 from bootbridge.trust.authority import Authority
-from bootbridge.trust.evidence import Attested
+from bootbridge.trust.evidence import AttestedPeer
 from bootbridge.trust.evidence.configuration import verifiers_from
 from bootbridge.wire import grpc_messages as grpc
 from tests.node.kubeadm.examples import instance as first_instance
@@ -82,7 +82,7 @@ class RecordingReport:
 
     stages: list[tuple[str, str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    peer: Attested | None = None
+    peer: AttestedPeer | None = None
     success: tuple[bytes, str] | None = None
     failure: tuple[str, str, str] | None = None
     on_stage: asyncio.Event = field(default_factory=asyncio.Event)
@@ -90,7 +90,7 @@ class RecordingReport:
     def waiting(self, reason: str) -> None:
         self.reasons.append(reason)
 
-    def connected(self, peer: Attested | None) -> None:
+    def connected(self, peer: AttestedPeer | None) -> None:
         self.peer = peer
 
     def stage(self, event: StageEvent) -> None:
@@ -458,30 +458,34 @@ class LocalJoinService:
     age_seconds: float = 0.0
     measurement_secret: bytes = bytes(range(32))
     asked: list[TicketRequest] = field(default_factory=list)
-    callers: list[Attested | None] = field(default_factory=list)
+    callers: list[AttestedPeer | None] = field(default_factory=list)
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[int]:
         pem = self.instance.authority.cert_pem.decode()
         verifiers = verifiers_from({"x509": {"cas": pem}}, "policy")
-        listener = await Listener.open(
-            "127.0.0.1", 0, label=JOIN_LABEL, side=lambda: Side(verifiers=verifiers), handle=self._converse
+        listener = await AttestedListener.open(
+            "127.0.0.1",
+            0,
+            label=JOIN_LABEL,
+            attestation=lambda: Attestation(verifiers=verifiers),
+            handle=self._converse,
         )
         try:
             yield listener.port
         finally:
             await listener.stop()
 
-    async def _converse(self, channel: Channel) -> None:
+    async def _converse(self, channel: AttestedChannel) -> None:
         self.callers.append(channel.peer)
         handlers = {ISSUE_TICKET: self._ticket, ISSUE_REJOIN_TICKET: self._rejoin_ticket}
         await serve(channel.reader, channel.writer, handlers, stopping=channel.stopping)
 
     def _certificate(self, request: TicketRequest | RejoinRequest) -> bytes:
         folder = self.instance.folder / "cluster-ca"
-        authority = KubeletAuthority((folder / "ca.crt").read_bytes(), (folder / "ca.key").read_bytes())
+        authority = KubeletCa((folder / "ca.crt").read_bytes(), (folder / "ca.key").read_bytes())
         return authority.sign(
-            KubeletRequest(request.certificate_request),
+            KubeletCsr(request.certificate_request),
             request.node_name,
             (ip_address("127.0.0.1"),),
             now=time.time() - self.age_seconds,
@@ -635,7 +639,7 @@ async def test_a_join_service_that_proves_nothing_is_not_believed_where_proof_is
             refused = await refusal(caplog)
             assert await node.code() == INTERRUPTED
     assert service.asked == []
-    assert "the join service's evidence was refused: there is none" in refused
+    assert "the join service's evidence was refused: no evidence presented, none available" in refused
 
 
 # --- a line that can be cut

@@ -23,7 +23,7 @@ from bootbridge.join_api.messages import (
     Ticket,
     TicketRequest,
 )
-from bootbridge.join_service.claims import holder_of
+from bootbridge.join_service.authorization import identity_for_binding
 from bootbridge.node import run
 from bootbridge.node.configuration import NodeConfiguration, configuration_from
 from bootbridge.node.init import join_service_setup, tunnel
@@ -32,8 +32,8 @@ from bootbridge.node.join.service_client import JoinServiceClient
 from bootbridge.node.own_identity import own_attestation
 from bootbridge.node.ports import Admitted
 from bootbridge.runtime.grpc import GrpcClient, Handler, RpcError, Send, serve
-from bootbridge.trust.attested.channel import Channel, Listener, Side, connect
-from bootbridge.trust.evidence import Attested
+from bootbridge.trust.attested.channel import Attestation, AttestedChannel, AttestedListener, connect
+from bootbridge.trust.evidence import AttestedPeer
 from bootbridge.trust.evidence.token import TokenIssuer, TokenVerifier
 from bootbridge.trust.evidence.tpm import TpmVerifier
 from bootbridge.trust.measurement import MeasurementPolicy
@@ -48,15 +48,17 @@ Open = Callable[..., Awaitable[tuple[str, int]]]
 @pytest.fixture
 async def open_service() -> AsyncIterator[Open]:
     """A join service on loopback that answers by the given handlers."""
-    listeners: list[Listener] = []
+    listeners: list[AttestedListener] = []
 
     async def start(handlers: dict[str, Handler], token: bytes = SECRET) -> tuple[str, int]:
-        async def converse(channel: Channel) -> None:
+        async def converse(channel: AttestedChannel) -> None:
             await serve(channel.reader, channel.writer, handlers, stopping=channel.stopping)
 
-        side = Side(verifiers=(TokenVerifier({"dev": token}),))
+        side = Attestation(verifiers=(TokenVerifier({"dev": token}),))
         listeners.append(
-            await Listener.open("127.0.0.1", 0, label=JOIN_LABEL, side=lambda: side, handle=converse)
+            await AttestedListener.open(
+                "127.0.0.1", 0, label=JOIN_LABEL, attestation=lambda: side, handle=converse
+            )
         )
         return "127.0.0.1", listeners[-1].port
 
@@ -75,7 +77,7 @@ def answering(answer: bytes | RpcError) -> Handler:
 
 
 def calls() -> JoinServiceClient:
-    return JoinServiceClient(Side(TokenIssuer("dev", SECRET)))
+    return JoinServiceClient(Attestation(TokenIssuer("dev", SECRET)))
 
 
 async def test_tickets_are_asked_for_and_given(open_service: Open) -> None:
@@ -126,7 +128,9 @@ class Answering:
         async def own() -> str:
             return own_key
 
-        demands = Side(verifiers=(TpmVerifier(MeasurementPolicy({}), trusted_keys=[self.tpm.identity]),))
+        demands = Attestation(
+            verifiers=(TpmVerifier(MeasurementPolicy({}), trusted_keys=[self.tpm.identity]),)
+        )
         calls = JoinServiceClient(demands, known, own)
         return await calls.ticket(("127.0.0.1", self.port), TicketRequest("worker-0"))
 
@@ -139,11 +143,13 @@ async def answering_machine() -> AsyncIterator[Answering]:
         asked.append(body)
         await send(Ticket(node_name="worker-0").encode())
 
-    async def converse(channel: Channel) -> None:
+    async def converse(channel: AttestedChannel) -> None:
         await serve(channel.reader, channel.writer, {ISSUE_TICKET: ticket}, stopping=channel.stopping)
 
     tpm = SoftwareTpm()
-    listener = await Listener.open("127.0.0.1", 0, label=JOIN_LABEL, side=lambda: Side(tpm), handle=converse)
+    listener = await AttestedListener.open(
+        "127.0.0.1", 0, label=JOIN_LABEL, attestation=lambda: Attestation(tpm), handle=converse
+    )
     yield Answering(tpm, listener.port, asked)
     await listener.stop()
 
@@ -244,8 +250,8 @@ async def test_a_founder_is_bound_to_what_the_join_service_will_find_it_to_be() 
     verifier = TokenVerifier({"dev": SECRET}).begin(bytes(32))
     found = verifier.document(await TokenIssuer("dev", SECRET).issue(bytes(32)))
     shown = await own_attestation(TokenIssuer("dev", SECRET))
-    assert isinstance(found, Attested)
-    assert holder_of(shown) == holder_of(found) == "token:dev"
+    assert isinstance(found, AttestedPeer)
+    assert identity_for_binding(shown) == identity_for_binding(found) == "token:dev"
 
 
 # --- the bridge
@@ -368,7 +374,7 @@ async def test_a_crowd_at_the_door_does_not_keep_the_chip_from_the_join(
     port = free_port()
     settings = replace(configuration, issuer=chip, init_host="127.0.0.1", init_port=port)
     listener = await run._door(settings, lambda source, admitted: {})
-    at_once = run.INIT_PLACES.shared(run.INIT_PLACES.handshakes)
+    at_once = run.INIT_LIMITS.per_source(run.INIT_LIMITS.handshakes)
     crowd = [asyncio.create_task(dialled(port)) for _ in range(at_once + 4)]
     async with asyncio.timeout(20):
         while chip.under_way < at_once:  # noqa: ASYNC110
@@ -380,9 +386,9 @@ async def test_a_crowd_at_the_door_does_not_keep_the_chip_from_the_join(
     assert chip.most == at_once
 
 
-async def dialled(port: int) -> Channel:
-    demands = Side(verifiers=(TokenVerifier({"dev": SECRET}),))
-    return await connect("127.0.0.1", port, label=INIT_LABEL, side=demands)
+async def dialled(port: int) -> AttestedChannel:
+    demands = Attestation(verifiers=(TokenVerifier({"dev": SECRET}),))
+    return await connect("127.0.0.1", port, label=INIT_LABEL, attestation=demands)
 
 
 async def test_a_stranger_may_not_stay_at_the_door(

@@ -23,13 +23,13 @@ from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.join_api import node_paths
 from bootbridge.join_api.instance import Role
-from bootbridge.join_api.kubelet_certificate import KubeletAuthority, KubeletRequest
+from bootbridge.join_api.kubelet_certificate import KubeletCa, KubeletCsr
 from bootbridge.join_api.kubelet_certificate_request import new_request
 from bootbridge.join_api.messages import JOIN_PORT
 from bootbridge.join_service import manifests
-from bootbridge.join_service.measurement import SECRET_NAME, Measurement
+from bootbridge.join_service.bootstrap_tokens import GROUP, node_group
+from bootbridge.join_service.measurement_secret import SECRET_NAME, MeasurementSecret
 from bootbridge.join_service.policy_watch import POLICY_NAME
-from bootbridge.join_service.tokens import GROUP, node_group
 from bootbridge.lab import components, init, instances, tpm
 from bootbridge.lab.images import Images
 from bootbridge.lab.instances import InstancesBuilder
@@ -156,7 +156,9 @@ class Instances:
         found = {"the init secret": files.init_secret.read_text().strip()}
         master = json.loads(files.master_secret.read_text())
         found |= {f"the master secret's {name}": str(value) for name, value in master.items()}
-        measurement = Measurement.load(self.get("secret", SECRET_NAME, "--namespace=kube-system")).secret
+        measurement = MeasurementSecret.load(
+            self.get("secret", SECRET_NAME, "--namespace=kube-system")
+        ).secret
         found |= {"the measurement secret, hex": measurement.hex()}
         found |= {"the measurement secret, base64": base64.b64encode(measurement).decode().rstrip("=")}
         for name in self.tokens():
@@ -303,7 +305,7 @@ class Instances:
 
     def let_serving_certificate_be_due(self, node: str) -> bytes:
         """Gives a node one that was signed by the cluster's authority long ago, and has some hours left."""
-        authority = KubeletAuthority(
+        authority = KubeletCa(
             *(
                 self.lab.file("node1", f"{node_paths.PKI}/{name}").read_bytes()
                 for name in ("ca.crt", "ca.key")
@@ -311,7 +313,7 @@ class Instances:
         )
         fresh = new_request(node)
         certificate = authority.sign(
-            KubeletRequest(fresh.request),
+            KubeletCsr(fresh.request),
             node,
             self.node(node).addresses,
             now=time.time() - timedelta(hours=20).total_seconds(),

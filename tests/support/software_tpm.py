@@ -17,20 +17,20 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from bootbridge.trust.evidence.tpm import PcrValue, TpmChallenge, TpmDocument
+from bootbridge.trust.evidence.tpm import PcrValue, TpmChallenge, TpmEvidence
 from bootbridge.trust.fingerprint import fingerprint
 from bootbridge.trust.measurement import after_event
 from bootbridge.trust.tpm.codec import Reader, sized, u8, u16, u32
-from bootbridge.trust.tpm.commands import ENDORSEMENT
+from bootbridge.trust.tpm.commands import RH_ENDORSEMENT
 from bootbridge.trust.tpm.credential import kdfa, kdfe
 from bootbridge.trust.tpm.structures import (
     ALG_ECDSA,
     ALG_SHA256,
     ATTEST_QUOTE,
-    GENERATED,
-    Attribute,
+    GENERATED_VALUE,
     EccPoint,
-    Public,
+    ObjectAttribute,
+    PublicArea,
     write_selection,
 )
 from bootbridge.trust.tpm.templates import AK
@@ -48,19 +48,19 @@ class SoftwareTpm:
 
     pcrs: dict[int, bytes] = field(default_factory=_zeros)
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
-    attributes: Attribute = AK.attributes
+    attributes: ObjectAttribute = AK.attributes
     endorsement_key: EndorsementPrivateKey | None = None
     endorsement_certificate: x509.Certificate | None = None
-    magic: int = GENERATED
+    magic: int = GENERATED_VALUE
     attest_type: int = ATTEST_QUOTE
     bank: int = ALG_SHA256
     kind: str = "tpm"
 
     @property
-    def public(self) -> Public:
+    def public(self) -> PublicArea:
         numbers = self.key.public_key().public_numbers()
         point = EccPoint(numbers.x.to_bytes(32, "big"), numbers.y.to_bytes(32, "big"))
-        return Public(self.attributes, point, ecdsa_sha256=True)
+        return PublicArea(self.attributes, point, ecdsa_sha256=True)
 
     @property
     def identity(self) -> str:
@@ -69,14 +69,14 @@ class SoftwareTpm:
     def measure(self, index: int, data: bytes) -> None:
         self.pcrs[index] = after_event(self.pcrs[index], data)
 
-    async def issue(self, statement: bytes) -> bytes:
-        return self.document(statement).encode()
+    async def issue(self, binding: bytes) -> bytes:
+        return self.document(binding).encode()
 
-    def document(self, statement: bytes) -> TpmDocument:
+    def document(self, binding: bytes) -> TpmEvidence:
         """The evidence before it is encoded, for tests that change it."""
-        attest = self.attest(statement)
+        attest = self.attest(binding)
         certificate = self.endorsement_certificate
-        return TpmDocument(
+        return TpmEvidence(
             attest,
             self.sign(attest),
             self.public.encode(),
@@ -84,9 +84,9 @@ class SoftwareTpm:
             certificate.public_bytes(Encoding.DER) if certificate else b"",
         )
 
-    def attest(self, statement: bytes) -> bytes:
-        signer = self.public.name_in(ENDORSEMENT)
-        head = u32(self.magic) + u16(self.attest_type) + sized(signer) + sized(statement)
+    def attest(self, binding: bytes) -> bytes:
+        signer = self.public.qualified_name(RH_ENDORSEMENT)
+        head = u32(self.magic) + u16(self.attest_type) + sized(signer) + sized(binding)
         clock = bytes(8) + u32(1) + u32(0) + u8(1)
         digest = hashlib.sha256(b"".join(value for _, value in sorted(self.pcrs.items()))).digest()
         return head + clock + bytes(8) + write_selection(self.bank, self.pcrs) + sized(digest)
@@ -95,7 +95,7 @@ class SoftwareTpm:
         r, s = decode_dss_signature(self.key.sign(attest, ec.ECDSA(hashes.SHA256())))
         return u16(ALG_ECDSA) + u16(ALG_SHA256) + sized(r.to_bytes(32, "big")) + sized(s.to_bytes(32, "big"))
 
-    async def answer(self, statement: bytes, challenge: bytes) -> bytes:
+    async def answer(self, binding: bytes, challenge: bytes) -> bytes:
         """What TPM2_ActivateCredential gives; asserts where the chip would refuse."""
         asked = TpmChallenge.decode(challenge)
         seed = self._seed(asked.encrypted_secret)

@@ -19,7 +19,7 @@ from types import TracebackType
 import pytest
 from cryptography import x509
 
-from bootbridge.trust.tpm.device import Device
+from bootbridge.trust.tpm.device import TpmDevice
 from tests.conftest import NOT_RUN
 from tests.support.process_program import free_port, until
 
@@ -81,7 +81,7 @@ class Swtpm:
             path = folder / "swtpm.sock"
             self.address = f"unix:{path}"
             self._channels = f"type=unixio,path={path}", f"type=unixio,path={path}.ctrl"
-        self.device = Device(self.address)
+        self.device = TpmDevice(self.address)
 
     def __enter__(self) -> Swtpm:
         return self

@@ -12,8 +12,15 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from bootbridge.trust.attested.channel import Channel, ChannelFailed, Listener, Places, Side, connect
-from bootbridge.trust.attested.exchange import Frame, Hello, Verdict
+from bootbridge.trust.attested.channel import (
+    AdmissionLimits,
+    Attestation,
+    AttestedChannel,
+    AttestedListener,
+    ChannelFailed,
+    connect,
+)
+from bootbridge.trust.attested.exchange import AttestationResult, Frame, Hello
 from bootbridge.trust.attested.session_key import ALPN, SessionKey, client_context
 from bootbridge.trust.evidence import EvidenceRefused
 from tests.support.attested import (
@@ -38,19 +45,19 @@ class Nobody:
     def __init__(self) -> None:
         self.reached = 0
 
-    async def __call__(self, channel: Channel) -> None:
+    async def __call__(self, channel: AttestedChannel) -> None:
         self.reached += 1
 
 
-async def dial(port: int, side: Side) -> Channel:
-    return await connect("127.0.0.1", port, label=LABEL, side=side, timeout=PATIENCE)
+async def dial(port: int, side: Attestation) -> AttestedChannel:
+    return await connect("127.0.0.1", port, label=LABEL, attestation=side, timeout=PATIENCE)
 
 
 # --- somebody in the middle
 
 
 @asynccontextmanager
-async def man_in_the_middle(listener: Listener) -> AsyncIterator[int]:
+async def man_in_the_middle(listener: AttestedListener) -> AsyncIterator[int]:
     """Ends TLS on both sides, with a key of his own, and passes every byte on."""
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -76,20 +83,20 @@ async def man_in_the_middle(listener: Listener) -> AsyncIterator[int]:
     [
         (MUTUAL_CLIENT, MUTUAL_SERVER, "the server's evidence was refused: the seal is broken"),
         (
-            Side(None, (SealVerifier(SERVER_KEY),)),
-            Side(SealIssuer(SERVER_KEY)),
+            Attestation(None, (SealVerifier(SERVER_KEY),)),
+            Attestation(SealIssuer(SERVER_KEY)),
             "the server's evidence was refused: the seal is broken",
         ),
         (
-            Side(SealIssuer(CLIENT_KEY)),
-            Side(None, (SealVerifier(CLIENT_KEY),)),
+            Attestation(SealIssuer(CLIENT_KEY)),
+            Attestation(None, (SealVerifier(CLIENT_KEY),)),
             "the server refused our evidence: the seal is broken",
         ),
     ],
     ids=["both attested", "the server attested", "the client attested"],
 )
 async def test_genuine_evidence_that_is_relayed_convinces_neither_side(
-    client: Side, server: Side, refused: str
+    client: Attestation, server: Attestation, refused: str
 ) -> None:
     """It names the key of the connection it was made for, which the one in the middle does not have."""
     nobody = Nobody()
@@ -107,7 +114,7 @@ class Parrot(SealIssuer):
         super().__init__(b"")
         self.recorded = recorded
 
-    async def issue(self, statement: bytes) -> bytes:
+    async def issue(self, binding: bytes) -> bytes:
         return self.recorded
 
 
@@ -116,29 +123,31 @@ class Recording(SealIssuer):
         super().__init__(key)
         self.documents: list[bytes] = []
 
-    async def issue(self, statement: bytes) -> bytes:
-        self.documents.append(await super().issue(statement))
+    async def issue(self, binding: bytes) -> bytes:
+        self.documents.append(await super().issue(binding))
         return self.documents[-1]
 
 
 async def test_evidence_of_an_earlier_connection_is_refused() -> None:
     client, server = Recording(CLIENT_KEY), Recording(SERVER_KEY)
     async with (
-        listening(Side(server, MUTUAL_SERVER.verifiers)) as listener,
-        connected(listener, Side(client, MUTUAL_CLIENT.verifiers)) as channel,
+        listening(Attestation(server, MUTUAL_SERVER.verifiers)) as listener,
+        connected(listener, Attestation(client, MUTUAL_CLIENT.verifiers)) as channel,
     ):
         assert await heard_back(channel)
     async with listening(MUTUAL_SERVER, Nobody()) as listener:
         with pytest.raises(EvidenceRefused, match="the server refused our evidence"):
-            await dial(listener.port, Side(Parrot(client.documents[0]), MUTUAL_CLIENT.verifiers))
-    async with listening(Side(Parrot(server.documents[0]), MUTUAL_SERVER.verifiers), Nobody()) as listener:
+            await dial(listener.port, Attestation(Parrot(client.documents[0]), MUTUAL_CLIENT.verifiers))
+    async with listening(
+        Attestation(Parrot(server.documents[0]), MUTUAL_SERVER.verifiers), Nobody()
+    ) as listener:
         with pytest.raises(EvidenceRefused, match="the server's evidence was refused"):
             await dial(listener.port, MUTUAL_CLIENT)
 
 
 async def test_a_server_is_not_convinced_by_what_it_has_said_itself() -> None:
     """Peers with one key for both roles: what was said in a server's is worth nothing in a client's."""
-    peers = Side(SealIssuer(SERVER_KEY), (SealVerifier(SERVER_KEY),))
+    peers = Attestation(SealIssuer(SERVER_KEY), (SealVerifier(SERVER_KEY),))
     nobody = Nobody()
     async with listening(peers, nobody) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
@@ -146,9 +155,9 @@ async def test_a_server_is_not_convinced_by_what_it_has_said_itself() -> None:
         await hear(reader)
         own = await hear(reader)
         assert own.evidence is not None
-        await say(writer, Frame(verdict=Verdict(True)))
+        await say(writer, Frame(result=AttestationResult(True)))
         await say(writer, own)
-        assert (await hear(reader)).verdict == Verdict(False, "the seal is broken")
+        assert (await hear(reader)).result == AttestationResult(False, "the seal is broken")
         writer.close()
     assert nobody.reached == 0
 
@@ -169,10 +178,10 @@ async def hear(reader: asyncio.StreamReader) -> Frame:
 async def test_nothing_is_attested_without_a_whole_nonce(nonce: bytes) -> None:
     """Hazard 17: evidence over an empty or guessable nonce could be kept for later."""
     issuer = SealIssuer(SERVER_KEY)
-    async with listening(Side(issuer), Nobody()) as listener:
+    async with listening(Attestation(issuer), Nobody()) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
         await say(writer, Frame(hello=Hello(1, nonce, "", ("seal",))))
-        verdict = (await hear(reader)).verdict
+        verdict = (await hear(reader)).result
         assert verdict is not None
         assert "nonce" in verdict.reason
         writer.close()
@@ -198,7 +207,7 @@ def tls_handshake(
 async def test_a_session_cannot_be_resumed() -> None:
     """A resumed one shows no certificate, and so no key to bind evidence to."""
     context = client_context()
-    async with listening(Side(SealIssuer(SERVER_KEY)), Nobody()) as listener:
+    async with listening(Attestation(SealIssuer(SERVER_KEY)), Nobody()) as listener:
         session, _ = await asyncio.to_thread(tls_handshake, listener.port, context)
         assert session is None or not session.has_ticket
         _, reused = await asyncio.to_thread(tls_handshake, listener.port, context, session)
@@ -229,7 +238,7 @@ async def test_a_client_of_another_protocol_is_told_nothing(protocols: list[str]
     issuer = SealIssuer(SERVER_KEY)
     context = foreign()
     context.set_alpn_protocols(protocols)
-    async with listening(Side(issuer), Nobody()) as listener:
+    async with listening(Attestation(issuer), Nobody()) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context)
         await say(writer, Frame(hello=Hello(1, b"n" * 32, "", ("seal",))))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
@@ -241,7 +250,7 @@ async def test_a_client_of_another_protocol_is_told_nothing(protocols: list[str]
 # --- those who waste our time
 
 
-async def sooner_or_later(port: int) -> Channel:
+async def sooner_or_later(port: int) -> AttestedChannel:
     """A channel, although a busy machine may miss so short a deadline itself."""
     async with asyncio.timeout(PATIENCE):
         while True:
@@ -277,7 +286,9 @@ async def silent_after_hello(port: int) -> asyncio.StreamWriter:
 @pytest.mark.parametrize("stall", [silent, silent_after_tls, silent_in_a_frame, silent_after_hello])
 async def test_whoever_stalls_loses_the_place_at_the_deadline(stall: Stall) -> None:
     """Wherever it stalls; the next one in the queue gets the place."""
-    async with listening(MUTUAL_SERVER, places=Places(handshakes=1), seconds=0.2) as listener:
+    async with listening(
+        MUTUAL_SERVER, limits=AdmissionLimits(handshakes=1), handshake_seconds=0.2
+    ) as listener:
         writer = await stall(listener.port)
         channel = await sooner_or_later(listener.port)
         assert await heard_back(channel)
@@ -287,8 +298,8 @@ async def test_whoever_stalls_loses_the_place_at_the_deadline(stall: Stall) -> N
 
 async def test_whoever_is_silent_with_many_connections_keeps_nobody_else_out() -> None:
     """Their deadline is far away: a caller from elsewhere is not served because they lost their places."""
-    places = Places(handshakes=4, channels=8, waiting=16)
-    async with listening(MUTUAL_SERVER, places=places, seconds=100 * PATIENCE) as listener:
+    places = AdmissionLimits(handshakes=4, channels=8, waiting=16)
+    async with listening(MUTUAL_SERVER, limits=places, handshake_seconds=100 * PATIENCE) as listener:
         elsewhere = ("127.0.0.2", 0)
         crowd = [
             await asyncio.open_connection("127.0.0.1", listener.port, local_addr=elsewhere) for _ in range(40)
@@ -301,7 +312,7 @@ async def test_whoever_is_silent_with_many_connections_keeps_nobody_else_out() -
 
 
 async def test_those_who_wait_are_sent_away_when_the_listener_stops() -> None:
-    async with listening(MUTUAL_SERVER, places=Places(handshakes=1)) as listener:
+    async with listening(MUTUAL_SERVER, limits=AdmissionLimits(handshakes=1)) as listener:
         waiting = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(3)]
         await listener.stop()
         for reader, writer in waiting:
@@ -325,9 +336,9 @@ class Inside:
         await self._may_leave.wait()
         self.now -= 1
 
-    async def held(self, number: int, *, while_waiting: int, at: Listener) -> None:
+    async def held(self, number: int, *, while_waiting: int, at: AttestedListener) -> None:
         async with asyncio.timeout(PATIENCE):
-            while (self.now, at._room.waiting) != (number, while_waiting):  # noqa: ASYNC110
+            while (self.now, at._queue.waiting) != (number, while_waiting):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         self._may_leave.set()
 
@@ -337,12 +348,12 @@ async def test_no_more_handshakes_go_on_at_once_than_there_are_places() -> None:
     inside = Inside()
 
     class Counting(SealIssuer):
-        async def issue(self, statement: bytes) -> bytes:
+        async def issue(self, binding: bytes) -> bytes:
             async with inside:
-                return await super().issue(statement)
+                return await super().issue(binding)
 
-    server = Side(Counting(SERVER_KEY), MUTUAL_SERVER.verifiers)
-    async with listening(server, places=Places(handshakes=2, share=1.0)) as listener:
+    server = Attestation(Counting(SERVER_KEY), MUTUAL_SERVER.verifiers)
+    async with listening(server, limits=AdmissionLimits(handshakes=2, share=1.0)) as listener:
         dialled = asyncio.gather(*(dial(listener.port, MUTUAL_CLIENT) for _ in range(8)))
         await inside.held(2, while_waiting=6, at=listener)
         channels = await dialled
@@ -355,15 +366,15 @@ async def test_no_more_channels_are_in_use_at_once_than_are_allowed() -> None:
     """Further ones wait until one is closed."""
     inside = Inside()
 
-    async def handle(channel: Channel) -> None:
+    async def handle(channel: AttestedChannel) -> None:
         async with inside:
             await echo(channel)
 
-    async def visit(listener: Listener) -> bool:
+    async def visit(listener: AttestedListener) -> bool:
         async with connected(listener, MUTUAL_CLIENT) as channel:
             return await heard_back(channel)
 
-    async with listening(MUTUAL_SERVER, handle, places=Places(channels=2, share=1.0)) as listener:
+    async with listening(MUTUAL_SERVER, handle, limits=AdmissionLimits(channels=2, share=1.0)) as listener:
         visits = asyncio.gather(*(visit(listener) for _ in range(8)))
         await inside.held(2, while_waiting=6, at=listener)
         assert all(await visits)
@@ -412,11 +423,11 @@ async def test_no_evidence_is_in_the_log_nor_in_an_error(caplog: pytest.LogCaptu
     caplog.set_level(logging.DEBUG)
     client, stranger, server = Recording(CLIENT_KEY), Recording(b"stranger"), Recording(SERVER_KEY)
     errors = []
-    async with listening(Side(server, MUTUAL_SERVER.verifiers)) as listener:
-        async with connected(listener, Side(client, MUTUAL_CLIENT.verifiers)) as channel:
+    async with listening(Attestation(server, MUTUAL_SERVER.verifiers)) as listener:
+        async with connected(listener, Attestation(client, MUTUAL_CLIENT.verifiers)) as channel:
             assert await heard_back(channel)
         with pytest.raises(EvidenceRefused) as caught:
-            await dial(listener.port, Side(stranger, MUTUAL_CLIENT.verifiers))
+            await dial(listener.port, Attestation(stranger, MUTUAL_CLIENT.verifiers))
         errors.append(caught.value)
     written = str([vars(record) for record in caplog.records]) + repr(errors)
     assert "evidence refused" in written

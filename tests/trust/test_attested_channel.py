@@ -16,10 +16,16 @@ from bootbridge.errors import LocalError, OperatorError
 from bootbridge.runtime.grpc import GrpcClient, Send, serve
 from bootbridge.trust.attested import channel as channel_module
 from bootbridge.trust.attested import handshake
-from bootbridge.trust.attested.channel import Channel, ChannelFailed, Listener, Side, connect
-from bootbridge.trust.attested.session_key import SessionKey, key_shown_by
+from bootbridge.trust.attested.channel import (
+    Attestation,
+    AttestedChannel,
+    AttestedListener,
+    ChannelFailed,
+    connect,
+)
+from bootbridge.trust.attested.session_key import SessionKey, public_key_of
 from bootbridge.trust.authority import Authority
-from bootbridge.trust.evidence import Attested, EvidenceRefused, EvidenceUnavailable
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, EvidenceUnavailable
 from bootbridge.trust.evidence.x509 import Usage, X509Issuer, X509Verifier
 from tests.support.attested import (
     CLIENT_KEY,
@@ -38,10 +44,10 @@ from tests.support.attested import (
 )
 from tests.support.fake_clock import pass_time
 
-SHOWS_SERVER = Side(SealIssuer(SERVER_KEY))
-SHOWS_CLIENT = Side(SealIssuer(CLIENT_KEY))
-DEMANDS_SERVER = Side(None, (SealVerifier(SERVER_KEY),))
-DEMANDS_CLIENT = Side(None, (SealVerifier(CLIENT_KEY),))
+SHOWS_SERVER = Attestation(SealIssuer(SERVER_KEY))
+SHOWS_CLIENT = Attestation(SealIssuer(CLIENT_KEY))
+DEMANDS_SERVER = Attestation(None, (SealVerifier(SERVER_KEY),))
+DEMANDS_CLIENT = Attestation(None, (SealVerifier(CLIENT_KEY),))
 TWO_FOR_SERVER = (SealVerifier(OTHER_KEY, "other"), SealVerifier(SERVER_KEY))
 TWO_FOR_CLIENT = (SealVerifier(OTHER_KEY, "other"), SealVerifier(CLIENT_KEY))
 
@@ -50,9 +56,9 @@ class Peers:
     """A handler that notes what its peers proved."""
 
     def __init__(self) -> None:
-        self.seen: list[Attested | None] = []
+        self.seen: list[AttestedPeer | None] = []
 
-    async def __call__(self, channel: Channel) -> None:
+    async def __call__(self, channel: AttestedChannel) -> None:
         self.seen.append(channel.peer)
         await echo(channel)
 
@@ -64,23 +70,31 @@ class Peers:
     ("client", "server", "seen_by_client", "seen_by_server"),
     [
         pytest.param(DEMANDS_SERVER, SHOWS_SERVER, True, False, id="the server is attested"),
-        pytest.param(Side(None, TWO_FOR_SERVER), SHOWS_SERVER, True, False, id="by one of two verifiers"),
+        pytest.param(
+            Attestation(None, TWO_FOR_SERVER), SHOWS_SERVER, True, False, id="by one of two verifiers"
+        ),
         pytest.param(SHOWS_CLIENT, SHOWS_SERVER, False, False, id="nobody asks"),
         pytest.param(SHOWS_CLIENT, DEMANDS_CLIENT, False, True, id="the client is attested"),
-        pytest.param(SHOWS_CLIENT, Side(None, TWO_FOR_CLIENT), False, True, id="the client, by one of two"),
+        pytest.param(
+            SHOWS_CLIENT,
+            Attestation(None, TWO_FOR_CLIENT),
+            False,
+            True,
+            id="the client, by one of two",
+        ),
         pytest.param(MUTUAL_CLIENT, MUTUAL_SERVER, True, True, id="both are attested"),
         pytest.param(
-            Side(SealIssuer(CLIENT_KEY), TWO_FOR_SERVER),
-            Side(SealIssuer(SERVER_KEY), TWO_FOR_CLIENT),
+            Attestation(SealIssuer(CLIENT_KEY), TWO_FOR_SERVER),
+            Attestation(SealIssuer(SERVER_KEY), TWO_FOR_CLIENT),
             True,
             True,
             id="both, by one of two",
         ),
-        pytest.param(Side(), Side(), False, False, id="nobody shows anything"),
+        pytest.param(Attestation(), Attestation(), False, False, id="nobody shows anything"),
     ],
 )
 async def test_sides_that_convince_each_other_get_a_channel(
-    client: Side, server: Side, seen_by_client: bool, seen_by_server: bool
+    client: Attestation, server: Attestation, seen_by_client: bool, seen_by_server: bool
 ) -> None:
     peers = Peers()
     async with listening(server, peers) as listener, connected(listener, client) as channel:
@@ -96,92 +110,98 @@ async def test_sides_that_convince_each_other_get_a_channel(
     ("client", "server", "told"),
     [
         pytest.param(
-            Side(None, (SealVerifier(OTHER_KEY),)),
+            Attestation(None, (SealVerifier(OTHER_KEY),)),
             SHOWS_SERVER,
             "the server's evidence was refused: the seal is broken",
             id="the client's verifier is not convinced",
         ),
         pytest.param(
-            Side(None, (SealVerifier(SERVER_KEY, "other"),)),
+            Attestation(None, (SealVerifier(SERVER_KEY, "other"),)),
             SHOWS_SERVER,
-            "the server's evidence was refused: there is only seal, demanded is other",
+            "the server's evidence was refused: no evidence presented, only seal available (accepted: other)",
             id="the client knows no such kind",
         ),
         pytest.param(
             DEMANDS_SERVER,
-            Side(),
-            "the server's evidence was refused: there is none, demanded is seal",
+            Attestation(),
+            "the server's evidence was refused: no evidence presented, none available (accepted: seal)",
             id="the server shows none",
         ),
         pytest.param(
             SHOWS_CLIENT,
-            Side(None, (SealVerifier(OTHER_KEY),)),
+            Attestation(None, (SealVerifier(OTHER_KEY),)),
             "the server refused our evidence: the seal is broken",
             id="the server's verifier is not convinced",
         ),
         pytest.param(
             SHOWS_CLIENT,
-            Side(None, (SealVerifier(CLIENT_KEY, "other"),)),
-            "the server refused our evidence: there is only seal, demanded is other",
+            Attestation(None, (SealVerifier(CLIENT_KEY, "other"),)),
+            "the server refused our evidence: no evidence presented, only seal available (accepted: other)",
             id="the server knows no such kind",
         ),
         pytest.param(
-            Side(),
+            Attestation(),
             DEMANDS_CLIENT,
-            "the server refused our evidence: there is none, demanded is seal",
+            "the server refused our evidence: no evidence presented, none available (accepted: seal)",
             id="the client shows none",
         ),
         pytest.param(
             DEMANDS_SERVER,
             MUTUAL_SERVER,
-            "the server refused our evidence: there is none, demanded is seal",
+            "the server refused our evidence: no evidence presented, none available (accepted: seal)",
             id="mutual, and the client shows none",
         ),
         pytest.param(
             MUTUAL_CLIENT,
             DEMANDS_CLIENT,
-            "the server's evidence was refused: there is none, demanded is seal",
+            "the server's evidence was refused: no evidence presented, none available (accepted: seal)",
             id="mutual, and the server shows none",
         ),
         pytest.param(
-            Side(SealIssuer(OTHER_KEY), (SealVerifier(SERVER_KEY),)),
+            Attestation(SealIssuer(OTHER_KEY), (SealVerifier(SERVER_KEY),)),
             MUTUAL_SERVER,
             "the server refused our evidence: the seal is broken",
             id="mutual, and the client does not convince",
         ),
         pytest.param(
             MUTUAL_CLIENT,
-            Side(SealIssuer(OTHER_KEY), (SealVerifier(CLIENT_KEY),)),
+            Attestation(SealIssuer(OTHER_KEY), (SealVerifier(CLIENT_KEY),)),
             "the server's evidence was refused: the seal is broken",
             id="mutual, and the server does not convince",
         ),
     ],
 )
 async def test_sides_that_do_not_convince_get_none_and_hear_why(
-    client: Side, server: Side, told: str, caplog: pytest.LogCaptureFixture
+    client: Attestation, server: Attestation, told: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The client by its error, the server's operator by the log; the handler hears of nobody."""
     peers = Peers()
     async with listening(server, peers) as listener:
         with pytest.raises(EvidenceRefused) as caught:
-            await connect("127.0.0.1", listener.port, label=LABEL, side=client, timeout=PATIENCE)
+            await connect("127.0.0.1", listener.port, label=LABEL, attestation=client, timeout=PATIENCE)
     assert str(caught.value) == told
     assert peers.seen == []
     (record,) = [record for record in caplog.records if record.message == "evidence refused"]
     reason = told.partition(": ")[2]
-    assert str(record.fields["why"]).endswith(f": {reason}")  # type: ignore[attr-defined]
+    assert str(record.fields["reason"]).endswith(f": {reason}")  # type: ignore[attr-defined]
 
 
 async def test_the_peer_is_called_by_its_name_in_errors() -> None:
     async with listening(DEMANDS_CLIENT) as listener:
         with pytest.raises(EvidenceRefused, match="the join service refused our evidence"):
-            await connect("127.0.0.1", listener.port, label=LABEL, side=Side(), called="the join service")
+            await connect(
+                "127.0.0.1",
+                listener.port,
+                label=LABEL,
+                attestation=Attestation(),
+                peer_name="the join service",
+            )
 
 
 async def test_evidence_for_one_use_is_worth_nothing_for_another() -> None:
     async with listening(MUTUAL_SERVER) as listener:
         with pytest.raises(EvidenceRefused):
-            await connect("127.0.0.1", listener.port, label="another use", side=MUTUAL_CLIENT)
+            await connect("127.0.0.1", listener.port, label="another use", attestation=MUTUAL_CLIENT)
 
 
 async def test_certificates_as_evidence() -> None:
@@ -195,8 +215,8 @@ async def test_certificates_as_evidence() -> None:
         )
         return X509Issuer.from_pem(issued.cert_pem, issued.key_pem)
 
-    client = Side(issuer(Usage.CLIENT), (X509Verifier(roots, usage=Usage.SERVER),))
-    server = Side(issuer(Usage.SERVER), (X509Verifier(roots, usage=Usage.CLIENT),))
+    client = Attestation(issuer(Usage.CLIENT), (X509Verifier(roots, usage=Usage.SERVER),))
+    server = Attestation(issuer(Usage.SERVER), (X509Verifier(roots, usage=Usage.CLIENT),))
     peers = Peers()
     async with listening(server, peers) as listener:
         async with connected(listener, client) as channel:
@@ -207,9 +227,9 @@ async def test_certificates_as_evidence() -> None:
                 client.issuer.identity,  # type: ignore[union-attr]
             ]
         stranger = Authority.create("nodes").issue_client("node")
-        side = Side(X509Issuer.from_pem(stranger.cert_pem, stranger.key_pem), client.verifiers)
+        side = Attestation(X509Issuer.from_pem(stranger.cert_pem, stranger.key_pem), client.verifiers)
         with pytest.raises(EvidenceRefused, match="the server refused our evidence"):
-            await connect("127.0.0.1", listener.port, label=LABEL, side=side)
+            await connect("127.0.0.1", listener.port, label=LABEL, attestation=side)
 
 
 # --- many at once
@@ -233,7 +253,7 @@ async def test_one_side_serves_ten_servers_at_the_same_time() -> None:
 async def test_every_connection_has_its_own_key_and_its_own_statements() -> None:
     issuer = SealIssuer(SERVER_KEY)
     keys = set()
-    async with listening(Side(issuer)) as listener:
+    async with listening(Attestation(issuer)) as listener:
         for _ in range(5):
             async with connected(listener, DEMANDS_SERVER) as channel:
                 keys.add(channel.writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
@@ -242,13 +262,13 @@ async def test_every_connection_has_its_own_key_and_its_own_statements() -> None
 
 
 async def test_a_context_that_is_used_again_shows_the_next_key_and_harms_no_earlier_connection() -> None:
-    async with listening(Side(SealIssuer(SERVER_KEY))) as listener, AsyncExitStack() as stack:
+    async with listening(Attestation(SealIssuer(SERVER_KEY))) as listener, AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(connected(listener, DEMANDS_SERVER)) for _ in range(5)]
         sessions = [each.writer.get_extra_info("ssl_object") for each in channels]
-        assert len({key_shown_by(each.getpeercert(binary_form=True)) for each in sessions}) == 5
+        assert len({public_key_of(each.getpeercert(binary_form=True)) for each in sessions}) == 5
         assert all(await asyncio.gather(*map(heard_back, channels)))
     first = SessionKey.create()
-    first.spare_context()
+    first.recycle_context()
     second = SessionKey.create()
     assert second.context is first.context
     assert second.public != first.public
@@ -257,7 +277,7 @@ async def test_a_context_that_is_used_again_shows_the_next_key_and_harms_no_earl
 
 def test_keys_that_are_made_in_many_threads_at_once_share_nothing() -> None:
     for _ in range(4):
-        SessionKey.create().spare_context()
+        SessionKey.create().recycle_context()
     with ThreadPoolExecutor(16) as threads:
         keys = list(threads.map(lambda _: SessionKey.create(), range(64)))
     assert len({key.public for key in keys}) == len({id(key.context) for key in keys}) == 64
@@ -266,7 +286,7 @@ def test_keys_that_are_made_in_many_threads_at_once_share_nothing() -> None:
 async def test_a_listener_counts_those_who_prove_themselves_and_those_in_use() -> None:
     entered, leave = asyncio.Event(), asyncio.Event()
 
-    async def handle(channel: Channel) -> None:
+    async def handle(channel: AttestedChannel) -> None:
         entered.set()
         await leave.wait()
 
@@ -289,15 +309,20 @@ async def test_a_slow_issuer_delays_nobody_else() -> None:
             super().__init__(key)
             self.busy, self.done = asyncio.Event(), asyncio.Event()
 
-        async def issue(self, statement: bytes) -> bytes:
+        async def issue(self, binding: bytes) -> bytes:
             self.busy.set()
             await self.done.wait()
-            return await super().issue(statement)
+            return await super().issue(binding)
 
     slow = Slow(CLIENT_KEY)
     async with listening(MUTUAL_SERVER) as listener:
         waiting = asyncio.ensure_future(
-            connect("127.0.0.1", listener.port, label=LABEL, side=Side(slow, MUTUAL_CLIENT.verifiers))
+            connect(
+                "127.0.0.1",
+                listener.port,
+                label=LABEL,
+                attestation=Attestation(slow, MUTUAL_CLIENT.verifiers),
+            )
         )
         await slow.busy.wait()
         async with connected(listener, MUTUAL_CLIENT) as channel:
@@ -310,16 +335,16 @@ async def test_a_changed_policy_holds_for_the_next_connection() -> None:
     sides = [MUTUAL_SERVER]
     async with listening(lambda: sides[-1]) as listener, connected(listener, MUTUAL_CLIENT) as channel:
         assert await heard_back(channel)
-        sides.append(Side(SealIssuer(SERVER_KEY), (SealVerifier(OTHER_KEY),)))
+        sides.append(Attestation(SealIssuer(SERVER_KEY), (SealVerifier(OTHER_KEY),)))
         with pytest.raises(EvidenceRefused):
-            await connect("127.0.0.1", listener.port, label=LABEL, side=MUTUAL_CLIENT)
+            await connect("127.0.0.1", listener.port, label=LABEL, attestation=MUTUAL_CLIENT)
         assert await heard_back(channel)  # this one was judged before
 
 
 def test_two_verifiers_of_one_kind_are_refused_at_once() -> None:
     """Which of them decides would be a matter of luck."""
     with pytest.raises(LocalError, match="two verifiers of one kind"):
-        Side(None, (SealVerifier(SERVER_KEY), SealVerifier(OTHER_KEY)))
+        Attestation(None, (SealVerifier(SERVER_KEY), SealVerifier(OTHER_KEY)))
 
 
 # --- the road there
@@ -329,7 +354,7 @@ async def test_calls_go_over_a_channel() -> None:
     async def shout(body: bytes, send: Send) -> None:
         await send(body.upper())
 
-    async def handle(channel: Channel) -> None:
+    async def handle(channel: AttestedChannel) -> None:
         await serve(channel.reader, channel.writer, {"/shout": shout}, stopping=channel.stopping)
 
     async with (
@@ -354,11 +379,11 @@ async def test_neither_end_of_a_channel_waits_to_fill_its_packets() -> None:
     """An exchange of small messages took 50 ms instead of 5 while one of them did."""
     prompt: list[bool] = []
 
-    def note(channel: Channel) -> None:
+    def note(channel: AttestedChannel) -> None:
         sock = channel.writer.get_extra_info("socket")
         prompt.append(bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
 
-    async def handle(channel: Channel) -> None:
+    async def handle(channel: AttestedChannel) -> None:
         note(channel)
         await echo(channel)
 
@@ -373,8 +398,8 @@ async def test_a_port_that_is_taken_is_named() -> None:
         with pytest.raises(
             OperatorError, match=rf"127.0.0.1:{listener.port}: cannot listen: Address already"
         ):
-            await Listener.open(
-                "127.0.0.1", listener.port, label=LABEL, side=lambda: MUTUAL_SERVER, handle=echo
+            await AttestedListener.open(
+                "127.0.0.1", listener.port, label=LABEL, attestation=lambda: MUTUAL_SERVER, handle=echo
             )
 
 
@@ -397,7 +422,7 @@ async def tcp_server(greeting: bytes, **options: object) -> AsyncIterator[int]:
 
 async def failure(port: int, *, host: str = "127.0.0.1") -> str:
     with pytest.raises(ChannelFailed) as caught:
-        await connect(host, port, label=LABEL, side=MUTUAL_CLIENT, timeout=PATIENCE)
+        await connect(host, port, label=LABEL, attestation=MUTUAL_CLIENT, timeout=PATIENCE)
     return str(caught.value)
 
 
@@ -407,22 +432,22 @@ async def test_a_failure_names_the_step_and_the_place() -> None:
     assert await failure(port) == f"connecting to 127.0.0.1:{port}: Connection refused"
     assert (await failure(1, host="name.invalid")).startswith("connecting to name.invalid:1: ")
     async with tcp_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as port:
-        assert await failure(port) == f"TLS with 127.0.0.1:{port}: wrong version number"
+        assert await failure(port) == f"TLS handshake with 127.0.0.1:{port}: wrong version number"
     async with tcp_server(b"") as port:
-        assert await failure(port) == f"TLS with 127.0.0.1:{port}: it was not done in time"
+        assert await failure(port) == f"TLS handshake with 127.0.0.1:{port}: timed out"
     async with tcp_server(b"", ssl=SessionKey.create().context) as port:
         place = f"exchanging evidence with 127.0.0.1:{port}"
-        assert await failure(port) == f"{place}: it was not done in time"
+        assert await failure(port) == f"{place}: timed out"
     async with tcp_server(b"\xff" * 4, ssl=SessionKey.create().context) as port:
         text = await failure(port)
-        assert text.startswith(f"exchanging evidence with 127.0.0.1:{port}: the peer announced a frame of")
+        assert text.startswith(f"exchanging evidence with 127.0.0.1:{port}: frame too large")
 
 
 async def test_a_server_for_another_protocol_is_not_talked_to() -> None:
     context = SessionKey.create().context
     context.set_alpn_protocols(["h2"])
     async with tcp_server(b"", ssl=context) as port:
-        assert "does not speak bootbridge-attested/1" in await failure(port)
+        assert "peer does not support ALPN protocol bootbridge-attested/1" in await failure(port)
 
 
 async def test_a_server_that_goes_away_in_the_middle_is_a_failed_channel() -> None:
@@ -431,7 +456,7 @@ async def test_a_server_that_goes_away_in_the_middle_is_a_failed_channel() -> No
 
     server = await asyncio.start_server(leave, "127.0.0.1", 0, ssl=SessionKey.create().context)
     async with server:
-        assert "the peer closed the connection" in await failure(server.sockets[0].getsockname()[1])
+        assert "connection closed by peer" in await failure(server.sockets[0].getsockname()[1])
 
 
 async def test_a_refusal_that_cannot_be_noted_closes_the_connection_all_the_same(
@@ -440,19 +465,21 @@ async def test_a_refusal_that_cannot_be_noted_closes_the_connection_all_the_same
     """An audit on a full disk must not leave every refused stranger's connection open."""
     closed: list[asyncio.StreamWriter] = []
 
-    async def hang_up(writer: asyncio.StreamWriter) -> None:
+    async def close_gracefully(writer: asyncio.StreamWriter) -> None:
         closed.append(writer)
-        await handshake.hang_up(writer)
+        await handshake.close_gracefully(writer)
 
     def full(address: str, why: EvidenceRefused) -> None:
         raise OSError("No space left on device")
 
     async with listening(DEMANDS_CLIENT, on_refused=full) as listener:
-        monkeypatch.setattr(channel_module, "hang_up", hang_up)
+        monkeypatch.setattr(channel_module, "close_gracefully", close_gracefully)
         with pytest.raises(EvidenceRefused):
-            await connect("127.0.0.1", listener.port, label=LABEL, side=Side(SealIssuer(OTHER_KEY)))
+            await connect(
+                "127.0.0.1", listener.port, label=LABEL, attestation=Attestation(SealIssuer(OTHER_KEY))
+            )
         async with asyncio.timeout(PATIENCE):
-            while listener._shaking:  # noqa: ASYNC110 -- another task's doing
+            while listener._handshaking:  # noqa: ASYNC110 -- another task's doing
                 await asyncio.sleep(0.01)
     assert len(closed) == 2, "one by each end"
 
@@ -461,17 +488,17 @@ async def test_evidence_that_cannot_be_made_is_told_apart_from_a_refusal(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(SealIssuer):
-        async def issue(self, statement: bytes) -> bytes:
+        async def issue(self, binding: bytes) -> bytes:
             raise OSError(5, "Input/output error")
 
     async with listening(MUTUAL_SERVER) as listener:
-        side = Side(Broken(CLIENT_KEY), MUTUAL_CLIENT.verifiers)
-        with pytest.raises(EvidenceUnavailable, match="our seal evidence failed: OSError"):
-            await connect("127.0.0.1", listener.port, label=LABEL, side=side)
-    async with listening(Side(Broken(SERVER_KEY))) as listener:
-        with pytest.raises(ChannelFailed, match="the server gave up: the evidence cannot be made now"):
-            await connect("127.0.0.1", listener.port, label=LABEL, side=DEMANDS_SERVER)
-    assert "our seal evidence failed" in str([vars(record) for record in caplog.records])
+        side = Attestation(Broken(CLIENT_KEY), MUTUAL_CLIENT.verifiers)
+        with pytest.raises(EvidenceUnavailable, match="seal evidence failed: OSError"):
+            await connect("127.0.0.1", listener.port, label=LABEL, attestation=side)
+    async with listening(Attestation(Broken(SERVER_KEY))) as listener:
+        with pytest.raises(ChannelFailed, match="the server gave up: evidence unavailable"):
+            await connect("127.0.0.1", listener.port, label=LABEL, attestation=DEMANDS_SERVER)
+    assert "seal evidence failed" in str([vars(record) for record in caplog.records])
 
 
 # --- stopping
@@ -480,7 +507,7 @@ async def test_evidence_that_cannot_be_made_is_told_apart_from_a_refusal(
 async def test_a_stopped_listener_lets_running_handlers_finish() -> None:
     finishing = asyncio.Event()
 
-    async def handle(channel: Channel) -> None:
+    async def handle(channel: AttestedChannel) -> None:
         await channel.stopping.wait()
         channel.writer.write(b"bye")
         finishing.set()
@@ -495,7 +522,7 @@ async def test_a_stopped_listener_lets_running_handlers_finish() -> None:
 async def test_a_handler_that_does_not_finish_is_cancelled() -> None:
     entered, cancelled = asyncio.Event(), asyncio.Event()
 
-    async def handle(channel: Channel) -> None:
+    async def handle(channel: AttestedChannel) -> None:
         entered.set()
         try:
             await asyncio.Event().wait()
@@ -519,7 +546,7 @@ async def test_a_handshake_under_way_ends_when_its_listener_stops() -> None:
 
 
 async def test_a_handler_that_fails_takes_only_its_channel_with_it(caplog: pytest.LogCaptureFixture) -> None:
-    async def handle(channel: Channel) -> None:
+    async def handle(channel: AttestedChannel) -> None:
         if await channel.reader.readexactly(1) == b"x":
             raise ValueError("a bug")
         await echo(channel)

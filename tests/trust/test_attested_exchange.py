@@ -11,24 +11,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bootbridge.trust.attested import exchange
-from bootbridge.trust.attested.binding import statement
+from bootbridge.trust.attested.channel_binding import channel_binding
 from bootbridge.trust.attested.exchange import (
     Answer,
+    AttestationResult,
     Challenge,
     Evidence,
     Exchange,
     ExchangeFailed,
+    ExchangeParameters,
     Frame,
-    Hear,
     Hello,
-    Prove,
-    Say,
-    Terms,
-    Verdict,
+    ProduceEvidence,
+    ReceiveFrame,
+    SendFrame,
 )
 from bootbridge.trust.evidence import (
-    DOCUMENT_BYTES_MAX,
-    Attested,
+    EVIDENCE_BYTES_MAX,
+    AttestedPeer,
     EvidenceRefused,
     EvidenceUnavailable,
 )
@@ -39,13 +39,12 @@ KEY = b"the session's key"
 CLIENT_NONCE, SERVER_NONCE = b"c" * 32, b"s" * 32
 OURS = (SealVerifier(SERVER_KEY),)
 THEIRS = (SealVerifier(CLIENT_KEY),)
-CLIENT = Terms("label", CLIENT_NONCE, KEY, "seal", OURS, "the server")
-SERVER = Terms("label", SERVER_NONCE, KEY, "seal", THEIRS, "the client")
+CLIENT = ExchangeParameters("label", CLIENT_NONCE, KEY, "seal", OURS, "the server")
+SERVER = ExchangeParameters("label", SERVER_NONCE, KEY, "seal", THEIRS, "the client")
 
 
 def framed(message: Message) -> bytes:
-    fields: dict[str, Any] = {type(message).__name__.lower(): message}
-    return Frame(**fields).encode()
+    return Frame.of(message).encode()
 
 
 @dataclass
@@ -59,19 +58,19 @@ class End:
     def __post_init__(self) -> None:
         self.said: list[bytes] = []
         self.over = False
-        self.peer: Attested | None = None
+        self.peer: AttestedPeer | None = None
         self.failure: Exception | None = None
-        self._wants: Prove | Hear | None = None
+        self._wants: ProduceEvidence | ReceiveFrame | None = None
         self._go(lambda: next(self.exchange))
 
     def hear(self, frame: bytes) -> None:
-        assert isinstance(self._wants, Hear)
+        assert isinstance(self._wants, ReceiveFrame)
         self._go(lambda: self.exchange.send(frame))
 
     def _go(self, resume: Callable[[], Any]) -> None:
         try:
             step = resume()
-            while not isinstance(step, Hear):
+            while not isinstance(step, ReceiveFrame):
                 step = self._done(step)
             self._wants = step
         except StopIteration as end:
@@ -80,12 +79,12 @@ class End:
             self.over, self.failure = True, error
 
     def _done(self, step: Any) -> Any:
-        if isinstance(step, Say):
+        if isinstance(step, SendFrame):
             self.said.append(step.frame)
             return next(self.exchange)
         if self.fault is not None:
             return self.exchange.throw(self.fault)
-        return self.exchange.send(seal(self.key, step.statement + (step.challenge or b"")))
+        return self.exchange.send(seal(self.key, step.binding + (step.challenge or b"")))
 
     def last_words(self) -> Message:
         return Frame.decode(self.said[-1]).content()
@@ -95,8 +94,8 @@ Change = Callable[[int, bytes], bytes]
 
 
 def converse(
-    client: Terms = CLIENT,
-    server: Terms = SERVER,
+    client: ExchangeParameters = CLIENT,
+    server: ExchangeParameters = SERVER,
     *,
     client_key: bytes = CLIENT_KEY,
     server_key: bytes = SERVER_KEY,
@@ -146,7 +145,7 @@ def test_each_side_learns_what_it_demanded_and_no_more(client_shows: bool, serve
 @pytest.mark.parametrize("server_asks", [True, False])
 def test_a_verifier_may_ask_back_once(client_asks: bool, server_asks: bool) -> None:
     def verifiers(key: bytes, asks: bool) -> tuple[SealVerifier, ...]:
-        return (SealVerifier(key, question=b"who?" if asks else b""),)
+        return (SealVerifier(key, challenge=b"who?" if asks else b""),)
 
     one, other = converse(
         replace(CLIENT, verifiers=verifiers(SERVER_KEY, client_asks)),
@@ -161,7 +160,7 @@ def test_a_verifier_may_ask_back_once(client_asks: bool, server_asks: bool) -> N
 def test_among_several_verifiers_the_one_for_the_kind_shown_judges() -> None:
     several = (SealVerifier(OTHER_KEY, "other"), *OURS, SealVerifier(OTHER_KEY, "third"))
     one, _ = converse(replace(CLIENT, verifiers=several))
-    assert one.peer == Attested("seal", facts={"by": "document"})
+    assert one.peer == AttestedPeer("seal", facts={"by": "document"})
 
 
 def test_the_server_shows_its_evidence_first() -> None:
@@ -185,7 +184,7 @@ def test_wrong_evidence_is_refused_and_both_hear_why() -> None:
 
 
 def test_a_wrong_answer_to_a_challenge_is_refused() -> None:
-    asking = replace(CLIENT, verifiers=(SealVerifier(SERVER_KEY, question=b"who?"),))
+    asking = replace(CLIENT, verifiers=(SealVerifier(SERVER_KEY, challenge=b"who?"),))
 
     def forge(number: int, frame: bytes) -> bytes:
         return framed(Answer(b"forged")) if Frame.decode(frame).answer else frame
@@ -194,16 +193,16 @@ def test_a_wrong_answer_to_a_challenge_is_refused() -> None:
     assert str(one.failure) == "the server's evidence was refused: the seal is broken"
 
 
-@pytest.mark.parametrize("shows", ["", "other"])
-def test_a_side_that_demands_evidence_never_takes_none_nor_another_kind(shows: str) -> None:
-    lack = "there is only other" if shows else "there is none"
-    assert refusals(converse(server=replace(SERVER, shows=shows))) == [
-        f"the server's evidence was refused: {lack}, demanded is seal",
-        f"the client refused our evidence: {lack}, demanded is seal",
+@pytest.mark.parametrize("presents", ["", "other"])
+def test_a_side_that_demands_evidence_never_takes_none_nor_another_kind(presents: str) -> None:
+    lack = "only other available" if presents else "none available"
+    assert refusals(converse(server=replace(SERVER, presents=presents))) == [
+        f"the server's evidence was refused: no evidence presented, {lack} (accepted: seal)",
+        f"the client refused our evidence: no evidence presented, {lack} (accepted: seal)",
     ]
-    assert refusals(converse(replace(CLIENT, shows=shows))) == [
-        f"the server refused our evidence: {lack}, demanded is seal",
-        f"the client's evidence was refused: {lack}, demanded is seal",
+    assert refusals(converse(replace(CLIENT, presents=presents))) == [
+        f"the server refused our evidence: no evidence presented, {lack} (accepted: seal)",
+        f"the client's evidence was refused: no evidence presented, {lack} (accepted: seal)",
     ]
 
 
@@ -213,7 +212,8 @@ def test_a_kind_that_was_not_accepted_is_refused_although_it_is_shown() -> None:
         return framed(replace(evidence, kind="weak")) if evidence else frame
 
     one, _ = converse(to_client=relabel)
-    assert str(one.failure) == "the server's evidence was refused: it is weak, demanded is seal"
+    reason = "kind of evidence not accepted: weak (accepted: seal)"
+    assert str(one.failure) == f"the server's evidence was refused: {reason}"
 
 
 def test_no_line_can_talk_a_side_out_of_its_demand() -> None:
@@ -243,7 +243,7 @@ def test_our_own_evidence_shown_to_us_is_refused() -> None:
     other.hear(framed(replace(CLIENT, verifiers=both).hello()))
     own = other.said[-1]
     assert Frame.decode(own).evidence is not None
-    other.hear(framed(Verdict(True)))
+    other.hear(framed(AttestationResult(True)))
     other.hear(own)
     assert str(other.failure) == "the client's evidence was refused: the seal is broken"
 
@@ -259,27 +259,27 @@ def test_evidence_of_another_session_is_refused(change: dict[str, Any]) -> None:
 
 
 def test_a_document_that_is_too_large_is_refused_unread() -> None:
-    huge = framed(Evidence("seal", bytes(DOCUMENT_BYTES_MAX + 1)))
+    huge = framed(Evidence("seal", bytes(EVIDENCE_BYTES_MAX + 1)))
     one, _ = converse(to_client=lambda number, frame: huge if Frame.decode(frame).evidence else frame)
     assert "too large" in str(one.failure)
 
 
 def test_a_document_that_trips_its_verifier_is_refused() -> None:
     class Clumsy(SealVerifier):
-        def begin(self, statement: bytes) -> Any:
-            verification = super().begin(statement)
-            verification.document = lambda document: document.decode("ascii")[9999]  # type: ignore[method-assign,assignment,return-value]
+        def begin(self, binding: bytes) -> Any:
+            verification = super().begin(binding)
+            verification.verify_evidence = lambda evidence: evidence.decode("ascii")[9999]  # type: ignore[method-assign,assignment,return-value]
             return verification
 
     one, other = converse(replace(CLIENT, verifiers=(Clumsy(SERVER_KEY),)))
-    assert "it cannot be read" in str(one.failure)
+    assert "malformed evidence (UnicodeDecodeError)" in str(one.failure)
     assert isinstance(other.failure, EvidenceRefused)
 
 
 def test_a_reason_is_cut_and_made_fit_for_one_line() -> None:
     other = End(exchange.server(SERVER), SERVER_KEY)
     other.hear(framed(CLIENT.hello()))
-    other.hear(framed(Verdict(False, "two\nlines" + "x" * 10_000)))
+    other.hear(framed(AttestationResult(False, "two\nlines" + "x" * 10_000)))
     assert "\n" not in str(other.failure)
     assert len(str(other.failure)) < 700
 
@@ -289,10 +289,10 @@ def test_evidence_that_cannot_be_made_ends_the_exchange_on_both_sides() -> None:
     broken = EvidenceUnavailable("/dev/tpmrm0 does not answer")
     one, other = converse(server_fault=broken)
     assert other.failure is broken
-    assert str(one.failure) == "the server gave up: the evidence cannot be made now"
+    assert str(one.failure) == "the server gave up: evidence unavailable"
     one, other = converse(client_fault=broken)
     assert one.failure is broken
-    assert str(other.failure) == "the client gave up: the evidence cannot be made now"
+    assert str(other.failure) == "the client gave up: evidence unavailable"
 
 
 # --- peers that break the rules
@@ -303,13 +303,13 @@ def test_evidence_that_cannot_be_made_ends_the_exchange_on_both_sides() -> None:
     [
         (Hello(2, CLIENT_NONCE), "version 2"),
         (Hello(), "version 0"),
-        (Hello(1, b""), "a nonce of 0 bytes"),
-        (Hello(1, b"c" * 31), "a nonce of 31 bytes"),
-        (Hello(1, b"c" * 33), "a nonce of 33 bytes"),
-        (Hello(1, SERVER_NONCE), "a nonce that was sent back"),
+        (Hello(1, b""), "invalid nonce of 0 bytes"),
+        (Hello(1, b"c" * 31), "invalid nonce of 31 bytes"),
+        (Hello(1, b"c" * 33), "invalid nonce of 33 bytes"),
+        (Hello(1, SERVER_NONCE), "reflected nonce"),
         (Hello(1, CLIENT_NONCE, "", ("x",) * 17), "more than 16 kinds"),
-        (Hello(1, CLIENT_NONCE, "x" * 65), "too long a name"),
-        (Hello(1, CLIENT_NONCE, "", ("x" * 65,)), "too long a name"),
+        (Hello(1, CLIENT_NONCE, "x" * 65), "with more than 64 characters"),
+        (Hello(1, CLIENT_NONCE, "", ("x" * 65,)), "with more than 64 characters"),
     ],
 )
 def test_a_hello_that_does_not_fit_gets_no_evidence(hello: Hello, fault: str) -> None:
@@ -318,13 +318,13 @@ def test_a_hello_that_does_not_fit_gets_no_evidence(hello: Hello, fault: str) ->
     other.hear(framed(hello))
     assert fault in str(other.failure)
     assert [Frame.decode(frame).content() for frame in other.said] == [other.last_words()]
-    assert isinstance(other.last_words(), Verdict)
+    assert isinstance(other.last_words(), AttestationResult)
 
 
 def test_a_server_that_sends_our_hello_back_gets_no_evidence() -> None:
     one = End(exchange.client(CLIENT), CLIENT_KEY)
     one.hear(one.said[0])
-    assert "a nonce that was sent back" in str(one.failure)
+    assert "reflected nonce" in str(one.failure)
 
 
 EVERY_KIND: list[Message] = [
@@ -333,8 +333,8 @@ EVERY_KIND: list[Message] = [
     Evidence("seal", seal(OTHER_KEY, b"")),
     Challenge(b"?"),
     Answer(b"!"),
-    Verdict(True),
-    Verdict(False, "no"),
+    AttestationResult(True),
+    AttestationResult(False, "no"),
 ]
 
 
@@ -375,10 +375,10 @@ def test_a_bit_that_is_changed_on_the_line_never_convinces_of_more(
 
 
 def test_a_challenge_to_no_evidence_is_a_fault() -> None:
-    other = End(exchange.server(replace(SERVER, shows="")), SERVER_KEY)
+    other = End(exchange.server(replace(SERVER, presents="")), SERVER_KEY)
     other.hear(framed(CLIENT.hello()))
     other.hear(framed(Challenge(b"?")))
-    assert "a challenge to no evidence" in str(other.failure)
+    assert "Challenge although no evidence" in str(other.failure)
 
 
 def test_a_second_challenge_is_a_fault() -> None:
@@ -387,7 +387,7 @@ def test_a_second_challenge_is_a_fault() -> None:
     other.hear(framed(CLIENT.hello()))
     other.hear(framed(Challenge(b"1")))
     other.hear(framed(Challenge(b"2")))
-    assert "Challenge where Verdict was due" in str(other.failure)
+    assert "unexpected Challenge (expected AttestationResult)" in str(other.failure)
 
 
 def test_documents_stay_out_of_a_repr() -> None:
@@ -400,13 +400,16 @@ def test_both_sides_speak_about_the_same_statements() -> None:
     told: list[bytes] = []
 
     class Listening(SealVerifier):
-        def begin(self, statement: bytes) -> Any:
-            told.append(statement)
-            return super().begin(statement)
+        def begin(self, binding: bytes) -> Any:
+            told.append(binding)
+            return super().begin(binding)
 
     converse(
         replace(CLIENT, verifiers=(Listening(SERVER_KEY),)),
         replace(SERVER, verifiers=(Listening(CLIENT_KEY),)),
     )
     nonces = (CLIENT_NONCE, SERVER_NONCE)
-    assert told == [statement("label", "server", *nonces, KEY), statement("label", "client", *nonces, KEY)]
+    assert told == [
+        channel_binding("label", "server", *nonces, KEY),
+        channel_binding("label", "client", *nonces, KEY),
+    ]

@@ -10,11 +10,11 @@ import pytest
 
 from bootbridge.errors import OperatorError
 from bootbridge.trust.authority import Authority
-from bootbridge.trust.evidence import Attested, EvidenceRefused
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
 from bootbridge.trust.evidence.configuration import issuer_from, verifiers_from
 from tests.support.software_tpm import SoftwareTpm
 
-STATEMENT = bytes(range(32))
+BINDING = bytes(range(32))
 ZERO = "00" * 32
 AUTHORITY = Authority.create("nodes")
 PEM = AUTHORITY.cert_pem.decode()
@@ -42,7 +42,7 @@ async def test_what_one_document_proves_the_other_accepts(files: Path, issuer: s
     made = issuer_from(json.loads(issuer.replace("FILES", str(files))), "node.yaml: evidence")
     (verifier,) = verifiers_from(policy, "policy")
     assert made.kind == verifier.kind
-    assert isinstance(verifier.begin(STATEMENT).document(await made.issue(STATEMENT)), Attested)
+    assert isinstance(verifier.begin(BINDING).verify_evidence(await made.issue(BINDING)), AttestedPeer)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_key_or_token_that_others_may_read_is_refused(
 
 def test_a_file_without_a_token_in_it_is_named(files: Path) -> None:
     (files / "token").write_text("")
-    with pytest.raises(OperatorError, match=r"evidence\.token\.file: holds no token"):
+    with pytest.raises(OperatorError, match=r"evidence\.token\.file: invalid token"):
         issuer_from({"token": {"file": str(files / "token")}}, "evidence")
 
 
@@ -76,12 +76,12 @@ async def test_a_tpm_policy_holds_measurements_and_trusted_keys() -> None:
     chip, stranger = SoftwareTpm(), SoftwareTpm()
     policy = {"tpm": {"measurements": {"15": {"expected": ZERO}}, "trustedKeys": [chip.identity]}}
     (verifier,) = verifiers_from(policy, "policy")
-    assert isinstance(verifier.begin(STATEMENT).document(await chip.issue(STATEMENT)), Attested)
+    assert isinstance(verifier.begin(BINDING).verify_evidence(await chip.issue(BINDING)), AttestedPeer)
     with pytest.raises(EvidenceRefused, match="not enrolled"):
-        verifier.begin(STATEMENT).document(await stranger.issue(STATEMENT))
+        verifier.begin(BINDING).verify_evidence(await stranger.issue(BINDING))
     chip.measure(15, b"x")
     with pytest.raises(EvidenceRefused, match="PCR 15"):
-        verifier.begin(STATEMENT).document(await chip.issue(STATEMENT))
+        verifier.begin(BINDING).verify_evidence(await chip.issue(BINDING))
 
 
 async def test_an_inventory_may_know_further_keys_than_the_policy_lists() -> None:
@@ -90,12 +90,12 @@ async def test_an_inventory_may_know_further_keys_than_the_policy_lists() -> Non
     policy = {"tpm": {"trustedKeys": [listed.identity]}}
     (verifier,) = verifiers_from(policy, "policy", is_enrolled=inventory.__contains__)
     for chip in (listed, known):
-        assert isinstance(verifier.begin(STATEMENT).document(await chip.issue(STATEMENT)), Attested)
-    document = await stranger.issue(STATEMENT)
+        assert isinstance(verifier.begin(BINDING).verify_evidence(await chip.issue(BINDING)), AttestedPeer)
+    document = await stranger.issue(BINDING)
     with pytest.raises(EvidenceRefused, match="not enrolled"):
-        verifier.begin(STATEMENT).document(document)
+        verifier.begin(BINDING).verify_evidence(document)
     inventory.add(stranger.identity)
-    assert isinstance(verifier.begin(STATEMENT).document(document), Attested)
+    assert isinstance(verifier.begin(BINDING).verify_evidence(document), AttestedPeer)
 
 
 def test_several_kinds_may_be_accepted_and_none_if_none_is_listed() -> None:
@@ -113,7 +113,7 @@ def test_several_kinds_may_be_accepted_and_none_if_none_is_listed() -> None:
         ({"tmp": {}}, "evidence: unknown kind 'tmp' (known are: tpm, x509, token)"),
         ({"tpm": []}, "evidence.tpm: is no mapping"),
         ({"tpm": {"devise": "x"}}, "evidence.tpm: unknown field devise (known are: device)"),
-        ({"tpm": {"device": "x"}}, "evidence.tpm.device: 'x' is no address of a TPM"),
+        ({"tpm": {"device": "x"}}, "evidence.tpm.device: invalid TPM address 'x'"),
         ({"tpm": {"device": 7}}, "evidence.tpm.device: is missing or no text"),
         ({"x509": {}}, "evidence.x509.certificate: is missing"),
         ({"x509": {"certificate": "/nowhere", "key": "/nowhere"}}, "cannot read /nowhere: No such file"),
@@ -133,7 +133,7 @@ def test_a_wrong_choice_of_evidence_is_named(document: Any, message: str) -> Non
         ("x", "policy: is no mapping"),
         ({"sev": {}}, "policy: unknown kind 'sev'"),
         ({"tpm": {}}, "policy.tpm: any TPM would be trusted"),
-        ({"tpm": {"trustedKeys": []}}, "give trustedKeys, endorsementCAs, or both"),
+        ({"tpm": {"trustedKeys": []}}, "set trustedKeys, endorsementCAs, or both"),
         ({"tpm": {"trustedKeys": "sha256:00"}}, "policy.tpm.trustedKeys: holds something else"),
         ({"tpm": {"trustedKeys": ["sha256:" + "0" * 63]}}, "policy.tpm.trustedKeys: holds something else"),
         ({"tpm": {"trustedKeys": ["SHA256:" + "0" * 64]}}, "policy.tpm.trustedKeys: holds something else"),
@@ -144,9 +144,9 @@ def test_a_wrong_choice_of_evidence_is_named(document: Any, message: str) -> Non
         ({"x509": {}}, "policy.x509.cas: holds no certificates"),
         ({"x509": {"cas": "/etc/ca.crt"}}, "policy.x509.cas: cannot be read"),
         ({"x509": {"cas": PEM, "usage": "all"}}, "unknown usage 'all' (one of: clientAuth, serverAuth, any)"),
-        ({"token": {}}, "policy.token: no token is accepted"),
-        ({"token": {"tokens": {"dev-1": "short"}}}, "policy.token.tokens.dev-1: holds no token"),
-        ({"token": {"tokens": {"dev-1": 1234567890123456}}}, "policy.token.tokens.dev-1: holds no token"),
+        ({"token": {}}, "policy.token: no tokens configured"),
+        ({"token": {"tokens": {"dev-1": "short"}}}, "policy.token.tokens.dev-1: invalid token"),
+        ({"token": {"tokens": {"dev-1": 1234567890123456}}}, "policy.token.tokens.dev-1: invalid token"),
     ],
 )
 def test_a_wrong_policy_is_named(document: Any, message: str) -> None:

@@ -9,30 +9,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bootbridge.errors import OperatorError
-from bootbridge.trust.evidence import Attested, EvidenceRefused
-from bootbridge.trust.evidence.token import TokenDocument, TokenIssuer, TokenVerifier, parse_token
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
+from bootbridge.trust.evidence.token import TokenEvidence, TokenIssuer, TokenVerifier, parse_token
 
-STATEMENT = bytes(range(32))
-OTHER_STATEMENT = bytes(range(1, 33))
+BINDING = bytes(range(32))
+OTHER_BINDING = bytes(range(1, 33))
 SECRET = b"a secret of enough letters"
 TOKENS = {"dev-1": SECRET, "dev-2": b"another secret, long enough"}
 
 
 async def test_whoever_knows_the_token_is_let_in_under_its_id() -> None:
-    document = await TokenIssuer("dev-1", SECRET).issue(STATEMENT)
-    assert TokenVerifier(TOKENS).begin(STATEMENT).document(document) == Attested(
+    document = await TokenIssuer("dev-1", SECRET).issue(BINDING)
+    assert TokenVerifier(TOKENS).begin(BINDING).verify_evidence(document) == AttestedPeer(
         "token", facts={"token": "dev-1"}
     )
 
 
 async def test_the_token_itself_never_travels() -> None:
-    assert SECRET not in await TokenIssuer("dev-1", SECRET).issue(STATEMENT)
+    assert SECRET not in await TokenIssuer("dev-1", SECRET).issue(BINDING)
 
 
 async def test_evidence_of_another_session_is_refused() -> None:
-    document = await TokenIssuer("dev-1", SECRET).issue(STATEMENT)
+    document = await TokenIssuer("dev-1", SECRET).issue(BINDING)
     with pytest.raises(EvidenceRefused, match="another session"):
-        TokenVerifier(TOKENS).begin(OTHER_STATEMENT).document(document)
+        TokenVerifier(TOKENS).begin(OTHER_BINDING).verify_evidence(document)
 
 
 async def test_a_wrong_secret_and_an_unknown_id_are_told_the_same() -> None:
@@ -42,19 +42,19 @@ async def test_a_wrong_secret_and_an_unknown_id_are_told_the_same() -> None:
         TokenIssuer("dev-9", SECRET),
         TokenIssuer("dev-2", SECRET),
     ):
-        document = await issuer.issue(STATEMENT)
+        document = await issuer.issue(BINDING)
         with pytest.raises(EvidenceRefused) as raised:
-            TokenVerifier(TOKENS).begin(STATEMENT).document(document)
+            TokenVerifier(TOKENS).begin(BINDING).verify_evidence(document)
         texts.add(str(raised.value))
     assert len(texts) == 1
 
 
-@pytest.mark.parametrize("statement", [b"", bytes(31), bytes(33)])
-async def test_a_statement_of_the_wrong_length_is_refused_on_both_sides(statement: bytes) -> None:
-    with pytest.raises(EvidenceRefused, match="32 bytes"):
-        await TokenIssuer("dev-1", SECRET).issue(statement)
-    with pytest.raises(EvidenceRefused, match="32 bytes"):
-        TokenVerifier(TOKENS).begin(statement)
+@pytest.mark.parametrize("binding", [b"", bytes(31), bytes(33)])
+async def test_a_statement_of_the_wrong_length_is_refused_on_both_sides(binding: bytes) -> None:
+    with pytest.raises(EvidenceRefused, match="channel binding of"):
+        await TokenIssuer("dev-1", SECRET).issue(binding)
+    with pytest.raises(EvidenceRefused, match="channel binding of"):
+        TokenVerifier(TOKENS).begin(binding)
 
 
 def test_both_sides_warn_aloud_and_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:
@@ -66,10 +66,10 @@ def test_both_sides_warn_aloud_and_show_no_secret(caplog: pytest.LogCaptureFixtu
 
 
 async def test_there_is_no_challenge() -> None:
-    with pytest.raises(EvidenceRefused, match="no challenge"):
-        await TokenIssuer("dev-1", SECRET).answer(STATEMENT, b"")
-    with pytest.raises(EvidenceRefused, match="nothing was asked"):
-        TokenVerifier(TOKENS).begin(STATEMENT).answered(b"")
+    with pytest.raises(EvidenceRefused, match="unexpected challenge"):
+        await TokenIssuer("dev-1", SECRET).answer(BINDING, b"")
+    with pytest.raises(EvidenceRefused, match="no challenge was sent"):
+        TokenVerifier(TOKENS).begin(BINDING).verify_answer(b"")
 
 
 def test_a_token_is_read_from_one_line() -> None:
@@ -87,7 +87,7 @@ def test_what_is_no_token_is_refused_without_being_shown(text: str) -> None:
 
 
 def test_a_verifier_without_tokens_is_not_built() -> None:
-    with pytest.raises(OperatorError, match="give tokens"):
+    with pytest.raises(OperatorError, match="no tokens configured"):
         TokenVerifier({})
 
 
@@ -95,6 +95,6 @@ def test_a_verifier_without_tokens_is_not_built() -> None:
 @given(st.binary(max_size=60), st.text(max_size=8), st.binary(max_size=40))
 def test_garbage_is_refused_and_never_anything_else(noise: bytes, name: str, mac: bytes) -> None:
     verifier = TokenVerifier(TOKENS)
-    for document in (noise, TokenDocument(name, mac).encode(), TokenDocument("dev-1", mac).encode()):
+    for document in (noise, TokenEvidence(name, mac).encode(), TokenEvidence("dev-1", mac).encode()):
         with pytest.raises(EvidenceRefused):
-            verifier.begin(STATEMENT).document(document)
+            verifier.begin(BINDING).verify_evidence(document)

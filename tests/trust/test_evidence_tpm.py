@@ -19,15 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bootbridge.errors import OperatorError
-from bootbridge.trust.evidence import Attested, EvidenceRefused
-from bootbridge.trust.evidence.tpm import PcrValue, TpmDocument, TpmIssuer, TpmVerifier
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
+from bootbridge.trust.evidence.tpm import PcrValue, TpmEvidence, TpmIssuer, TpmVerifier
 from bootbridge.trust.measurement import MeasurementPolicy
-from bootbridge.trust.tpm.device import Device
-from bootbridge.trust.tpm.structures import ALG_SHA384, ATTEST_QUOTE, Attribute
+from bootbridge.trust.tpm.device import TpmDevice
+from bootbridge.trust.tpm.structures import ALG_SHA384, ATTEST_QUOTE, ObjectAttribute
 from tests.support.software_tpm import EndorsementPrivateKey, SoftwareTpm
 
-STATEMENT = bytes(range(32))
-OTHER_STATEMENT = bytes(range(1, 33))
+BINDING = bytes(range(32))
+OTHER_BINDING = bytes(range(1, 33))
 ZERO = "00" * 32
 LOCK_MUST_BE_ZERO = MeasurementPolicy.parse({"15": ZERO})
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -42,16 +42,16 @@ def enrolled(*chips: SoftwareTpm, measurements: MeasurementPolicy = LOCK_MUST_BE
     return TpmVerifier(measurements, trusted_keys={chip.identity for chip in chips})
 
 
-def verify(verifier: TpmVerifier, document: TpmDocument, statement: bytes = STATEMENT) -> Attested:
-    found = verifier.begin(statement).document(document.encode())
-    assert isinstance(found, Attested)
+def verify(verifier: TpmVerifier, document: TpmEvidence, binding: bytes = BINDING) -> AttestedPeer:
+    found = verifier.begin(binding).verify_evidence(document.encode())
+    assert isinstance(found, AttestedPeer)
     return found
 
 
-def refusal(verifier: TpmVerifier, document: TpmDocument | bytes, statement: bytes = STATEMENT) -> str:
+def refusal(verifier: TpmVerifier, document: TpmEvidence | bytes, binding: bytes = BINDING) -> str:
     encoded = document if isinstance(document, bytes) else document.encode()
     with pytest.raises(EvidenceRefused) as raised:
-        verifier.begin(statement).document(encoded)
+        verifier.begin(binding).verify_evidence(encoded)
     return str(raised.value)
 
 
@@ -99,39 +99,39 @@ def chip_with_certificate(key: EndorsementPrivateKey = CHIP_KEY) -> SoftwareTpm:
 
 def test_a_true_quote_of_an_enrolled_key_names_the_key_and_its_measurements() -> None:
     chip = SoftwareTpm()
-    found = verify(enrolled(chip), chip.document(STATEMENT))
-    assert found == Attested("tpm", chip.identity, {"pcr15": ZERO})
+    found = verify(enrolled(chip), chip.document(BINDING))
+    assert found == AttestedPeer("tpm", chip.identity, {"pcr15": ZERO})
 
 
 def test_enrolment_can_be_asked_of_somebody_who_keeps_an_inventory() -> None:
     chip, stranger = SoftwareTpm(), SoftwareTpm()
     verifier = TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=lambda identity: identity == chip.identity)
-    assert verify(verifier, chip.document(STATEMENT)).identity == chip.identity
-    assert "is not enrolled" in refusal(verifier, stranger.document(STATEMENT))
+    assert verify(verifier, chip.document(BINDING)).identity == chip.identity
+    assert "not enrolled" in refusal(verifier, stranger.document(BINDING))
 
 
 def test_a_quote_of_another_session_is_refused_as_stale_or_replayed() -> None:
     chip = SoftwareTpm()
-    text = refusal(enrolled(chip), chip.document(STATEMENT), OTHER_STATEMENT)
-    assert "stale or replayed" in text
+    text = refusal(enrolled(chip), chip.document(BINDING), OTHER_BINDING)
+    assert "replayed or stale" in text
 
 
-@pytest.mark.parametrize("statement", [b"", bytes(31), bytes(33)])
-async def test_a_statement_of_the_wrong_length_is_refused_on_both_sides(statement: bytes) -> None:
+@pytest.mark.parametrize("binding", [b"", bytes(31), bytes(33)])
+async def test_a_statement_of_the_wrong_length_is_refused_on_both_sides(binding: bytes) -> None:
     """Hazard 17: evidence over an empty nonce would be good for ever."""
-    with pytest.raises(EvidenceRefused, match="32 bytes"):
-        enrolled(SoftwareTpm()).begin(statement)
-    issuer = TpmIssuer(Device("/dev/tpmrm0"))
-    with pytest.raises(EvidenceRefused, match="32 bytes"):
-        await issuer.issue(statement)
-    with pytest.raises(EvidenceRefused, match="32 bytes"):
-        await issuer.answer(statement, b"")
+    with pytest.raises(EvidenceRefused, match="channel binding of"):
+        enrolled(SoftwareTpm()).begin(binding)
+    issuer = TpmIssuer(TpmDevice("/dev/tpmrm0"))
+    with pytest.raises(EvidenceRefused, match="channel binding of"):
+        await issuer.issue(binding)
+    with pytest.raises(EvidenceRefused, match="channel binding of"):
+        await issuer.answer(binding, b"")
 
 
 def test_an_enforced_measurement_that_differs_is_refused_with_both_values() -> None:
     chip = SoftwareTpm()
     chip.measure(15, b"cluster")
-    text = refusal(enrolled(chip), chip.document(STATEMENT))
+    text = refusal(enrolled(chip), chip.document(BINDING))
     assert text == f"PCR 15 is {chip.pcrs[15].hex()}, expected {ZERO}"
 
 
@@ -139,21 +139,21 @@ def test_a_measurement_that_is_only_warned_about_is_told_and_let_pass() -> None:
     chip = SoftwareTpm()
     chip.measure(4, b"another kernel")
     policy = MeasurementPolicy.parse({"4": {"expected": ZERO, "warnOnly": True}, "15": ZERO})
-    found = verify(enrolled(chip, measurements=policy), chip.document(STATEMENT))
+    found = verify(enrolled(chip, measurements=policy), chip.document(BINDING))
     assert found.warnings == (f"PCR 4 is {chip.pcrs[4].hex()}, expected {ZERO}",)
     assert found.facts == {"pcr4": chip.pcrs[4].hex(), "pcr15": ZERO}
 
 
 def test_an_enforced_register_that_was_left_out_of_the_quote_is_refused() -> None:
     chip = SoftwareTpm(pcrs={0: bytes(32)})
-    assert "PCR 15 was not shown" in refusal(enrolled(chip), chip.document(STATEMENT))
+    assert "PCR 15 was not shown" in refusal(enrolled(chip), chip.document(BINDING))
 
 
 def test_values_other_than_the_signed_ones_are_refused() -> None:
     chip = SoftwareTpm()
     chip.measure(15, b"cluster")
-    document = replace(chip.document(STATEMENT), pcrs=tuple(PcrValue(n, bytes(32)) for n in range(24)))
-    assert "not those that the TPM signed" in refusal(enrolled(chip), document)
+    document = replace(chip.document(BINDING), pcrs=tuple(PcrValue(n, bytes(32)) for n in range(24)))
+    assert "PCR values do not match the quote's digest" in refusal(enrolled(chip), document)
 
 
 @pytest.mark.parametrize(
@@ -171,77 +171,77 @@ def test_values_of_other_registers_than_the_quoted_ones_are_refused(
     change: Callable[[tuple[PcrValue, ...]], tuple[PcrValue, ...]],
 ) -> None:
     chip = SoftwareTpm()
-    document = chip.document(STATEMENT)
+    document = chip.document(BINDING)
     text = refusal(enrolled(chip), replace(document, pcrs=change(document.pcrs)))
-    assert "not those of the registers" in text
+    assert "differ from the quote's PCR selection" in text
 
 
 def test_bytes_shifted_between_registers_are_refused() -> None:
     """Only the values' concatenation is signed, so their lengths must be fixed."""
     chip = SoftwareTpm()
-    pcrs = (PcrValue(0, bytes(31)), PcrValue(1, bytes(33)), *chip.document(STATEMENT).pcrs[2:])
-    text = refusal(enrolled(chip), replace(chip.document(STATEMENT), pcrs=pcrs))
-    assert "has not 32 bytes" in text
+    pcrs = (PcrValue(0, bytes(31)), PcrValue(1, bytes(33)), *chip.document(BINDING).pcrs[2:])
+    text = refusal(enrolled(chip), replace(chip.document(BINDING), pcrs=pcrs))
+    assert "not 32 bytes" in text
 
 
 def test_a_quote_over_another_bank_is_refused() -> None:
     chip = SoftwareTpm(bank=ALG_SHA384)
-    assert "SHA-256 bank" in refusal(enrolled(chip), chip.document(STATEMENT))
+    assert "bank other than SHA-256" in refusal(enrolled(chip), chip.document(BINDING))
 
 
 def test_a_key_that_nobody_enrolled_is_refused_by_its_fingerprint() -> None:
     chip = SoftwareTpm()
-    text = refusal(enrolled(SoftwareTpm()), chip.document(STATEMENT))
-    assert text == f"the attestation key {chip.identity} is not enrolled"
+    text = refusal(enrolled(SoftwareTpm()), chip.document(BINDING))
+    assert text == f"attestation key not enrolled: {chip.identity}"
 
 
 def test_a_quote_signed_by_another_key_than_the_one_shown_is_refused() -> None:
     chip, forger = SoftwareTpm(), SoftwareTpm()
-    document = chip.document(STATEMENT)
+    document = chip.document(BINDING)
     forged = replace(document, signature=forger.sign(document.attest))
-    assert "not signed by the attestation key" in refusal(enrolled(chip), forged)
+    assert "invalid signature of the quote" in refusal(enrolled(chip), forged)
 
 
 def test_a_quote_changed_after_signing_is_refused() -> None:
     chip = SoftwareTpm()
-    old, new = chip.document(OTHER_STATEMENT), chip.document(STATEMENT)
-    assert "not signed by" in refusal(enrolled(chip), replace(old, attest=new.attest))
+    old, new = chip.document(OTHER_BINDING), chip.document(BINDING)
+    assert "invalid signature of the quote" in refusal(enrolled(chip), replace(old, attest=new.attest))
 
 
 @pytest.mark.parametrize(
     ("attribute", "name"),
     [
-        (Attribute.RESTRICTED, "restricted"),
-        (Attribute.SIGN, "sign"),
-        (Attribute.FIXED_TPM, "fixed tpm"),
-        (Attribute.FIXED_PARENT, "fixed parent"),
-        (Attribute.SENSITIVE_DATA_ORIGIN, "sensitive data origin"),
+        (ObjectAttribute.RESTRICTED, "restricted"),
+        (ObjectAttribute.SIGN, "sign"),
+        (ObjectAttribute.FIXED_TPM, "fixed tpm"),
+        (ObjectAttribute.FIXED_PARENT, "fixed parent"),
+        (ObjectAttribute.SENSITIVE_DATA_ORIGIN, "sensitive data origin"),
     ],
 )
 def test_a_key_that_could_sign_made_up_quotes_or_leave_its_chip_is_refused(
-    attribute: Attribute, name: str
+    attribute: ObjectAttribute, name: str
 ) -> None:
     """Even where it is enrolled."""
     chip = SoftwareTpm()
     chip.attributes &= ~attribute
-    assert f"is not {name}" in refusal(enrolled(chip), chip.document(STATEMENT))
+    assert f"lacks attributes: {name}" in refusal(enrolled(chip), chip.document(BINDING))
 
 
 def test_a_key_that_decrypts_too_is_refused() -> None:
     chip = SoftwareTpm()
-    chip.attributes |= Attribute.DECRYPT
-    assert "decrypt" in refusal(enrolled(chip), chip.document(STATEMENT))
+    chip.attributes |= ObjectAttribute.DECRYPT
+    assert "decrypt" in refusal(enrolled(chip), chip.document(BINDING))
 
 
 def test_what_the_tpm_did_not_make_itself_is_refused() -> None:
     chip = SoftwareTpm(magic=0xFF544346)
-    assert "no TPM made it" in refusal(enrolled(chip), chip.document(STATEMENT))
+    assert "not generated by a TPM" in refusal(enrolled(chip), chip.document(BINDING))
 
 
 def test_an_attestation_that_is_no_quote_is_refused() -> None:
-    """A key's certification has the statement in it as well."""
+    """A key's certification has the binding in it as well."""
     chip = SoftwareTpm(attest_type=ATTEST_QUOTE - 1)
-    assert "another kind" in refusal(enrolled(chip), chip.document(STATEMENT))
+    assert "attestation type 0x8017" in refusal(enrolled(chip), chip.document(BINDING))
 
 
 def test_a_verifier_that_would_trust_any_chip_is_not_built() -> None:
@@ -250,8 +250,8 @@ def test_a_verifier_that_would_trust_any_chip_is_not_built() -> None:
 
 
 def test_an_answer_that_nobody_asked_for_is_refused() -> None:
-    with pytest.raises(EvidenceRefused, match="nothing was asked"):
-        enrolled(SoftwareTpm()).begin(STATEMENT).answered(b"")
+    with pytest.raises(EvidenceRefused, match="no challenge was sent"):
+        enrolled(SoftwareTpm()).begin(BINDING).verify_answer(b"")
 
 
 @pytest.mark.parametrize(
@@ -261,10 +261,10 @@ def test_an_answer_that_nobody_asked_for_is_refused() -> None:
 )
 async def test_an_endorsed_chip_answers_the_challenge(key: EndorsementPrivateKey) -> None:
     chip = chip_with_certificate(key)
-    verification = endorsed().begin(STATEMENT)
-    challenge = verification.document(await chip.issue(STATEMENT))
+    verification = endorsed().begin(BINDING)
+    challenge = verification.verify_evidence(await chip.issue(BINDING))
     assert isinstance(challenge, bytes)
-    found = verification.answered(await chip.answer(STATEMENT, challenge))
+    found = verification.verify_answer(await chip.answer(BINDING, challenge))
     assert found.identity == chip.identity
     assert found.facts.keys() == {"pcr15", "endorsementKey"}
 
@@ -274,7 +274,7 @@ async def test_an_enrolled_key_needs_no_challenge_even_if_endorsement_would_do()
     verifier = TpmVerifier(
         LOCK_MUST_BE_ZERO, trusted_keys=[chip.identity], endorsement_authorities=[AUTHORITY]
     )
-    assert verify(verifier, chip.document(STATEMENT)).identity == chip.identity
+    assert verify(verifier, chip.document(BINDING)).identity == chip.identity
 
 
 @pytest.mark.parametrize(
@@ -282,49 +282,55 @@ async def test_an_enrolled_key_needs_no_challenge_even_if_endorsement_would_do()
 )
 def test_a_wrong_answer_is_refused_and_there_is_no_second_one(answer: bytes) -> None:
     chip = chip_with_certificate()
-    verification = endorsed().begin(STATEMENT)
-    verification.document(chip.document(STATEMENT).encode())
-    with pytest.raises(EvidenceRefused, match="is not in the TPM"):
-        verification.answered(answer)
-    with pytest.raises(EvidenceRefused, match="nothing was asked"):
-        verification.answered(answer)
+    verification = endorsed().begin(BINDING)
+    verification.verify_evidence(chip.document(BINDING).encode())
+    with pytest.raises(EvidenceRefused, match="are not in the same TPM"):
+        verification.verify_answer(answer)
+    with pytest.raises(EvidenceRefused, match="no challenge was sent"):
+        verification.verify_answer(answer)
 
 
 async def test_a_challenge_for_another_key_or_chip_cannot_be_read() -> None:
     """A made-up key beside a true chip's certificate does not get through."""
     chip = chip_with_certificate()
     forger = SoftwareTpm(endorsement_key=CHIP_KEY, endorsement_certificate=chip.endorsement_certificate)
-    challenge = endorsed().begin(STATEMENT).document(forger.document(STATEMENT).encode())
+    challenge = endorsed().begin(BINDING).verify_evidence(forger.document(BINDING).encode())
     assert isinstance(challenge, bytes)
     with pytest.raises(AssertionError, match="for another key"):
-        await chip.answer(STATEMENT, challenge)
+        await chip.answer(BINDING, challenge)
 
 
 async def test_a_challenge_is_for_one_set_of_attributes() -> None:
     """A key in the chip that may sign anything cannot be passed off as a restricted one."""
     chip = chip_with_certificate()
-    challenge = endorsed().begin(STATEMENT).document(chip.document(STATEMENT).encode())
+    challenge = endorsed().begin(BINDING).verify_evidence(chip.document(BINDING).encode())
     assert isinstance(challenge, bytes)
-    chip.attributes &= ~Attribute.RESTRICTED
+    chip.attributes &= ~ObjectAttribute.RESTRICTED
     with pytest.raises(AssertionError, match="for another key"):
-        await chip.answer(STATEMENT, challenge)
+        await chip.answer(BINDING, challenge)
 
 
 def test_measurements_count_before_the_challenge() -> None:
     chip = chip_with_certificate()
     chip.measure(15, b"cluster")
-    assert "PCR 15 is" in refusal(endorsed(), chip.document(STATEMENT))
+    assert "PCR 15 is" in refusal(endorsed(), chip.document(BINDING))
 
 
 @pytest.mark.parametrize(
     ("shown", "message"),
     [
-        (None, "no endorsement certificate is shown"),
+        (None, "no endorsement certificate presented"),
         (certificate("chip", CHIP_KEY, ends=NOW - timedelta(hours=1)), "is valid from"),
-        (certificate("chip", CHIP_KEY, usage=ExtendedKeyUsageOID.CLIENT_AUTH), "not meant for endorsement"),
-        (certificate("chip", CHIP_KEY, usage=None), "not meant for endorsement"),
-        (certificate("chip", CHIP_KEY, usage=None, maker=NameOID.COMMON_NAME), "not meant for endorsement"),
-        (certificate("chip", CHIP_KEY, authority=True), "not meant for endorsement"),
+        (
+            certificate("chip", CHIP_KEY, usage=ExtendedKeyUsageOID.CLIENT_AUTH),
+            "not an endorsement key",
+        ),
+        (certificate("chip", CHIP_KEY, usage=None), "not an endorsement key"),
+        (
+            certificate("chip", CHIP_KEY, usage=None, maker=NameOID.COMMON_NAME),
+            "not an endorsement key",
+        ),
+        (certificate("chip", CHIP_KEY, authority=True), "not an endorsement key"),
         (certificate("chip", CHIP_KEY, signer=CHIP_KEY), "was not issued by any trusted authority"),
         (certificate("chip", CHIP_KEY, issuer="others"), "was not issued by any trusted authority"),
     ],
@@ -337,34 +343,34 @@ def test_an_endorsement_certificate_that_does_not_hold_is_refused(
     shown: x509.Certificate | None, message: str
 ) -> None:
     chip = SoftwareTpm(endorsement_key=CHIP_KEY, endorsement_certificate=shown)
-    assert message in refusal(endorsed(), chip.document(STATEMENT))
+    assert message in refusal(endorsed(), chip.document(BINDING))
 
 
 def test_an_older_chip_is_known_by_its_maker_where_its_certificate_names_no_purpose() -> None:
     shown = certificate("chip", CHIP_KEY, usage=None, maker=TPM_MAKER)
     chip = SoftwareTpm(endorsement_key=CHIP_KEY, endorsement_certificate=shown)
-    assert isinstance(endorsed().begin(STATEMENT).document(chip.document(STATEMENT).encode()), bytes)
+    assert isinstance(endorsed().begin(BINDING).verify_evidence(chip.document(BINDING).encode()), bytes)
 
 
 def test_an_endorsement_certificate_that_is_no_certificate_is_refused() -> None:
-    document = replace(SoftwareTpm().document(STATEMENT), endorsement_certificate=b"\x30\x82\x00\x01x")
+    document = replace(SoftwareTpm().document(BINDING), endorsement_certificate=b"\x30\x82\x00\x01x")
     assert "cannot be read" in refusal(endorsed(), document)
 
 
 def test_an_endorsement_key_that_is_too_weak_or_unusual_is_refused() -> None:
     unusual = ec.generate_private_key(ec.SECP384R1())
     chip = SoftwareTpm(endorsement_key=unusual, endorsement_certificate=certificate("chip", unusual))
-    assert "nor on P-256" in refusal(endorsed(), chip.document(STATEMENT))
+    assert "unsupported key type" in refusal(endorsed(), chip.document(BINDING))
 
 
 def test_without_authorities_no_certificate_helps() -> None:
     chip = chip_with_certificate()
-    assert "is not enrolled" in refusal(enrolled(SoftwareTpm()), chip.document(STATEMENT))
+    assert "not enrolled" in refusal(enrolled(SoftwareTpm()), chip.document(BINDING))
 
 
 CHIP = chip_with_certificate()
 VERIFIERS = (enrolled(CHIP), endorsed())
-TRUE_DOCUMENT = CHIP.document(STATEMENT)
+TRUE_DOCUMENT = CHIP.document(BINDING)
 
 
 @settings(max_examples=50)
@@ -372,7 +378,7 @@ TRUE_DOCUMENT = CHIP.document(STATEMENT)
 def test_garbage_is_refused_and_never_anything_else(document: bytes) -> None:
     for verifier in VERIFIERS:
         with pytest.raises(EvidenceRefused):
-            verifier.begin(STATEMENT).document(document)
+            verifier.begin(BINDING).verify_evidence(document)
 
 
 @settings(max_examples=50)
@@ -393,6 +399,6 @@ def test_a_damaged_endorsement_certificate_gives_a_refusal_or_a_challenge(noise:
     damaged[at : at + len(noise)] = noise
     document = replace(TRUE_DOCUMENT, endorsement_certificate=bytes(damaged)).encode()
     try:
-        assert isinstance(VERIFIERS[1].begin(STATEMENT).document(document), bytes)
+        assert isinstance(VERIFIERS[1].begin(BINDING).verify_evidence(document), bytes)
     except EvidenceRefused:
         pass

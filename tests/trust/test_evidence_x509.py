@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 
 from bootbridge.errors import OperatorError
 from bootbridge.trust.authority import Authority, KeyKind
-from bootbridge.trust.evidence import Attested, EvidenceRefused
-from bootbridge.trust.evidence.x509 import PrivateKey, Usage, X509Document, X509Issuer, X509Verifier
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
+from bootbridge.trust.evidence.x509 import PrivateKey, Usage, X509Evidence, X509Issuer, X509Verifier
 
-STATEMENT = bytes(range(32))
-OTHER_STATEMENT = bytes(range(1, 33))
+BINDING = bytes(range(32))
+OTHER_BINDING = bytes(range(1, 33))
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 DAY = timedelta(days=1)
 
@@ -80,10 +80,10 @@ def verifier(*authorities: Made, usage: Usage = Usage.CLIENT) -> X509Verifier:
     return X509Verifier([each.certificate for each in authorities or (ROOT,)], usage=usage, clock=lambda: NOW)
 
 
-async def refusal(issuer: X509Issuer, judge: X509Verifier, statement: bytes = STATEMENT) -> str:
-    document = await issuer.issue(STATEMENT)
+async def refusal(issuer: X509Issuer, judge: X509Verifier, binding: bytes = BINDING) -> str:
+    document = await issuer.issue(BINDING)
     with pytest.raises(EvidenceRefused) as raised:
-        judge.begin(statement).document(document)
+        judge.begin(binding).verify_evidence(document)
     return str(raised.value)
 
 
@@ -98,26 +98,28 @@ async def refusal(issuer: X509Issuer, judge: X509Verifier, statement: bytes = ST
 )
 async def test_the_holder_of_a_trusted_certificate_convinces(key: PrivateKey) -> None:
     issuer = Made("node-1", ROOT, key=key).issuer()
-    found = verifier().begin(STATEMENT).document(await issuer.issue(STATEMENT))
-    assert found == Attested("x509", issuer.identity, {"subject": "CN=node-1", "serial": "abc"})
+    found = verifier().begin(BINDING).verify_evidence(await issuer.issue(BINDING))
+    assert found == AttestedPeer("x509", issuer.identity, {"subject": "CN=node-1", "serial": "abc"})
 
 
 async def test_evidence_of_another_session_is_refused() -> None:
-    text = await refusal(Made("node", ROOT).issuer(), verifier(), OTHER_STATEMENT)
-    assert "stale, replayed or forged" in text
+    text = await refusal(Made("node", ROOT).issuer(), verifier(), OTHER_BINDING)
+    assert "forged or from another session" in text
 
 
 async def test_somebody_elses_certificate_does_not_help() -> None:
     node, thief = Made("node", ROOT), Made("thief")
-    assert "stale, replayed or forged" in await refusal(X509Issuer([node.certificate], thief.key), verifier())
+    assert "forged or from another session" in await refusal(
+        X509Issuer([node.certificate], thief.key), verifier()
+    )
 
 
-@pytest.mark.parametrize("statement", [b"", bytes(31), bytes(33)])
-async def test_a_statement_of_the_wrong_length_is_refused_on_both_sides(statement: bytes) -> None:
-    with pytest.raises(EvidenceRefused, match="32 bytes"):
-        await Made("node", ROOT).issuer().issue(statement)
-    with pytest.raises(EvidenceRefused, match="32 bytes"):
-        verifier().begin(statement)
+@pytest.mark.parametrize("binding", [b"", bytes(31), bytes(33)])
+async def test_a_statement_of_the_wrong_length_is_refused_on_both_sides(binding: bytes) -> None:
+    with pytest.raises(EvidenceRefused, match="channel binding of"):
+        await Made("node", ROOT).issuer().issue(binding)
+    with pytest.raises(EvidenceRefused, match="channel binding of"):
+        verifier().begin(binding)
 
 
 async def test_a_certificate_of_another_authority_of_the_same_name_is_refused() -> None:
@@ -158,22 +160,22 @@ async def test_a_certificate_counts_for_its_purpose_only(
 ) -> None:
     issuer, judge = Made("node", ROOT, usage=usage).issuer(), verifier(usage=wanted)
     if accepted:
-        assert judge.begin(STATEMENT).document(await issuer.issue(STATEMENT)).identity == issuer.identity
+        assert judge.begin(BINDING).verify_evidence(await issuer.issue(BINDING)).identity == issuer.identity
     else:
-        assert f"not meant for {wanted}" in await refusal(issuer, judge)
+        assert f"without extended key usage {wanted}" in await refusal(issuer, judge)
 
 
 async def test_a_chain_through_others_is_followed_in_any_order() -> None:
     first = Made("first", ROOT, authority=True)
     second = Made("second", first, authority=True)
     issuer = Made("node", second).issuer(first, second)
-    assert verifier().begin(STATEMENT).document(await issuer.issue(STATEMENT)).identity == issuer.identity
+    assert verifier().begin(BINDING).verify_evidence(await issuer.issue(BINDING)).identity == issuer.identity
 
 
 async def test_an_intermediate_authority_can_be_the_one_that_is_trusted() -> None:
     first = Made("first", ROOT, authority=True)
     issuer = Made("node", first).issuer()
-    assert verifier(first).begin(STATEMENT).document(await issuer.issue(STATEMENT)).identity
+    assert verifier(first).begin(BINDING).verify_evidence(await issuer.issue(BINDING)).identity
 
 
 async def test_a_missing_link_is_named() -> None:
@@ -207,13 +209,13 @@ async def test_a_critical_extension_that_we_do_not_know_is_refused() -> None:
 
 async def test_more_certificates_than_a_chain_has_are_refused() -> None:
     node = Made("node", ROOT)
-    assert "6 certificates were shown" in await refusal(node.issuer(*[ROOT] * 5), verifier())
+    assert "6 certificates presented" in await refusal(node.issuer(*[ROOT] * 5), verifier())
 
 
 async def test_a_key_that_is_too_weak_or_unusual_is_refused() -> None:
     for key in (ec.generate_private_key(ec.SECP384R1()), rsa.generate_private_key(65537, 1024)):
         node = Made("node", ROOT, key=key)
-        assert "not of a kind that is accepted" in await refusal(node.issuer(), verifier())
+        assert "unsupported key type" in await refusal(node.issuer(), verifier())
 
 
 @pytest.mark.parametrize("kind", ["ecdsa-p256", "rsa-2048"])
@@ -222,15 +224,15 @@ async def test_certificates_of_our_own_authorities_serve(kind: KeyKind) -> None:
     made = authority.issue_client("node-1")
     issuer = X509Issuer.from_pem(made.cert_pem, made.key_pem)
     judge = X509Verifier(x509.load_pem_x509_certificates(authority.cert_pem))
-    assert judge.begin(STATEMENT).document(await issuer.issue(STATEMENT)).facts["subject"] == "CN=node-1"
+    assert judge.begin(BINDING).verify_evidence(await issuer.issue(BINDING)).facts["subject"] == "CN=node-1"
 
 
 async def test_there_is_no_challenge() -> None:
     issuer = Made("node", ROOT).issuer()
-    with pytest.raises(EvidenceRefused, match="no challenge"):
-        await issuer.answer(STATEMENT, b"")
-    with pytest.raises(EvidenceRefused, match="nothing was asked"):
-        verifier().begin(STATEMENT).answered(b"")
+    with pytest.raises(EvidenceRefused, match="unexpected challenge"):
+        await issuer.answer(BINDING, b"")
+    with pytest.raises(EvidenceRefused, match="no challenge was sent"):
+        verifier().begin(BINDING).verify_answer(b"")
 
 
 def pem(key: PrivateKey, *, password: bytes = b"") -> bytes:
@@ -244,10 +246,10 @@ def test_files_that_do_not_go_together_are_named() -> None:
     unusual = ec.generate_private_key(ec.SECP384R1())
     for given_certificate, given_key, message in (
         (b"nothing", pem(node.key), "node.yaml.certificate"),
-        (certificate, b"SECRET", "node.yaml.key: holds no usable key"),
-        (certificate, pem(node.key, password=b"x"), "node.yaml.key: holds no usable key"),
-        (certificate, pem(other.key), "node.yaml.key: is not the certificate's key"),
-        (certificate, pem(unusual), "node.yaml.key: a key of this kind"),
+        (certificate, b"SECRET", "node.yaml.key: invalid private key"),
+        (certificate, pem(node.key, password=b"x"), "node.yaml.key: invalid private key"),
+        (certificate, pem(other.key), "node.yaml.key: private key does not match the certificate"),
+        (certificate, pem(unusual), "node.yaml.key: unsupported key type"),
     ):
         with pytest.raises(OperatorError, match=message) as raised:
             X509Issuer.from_pem(given_certificate, given_key, "node.yaml")
@@ -255,7 +257,7 @@ def test_files_that_do_not_go_together_are_named() -> None:
 
 
 def test_a_verifier_without_authorities_is_not_built() -> None:
-    with pytest.raises(OperatorError, match="give cas"):
+    with pytest.raises(OperatorError, match="no CA configured"):
         X509Verifier([])
 
 
@@ -269,12 +271,12 @@ def test_garbage_is_refused_and_never_anything_else(noise: bytes, at: int, signa
     judge = verifier()
     at %= len(CERTIFICATE)
     damaged = CERTIFICATE[:at] + noise + CERTIFICATE[at + len(noise) :]
-    for document in (noise, X509Document((damaged,), signature).encode()):
+    for document in (noise, X509Evidence((damaged,), signature).encode()):
         with pytest.raises(EvidenceRefused):
-            judge.begin(STATEMENT).document(document)
+            judge.begin(BINDING).verify_evidence(document)
 
 
 async def test_a_document_without_certificates_is_refused() -> None:
-    true = X509Document.decode(await NODE.issuer().issue(STATEMENT))
+    true = X509Evidence.decode(await NODE.issuer().issue(BINDING))
     with pytest.raises(EvidenceRefused, match="0 certificates"):
-        verifier().begin(STATEMENT).document(replace(true, certificates=()).encode())
+        verifier().begin(BINDING).verify_evidence(replace(true, certificates=()).encode())

@@ -16,15 +16,15 @@ from bootbridge.errors import OperatorError
 from bootbridge.trust.measurement import RegisterFailed
 from bootbridge.trust.tpm import chip as chip_module
 from bootbridge.trust.tpm import commands
-from bootbridge.trust.tpm.chip import Chip
 from bootbridge.trust.tpm.codec import MalformedTpmData, u8, u16, u32
-from bootbridge.trust.tpm.device import Device, TpmUnreachable
+from bootbridge.trust.tpm.connection import TpmConnection
+from bootbridge.trust.tpm.device import TpmDevice, TpmUnreachable
 from bootbridge.trust.tpm.register import TpmRegister
 from bootbridge.trust.tpm.return_codes import OBJECT_MEMORY, RETRY, TpmError
 
 
 def answered(code: int, body: bytes = b"") -> bytes:
-    return u16(commands.PLAIN) + u32(10 + len(body)) + u32(code) + body
+    return u16(commands.ST_NO_SESSIONS) + u32(10 + len(body)) + u32(code) + body
 
 
 class Script:
@@ -32,10 +32,10 @@ class Script:
 
     def __init__(self, *answers: bytes) -> None:
         self._answers = iter(answers)
-        self.asked: list[commands.Code] = []
+        self.asked: list[commands.CommandCode] = []
 
     def exchange(self, command: bytes) -> bytes:
-        self.asked.append(commands.Code(int.from_bytes(command[6:10], "big")))
+        self.asked.append(commands.CommandCode(int.from_bytes(command[6:10], "big")))
         return next(self._answers)
 
 
@@ -50,7 +50,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_address_that_is_none_is_refused_with_the_forms_there_are(address: str) -> None:
     with pytest.raises(OperatorError, match=r"node.yaml.*/dev/tpmrm0, unix:PATH or tcp:HOST:PORT"):
-        Device(address, "node.yaml: evidence.tpm.device")
+        TpmDevice(address, "node.yaml: evidence.tpm.device")
 
 
 async def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -58,29 +58,29 @@ async def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
         with pytest.raises(
             TpmUnreachable, match=f"the TPM at {address}: No such file.*enabled in its firmware"
         ):
-            await Device(address).use(lambda chip: chip.describe())
+            await TpmDevice(address).use(lambda chip: chip.describe())
     with pytest.raises(RegisterFailed, match="PCR 15: the TPM at"):
-        await TpmRegister(Device(f"{tmp_path}/tpmrm0")).read()
+        await TpmRegister(TpmDevice(f"{tmp_path}/tpmrm0")).read()
 
 
 def test_a_busy_chip_is_asked_again(no_waiting: None) -> None:
     script = Script(answered(RETRY), answered(RETRY), answered(0))
-    Chip(script.exchange, shared=False).run(commands.flush(1))
-    assert script.asked == [commands.Code.FLUSH_CONTEXT] * 3
+    TpmConnection(script.exchange, shared=False).run(commands.flush(1))
+    assert script.asked == [commands.CommandCode.FLUSH_CONTEXT] * 3
 
 
 def test_a_chip_that_stays_busy_is_given_up(no_waiting: None) -> None:
     script = Script(*[answered(RETRY)] * 1000)
     with pytest.raises(TpmError, match="busy"):
-        Chip(script.exchange, shared=False).run(commands.flush(1))
+        TpmConnection(script.exchange, shared=False).run(commands.flush(1))
     assert len(script.asked) < 1000
 
 
 def test_behind_a_resource_manager_nothing_of_others_is_flushed() -> None:
     script = Script(answered(OBJECT_MEMORY))
-    with pytest.raises(TpmError, match="out of memory for objects"):
-        Chip(script.exchange, shared=True).measure(15, b"x")
-    assert script.asked == [commands.Code.PCR_EVENT]
+    with pytest.raises(TpmError, match="out of object memory"):
+        TpmConnection(script.exchange, shared=True).measure(15, b"x")
+    assert script.asked == [commands.CommandCode.PCR_EVENT]
 
 
 def test_on_a_raw_chip_what_was_left_behind_makes_room() -> None:
@@ -89,15 +89,19 @@ def test_on_a_raw_chip_what_was_left_behind_makes_room() -> None:
     script = Script(
         answered(OBJECT_MEMORY), answered(0, left), answered(0), answered(0, none), answered(0, bytes(4))
     )
-    Chip(script.exchange, shared=False).measure(15, b"x")
-    event, listed, flush = commands.Code.PCR_EVENT, commands.Code.GET_CAPABILITY, commands.Code.FLUSH_CONTEXT
+    TpmConnection(script.exchange, shared=False).measure(15, b"x")
+    event, listed, flush = (
+        commands.CommandCode.PCR_EVENT,
+        commands.CommandCode.GET_CAPABILITY,
+        commands.CommandCode.FLUSH_CONTEXT,
+    )
     assert script.asked == [event, listed, flush, listed, event]
 
 
 def test_values_without_their_registers_are_refused() -> None:
     body = u32(0) + u32(0) + u32(1) + u16(32) + bytes(32)
     with pytest.raises(MalformedTpmData, match="names 0 PCRs and gives 1 values"):
-        Chip(Script(answered(0, body)).exchange, shared=False).read_pcrs([15])
+        TpmConnection(Script(answered(0, body)).exchange, shared=False).read_pcrs([15])
 
 
 class Listener:
@@ -108,7 +112,7 @@ class Listener:
         self._answer = answer
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
-        self.device = Device(f"tcp:127.0.0.1:{self._socket.getsockname()[1]}")
+        self.device = TpmDevice(f"tcp:127.0.0.1:{self._socket.getsockname()[1]}")
 
     def _serve(self) -> None:
         connection, _ = self._socket.accept()
@@ -155,7 +159,7 @@ async def turns() -> None:
 async def test_uses_follow_one_another_even_when_their_tasks_gave_up(tmp_path: Path) -> None:
     """The file stands in for a chip that nobody talks to; what counts is who is inside."""
     (tmp_path / "tpmrm0").touch()
-    device = Device(f"{tmp_path}/tpmrm0")
+    device = TpmDevice(f"{tmp_path}/tpmrm0")
     threads = Threads()
     asyncio.get_running_loop().set_default_executor(threads)
     leave = threading.Event()
@@ -176,7 +180,7 @@ async def test_uses_follow_one_another_even_when_their_tasks_gave_up(tmp_path: P
 async def test_tasks_that_gave_up_on_a_slow_chip_hold_no_threads(tmp_path: Path) -> None:
     """The threads are shared with the rest of the program: names could not be looked up any more."""
     (tmp_path / "tpmrm0").touch()
-    device = Device(f"{tmp_path}/tpmrm0")
+    device = TpmDevice(f"{tmp_path}/tpmrm0")
     go_on = threading.Event()
     slow = asyncio.ensure_future(device.use(lambda _: go_on.wait()))
     try:
@@ -194,7 +198,7 @@ async def test_tasks_that_gave_up_on_a_slow_chip_hold_no_threads(tmp_path: Path)
 
 async def test_the_event_loop_goes_on_while_a_chip_is_slow(tmp_path: Path) -> None:
     (tmp_path / "tpmrm0").touch()
-    device = Device(f"{tmp_path}/tpmrm0")
+    device = TpmDevice(f"{tmp_path}/tpmrm0")
     go_on = threading.Event()
     use = asyncio.ensure_future(device.use(lambda _: go_on.wait()))
     await asyncio.sleep(0)

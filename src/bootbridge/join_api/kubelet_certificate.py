@@ -18,11 +18,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bootbridge.errors import OperatorError
+from bootbridge.join_api.errors import JoinRefused
 from bootbridge.join_api.instance import IPAddress
 from bootbridge.join_api.kubelet_certificate_request import COMMON_NAME_PREFIX, ORGANISATION
-from bootbridge.join_api.refusals import JoinRefused
 from bootbridge.trust.authority import BACKDATED
-from bootbridge.trust.certificate_chain import UNREADABLE
+from bootbridge.trust.certificate_chain import CERTIFICATE_PARSE_ERRORS
 from bootbridge.trust.fingerprint import fingerprint
 
 # A request with a P-256 key and a handful of addresses is below 1 KiB.
@@ -31,7 +31,7 @@ REQUEST_BYTES_MAX: Final = 8 * 1024
 _TOLD_CHARACTERS_MAX: Final = 128
 
 
-class KubeletRequest:
+class KubeletCsr:
     """A certificate request that proves its key; whom it is for is yet to be compared."""
 
     def __init__(self, der: bytes) -> None:
@@ -46,7 +46,7 @@ class KubeletRequest:
             self.subject = self._request.subject
             proven = self._request.is_signature_valid
             self._names = _names_asked_for(self._request)
-        except (InvalidSignature, *UNREADABLE):
+        except (InvalidSignature, *CERTIFICATE_PARSE_ERRORS):
             raise JoinRefused("the certificate request cannot be read") from None
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
             raise JoinRefused("the certificate request's key is not on the curve P-256")
@@ -58,7 +58,7 @@ class KubeletRequest:
     def fingerprint(self) -> str:
         return fingerprint(self.key)
 
-    def must_be_for(self, name: str, addresses: Iterable[IPAddress]) -> None:
+    def require_subject(self, name: str, addresses: Iterable[IPAddress]) -> None:
         """Refuses a request that asks to be anybody else, or at any other address."""
         attributes = [(each.oid, each.value) for each in self.subject]
         organisations = [value for oid, value in attributes if oid == NameOID.ORGANIZATION_NAME]
@@ -76,17 +76,17 @@ class KubeletRequest:
         if others := [str(each.value) for each in self._names if each not in allowed]:
             raise JoinRefused(f"the certificate request asks for {others[0]}, which is not {name}'s")
 
-    def must_ask_for_nothing_else(self) -> None:
+    def require_no_attributes(self) -> None:
         """Refuses whatever comes beside subject and key; alternative names would come as an attribute."""
         try:
             more = len(self._request.attributes) > 0
-        except UNREADABLE:
+        except CERTIFICATE_PARSE_ERRORS:
             more = True
         if more:
             raise JoinRefused("the certificate request asks for more than its subject")
 
 
-class KubeletAuthority:
+class KubeletCa:
     """The cluster's authority, as kubeadm keeps it: `ca.crt` and `ca.key`."""
 
     def __init__(self, certificates_pem: bytes, key_pem: bytes) -> None:
@@ -104,7 +104,7 @@ class KubeletAuthority:
 
     def sign(
         self,
-        request: KubeletRequest,
+        request: KubeletCsr,
         name: str,
         addresses: Iterable[IPAddress],
         *,
@@ -113,7 +113,7 @@ class KubeletAuthority:
     ) -> bytes:
         """PEM; subject and alternative names are the inventory's. It never outlives the authority."""
         addresses = tuple(addresses)
-        request.must_be_for(name, addresses)
+        request.require_subject(name, addresses)
         began = datetime.fromtimestamp(now, UTC)
         ends = min(began + validity, self._expires)
         if ends <= began:

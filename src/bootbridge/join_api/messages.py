@@ -11,7 +11,7 @@ from bootbridge.wire.proto import Message, at
 JOIN_PORT: Final = 30090
 ISSUE_TICKET: Final = "/bootbridge.join.v1.Join/IssueTicket"
 ISSUE_REJOIN_TICKET: Final = "/bootbridge.join.v1.Join/IssueRejoinTicket"
-# The label that binds evidence to this use of it (trust/attested/binding.py).
+# The label that binds evidence to this use of it (trust/attested/channel_binding.py).
 JOIN_LABEL: Final = "bootbridge join v1"
 
 # What an additional control plane needs, below /etc/kubernetes/pki. Nothing else is ever written there.

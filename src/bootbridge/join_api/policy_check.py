@@ -14,10 +14,10 @@ def check_policy(text: str | bytes, subject: str = "join policy") -> None:
     """
     policy = parse_policy(with_cluster(text, ClusterFacts("v0.0.0", "host:6443"), subject), subject)
     verifiers_from(policy.evidence, f"{subject}: evidence", is_enrolled=lambda identity: False)
-    refuse_dns(policy, f"{subject}: inventory")
+    reject_dns_inventory(policy, f"{subject}: inventory")
 
 
-def refuse_dns(policy: JoinPolicy, subject: str) -> None:
+def reject_dns_inventory(policy: JoinPolicy, subject: str) -> None:
     """To find join services by DNS is one thing: whoever answers there still has to prove itself."""
     if "dns" in policy.inventory:
         raise OperatorError(

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
 from bootbridge.errors import OperatorError
-from bootbridge.join_service.claims import Caller
-from bootbridge.trust.evidence import Attested, EvidenceRefused
+from bootbridge.join_service.authorization import AttestedCaller
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
 
 ISSUED: Final = "issued"
 REFUSED: Final = "refused"
@@ -23,21 +23,21 @@ FAILED: Final = "failed"
 APPROVED: Final = "approved"
 DENIED: Final = "denied"
 
-_NOBODY: Final = Caller(Attested(""), "")
+_NOBODY: Final = AttestedCaller(AttestedPeer(""), "")
 
 
-class Audit:
+class AuditLog:
     """Whole lines only, each handed to the system before the answer leaves."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self._stream = stream
         self._clock = clock
 
-    def refused_evidence(self, address: str, why: EvidenceRefused) -> None:
+    def record_refused_evidence(self, address: str, why: EvidenceRefused) -> None:
         """Whoever's evidence does not convince never gets as far as asking, and nothing is known about it."""
-        self.record("evidence", REFUSED, Caller(Attested(""), address), name="", reason=str(why))
+        self.record("evidence", REFUSED, AttestedCaller(AttestedPeer(""), address), name="", reason=str(why))
 
-    def judged_certificate(self, outcome: str, *, node: str, token: str, reason: str) -> None:
+    def record_csr_decision(self, outcome: str, *, node: str, token: str, reason: str) -> None:
         """What a bootstrap token asked for; the API server knows it by its token alone."""
         self.record("client certificate", outcome, _NOBODY, name=node, reason=reason, token=token)
 
@@ -45,7 +45,7 @@ class Audit:
         self,
         what: str,
         outcome: str,
-        caller: Caller,
+        caller: AttestedCaller,
         *,
         name: str,
         role: str = "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bootbridge.common.files import read_file
-from bootbridge.join_api.kubelet_certificate import KubeletAuthority
+from bootbridge.join_api.kubelet_certificate import KubeletCa
 from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile
 
 
@@ -15,14 +15,14 @@ class ControlPlaneFiles:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._certificate, self._key = directory / "ca.crt", directory / "ca.key"
-        self._authority: KubeletAuthority | None = None
+        self._authority: KubeletCa | None = None
         self._stamp: tuple[object, ...] = ()
 
-    def authority(self) -> KubeletAuthority:
+    def authority(self) -> KubeletCa:
         # Kept while the files stay as they are: to check an RSA key takes longer than all else in a ticket.
         stamp = (_stamp_of(self._certificate), _stamp_of(self._key))
         if self._authority is None or stamp != self._stamp:
-            self._authority = KubeletAuthority(self._read("ca.crt"), self._read("ca.key"))
+            self._authority = KubeletCa(self._read("ca.crt"), self._read("ca.key"))
             self._stamp = stamp
         return self._authority
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from bootbridge.join_api.refusals import NotYet
+from bootbridge.join_api.errors import RetryLater
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
 from bootbridge.kube.leases import Lease, format_time
@@ -27,15 +27,15 @@ from bootbridge.kube.requests import Json, create_lease, get_lease, update_lease
 LEASE_NAME: Final = "bootbridge-control-plane-join"
 CONTROL_PLANE_LABEL: Final = "node-role.kubernetes.io/control-plane"
 # The UID of the Node that its holder had when it was taken; empty if it had none.
-NODE_BEFORE: Final = "bootbridge.dev/node-before"
+NODE_UID_BEFORE: Final = "bootbridge.dev/node-before"
 # How often a holder has its time, in a row, while others wait.
-TIMES_IN_A_ROW: Final = 3
+TURNS_IN_A_ROW: Final = 3
 _ATTEMPTS: Final = 4
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 
 
-class LeaseHeld(NotYet):
+class LeaseHeld(RetryLater):
     """Another control plane is joining."""
 
     def __init__(self, holder: str, until: float) -> None:
@@ -75,14 +75,14 @@ class ControlPlaneLease:
             acquired = lease.acquired if again else None
             if await self._write(found, await self._desired(found, node, seconds, acquired)):
                 return
-        raise NotYet(f"the lease {LEASE_NAME} is much wanted")
+        raise RetryLater(f"the lease {LEASE_NAME} is much wanted")
 
     def _require_another_turn(self, lease: Lease, seconds: int) -> None:
         """A whole one, or none: the others are told when it ends."""
         now = self._clock()
-        if lease.acquired is not None and now + seconds > lease.acquired + TIMES_IN_A_ROW * seconds:
+        if lease.acquired is not None and now + seconds > lease.acquired + TURNS_IN_A_ROW * seconds:
             when = _hour(now + self._left(lease))
-            raise NotYet(f"{lease.holder} has had its turns, and may ask as the others do from {when} on")
+            raise RetryLater(f"{lease.holder} has had its turns, and may ask as the others do from {when} on")
 
     async def _require_free(self, lease: Lease, found: Json | None) -> None:
         if not lease.holder or (left := self._left(lease)) <= 0:
@@ -101,7 +101,7 @@ class ControlPlaneLease:
     async def _has_arrived(self, holder: str, found: Json | None) -> bool:
         """Whether the holder became a control plane under this lease; an older Node says nothing."""
         metadata = await self._node_metadata(holder)
-        before = (((found or {}).get("metadata") or {}).get("annotations") or {}).get(NODE_BEFORE, "")
+        before = (((found or {}).get("metadata") or {}).get("annotations") or {}).get(NODE_UID_BEFORE, "")
         return CONTROL_PLANE_LABEL in (metadata.get("labels") or {}) and metadata.get("uid", "") != before
 
     async def _node_metadata(self, name: str) -> Json:
@@ -148,7 +148,7 @@ class ControlPlaneLease:
             **known,
             "name": LEASE_NAME,
             "namespace": self._namespace,
-            "annotations": {**(known.get("annotations") or {}), NODE_BEFORE: before},
+            "annotations": {**(known.get("annotations") or {}), NODE_UID_BEFORE: before},
         }
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 

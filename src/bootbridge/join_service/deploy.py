@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bootbridge.errors import OperatorError
-from bootbridge.join_service.approver import ANY_NAME_BINDING
-from bootbridge.join_service.manifests import Deployment, manifests
+from bootbridge.join_service.csr_approver import AUTO_APPROVE_BINDING
+from bootbridge.join_service.manifests import JoinServiceDeployment, manifests
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
 from bootbridge.kube.objects import apply_object, delete_object, ref_of
@@ -14,7 +14,7 @@ _CONFLICT = 409
 _INVALID = 422
 
 
-async def deploy(client: KubeClient, deployment: Deployment) -> None:
+async def deploy(client: KubeClient, deployment: JoinServiceDeployment) -> None:
     """The join service's objects; from then on it alone says which node a token may become.
 
     Raises KubeUnreachable while the API server is away, OperatorError for what it will never take.
@@ -37,7 +37,7 @@ async def _take_approval_over(client: KubeClient) -> None:
     client certificate itself, and renewals are approved by another binding, which stays.
     """
     try:
-        await client.send(delete_object(ANY_NAME_BINDING))
+        await client.send(delete_object(AUTO_APPROVE_BINDING))
     except KubeError as error:
         if error.status != _NOT_FOUND:
             raise

@@ -10,23 +10,23 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final, Protocol
 
 from bootbridge.common.failures import MetadataUnavailable
+from bootbridge.join_api.errors import JoinRefused, RetryLater
 from bootbridge.join_api.instance import Instance, IPAddress, Metadata
-from bootbridge.join_api.refusals import JoinRefused, NotYet
-from bootbridge.trust.evidence import Attested
+from bootbridge.trust.evidence import AttestedPeer
 
 # A thousand instances that arrive at once are a few questions to the infrastructure, not a thousand.
-FRESH_SECONDS: Final = 5.0
+SNAPSHOT_SECONDS_MAX: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Listed:
+class InventorySnapshot:
     """The instances of a moment, found by name and by key."""
 
     by_name: dict[str, Instance]
     by_identity: dict[str, Instance]
 
     @classmethod
-    def of(cls, instances: Iterable[Instance]) -> Listed:
+    def of(cls, instances: Iterable[Instance]) -> InventorySnapshot:
         """Where two share a name or a key, nobody is recognised by it."""
         listed = tuple(instances)
         return cls(
@@ -34,7 +34,7 @@ class Listed:
             _unshared((each.identity, each) for each in listed if each.identity),
         )
 
-    def caller(self, attested: Attested, name: str, address: str) -> Instance:
+    def caller(self, attested: AttestedPeer, name: str, address: str) -> Instance:
         """By the key its evidence was made with; where the inventory knows none, by name and address."""
         if attested.identity and (found := self.by_identity.get(attested.identity)):
             return found
@@ -59,8 +59,8 @@ def _unshared(keyed: Iterable[tuple[str, Instance]]) -> dict[str, Instance]:
 
 
 class Inventory(Protocol):
-    async def listed(self) -> Listed:
-        """Raises NotYet while the infrastructure does not answer."""
+    async def listed(self) -> InventorySnapshot:
+        """Raises RetryLater while the infrastructure does not answer."""
         ...
 
     def knows(self, identity: str) -> bool:
@@ -68,11 +68,11 @@ class Inventory(Protocol):
         ...
 
 
-class FixedInventory:
+class StaticInventory:
     def __init__(self, instances: Iterable[Instance]) -> None:
-        self._listed = Listed.of(instances)
+        self._listed = InventorySnapshot.of(instances)
 
-    async def listed(self) -> Listed:
+    async def listed(self) -> InventorySnapshot:
         return self._listed
 
     def knows(self, identity: str) -> bool:
@@ -86,16 +86,16 @@ class MetadataInventory:
         self._metadata = metadata
         self._clock = clock
         self._asking = asyncio.Lock()
-        self._last: Listed | None = None
+        self._last: InventorySnapshot | None = None
         self._asked_at = 0.0
 
-    async def listed(self) -> Listed:
+    async def listed(self) -> InventorySnapshot:
         async with self._asking:  # the others wait for the answer to the first
-            if self._last is None or self._clock() - self._asked_at >= FRESH_SECONDS:
+            if self._last is None or self._clock() - self._asked_at >= SNAPSHOT_SECONDS_MAX:
                 try:
-                    self._last = Listed.of(await self._metadata.peers())
+                    self._last = InventorySnapshot.of(await self._metadata.peers())
                 except MetadataUnavailable as error:
-                    raise NotYet(f"the inventory cannot be read: {error}") from error
+                    raise RetryLater(f"the inventory cannot be read: {error}") from error
                 self._asked_at = self._clock()
             return self._last
 

@@ -28,14 +28,14 @@ from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.join_api import node_paths
 from bootbridge.join_api.messages import JOIN_LABEL, JOIN_PORT
 from bootbridge.join_service import manifests
-from bootbridge.join_service.approver import Approver
-from bootbridge.join_service.audit import Audit, open_audit
-from bootbridge.join_service.claims import Caller
+from bootbridge.join_service.audit import AuditLog, open_audit
+from bootbridge.join_service.authorization import AttestedCaller
 from bootbridge.join_service.control_plane_files import ControlPlaneFiles
-from bootbridge.join_service.inventory import FRESH_SECONDS
-from bootbridge.join_service.measurement import SECRET_NAME, Measurement
+from bootbridge.join_service.csr_approver import CsrApprover
+from bootbridge.join_service.inventory import SNAPSHOT_SECONDS_MAX
+from bootbridge.join_service.measurement_secret import SECRET_NAME, MeasurementSecret
 from bootbridge.join_service.policy_watch import PolicyWatch
-from bootbridge.join_service.service import SERVED_AT_ONCE_MAX, JoinService
+from bootbridge.join_service.service import TICKETS_IN_PROGRESS_MAX, JoinService
 from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.kubeconfig import load_access
@@ -45,7 +45,7 @@ from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, AdminServ
 from bootbridge.runtime.event_loop import StopSignals
 from bootbridge.runtime.process_tuning import reduce_memory_use
 from bootbridge.runtime.tasks import spawn
-from bootbridge.trust.attested.channel import Channel, Listener, Side
+from bootbridge.trust.attested.channel import Attestation, AttestedChannel, AttestedListener
 from bootbridge.trust.evidence import Issuer
 from bootbridge.trust.evidence.configuration import issuer_from
 
@@ -53,7 +53,7 @@ PAUSE_SECONDS_MIN: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 15.0
 # Evidence tells what a machine was when it called. A channel that is kept would tell it for ever, also of one
 # that has been locked since, or that the policy has stopped trusting.
-EVIDENCE_SECONDS_MAX: Final = 60.0
+CHANNEL_SECONDS_MAX: Final = 60.0
 
 Value = TypeVar("Value")
 
@@ -97,23 +97,25 @@ async def run(
 ) -> None:
     """Until cancelled. What was given wrongly is an error at once; what is not there yet is waited for."""
     issuer = _issuer(options.evidence)
-    audit = Audit(open_audit(options.audit_file) if options.audit_file else sys.stdout, clock)
+    audit = AuditLog(open_audit(options.audit_file) if options.audit_file else sys.stdout, clock)
     health = _Health()
     async with AsyncExitStack() as stack:
         if options.health_port:
             await health.server.start(options.health_host, options.health_port)
             stack.push_async_callback(health.server.close)
-        access = await patiently("the API server's address", lambda: _access(options.kubeconfig))
-        client = KubeClient(access, qps=-1, idle_connections_max=SERVED_AT_ONCE_MAX)
+        access = await retry_until_available("the API server's address", lambda: _access(options.kubeconfig))
+        client = KubeClient(access, qps=-1, idle_connections_max=TICKETS_IN_PROGRESS_MAX)
         stack.push_async_callback(client.aclose)
         watch = PolicyWatch(client, options.namespace, rng=random.Random(), clock=time.monotonic)
         following = spawn(watch.run(), "follow the join policy")
         stack.push_async_callback(_ended, following)
-        approving = keep_approving(lambda: Approver(client, audit, socket.gethostname(), time.monotonic))
+        approving = run_csr_approver(lambda: CsrApprover(client, audit, socket.gethostname(), time.monotonic))
         stack.push_async_callback(_ended, spawn(approving, "approve kubelets' certificates"))
         files = ControlPlaneFiles(options.pki)
-        await patiently("the cluster's authority", lambda: _authority(files))
-        measurement = await patiently("the measurement", lambda: _measurement(client, options.namespace))
+        await retry_until_available("the cluster's authority", lambda: _authority(files))
+        measurement = await retry_until_available(
+            "the measurement", lambda: _measurement(client, options.namespace)
+        )
         await watch.first()  # and its inventory, so that nobody who is in it is refused
         stack.push_async_callback(_ended, spawn(_keep_fresh(watch), "keep the inventory fresh"))
         service = JoinService(
@@ -127,13 +129,13 @@ async def run(
             connections=lambda: listener.connections,
         )
         health.service = service
-        listener = await Listener.open(
+        listener = await AttestedListener.open(
             options.host,
             options.port,
             label=JOIN_LABEL,
-            side=lambda: Side(issuer, watch.current().verifiers),
+            attestation=lambda: Attestation(issuer, watch.current().verifiers),
             handle=lambda channel: converse(service, channel),
-            on_refused=audit.refused_evidence,
+            on_refused=audit.record_refused_evidence,
         )
         stack.push_async_callback(listener.stop)
         logs.event("join-service", logs.INFO, "listening", port=listener.port, pki=options.pki)
@@ -141,7 +143,7 @@ async def run(
         await following
 
 
-async def patiently(what: str, attempt: Callable[[], Awaitable[Value]]) -> Value:
+async def retry_until_available(what: str, attempt: Callable[[], Awaitable[Value]]) -> Value:
     """Try until it works; one line for each kind of trouble, not for each attempt."""
     failures, complaint = 0, ""
     while True:
@@ -156,7 +158,7 @@ async def patiently(what: str, attempt: Callable[[], Awaitable[Value]]) -> Value
         await asyncio.sleep(longest * random.uniform(0.5, 1.0))
 
 
-async def keep_approving(fresh: Callable[[], Approver]) -> None:
+async def run_csr_approver(fresh: Callable[[], CsrApprover]) -> None:
     """Tickets go on without it, and a kubelet that waits is approved when it is back."""
     backoff = Backoff(random.Random())
     while True:
@@ -170,8 +172,8 @@ async def keep_approving(fresh: Callable[[], Approver]) -> None:
 async def _keep_fresh(watch: PolicyWatch) -> None:
     """A machine that was enrolled a moment ago is known when it calls."""
     while True:
-        await patiently("the inventory", lambda: watch.current().inventory.listed())
-        await asyncio.sleep(FRESH_SECONDS)
+        await retry_until_available("the inventory", lambda: watch.current().inventory.listed())
+        await asyncio.sleep(SNAPSHOT_SECONDS_MAX)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
@@ -179,10 +181,12 @@ async def _ended(task: asyncio.Task[None]) -> None:
     await asyncio.wait({task})
 
 
-async def converse(service: JoinService, channel: Channel, *, seconds: float = EVIDENCE_SECONDS_MAX) -> None:
+async def converse(
+    service: JoinService, channel: AttestedChannel, *, seconds: float = CHANNEL_SECONDS_MAX
+) -> None:
     """One caller, until its connection ends or its evidence has grown old."""
     assert channel.peer is not None, "the policy always demands evidence"
-    caller = Caller(channel.peer, channel.peer_address)
+    caller = AttestedCaller(channel.peer, channel.peer_address)
     with suppress(TimeoutError), service.present(caller) as welcome:
         if not welcome:
             logs.event("join-service", logs.WARNING, "one key has too many channels", peer=caller.address)
@@ -207,8 +211,8 @@ async def _authority(files: ControlPlaneFiles) -> None:
     files.authority()
 
 
-async def _measurement(client: KubeClient, namespace: str) -> Measurement:
-    return Measurement.load((await client.send(get_object(Ref(SECRET, SECRET_NAME, namespace)))).body)
+async def _measurement(client: KubeClient, namespace: str) -> MeasurementSecret:
+    return MeasurementSecret.load((await client.send(get_object(Ref(SECRET, SECRET_NAME, namespace)))).body)
 
 
 def _issuer(path: str) -> Issuer | None:

@@ -18,9 +18,9 @@ from typing import Any, Final
 from bootbridge.join_api import node_paths
 from bootbridge.join_api.messages import JOIN_PORT
 from bootbridge.join_api.policy import POLICY_KEY
-from bootbridge.join_service.approver import ANY_NAME_BINDING, SIGNER
 from bootbridge.join_service.control_plane_lease import CONTROL_PLANE_LABEL, LEASE_NAME
-from bootbridge.join_service.measurement import SECRET_NAME, Measurement
+from bootbridge.join_service.csr_approver import AUTO_APPROVE_BINDING, SIGNER
+from bootbridge.join_service.measurement_secret import SECRET_NAME, MeasurementSecret
 from bootbridge.join_service.policy_watch import POLICY_NAME
 from bootbridge.kube.pod_security import HARDENED
 
@@ -37,12 +37,12 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 @dataclass(frozen=True)
-class Deployment:
+class JoinServiceDeployment:
     """All that differs from cluster to cluster."""
 
     image: str
     policy: bytes = field(repr=False)  # as policy.with_cluster writes it
-    measurement: Measurement
+    measurement: MeasurementSecret
     command: tuple[str, ...] = ("/usr/bin/bootbridge", "join-service")
     port: int = JOIN_PORT
     api_server_port: int = node_paths.API_PORT
@@ -52,7 +52,7 @@ class Deployment:
     devices: tuple[str, ...] = ()
 
 
-def manifests(deployment: Deployment) -> list[Manifest]:
+def manifests(deployment: JoinServiceDeployment) -> list[Manifest]:
     """In the order in which they are applied."""
     return [
         service_account(),
@@ -104,7 +104,7 @@ def roles() -> list[Manifest]:
                 _rule(certificates, "certificatesigningrequests", ["get", "list", "watch"]),
                 _rule(certificates, "certificatesigningrequests/approval", ["update"]),
                 _rule(certificates, "signers", ["approve"], SIGNER),
-                _rule(group, "clusterrolebindings", ["get"], ANY_NAME_BINDING.name),
+                _rule(group, "clusterrolebindings", ["get"], AUTO_APPROVE_BINDING.name),
             ],
         },
         {
@@ -137,7 +137,7 @@ def evidence(document: bytes) -> Manifest:
     }
 
 
-def daemon_set(deployment: Deployment) -> Manifest:
+def daemon_set(deployment: JoinServiceDeployment) -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
@@ -149,7 +149,7 @@ def daemon_set(deployment: Deployment) -> Manifest:
     }
 
 
-def _pod(deployment: Deployment) -> Manifest:
+def _pod(deployment: JoinServiceDeployment) -> Manifest:
     volumes, mounts = _volumes(deployment)
     return {
         "serviceAccountName": NAME,
@@ -186,7 +186,7 @@ def _pod(deployment: Deployment) -> Manifest:
     }
 
 
-def _security(deployment: Deployment) -> Manifest:
+def _security(deployment: JoinServiceDeployment) -> Manifest:
     """Root without any rights beyond reading; only a device of the host cannot be had otherwise."""
     device = any(path.startswith("/dev/") for path in deployment.devices)
     return {
@@ -199,14 +199,14 @@ def _security(deployment: Deployment) -> Manifest:
     }
 
 
-def _arguments(deployment: Deployment) -> list[str]:
+def _arguments(deployment: JoinServiceDeployment) -> list[str]:
     arguments = [f"--port={deployment.port}", f"--health-port={HEALTH_PORT}", f"--pki={node_paths.PKI}"]
     if deployment.evidence:
         arguments.append(f"--evidence={EVIDENCE_FOLDER}/{EVIDENCE_FILE}")
     return arguments
 
 
-def _volumes(deployment: Deployment) -> tuple[list[Manifest], list[Manifest]]:
+def _volumes(deployment: JoinServiceDeployment) -> tuple[list[Manifest], list[Manifest]]:
     volumes: list[Manifest] = [{"name": "pki", "hostPath": {"path": node_paths.PKI, "type": "Directory"}}]
     mounts: list[Manifest] = [{"name": "pki", "mountPath": node_paths.PKI, "readOnly": True}]
     if deployment.evidence:

@@ -13,7 +13,7 @@ from typing import Final
 
 from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.join_api.policy import POLICY_KEY
-from bootbridge.join_service.policy_in_force import PolicyInForce
+from bootbridge.join_service.active_policy import ActivePolicy
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.list_watch import ListWatch
 from bootbridge.kube.objects import CONFIG_MAP, Ref, list_one, watch_one
@@ -26,8 +26,8 @@ from bootbridge.runtime.tasks import spawn
 POLICY_NAME: Final = "bootbridge-join-policy"
 WATCH_SECONDS: Final = 300
 # A policy does not wait longer for its inventory: it may have been changed to keep somebody out.
-LISTING_SECONDS_MAX: Final = 15.0
-LISTING_PAUSE_SECONDS: Final = 0.5
+INVENTORY_SECONDS_MAX: Final = 15.0
+INVENTORY_RETRY_SECONDS: Final = 0.5
 
 
 class PolicyWatch:
@@ -40,7 +40,7 @@ class PolicyWatch:
         self._clock = clock
         self._law = ListWatch(rng)
         self._seen = ""
-        self._in_force: PolicyInForce | None = None
+        self._in_force: ActivePolicy | None = None
         self._there = asyncio.Event()
         self._coming: asyncio.Task[None] | None = None
         resource = WatchedResource(
@@ -57,11 +57,11 @@ class PolicyWatch:
             if self._coming is not None:
                 await cancel_and_wait(self._coming)
 
-    async def first(self) -> PolicyInForce:
+    async def first(self) -> ActivePolicy:
         await self._there.wait()
         return self.current()
 
-    def current(self) -> PolicyInForce:
+    def current(self) -> ActivePolicy:
         assert self._in_force is not None, "asked for the policy before there is one"
         return self._in_force
 
@@ -78,7 +78,7 @@ class PolicyWatch:
     def _take(self, text: str) -> None:
         before = self._in_force
         try:
-            new = PolicyInForce.of(text, str(self._ref), self._clock, before)
+            new = ActivePolicy.of(text, str(self._ref), self._clock, before)
         except OperatorError as error:
             self._tell(logs.ERROR, "the new join policy is broken", error)
             return
@@ -89,23 +89,23 @@ class PolicyWatch:
         else:
             self._coming = spawn(self._in_force_once_listed(new), "list a new inventory")
 
-    async def _in_force_once_listed(self, new: PolicyInForce) -> None:
+    async def _in_force_once_listed(self, new: ActivePolicy) -> None:
         reason = "it does not answer"
         try:
-            async with asyncio.timeout(LISTING_SECONDS_MAX):
+            async with asyncio.timeout(INVENTORY_SECONDS_MAX):
                 while True:
                     try:
                         await new.inventory.listed()
                         break
                     except BootbridgeError as error:
                         reason = str(error)
-                    await asyncio.sleep(LISTING_PAUSE_SECONDS)
+                    await asyncio.sleep(INVENTORY_RETRY_SECONDS)
         except TimeoutError:
             text = "the inventory is not known yet: until it is, machines enrolled in it are refused"
             logs.event("join-service", logs.ERROR, text, policy=self._ref, reason=reason)
         self._put_in_force(new)
 
-    def _put_in_force(self, new: PolicyInForce) -> None:
+    def _put_in_force(self, new: ActivePolicy) -> None:
         self._in_force = new
         self._there.set()
         logs.event("join-service", logs.INFO, "join policy in force", policy=self._ref)

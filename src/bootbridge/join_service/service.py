@@ -17,7 +17,8 @@ from datetime import timedelta
 from typing import Final, TypeVar
 
 from bootbridge.errors import BootbridgeError, OperatorError
-from bootbridge.join_api.kubelet_certificate import KubeletAuthority, KubeletRequest
+from bootbridge.join_api.errors import JoinRefused, RetryLater
+from bootbridge.join_api.kubelet_certificate import KubeletCa, KubeletCsr
 from bootbridge.join_api.messages import (
     ISSUE_REJOIN_TICKET,
     ISSUE_TICKET,
@@ -28,18 +29,17 @@ from bootbridge.join_api.messages import (
 )
 from bootbridge.join_api.node_addresses import node_addresses
 from bootbridge.join_api.policy import ClusterFacts
-from bootbridge.join_api.refusals import JoinRefused, NotYet
 from bootbridge.join_service import audit as outcomes
-from bootbridge.join_service import tokens
-from bootbridge.join_service.audit import Audit
-from bootbridge.join_service.claims import Caller, Grant, judge_rejoin, judge_ticket
+from bootbridge.join_service import bootstrap_tokens
+from bootbridge.join_service.active_policy import ActivePolicy
+from bootbridge.join_service.audit import AuditLog
+from bootbridge.join_service.authorization import AttestedCaller, Grant, authorize_rejoin, authorize_ticket
 from bootbridge.join_service.control_plane_files import ControlPlaneFiles
 from bootbridge.join_service.control_plane_lease import ControlPlaneLease
-from bootbridge.join_service.measurement import Measurement
-from bootbridge.join_service.name_binding import NameBinding
-from bootbridge.join_service.policy_in_force import PolicyInForce
+from bootbridge.join_service.measurement_secret import MeasurementSecret
+from bootbridge.join_service.name_bindings import NameBindings
 from bootbridge.join_service.ticket_limit import TicketLimit
-from bootbridge.join_service.write_batcher import TOGETHER_MAX, Convoy
+from bootbridge.join_service.write_batcher import BATCH_MAX, WriteBatcher
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.runtime import logs
@@ -49,10 +49,10 @@ from bootbridge.wire.proto import Message, MessageError
 
 # One convoy that is under way and one that gathers. More would only queue at the API server; whoever comes
 # later waits here, on an open and attested channel.
-SERVED_AT_ONCE_MAX: Final = 2 * TOGETHER_MAX
+TICKETS_IN_PROGRESS_MAX: Final = 2 * BATCH_MAX
 
 # An instance has a channel for each address that it finds the service at, a few at a time.
-CHANNELS_OF_ONE_KEY_MAX: Final = 8
+CHANNELS_PER_KEY_MAX: Final = 8
 
 # A control plane whose turn is over undoes what it did, which takes its new member out of etcd again: the
 # next one has to wait for that, too. The limits of kubeadm's reset and of the kubelet's stop are below it.
@@ -78,14 +78,14 @@ class _Account:
 class JoinService:
     client: KubeClient
     namespace: str
-    policy: Callable[[], PolicyInForce]
-    measurement: Measurement
+    policy: Callable[[], ActivePolicy]
+    measurement: MeasurementSecret
     files: ControlPlaneFiles
-    audit: Audit
+    audit: AuditLog
     clock: Callable[[], float]
     # How much time has passed, whatever the time is.
     steady: Callable[[], float] = time.monotonic
-    served_at_once_max: int = SERVED_AT_ONCE_MAX
+    tickets_in_progress_max: int = TICKETS_IN_PROGRESS_MAX
     # Open channels and those that are becoming one; whoever has asked is among them.
     connections: Callable[[], int] = lambda: 0
     issued: int = 0
@@ -95,18 +95,18 @@ class JoinService:
     _asking: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
-        self._places = asyncio.Semaphore(self.served_at_once_max)
-        self._convoy = Convoy(lambda: self.connections() - self._asking)
-        self._bindings = NameBinding(self.client, self.namespace)
+        self._places = asyncio.Semaphore(self.tickets_in_progress_max)
+        self._convoy = WriteBatcher(lambda: self.connections() - self._asking)
+        self._bindings = NameBindings(self.client, self.namespace)
         self._tickets = TicketLimit(self.clock)
         self._rejoins = TicketLimit(self.clock)
         self._lease = ControlPlaneLease(self.client, self.namespace, self.clock, self.steady)
 
     @contextmanager
-    def present(self, caller: Caller) -> Iterator[bool]:
+    def present(self, caller: AttestedCaller) -> Iterator[bool]:
         """Around a channel of the caller's; False: its key has as many as it may have."""
         key = caller.attested.identity
-        if key and self._present[key] >= CHANNELS_OF_ONE_KEY_MAX:
+        if key and self._present[key] >= CHANNELS_PER_KEY_MAX:
             yield False
             return
         self._present[key] += 1
@@ -117,7 +117,7 @@ class JoinService:
             if not self._present[key]:
                 del self._present[key]
 
-    def handlers(self, caller: Caller) -> dict[str, Handler]:
+    def handlers(self, caller: AttestedCaller) -> dict[str, Handler]:
         """For one attested channel."""
         return {
             ISSUE_TICKET: self._handler("ticket", caller, TicketRequest, self._ticket),
@@ -126,12 +126,12 @@ class JoinService:
 
     # --- what is given
 
-    async def _ticket(self, request: TicketRequest, caller: Caller, account: _Account) -> Ticket:
+    async def _ticket(self, request: TicketRequest, caller: AttestedCaller, account: _Account) -> Ticket:
         force = self.policy()
         policy, cluster = force.policy, force.policy.cluster
-        asked = KubeletRequest(request.certificate_request)
+        asked = KubeletCsr(request.certificate_request)
         listed = await force.inventory.listed()
-        grant = judge_ticket(request, asked.fingerprint, caller, listed, policy.roles)
+        grant = authorize_ticket(request, asked.fingerprint, caller, listed, policy.roles)
         account.role = grant.role
         self._tickets.require_room(grant.holder)
         authority = self.files.authority()
@@ -143,7 +143,7 @@ class JoinService:
         if turn:
             await self._lease.take(grant.name, turn + UNDO_SECONDS)
         with self._tickets.one_more(grant.holder, policy.ticket.token_seconds):
-            token = await tokens.mint(
+            token = await bootstrap_tokens.mint(
                 self.client, grant.name, self.clock(), policy.ticket.token_seconds, account.noted
             )
         return Ticket(
@@ -166,27 +166,27 @@ class JoinService:
             ignore_preflight_errors=cluster.ignore_preflight_errors,
         )
 
-    async def _rejoin_ticket(self, request: RejoinRequest, caller: Caller, account: _Account) -> RejoinTicket:
+    async def _rejoin_ticket(
+        self, request: RejoinRequest, caller: AttestedCaller, account: _Account
+    ) -> RejoinTicket:
         """For one that is a node: so neither the roles that may join nor the lease have a say in it."""
         force = self.policy()
         terms = force.policy.ticket
-        asked = KubeletRequest(request.certificate_request)
+        asked = KubeletCsr(request.certificate_request)
         listed = await force.inventory.listed()
-        grant = judge_rejoin(request, asked.fingerprint, caller, listed, self.measurement.locked_value)
+        grant = authorize_rejoin(request, asked.fingerprint, caller, listed, self.measurement.locked_value)
         account.role = grant.role
         with self._rejoins.one_more(grant.holder, terms.token_seconds):
             certificate = self._certificate(self.files.authority(), asked, grant, terms.certificate_days)
             await self._bindings.recognise(grant, _evidence_token(caller))
         return RejoinTicket(grant.name, certificate)
 
-    async def _bind(self, grant: Grant, caller: Caller) -> None:
+    async def _bind(self, grant: Grant, caller: AttestedCaller) -> None:
         """The first that is asked of the API server for a ticket; what follows, follows in step."""
         await self._convoy.join()
         await self._bindings.bind(grant, _evidence_token(caller))
 
-    def _certificate(
-        self, authority: KubeletAuthority, asked: KubeletRequest, grant: Grant, days: int
-    ) -> bytes:
+    def _certificate(self, authority: KubeletCa, asked: KubeletCsr, grant: Grant, days: int) -> bytes:
         return authority.sign(
             asked, grant.name, grant.instance.addresses, now=self.clock(), validity=timedelta(days=days)
         )
@@ -196,9 +196,9 @@ class JoinService:
     def _handler(
         self,
         what: str,
-        caller: Caller,
+        caller: AttestedCaller,
         kind: type[Asked],
-        give: Callable[[Asked, Caller, _Account], Awaitable[Message]],
+        give: Callable[[Asked, AttestedCaller, _Account], Awaitable[Message]],
     ) -> Handler:
         async def handle(body: bytes, send: Send) -> None:
             account = _Account(what)
@@ -221,7 +221,7 @@ class JoinService:
 
         return handle
 
-    def _told(self, error: BootbridgeError, caller: Caller, account: _Account) -> RpcError:
+    def _told(self, error: BootbridgeError, caller: AttestedCaller, account: _Account) -> RpcError:
         """What the caller is told, after the audit was; our own troubles are for the log."""
         if isinstance(error, MessageError):
             error = JoinRefused(f"the request cannot be read: {error}")
@@ -229,7 +229,7 @@ class JoinService:
             self.refused += 1
             self._note(outcomes.REFUSED, caller, account, str(error))
             return RpcError(grpc.PERMISSION_DENIED, str(error))
-        if isinstance(error, NotYet):
+        if isinstance(error, RetryLater):
             self._note(outcomes.NOT_YET, caller, account, str(error))
             return RpcError(grpc.UNAVAILABLE, f"try again: {error}")
         self._note(outcomes.FAILED, caller, account, str(error))
@@ -238,7 +238,7 @@ class JoinService:
             return RpcError(grpc.UNAVAILABLE, "try again: the join service has trouble with its API server")
         return RpcError(grpc.UNAVAILABLE, "try again: the join service is not in order; its log says why")
 
-    def _note(self, outcome: str, caller: Caller, account: _Account, reason: str = "") -> None:
+    def _note(self, outcome: str, caller: AttestedCaller, account: _Account, reason: str = "") -> None:
         self.audit.record(
             account.what,
             outcome,
@@ -250,7 +250,7 @@ class JoinService:
         )
 
 
-def _evidence_token(caller: Caller) -> str:
+def _evidence_token(caller: AttestedCaller) -> str:
     return caller.attested.facts.get("token", "")
 
 

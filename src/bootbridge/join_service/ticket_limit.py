@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import Final
 
 from bootbridge.errors import BootbridgeError
-from bootbridge.join_api.refusals import NotYet
+from bootbridge.join_api.errors import RetryLater
 
 # Whose tokens are all still good.
-TICKETS_OF_ONE_MAX: Final = 16
+TICKETS_PER_KEY_MAX: Final = 16
 
 
 class TicketLimit:
@@ -26,11 +26,13 @@ class TicketLimit:
         self._live: dict[str, deque[float]] = {}
 
     def require_room(self, holder: str) -> None:
-        """Raises NotYet when the holder has as many tickets as it may have."""
+        """Raises RetryLater when the holder has as many tickets as it may have."""
         live = self._of(holder)
-        if len(live) >= TICKETS_OF_ONE_MAX:
+        if len(live) >= TICKETS_PER_KEY_MAX:
             wait = round(live[0] - self._clock())
-            raise NotYet(f"{len(live)} tickets were given to this key lately; the next can be in {wait} s")
+            raise RetryLater(
+                f"{len(live)} tickets were given to this key lately; the next can be in {wait} s"
+            )
 
     @contextmanager
     def one_more(self, holder: str, token_seconds: int) -> Iterator[None]:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Final
 
 # More of them save little more.
-TOGETHER_MAX: Final = 32
+BATCH_MAX: Final = 32
 # Nobody waits for fewer than these: where only a few come, processor time is no matter, and delay is.
-WORTH_WAITING_FOR: Final = 8
+BATCH_MIN: Final = 8
 WAIT_SECONDS_MAX: Final = 0.1
 
 
-class Convoy:
+class WriteBatcher:
     """`join` returns when it leaves. `on_their_way`: how many may still come before it does."""
 
     def __init__(self, on_their_way: Callable[[], int]) -> None:
@@ -27,14 +27,14 @@ class Convoy:
         self._deadline: asyncio.TimerHandle | None = None
 
     async def join(self) -> None:
-        if not self._waiting and self._on_their_way() < WORTH_WAITING_FOR:
+        if not self._waiting and self._on_their_way() < BATCH_MIN:
             return
         loop = asyncio.get_running_loop()
         place = loop.create_future()
         self._waiting.append(place)
         if self._deadline is None:
             self._deadline = loop.call_later(WAIT_SECONDS_MAX, self._leave)
-        if len(self._waiting) >= TOGETHER_MAX or self._on_their_way() < WORTH_WAITING_FOR:
+        if len(self._waiting) >= BATCH_MAX or self._on_their_way() < BATCH_MIN:
             self._leave()
         await place
 

@@ -13,7 +13,7 @@ from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import LabNode
 from bootbridge.trust.evidence.tpm import TpmIssuer
-from bootbridge.trust.tpm.device import Device
+from bootbridge.trust.tpm.device import TpmDevice
 
 STATE: Final = "/var/lib/swtpm"
 SOCKET: Final = "/run/swtpm/tpm.sock"
@@ -37,9 +37,9 @@ def start_tpm(lab: Lab, node: LabNode, components: Components) -> None:
     lab.until(lab.file(node.name, SOCKET).exists, f"the TPM of {node.name} answers")
 
 
-def device(lab: Lab, node: LabNode) -> Device:
+def device(lab: Lab, node: LabNode) -> TpmDevice:
     """The TPM of an instance, as this machine reaches it."""
-    return Device(f"unix:{lab.file(node.name, SOCKET)}")
+    return TpmDevice(f"unix:{lab.file(node.name, SOCKET)}")
 
 
 def identity(lab: Lab, node: LabNode) -> str:

@@ -49,7 +49,7 @@ from bootbridge.node.lock import bootstrap_record, node_state
 from bootbridge.trust.evidence import Issuer, Verifier
 from bootbridge.trust.evidence.configuration import DEFAULT_DEVICE, issuer_from, verifiers_from
 from bootbridge.trust.measurement import FileRegister, Register
-from bootbridge.trust.tpm.device import Device
+from bootbridge.trust.tpm.device import TpmDevice
 from bootbridge.trust.tpm.register import TpmRegister
 
 TPM: Final = "tpm"
@@ -134,7 +134,7 @@ def _register(text: str, evidence: Any) -> Register:
     if text == TPM:
         settings = evidence.get(TPM) if isinstance(evidence, Mapping) else None
         device = settings.get("device") if isinstance(settings, Mapping) else None
-        return TpmRegister(Device(device or DEFAULT_DEVICE, "evidence.tpm.device"))
+        return TpmRegister(TpmDevice(device or DEFAULT_DEVICE, "evidence.tpm.device"))
     if not text.startswith("/"):
         hint = "tpm, or a path on tmpfs such as /run/bootbridge-node/register"
         raise OperatorError(f"{text!r} is no register", subject="register", hint=hint)

@@ -44,14 +44,14 @@ from bootbridge.runtime.concurrency import cancel_and_wait, run_unless
 from bootbridge.runtime.event_loop import StopSignals
 from bootbridge.trust import init_secret
 from bootbridge.trust.attested.admission_queue import source_of
-from bootbridge.trust.attested.channel import Channel, Listener, Places, Side
+from bootbridge.trust.attested.channel import AdmissionLimits, Attestation, AttestedChannel, AttestedListener
 from bootbridge.trust.measurement import FileRegister
 
 JOURNAL_LINES: Final = 500
 JOURNAL_SECONDS: Final = 20.0
 # Users are few, and whoever reaches the port costs a quote before having shown anything: a join that needs
 # the same TPM must not wait behind a crowd, nor may requests of strangers fill the memory.
-INIT_PLACES: Final = Places(handshakes=8, channels=32, waiting=64, share=0.25)
+INIT_LIMITS: Final = AdmissionLimits(handshakes=8, channels=32, waiting=64, share=0.25)
 INIT_CALLS_MAX: Final = 2
 # For whoever has not shown the init secret; longer than the guesses before one's own take, also where
 # all of them come from the same address.
@@ -155,7 +155,9 @@ def _join_sources(configuration: NodeConfiguration, *, own: bool = False) -> Joi
         metadata,
         partial(join_endpoints, metadata, configuration.join_port, own=own),
         JoinServiceClient(
-            Side(issuer, configuration.join_verifiers), metadata.peers, partial(evidence_identity, issuer)
+            Attestation(issuer, configuration.join_verifiers),
+            metadata.peers,
+            partial(evidence_identity, issuer),
         ),
         new_request,
     )
@@ -210,7 +212,7 @@ async def _journal(unit: str) -> bytes:
 async def _door(configuration: NodeConfiguration, handlers: HandlersFor) -> InitListener:
     """The port that users call: we prove what we are, they prove it by the init secret."""
 
-    async def handle(channel: Channel) -> None:
+    async def handle(channel: AttestedChannel) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(STRANGER_SECONDS_MAX) as patience:
                 await grpc.serve(
@@ -221,13 +223,13 @@ async def _door(configuration: NodeConfiguration, handlers: HandlersFor) -> Init
                     stopping=channel.stopping,
                 )
 
-    listener = await Listener.open(
+    listener = await AttestedListener.open(
         configuration.init_host,
         configuration.init_port,
         label=INIT_LABEL,
-        side=lambda: Side(configuration.issuer),
+        attestation=lambda: Attestation(configuration.issuer),
         handle=handle,
-        places=INIT_PLACES,
+        limits=INIT_LIMITS,
     )
     logs.event("node", logs.INFO, "waiting for an init", port=listener.port)
     return listener

@@ -18,7 +18,7 @@ from bootbridge.errors import BootbridgeError, OperatorError
 
 INTERMEDIATES_MAX = 4
 # What the library raises on certificates that are damaged or too new for it.
-UNREADABLE = (
+CERTIFICATE_PARSE_ERRORS = (
     ValueError,
     TypeError,
     NotImplementedError,
@@ -43,15 +43,15 @@ class ChainRefused(BootbridgeError):
     """No way leads from the certificate to a trusted one; the text says at which certificate it ends."""
 
 
-def trusted_certificates(pem: object, subject: str) -> tuple[x509.Certificate, ...]:
+def parse_trust_anchors(pem: object, subject: str) -> tuple[x509.Certificate, ...]:
     """Certificates out of a document an operator wrote."""
     hint = "put one or more PEM certificates there"
     if not isinstance(pem, str) or not pem.strip():
         raise OperatorError("holds no certificates", subject=subject, hint=hint)
     try:
         pems = x509.load_pem_x509_certificates(pem.encode())
-        found = tuple(shown_certificate(each.public_bytes(Encoding.DER)) for each in pems)
-    except (ChainRefused, *UNREADABLE) as error:
+        found = tuple(parse_certificate(each.public_bytes(Encoding.DER)) for each in pems)
+    except (ChainRefused, *CERTIFICATE_PARSE_ERRORS) as error:
         raise OperatorError(f"cannot be read: {error}", subject=subject, hint=hint) from error
     for each in found:
         if not _is_authority(each):
@@ -60,7 +60,7 @@ def trusted_certificates(pem: object, subject: str) -> tuple[x509.Certificate, .
     return found
 
 
-def shown_certificate(der: bytes) -> x509.Certificate:
+def parse_certificate(der: bytes) -> x509.Certificate:
     """A certificate out of a stranger's evidence, with every part read: the library puts that off."""
     try:
         certificate = x509.load_der_x509_certificate(der)
@@ -68,7 +68,7 @@ def shown_certificate(der: bytes) -> x509.Certificate:
         certificate.subject.rfc4514_string()
         for part in _READ_LATE:
             getattr(certificate, part)
-    except UNREADABLE as error:
+    except CERTIFICATE_PARSE_ERRORS as error:
         raise ChainRefused(f"a certificate cannot be read: {error}") from error
     return certificate
 
@@ -100,7 +100,7 @@ def _issued(issuer: x509.Certificate, certificate: x509.Certificate, below: int,
     """`below`: how many authorities stand between the issuer and the leaf."""
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (InvalidSignature, *UNREADABLE):
+    except (InvalidSignature, *CERTIFICATE_PARSE_ERRORS):
         return False
     return _is_authority(issuer, below) and _within_validity(issuer, now)
 

@@ -11,7 +11,7 @@ from bootbridge.common.files import Asset
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.join_api.instance import Role
 from bootbridge.lab import bootstrapper_files
-from tests.join_service.world import certificate_request
+from tests.join_service.environment import certificate_request
 from tests.support.lab_instances import Instances
 
 pytestmark = pytest.mark.e2e
@@ -103,7 +103,7 @@ def test_a_key_that_nobody_enrolled(cluster: Instances, spare: str) -> None:
     cluster.change_policy(policy)
     try:
         cluster.until(lambda: "not enrolled" in refused(), "the changed policy is in force")
-        text = f"the attestation key {key} is not enrolled"
+        text = f"attestation key not enrolled: {key}"
         cluster.until(lambda: text in cluster.join_service_said(), "the join service says so, too")
     finally:
         cluster.change_policy(original)

@@ -22,8 +22,8 @@ from bootbridge.node.init.messages import (
     StageEvent,
 )
 from bootbridge.runtime.grpc import RpcError, Send, serve
-from bootbridge.trust.attested.channel import Channel, ChannelFailed
-from bootbridge.trust.evidence import Attested, EvidenceRefused
+from bootbridge.trust.attested.channel import AttestedChannel, ChannelFailed
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
 from bootbridge.trust.key_hierarchy import cluster_id
 from bootbridge.trust.measurement import lock_value
 from bootbridge.wire import grpc_messages as grpc
@@ -41,7 +41,7 @@ class RecordingReport:
 
     stages: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    peers: list[Attested | None] = field(default_factory=list)
+    peers: list[AttestedPeer | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._heard: dict[str, asyncio.Event] = {}
@@ -52,7 +52,7 @@ class RecordingReport:
     def waiting(self, reason: str) -> None:
         self.reasons.append(reason)
 
-    def connected(self, peer: Attested | None) -> None:
+    def connected(self, peer: AttestedPeer | None) -> None:
         self.peers.append(peer)
 
     def stage(self, event: StageEvent) -> None:
@@ -66,7 +66,7 @@ class Instance:
     def __init__(self) -> None:
         self.requests: list[InitRequest] = []
         self.scripts: list[Script | Exception] = []
-        self.peer: Attested | None = Attested("test", "sha256:00")
+        self.peer: AttestedPeer | None = AttestedPeer("test", "sha256:00")
         self.told = RecordingReport()
         self.notes: list[str] = []
         self.full = False  # the user's disk
@@ -92,13 +92,13 @@ class Instance:
         self._connections.add(writer)
         await serve(reader, writer, {INIT: handle, ACKNOWLEDGE: acknowledged})
 
-    async def dial(self) -> Channel:
+    async def dial(self) -> AttestedChannel:
         script = self.scripts.pop(0) if len(self.scripts) > 1 else self.scripts[0]
         if isinstance(script, Exception):
             raise script
         self._next_script = script
         reader, writer = await asyncio.open_connection(*self._server.sockets[0].getsockname())
-        return Channel(reader, writer, self.peer, "127.0.0.1")
+        return AttestedChannel(reader, writer, self.peer, "127.0.0.1")
 
     def hang_up(self) -> None:
         """As a network does: without a word."""
@@ -209,7 +209,7 @@ async def test_a_lost_connection_is_resumed_where_it_was(instance: Instance) -> 
 
 async def test_an_instance_that_is_not_there_yet_is_waited_for(instance: Instance) -> None:
     booting = ChannelFailed("connecting to 10.0.0.5:9000: Connection refused")
-    balancer = ChannelFailed("TLS with 10.0.0.5:9000: the peer closed the connection")
+    balancer = ChannelFailed("TLS with 10.0.0.5:9000: connection closed by peer")
     assert await instance.asked_by(booting, balancer, saying(WELL)) == SUCCESS
     assert instance.told.reasons == [str(booting), str(balancer)]
 
@@ -266,14 +266,14 @@ async def test_evidence_that_does_not_convince_is_final(instance: Instance) -> N
 
 
 async def test_an_instance_of_another_cluster_is_told_nothing(instance: Instance) -> None:
-    instance.peer = Attested("tpm", "sha256:00", {"pcr15": "ab" * 32})
+    instance.peer = AttestedPeer("tpm", "sha256:00", {"pcr15": "ab" * 32})
     with pytest.raises(EvidenceRefused, match="locked for another cluster"):
         await instance.asked_by(saying(WELL))
     assert instance.requests == []
 
 
 async def test_a_chip_that_hides_its_lock_is_told_nothing(instance: Instance) -> None:
-    instance.peer = Attested("tpm", "sha256:00", {})
+    instance.peer = AttestedPeer("tpm", "sha256:00", {})
     with pytest.raises(EvidenceRefused, match="does not show PCR 15"):
         await instance.asked_by(saying(WELL))
     assert instance.requests == []
@@ -284,7 +284,7 @@ async def test_an_instance_that_is_free_or_ours_already_is_spoken_to(
     instance: Instance, register: bytes
 ) -> None:
     """After a lost connection it is locked, by this very init."""
-    instance.peer = Attested("tpm", "sha256:00", {"pcr15": register.hex()})
+    instance.peer = AttestedPeer("tpm", "sha256:00", {"pcr15": register.hex()})
     assert await instance.asked_by(saying(WELL)) == SUCCESS
 
 

@@ -10,9 +10,9 @@ import pytest
 from bootbridge.common.progress import Progress
 from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.init.report import InitReport, JsonReport, TextReport
-from bootbridge.trust.evidence import Attested
+from bootbridge.trust.evidence import AttestedPeer
 
-PEER = Attested("tpm", "sha256:ab", {"pcr15": "00"}, ("PCR 4 is 01, expected 02",))
+PEER = AttestedPeer("tpm", "sha256:ab", {"pcr15": "00"}, ("PCR 4 is 01, expected 02",))
 
 
 class Clock:

@@ -22,7 +22,7 @@ from bootbridge.node.supervisor import FATAL, FINISHED
 from bootbridge.runtime.concurrency import Turn
 from bootbridge.runtime.grpc import RpcError
 from tests.join_service import world as service_world
-from tests.join_service.world import CONTROL, CONTROL_2, NOW, asking, caller
+from tests.join_service.environment import CONTROL, CONTROL_2, NOW, asking, caller
 from tests.support.deterministic_loop import run
 from tests.support.node_environment import Environment, exit_code, quiet
 

@@ -24,8 +24,8 @@ from bootbridge.node.init.messages import (
     StageEvent,
 )
 from bootbridge.runtime.grpc import GrpcClient, RpcError
-from bootbridge.trust.attested.channel import Channel, ChannelFailed
-from bootbridge.trust.evidence import Attested, EvidenceRefused
+from bootbridge.trust.attested.channel import AttestedChannel, ChannelFailed
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
 from bootbridge.trust.evidence.tpm import KIND as TPM
 from bootbridge.trust.evidence.tpm import LOCK_FACT
 from bootbridge.trust.key_hierarchy import cluster_id
@@ -38,7 +38,7 @@ REACH_SECONDS: Final = 15 * 60.0
 ACKNOWLEDGE_SECONDS: Final = 5.0
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 
-Dial = Callable[[], Awaitable[Channel]]
+Dial = Callable[[], Awaitable[AttestedChannel]]
 
 
 class InitRefused(BootbridgeError):
@@ -74,7 +74,7 @@ class Report(Protocol):
         """The instance cannot be reached, yet or any more; told at every attempt."""
         ...
 
-    def connected(self, peer: Attested | None) -> None: ...
+    def connected(self, peer: AttestedPeer | None) -> None: ...
     def stage(self, event: StageEvent) -> None: ...
 
 
@@ -135,7 +135,7 @@ class InitClient:
         with suppress(RpcError):
             await caller.unary(ACKNOWLEDGE, b"", ACKNOWLEDGE_SECONDS)
 
-    def _refuse_if_locked(self, peer: Attested | None) -> None:
+    def _refuse_if_locked(self, peer: AttestedPeer | None) -> None:
         """An instance that was measured for another cluster must not be told this one's secret."""
         shown = peer.facts.get(LOCK_FACT) if peer else None
         if peer and peer.kind == TPM and shown is None:

@@ -17,14 +17,14 @@ from bootbridge.common.files import Asset, write_file
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
 from bootbridge.join_api import node_paths
+from bootbridge.join_api.errors import JoinRefused, RetryLater
 from bootbridge.join_api.instance import Instance, node_name
 from bootbridge.join_api.policy import ClusterFacts, with_cluster
-from bootbridge.join_api.refusals import JoinRefused, NotYet
-from bootbridge.join_service.claims import Grant, holder_of
+from bootbridge.join_service.authorization import Grant, identity_for_binding
 from bootbridge.join_service.deploy import deploy
-from bootbridge.join_service.manifests import NAMESPACE, Deployment
-from bootbridge.join_service.measurement import Measurement
-from bootbridge.join_service.name_binding import NameBinding
+from bootbridge.join_service.manifests import NAMESPACE, JoinServiceDeployment
+from bootbridge.join_service.measurement_secret import MeasurementSecret
+from bootbridge.join_service.name_bindings import NameBindings
 from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
@@ -74,7 +74,7 @@ class JoinServiceInstaller:
                 await deploy(client, deployment)
             finally:
                 await client.aclose()
-        except (KubeError, KubeUnreachable, EvidenceUnavailable, NotYet) as error:
+        except (KubeError, KubeUnreachable, EvidenceUnavailable, RetryLater) as error:
             raise Transient(str(error)) from error
         except (OperatorError, JoinRefused) as error:
             raise Fatal(str(error), advice=ADVICE) from error
@@ -82,15 +82,15 @@ class JoinServiceInstaller:
     async def _bind_name(self, instance: Instance, client: KubeClient) -> None:
         """To this machine's own key, before there is a join service that another could ask for the name."""
         shown = await own_attestation(self.issuer)
-        grant = Grant(instance, node_name(instance.name), instance.role, holder_of(shown))
-        await NameBinding(client, NAMESPACE).bind(grant, shown.facts.get("token", ""))
+        grant = Grant(instance, node_name(instance.name), instance.role, identity_for_binding(shown))
+        await NameBindings(client, NAMESPACE).bind(grant, shown.facts.get("token", ""))
 
-    def _deployment(self, setup: JoinServiceSetup, access: ClusterAccess) -> Deployment:
+    def _deployment(self, setup: JoinServiceSetup, access: ClusterAccess) -> JoinServiceDeployment:
         facts = ClusterFacts.of(setup.spec, access.authority)
-        return Deployment(
+        return JoinServiceDeployment(
             image=setup.spec.join_service_image,
             policy=with_cluster(setup.join_policy, facts),
-            measurement=Measurement(setup.measurement_secret, setup.measurement_salt),
+            measurement=MeasurementSecret(setup.measurement_secret, setup.measurement_salt),
             port=self.join_port,
             api_server_port=node_paths.API_PORT,
             evidence=json.dumps(dict(self.evidence)).encode(),

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TextIO
 
 from bootbridge.common.progress import Progress
 from bootbridge.node.init.messages import DONE, FAILED, OUTPUT, STARTED, StageEvent
-from bootbridge.trust.evidence import Attested
+from bootbridge.trust.evidence import AttestedPeer
 
 # More does not help whoever reads it; the log has it all.
 TEXT_CHARACTERS_MAX = 1000
@@ -18,7 +18,7 @@ class InitReport(Protocol):
     """What `InitClient` tells, and how it ended."""
 
     def waiting(self, reason: str) -> None: ...
-    def connected(self, peer: Attested | None) -> None: ...
+    def connected(self, peer: AttestedPeer | None) -> None: ...
     def stage(self, event: StageEvent) -> None: ...
     def begun(self, init_id: str) -> None: ...
 
@@ -44,7 +44,7 @@ class TextReport:
         self._said = _cut(reason)
         self._progress.waiting(self._said)
 
-    def connected(self, peer: Attested | None) -> None:
+    def connected(self, peer: AttestedPeer | None) -> None:
         if self._reached:
             self._progress.line("     connected again")
             return
@@ -89,7 +89,7 @@ class TextReport:
         self._progress.begin(title)
 
 
-def _proof(peer: Attested | None) -> str:
+def _proof(peer: AttestedPeer | None) -> str:
     if peer is None:
         return "reached; nothing was asked to be proven"
     return f"proved by {peer.kind} {peer.identity}".rstrip()
@@ -108,7 +108,7 @@ class JsonReport:
     def waiting(self, reason: str) -> None:
         self._say("waiting", reason=reason)
 
-    def connected(self, peer: Attested | None) -> None:
+    def connected(self, peer: AttestedPeer | None) -> None:
         if peer is None:
             self._say("connected")
         else:

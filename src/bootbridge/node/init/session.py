@@ -38,7 +38,7 @@ from bootbridge.node.init.report import InitReport
 from bootbridge.node.join import control_plane_keys
 from bootbridge.runtime import tasks
 from bootbridge.runtime.concurrency import cancel_and_wait
-from bootbridge.trust.attested.channel import Channel, Side, connect
+from bootbridge.trust.attested.channel import Attestation, AttestedChannel, connect
 from bootbridge.trust.evidence import EvidenceRefused, Verifier
 from bootbridge.trust.evidence.configuration import verifiers_from
 
@@ -146,12 +146,12 @@ class InitSession:
             await asyncio.sleep(TICK_SECONDS)
             self._report.tick()
 
-    async def _dial(self) -> Channel:
+    async def _dial(self) -> AttestedChannel:
         channel = await connect(
             self._options.host,
             self._options.port,
             label=INIT_LABEL,
-            side=Side(verifiers=self._verifiers),
+            attestation=Attestation(verifiers=self._verifiers),
         )
         try:
             # It may still be another machine on the way: only a control plane is told secrets.

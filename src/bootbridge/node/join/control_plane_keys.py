@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from bootbridge.join_api.instance import Instance, Role
-from bootbridge.trust.evidence import Attested, EvidenceRefused
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
 
 
-def refuse_others(peer: Attested, listed: Iterable[Instance], *, called: str, by: str) -> None:
+def refuse_others(peer: AttestedPeer, listed: Iterable[Instance], *, called: str, by: str) -> None:
     """Unless `peer` has a listed control plane's key, or none is listed; `by` is whose list it is."""
     named = {each.identity: each for each in listed if each.identity}
     found = named.get(peer.identity)

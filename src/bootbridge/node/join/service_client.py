@@ -21,8 +21,8 @@ from bootbridge.node.join import control_plane_keys
 from bootbridge.node.ports import Address
 from bootbridge.runtime.concurrency import Turn
 from bootbridge.runtime.grpc import GrpcClient, RpcError
-from bootbridge.trust.attested.channel import ChannelFailed, Side, connect
-from bootbridge.trust.evidence import Attested, EvidenceRefused, EvidenceUnavailable
+from bootbridge.trust.attested.channel import Attestation, ChannelFailed, connect
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, EvidenceUnavailable
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.proto import Message
 
@@ -54,7 +54,7 @@ class JoinServiceClient:
 
     def __init__(
         self,
-        side: Side,
+        side: Attestation,
         peers: Callable[[], Awaitable[tuple[Instance, ...]]] = nobody_known,
         own_key: Callable[[], Awaitable[str]] = no_key,
     ) -> None:
@@ -84,7 +84,7 @@ class JoinServiceClient:
             raise Transient(_told(address, error)) from error
 
     async def _called(self, address: Address, path: str, body: bytes, turn: Turn) -> bytes:
-        channel = await connect(*address, label=JOIN_LABEL, side=self._side, called=CALLED)
+        channel = await connect(*address, label=JOIN_LABEL, attestation=self._side, peer_name=CALLED)
         try:
             await self._refuse_others(channel.peer)
             await turn()
@@ -93,7 +93,7 @@ class JoinServiceClient:
         finally:
             await channel.close()
 
-    async def _refuse_others(self, service: Attested | None) -> None:
+    async def _refuse_others(self, service: AttestedPeer | None) -> None:
         """Whoever else answers in a join service's place would choose the cluster that we become part of."""
         if service is None:
             return

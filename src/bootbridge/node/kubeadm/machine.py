@@ -21,7 +21,7 @@ from bootbridge.join_api import node_paths
 from bootbridge.join_api.cluster_spec import ClusterSpec
 from bootbridge.join_api.components import Component
 from bootbridge.join_api.instance import Instance, node_name
-from bootbridge.join_api.kubelet_certificate import KubeletAuthority, KubeletRequest
+from bootbridge.join_api.kubelet_certificate import KubeletCa, KubeletCsr
 from bootbridge.join_api.kubelet_certificate_request import new_request
 from bootbridge.join_api.messages import Ticket
 from bootbridge.node.components.install import Installer
@@ -142,10 +142,10 @@ class KubeadmMachine:
     ) -> None:
         name = node_name(instance.name)
         with stages("kubelet-certificate", progress):
-            authority = KubeletAuthority(self._made("ca.crt"), self._made("ca.key"))
+            authority = KubeletCa(self._made("ca.crt"), self._made("ca.key"))
             asked = new_request(name)
             certificate = authority.sign(
-                KubeletRequest(asked.request),
+                KubeletCsr(asked.request),
                 name,
                 instance.addresses,
                 now=time.time(),

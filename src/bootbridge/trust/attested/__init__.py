@@ -1,6 +1,12 @@
-"""Attested TLS: both ends prove what they are to one very session, before a byte of use is exchanged.
+"""Attested TLS: both ends prove what they are, bound to one TLS session, before any payload is exchanged.
 
-TLS 1.3 with a server key that lives as long as its connection keeps others out; who is at the other end is
-told by *evidence* right after the handshake. `binding` says what evidence is about, `exchange` in which order
-it is shown and judged, `channel` does both over a socket.
+TLS 1.3 with a server key per connection gives confidentiality; the evidence that is exchanged right after
+the handshake gives identity. Used by the join service, by `bootbridge node run` and by `bootbridge init`.
+
+listening_sockets, admission_queue   accepted connections, and which of them is served next
+session_key                          the TLS contexts, and the server's key for one connection
+channel_binding                      the 32 bytes that evidence is about
+exchange                             the messages with evidence, without I/O
+handshake                            the exchange over a socket, with one deadline
+channel                              `connect`, `AttestedListener`, and the `AttestedChannel` that both yield
 """

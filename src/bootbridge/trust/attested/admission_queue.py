@@ -1,8 +1,8 @@
-"""Who is served next, without I/O: places are few, and go round among the sources that ask for them.
+"""Admission of connections at an attested listener, without I/O: limits, shares per source, fair turns.
 
-One source has at most its share of the places, however many connections it opens: whoever comes from
-elsewhere finds one. Its further connections wait, so that a crowd behind one address is served in turn, too.
-When too many wait, the largest crowd gives way.
+A source holds at most its share of the limits, however many connections it opens; other sources are still
+admitted. Its further connections wait, and sources take turns. When too many wait, the source with the most
+waiting connections loses its newest one.
 """
 
 from __future__ import annotations
@@ -12,99 +12,94 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address
 from typing import Generic, TypeVar
 
-Guest = TypeVar("Guest")
+ConnectionT = TypeVar("ConnectionT")
 
 
 @dataclass(frozen=True)
-class Places:
-    """How many there are, of each kind."""
-
-    # Connections that are about to show what they are. For each of them our own TPM makes a quote, one after
-    # the other: with more at once, all would be late.
+class AdmissionLimits:
+    # Connections in the handshake. Our own TPM makes a quote for each, one after the other: with more at
+    # once, all would time out.
     handshakes: int = 64
-    # Connections in all, those that are in use and the above.
+    # Open connections, including those in the handshake.
     channels: int = 256
     # Connections that wait; each costs a file descriptor.
     waiting: int = 2048
-    # What one source can have of the first two, and at least one of each.
+    # The part of `handshakes` and `channels` that one source may hold, at least one of each.
     share: float = 0.5
 
-    def shared(self, places: int) -> int:
-        return max(1, int(places * self.share))
+    def per_source(self, limit: int) -> int:
+        return max(1, int(limit * self.share))
 
 
-class WaitingRoom(Generic[Guest]):
-    def __init__(self, places: Places) -> None:
-        self._places = places
-        # The source whose turn is next is the first; whoever had a turn goes to the end.
-        self._waiting: dict[str, deque[Guest]] = {}
-        self._proving: Counter[str] = Counter()
-        self._inside: Counter[str] = Counter()
+class AdmissionQueue(Generic[ConnectionT]):
+    def __init__(self, limits: AdmissionLimits) -> None:
+        self._limits = limits
+        # In the order of turns: a source that was admitted moves to the end.
+        self._waiting: dict[str, deque[ConnectionT]] = {}
+        self._handshakes: Counter[str] = Counter()
+        self._channels: Counter[str] = Counter()
 
     @property
     def waiting(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def enter(self, source: str, guest: Guest) -> Guest | None:
-        """Wait for a turn; who is returned has to leave for it, the newest of the largest crowd."""
-        self._waiting.setdefault(source, deque()).append(guest)
-        if self.waiting <= self._places.waiting:
+    def enqueue(self, source: str, connection: ConnectionT) -> ConnectionT | None:
+        """Adds a waiting connection; returns the one that the caller must close to make room, if any."""
+        self._waiting.setdefault(source, deque()).append(connection)
+        if self.waiting <= self._limits.waiting:
             return None
         largest = max(self._waiting, key=lambda each: len(self._waiting[each]))
-        leaving = self._waiting[largest].pop()
-        self._forget_if_empty(largest)
-        return leaving
+        evicted = self._waiting[largest].pop()
+        if not self._waiting[largest]:
+            del self._waiting[largest]
+        return evicted
 
-    def next(self) -> tuple[str, Guest] | None:
-        """Who has a place now, and proves itself; None: nobody waits who could have one."""
-        places = self._places
-        if self._proving.total() >= places.handshakes or self._inside.total() >= places.channels:
+    def admit_next(self) -> tuple[str, ConnectionT] | None:
+        """Admits one connection to the handshake; None when none waits or no limit has room."""
+        limits = self._limits
+        if self._handshakes.total() >= limits.handshakes or self._channels.total() >= limits.channels:
             return None
         for source in self._waiting:
             if self._within_share(source):
-                return source, self._admitted(source)
+                return source, self._admit(source)
         return None
 
-    def proved(self, source: str) -> None:
-        """Its handshake is over, however it ended."""
-        _take_one(self._proving, source)
+    def end_handshake(self, source: str) -> None:
+        """Must be called once for each admitted connection, however its handshake ended."""
+        _decrement(self._handshakes, source)
 
-    def left(self, source: str) -> None:
-        """Its connection is over."""
-        _take_one(self._inside, source)
+    def release(self, source: str) -> None:
+        """Must be called once for each admitted connection, when it is closed."""
+        _decrement(self._channels, source)
 
-    def emptied(self) -> list[Guest]:
-        """All that waited; nobody is served any more."""
-        everybody = [guest for guests in self._waiting.values() for guest in guests]
+    def drain(self) -> list[ConnectionT]:
+        """Removes and returns all waiting connections."""
+        waiting = [each for connections in self._waiting.values() for each in connections]
         self._waiting.clear()
-        return everybody
+        return waiting
 
     def _within_share(self, source: str) -> bool:
-        handshakes, channels = map(self._places.shared, (self._places.handshakes, self._places.channels))
-        return self._proving[source] < handshakes and self._inside[source] < channels
+        handshakes, channels = map(self._limits.per_source, (self._limits.handshakes, self._limits.channels))
+        return self._handshakes[source] < handshakes and self._channels[source] < channels
 
-    def _admitted(self, source: str) -> Guest:
-        guests = self._waiting.pop(source)
-        guest = guests.popleft()
-        if guests:
-            self._waiting[source] = guests
-        self._proving[source] += 1
-        self._inside[source] += 1
-        return guest
-
-    def _forget_if_empty(self, source: str) -> None:
-        if not self._waiting[source]:
-            del self._waiting[source]
+    def _admit(self, source: str) -> ConnectionT:
+        connections = self._waiting.pop(source)
+        connection = connections.popleft()
+        if connections:
+            self._waiting[source] = connections
+        self._handshakes[source] += 1
+        self._channels[source] += 1
+        return connection
 
 
-def _take_one(counted: Counter[str], source: str) -> None:
-    counted[source] -= 1
-    if not counted[source]:
-        del counted[source]
+def _decrement(counts: Counter[str], source: str) -> None:
+    counts[source] -= 1
+    if not counts[source]:
+        del counts[source]
 
 
 def source_of(address: str) -> str:
-    """Whom an address is taken for: one machine may have all of an IPv6 network of 64 bits."""
+    """Returns what shares are counted by: an IPv4 address or an IPv6 /64, which one machine may own."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

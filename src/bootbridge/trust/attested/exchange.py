@@ -1,4 +1,4 @@
-"""The exchange of evidence, without I/O: who says what in which order, and what is refused.
+"""The exchange of evidence after the TLS handshake, without I/O.
 
     client                                server
       Hello  ───────────────────────────►
@@ -6,15 +6,15 @@
              ◄───────────────────────────  Evidence
      [Challenge ────────────────────────►
              ◄───────────────────────────  Answer]
-      Verdict ──────────────────────────►
+      AttestationResult ────────────────►
       Evidence ─────────────────────────►
              [◄──────────────────────────  Challenge
       Answer ───────────────────────────►]
-             ◄───────────────────────────  Verdict
+             ◄───────────────────────────  AttestationResult
 
-The server shows first, so that a client's evidence is seen only by a server that convinced it. A side that
-demands nothing gets empty evidence. Each side is a generator: it yields what is to be done and is sent what
-came of it, so that its driver may be a socket or a test.
+The server presents its evidence first, so that only an accepted server sees the client's. A side that
+requires no evidence receives an empty message. Each side is a generator that yields `ExchangeStep`s and is
+sent their results, so that a socket or a test can drive it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, TypeVar
 
 from bootbridge.errors import PeerError
-from bootbridge.trust.attested.binding import NONCE_BYTES, Role, statement
+from bootbridge.trust.attested.channel_binding import NONCE_BYTES, EndpointRole, channel_binding
 from bootbridge.trust.evidence import (
-    DOCUMENT_BYTES_MAX,
-    Attested,
+    EVIDENCE_BYTES_MAX,
+    AttestedPeer,
     EvidenceRefused,
     EvidenceUnavailable,
     Verifier,
@@ -35,28 +35,28 @@ from bootbridge.trust.evidence import (
 from bootbridge.wire.proto import Message, MessageError, at
 
 VERSION: Final = 1
-# A document and what is around it.
-FRAME_BYTES_MAX: Final = DOCUMENT_BYTES_MAX + 4096
+# The evidence and the fields around it.
+FRAME_BYTES_MAX: Final = EVIDENCE_BYTES_MAX + 4096
 KINDS_MAX: Final = 16
 KIND_CHARACTERS_MAX: Final = 64
-# A reason is for people; what is beyond is cut off, by both sides.
+# Reasons are for people; both sides cut off the rest.
 REASON_CHARACTERS_MAX: Final = 500
 
 
-# --- what is said
+# --- messages
 
 
 @dataclass(frozen=True, slots=True)
 class Hello(Message):
     version: int = at(1, 0)
     nonce: bytes = at(2, b"")
-    shows: str = at(3, "")
+    presents: str = at(3, "")  # a kind of evidence
     accepts: tuple[str, ...] = at(4, ())
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence(Message):
-    """Empty if the peer demands none, or if there is none of a kind that it accepts."""
+    """Empty if the peer requires none, or accepts no kind that this side has."""
 
     kind: str = at(1, "")
     document: bytes = at(2, b"", secret=True)
@@ -64,7 +64,7 @@ class Evidence(Message):
 
 @dataclass(frozen=True, slots=True)
 class Challenge(Message):
-    question: bytes = at(1, b"", secret=True)
+    challenge: bytes = at(1, b"", secret=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,238 +73,245 @@ class Answer(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict(Message):
-    """On the evidence shown last; a negative one may also come at any other point, and ends the exchange."""
+class AttestationResult(Message):
+    """About the evidence presented last. A negative result may come at any point and ends the exchange."""
 
-    convinced: bool = at(1, False)
+    accepted: bool = at(1, False)
     reason: str = at(2, "")
 
 
 @dataclass(frozen=True, slots=True)
 class Frame(Message):
-    """Exactly one is set."""
+    """Exactly one field is set."""
 
     hello: Hello | None = at(1, None)
     evidence: Evidence | None = at(2, None)
     challenge: Challenge | None = at(3, None)
     answer: Answer | None = at(4, None)
-    verdict: Verdict | None = at(5, None)
+    result: AttestationResult | None = at(5, None)
+
+    @classmethod
+    def of(cls, message: Message) -> Frame:
+        field = "result" if isinstance(message, AttestationResult) else type(message).__name__.lower()
+        content: dict[str, Any] = {field: message}
+        return cls(**content)
 
     def content(self) -> Message:
         found = [
             each
-            for each in (self.hello, self.evidence, self.challenge, self.answer, self.verdict)
+            for each in (self.hello, self.evidence, self.challenge, self.answer, self.result)
             if each is not None
         ]
         if len(found) != 1:
-            raise MessageError(f"a frame with {len(found)} messages")
+            raise MessageError(f"frame with {len(found)} messages")
         return found[0]
 
 
-# --- what is to be done
+# --- steps for the driver
 
 
 @dataclass(frozen=True)
-class Say:
-    """Send this frame."""
-
+class SendFrame:
     frame: bytes
 
 
 @dataclass(frozen=True)
-class Hear:
-    """Wait for a frame, and send it in."""
+class ReceiveFrame:
+    """The driver sends in the next frame."""
 
 
 @dataclass(frozen=True)
-class Prove:
-    """Have the issuer speak about the statement, or answer the challenge, and send in its document.
+class ProduceEvidence:
+    """The driver sends in the issuer's evidence for the channel binding, or its answer to the challenge.
 
-    EvidenceUnavailable and EvidenceRefused are to be thrown in.
+    It throws in EvidenceUnavailable and EvidenceRefused.
     """
 
-    statement: bytes
+    binding: bytes
     challenge: bytes | None = None
 
 
-Step: TypeAlias = Say | Hear | Prove
-Exchange: TypeAlias = Generator[Step, Any, Attested | None]
-Heard = TypeVar("Heard", bound=Message)
-Finding = TypeVar("Finding", Attested, Attested | bytes)
+ExchangeStep: TypeAlias = SendFrame | ReceiveFrame | ProduceEvidence
+Exchange: TypeAlias = Generator[ExchangeStep, Any, AttestedPeer | None]
+Received = TypeVar("Received", bound=Message)
+Verified = TypeVar("Verified", AttestedPeer, AttestedPeer | bytes)
 
 
 class ExchangeFailed(PeerError):
-    """The peer does not speak this protocol, or gave up; nothing was said about anybody's evidence."""
+    """The peer violated the protocol or gave up; no evidence was refused."""
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What one side brings along. ``called`` is how the peer is named in errors."""
+class ExchangeParameters:
+    """The input of one side. ``presents`` is a kind of evidence, ``peer_name`` names the peer in errors."""
 
     label: str
     nonce: bytes
     server_key: bytes
-    shows: str
+    presents: str
     verifiers: Sequence[Verifier]
-    called: str
+    peer_name: str
 
     def hello(self) -> Hello:
-        return Hello(VERSION, self.nonce, self.shows, tuple(verifier.kind for verifier in self.verifiers))
+        return Hello(VERSION, self.nonce, self.presents, tuple(verifier.kind for verifier in self.verifiers))
 
 
-def client(terms: Terms) -> Exchange:
-    """Ends with what the server proved: None if nothing was demanded."""
-    return (yield from _courteous(terms, _client(terms)))
+def client(parameters: ExchangeParameters) -> Exchange:
+    """Returns what the server proved, None if no evidence was required."""
+    return (yield from _reporting_violations(parameters, _client(parameters)))
 
 
-def server(terms: Terms) -> Exchange:
-    """Ends with what the client proved: None if nothing was demanded."""
-    return (yield from _courteous(terms, _server(terms)))
+def server(parameters: ExchangeParameters) -> Exchange:
+    """Returns what the client proved, None if no evidence was required."""
+    return (yield from _reporting_violations(parameters, _server(parameters)))
 
 
-def _client(terms: Terms) -> Exchange:
-    yield _say(terms.hello())
-    hello = yield from _hear_hello(terms)
-    nonces = (terms.nonce, hello.nonce)
-    peer = yield from _judge(terms, "server", nonces, hello)
-    yield from _prove(terms, "client", nonces, hello)
+def _client(parameters: ExchangeParameters) -> Exchange:
+    yield _send(parameters.hello())
+    hello = yield from _receive_hello(parameters)
+    nonces = (parameters.nonce, hello.nonce)
+    peer = yield from _verify_peer(parameters, "server", nonces, hello)
+    yield from _present_evidence(parameters, "client", nonces, hello)
     return peer
 
 
-def _server(terms: Terms) -> Exchange:
-    hello = yield from _hear_hello(terms)
-    yield _say(terms.hello())
-    nonces = (hello.nonce, terms.nonce)
-    yield from _prove(terms, "server", nonces, hello)
-    return (yield from _judge(terms, "client", nonces, hello))
+def _server(parameters: ExchangeParameters) -> Exchange:
+    hello = yield from _receive_hello(parameters)
+    yield _send(parameters.hello())
+    nonces = (hello.nonce, parameters.nonce)
+    yield from _present_evidence(parameters, "server", nonces, hello)
+    return (yield from _verify_peer(parameters, "client", nonces, hello))
 
 
-class _Fault(Exception):
-    """What the peer did wrong."""
+class _ProtocolViolation(Exception):
+    """By the peer."""
 
 
-def _courteous(terms: Terms, exchange: Exchange) -> Exchange:
-    """A peer that breaks the protocol is told how: it may be one of our own, of another version."""
+def _reporting_violations(parameters: ExchangeParameters, exchange: Exchange) -> Exchange:
+    """Sends the peer what it did wrong: it may be another version of this program."""
     try:
         return (yield from exchange)
-    except _Fault as fault:
-        yield _say(Verdict(False, str(fault)))
-        raise ExchangeFailed(f"{terms.called} broke the exchange: {fault}") from None
+    except _ProtocolViolation as violation:
+        yield _send(AttestationResult(False, str(violation)))
+        raise ExchangeFailed(f"{parameters.peer_name} violated the protocol: {violation}") from None
 
 
-# --- the steps
-
-
-def _hear_hello(terms: Terms) -> Generator[Step, Any, Hello]:
-    hello = yield from _hear(terms, Hello)
+def _receive_hello(parameters: ExchangeParameters) -> Generator[ExchangeStep, Any, Hello]:
+    hello = yield from _receive(parameters, Hello)
     if hello.version != VERSION:
-        raise _Fault(f"version {hello.version} of the exchange is not spoken here, only {VERSION}")
+        raise _ProtocolViolation(f"unsupported version {hello.version} (supported: {VERSION})")
     if len(hello.nonce) != NONCE_BYTES:
-        raise _Fault(f"a nonce of {len(hello.nonce)} bytes, not {NONCE_BYTES}")
-    if hello.nonce == terms.nonce:
-        raise _Fault("a nonce that was sent back")
+        raise _ProtocolViolation(f"invalid nonce of {len(hello.nonce)} bytes (expected {NONCE_BYTES})")
+    if hello.nonce == parameters.nonce:
+        raise _ProtocolViolation("reflected nonce")
     if len(hello.accepts) > KINDS_MAX:
-        raise _Fault(f"more than {KINDS_MAX} kinds of evidence")
-    if any(len(kind) > KIND_CHARACTERS_MAX for kind in (hello.shows, *hello.accepts)):
-        raise _Fault("a kind of evidence with too long a name")
+        raise _ProtocolViolation(f"more than {KINDS_MAX} kinds of evidence")
+    if any(len(kind) > KIND_CHARACTERS_MAX for kind in (hello.presents, *hello.accepts)):
+        raise _ProtocolViolation(f"a kind of evidence with more than {KIND_CHARACTERS_MAX} characters")
     return hello
 
 
-def _prove(terms: Terms, role: Role, nonces: tuple[bytes, bytes], hello: Hello) -> Generator[Step, Any, None]:
-    subject = statement(terms.label, role, *nonces, terms.server_key)
-    # Nothing is made, and nothing told about this machine, that the peer has no use for.
-    wanted = bool(terms.shows) and terms.shows in hello.accepts
-    yield _say(Evidence(terms.shows, (yield from _proof(subject))) if wanted else Evidence())
-    heard: Message = yield from _hear(terms, Verdict, Challenge)
-    if isinstance(heard, Challenge):
+def _present_evidence(
+    parameters: ExchangeParameters, role: EndpointRole, nonces: tuple[bytes, bytes], hello: Hello
+) -> Generator[ExchangeStep, Any, None]:
+    binding = channel_binding(parameters.label, role, *nonces, parameters.server_key)
+    # Evidence describes this machine: it is produced and sent only to a peer that accepts its kind.
+    wanted = bool(parameters.presents) and parameters.presents in hello.accepts
+    yield _send(Evidence(parameters.presents, (yield from _produce(binding))) if wanted else Evidence())
+    message: Message = yield from _receive(parameters, AttestationResult, Challenge)
+    if isinstance(message, Challenge):
         if not wanted:
-            raise _Fault("a challenge to no evidence")
-        yield _say(Answer((yield from _proof(subject, heard.question))))
-        heard = yield from _hear(terms, Verdict)
-    assert isinstance(heard, Verdict)
-    if not heard.convinced:
-        raise EvidenceRefused(f"{terms.called} refused our evidence: {_told(heard.reason)}")
+            raise _ProtocolViolation("Challenge although no evidence was presented")
+        yield _send(Answer((yield from _produce(binding, message.challenge))))
+        message = yield from _receive(parameters, AttestationResult)
+    assert isinstance(message, AttestationResult)
+    if not message.accepted:
+        raise EvidenceRefused(f"{parameters.peer_name} refused our evidence: {_printable(message.reason)}")
 
 
-def _proof(subject: bytes, challenge: bytes | None = None) -> Generator[Step, Any, bytes]:
+def _produce(binding: bytes, challenge: bytes | None = None) -> Generator[ExchangeStep, Any, bytes]:
     try:
-        document: bytes = yield Prove(subject, challenge)
+        document: bytes = yield ProduceEvidence(binding, challenge)
     except (EvidenceUnavailable, EvidenceRefused):
-        # What is wrong with this machine is its operator's business, not the peer's.
-        yield _say(Verdict(False, "the evidence cannot be made now"))
+        # The details are for this machine's operator, not for the peer.
+        yield _send(AttestationResult(False, "evidence unavailable"))
         raise
     return document
 
 
-def _judge(terms: Terms, role: Role, nonces: tuple[bytes, bytes], hello: Hello) -> Exchange:
-    subject = statement(terms.label, role, *nonces, terms.server_key)
-    evidence = yield from _hear(terms, Evidence)
+def _verify_peer(
+    parameters: ExchangeParameters, role: EndpointRole, nonces: tuple[bytes, bytes], hello: Hello
+) -> Exchange:
+    binding = channel_binding(parameters.label, role, *nonces, parameters.server_key)
+    evidence = yield from _receive(parameters, Evidence)
     try:
-        peer = yield from _verify(terms, subject, evidence, hello)
+        peer = yield from _verify(parameters, binding, evidence, hello)
     except EvidenceRefused as refusal:
         reason = str(refusal)[:REASON_CHARACTERS_MAX]
-        yield _say(Verdict(False, reason))
-        raise EvidenceRefused(f"{terms.called}'s evidence was refused: {reason}") from refusal
-    yield _say(Verdict(True))
+        yield _send(AttestationResult(False, reason))
+        raise EvidenceRefused(f"{parameters.peer_name}'s evidence was refused: {reason}") from refusal
+    yield _send(AttestationResult(True))
     return peer
 
 
-def _verify(terms: Terms, subject: bytes, evidence: Evidence, hello: Hello) -> Exchange:
-    if not terms.verifiers:
+def _verify(parameters: ExchangeParameters, binding: bytes, evidence: Evidence, hello: Hello) -> Exchange:
+    if not parameters.verifiers:
         if evidence.kind or evidence.document:
-            raise EvidenceRefused("nobody asked for it")
+            raise EvidenceRefused("unrequested evidence")
         return None
-    accepted = {verifier.kind: verifier for verifier in terms.verifiers}
-    demanded = f"demanded is {' or '.join(accepted)}"
+    verifiers = {verifier.kind: verifier for verifier in parameters.verifiers}
+    required = f"(accepted: {', '.join(verifiers)})"
     if not evidence.kind:
-        lack = f"there is only {_told(hello.shows)}" if hello.shows else "there is none"
-        raise EvidenceRefused(f"{lack}, {demanded}")
-    if evidence.kind not in accepted:
-        raise EvidenceRefused(f"it is {_told(evidence.kind[:KIND_CHARACTERS_MAX])}, {demanded}")
-    verification = accepted[evidence.kind].begin(subject)
-    finding = _finding(verification.document, evidence.document)
-    if isinstance(finding, Attested):
-        return finding
-    yield _say(Challenge(finding))
-    answer = yield from _hear(terms, Answer)
-    return _finding(verification.answered, answer.answer)
+        available = f"only {_printable(hello.presents)} available" if hello.presents else "none available"
+        raise EvidenceRefused(f"no evidence presented, {available} {required}")
+    if evidence.kind not in verifiers:
+        kind = _printable(evidence.kind[:KIND_CHARACTERS_MAX])
+        raise EvidenceRefused(f"kind of evidence not accepted: {kind} {required}")
+    verification = verifiers[evidence.kind].begin(binding)
+    verified = _contained(verification.verify_evidence, evidence.document)
+    if isinstance(verified, AttestedPeer):
+        return verified
+    yield _send(Challenge(verified))
+    answer = yield from _receive(parameters, Answer)
+    return _contained(verification.verify_answer, answer.answer)
 
 
-def _finding(look: Callable[[bytes], Finding], document: bytes) -> Finding:
-    if len(document) > DOCUMENT_BYTES_MAX:
-        raise EvidenceRefused(f"it is too large, {len(document)} bytes")
+def _contained(verify: Callable[[bytes], Verified], document: bytes) -> Verified:
+    """Calls a verifier; its unexpected errors refuse the evidence, as the peer chose the input."""
+    if len(document) > EVIDENCE_BYTES_MAX:
+        raise EvidenceRefused(f"evidence too large: {len(document)} bytes (at most {EVIDENCE_BYTES_MAX})")
     try:
-        return look(document)
+        return verify(document)
     except EvidenceRefused:
         raise
     except Exception as error:
-        # Documents are the peer's: one that trips a verifier must neither convince nor end the process.
-        raise EvidenceRefused(f"it cannot be read ({type(error).__name__})") from error
+        raise EvidenceRefused(f"malformed evidence ({type(error).__name__})") from error
 
 
 # --- frames
 
 
-def _say(message: Message) -> Say:
-    only: dict[str, Any] = {type(message).__name__.lower(): message}
-    return Say(Frame(**only).encode())
+def _send(message: Message) -> SendFrame:
+    return SendFrame(Frame.of(message).encode())
 
 
-def _hear(terms: Terms, *wanted: type[Heard]) -> Generator[Step, Any, Heard]:
-    body: bytes = yield Hear()
+def _receive(
+    parameters: ExchangeParameters, *expected: type[Received]
+) -> Generator[ExchangeStep, Any, Received]:
+    body: bytes = yield ReceiveFrame()
     try:
         message = Frame.decode(body).content()
     except MessageError as error:
-        raise _Fault(str(error)) from None
-    if isinstance(message, wanted):
+        raise _ProtocolViolation(str(error)) from None
+    if isinstance(message, expected):
         return message
-    if isinstance(message, Verdict) and not message.convinced:
-        raise ExchangeFailed(f"{terms.called} gave up: {_told(message.reason)}")
-    expected = " or ".join(each.__name__ for each in wanted)
-    raise _Fault(f"{type(message).__name__} where {expected} was due")
+    if isinstance(message, AttestationResult) and not message.accepted:
+        raise ExchangeFailed(f"{parameters.peer_name} gave up: {_printable(message.reason)}")
+    names = " or ".join(each.__name__ for each in expected)
+    raise _ProtocolViolation(f"unexpected {type(message).__name__} (expected {names})")
 
 
-def _told(text: str) -> str:
-    """What a peer says, fit for one line."""
+def _printable(text: str) -> str:
+    """Returns a peer's text fit for one log line."""
     short = text[:REASON_CHARACTERS_MAX]
     return short if short.isprintable() else repr(short)

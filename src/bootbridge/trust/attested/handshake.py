@@ -1,4 +1,4 @@
-"""The steps to a channel over asyncio's streams: each has a name, one deadline, and errors of ours only."""
+"""Runs the exchange of evidence over asyncio's streams, with deadlines and named errors."""
 
 from __future__ import annotations
 
@@ -14,79 +14,78 @@ from bootbridge.trust.attested.exchange import (
     FRAME_BYTES_MAX,
     Exchange,
     ExchangeFailed,
-    Hear,
-    Prove,
-    Say,
-    Step,
+    ExchangeStep,
+    ProduceEvidence,
+    ReceiveFrame,
+    SendFrame,
 )
 from bootbridge.trust.attested.session_key import ALPN
-from bootbridge.trust.evidence import Attested, EvidenceRefused, EvidenceUnavailable, Issuer
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, EvidenceUnavailable, Issuer
 
-# How long a peer may take to take leave.
-FAREWELL_SECONDS: Final = 1.0
+# For the peer to read our last message and close.
+CLOSE_SECONDS_MAX: Final = 1.0
 _SIZE_BYTES: Final = 4
 
 
 class ChannelFailed(BootbridgeError):
-    """No channel came about, for a reason that says nothing about anybody's evidence."""
+    """The handshake failed for a reason other than evidence: network, TLS, protocol or timeout."""
 
 
 @asynccontextmanager
-async def step(name: str, deadline: float) -> AsyncIterator[None]:
-    """Whatever the network, TLS or the peer's bytes do wrong becomes a ChannelFailed that names the step."""
+async def handshake_step(name: str, deadline: float) -> AsyncIterator[None]:
+    """Turns errors of the network, TLS and the protocol into ChannelFailed with the step's name."""
     try:
-        async with asyncio.timeout_at(deadline) as limit:
+        async with asyncio.timeout_at(deadline):
             yield
     except TimeoutError as error:
-        text = "it was not done in time" if limit.expired() else "timed out"
-        raise ChannelFailed(f"{name}: {text}") from error
+        raise ChannelFailed(f"{name}: timed out") from error
     except asyncio.IncompleteReadError as error:
-        raise ChannelFailed(f"{name}: the peer closed the connection") from error
+        raise ChannelFailed(f"{name}: connection closed by peer") from error
     except ssl.SSLError as error:
         raise ChannelFailed(f"{name}: {(error.reason or str(error)).lower().replace('_', ' ')}") from error
     except OSError as error:
-        raise ChannelFailed(f"{name}: {why(error)}") from error
+        raise ChannelFailed(f"{name}: {os_error_text(error)}") from error
     except (ExchangeFailed, ValueError) as error:
         raise ChannelFailed(f"{name}: {error}") from error
 
 
-def why(error: OSError) -> str:
-    """In the system's words: asyncio puts an address in their place; getaddrinfo has errors of its own."""
+def os_error_text(error: OSError) -> str:
+    """Returns strerror(3)'s text: asyncio's `strerror` names an address, getaddrinfo's errno is negative."""
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return error.strerror or str(error)
 
 
-def session_of(writer: asyncio.StreamWriter) -> ssl.SSLObject:
-    """The TLS session, if it was made for this protocol and for no other; raises ValueError."""
+def tls_session(writer: asyncio.StreamWriter) -> ssl.SSLObject:
+    """Raises ValueError unless ALPN selected our protocol."""
     session: ssl.SSLObject = writer.get_extra_info("ssl_object")
     if session.selected_alpn_protocol() != ALPN:
-        raise ValueError(f"the peer does not speak {ALPN}")
+        raise ValueError(f"peer does not support ALPN protocol {ALPN}")
     return session
 
 
-async def converse(
+async def run_exchange(
     exchange: Exchange, issuer: Issuer | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> Attested | None:
-    """Drive one side of the exchange over a connection; returns what the peer proved."""
-    # What is said in one breath travels together: a record and a wake-up less for each side.
+) -> AttestedPeer | None:
+    """Drives one side of the exchange over a connection; returns what the peer proved."""
+    # Consecutive frames share one write: one TLS record and one wake-up of the peer.
     unsent = bytearray()
     try:
         due = next(exchange)
         while True:
             match due:
-                case Say(frame):
+                case SendFrame(frame):
                     unsent += len(frame).to_bytes(_SIZE_BYTES, "big") + frame
                     due = next(exchange)
-                case Hear():
+                case ReceiveFrame():
                     await _send(writer, unsent)
                     due = exchange.send(await _frame(reader))
-                case Prove():
-                    due = await _proved(exchange, issuer, due)
+                case ProduceEvidence():
+                    due = await _produce(exchange, issuer, due)
     except StopIteration as end:
-        found: Attested | None = end.value
+        found: AttestedPeer | None = end.value
     except BaseException:
-        writer.write(bytes(unsent))  # the peer is told why
+        writer.write(bytes(unsent))  # the reason, for the peer
         raise
     await _send(writer, unsent)
     return found
@@ -101,33 +100,33 @@ async def _send(writer: asyncio.StreamWriter, unsent: bytearray) -> None:
 async def _frame(reader: asyncio.StreamReader) -> bytes:
     size = int.from_bytes(await reader.readexactly(_SIZE_BYTES), "big")
     if size > FRAME_BYTES_MAX:
-        raise ExchangeFailed(f"the peer announced a frame of {size} bytes")
+        raise ExchangeFailed(f"frame too large: {size} bytes (at most {FRAME_BYTES_MAX})")
     return await reader.readexactly(size)
 
 
-async def _proved(exchange: Exchange, issuer: Issuer | None, wanted: Prove) -> Step:
-    assert issuer is not None, "nothing is to be proved by a side that shows nothing"
+async def _produce(exchange: Exchange, issuer: Issuer | None, wanted: ProduceEvidence) -> ExchangeStep:
+    assert issuer is not None, "only a side with an issuer produces evidence"
     try:
         if wanted.challenge is None:
-            document = await issuer.issue(wanted.statement)
+            document = await issuer.issue(wanted.binding)
         else:
-            document = await issuer.answer(wanted.statement, wanted.challenge)
+            document = await issuer.answer(wanted.binding, wanted.challenge)
     except (EvidenceUnavailable, EvidenceRefused) as error:
         return exchange.throw(error)
     except Exception as error:
-        # A device's OSError must not look like one of the network.
-        failed = EvidenceUnavailable(f"our {issuer.kind} evidence failed: {type(error).__name__}: {error}")
+        # An OSError of a TPM device must not be taken for a network error.
+        failed = EvidenceUnavailable(f"{issuer.kind} evidence failed: {type(error).__name__}: {error}")
         failed.__cause__ = error
         return exchange.throw(failed)
     return exchange.send(document)
 
 
-async def hang_up(writer: asyncio.StreamWriter) -> None:
-    """Close, with what was written before on its way; not for longer than a moment."""
+async def close_gracefully(writer: asyncio.StreamWriter) -> None:
+    """Flushes, closes, and aborts after CLOSE_SECONDS_MAX."""
     writer.close()
     closed = False
     try:
-        async with asyncio.timeout(FAREWELL_SECONDS):
+        async with asyncio.timeout(CLOSE_SECONDS_MAX):
             await writer.wait_closed()
         closed = True
     except TimeoutError:
@@ -135,5 +134,5 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
     except OSError:
         closed = True
     finally:
-        if not closed:  # else there is nothing to abort, and Debian 12's asyncio stumbles over that
+        if not closed:  # abort() of a closed transport raises on Debian 12's asyncio
             writer.transport.abort()

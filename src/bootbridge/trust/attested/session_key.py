@@ -1,7 +1,7 @@
-"""TLS contexts for attested connections: a server's has a key of its own, made for one connection.
+"""TLS contexts for attested connections: the server uses a new key for each connection.
 
-Nothing here says who anybody is; that is the evidence's part. Measured on OpenSSL 3.0: 0.7 ms to read a key
-and its certificate back in, 0.1 ms to make them, and 0.2 ms for a context, which is used again.
+The certificates authenticate nothing; the evidence does. Measured on OpenSSL 3.0: 0.7 ms to load a key and
+its certificate, 0.1 ms to generate them, and 0.2 ms to create a context, which is therefore reused.
 """
 
 from __future__ import annotations
@@ -26,50 +26,50 @@ from cryptography.x509.oid import NameOID
 
 ALPN: Final = "bootbridge-attested/1"
 _NAME: Final = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bootbridge attested")])
-# Nobody looks at it: clocks may be wrong this early. The end is what RFC 5280 writes where there is none.
-_EVER: Final = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
-# As many as a busy listener has under way at once; what comes back beyond is let go.
+# Always valid, as clocks may be wrong this early. The end is RFC 5280's value for "no expiry".
+_VALIDITY: Final = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+# As many as a busy listener uses at once (AdmissionLimits.handshakes).
 _SPARE_CONTEXTS_MAX: Final = 64
 _spare_contexts: Final[list[ssl.SSLContext]] = []
 
 
 @dataclass(frozen=True)
 class SessionKey:
-    """A server's side of one connection."""
+    """The server's TLS context and key for one connection."""
 
     context: ssl.SSLContext
     public: bytes = field(repr=False)  # DER SubjectPublicKeyInfo
 
     @classmethod
     def create(cls) -> SessionKey:
-        """May be called from any thread: for most of its time it does not keep others from running."""
+        """Thread-safe; releases the GIL for most of its time."""
         key = ec.generate_private_key(ec.SECP256R1())
         public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         try:
             context = _spare_contexts.pop()
         except IndexError:
             context = _server_context()
-        # OpenSSL finds its way through this form a little sooner than through PKCS #8.
+        # OpenSSL loads this format slightly faster than PKCS #8.
         private = key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
         _load(context, _certificate(key) + private)
         return cls(context, public)
 
-    def spare_context(self) -> None:
-        """Once the handshake is done: the session has a copy of the key, and the context takes the next."""
+    def recycle_context(self) -> None:
+        """Returns the context for reuse; call it after the handshake, when the session has its copy."""
         if len(_spare_contexts) < _SPARE_CONTEXTS_MAX:
             _spare_contexts.append(self.context)
 
 
 def _certificate(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """PEM. TLS needs a certificate to carry the key in; nobody looks at anything else in it."""
+    """Returns PEM. TLS transports the key in a certificate; the peer reads only the key."""
     certificate = (
         x509.CertificateBuilder()
         .subject_name(_NAME)
         .issuer_name(_NAME)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_EVER[0])
-        .not_valid_after(_EVER[1])
+        .not_valid_before(_VALIDITY[0])
+        .not_valid_after(_VALIDITY[1])
         .sign(key, hashes.SHA256())
     )
     return certificate.public_bytes(Encoding.PEM)
@@ -77,7 +77,7 @@ def _certificate(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def _server_context() -> ssl.SSLContext:
     context = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
-    # A resumed session would show no certificate, and so name no key that evidence could be bound to.
+    # A resumed session has no certificate, so evidence could not be bound to its key.
     context.num_tickets = 0
     context.options |= ssl.OP_NO_TICKET
     return context
@@ -87,12 +87,12 @@ def _server_context() -> ssl.SSLContext:
 def client_context() -> ssl.SSLContext:
     context = _hardened(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # the key is named in the evidence, and trusted through it
+    context.verify_mode = ssl.CERT_NONE  # the server's evidence vouches for its key
     return context
 
 
-def key_shown_by(certificate: bytes) -> bytes:
-    """The DER SubjectPublicKeyInfo of a DER certificate; raises ValueError."""
+def public_key_of(certificate: bytes) -> bytes:
+    """Returns the DER SubjectPublicKeyInfo of a DER certificate; raises ValueError."""
     key = x509.load_der_x509_certificate(certificate).public_key()
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
@@ -104,7 +104,7 @@ def _hardened(context: ssl.SSLContext) -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, pem: bytes) -> None:
-    """OpenSSL is reached through a path only; this one leads to memory that nobody else sees."""
+    """Through a memfd: `load_cert_chain` takes only paths, and the key must not reach a disk."""
     descriptor = os.memfd_create("session-key", os.MFD_CLOEXEC)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
         file.write(pem)

@@ -1,11 +1,12 @@
-"""Evidence: how a peer proves what it is, bound to one very session.
+"""Evidence: how a peer proves what it is, bound to one TLS session.
 
-A kind of evidence is a pair: an `Issuer` on the side that proves, a `Verifier` on the side that is to be
-convinced. Both speak about the same 32 bytes, the *statement* (`trust/attested/binding.py`), which
-names this session, both nonces, and the prover's role; evidence about another statement is worth nothing.
+A kind of evidence (`token`, `x509`, `tpm`) is a pair: an `Issuer` on the side that proves, a `Verifier` on
+the side that checks. Both refer to the same 32 bytes, the channel binding
+(`trust/attested/channel_binding.py`); evidence for another binding is refused. `configuration` reads which
+kinds an operator chose.
 
-Most kinds are said in one message. A kind that needs the verifier to ask back (a TPM whose endorsement
-certificate is trusted must show that its attestation key lives in the same chip) answers one challenge.
+Most kinds need one message. A TPM with a trusted endorsement certificate must also answer a challenge, to
+prove that its attestation key is in the same TPM as the endorsement key.
 """
 
 from __future__ import annotations
@@ -16,62 +17,69 @@ from typing import Protocol
 
 from bootbridge.errors import BootbridgeError
 
-STATEMENT_BYTES = 32
-# A document that is larger is refused unread: quotes, event logs and certificate chains are far smaller.
-DOCUMENT_BYTES_MAX = 64 * 1024
+CHANNEL_BINDING_BYTES = 32
+# Larger evidence is refused unread: quotes and certificate chains are far smaller.
+EVIDENCE_BYTES_MAX = 64 * 1024
 
 
 class EvidenceRefused(BootbridgeError):
-    """Evidence was looked at and does not convince; the text is fit to be told to both sides."""
+    """Evidence was checked and refused; the text may be shown to both sides."""
 
 
 class EvidenceUnavailable(BootbridgeError):
-    """This side cannot make its own evidence now: a busy or broken device, a missing file."""
+    """This side cannot produce its evidence now: a busy or broken device, a missing file."""
 
 
 @dataclass(frozen=True)
-class Attested:
-    """What a verifier found proven about the peer."""
+class AttestedPeer:
+    """What a verifier accepted as proven about the peer."""
 
     kind: str
-    # Names the key that proved it, for ever the same for one machine: "sha256:<hex>" over the key's DER
-    # SubjectPublicKeyInfo. Empty when the kind knows no such key (a shared token).
+    # The key that proved it, constant for one machine: "sha256:<hex>" over the key's DER
+    # SubjectPublicKeyInfo. Empty for kinds without such a key (a shared token).
     identity: str = ""
     # Further facts, for the audit log and the policy: {"pcr15": "00…", "subject": "CN=…", "token": "id"}.
     facts: Mapping[str, str] = field(default_factory=dict)
-    # What did not match and was let pass, because the policy says "warn".
+    # Measurements that did not match where the policy has `warnOnly`.
     warnings: tuple[str, ...] = ()
 
 
 class Issuer(Protocol):
-    """Proves: makes evidence about a statement."""
+    """Produces evidence."""
 
     kind: str
 
-    async def issue(self, statement: bytes) -> bytes:
-        """The document; raises EvidenceUnavailable."""
+    async def issue(self, binding: bytes) -> bytes:
+        """Returns the evidence; raises EvidenceUnavailable."""
         ...
 
-    async def answer(self, statement: bytes, challenge: bytes) -> bytes:
-        """The answer to a verifier's challenge; kinds that know none raise EvidenceRefused."""
+    async def answer(self, binding: bytes, challenge: bytes) -> bytes:
+        """Answers a verifier's challenge; kinds without challenges raise EvidenceRefused."""
         ...
 
 
 class Verification(Protocol):
-    """One peer being verified."""
+    """The verification of one peer."""
 
-    def document(self, document: bytes) -> Attested | bytes:
-        """The finding, or a challenge that the peer has to answer first; raises EvidenceRefused."""
+    def verify_evidence(self, evidence: bytes) -> AttestedPeer | bytes:
+        """Returns the peer, or a challenge that it must answer first; raises EvidenceRefused."""
         ...
 
-    def answered(self, answer: bytes) -> Attested:
-        """The finding after the challenge; raises EvidenceRefused."""
+    def verify_answer(self, answer: bytes) -> AttestedPeer:
+        """Returns the peer after its answer to the challenge; raises EvidenceRefused."""
         ...
 
 
 class Verifier(Protocol):
-    """Is to be convinced; holds the policy. Safe to share between sessions: `begin` one for each."""
+    """Holds the policy for one kind. May be shared between sessions: `begin` one verification for each."""
 
     kind: str
 
-    def begin(self, statement: bytes) -> Verification: ...
+    def begin(self, binding: bytes) -> Verification: ...
+
+
+def require_binding(binding: bytes) -> bytes:
+    """Returns it if its length is right: evidence for an empty binding would be valid in any session."""
+    if len(binding) != CHANNEL_BINDING_BYTES:
+        raise EvidenceRefused(f"channel binding of {len(binding)} bytes (expected {CHANNEL_BINDING_BYTES})")
+    return binding

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 from bootbridge.errors import OperatorError
-from bootbridge.trust.certificate_chain import trusted_certificates
+from bootbridge.trust.certificate_chain import parse_trust_anchors
 from bootbridge.trust.evidence import Issuer, Verifier, token, tpm, x509
 from bootbridge.trust.evidence.tpm import Enrolled
 from bootbridge.trust.fingerprint import is_fingerprint
 from bootbridge.trust.measurement import MeasurementPolicy
-from bootbridge.trust.tpm.device import Device
+from bootbridge.trust.tpm.device import TpmDevice
 
 DEFAULT_DEVICE = "/dev/tpmrm0"
 
@@ -62,7 +62,7 @@ def verifiers_from(
 
 def _tpm_issuer(given: Mapping[str, Any], subject: str) -> Issuer:
     _only(given, {"device"}, subject)
-    return tpm.TpmIssuer(Device(_text(given, "device", subject, DEFAULT_DEVICE), f"{subject}.device"))
+    return tpm.TpmIssuer(TpmDevice(_text(given, "device", subject, DEFAULT_DEVICE), f"{subject}.device"))
 
 
 def _x509_issuer(given: Mapping[str, Any], subject: str) -> Issuer:
@@ -85,7 +85,7 @@ def _tpm_verifier(given: Mapping[str, Any], subject: str, is_enrolled: Enrolled 
     return tpm.TpmVerifier(
         MeasurementPolicy.parse(given.get("measurements", {}), f"{subject}.measurements"),
         trusted_keys=_enrolled(given.get("trustedKeys", []), f"{subject}.trustedKeys", is_enrolled),
-        endorsement_authorities=trusted_certificates(authorities, place) if authorities is not None else (),
+        endorsement_authorities=parse_trust_anchors(authorities, place) if authorities is not None else (),
         subject=subject,
     )
 
@@ -96,7 +96,7 @@ def _x509_verifier(given: Mapping[str, Any], subject: str, _: Enrolled | None) -
     if usage not in list(x509.Usage):
         hint = f"one of: {', '.join(x509.Usage)}"
         raise OperatorError(f"unknown usage {usage!r}", subject=f"{subject}.usage", hint=hint)
-    authorities = trusted_certificates(given.get("cas"), f"{subject}.cas")
+    authorities = parse_trust_anchors(given.get("cas"), f"{subject}.cas")
     return x509.X509Verifier(authorities, usage=x509.Usage(usage), subject=subject)
 
 

@@ -1,12 +1,12 @@
-"""Evidence by a TPM 2.0 quote: which machine this is, and what was measured into it since it started.
+"""Evidence by a TPM 2.0 quote: which machine this is, and what was measured into its PCRs since it booted.
 
-The quote's extra data is the statement, so it is good for one session. The attestation key (AK) is trusted
-in one of two ways:
+The quote's qualifying data is the channel binding, so it is valid for one session. The attestation key (AK)
+is trusted in one of two cases:
 
-* enrolled: its fingerprint is known beforehand. Enrolment names the key alone, so it has to be read from
-  the chip itself (`TpmIssuer.identity`), not be taken from whoever asks to be enrolled.
-* endorsed: the chip's endorsement certificate chains to a given authority, and the chip answers a
-  challenge that it can read only if this very AK, with these very attributes, lives in it too.
+* enrolled: its fingerprint is in the policy or the inventory. An operator must read it from the TPM itself
+  (`TpmIssuer.identity`), not accept it from a machine that wants to be enrolled.
+* endorsed: the TPM's endorsement certificate chains to a configured CA, and the TPM answers a challenge
+  (TPM2_ActivateCredential) that it can decrypt only if it also holds this AK with these attributes.
 """
 
 from __future__ import annotations
@@ -27,31 +27,30 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 from cryptography.x509.oid import ObjectIdentifier
 
 from bootbridge.errors import OperatorError
-from bootbridge.trust.certificate_chain import ChainRefused, require_chain, shown_certificate
-from bootbridge.trust.evidence import Attested, EvidenceRefused, EvidenceUnavailable
-from bootbridge.trust.evidence.statement import checked
+from bootbridge.trust.certificate_chain import ChainRefused, parse_certificate, require_chain
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, EvidenceUnavailable, require_binding
 from bootbridge.trust.fingerprint import fingerprint
 from bootbridge.trust.measurement import LOCK_REGISTER, REGISTER_BYTES, REGISTERS, MeasurementPolicy
-from bootbridge.trust.tpm.chip import Chip
 from bootbridge.trust.tpm.codec import MalformedTpmData
-from bootbridge.trust.tpm.commands import ENDORSEMENT
+from bootbridge.trust.tpm.commands import RH_ENDORSEMENT
+from bootbridge.trust.tpm.connection import TpmConnection
 from bootbridge.trust.tpm.credential import EndorsementKey, make_credential
-from bootbridge.trust.tpm.device import Device, TpmUnreachable
+from bootbridge.trust.tpm.device import TpmDevice, TpmUnreachable
 from bootbridge.trust.tpm.return_codes import TpmError
-from bootbridge.trust.tpm.structures import ALG_SHA256, Attribute, EcdsaSignature, Public, Quote
-from bootbridge.trust.tpm.templates import AK_MUST, AK_MUST_NOT
+from bootbridge.trust.tpm.structures import ALG_SHA256, EcdsaSignature, ObjectAttribute, PublicArea, Quote
+from bootbridge.trust.tpm.templates import AK_FORBIDDEN, AK_REQUIRED
 from bootbridge.wire.proto import Message, MessageError, at
 
 KIND = "tpm"
-# Under which name `Attested.facts` tells what the node lock was measured into.
+# The key in `AttestedPeer.facts` of the PCR that the node lock is measured into.
 LOCK_FACT = f"pcr{LOCK_REGISTER}"
 
-# PCRs may change between reading and quoting them; then both are done again.
-_QUOTE_TRIES = 5
+# PCRs may change between TPM2_PCR_Read and TPM2_Quote; then both are repeated.
+_QUOTE_ATTEMPTS = 5
 _SECRET_BYTES = 32
 _RSA_BITS_MIN = 2048
 _EK_USAGE = ObjectIdentifier("2.23.133.8.1")  # tcg-kp-EKCertificate
-_TPM_MAKER = ObjectIdentifier("2.23.133.2.1")  # tcg-at-tpmManufacturer, which a TPM's certificate must name
+_TPM_MANUFACTURER = ObjectIdentifier("2.23.133.2.1")  # tcg-at-tpmManufacturer
 
 T = TypeVar("T")
 Enrolled = Callable[[str], bool]
@@ -59,15 +58,15 @@ Enrolled = Callable[[str], bool]
 
 @dataclass(frozen=True, slots=True)
 class PcrValue(Message):
-    """A register of the SHA-256 bank."""
+    """A PCR of the SHA-256 bank."""
 
     index: int = at(1, 0)
     value: bytes = at(2, b"")
 
 
 @dataclass(frozen=True, slots=True)
-class TpmDocument(Message):
-    """A quote and what is needed to judge it; all but the certificate as the TPM wrote it."""
+class TpmEvidence(Message):
+    """A quote and what its verification needs; all but the certificate as the TPM encoded it."""
 
     attest: bytes = at(1, b"")
     signature: bytes = at(2, b"")
@@ -78,73 +77,73 @@ class TpmDocument(Message):
 
 @dataclass(frozen=True, slots=True)
 class TpmChallenge(Message):
-    """A secret that only one chip can read; the answer is the secret."""
+    """A credential for TPM2_ActivateCredential; the answer is the decrypted secret."""
 
     credential: bytes = at(1, b"")
     encrypted_secret: bytes = at(2, b"")
 
 
 class TpmIssuer:
-    """Proves by the TPM of this machine."""
-
     kind = KIND
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: TpmDevice) -> None:
         self._device = device
         self._endorsement_certificate: bytes | None = None
 
     def __repr__(self) -> str:
         return f"<TpmIssuer {self._device.address}>"
 
-    async def issue(self, statement: bytes) -> bytes:
-        checked(statement)
-        return await self._use(lambda chip: self._quote(chip, statement))
+    async def issue(self, binding: bytes) -> bytes:
+        require_binding(binding)
+        return await self._use(lambda tpm: self._quote(tpm, binding))
 
-    async def answer(self, statement: bytes, challenge: bytes) -> bytes:
-        checked(statement)
+    async def answer(self, binding: bytes, challenge: bytes) -> bytes:
+        require_binding(binding)
         try:
-            asked = TpmChallenge.decode(challenge)
+            parsed = TpmChallenge.decode(challenge)
         except MessageError as error:
-            raise EvidenceRefused(f"the challenge cannot be read: {error}") from error
-        return await self._use(lambda chip: self._activate(chip, asked))
+            raise EvidenceRefused(f"malformed challenge: {error}") from error
+        return await self._use(lambda tpm: self._activate(tpm, parsed))
 
     async def identity(self) -> str:
-        """The attestation key's fingerprint, for enrolment."""
+        """Returns the attestation key's fingerprint, for enrolment."""
 
-        def read(chip: Chip) -> str:
-            with chip.attestation_key() as key:
+        def read(tpm: TpmConnection) -> str:
+            with tpm.attestation_key() as key:
                 return fingerprint(key.public.key())
 
         return await self._use(read)
 
-    def _quote(self, chip: Chip, statement: bytes) -> bytes:
-        certificate = self._certificate(chip)
-        with chip.attestation_key() as key:
-            for _ in range(_QUOTE_TRIES):
-                values = chip.read_pcrs(REGISTERS)
-                attest, signature = chip.quote(key, statement, sorted(values))
+    def _quote(self, tpm: TpmConnection, binding: bytes) -> bytes:
+        certificate = self._certificate(tpm)
+        with tpm.attestation_key() as key:
+            for _ in range(_QUOTE_ATTEMPTS):
+                values = tpm.read_pcrs(REGISTERS)
+                attest, signature = tpm.quote(key, binding, sorted(values))
                 if Quote.parse(attest).pcr_digest == _digest(values):
                     pcrs = tuple(PcrValue(index, value) for index, value in sorted(values.items()))
-                    return TpmDocument(attest, signature, key.public.encode(), pcrs, certificate).encode()
-        raise EvidenceUnavailable("PCRs change faster than they can be quoted: another program extends them")
+                    return TpmEvidence(attest, signature, key.public.encode(), pcrs, certificate).encode()
+        raise EvidenceUnavailable(
+            f"PCRs changed during {_QUOTE_ATTEMPTS} quotes: another program extends them"
+        )
 
-    def _activate(self, chip: Chip, asked: TpmChallenge) -> bytes:
-        certificate = self._certificate(chip)
+    def _activate(self, tpm: TpmConnection, challenge: TpmChallenge) -> bytes:
+        certificate = self._certificate(tpm)
         if not certificate:
-            raise EvidenceUnavailable("this TPM holds no endorsement certificate, so it cannot be challenged")
+            raise EvidenceUnavailable("challenge received, but this TPM has no endorsement certificate")
         try:
-            elliptic = isinstance(_endorsement_key(shown_certificate(certificate)), ec.EllipticCurvePublicKey)
+            elliptic = isinstance(_endorsement_key(parse_certificate(certificate)), ec.EllipticCurvePublicKey)
         except (ChainRefused, EvidenceRefused) as error:
-            raise EvidenceUnavailable(f"this TPM's endorsement certificate: {error}") from error
-        with chip.attestation_key() as key, chip.endorsement_key(elliptic=elliptic) as endorsement_key:
-            return chip.activate(key, endorsement_key, asked.credential, asked.encrypted_secret)
+            raise EvidenceUnavailable(f"endorsement certificate of this TPM: {error}") from error
+        with tpm.attestation_key() as key, tpm.endorsement_key(elliptic=elliptic) as endorsement_key:
+            return tpm.activate(key, endorsement_key, challenge.credential, challenge.encrypted_secret)
 
-    def _certificate(self, chip: Chip) -> bytes:
+    def _certificate(self, tpm: TpmConnection) -> bytes:
         if self._endorsement_certificate is None:
-            self._endorsement_certificate = _without_padding(chip.endorsement_certificate())
+            self._endorsement_certificate = _without_padding(tpm.endorsement_certificate())
         return self._endorsement_certificate
 
-    async def _use(self, work: Callable[[Chip], T]) -> T:
+    async def _use(self, work: Callable[[TpmConnection], T]) -> T:
         try:
             return await self._device.use(work)
         except (TpmError, TpmUnreachable, MalformedTpmData) as error:
@@ -156,7 +155,7 @@ def _now() -> datetime:
 
 
 class TpmVerifier:
-    """Holds the policy: which keys, which authorities, which measurements."""
+    """Holds the policy: trusted keys, endorsement CAs, expected measurements."""
 
     kind = KIND
 
@@ -171,9 +170,9 @@ class TpmVerifier:
     ) -> None:
         if not callable(trusted_keys) and not trusted_keys and not endorsement_authorities:
             raise OperatorError(
-                "any TPM would be trusted, also one made of software",
-                subject=subject or "the TPM policy",
-                hint="give trustedKeys, endorsementCAs, or both",
+                "any TPM would be trusted, even an emulator",
+                subject=subject or "tpm policy",
+                hint="set trustedKeys, endorsementCAs, or both",
             )
         self.measurements = measurements
         self.endorsement_authorities = tuple(endorsement_authorities)
@@ -182,140 +181,143 @@ class TpmVerifier:
             trusted_keys if callable(trusted_keys) else set(trusted_keys).__contains__
         )
 
-    def begin(self, statement: bytes) -> TpmVerification:
-        return TpmVerification(self, checked(statement))
+    def begin(self, binding: bytes) -> TpmVerification:
+        return TpmVerification(self, require_binding(binding))
 
 
 class TpmVerification:
-    """One machine being verified."""
-
-    def __init__(self, verifier: TpmVerifier, statement: bytes) -> None:
+    def __init__(self, verifier: TpmVerifier, binding: bytes) -> None:
         self._verifier = verifier
-        self._statement = statement
-        self._awaited: tuple[bytes, Attested] | None = None
+        self._binding = binding
+        self._pending_challenge: tuple[bytes, AttestedPeer] | None = None
 
-    def document(self, document: bytes) -> Attested | bytes:
+    def verify_evidence(self, evidence: bytes) -> AttestedPeer | bytes:
         try:
-            shown = TpmDocument.decode(document)
-            public, quote = Public.parse(shown.attestation_key), Quote.parse(shown.attest)
+            presented = TpmEvidence.decode(evidence)
+            public, quote = PublicArea.parse(presented.attestation_key), Quote.parse(presented.attest)
             key = _attestation_key(public)
-            _require_signature(key, shown)
-            # The quote names the whole public area: without this, what the key may do could be made up.
-            if not hmac.compare_digest(quote.signer, public.name_in(ENDORSEMENT)):
-                raise EvidenceRefused(
-                    "the quote was signed by a key with other attributes, or elsewhere made"
-                )
+            _require_signature(key, presented)
+            # The qualified signer covers the whole public area: else the attributes could be forged.
+            if not hmac.compare_digest(quote.qualified_signer, public.qualified_name(RH_ENDORSEMENT)):
+                raise EvidenceRefused("qualified signer of the quote does not match the attestation key")
         except (MessageError, MalformedTpmData) as error:
-            raise EvidenceRefused(f"no TPM evidence: {error}") from error
-        values = self._quoted(quote, shown.pcrs)
+            raise EvidenceRefused(f"malformed TPM evidence: {error}") from error
+        values = self._verify_quote(quote, presented.pcrs)
         identity = fingerprint(key)
         endorsement = None
         if not self._verifier.is_enrolled(identity):
-            endorsement = self._endorsement(shown.endorsement_certificate, identity)
-        attested = self._compared(values, identity, fingerprint(endorsement) if endorsement else "")
+            endorsement = self._endorsement_key(presented.endorsement_certificate, identity)
+        attested = self._check_measurements(values, identity, fingerprint(endorsement) if endorsement else "")
         return attested if endorsement is None else self._challenge(endorsement, public, attested)
 
-    def answered(self, answer: bytes) -> Attested:
-        if self._awaited is None:
-            raise EvidenceRefused("an answer came where nothing was asked")
-        (secret, attested), self._awaited = self._awaited, None
+    def verify_answer(self, answer: bytes) -> AttestedPeer:
+        if self._pending_challenge is None:
+            raise EvidenceRefused("unexpected answer: no challenge was sent")
+        (secret, attested), self._pending_challenge = self._pending_challenge, None
         if not hmac.compare_digest(secret, answer):
-            raise EvidenceRefused("the attestation key is not in the TPM of the endorsement certificate")
+            raise EvidenceRefused(
+                "wrong answer to the challenge: attestation key and endorsement key are not in the same TPM"
+            )
         return attested
 
-    def _quoted(self, quote: Quote, shown: Sequence[PcrValue]) -> dict[int, bytes]:
-        """The registers' values, which the quote bears out."""
-        if not hmac.compare_digest(quote.extra_data, self._statement):
-            raise EvidenceRefused("the quote is stale or replayed: it was made for another session")
+    def _verify_quote(self, quote: Quote, presented: Sequence[PcrValue]) -> dict[int, bytes]:
+        """Returns the PCR values that the quote covers."""
+        if not hmac.compare_digest(quote.extra_data, self._binding):
+            raise EvidenceRefused("quote from another session: replayed or stale")
         if len(quote.selections) != 1 or quote.selections[0].algorithm != ALG_SHA256:
-            raise EvidenceRefused("the quote is not over the SHA-256 bank alone; no other bank is accepted")
-        values = {pcr.index: pcr.value for pcr in shown}
-        if tuple(sorted(values)) != quote.selections[0].indices or len(values) != len(shown):
-            raise EvidenceRefused("the PCR values shown are not those of the registers that were quoted")
+            raise EvidenceRefused("quote of a PCR bank other than SHA-256")
+        values = {pcr.index: pcr.value for pcr in presented}
+        if tuple(sorted(values)) != quote.selections[0].indices or len(values) != len(presented):
+            raise EvidenceRefused("presented PCRs differ from the quote's PCR selection")
         if any(len(value) != REGISTER_BYTES for value in values.values()):
-            raise EvidenceRefused(f"a PCR value has not {REGISTER_BYTES} bytes")
+            raise EvidenceRefused(f"invalid PCR value: not {REGISTER_BYTES} bytes")
         if not hmac.compare_digest(quote.pcr_digest, _digest(values)):
-            raise EvidenceRefused("the PCR values shown are not those that the TPM signed")
+            raise EvidenceRefused("presented PCR values do not match the quote's digest")
         return values
 
-    def _endorsement(self, certificate: bytes, identity: str) -> EndorsementKey:
-        """The key that must share a chip with the attestation key."""
+    def _endorsement_key(self, certificate: bytes, identity: str) -> EndorsementKey:
+        """Returns the key that must be in the same TPM as the attestation key."""
         authorities = self._verifier.endorsement_authorities
         if not authorities:
-            raise EvidenceRefused(f"the attestation key {identity} is not enrolled")
+            raise EvidenceRefused(f"attestation key not enrolled: {identity}")
         if not certificate:
-            text = f"the attestation key {identity} is not enrolled, and no endorsement certificate is shown"
-            raise EvidenceRefused(text)
+            raise EvidenceRefused(
+                f"attestation key not enrolled: {identity}, and no endorsement certificate presented"
+            )
         try:
-            endorsement = shown_certificate(certificate)
+            endorsement = parse_certificate(certificate)
             require_chain(endorsement, (), authorities, self._verifier.clock())
             return _endorsement_key(endorsement)
         except ChainRefused as error:
-            raise EvidenceRefused(f"the TPM's endorsement certificate: {error}") from error
+            raise EvidenceRefused(f"endorsement certificate: {error}") from error
 
-    def _compared(self, values: Mapping[int, bytes], identity: str, endorsement: str) -> Attested:
+    def _check_measurements(
+        self, values: Mapping[int, bytes], identity: str, endorsement: str
+    ) -> AttestedPeer:
         policy = self._verifier.measurements
         comparison = policy.compare(values)
         if comparison.refusals:
             raise EvidenceRefused("; ".join(comparison.refusals))
-        told = sorted({LOCK_REGISTER, *policy.expected} & values.keys())
-        facts = {f"pcr{index}": values[index].hex() for index in told}
+        reported = sorted({LOCK_REGISTER, *policy.expected} & values.keys())
+        facts = {f"pcr{index}": values[index].hex() for index in reported}
         if endorsement:
             facts["endorsementKey"] = endorsement
-        return Attested(KIND, identity, facts, comparison.warnings)
+        return AttestedPeer(KIND, identity, facts, comparison.warnings)
 
-    def _challenge(self, endorsement: EndorsementKey, public: Public, attested: Attested) -> bytes:
+    def _challenge(self, endorsement: EndorsementKey, public: PublicArea, attested: AttestedPeer) -> bytes:
         secret = secrets.token_bytes(_SECRET_BYTES)
         try:
             credential = make_credential(endorsement, public.name, secret)
         except ValueError as error:
-            raise EvidenceRefused(f"the TPM's endorsement key cannot be used: {error}") from error
-        self._awaited = secret, attested
+            raise EvidenceRefused(f"unsupported endorsement key: {error}") from error
+        self._pending_challenge = secret, attested
         return TpmChallenge(credential.blob, credential.encrypted_secret).encode()
 
 
 def _digest(values: Mapping[int, bytes]) -> bytes:
-    """What a quote says about PCRs: the hash over their values in order."""
+    """Returns TPMS_QUOTE_INFO.pcrDigest: the hash over the values in PCR order."""
     return hashlib.sha256(b"".join(value for _, value in sorted(values.items()))).digest()
 
 
-def _attestation_key(public: Public) -> ec.EllipticCurvePublicKey:
-    if missing := AK_MUST & ~public.attributes:
-        raise EvidenceRefused(f"the attestation key is not {_attribute_names(missing)}: it may sign anything")
-    if wrong := AK_MUST_NOT & public.attributes:
-        raise EvidenceRefused(f"the attestation key is for {_attribute_names(wrong)} too")
+def _attestation_key(public: PublicArea) -> ec.EllipticCurvePublicKey:
+    if missing := AK_REQUIRED & ~public.attributes:
+        raise EvidenceRefused(f"attestation key lacks attributes: {_attribute_names(missing)}")
+    if wrong := AK_FORBIDDEN & public.attributes:
+        raise EvidenceRefused(f"attestation key has forbidden attributes: {_attribute_names(wrong)}")
     key = public.key()
     if not isinstance(key, ec.EllipticCurvePublicKey) or not public.ecdsa_sha256:
-        raise EvidenceRefused("the attestation key does not sign by ECDSA on P-256 with SHA-256")
+        raise EvidenceRefused("attestation key is not ECDSA P-256 with SHA-256")
     return key
 
 
-def _attribute_names(attributes: Attribute) -> str:
+def _attribute_names(attributes: ObjectAttribute) -> str:
     return ", ".join(str(each.name).lower().replace("_", " ") for each in attributes)
 
 
-def _require_signature(key: ec.EllipticCurvePublicKey, shown: TpmDocument) -> None:
-    signature = EcdsaSignature.parse(shown.signature)
+def _require_signature(key: ec.EllipticCurvePublicKey, presented: TpmEvidence) -> None:
+    signature = EcdsaSignature.parse(presented.signature)
     try:
-        key.verify(encode_dss_signature(signature.r, signature.s), shown.attest, ec.ECDSA(hashes.SHA256()))
+        key.verify(
+            encode_dss_signature(signature.r, signature.s), presented.attest, ec.ECDSA(hashes.SHA256())
+        )
     except InvalidSignature:
-        raise EvidenceRefused("the quote was not signed by the attestation key shown with it") from None
+        raise EvidenceRefused("invalid signature of the quote") from None
 
 
 def _endorsement_key(certificate: x509.Certificate) -> EndorsementKey:
-    """The key, if this is a certificate for endorsement and not just any that the authority issued."""
+    """Returns the key; refuses other certificates that the same CA may have issued."""
     if not _is_for_endorsement(certificate):
-        raise ChainRefused("it is not meant for endorsement keys")
+        raise ChainRefused("not an endorsement key certificate")
     key = certificate.public_key()
     if isinstance(key, rsa.RSAPublicKey) and key.key_size >= _RSA_BITS_MIN:
         return key
     if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
         return key
-    raise ChainRefused(f"its key is neither RSA of at least {_RSA_BITS_MIN} bits nor on P-256")
+    raise ChainRefused(f"unsupported key type (accepted: P-256, or RSA of at least {_RSA_BITS_MIN} bits)")
 
 
 def _is_for_endorsement(certificate: x509.Certificate) -> bool:
-    """By its usage; where it names none, as on older chips, by the chip's maker. Never an authority's."""
+    """By its extended key usage; older TPMs' certificates name the manufacturer instead. Never a CA."""
     extensions = {type(each.value): each.value for each in certificate.extensions}
     constraints = extensions.get(x509.BasicConstraints)
     if isinstance(constraints, x509.BasicConstraints) and constraints.ca:
@@ -327,11 +329,11 @@ def _is_for_endorsement(certificate: x509.Certificate) -> bool:
     if not isinstance(names, x509.SubjectAlternativeName):
         return False
     named = names.get_values_for_type(x509.DirectoryName)
-    return any(name.get_attributes_for_oid(_TPM_MAKER) for name in named)
+    return any(name.get_attributes_for_oid(_TPM_MANUFACTURER) for name in named)
 
 
 def _without_padding(certificate: bytes) -> bytes:
-    """The DER element at the front: an NV index may be larger than what was put into it."""
+    """Returns the first DER element: an NV index may be larger than its certificate."""
     if len(certificate) < 4 or certificate[:2] != b"\x30\x82":
         return certificate
     return certificate[: 4 + int.from_bytes(certificate[2:4], "big")]

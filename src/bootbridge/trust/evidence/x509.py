@@ -1,7 +1,7 @@
-"""Evidence by a certificate: whoever holds its key signs the statement.
+"""Evidence by an X.509 certificate: the issuer signs the channel binding with the certificate's key.
 
-For machines without a TPM that got a certificate some other way. It proves who the machine is, not
-what runs on it; and unlike a TPM's, the key can be copied.
+For machines without a TPM that obtained a certificate some other way. It proves who the machine is, not
+what runs on it; unlike a TPM's, the key can be copied.
 """
 
 from __future__ import annotations
@@ -21,20 +21,19 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from bootbridge.errors import OperatorError
 from bootbridge.trust.certificate_chain import (
+    CERTIFICATE_PARSE_ERRORS,
     INTERMEDIATES_MAX,
-    UNREADABLE,
     ChainRefused,
+    parse_certificate,
     require_chain,
-    shown_certificate,
 )
-from bootbridge.trust.evidence import Attested, EvidenceRefused
-from bootbridge.trust.evidence.statement import checked
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, require_binding
 from bootbridge.trust.fingerprint import fingerprint
 from bootbridge.wire.proto import Message, MessageError, at
 
 KIND = "x509"
 
-# The same key may be used for TLS elsewhere: what is signed there never starts like this.
+# Domain separation: the same key may be used for TLS elsewhere.
 _CONTEXT = b"bootbridge evidence x509\0"
 _PSS = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.DIGEST_LENGTH)
 _RSA_BITS_MIN = 2048
@@ -44,7 +43,7 @@ PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519Pri
 
 
 class Usage(StrEnum):
-    """What the certificate must be meant for."""
+    """The extended key usage that the certificate must have."""
 
     CLIENT = "clientAuth"
     SERVER = "serverAuth"
@@ -55,16 +54,14 @@ _USAGES = {Usage.CLIENT: ExtendedKeyUsageOID.CLIENT_AUTH, Usage.SERVER: Extended
 
 
 @dataclass(frozen=True, slots=True)
-class X509Document(Message):
-    """The leaf first, then what leads to an authority, each DER."""
+class X509Evidence(Message):
+    """The leaf first, then the intermediates, each DER."""
 
     certificates: tuple[bytes, ...] = at(1, ())
     signature: bytes = at(2, b"")
 
 
 class X509Issuer:
-    """Proves by a certificate and its key."""
-
     kind = KIND
 
     def __init__(self, certificates: Sequence[x509.Certificate], key: PrivateKey) -> None:
@@ -80,26 +77,32 @@ class X509Issuer:
         try:
             chain = x509.load_pem_x509_certificates(certificates)
             public = chain[0].public_key()
-        except UNREADABLE as error:
-            raise OperatorError(f"no PEM certificate: {error}", subject=f"{subject}.certificate") from error
+        except CERTIFICATE_PARSE_ERRORS as error:
+            raise OperatorError(
+                f"invalid PEM certificate: {error}", subject=f"{subject}.certificate"
+            ) from error
         try:
             private = load_pem_private_key(key, password=None)
-        except UNREADABLE:
-            # The library's text may quote what it read.
-            hint = "an unencrypted PEM private key is needed"
-            raise OperatorError("holds no usable key", subject=f"{subject}.key", hint=hint) from None
+        except CERTIFICATE_PARSE_ERRORS:
+            # Without the library's text, which may quote the key.
+            hint = "use an unencrypted PEM private key"
+            raise OperatorError("invalid private key", subject=f"{subject}.key", hint=hint) from None
         if not isinstance(private, PrivateKey) or not _usable(private.public_key()):
-            raise OperatorError("a key of this kind is not used", subject=f"{subject}.key", hint=_KEYS)
+            raise OperatorError("unsupported key type", subject=f"{subject}.key", hint=f"use {_KEYS}")
         if fingerprint(private.public_key()) != fingerprint(public):
-            hint = "the leaf comes first in the certificate's file"
-            raise OperatorError("is not the certificate's key", subject=f"{subject}.key", hint=hint)
+            hint = "put the leaf first in the certificate file"
+            raise OperatorError(
+                "private key does not match the certificate", subject=f"{subject}.key", hint=hint
+            )
         return cls(chain, private)
 
-    async def issue(self, statement: bytes) -> bytes:
-        return X509Document(self._certificates, _sign(self._key, _CONTEXT + checked(statement))).encode()
+    async def issue(self, binding: bytes) -> bytes:
+        return X509Evidence(
+            self._certificates, _sign(self._key, _CONTEXT + require_binding(binding))
+        ).encode()
 
-    async def answer(self, statement: bytes, challenge: bytes) -> bytes:
-        raise EvidenceRefused("evidence by certificate knows no challenge")
+    async def answer(self, binding: bytes, challenge: bytes) -> bytes:
+        raise EvidenceRefused("unexpected challenge for x509 evidence")
 
 
 def _now() -> datetime:
@@ -107,7 +110,7 @@ def _now() -> datetime:
 
 
 class X509Verifier:
-    """Trusts certificates that these authorities issued for this usage."""
+    """Accepts certificates that these authorities issued for this usage."""
 
     kind = KIND
 
@@ -120,60 +123,53 @@ class X509Verifier:
         subject: str = "",
     ) -> None:
         if not authorities:
-            raise OperatorError(
-                "no authority is trusted", subject=subject or "the x509 policy", hint="give cas"
-            )
+            raise OperatorError("no CA configured", subject=subject or "x509 policy", hint="set cas")
         self.authorities = tuple(authorities)
         self.usage = usage
         self.clock = clock
 
-    def begin(self, statement: bytes) -> X509Verification:
-        return X509Verification(self, checked(statement))
+    def begin(self, binding: bytes) -> X509Verification:
+        return X509Verification(self, require_binding(binding))
 
 
 class X509Verification:
-    """One peer being verified."""
-
-    def __init__(self, verifier: X509Verifier, statement: bytes) -> None:
+    def __init__(self, verifier: X509Verifier, binding: bytes) -> None:
         self._verifier = verifier
-        self._statement = statement
+        self._binding = binding
 
-    def document(self, document: bytes) -> Attested:
+    def verify_evidence(self, evidence: bytes) -> AttestedPeer:
         try:
-            shown = X509Document.decode(document)
-            leaf, *others = _certificates(shown.certificates)
+            presented = X509Evidence.decode(evidence)
+            leaf, *others = _certificates(presented.certificates)
             require_chain(leaf, others, self._verifier.authorities, self._verifier.clock())
             _require_usage(leaf, self._verifier.usage)
             facts = {"subject": leaf.subject.rfc4514_string(), "serial": f"{leaf.serial_number:x}"}
         except (MessageError, ChainRefused) as error:
-            raise EvidenceRefused(f"evidence by certificate: {error}") from error
+            raise EvidenceRefused(f"x509 evidence: {error}") from error
         key = leaf.public_key()
-        if not _signed(key, shown.signature, _CONTEXT + self._statement):
-            text = (
-                "the certificate's key did not sign this session: the evidence is stale, replayed or forged"
-            )
-            raise EvidenceRefused(text)
-        return Attested(KIND, fingerprint(key), facts)
+        if not _signed(key, presented.signature, _CONTEXT + self._binding):
+            raise EvidenceRefused("invalid signature: the evidence is forged or from another session")
+        return AttestedPeer(KIND, fingerprint(key), facts)
 
-    def answered(self, answer: bytes) -> Attested:
-        raise EvidenceRefused("an answer came where nothing was asked")
+    def verify_answer(self, answer: bytes) -> AttestedPeer:
+        raise EvidenceRefused("unexpected answer: no challenge was sent")
 
 
-def _certificates(shown: Sequence[bytes]) -> list[x509.Certificate]:
-    if not 1 <= len(shown) <= 1 + INTERMEDIATES_MAX:
-        raise ChainRefused(f"{len(shown)} certificates were shown, 1 to {1 + INTERMEDIATES_MAX} are accepted")
-    return [shown_certificate(each) for each in shown]
+def _certificates(ders: Sequence[bytes]) -> list[x509.Certificate]:
+    if not 1 <= len(ders) <= 1 + INTERMEDIATES_MAX:
+        raise ChainRefused(f"{len(ders)} certificates presented (1 to {1 + INTERMEDIATES_MAX} are accepted)")
+    return [parse_certificate(each) for each in ders]
 
 
 def _require_usage(leaf: x509.Certificate, usage: Usage) -> None:
     if usage is Usage.ANY:
         return
     try:
-        meant_for = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+        usages = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     except x509.ExtensionNotFound:
-        meant_for = x509.ExtendedKeyUsage([])
-    if _USAGES[usage] not in meant_for:
-        raise ChainRefused(f"the certificate is not meant for {usage}")
+        usages = x509.ExtendedKeyUsage([])
+    if _USAGES[usage] not in usages:
+        raise ChainRefused(f"certificate without extended key usage {usage}")
 
 
 def _usable(key: PublicKeyTypes) -> bool:
@@ -194,7 +190,7 @@ def _sign(key: PrivateKey, data: bytes) -> bytes:
 
 def _signed(key: PublicKeyTypes, signature: bytes, data: bytes) -> bool:
     if not _usable(key):
-        raise EvidenceRefused(f"the certificate's key is not of a kind that is accepted: {_KEYS}")
+        raise EvidenceRefused(f"unsupported key type in the certificate (accepted: {_KEYS})")
     try:
         if isinstance(key, ec.EllipticCurvePublicKey):
             key.verify(signature, data, ec.ECDSA(hashes.SHA256()))

@@ -1,4 +1,4 @@
-"""How a TPM writes numbers and buffers: big-endian, a buffer with its length in two bytes before it."""
+"""Encodes and decodes TPM integers and buffers: big-endian, a buffer after its length in two bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SIZED_BYTES_MAX = 0xFFFF
 
 
 class MalformedTpmData(PeerError):
-    """The bytes are not what a TPM writes; may be a forged quote as well as a broken chip."""
+    """Invalid TPM structure: a forged quote or a broken TPM."""
 
 
 def u8(value: int) -> bytes:
@@ -24,12 +24,12 @@ def u32(value: int) -> bytes:
 
 
 def sized(data: bytes) -> bytes:
-    """A TPM2B_…: the buffer behind its length."""
+    """Encodes a TPM2B_… buffer."""
     return u16(len(data)) + data
 
 
 class Reader:
-    """Takes a structure apart from front to back; whatever does not fit is an error that names `what`."""
+    """Parses a structure from front to back; raises MalformedTpmData that names `what`."""
 
     def __init__(self, data: bytes, what: str) -> None:
         self._data = data
@@ -39,7 +39,7 @@ class Reader:
     def take(self, size: int) -> bytes:
         taken = self._data[self._at : self._at + size]
         if len(taken) != size:
-            raise self.wrong("ends too early")
+            raise self.malformed("truncated")
         self._at += size
         return taken
 
@@ -55,16 +55,16 @@ class Reader:
     def sized(self, most: int = SIZED_BYTES_MAX) -> bytes:
         size = self.u16()
         if size > most:
-            raise self.wrong(f"has a buffer of {size} bytes where {most} are the most")
+            raise self.malformed(f"buffer of {size} bytes (at most {most})")
         return self.take(size)
 
     def rest(self) -> bytes:
         return self.take(len(self._data) - self._at)
 
     def end(self) -> None:
-        """Nothing may follow: two readers that disagree on where something ends can be played off."""
+        """Refuses trailing bytes, which another parser might interpret differently."""
         if self._at != len(self._data):
-            raise self.wrong(f"has {len(self._data) - self._at} bytes too many")
+            raise self.malformed(f"{len(self._data) - self._at} trailing bytes")
 
-    def wrong(self, how: str) -> MalformedTpmData:
-        return MalformedTpmData(f"the {self._what} {how}")
+    def malformed(self, problem: str) -> MalformedTpmData:
+        return MalformedTpmData(f"malformed {self._what}: {problem}")

@@ -1,7 +1,7 @@
-"""The verifier's half of credential activation, in software (TPM 2.0 part 1, "Credential Protection").
+"""TPM2_MakeCredential in software, for the verifier (TPM 2.0 part 1, "Credential Protection").
 
-A secret is encrypted so that only a chip can read it that holds the endorsement key *and* has loaded an
-object with exactly the given name. Whoever answers with the secret has shown that both are in one chip.
+The secret can be decrypted only by a TPM that holds the endorsement key *and* has loaded an object with
+exactly the given Name. A correct answer proves that both are in the same TPM.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _BLOCK_BYTES = 16
 
 @dataclass(frozen=True)
 class Credential:
-    """What TPM2_ActivateCredential takes."""
+    """The parameters of TPM2_ActivateCredential."""
 
     blob: bytes
     encrypted_secret: bytes
 
 
 def make_credential(endorsement_key: EndorsementKey, name: bytes, secret: bytes) -> Credential:
-    """`name` is that of the object which must be in the same chip; raises ValueError for an unusual key."""
+    """`name` is the Name of the object that must be in the same TPM; raises ValueError for other curves."""
     seed, encrypted_seed = _shared_seed(endorsement_key)
     key = kdfa(seed, b"STORAGE", name, b"", EK_AES_BITS)
     identity = _aes_cfb(key, sized(secret))
@@ -44,13 +44,13 @@ def make_credential(endorsement_key: EndorsementKey, name: bytes, secret: bytes)
 
 
 def _shared_seed(key: EndorsementKey) -> tuple[bytes, bytes]:
-    """(seed, the same so that only the chip can read it)."""
+    """Returns (seed, seed encrypted to the endorsement key)."""
     if isinstance(key, rsa.RSAPublicKey):
         seed = secrets.token_bytes(_SEED_BITS // 8)
         oaep = padding.OAEP(padding.MGF1(hashes.SHA256()), hashes.SHA256(), _LABEL)
         return seed, key.encrypt(seed, oaep)
     if not isinstance(key.curve, ec.SECP256R1):
-        raise ValueError(f"an endorsement key on {key.curve.name}; P-256 and RSA are known")
+        raise ValueError(f"curve {key.curve.name} (accepted: P-256, RSA)")
     ephemeral = ec.generate_private_key(ec.SECP256R1())
     shared = ephemeral.exchange(ec.ECDH(), key)
     ours, theirs = _coordinates(ephemeral.public_key()), _coordinates(key)
@@ -63,18 +63,18 @@ def _coordinates(key: ec.EllipticCurvePublicKey) -> tuple[bytes, bytes]:
 
 
 def kdfa(key: bytes, label: bytes, context_u: bytes, context_v: bytes, bits: int) -> bytes:
-    """SP 800-108 in counter mode with HMAC-SHA256, as far as one round goes."""
+    """KDFa: SP 800-108 in counter mode with HMAC-SHA256, one iteration."""
     data = u32(1) + label + b"\0" + context_u + context_v + u32(bits)
     return hmac.digest(key, data, "sha256")[: bits // 8]
 
 
 def kdfe(shared: bytes, label: bytes, party_u: bytes, party_v: bytes, bits: int) -> bytes:
-    """SP 800-56A's one-step KDF with SHA-256, as far as one round goes; `label` ends with a zero."""
+    """KDFe: SP 800-56A's one-step KDF with SHA-256, one iteration; `label` is zero-terminated."""
     return hashlib.sha256(u32(1) + shared + label + party_u + party_v).digest()[: bits // 8]
 
 
 def _aes_cfb(key: bytes, plain: bytes) -> bytes:
-    """AES in CFB mode from a zero IV: the seed is fresh, so the key is used once."""
+    """AES-CFB with a zero IV: the seed is random, so each key is used once."""
     block = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
     out, previous = bytearray(), bytes(_BLOCK_BYTES)
     for start in range(0, len(plain), _BLOCK_BYTES):

@@ -1,10 +1,10 @@
-"""Where a TPM is reached, and how its slowness is kept off the event loop.
+"""Opens connections to a TPM and keeps its blocking I/O off the event loop.
 
     /dev/tpmrm0          the kernel's resource manager (/dev/tpm0 works too, for one program at a time)
     unix:/run/swtpm.sock swtpm's server socket
-    tcp:127.0.0.1:2321   the same by TCP
+    tcp:127.0.0.1:2321   the same over TCP
 
-A connection lives for one use: a chip or emulator serves one client at a time, and others wait.
+Each use opens its own connection: a TPM or emulator serves one client at a time, and others wait.
 """
 
 from __future__ import annotations
@@ -20,66 +20,65 @@ from pathlib import Path
 from typing import TypeVar
 
 from bootbridge.errors import BootbridgeError, OperatorError
-from bootbridge.trust.tpm.chip import Chip
 from bootbridge.trust.tpm.codec import MalformedTpmData
 from bootbridge.trust.tpm.commands import HEADER_BYTES, MESSAGE_BYTES_MAX
+from bootbridge.trust.tpm.connection import TpmConnection
 
 T = TypeVar("T")
-Exchange = Callable[[bytes], bytes]
+Transceive = Callable[[bytes], bytes]
 
-# An answer may have to wait for whoever is connected before us, and making an RSA key takes seconds on a
-# good day and a minute on a bad one.
-ANSWER_SECONDS = 90.0
-CONNECT_SECONDS = 30.0
+# A response may wait for another client, and creating an RSA key takes seconds, sometimes a minute.
+RESPONSE_SECONDS_MAX = 90.0
+CONNECT_SECONDS_MAX = 30.0
 _FORMS = "/dev/tpmrm0, unix:PATH or tcp:HOST:PORT"
 _SIZE = slice(2, 6)
 
 
 class TpmUnreachable(BootbridgeError):
-    """Nobody answers where the TPM should be."""
+    """The TPM's address cannot be opened, or does not respond."""
 
 
-class Device:
-    """A TPM by its address. Safe to share between tasks: one use after the other."""
+class TpmDevice:
+    """A TPM's address. May be shared between tasks: uses are serialised."""
 
     def __init__(self, address: str, subject: str = "") -> None:
         self.address = address
         self._open, self._shared = _opener(address, subject)
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
-        return f"<Device {self.address}>"
+        return f"<TpmDevice {self.address}>"
 
-    async def use(self, work: Callable[[Chip], T]) -> T:
-        """Run `work` in a thread, connected; raises TpmUnreachable, TpmError, MalformedTpmData."""
-        await self._turn.acquire()
-        # A thread cannot be cancelled. The turn is the thread's and not the task's: tasks that gave up on a
-        # slow chip must neither let the next one in beside it nor pile up threads that wait.
+    async def use(self, work: Callable[[TpmConnection], T]) -> T:
+        """Runs `work` in a thread on a new connection; raises TpmUnreachable, TpmError, MalformedTpmData."""
+        await self._lock.acquire()
+        # A thread cannot be cancelled, so the thread and not the task holds the lock: a task that gave up on
+        # a slow TPM must neither admit the next one meanwhile nor leave waiting threads behind.
         thread = asyncio.get_running_loop().run_in_executor(None, self._use, work)
-        thread.add_done_callback(lambda _: self._turn.release())
+        thread.add_done_callback(lambda _: self._lock.release())
         return await asyncio.shield(thread)
 
-    def _use(self, work: Callable[[Chip], T]) -> T:
+    def _use(self, work: Callable[[TpmConnection], T]) -> T:
         try:
             with self._open() as exchange:
-                return work(Chip(exchange, shared=self._shared))
+                return work(TpmConnection(exchange, shared=self._shared))
         except OSError as error:
-            raise TpmUnreachable(f"the TPM at {self.address}: {_why(error)}") from error
+            raise TpmUnreachable(f"TPM {self.address}: {_problem(error)}") from error
 
 
-def _why(error: OSError) -> str:
+def _problem(error: OSError) -> str:
     text = error.strerror or str(error) or type(error).__name__
     if isinstance(error, FileNotFoundError):
-        return f"{text} (is there a TPM in this machine, and enabled in its firmware?)"
+        return f"{text} (check that the machine has a TPM and that its firmware enables it)"
     if error.errno == errno.EBUSY:
-        return f"{text} (another program has it open: use /dev/tpmrm0)"
+        return f"{text} (in use by another program: use /dev/tpmrm0)"
     if isinstance(error, PermissionError):
-        return f"{text} (run as root, or as a member of the group tss)"
+        return f"{text} (run as root or as a member of group tss)"
     return text
 
 
-def _opener(address: str, subject: str) -> tuple[Callable[[], AbstractContextManager[Exchange]], bool]:
-    """(what opens a connection, whether a resource manager answers there)."""
+def _opener(address: str, subject: str) -> tuple[Callable[[], AbstractContextManager[Transceive]], bool]:
+    """Returns (connection factory, whether it leads to a resource manager)."""
     scheme, _, rest = address.partition(":")
     if address.startswith("/"):
         return lambda: _character_device(address), Path(address).name.startswith("tpmrm")
@@ -88,11 +87,11 @@ def _opener(address: str, subject: str) -> tuple[Callable[[], AbstractContextMan
     host, _, port = rest.rpartition(":")
     if scheme == "tcp" and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536:
         return lambda: _tcp_socket(host.strip("[]"), int(port)), False
-    raise OperatorError(f"{address!r} is no address of a TPM", subject=subject, hint=f"write {_FORMS}")
+    raise OperatorError(f"invalid TPM address {address!r}", subject=subject, hint=f"use {_FORMS}")
 
 
 @contextmanager
-def _character_device(path: str) -> Iterator[Exchange]:
+def _character_device(path: str) -> Iterator[Transceive]:
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     def exchange(command: bytes) -> bytes:
@@ -106,40 +105,40 @@ def _character_device(path: str) -> Iterator[Exchange]:
 
 
 @contextmanager
-def _unix_socket(path: str) -> Iterator[Exchange]:
+def _unix_socket(path: str) -> Iterator[Transceive]:
     with socket.socket(socket.AF_UNIX) as connection:
-        # With Python's own timeout a full queue is an error at once; the kernel's waits for a place in it.
-        limit = struct.pack("ll", int(CONNECT_SECONDS), 0)
+        # With Python's timeout a full backlog is EAGAIN at once; SO_SNDTIMEO makes connect() wait.
+        limit = struct.pack("ll", int(CONNECT_SECONDS_MAX), 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         connection.connect(path)
         yield _exchange_on(connection)
 
 
 @contextmanager
-def _tcp_socket(host: str, port: int) -> Iterator[Exchange]:
-    with socket.create_connection((host, port), CONNECT_SECONDS) as connection:
+def _tcp_socket(host: str, port: int) -> Iterator[Transceive]:
+    with socket.create_connection((host, port), CONNECT_SECONDS_MAX) as connection:
         yield _exchange_on(connection)
 
 
-def _exchange_on(connection: socket.socket) -> Exchange:
-    connection.settimeout(ANSWER_SECONDS)
+def _exchange_on(connection: socket.socket) -> Transceive:
+    connection.settimeout(RESPONSE_SECONDS_MAX)
 
     def exchange(command: bytes) -> bytes:
         connection.sendall(command)
-        head = _received(connection, HEADER_BYTES)
+        head = _receive_exactly(connection, HEADER_BYTES)
         size = int.from_bytes(head[_SIZE], "big")
         if not HEADER_BYTES <= size <= MESSAGE_BYTES_MAX:
-            raise MalformedTpmData(f"the TPM announces an answer of {size} bytes")
-        return head + _received(connection, size - HEADER_BYTES)
+            raise MalformedTpmData(f"malformed response header: size {size}")
+        return head + _receive_exactly(connection, size - HEADER_BYTES)
 
     return exchange
 
 
-def _received(connection: socket.socket, size: int) -> bytes:
+def _receive_exactly(connection: socket.socket, size: int) -> bytes:
     data = bytearray()
     while len(data) < size:
         part = connection.recv(size - len(data))
         if not part:
-            raise ConnectionResetError("the connection was closed before the answer")
+            raise ConnectionResetError("connection closed before the response")
         data += part
     return bytes(data)

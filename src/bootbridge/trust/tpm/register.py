@@ -1,4 +1,4 @@
-"""A PCR as the register that the node lock is measured into."""
+"""A PCR as `trust.measurement.Register`."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from bootbridge.trust.measurement import LOCK_REGISTER, REGISTER_BYTES, RegisterFailed
-from bootbridge.trust.tpm.chip import Chip
 from bootbridge.trust.tpm.codec import MalformedTpmData
-from bootbridge.trust.tpm.device import Device, TpmUnreachable
+from bootbridge.trust.tpm.connection import TpmConnection
+from bootbridge.trust.tpm.device import TpmDevice, TpmUnreachable
 from bootbridge.trust.tpm.return_codes import TpmError
 
 T = TypeVar("T")
 
 
 class TpmRegister:
-    """Extends every bank, reads the SHA-256 one; `trust.measurement.Register` says the rest."""
+    """Extends every bank, reads the SHA-256 bank."""
 
-    def __init__(self, device: Device, index: int = LOCK_REGISTER) -> None:
+    def __init__(self, device: TpmDevice, index: int = LOCK_REGISTER) -> None:
         self._device = device
         self._index = index
 
@@ -25,17 +25,17 @@ class TpmRegister:
         return f"<TpmRegister {self._index} of {self._device.address}>"
 
     async def extend(self, data: bytes) -> None:
-        await self._use(lambda chip: chip.measure(self._index, data))
+        await self._use(lambda tpm: tpm.measure(self._index, data))
 
     async def read(self) -> bytes:
-        values = await self._use(lambda chip: chip.read_pcrs([self._index]))
+        values = await self._use(lambda tpm: tpm.read_pcrs([self._index]))
         value = values.get(self._index, b"")
         if len(value) != REGISTER_BYTES:
-            hint = "switch the SHA-256 bank on in the firmware's TPM settings"
-            raise RegisterFailed(f"the TPM at {self._device.address} has no SHA-256 bank ({hint})")
+            hint = "enable the SHA-256 bank in the firmware's TPM settings"
+            raise RegisterFailed(f"TPM {self._device.address}: no SHA-256 PCR bank ({hint})")
         return value
 
-    async def _use(self, work: Callable[[Chip], T]) -> T:
+    async def _use(self, work: Callable[[TpmConnection], T]) -> T:
         try:
             return await self._device.use(work)
         except (TpmError, TpmUnreachable, MalformedTpmData) as error:

@@ -1,7 +1,7 @@
-"""The structures that both sides of an attestation read: public areas, quotes, signatures, PCR selections.
+"""TPM structures that both sides of an attestation parse: public areas, quotes, signatures, PCR selections.
 
-The verifier gets them from a stranger, so each is read strictly: known algorithms only, every length
-bounded, nothing left over. What is read and written again gives the same bytes.
+The verifier receives them from an untrusted peer. Parsing is strict: known algorithms only, every length
+bounded, no trailing bytes. Parsing and encoding again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from bootbridge.trust.tpm.codec import MalformedTpmData, Reader, sized, u8, u16,
 ALG_RSA, ALG_AES, ALG_SHA256, ALG_SHA384 = 0x0001, 0x0006, 0x000B, 0x000C
 ALG_NULL, ALG_ECDSA, ALG_ECC, ALG_CFB = 0x0010, 0x0018, 0x0023, 0x0043
 CURVE_P256 = 0x0003
-# "\xffTCG": a restricted key signs nothing from outside that starts with it, so what does is the TPM's own.
-GENERATED = 0xFF544347
+# TPM_GENERATED_VALUE, "\xffTCG": a restricted key signs no external data that starts with it.
+GENERATED_VALUE = 0xFF544347
 ATTEST_QUOTE = 0x8018
 
 _DIGEST_BYTES_MAX = 64
@@ -30,12 +30,12 @@ _SELECTIONS_MAX = 16
 _SELECT_BYTES = 3
 _SELECT_BYTES_MAX = 4
 _RSA_DEFAULT_EXPONENT = 65537
-# The chip's clock with its counts of resets, and its firmware's version: nothing here is judged by them.
+# TPMS_CLOCK_INFO and firmwareVersion: not evaluated.
 _CLOCK_BYTES, _FIRMWARE_BYTES = 8 + 4 + 4 + 1, 8
 
 
-class Attribute(IntFlag):
-    """TPMA_OBJECT: what a key may do, and where it came from."""
+class ObjectAttribute(IntFlag):
+    """TPMA_OBJECT: permitted uses and origin of a key."""
 
     FIXED_TPM = 1 << 1
     FIXED_PARENT = 1 << 4
@@ -50,14 +50,14 @@ class Attribute(IntFlag):
 
 @dataclass(frozen=True)
 class PcrSelection:
-    """Registers of one bank."""
+    """TPMS_PCR_SELECTION: PCRs of one bank."""
 
     algorithm: int
     indices: tuple[int, ...]
 
 
 def write_selection(algorithm: int, indices: Iterable[int]) -> bytes:
-    """A TPML_PCR_SELECTION with one bank."""
+    """Encodes a TPML_PCR_SELECTION with one bank."""
     bits = sum(1 << index for index in indices)
     return u32(1) + u16(algorithm) + u8(_SELECT_BYTES) + bits.to_bytes(_SELECT_BYTES, "little")
 
@@ -65,21 +65,21 @@ def write_selection(algorithm: int, indices: Iterable[int]) -> bytes:
 def read_selections(reader: Reader) -> tuple[PcrSelection, ...]:
     count = reader.u32()
     if count > _SELECTIONS_MAX:
-        raise reader.wrong(f"selects PCRs of {count} banks")
+        raise reader.malformed(f"{count} PCR banks (at most {_SELECTIONS_MAX})")
     return tuple(_read_selection(reader) for _ in range(count))
 
 
 def _read_selection(reader: Reader) -> PcrSelection:
     algorithm, size = reader.u16(), reader.u8()
     if size > _SELECT_BYTES_MAX:
-        raise reader.wrong(f"has a PCR selection of {size} bytes")
+        raise reader.malformed(f"PCR selection of {size} bytes (at most {_SELECT_BYTES_MAX})")
     bits = int.from_bytes(reader.take(size), "little")
     return PcrSelection(algorithm, tuple(index for index in range(8 * size) if bits >> index & 1))
 
 
 @dataclass(frozen=True)
 class EccPoint:
-    """The changing part of an ECC key; in a template, what makes one primary key differ from another."""
+    """TPMS_ECC_POINT; in a template it distinguishes primary keys."""
 
     x: bytes
     y: bytes
@@ -92,15 +92,15 @@ class RsaModulus:
 
 
 @dataclass(frozen=True)
-class Public:
-    """TPMT_PUBLIC of an RSA key or one on P-256."""
+class PublicArea:
+    """TPMT_PUBLIC of an RSA or P-256 key."""
 
-    attributes: Attribute
+    attributes: ObjectAttribute
     unique: EccPoint | RsaModulus
     policy: bytes = b""
-    # The size of the AES key that protects what is below a storage key; 0: this is none.
+    # The symmetric algorithm of a storage key, AES in CFB mode; 0: not a storage key.
     aes_bits: int = 0
-    # Whether the key signs by ECDSA with SHA-256 and not otherwise.
+    # Whether the signing scheme is fixed to ECDSA with SHA-256.
     ecdsa_sha256: bool = False
 
     def encode(self) -> bytes:
@@ -116,14 +116,14 @@ class Public:
         return u16(self.unique.bits) + u32(0) + sized(self.unique.modulus)
 
     @classmethod
-    def parse(cls, data: bytes) -> Public:
+    def parse(cls, data: bytes) -> PublicArea:
         reader = Reader(data, "public area")
         kind = reader.u16()
         if kind not in (ALG_RSA, ALG_ECC):
-            raise reader.wrong(f"is of a key of kind {kind:#06x}; RSA and ECC are known")
+            raise reader.malformed(f"unsupported key type {kind:#06x} (accepted: RSA, ECC)")
         if (name_algorithm := reader.u16()) != ALG_SHA256:
-            raise reader.wrong(f"is named by hash {name_algorithm:#06x}; only SHA-256 is accepted")
-        attributes = Attribute(reader.u32())
+            raise reader.malformed(f"unsupported name algorithm {name_algorithm:#06x} (accepted: SHA-256)")
+        attributes = ObjectAttribute(reader.u32())
         policy = reader.sized(_DIGEST_BYTES_MAX)
         aes_bits = _read_aes(reader)
         ecdsa_sha256 = _read_scheme(reader)
@@ -133,11 +133,11 @@ class Public:
 
     @property
     def name(self) -> bytes:
-        """What a TPM calls the key: a hash over all of this, so also over what the key may do."""
+        """The object's Name: a hash over the whole public area, attributes included."""
         return u16(ALG_SHA256) + hashlib.sha256(self.encode()).digest()
 
-    def name_in(self, hierarchy: int) -> bytes:
-        """The qualified name that a primary key of this hierarchy has; a quote carries its signer's."""
+    def qualified_name(self, hierarchy: int) -> bytes:
+        """Returns the Qualified Name as a primary key of this hierarchy; a quote contains its signer's."""
         return u16(ALG_SHA256) + hashlib.sha256(u32(hierarchy) + self.name).digest()
 
     def key(self) -> ec.EllipticCurvePublicKey | rsa.RSAPublicKey:
@@ -148,7 +148,7 @@ class Public:
             modulus = int.from_bytes(self.unique.modulus, "big")
             return rsa.RSAPublicNumbers(_RSA_DEFAULT_EXPONENT, modulus).public_key()
         except ValueError as error:
-            raise MalformedTpmData(f"the public area holds no key: {error}") from error
+            raise MalformedTpmData(f"malformed public area: invalid key: {error}") from error
 
 
 def _read_aes(reader: Reader) -> int:
@@ -157,7 +157,9 @@ def _read_aes(reader: Reader) -> int:
         return 0
     bits, mode = reader.u16(), reader.u16()
     if algorithm != ALG_AES or bits not in (128, 256) or mode != ALG_CFB:
-        raise reader.wrong(f"names cipher {algorithm:#06x}, {bits} bits, mode {mode:#06x}; AES-CFB is known")
+        raise reader.malformed(
+            f"unsupported cipher {algorithm:#06x}, {bits} bits, mode {mode:#06x} (accepted: AES-CFB)"
+        )
     return bits
 
 
@@ -167,29 +169,33 @@ def _read_scheme(reader: Reader) -> bool:
         return False
     digest = reader.u16()
     if (scheme, digest) != (ALG_ECDSA, ALG_SHA256):
-        raise reader.wrong(f"signs by {scheme:#06x} with {digest:#06x}; only ECDSA with SHA-256 is accepted")
+        raise reader.malformed(
+            f"unsupported scheme {scheme:#06x} with {digest:#06x} (accepted: ECDSA with SHA-256)"
+        )
     return True
 
 
 def _read_point(reader: Reader) -> EccPoint:
     curve, kdf = reader.u16(), reader.u16()
     if curve != CURVE_P256 or kdf != ALG_NULL:
-        raise reader.wrong(f"is of curve {curve:#06x} with KDF {kdf:#06x}; only P-256 without is accepted")
+        raise reader.malformed(
+            f"unsupported curve {curve:#06x} with KDF {kdf:#06x} (accepted: P-256, no KDF)"
+        )
     return EccPoint(reader.sized(_COORDINATE_BYTES_MAX), reader.sized(_COORDINATE_BYTES_MAX))
 
 
 def _read_modulus(reader: Reader) -> RsaModulus:
     bits, exponent = reader.u16(), reader.u32()
     if exponent != 0:
-        raise reader.wrong(f"has the RSA exponent {exponent}; only the default is accepted")
+        raise reader.malformed(f"unsupported RSA exponent {exponent} (accepted: the default)")
     return RsaModulus(bits, reader.sized(_RSA_BYTES_MAX))
 
 
 @dataclass(frozen=True)
 class Quote:
-    """TPMS_ATTEST of a quote: which registers the TPM saw, and the caller's data in the same breath."""
+    """TPMS_ATTEST of a quote: the selected PCRs' digest, and the caller's qualifying data."""
 
-    signer: bytes
+    qualified_signer: bytes
     extra_data: bytes
     selections: tuple[PcrSelection, ...]
     pcr_digest: bytes
@@ -197,22 +203,22 @@ class Quote:
     @classmethod
     def parse(cls, data: bytes) -> Quote:
         reader = Reader(data, "quote")
-        if (magic := reader.u32()) != GENERATED:
-            raise reader.wrong(f"starts with {magic:#010x}: no TPM made it")
+        if (magic := reader.u32()) != GENERATED_VALUE:
+            raise reader.malformed(f"magic {magic:#010x}: not generated by a TPM")
         if (kind := reader.u16()) != ATTEST_QUOTE:
-            raise reader.wrong(f"is an attestation of another kind, {kind:#06x}")
-        signer = reader.sized(_NAME_BYTES_MAX)
+            raise reader.malformed(f"not a quote: attestation type {kind:#06x}")
+        qualified_signer = reader.sized(_NAME_BYTES_MAX)
         extra_data = reader.sized(_DIGEST_BYTES_MAX)
         reader.take(_CLOCK_BYTES + _FIRMWARE_BYTES)
         selections = read_selections(reader)
         pcr_digest = reader.sized(_DIGEST_BYTES_MAX)
         reader.end()
-        return cls(signer, extra_data, selections, pcr_digest)
+        return cls(qualified_signer, extra_data, selections, pcr_digest)
 
 
 @dataclass(frozen=True)
 class EcdsaSignature:
-    """TPMT_SIGNATURE by ECDSA with SHA-256, the only kind that is accepted."""
+    """TPMT_SIGNATURE: ECDSA with SHA-256, the only accepted scheme."""
 
     r: int
     s: int
@@ -222,7 +228,9 @@ class EcdsaSignature:
         reader = Reader(data, "signature")
         scheme, digest = reader.u16(), reader.u16()
         if (scheme, digest) != (ALG_ECDSA, ALG_SHA256):
-            raise reader.wrong(f"is by {scheme:#06x} with {digest:#06x}; only ECDSA with SHA-256 is accepted")
+            raise reader.malformed(
+                f"unsupported scheme {scheme:#06x} with {digest:#06x} (accepted: ECDSA with SHA-256)"
+            )
         r, s = reader.sized(_COORDINATE_BYTES_MAX), reader.sized(_COORDINATE_BYTES_MAX)
         reader.end()
         return cls(int.from_bytes(r, "big"), int.from_bytes(s, "big"))

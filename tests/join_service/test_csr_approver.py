@@ -16,19 +16,19 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
 from bootbridge.join_service import main
-from bootbridge.join_service.approver import (
-    ANY_NAME_BINDING,
-    JUDGED_AT_ONCE_MAX,
+from bootbridge.join_service.audit import AuditLog
+from bootbridge.join_service.bootstrap_tokens import GROUP, node_group
+from bootbridge.join_service.csr_approver import (
+    AUTO_APPROVE_BINDING,
+    DECISIONS_IN_PROGRESS_MAX,
     SIGNER,
-    Approver,
-    judge,
+    CsrApprover,
+    decide_csr,
 )
-from bootbridge.join_service.audit import Audit
-from bootbridge.join_service.tokens import GROUP, node_group
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.requests import ApiRequest
+from tests.join_service.environment import NOW, csr, pem
 from tests.join_service.memory_api import MemoryApi
-from tests.join_service.world import NOW, csr, pem
 from tests.kube.conftest import running, until
 
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
@@ -64,7 +64,7 @@ class TestJudging:
     @pytest.mark.parametrize("node", ["worker-0", "worker-0.zone-a.example.com"])
     @pytest.mark.parametrize("usages", [KUBELET_USAGES, (*KUBELET_USAGES, "key encipherment")])
     def test_a_kubelet_with_its_own_token_is_approved(self, node: str, usages: tuple[str, ...]) -> None:
-        verdict = judge(asked(node, ticket=node, usages=usages))
+        verdict = decide_csr(asked(node, ticket=node, usages=usages))
         assert verdict is not None
         assert (verdict.outcome, verdict.node, verdict.token) == ("approved", node, "abcdef")
 
@@ -96,7 +96,7 @@ class TestJudging:
         ],
     )
     def test_everything_else_of_a_token_is_denied(self, found: dict[str, Any], why: str) -> None:
-        verdict = judge(found)
+        verdict = decide_csr(found)
         assert verdict is not None
         assert verdict.outcome == "denied"
         assert why in verdict.objection
@@ -114,7 +114,7 @@ class TestJudging:
     )
     def test_a_request_that_another_program_might_read_differently_is_denied(self, text: str) -> None:
         """What is judged here is signed elsewhere, from the same bytes by another parser."""
-        verdict = judge(asked(request=text))
+        verdict = decide_csr(asked(request=text))
         assert verdict is not None
         assert verdict.outcome == "denied"
 
@@ -129,7 +129,7 @@ class TestJudging:
         ],
     )
     def test_what_is_not_a_kubelets_first_is_left_alone(self, found: dict[str, Any]) -> None:
-        assert judge(found) is None
+        assert decide_csr(found) is None
 
 
 class Watched:
@@ -137,9 +137,9 @@ class Watched:
         self.api = MemoryApi()
         self.log = io.StringIO()
 
-    def approver(self, replica: str = "control-1") -> Approver:
-        audit = Audit(self.log, lambda: NOW)
-        return Approver(self.api, audit, replica, time.monotonic)  # type: ignore[arg-type]
+    def approver(self, replica: str = "control-1") -> CsrApprover:
+        audit = AuditLog(self.log, lambda: NOW)
+        return CsrApprover(self.api, audit, replica, time.monotonic)  # type: ignore[arg-type]
 
     def ask(self, *words: Any, **more: Any) -> None:
         found = asked(*words, **more)
@@ -286,12 +286,12 @@ async def test_one_that_cannot_be_decided_delays_no_other(
             raise KubeError(422, "Invalid", "never")
 
     watched.api.faults.append(invalid)
-    for number in range(2 * JUDGED_AT_ONCE_MAX):
+    for number in range(2 * DECISIONS_IN_PROGRESS_MAX):
         watched.ask(name=f"bad-{number}")
     watched.ask(name="good")
     async with running(watched.approver().run()):
         await until(lambda: watched.verdict("good"))
-    assert caplog.text.count("a certificate request is not judged") == 2 * JUDGED_AT_ONCE_MAX
+    assert caplog.text.count("a certificate request is not judged") == 2 * DECISIONS_IN_PROGRESS_MAX
 
 
 async def test_one_that_is_withdrawn_is_let_go(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
@@ -311,7 +311,7 @@ async def test_one_that_is_withdrawn_is_let_go(watched: Watched, caplog: pytest.
 async def test_that_kubeadms_approval_of_any_name_is_back_is_told_at_the_start(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watched.api.put(ANY_NAME_BINDING.path, {"metadata": {"name": ANY_NAME_BINDING.name}})
+    watched.api.put(AUTO_APPROVE_BINDING.path, {"metadata": {"name": AUTO_APPROVE_BINDING.name}})
     async with running(watched.approver().run()):
         await until(lambda: ANY_NAME in caplog.text)
 
@@ -359,11 +359,11 @@ async def test_stopped_in_the_middle_nothing_of_it_goes_on(watched: Watched) -> 
     async with running(watched.approver().run()):
         await until(lambda: watched.api.watches)
         watched.api.answering.clear()
-        for number in range(2 * JUDGED_AT_ONCE_MAX):
+        for number in range(2 * DECISIONS_IN_PROGRESS_MAX):
             watched.ask(name=f"csr-{number}")
-        await until(lambda: watched.asked_for == JUDGED_AT_ONCE_MAX)
+        await until(lambda: watched.asked_for == DECISIONS_IN_PROGRESS_MAX)
     assert asyncio.all_tasks() == before
-    assert watched.asked_for == JUDGED_AT_ONCE_MAX
+    assert watched.asked_for == DECISIONS_IN_PROGRESS_MAX
 
 
 async def test_an_approver_that_fails_is_begun_anew_and_lists_again(
@@ -372,6 +372,6 @@ async def test_an_approver_that_fails_is_begun_anew_and_lists_again(
     monkeypatch.setattr(main.Backoff, "seconds", lambda _: 0.0)
     watched.failing_once("GET", RuntimeError("a bug"))
     watched.ask()
-    async with running(main.keep_approving(watched.approver)):
+    async with running(main.run_csr_approver(watched.approver)):
         await until(watched.verdict)
     assert "approving has failed" in caplog.text

@@ -22,11 +22,11 @@ from functools import partial
 from typing import Final
 
 from bootbridge.common.backoff import Backoff
-from bootbridge.join_api.kubelet_certificate import KubeletRequest
-from bootbridge.join_api.refusals import JoinRefused
+from bootbridge.join_api.errors import JoinRefused
+from bootbridge.join_api.kubelet_certificate import KubeletCsr
 from bootbridge.join_service import audit as outcomes
-from bootbridge.join_service import tokens
-from bootbridge.join_service.audit import Audit
+from bootbridge.join_service import bootstrap_tokens
+from bootbridge.join_service.audit import AuditLog
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.list_watch import ListWatch
@@ -46,11 +46,11 @@ from bootbridge.runtime.tasks import spawn
 
 SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 # kubeadm's: whatever name a bootstrap token asks for is approved.
-ANY_NAME_BINDING: Final = Ref(CLUSTER_ROLE_BINDING, "kubeadm:node-autoapprove-bootstrap")
+AUTO_APPROVE_BINDING: Final = Ref(CLUSTER_ROLE_BINDING, "kubeadm:node-autoapprove-bootstrap")
 REASON: Final = "BootbridgeTicket"
 WATCH_SECONDS: Final = 300
 # Further requests wait where the list and the watch have put them; the API server bounds how many there are.
-JUDGED_AT_ONCE_MAX: Final = 8
+DECISIONS_IN_PROGRESS_MAX: Final = 8
 _USAGES: Final = frozenset({"digital signature", "key encipherment", "client auth"})
 _PEM: Final = re.compile(
     rb"-----BEGIN CERTIFICATE REQUEST-----\n([A-Za-z0-9+/=\n]+)-----END CERTIFICATE REQUEST-----\n?"
@@ -64,7 +64,7 @@ _INVALID: Final = (400, 422)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CsrDecision:
     """On one certificate request of a bootstrap token."""
 
     token: str  # its id
@@ -85,26 +85,26 @@ class Verdict:
         }
 
 
-def judge(found: Json) -> Verdict | None:
+def decide_csr(found: Json) -> CsrDecision | None:
     """None: it is not of a bootstrap token, or not for a kubelet's client certificate."""
     spec, token = found.get("spec") or {}, _token(found)
     if not token or spec.get("signerName") != SIGNER:
         return None
     # User and groups are the API server's words, not the caller's: it wrote down whom it had authenticated.
-    node = tokens.node_of(spec.get("groups") or [])
+    node = bootstrap_tokens.node_of(spec.get("groups") or [])
     try:
         _must_be_for(node, spec)
     except JoinRefused as refusal:
-        return Verdict(token, node, str(refusal))
-    return Verdict(token, node)
+        return CsrDecision(token, node, str(refusal))
+    return CsrDecision(token, node)
 
 
 def _must_be_for(node: str, spec: Json) -> None:
     if not node:
         raise JoinRefused("the token is of no ticket")
-    request = KubeletRequest(_der(spec))
-    request.must_be_for(node, ())
-    request.must_ask_for_nothing_else()
+    request = KubeletCsr(_der(spec))
+    request.require_subject(node, ())
+    request.require_no_attributes()
     if others := set(spec.get("usages") or []) - _USAGES:
         raise JoinRefused(f"the certificate would be for {min(others)}, too")
 
@@ -118,10 +118,10 @@ def _der(spec: Json) -> bytes:
         return b""
 
 
-class Approver:
+class CsrApprover:
     """`run` once, until cancelled. `replica` says in each verdict which of several join services it is of."""
 
-    def __init__(self, client: KubeClient, audit: Audit, replica: str, clock: Callable[[], float]) -> None:
+    def __init__(self, client: KubeClient, audit: AuditLog, replica: str, clock: Callable[[], float]) -> None:
         self._client = client
         self._audit = audit
         self._replica = replica
@@ -148,7 +148,7 @@ class Approver:
 
     def _begin(self) -> None:
         waiting = self._law.objects
-        while waiting and len(self._judging) < JUDGED_AT_ONCE_MAX:
+        while waiting and len(self._judging) < DECISIONS_IN_PROGRESS_MAX:
             found = waiting.pop(next(iter(waiting)))
             name = found["metadata"]["name"]
             if name in self._judging or not _token(found):
@@ -190,7 +190,7 @@ class Approver:
 
     async def _decide(self, found: Json) -> None:
         """Having told the audit of what was decided here: also when the answer to that was lost."""
-        verdict = judge(found)
+        verdict = decide_csr(found)
         if verdict is None:
             return
         condition = verdict.condition(self._replica)
@@ -200,7 +200,7 @@ class Approver:
         elif before[0].get("message") != condition["message"]:
             self._look_whose(found)
             return
-        self._audit.judged_certificate(
+        self._audit.record_csr_decision(
             verdict.outcome, node=verdict.node, token=verdict.token, reason=verdict.objection
         )
 
@@ -209,7 +209,7 @@ class Approver:
     async def _look_for_another(self) -> None:
         """kubeadm brings its binding back when it upgrades a cluster, or is asked to."""
         with suppress(KubeError, KubeUnreachable):
-            await self._client.send(get_object(ANY_NAME_BINDING))
+            await self._client.send(get_object(AUTO_APPROVE_BINDING))
             self._warn()
 
     def _look_whose(self, found: Json) -> None:
@@ -220,12 +220,12 @@ class Approver:
         """Once: it stays so until an operator has done something about it."""
         if not self._warned:
             self._warned = True
-            advice = f"kubectl delete clusterrolebinding {ANY_NAME_BINDING.name}"
+            advice = f"kubectl delete clusterrolebinding {AUTO_APPROVE_BINDING.name}"
             _tell(logs.WARNING, "bootstrap tokens are approved as any node, not by us", advice=advice)
 
 
 def _token(found: Json) -> str:
-    return tokens.id_of(str((found.get("spec") or {}).get("username", "")))
+    return bootstrap_tokens.id_of(str((found.get("spec") or {}).get("username", "")))
 
 
 def _conditions(found: Json) -> list[Json]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from bootbridge.join_api.refusals import JoinRefused, NotYet
-from bootbridge.join_service.claims import Grant
+from bootbridge.join_api.errors import JoinRefused, RetryLater
+from bootbridge.join_service.authorization import Grant
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
 from bootbridge.kube.objects import CONFIG_MAP, NODE, Ref, create_object, get_object
@@ -25,7 +25,7 @@ _CONFLICT: Final = 409
 _NOT_FOUND: Final = 404
 
 
-class NameBinding:
+class NameBindings:
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self._client = client
         self._namespace = namespace
@@ -34,7 +34,7 @@ class NameBinding:
         """Take the name, and the evidence's token if it is one, or be refused; again by the same is fine."""
         if token:
             await self._bind_token(token, grant.name)
-        bond = self._bond(node_bond(grant.name), "identity", grant.holder)
+        bond = self._bond(node_binding_name(grant.name), "identity", grant.holder)
         self._require_holder(grant, await self._first(bond, "identity"))
 
     async def recognise(self, grant: Grant, token: str = "") -> None:
@@ -42,7 +42,7 @@ class NameBinding:
 
         A node without a bond is bound now: an operator has freed it, or it is the first, which had no ticket.
         """
-        bond = await self._found(Ref(CONFIG_MAP, node_bond(grant.name), self._namespace))
+        bond = await self._found(Ref(CONFIG_MAP, node_binding_name(grant.name), self._namespace))
         if bond is not None:
             self._require_holder(grant, _value(bond, "identity"))
         elif await self._found(Ref(NODE, grant.name)) is not None:
@@ -51,7 +51,7 @@ class NameBinding:
             raise JoinRefused(f"{grant.name} is not a node of this cluster: it has to ask for a ticket")
 
     async def _bind_token(self, token: str, name: str) -> None:
-        bond = self._bond(token_bond(token), "node", name)
+        bond = self._bond(token_binding_name(token), "node", name)
         first = await self._first(bond, "node")
         if first != name:
             raise JoinRefused(f"the token {token!r} is used up: {first} joined with it")
@@ -67,7 +67,7 @@ class NameBinding:
         ref = Ref(CONFIG_MAP, bond["metadata"]["name"], self._namespace)
         found = await self._found(ref)
         if found is None:
-            raise NotYet(f"{ref} was freed just now")
+            raise RetryLater(f"{ref} was freed just now")
         return _value(found, field)
 
     async def _found(self, ref: Ref) -> Json | None:
@@ -80,7 +80,7 @@ class NameBinding:
 
     def _require_holder(self, grant: Grant, first: str) -> None:
         if first != grant.holder:
-            freed_by = f"kubectl -n {self._namespace} delete configmap {node_bond(grant.name)}"
+            freed_by = f"kubectl -n {self._namespace} delete configmap {node_binding_name(grant.name)}"
             raise JoinRefused(
                 f"the node name {grant.name} is bound to {first}, and this caller is {grant.holder}; "
                 f"if the instance was replaced: {freed_by}"
@@ -101,7 +101,7 @@ def _value(bond: Json, field: str) -> str:
     return str((bond.get("data") or {}).get(field, ""))
 
 
-def node_bond(name: str) -> str:
+def node_binding_name(name: str) -> str:
     """The ConfigMap's name; a node's name that is too long beside the prefix is told by its digest."""
     whole = NODE_PREFIX + name
     if len(whole) <= _NAME_CHARACTERS_MAX:
@@ -109,6 +109,6 @@ def node_bond(name: str) -> str:
     return f"{NODE_PREFIX}{hashlib.sha256(name.encode()).hexdigest()}"
 
 
-def token_bond(token: str) -> str:
+def token_binding_name(token: str) -> str:
     """By digest: a token's id is free text."""
     return f"{TOKEN_PREFIX}{hashlib.sha256(token.encode()).hexdigest()[:40]}"

@@ -9,5 +9,5 @@ class JoinRefused(BootbridgeError):
     """The caller is not what it claims, or not allowed. The text is told to it and written to the audit."""
 
 
-class NotYet(BootbridgeError):
+class RetryLater(BootbridgeError):
     """Nothing is wrong with the caller; it may ask again in a while."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from bootbridge.join_api.policy import JoinPolicy, parse_policy
-from bootbridge.join_api.policy_check import refuse_dns
-from bootbridge.join_service.inventory import FixedInventory, Inventory, MetadataInventory
+from bootbridge.join_api.policy_check import reject_dns_inventory
+from bootbridge.join_service.inventory import Inventory, MetadataInventory, StaticInventory
 from bootbridge.metadata.configuration import metadata_from
 from bootbridge.runtime import logs
 from bootbridge.trust.evidence import Verifier
@@ -15,15 +15,15 @@ from bootbridge.trust.evidence.configuration import verifiers_from
 
 
 @dataclass(frozen=True)
-class PolicyInForce:
+class ActivePolicy:
     policy: JoinPolicy
     verifiers: tuple[Verifier, ...]
     inventory: Inventory
 
     @classmethod
     def of(
-        cls, text: str, subject: str, clock: Callable[[], float], before: PolicyInForce | None = None
-    ) -> PolicyInForce:
+        cls, text: str, subject: str, clock: Callable[[], float], before: ActivePolicy | None = None
+    ) -> ActivePolicy:
         """Raises OperatorError for whatever is wrong with it.
 
         An inventory that is described as it was `before` is that one, with all that it knows.
@@ -39,8 +39,8 @@ class PolicyInForce:
 
 def _inventory(policy: JoinPolicy, subject: str, clock: Callable[[], float]) -> Inventory:
     if policy.instances:
-        return FixedInventory(policy.instances)
-    refuse_dns(policy, subject)
+        return StaticInventory(policy.instances)
+    reject_dns_inventory(policy, subject)
     settings = policy.inventory.get("http")
     if isinstance(settings, Mapping) and str(settings.get("url", "")).lower().startswith("http:"):
         text = "the inventory comes over plain http: whoever is on the way decides who may be a control plane"

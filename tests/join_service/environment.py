@@ -31,16 +31,16 @@ from bootbridge.join_api.messages import (
     TicketRequest,
 )
 from bootbridge.join_api.policy import ClusterFacts, JoinPolicy
-from bootbridge.join_service.approver import SIGNER
-from bootbridge.join_service.audit import Audit
-from bootbridge.join_service.claims import Caller
+from bootbridge.join_service.active_policy import ActivePolicy
+from bootbridge.join_service.audit import AuditLog
+from bootbridge.join_service.authorization import AttestedCaller
 from bootbridge.join_service.control_plane_files import ControlPlaneFiles
-from bootbridge.join_service.inventory import FixedInventory
-from bootbridge.join_service.measurement import Measurement
-from bootbridge.join_service.policy_in_force import PolicyInForce
+from bootbridge.join_service.csr_approver import SIGNER
+from bootbridge.join_service.inventory import StaticInventory
+from bootbridge.join_service.measurement_secret import MeasurementSecret
 from bootbridge.join_service.service import JoinService
 from bootbridge.trust.authority import Authority
-from bootbridge.trust.evidence import Attested
+from bootbridge.trust.evidence import AttestedPeer
 from tests.join_service.memory_api import MemoryApi
 
 NOW = 1_800_000_000.0
@@ -53,7 +53,7 @@ CLUSTER = ClusterFacts(
     ignore_preflight_errors=("Swap",),
     service_subnets=("10.96.0.0/12", "fd00:96::/112"),
 )
-MEASUREMENT = Measurement(bytes(range(32)), bytes(range(32, 64)))
+MEASUREMENT = MeasurementSecret(bytes(range(32)), bytes(range(32, 64)))
 
 
 def identity(letter: str) -> str:
@@ -69,9 +69,11 @@ UNENROLLED = Instance("worker-1", Role.WORKER, (ip_address("10.0.0.6"),))
 INSTANCES = (WORKER, CONTROL, CONTROL_2, UNENROLLED)
 
 
-def caller(instance: Instance, *, kind: str = "x509", facts: Mapping[str, str] | None = None) -> Caller:
+def caller(
+    instance: Instance, *, kind: str = "x509", facts: Mapping[str, str] | None = None
+) -> AttestedCaller:
     """This instance, as an attested channel shows it."""
-    return Caller(Attested(kind, instance.identity, facts or {}), str(instance.addresses[0]))
+    return AttestedCaller(AttestedPeer(kind, instance.identity, facts or {}), str(instance.addresses[0]))
 
 
 def csr(
@@ -148,10 +150,10 @@ class World:
         return JoinService(
             client=self.api,  # type: ignore[arg-type]
             namespace=NAMESPACE,
-            policy=lambda: PolicyInForce(self.policy, (), FixedInventory(self.instances)),
+            policy=lambda: ActivePolicy(self.policy, (), StaticInventory(self.instances)),
             measurement=MEASUREMENT,
             files=ControlPlaneFiles(self.pki),
-            audit=Audit(self.log, lambda: self.now),
+            audit=AuditLog(self.log, lambda: self.now),
             clock=lambda: self.now + ahead,
             steady=lambda: self.now,
         )
@@ -167,13 +169,17 @@ class World:
     def token_secrets(self) -> list[dict[str, Any]]:
         return self.api.below("/secrets/bootstrap-token-")
 
-    async def ticket(self, who: Caller, request: TicketRequest, service: JoinService | None = None) -> Ticket:
+    async def ticket(
+        self, who: AttestedCaller, request: TicketRequest, service: JoinService | None = None
+    ) -> Ticket:
         return Ticket.decode(await self.call(ISSUE_TICKET, who, request.encode(), service))
 
-    async def rejoin(self, who: Caller, request: RejoinRequest) -> RejoinTicket:
+    async def rejoin(self, who: AttestedCaller, request: RejoinRequest) -> RejoinTicket:
         return RejoinTicket.decode(await self.call(ISSUE_REJOIN_TICKET, who, request.encode()))
 
-    async def call(self, path: str, who: Caller, body: bytes, service: JoinService | None = None) -> bytes:
+    async def call(
+        self, path: str, who: AttestedCaller, body: bytes, service: JoinService | None = None
+    ) -> bytes:
         answers: list[bytes] = []
 
         async def send(answer: bytes) -> None:

@@ -18,7 +18,7 @@ _SECRET, _SALT = "measurementSecret", "measurementSalt"
 
 
 @dataclass(frozen=True)
-class Measurement:
+class MeasurementSecret:
     secret: bytes = field(repr=False)
     salt: bytes
 

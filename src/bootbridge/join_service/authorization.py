@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from bootbridge.errors import OperatorError
+from bootbridge.join_api.errors import JoinRefused
 from bootbridge.join_api.instance import Instance, Role, node_name
 from bootbridge.join_api.messages import RejoinRequest, TicketRequest
-from bootbridge.join_api.refusals import JoinRefused
-from bootbridge.join_service.inventory import Listed
-from bootbridge.trust.evidence import Attested, tpm
+from bootbridge.join_service.inventory import InventorySnapshot
+from bootbridge.trust.evidence import AttestedPeer, tpm
 
 # Kinds whose evidence shows the lock register. The others cannot show that an instance is not locked.
-MEASURED_KINDS: Final = (tpm.KIND,)
+KINDS_WITH_LOCK_REGISTER: Final = (tpm.KIND,)
 
 
 @dataclass(frozen=True)
-class Caller:
+class AttestedCaller:
     """Who is at the other end of an attested channel."""
 
-    attested: Attested
+    attested: AttestedPeer
     address: str
 
 
@@ -44,8 +44,12 @@ class Grant:
         return self.role is Role.CONTROL_PLANE
 
 
-def judge_ticket(
-    request: TicketRequest, key: str, caller: Caller, listed: Listed, roles: Collection[Role]
+def authorize_ticket(
+    request: TicketRequest,
+    key: str,
+    caller: AttestedCaller,
+    listed: InventorySnapshot,
+    roles: Collection[Role],
 ) -> Grant:
     """`key` is the fingerprint of the key in the certificate request."""
     grant = _judge(request.node_name, key, caller, listed)
@@ -58,8 +62,8 @@ def judge_ticket(
     return grant
 
 
-def judge_rejoin(
-    request: RejoinRequest, key: str, caller: Caller, listed: Listed, locked_value: str
+def authorize_rejoin(
+    request: RejoinRequest, key: str, caller: AttestedCaller, listed: InventorySnapshot, locked_value: str
 ) -> Grant:
     """`locked_value`: what this cluster's nodes have in their lock register, in hex."""
     grant = _judge(request.node_name, key, caller, listed)
@@ -67,7 +71,7 @@ def judge_rejoin(
     return grant
 
 
-def _judge(claimed_name: str, key: str, caller: Caller, listed: Listed) -> Grant:
+def _judge(claimed_name: str, key: str, caller: AttestedCaller, listed: InventorySnapshot) -> Grant:
     try:
         claimed = node_name(claimed_name)
     except OperatorError as error:
@@ -76,10 +80,10 @@ def _judge(claimed_name: str, key: str, caller: Caller, listed: Listed) -> Grant
     name = node_name(instance.name)
     if claimed_name != name:
         raise JoinRefused(f"the caller says it is {claimed_name!r}, but by its key it is {name}")
-    return Grant(instance, name, instance.role, holder_of(caller.attested, key))
+    return Grant(instance, name, instance.role, identity_for_binding(caller.attested, key))
 
 
-def holder_of(attested: Attested, key: str = "") -> str:
+def identity_for_binding(attested: AttestedPeer, key: str = "") -> str:
     """The evidence's own key. A token has none but is one node's; else the key of the kubelet counts."""
     if attested.identity:
         return attested.identity
@@ -88,8 +92,8 @@ def holder_of(attested: Attested, key: str = "") -> str:
     return key
 
 
-def _must_be_unlocked(attested: Attested, *others: str) -> None:
-    if attested.kind not in MEASURED_KINDS:
+def _must_be_unlocked(attested: AttestedPeer, *others: str) -> None:
+    if attested.kind not in KINDS_WITH_LOCK_REGISTER:
         return
     value = attested.facts.get(tpm.LOCK_FACT, "")
     if not value:

@@ -1,4 +1,4 @@
-"""The statement: equal for both ends of one session, and for nothing else."""
+"""The binding: equal for both ends of one session, and for nothing else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bootbridge.trust.attested.binding import Role, statement
+from bootbridge.trust.attested.channel_binding import Role, channel_binding
 
 Parts = tuple[str, Role, bytes, bytes, bytes]
 SESSION: Parts = ("label", "client", b"c" * 32, b"s" * 32, b"key")
@@ -34,7 +34,7 @@ def test_the_layout_is_this_one_for_ever() -> None:
             hashlib.sha256(b"key").digest(),
         )
     )
-    assert statement(*SESSION) == hashlib.sha256(written).digest()
+    assert channel_binding(*SESSION) == hashlib.sha256(written).digest()
 
 
 def test_every_part_counts() -> None:
@@ -47,11 +47,11 @@ def test_every_part_counts() -> None:
         ("label", "client", b"s" * 32, b"c" * 32, b"key"),
         ("label", "client", b"c" * 32, b"s" * 32, b"other key"),
     ]
-    assert all(statement(*one) != statement(*other) for one, other in combinations(sessions, 2))
+    assert all(channel_binding(*one) != channel_binding(*other) for one, other in combinations(sessions, 2))
 
 
 @settings(deadline=None)
 @given(parts, parts)
 def test_two_sessions_that_differ_have_different_statements(one: Parts, other: Parts) -> None:
     """However their parts are cut: "ab", "c" is not "a", "bc"."""
-    assert (statement(*one) == statement(*other)) == (one == other)
+    assert (channel_binding(*one) == channel_binding(*other)) == (one == other)

@@ -13,22 +13,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
-from bootbridge.trust.evidence import Attested, EvidenceRefused, EvidenceUnavailable
-from bootbridge.trust.evidence.tpm import TpmDocument, TpmIssuer, TpmVerifier
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, EvidenceUnavailable
+from bootbridge.trust.evidence.tpm import TpmEvidence, TpmIssuer, TpmVerifier
 from bootbridge.trust.measurement import MeasurementPolicy, after_event
 from bootbridge.trust.tpm import commands
-from bootbridge.trust.tpm.chip import Chip
-from bootbridge.trust.tpm.device import Device
+from bootbridge.trust.tpm.connection import TpmConnection
+from bootbridge.trust.tpm.device import TpmDevice
 from bootbridge.trust.tpm.register import TpmRegister
-from bootbridge.trust.tpm.structures import ALG_SHA256, ALG_SHA384, Attribute, Public
+from bootbridge.trust.tpm.structures import ALG_SHA256, ALG_SHA384, ObjectAttribute, PublicArea
 from bootbridge.trust.tpm.templates import AK, EK_ECC_CERTIFICATE
 from tests.support.swtpm import NewChip, Swtpm
 
 pytest_plugins = ["tests.support.swtpm"]
 pytestmark = pytest.mark.slow
 
-STATEMENT = bytes(range(32))
-OTHER_STATEMENT = bytes(range(1, 33))
+BINDING = bytes(range(32))
+OTHER_BINDING = bytes(range(1, 33))
 ZERO = "00" * 32
 LOCK_MUST_BE_ZERO = MeasurementPolicy.parse({"15": ZERO})
 CLUSTER_ID = bytes.fromhex("128c164378fe8767f998fbdfe4b4d6463ec5ae1b664ea5999bc27417607ae9b6")
@@ -40,33 +40,33 @@ async def enrolled(chip: Swtpm) -> TpmVerifier:
     return TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=[await TpmIssuer(chip.device).identity()])
 
 
-async def evidence(chip: Swtpm, statement: bytes = STATEMENT) -> bytes:
-    return await TpmIssuer(chip.device).issue(statement)
+async def evidence(chip: Swtpm, binding: bytes = BINDING) -> bytes:
+    return await TpmIssuer(chip.device).issue(binding)
 
 
-def refusal(verifier: TpmVerifier, document: bytes, statement: bytes = STATEMENT) -> str:
+def refusal(verifier: TpmVerifier, document: bytes, binding: bytes = BINDING) -> str:
     with pytest.raises(EvidenceRefused) as raised:
-        verifier.begin(statement).document(document)
+        verifier.begin(binding).verify_evidence(document)
     return str(raised.value)
 
 
-def loaded(chip: Chip) -> list[int]:
+def loaded(chip: TpmConnection) -> list[int]:
     firsts = (commands.TRANSIENT_FIRST, commands.LOADED_SESSION_FIRST)
-    found = [commands.handles_of(chip.run(commands.list_handles(first))) for first in firsts]
+    found = [commands.parse_handles(chip.run(commands.get_handles(first))) for first in firsts]
     return [handle for handles in found for handle in handles]
 
 
 @pytest.mark.parametrize("tcp", [True, False], ids=["tcp", "unix"])
 async def test_a_real_quote_convinces(new_chip: NewChip, tcp: bool) -> None:
     chip = new_chip(tcp=tcp)
-    found = (await enrolled(chip)).begin(STATEMENT).document(await evidence(chip))
-    assert found == Attested("tpm", await TpmIssuer(chip.device).identity(), {"pcr15": ZERO})
+    found = (await enrolled(chip)).begin(BINDING).verify_evidence(await evidence(chip))
+    assert found == AttestedPeer("tpm", await TpmIssuer(chip.device).identity(), {"pcr15": ZERO})
 
 
 async def test_a_stale_or_replayed_quote_is_refused(new_chip: NewChip) -> None:
     chip = new_chip()
-    text = refusal(await enrolled(chip), await evidence(chip), OTHER_STATEMENT)
-    assert "stale or replayed" in text
+    text = refusal(await enrolled(chip), await evidence(chip), OTHER_BINDING)
+    assert "replayed or stale" in text
 
 
 async def test_the_lock_shows_in_the_quote_until_the_next_boot(new_chip: NewChip) -> None:
@@ -80,7 +80,7 @@ async def test_the_lock_shows_in_the_quote_until_the_next_boot(new_chip: NewChip
     assert refusal(verifier, await evidence(chip)) == f"PCR 15 is {AFTER_CLUSTER_ID}, expected {ZERO}"
 
     chip.power_cycle()
-    assert isinstance(verifier.begin(STATEMENT).document(await evidence(chip)), Attested)
+    assert isinstance(verifier.begin(BINDING).verify_evidence(await evidence(chip)), AttestedPeer)
 
 
 async def test_a_measurement_changes_every_bank(new_chip: NewChip) -> None:
@@ -100,7 +100,7 @@ async def test_a_measurement_changes_every_bank(new_chip: NewChip) -> None:
 
 async def test_another_chip_is_another_machine(new_chip: NewChip) -> None:
     chip, other = new_chip(), new_chip()
-    assert "is not enrolled" in refusal(await enrolled(chip), await evidence(other))
+    assert "not enrolled" in refusal(await enrolled(chip), await evidence(other))
 
 
 async def test_the_same_chip_is_the_same_machine_after_its_owner_was_cleared(new_chip: NewChip) -> None:
@@ -113,23 +113,23 @@ async def test_the_same_chip_is_the_same_machine_after_its_owner_was_cleared(new
 async def test_a_quote_by_a_key_that_may_sign_anything_is_refused(new_chip: NewChip) -> None:
     """The next one might be a quote that no TPM made, and its signature would be as good."""
     chip = new_chip()
-    unrestricted = replace(AK, attributes=AK.attributes & ~Attribute.RESTRICTED)
+    unrestricted = replace(AK, attributes=AK.attributes & ~ObjectAttribute.RESTRICTED)
 
-    def forge(chip: Chip) -> TpmDocument:
-        response = chip.run(commands.create_primary(commands.ENDORSEMENT, unrestricted))
-        public = commands.public_of(response)
-        attest, signature = commands.quoted_of(
-            chip.run(commands.quote(response.handle, STATEMENT, list(range(24))))
+    def forge(chip: TpmConnection) -> TpmEvidence:
+        response = chip.run(commands.create_primary(commands.RH_ENDORSEMENT, unrestricted))
+        public = commands.parse_public(response)
+        attest, signature = commands.parse_quote_response(
+            chip.run(commands.quote(response.handle, BINDING, list(range(24))))
         )
         chip.run(commands.flush(response.handle))
-        return TpmDocument(attest, signature, public.encode())
+        return TpmEvidence(attest, signature, public.encode())
 
     forged = await chip.device.use(forge)
     anybody = TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=lambda identity: True)
     assert "is not restricted" in refusal(anybody, forged.encode())
 
     # The same key, said to be restricted: the quote's signature names the key with its true attributes.
-    key = Public.parse(forged.attestation_key)
+    key = PublicArea.parse(forged.attestation_key)
     lying = replace(forged, attestation_key=replace(key, attributes=AK.attributes).encode())
     assert "other attributes" in refusal(anybody, lying.encode())
 
@@ -139,10 +139,10 @@ async def test_a_manufactured_chip_is_trusted_by_its_endorsement_certificate(new
     authority = chip.manufacture()
     chip.start()
     issuer = TpmIssuer(chip.device)
-    verification = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=[authority]).begin(STATEMENT)
-    challenge = verification.document(await issuer.issue(STATEMENT))
+    verification = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=[authority]).begin(BINDING)
+    challenge = verification.verify_evidence(await issuer.issue(BINDING))
     assert isinstance(challenge, bytes)
-    found = verification.answered(await issuer.answer(STATEMENT, challenge))
+    found = verification.verify_answer(await issuer.answer(BINDING, challenge))
     assert found.identity == await issuer.identity()
     assert found.facts["endorsementKey"].startswith("sha256:")
     assert await chip.device.use(loaded) == []
@@ -153,17 +153,17 @@ async def test_another_chips_answer_is_refused(new_chip: NewChip) -> None:
     chip, other = new_chip(start=False), new_chip(start=False)
     authorities = [chip.manufacture(), other.manufacture()]
     chip.start(), other.start()
-    verification = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=authorities).begin(STATEMENT)
-    document = TpmDocument.decode(await evidence(chip))
-    borrowed = TpmDocument.decode(await evidence(other)).endorsement_certificate
-    challenge = verification.document(replace(document, endorsement_certificate=borrowed).encode())
+    verification = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=authorities).begin(BINDING)
+    document = TpmEvidence.decode(await evidence(chip))
+    borrowed = TpmEvidence.decode(await evidence(other)).endorsement_certificate
+    challenge = verification.verify_evidence(replace(document, endorsement_certificate=borrowed).encode())
     assert isinstance(challenge, bytes)
     for each in (chip, other):
         with pytest.raises(EvidenceUnavailable, match="TPM2_ActivateCredential"):
-            await TpmIssuer(each.device).answer(STATEMENT, challenge)
+            await TpmIssuer(each.device).answer(BINDING, challenge)
         assert await each.device.use(loaded) == []
-    with pytest.raises(EvidenceRefused, match="is not in the TPM"):
-        verification.answered(bytes(32))
+    with pytest.raises(EvidenceRefused, match="are not in the same TPM"):
+        verification.verify_answer(bytes(32))
 
 
 async def test_a_chip_of_another_manufacturer_is_refused(new_chip: NewChip) -> None:
@@ -178,7 +178,7 @@ async def test_a_chip_of_another_manufacturer_is_refused(new_chip: NewChip) -> N
 async def test_an_elliptic_endorsement_key_answers_too(new_chip: NewChip) -> None:
     chip = new_chip()
 
-    def read(chip: Chip) -> ec.EllipticCurvePublicKey:
+    def read(chip: TpmConnection) -> ec.EllipticCurvePublicKey:
         with chip.endorsement_key(elliptic=True) as key:
             public = key.public.key()
             assert isinstance(public, ec.EllipticCurvePublicKey)
@@ -187,10 +187,10 @@ async def test_an_elliptic_endorsement_key_answers_too(new_chip: NewChip) -> Non
     authority, shown = certified(await chip.device.use(read))
     keep_in_nv(chip, EK_ECC_CERTIFICATE, shown.public_bytes(Encoding.DER) + bytes(100))
     issuer = TpmIssuer(chip.device)
-    verification = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=[authority]).begin(STATEMENT)
-    challenge = verification.document(await issuer.issue(STATEMENT))
+    verification = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=[authority]).begin(BINDING)
+    challenge = verification.verify_evidence(await issuer.issue(BINDING))
     assert isinstance(challenge, bytes)
-    assert verification.answered(await issuer.answer(STATEMENT, challenge)).kind == "tpm"
+    assert verification.verify_answer(await issuer.answer(BINDING, challenge)).kind == "tpm"
 
 
 def certified(key: ec.EllipticCurvePublicKey) -> tuple[x509.Certificate, x509.Certificate]:
@@ -228,7 +228,7 @@ def keep_in_nv(chip: Swtpm, index: int, data: bytes) -> None:
 async def test_a_chip_without_endorsement_certificate_says_so(new_chip: NewChip) -> None:
     chip = new_chip()
     with pytest.raises(EvidenceUnavailable, match="no endorsement certificate"):
-        await TpmIssuer(chip.device).answer(STATEMENT, b"")
+        await TpmIssuer(chip.device).answer(BINDING, b"")
 
 
 async def test_tpm2_tools_read_the_same_registers(new_chip: NewChip) -> None:
@@ -239,15 +239,15 @@ async def test_tpm2_tools_read_the_same_registers(new_chip: NewChip) -> None:
 
 async def test_tpm2_checkquote_accepts_our_quotes_for_their_statement_only(new_chip: NewChip) -> None:
     chip = new_chip()
-    document = TpmDocument.decode(await evidence(chip))
-    key = Public.parse(document.attestation_key).key()
+    document = TpmEvidence.decode(await evidence(chip))
+    key = PublicArea.parse(document.attestation_key).key()
     (chip.folder / "ak.pem").write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     (chip.folder / "quote").write_bytes(document.attest)
     (chip.folder / "signature").write_bytes(document.signature)
     check = ["tpm2_checkquote", "-u", "ak.pem", "-m", "quote", "-s", "signature", "-g", "sha256", "-q"]
-    chip.tool(*check, STATEMENT.hex())
+    chip.tool(*check, BINDING.hex())
     with pytest.raises(AssertionError, match="tpm2_checkquote"):
-        chip.tool(*check, OTHER_STATEMENT.hex())
+        chip.tool(*check, OTHER_BINDING.hex())
 
 
 async def test_a_quote_that_tpm2_tools_made_is_read(new_chip: NewChip) -> None:
@@ -258,10 +258,10 @@ async def test_a_quote_that_tpm2_tools_made_is_read(new_chip: NewChip) -> None:
     make = ["tpm2_createak", "-C", "ek.ctx", "-c", "ak.ctx", "-G", "ecc", "-g", "sha256", "-s", "ecdsa"]
     chip.tool(*make, "-u", "ak.pub", "-f", "tss")
     chip.tool("tpm2_flushcontext", "-t")
-    made = ["tpm2_quote", "-c", "ak.ctx", "-l", "sha256:0,15", "-q", STATEMENT.hex()]
+    made = ["tpm2_quote", "-c", "ak.ctx", "-l", "sha256:0,15", "-q", BINDING.hex()]
     chip.tool(*made, "-m", "quote", "-s", "signature")
     parts = [(chip.folder / name).read_bytes() for name in ("quote", "signature", "ak.pub")]
-    document = TpmDocument(parts[0], parts[1], parts[2][2:])
+    document = TpmEvidence(parts[0], parts[1], parts[2][2:])
     anybody = TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=lambda identity: True)
     assert "elsewhere made" in refusal(anybody, document.encode())
 
@@ -272,8 +272,8 @@ async def test_a_hundred_quotes_leave_no_handle_behind(new_chip: NewChip) -> Non
     issuer, verifier = TpmIssuer(chip.device), await enrolled(chip)
     statements = [bytes([number]) * 32 for number in range(100)]
     documents = await asyncio.gather(*(issuer.issue(each) for each in statements))
-    for statement, document in zip(statements, documents, strict=True):
-        assert isinstance(verifier.begin(statement).document(document), Attested)
+    for binding, document in zip(statements, documents, strict=True):
+        assert isinstance(verifier.begin(binding).verify_evidence(document), AttestedPeer)
     assert await chip.device.use(loaded) == []
 
 
@@ -281,17 +281,17 @@ async def test_a_hundred_quotes_leave_no_handle_behind(new_chip: NewChip) -> Non
 async def test_programs_that_share_an_emulator_wait_for_each_other(new_chip: NewChip, tcp: bool) -> None:
     """The register and the issuer of one node, or two processes: each has a device of its own."""
     chip = new_chip(tcp=tcp)
-    issuers = [TpmIssuer(Device(chip.address)) for _ in range(30)]
-    assert all(await asyncio.gather(*(issuer.issue(STATEMENT) for issuer in issuers)))
+    issuers = [TpmIssuer(TpmDevice(chip.address)) for _ in range(30)]
+    assert all(await asyncio.gather(*(issuer.issue(BINDING) for issuer in issuers)))
     assert await chip.device.use(loaded) == []
 
 
 async def test_keys_left_behind_by_a_killed_process_do_not_stop_the_next(new_chip: NewChip) -> None:
     chip = new_chip()
 
-    def leave(chip: Chip) -> None:
+    def leave(chip: TpmConnection) -> None:
         for _ in range(3):
-            chip.run(commands.create_primary(commands.ENDORSEMENT, AK))
+            chip.run(commands.create_primary(commands.RH_ENDORSEMENT, AK))
 
     await chip.device.use(leave)
     assert len(await chip.device.use(loaded)) == 3
@@ -306,8 +306,8 @@ async def test_a_task_that_gave_up_does_not_disturb_the_next(new_chip: NewChip) 
     for _ in range(20):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0):
-                await issuer.issue(STATEMENT)
-        assert await issuer.issue(STATEMENT)
+                await issuer.issue(BINDING)
+        assert await issuer.issue(BINDING)
     assert await chip.device.use(loaded) == []
 
 

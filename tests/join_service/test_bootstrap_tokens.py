@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from bootbridge.join_api.refusals import NotYet
-from bootbridge.join_service import tokens
-from bootbridge.join_service.tokens import BootstrapToken
+from bootbridge.join_api.errors import RetryLater
+from bootbridge.join_service import bootstrap_tokens
+from bootbridge.join_service.bootstrap_tokens import BootstrapToken
 from bootbridge.kube.errors import KubeError
 from tests.join_service.memory_api import MemoryApi, failing
 
@@ -17,7 +17,7 @@ SECRETS = "/api/v1/namespaces/kube-system/secrets"
 
 
 async def minted(api: MemoryApi) -> BootstrapToken:
-    return await tokens.mint(api, "worker-0", 1_800_000_000.5, 900)  # type: ignore[arg-type]
+    return await bootstrap_tokens.mint(api, "worker-0", 1_800_000_000.5, 900)  # type: ignore[arg-type]
 
 
 async def test_a_token_is_a_secret_that_the_api_server_and_kubeadm_understand() -> None:
@@ -41,14 +41,17 @@ async def test_a_token_is_a_secret_that_the_api_server_and_kubeadm_understand() 
 
 @pytest.mark.parametrize("node", ["worker-0", "a", "10-0-0-5.zone-a.example.com"])
 def test_a_nodes_name_comes_back_from_a_group_that_kubernetes_allows(node: str) -> None:
-    group = tokens.node_group(node)
+    group = bootstrap_tokens.node_group(node)
     assert re.fullmatch(r"system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]", group)
-    assert tokens.node_of([tokens.GROUP, group, "system:authenticated"]) == node
+    assert bootstrap_tokens.node_of([bootstrap_tokens.GROUP, group, "system:authenticated"]) == node
 
 
-@pytest.mark.parametrize("groups", [[], [tokens.GROUP], [tokens.node_group("a"), tokens.node_group("b")]])
+@pytest.mark.parametrize(
+    "groups",
+    [[], [bootstrap_tokens.GROUP], [bootstrap_tokens.node_group("a"), bootstrap_tokens.node_group("b")]],
+)
 def test_groups_that_name_no_node_or_several_name_none(groups: list[str]) -> None:
-    assert tokens.node_of(groups) == ""
+    assert bootstrap_tokens.node_of(groups) == ""
 
 
 async def test_no_two_tokens_are_alike() -> None:
@@ -78,7 +81,7 @@ async def test_an_id_that_is_taken_is_drawn_again() -> None:
 async def test_when_every_id_is_taken_the_caller_may_come_again() -> None:
     api = MemoryApi()
     api.faults.append(failing("POST", "/secrets", KubeError(409, "AlreadyExists", "taken")))
-    with pytest.raises(NotYet):
+    with pytest.raises(RetryLater):
         await minted(api)
 
 

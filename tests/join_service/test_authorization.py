@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+from bootbridge.join_api.errors import JoinRefused
 from bootbridge.join_api.instance import Role
 from bootbridge.join_api.messages import RejoinRequest, TicketRequest
-from bootbridge.join_api.refusals import JoinRefused
-from bootbridge.join_service.claims import Caller, Grant, judge_rejoin, judge_ticket
-from bootbridge.join_service.inventory import Listed
-from bootbridge.trust.evidence import Attested
-from tests.join_service.world import (
+from bootbridge.join_service.authorization import AttestedCaller, Grant, authorize_rejoin, authorize_ticket
+from bootbridge.join_service.inventory import InventorySnapshot
+from bootbridge.trust.evidence import AttestedPeer
+from tests.join_service.environment import (
     CONTROL,
     INSTANCES,
     MEASUREMENT,
@@ -22,13 +22,13 @@ from tests.join_service.world import (
     identity,
 )
 
-LISTED = Listed.of(INSTANCES)
+LISTED = InventorySnapshot.of(INSTANCES)
 KEY = "sha256:of the kubelet's key"
 ZERO = "00" * 32
 
 
-def judged(request: TicketRequest, who: Caller, roles: frozenset[Role] = frozenset(Role)) -> Grant:
-    return judge_ticket(request, KEY, who, LISTED, roles)
+def judged(request: TicketRequest, who: AttestedCaller, roles: frozenset[Role] = frozenset(Role)) -> Grant:
+    return authorize_ticket(request, KEY, who, LISTED, roles)
 
 
 def test_an_honest_instance_is_granted_what_the_inventory_says() -> None:
@@ -65,7 +65,7 @@ class TestHolder:
     """What a node's name will be bound to."""
 
     def test_is_the_evidences_own_key(self) -> None:
-        who = replace(caller(UNENROLLED), attested=Attested("x509", identity("e")))
+        who = replace(caller(UNENROLLED), attested=AttestedPeer("x509", identity("e")))
         assert judged(TicketRequest("worker-1"), who).holder == identity("e")
 
     def test_is_the_token_where_there_is_one(self) -> None:
@@ -80,11 +80,11 @@ class TestHolder:
 class TestLockRegister:
     """An instance that is bound to a cluster gets no other ticket until it reboots."""
 
-    def shows(self, value: str) -> Caller:
+    def shows(self, value: str) -> AttestedCaller:
         return caller(WORKER, kind="tpm", facts={"pcr15": value} if value else {})
 
     def rejoin(self, value: str) -> Grant:
-        return judge_rejoin(
+        return authorize_rejoin(
             RejoinRequest("worker-0"), KEY, self.shows(value), LISTED, MEASUREMENT.locked_value
         )
 

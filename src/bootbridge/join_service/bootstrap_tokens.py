@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
-from bootbridge.join_api.refusals import NotYet
+from bootbridge.join_api.errors import RetryLater
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
 from bootbridge.kube.objects import create_object
@@ -100,7 +100,7 @@ async def mint(
             if error.status != _CONFLICT:
                 raise
             note("")  # it is somebody else's
-    raise NotYet("no free bootstrap token was found")
+    raise RetryLater("no free bootstrap token was found")
 
 
 def _random(characters: int) -> str:
