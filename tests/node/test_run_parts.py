@@ -248,7 +248,7 @@ def test_the_join_service_is_given_what_its_evidence_needs(evidence: Any, paths:
 
 async def test_a_founder_is_bound_to_what_the_join_service_will_find_it_to_be() -> None:
     verifier = TokenVerifier({"dev": SECRET}).begin(bytes(32))
-    found = verifier.document(await TokenIssuer("dev", SECRET).issue(bytes(32)))
+    found = verifier.verify_evidence(await TokenIssuer("dev", SECRET).issue(bytes(32)))
     shown = await own_attestation(TokenIssuer("dev", SECRET))
     assert isinstance(found, AttestedPeer)
     assert identity_for_binding(shown) == identity_for_binding(found) == "token:dev"
