@@ -8,9 +8,9 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bootbridge.trust.attested.channel_binding import Role, channel_binding
+from bootbridge.trust.attested.channel_binding import EndpointRole, channel_binding
 
-Parts = tuple[str, Role, bytes, bytes, bytes]
+Parts = tuple[str, EndpointRole, bytes, bytes, bytes]
 SESSION: Parts = ("label", "client", b"c" * 32, b"s" * 32, b"key")
 parts = st.tuples(
     st.text(max_size=4),

@@ -21,7 +21,7 @@ from bootbridge.node.ports import Address, ProgressCallback
 from bootbridge.node.supervisor import FATAL, FINISHED
 from bootbridge.runtime.concurrency import Turn
 from bootbridge.runtime.grpc import RpcError
-from tests.join_service import world as service_world
+from tests.join_service import environment as join_service_environment
 from tests.join_service.environment import CONTROL, CONTROL_2, NOW, asking, caller
 from tests.support.deterministic_loop import run
 from tests.support.node_environment import Environment, exit_code, quiet
@@ -33,7 +33,7 @@ class Cluster:
     """The services are an hour apart, and each says that it knows the time."""
 
     def __init__(self, folder: Path, join_seconds: float) -> None:
-        self.services = service_world.World(folder)
+        self.services = join_service_environment.World(folder)
         self.by_address = {
             ("10.0.0.1", 1): self.services.service,
             ("10.0.0.2", 1): self.services.another_service(ahead=3600.0),
