@@ -55,11 +55,9 @@ def test_an_address_that_is_none_is_refused_with_the_forms_there_are(address: st
 
 async def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
     for address in (f"{tmp_path}/tpmrm0", f"unix:{tmp_path}/socket"):
-        with pytest.raises(
-            TpmUnreachable, match=f"TPM {address}: No such file.*its firmware enables it"
-        ):
+        with pytest.raises(TpmUnreachable, match=f"TPM {address}: No such file.*its firmware enables it"):
             await TpmDevice(address).use(lambda chip: chip.describe())
-    with pytest.raises(RegisterFailed, match="PCR 15: the TPM at"):
+    with pytest.raises(RegisterFailed, match="PCR 15: TPM"):
         await TpmRegister(TpmDevice(f"{tmp_path}/tpmrm0")).read()
 
 
@@ -136,7 +134,7 @@ def broken(request: pytest.FixtureRequest) -> Iterator[Listener]:
 
 
 async def test_an_answer_that_is_none_ends_the_use(broken: Listener) -> None:
-    with pytest.raises((TpmUnreachable, MalformedTpmData), match=r"closed before the response|malformed response header"):
+    with pytest.raises((TpmUnreachable, MalformedTpmData), match="before the response|response header"):
         await broken.device.use(lambda chip: chip.measure(15, b"x"))
 
 
