@@ -134,7 +134,7 @@ def broken(request: pytest.FixtureRequest) -> Iterator[Listener]:
 
 
 async def test_an_answer_that_is_none_ends_the_use(broken: Listener) -> None:
-    with pytest.raises((TpmUnreachable, MalformedTpmData), match="before the response|response header"):
+    with pytest.raises((TpmUnreachable, MalformedTpmData), match=r"before the response|response header"):
         await broken.device.use(lambda chip: chip.measure(15, b"x"))
 
 
