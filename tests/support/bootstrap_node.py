@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bootbridge.bootstrap.plan import record
-from bootbridge.bootstrap.plan.plan import Flavour, Image, Plan, Ports
+from bootbridge.bootstrap.plan.plan import Flavour, Plan, ProxyImage
+from bootbridge.bootstrap.plan.ports import Ports
 from tests.support import bootstrap_driver
 from tests.support.api_stand_in import ApiStandIn
 from tests.support.kubelet_stand_in import Json, KubeletStandIn
@@ -78,7 +79,7 @@ class BootstrapNode:
         ports = Ports(*(free_port() for _ in range(5)))
         self.plan = Plan(
             flavour=Flavour.KUBEADM,
-            image=Image("bootbridge", "bootbridge:test"),
+            image=ProxyImage("bootbridge", "bootbridge:test"),
             ports=ports,
             key_kind="ecdsa-p256",
         )
@@ -145,7 +146,7 @@ class BootstrapNode:
         assert code == 0, self.output
 
     def receipt(self) -> dict[str, object]:
-        document: dict[str, object] = json.loads(self.path(self.plan.receipt).read_text())
+        document: dict[str, object] = json.loads(self.path(self.plan.paths.receipt).read_text())
         return document
 
     # --- what is there

@@ -18,7 +18,8 @@ from typing import Any
 
 from bootbridge.bootstrap.machine.node_values import node_values
 from bootbridge.bootstrap.plan import record
-from bootbridge.bootstrap.plan.plan import KUBEADM_PATHS, Image, Plan
+from bootbridge.bootstrap.plan.paths import KUBEADM_PATHS
+from bootbridge.bootstrap.plan.plan import Plan, ProxyImage
 from bootbridge.bootstrap.render import manifests
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
@@ -83,8 +84,8 @@ class Pairing:
 
 OURS = Pairing("our", "our")
 _IMAGES = {
-    "our": Image("bootbridge", TUNNEL_IMAGE),
-    "Go": Image("konnectivity", KONNECTIVITY_IMAGE),
+    "our": ProxyImage("bootbridge", TUNNEL_IMAGE),
+    "Go": ProxyImage("konnectivity", KONNECTIVITY_IMAGE),
 }
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from bootbridge.bootstrap.machine import address, network
-from bootbridge.bootstrap.machine.address import Decision
+from bootbridge.bootstrap.machine.address import AddressDecision
 from bootbridge.bootstrap.machine.network import NodeNetwork
 from bootbridge.cli.command import complain, show
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
@@ -62,7 +62,7 @@ def _seen(said: bool) -> NodeNetwork:
         raise
 
 
-def _as_json(decision: Decision) -> str:
+def _as_json(decision: AddressDecision) -> str:
     document = {
         "addresses": [
             {"address": str(each), "reason": reason}
@@ -76,23 +76,24 @@ def _as_json(decision: Decision) -> str:
                 "chosen": verdict.chosen,
                 "why": verdict.why,
             }
-            for verdict in decision.verdicts
+            for verdict in decision.candidates
         ],
         "warnings": list(decision.warnings),
     }
     return json.dumps(document, indent=2) + "\n"
 
 
-def _as_table(decision: Decision) -> str:
+def _as_table(decision: AddressDecision) -> str:
     lines = [f"{each}  ({why})" for each, why in zip(decision.addresses, decision.reasons, strict=True)]
     rows = [
-        (f"{each.seen.address}/{each.seen.prefix_length}", each.seen.interface) for each in decision.verdicts
+        (f"{each.seen.address}/{each.seen.prefix_length}", each.seen.interface)
+        for each in decision.candidates
     ]
     if rows:
         wide, narrow = (max(map(len, column)) for column in zip(*rows, strict=True))
         lines += [""] + [
             f"{'*' if each.chosen else ' '} {one:{wide}}  {two:{narrow}}  {_coloured(each.why, each.chosen)}"
-            for (one, two), each in zip(rows, decision.verdicts, strict=True)
+            for (one, two), each in zip(rows, decision.candidates, strict=True)
         ]
     return "\n".join(lines) + "\n"
 

@@ -85,7 +85,7 @@ def _run(argv: list[str], program: str) -> int:
         finally:
             if context.cluster:
                 context.cluster.close()
-    path = Path(flags.receipt) if flags.receipt else host.path(plan.receipt)
+    path = Path(flags.receipt) if flags.receipt else host.path(plan.paths.receipt)
     _write(path, receipt)
     show(receipt.dump().decode() if flags.json else _as_text(receipt, path))
     return DONE if receipt.clean else FOUND

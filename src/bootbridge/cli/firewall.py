@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bootbridge.bootstrap import firewall
-from bootbridge.bootstrap.firewall import asset_files, by_hand, script
+from bootbridge.bootstrap.firewall import files, manual_instructions, shell_script
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.command import show
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
@@ -67,13 +67,13 @@ def _run(flags: argparse.Namespace) -> int:
     if flags.apply:
         return _apply(plan, flags)
     if flags.json:
-        return show(asset_files.as_json(plan, flags.direction) + "\n")
+        return show(files.as_json(plan, flags.direction) + "\n")
     return show(_text(plan, flags.direction))
 
 
 def _text(plan: Plan, direction: str) -> str:
     if not firewall.is_managed(plan):
-        return by_hand.in_words(plan)
+        return manual_instructions.as_text(plan)
     return _table(plan) if direction == "show" else _commands(plan, direction)
 
 
@@ -93,17 +93,17 @@ def _table(plan: Plan) -> str:
 
 def _commands(plan: Plan, direction: str) -> str:
     blocks = []
-    for action in asset_files.actions(plan, direction):
+    for action in files.actions(plan, direction):
         lookups = "".join(
-            f"#   ${lookup.variable}: {lookup.seeks}, from\n#     {script.command_line(lookup.argv)}\n"
+            f"#   ${lookup.variable}: {lookup.seeks}, from\n#     {shell_script.command_line(lookup.argv)}\n"
             for lookup in action.lookups
         )
-        blocks.append(f"# {action.does}\n{lookups}{script.command_line(action.argv, action.lookups)}\n")
+        blocks.append(f"# {action.does}\n{lookups}{shell_script.command_line(action.argv, action.lookups)}\n")
     return "\n".join(blocks)
 
 
 def _write(plan: Plan, directory: Path) -> None:
-    for relative, asset in firewall.artefacts(plan).items():
+    for relative, asset in firewall.render_files(plan).items():
         path = directory / relative
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def _apply(plan: Plan, flags: argparse.Namespace) -> int:
     removing = flags.direction == "remove"
     quiet = flags.json
     results = firewall.run(
-        asset_files.actions(plan, flags.direction),
+        files.actions(plan, flags.direction),
         keep_going=removing,
         announce=lambda action: None if quiet else _announce(action),
         report=lambda result: None if quiet else _report(result),
@@ -132,17 +132,17 @@ def _apply(plan: Plan, flags: argparse.Namespace) -> int:
     return DONE
 
 
-def _announce(action: firewall.Action) -> None:
-    print(f"{action.does}\n  {script.command_line(action.argv, action.lookups)}", flush=True)
+def _announce(action: firewall.FirewallAction) -> None:
+    print(f"{action.does}\n  {shell_script.command_line(action.argv, action.lookups)}", flush=True)
 
 
-def _report(result: firewall.Result) -> None:
+def _report(result: firewall.ActionResult) -> None:
     detail = f": {result.detail}" if result.detail else ""
     stream = sys.stderr if result.failed else sys.stdout
     print(f"  {result.outcome}{detail}", file=stream, flush=True)
 
 
-def _as_data(result: firewall.Result) -> dict[str, str]:
+def _as_data(result: firewall.ActionResult) -> dict[str, str]:
     action = result.action
     return {
         "rule": action.rule,

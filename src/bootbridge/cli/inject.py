@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bootbridge.bootstrap.diagnose.check.tree import plan_in
 from bootbridge.bootstrap.ignition import inject
-from bootbridge.bootstrap.render import directory
+from bootbridge.bootstrap.render import output_directory
 from bootbridge.cli.command import show
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.cli.verb import Parser, run_verb, words
@@ -86,7 +86,7 @@ def _injected(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict
         "action": "inject",
         "platform": result.plan.platform,
         "infraID": result.plan.infra_id,
-        "replacesEarlier": result.replaces_an_earlier_one,
+        "replacesEarlier": result.replaced_earlier,
         "files": list(result.files),
     }
     done = f"the tunnel is in: {len(result.files)} files and four places in bootkube.sh"
@@ -103,7 +103,7 @@ def _assets(flags: argparse.Namespace) -> Tree:
         raise OperatorError(
             "does not go with --assets, which has its plan", subject=flag, hint="render it anew"
         )
-    return {f"/{path}": asset for path, asset in directory.read(Path(flags.assets)).items()}
+    return {f"/{path}": asset for path, asset in output_directory.read(Path(flags.assets)).items()}
 
 
 _OWN_FLAGS = {"file", "output", "remove", "dry_run", "json", "assets"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from bootbridge.bootstrap.install import install_record
 from bootbridge.bootstrap.machine import address, network
 from bootbridge.bootstrap.plan import record
-from bootbridge.bootstrap.plan.plan import PATHS, Flavour, Image, IPAddress, Plan
+from bootbridge.bootstrap.plan.plan import PATHS, Flavour, IPAddress, Plan, ProxyImage
 from bootbridge.cli.plan_flags import plan_from
 from bootbridge.cli.values import parse_duration
 from bootbridge.common.files import read_file
@@ -55,7 +55,7 @@ def plan_of_record(flags: argparse.Namespace, host: Host) -> tuple[Plan, bool]:
 def default_plan(flags: argparse.Namespace) -> Plan:
     """Names, paths and ports alone: enough to find and to remove."""
     flavour = Flavour(flags.flavour or Flavour.KUBEADM)
-    image = Image("bootbridge", "unknown") if flavour is Flavour.KUBEADM else Image()
+    image = ProxyImage("bootbridge", "unknown") if flavour is Flavour.KUBEADM else ProxyImage()
     return plan_from(flags, base=Plan(flavour=flavour, image=image))
 
 

@@ -58,15 +58,15 @@ def _run(flags: argparse.Namespace) -> int:
     return DONE
 
 
-def _layer(path: str) -> kasconfig.Layer:
-    return kasconfig.Layer(path, read_file(path, path))
+def _layer(path: str) -> kasconfig.ConfigFile:
+    return kasconfig.ConfigFile(path, read_file(path, path))
 
 
 def _show_list(lines: list[str], *, as_json: bool) -> None:
     show(_json(lines) if as_json else "".join(f"{line}\n" for line in lines))
 
 
-def _show_changes(changes: list[kasconfig.Change], *, as_json: bool) -> None:
+def _show_changes(changes: list[kasconfig.ConfigChange], *, as_json: bool) -> None:
     if as_json:
         show(_json([vars(change) for change in changes]))
     elif not changes:
@@ -75,7 +75,7 @@ def _show_changes(changes: list[kasconfig.Change], *, as_json: bool) -> None:
         show("".join(map(_told, changes)))
 
 
-def _told(change: kasconfig.Change) -> str:
+def _told(change: kasconfig.ConfigChange) -> str:
     """One place as `- before` and `+ after`, like a diff."""
     before = [] if change.kind == "added" else [f"- {change.path}: {json.dumps(change.before)}\n"]
     after = [] if change.kind == "removed" else [f"+ {change.path}: {json.dumps(change.after)}\n"]

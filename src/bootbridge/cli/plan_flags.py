@@ -1,4 +1,4 @@
-"""The flags from which a plan is made, the same for every verb that needs one."""
+"""Declares the flags of a plan, shared by every verb that takes one, and builds the plan from them."""
 
 from __future__ import annotations
 
@@ -14,86 +14,94 @@ from bootbridge.bootstrap.plan.plan import (
     KEY_KINDS,
     ClusterNetwork,
     Flavour,
-    Image,
     IPAddress,
     IPNetwork,
-    Networks,
+    Networking,
     Plan,
     Platform,
-    Ports,
     Protocol,
+    ProxyImage,
 )
+from bootbridge.bootstrap.plan.ports import Ports
 from bootbridge.cli.values import parse_duration
 from bootbridge.common.files import read_file
 from bootbridge.errors import OperatorError
 
-# The installer's own variable; the flag wins over it.
+# Set by the installer's user. The flag has precedence.
 NODE_IP_VARIABLE = "OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP"
 
 
 def add_plan_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the group; `plan_from` reads it."""
+    """Adds the flags that `plan_from` reads."""
     group = parser.add_argument_group(
-        "the plan", "What is not given comes from --install-config, and else from the defaults named."
+        "the plan", "A flag has precedence over --install-config, and that over the defaults below."
     )
     add = group.add_argument
-    add("--install-config", metavar="FILE", help="the installer's install-config.yaml: platform, networks")
-    add("--flavour", choices=list(Flavour), help="who brings the cluster up (default openshift)")
+    add("--install-config", metavar="FILE", help="read platform and networks from this install-config.yaml")
+    add("--flavour", choices=list(Flavour), help="what installs the cluster (default openshift)")
     platforms = ", ".join(Platform)
     add("--platform", choices=list(Platform), metavar="NAME", help=f"one of {platforms} (default none)")
-    add("--infra-id", metavar="ID", help="infraID from metadata.json; firewall rules are named after it")
+    add("--infra-id", metavar="ID", help="infraID from metadata.json, the prefix of firewall rule names")
     add("--protocol", choices=list(Protocol), help="between kube-apiserver and server (default GRPC)")
     add(
         "--image",
         metavar="REF",
-        help="image of server and agent, or 'payload' for the release's own (default)",
+        help="image of server and agents, or 'payload' for the one of the release (default)",
     )
     add(
         "--image-is",
         choices=["bootbridge", "konnectivity"],
-        help="what an --image=REF holds: ours has more flags than the Go original (default bootbridge)",
+        help="programs in --image=REF: ours take more flags than the Go originals (default bootbridge)",
     )
     add(
         "--node-ip",
         action="append",
         metavar="IP",
-        help=f"of the bootstrap node, repeat for dual stack (default ${NODE_IP_VARIABLE}, else found there)",
+        help=f"address of the bootstrap node, repeatable (default ${NODE_IP_VARIABLE}, else detected)",
     )
-    add("--machine-network", action="append", metavar="CIDR", help="repeat for more (default 10.0.0.0/16)")
+    add(
+        "--machine-network",
+        action="append",
+        metavar="CIDR",
+        help="network of the nodes, repeatable (default 10.0.0.0/16)",
+    )
     add(
         "--cluster-network",
         action="append",
         metavar="CIDR[,HOSTPREFIX]",
-        help="pod network and each node's share of it, repeat for more (default 10.128.0.0/14,23)",
+        help="pod network and prefix length per node, repeatable (default 10.128.0.0/14,23)",
     )
-    add("--service-network", action="append", metavar="CIDR", help="repeat for more (default 172.30.0.0/16)")
+    add("--service-network", action="append", metavar="CIDR", help="repeatable (default 172.30.0.0/16)")
     add(
         "--key",
         choices=list(KEY_KINDS),
-        help="of the certificates; both are FIPS approved (default rsa-2048)",
+        help="key type of the certificates, both FIPS approved (default rsa-2048)",
     )
-    add("--validity", metavar="DURATION", help="of the certificates, 1h to 168h (default 24h)")
+    add("--validity", metavar="DURATION", help="validity of the certificates, 1h to 168h (default 24h)")
     add(
         "--host-network",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="agents share their node's network (default: they are ordinary pods)",
+        help="run agents in the host network (default: in the pod network)",
     )
     add(
         "--user-provisioned",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="the network and its firewall are yours: no rule is made or removed",
+        help="you manage the network and its firewall: no rule is created or removed",
     )
     add(
-        "--agent-port", type=int, metavar="PORT", help="that agents dial on the bootstrap node (default 8091)"
+        "--agent-port",
+        type=int,
+        metavar="PORT",
+        help="port on the bootstrap node that agents dial (default 8091)",
     )
 
 
 def plan_from(
     flags: argparse.Namespace, *, base: Plan | None = None, environment: Mapping[str, str] = os.environ
 ) -> Plan:
-    """The plan: a flag wins over the install-config, that over `base`, that over the defaults."""
+    """Returns the plan. Precedence: flag, install-config, `base`, default."""
     fields: dict[str, object] = {}
     networks = (base or Plan()).networks
     if flags.install_config:
@@ -128,16 +136,16 @@ def plan_from(
     return replace(base, **fields) if base else Plan(**fields)  # type: ignore[arg-type]
 
 
-def _image(flags: argparse.Namespace) -> Image:
+def _image(flags: argparse.Namespace) -> ProxyImage:
     reference = flags.image or ""
     if reference in ("", "payload"):
         if flags.image_is == "bootbridge":
-            text = "needs an --image=REFERENCE: the payload holds none of ours"
-            raise OperatorError(text, subject="--image-is")
-        return Image()
+            hint = "give --image=REFERENCE, or omit --image-is"
+            raise OperatorError("the release payload has no such image", subject="--image-is", hint=hint)
+        return ProxyImage()
     if any(character.isspace() or character in "'\"\\$`|&;" for character in reference):
-        raise OperatorError(f"{reference!r} is no image reference", subject="--image")
-    return Image(flags.image_is or "bootbridge", reference)
+        raise OperatorError(f"invalid image reference {reference!r}", subject="--image")
+    return ProxyImage(flags.image_is or "bootbridge", reference)
 
 
 def _node_ips(flags: argparse.Namespace, environment: Mapping[str, str]) -> tuple[IPAddress, ...]:
@@ -147,7 +155,7 @@ def _node_ips(flags: argparse.Namespace, environment: Mapping[str, str]) -> tupl
     return (_address(given, NODE_IP_VARIABLE),) if given else ()
 
 
-def _networks(flags: argparse.Namespace, networks: Networks) -> Networks:
+def _networks(flags: argparse.Namespace, networks: Networking) -> Networking:
     if flags.machine_network:
         machine = tuple(_network(text, "--machine-network") for text in flags.machine_network)
         networks = replace(networks, machine=machine)
@@ -164,8 +172,8 @@ def _cluster_network(text: str) -> ClusterNetwork:
     network = _network(cidr, "--cluster-network")
     default = install_config.HOST_PREFIX_V4 if network.version == 4 else install_config.HOST_PREFIX_V6
     if prefix and not prefix.isdigit():
-        hint = "write it like 10.128.0.0/14,23"
-        raise OperatorError(f"{prefix!r} is no prefix length", subject="--cluster-network", hint=hint)
+        hint = "for example 10.128.0.0/14,23"
+        raise OperatorError(f"invalid prefix length {prefix!r}", subject="--cluster-network", hint=hint)
     return ClusterNetwork(network, int(prefix) if prefix else max(default, network.prefixlen))
 
 
@@ -173,21 +181,21 @@ def _network(text: str, flag: str) -> IPNetwork:
     try:
         return ipaddress.ip_network(text)
     except ValueError:
-        hint = "write it like 10.0.0.0/16 or fd00::/48"
-        raise OperatorError(f"{text!r} is no network", subject=flag, hint=hint) from None
+        hint = "for example 10.0.0.0/16 or fd00::/48"
+        raise OperatorError(f"invalid CIDR {text!r}", subject=flag, hint=hint) from None
 
 
 def _address(text: str, subject: str) -> IPAddress:
     try:
         return ipaddress.ip_address(text.strip("[]"))
     except ValueError:
-        hint = "write it like 10.0.0.5 or fd00::5"
-        raise OperatorError(f"{text!r} is no IP address", subject=subject, hint=hint) from None
+        hint = "for example 10.0.0.5 or fd00::5"
+        raise OperatorError(f"invalid IP address {text!r}", subject=subject, hint=hint) from None
 
 
 def _duration(text: str) -> float:
     try:
         return parse_duration(text)
     except ValueError:
-        hint = "write it like 24h or 90m"
-        raise OperatorError(f"{text!r} is no duration", subject="--validity", hint=hint) from None
+        hint = "for example 24h or 90m"
+        raise OperatorError(f"invalid duration {text!r}", subject="--validity", hint=hint) from None

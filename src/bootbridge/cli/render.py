@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bootbridge.bootstrap.plan.plan import Flavour, Plan
-from bootbridge.bootstrap.render import assets, directory
+from bootbridge.bootstrap.render import node_files, output_directory
 from bootbridge.cli.command import complain, show
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.cli.verb import DONE, Parser, run_verb, words
@@ -55,11 +55,11 @@ def _parser(program: str) -> Parser:
 
 def _run(flags: argparse.Namespace, program: str) -> int:
     plan = plan_from(flags)
-    tree = assets.to_read(plan, _kubeadm_config(flags, plan))
-    outcomes = directory.write(tree, Path(flags.output), force=flags.force)
+    tree = node_files.output_files(plan, _kubeadm_config(flags, plan))
+    outcomes = output_directory.write(tree, Path(flags.output), force=flags.force)
     show(_as_json(plan, outcomes) if flags.json else _as_table(plan, outcomes))
     for outcome in outcomes:
-        if outcome.state == directory.KEPT:
+        if outcome.state == output_directory.KEPT:
             complain(f"{program}: {outcome.path} is kept as you changed it (--force overwrites it)")
     return DONE
 
@@ -73,23 +73,23 @@ def _kubeadm_config(flags: argparse.Namespace, plan: Plan) -> Asset | None:
     return Asset(read_file(flags.kubeadm_config, "--kubeadm-config"), 0o600)
 
 
-def _as_json(plan: Plan, outcomes: list[directory.Outcome]) -> str:
+def _as_json(plan: Plan, outcomes: list[output_directory.FileResult]) -> str:
     rows = [
         {
             "path": outcome.path,
             "mode": f"{outcome.mode:04o}",
             "state": outcome.state,
-            "purpose": assets.purpose(plan, outcome.path),
+            "purpose": node_files.purpose(plan, outcome.path),
         }
         for outcome in outcomes
     ]
     return json.dumps(rows, indent=2) + "\n"
 
 
-def _as_table(plan: Plan, outcomes: list[directory.Outcome]) -> str:
+def _as_table(plan: Plan, outcomes: list[output_directory.FileResult]) -> str:
     rows = [("PATH", "MODE", "STATE", "FOR")]
     for outcome in outcomes:
-        purpose = assets.purpose(plan, outcome.path)
+        purpose = node_files.purpose(plan, outcome.path)
         rows.append((outcome.path, f"{outcome.mode:04o}", outcome.state, purpose))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

@@ -71,9 +71,9 @@ def base_config(node: LabNode, layout: Layout) -> dict[str, Any]:
 
 
 def apiserver_flags(base: dict[str, Any], override: dict[str, Any] | None) -> list[str]:
-    layers = [kasconfig.Layer(BASE_CONFIG, to_yaml(base))]
+    layers = [kasconfig.ConfigFile(BASE_CONFIG, to_yaml(base))]
     if override is not None:
-        layers.append(kasconfig.Layer("override", to_yaml(override)))
+        layers.append(kasconfig.ConfigFile("override", to_yaml(override)))
     merged = kasconfig.merge(*layers)
     merged["apiServerArguments"].setdefault(
         "admission-control-config-file", [f"{CONFIG_SEEN_BY_APISERVER}/{ADMISSION_CONFIG}"]

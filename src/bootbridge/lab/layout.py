@@ -6,23 +6,23 @@ from dataclasses import dataclass
 from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
-from bootbridge.bootstrap.plan.plan import ClusterNetwork, IPAddress, IPNetwork, Networks
+from bootbridge.bootstrap.plan.plan import ClusterNetwork, IPAddress, IPNetwork, Networking
 from bootbridge.errors import OperatorError
 
 NODES_MAX = 8
 
-_FOUR = Networks(
+_FOUR = Networking(
     machine=(IPv4Network("10.0.0.0/24"),),
     cluster=(ClusterNetwork(IPv4Network("10.128.0.0/14"), 23),),
     service=(IPv4Network("172.30.0.0/16"),),
 )
-_SIX = Networks(
+_SIX = Networking(
     machine=(IPv6Network("fd00:10::/64"),),
     cluster=(ClusterNetwork(IPv6Network("fd00:10:128::/48"), 64),),
     service=(IPv6Network("fd00:172:30::/112"),),
 )
-_DUAL = Networks(_FOUR.machine + _SIX.machine, _FOUR.cluster + _SIX.cluster, _FOUR.service + _SIX.service)
-FAMILIES: dict[str, Networks] = {"ipv4": _FOUR, "ipv6": _SIX, "dual": _DUAL}
+_DUAL = Networking(_FOUR.machine + _SIX.machine, _FOUR.cluster + _SIX.cluster, _FOUR.service + _SIX.service)
+FAMILIES: dict[str, Networking] = {"ipv4": _FOUR, "ipv6": _SIX, "dual": _DUAL}
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Layout:
         return self.control_planes > 0
 
     @property
-    def networks(self) -> Networks:
+    def networks(self) -> Networking:
         return FAMILIES[self.families]
 
     @cached_property

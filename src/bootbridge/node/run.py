@@ -259,4 +259,4 @@ async def _remove_tunnel_when_unneeded(configuration: NodeConfiguration) -> None
         logs.event("node", logs.ERROR, "the bridge stays: run `bootbridge down`", why=str(error))
         return
     mark.unlink(missing_ok=True)
-    logs.event("node", logs.INFO, "the bridge is taken down", receipt=plan.receipt, clean=receipt.clean)
+    logs.event("node", logs.INFO, "the bridge is taken down", receipt=plan.paths.receipt, clean=receipt.clean)

@@ -14,8 +14,9 @@ import yaml
 from bootbridge.bootstrap.diagnose import check
 from bootbridge.bootstrap.diagnose.check import CheckResult, CheckVerdict, ignition_file, tree
 from bootbridge.bootstrap.ignition import bootkube, inject
-from bootbridge.bootstrap.plan.plan import OPENSHIFT_PATHS, Image, Plan
-from bootbridge.bootstrap.render import assets
+from bootbridge.bootstrap.plan.paths import OPENSHIFT_PATHS
+from bootbridge.bootstrap.plan.plan import Plan, ProxyImage
+from bootbridge.bootstrap.render import node_files
 from bootbridge.cli.main import main
 from bootbridge.common.files import Asset
 from bootbridge.errors import OperatorError
@@ -142,7 +143,7 @@ def test_what_is_no_ignition_file_is_refused() -> None:
 
 
 def changed(path: str, change: Callable[[bytes], bytes], plan: Plan = PLAN) -> tree.PlannedTree:
-    files = assets.on_node(plan)
+    files = node_files.node_files(plan)
     return tree.PlannedTree(plan, {**files, path: Asset(change(files[path].data), files[path].mode)})
 
 
@@ -224,14 +225,14 @@ FAULTS: dict[str, tuple[tree.PlannedTree, str]] = {
         changed(SECRET, lambda d: d.replace(b"@BOOTBRIDGE_AGENT_KEY_BASE64@", b"eA==")),
         "placeholders",
     ),
-    "a private key": (changed(PLAN.hook_script, lambda d: d + b"K='" + KEY + b"'\n"), "no-private-key"),
+    "a private key": (changed(PLAN.paths.hook_script, lambda d: d + b"K='" + KEY + b"'\n"), "no-private-key"),
     "a private key as base64": (
         changed(SECRET, lambda d: d + b"# " + documents.data_url(KEY).encode() + b"\n"),
         "no-private-key",
     ),
-    "a script that does not parse": (changed(PLAN.hook_script, lambda d: d + b"if\n"), "hook-script"),
-    "a script without its functions": (changed(PLAN.hook_script, lambda d: b"true\n"), "hook-script"),
-    "a script that asks for no image": (changed(PLAN.hook_script, lambda d: b"true\n"), "image"),
+    "a script that does not parse": (changed(PLAN.paths.hook_script, lambda d: d + b"if\n"), "hook-script"),
+    "a script without its functions": (changed(PLAN.paths.hook_script, lambda d: b"true\n"), "hook-script"),
+    "a script that asks for no image": (changed(PLAN.paths.hook_script, lambda d: b"true\n"), "image"),
 }
 
 
@@ -247,8 +248,8 @@ def test_each_fault_is_found_by_the_check_of_that_name(fault: str) -> None:
 
 def test_a_missing_file_fails_by_name() -> None:
     """Each of them."""
-    files = assets.on_node(PLAN)
-    for path in set(files) - {PLAN.cleanup_unit, PLAN.paths.plan_record}:
+    files = node_files.node_files(PLAN)
+    for path in set(files) - {PLAN.paths.cleanup_unit, PLAN.paths.plan_record}:
         left = {other: asset for other, asset in files.items() if other != path}
         findings = tree.of_tree(tree.PlannedTree(PLAN, left))
         assert path in the("files-complete", findings).evidence
@@ -256,7 +257,7 @@ def test_a_missing_file_fails_by_name() -> None:
 
 def test_a_file_that_others_may_read_fails() -> None:
     """Modes may be stricter than planned, never wider."""
-    files = assets.on_node(PLAN)
+    files = node_files.node_files(PLAN)
     wide = {**files, OVERRIDE: Asset(files[OVERRIDE].data, 0o666)}
     strict = {**files, OVERRIDE: Asset(files[OVERRIDE].data, 0o400)}
     assert failing(tree.of_tree(tree.PlannedTree(PLAN, wide))) == {"modes"}
@@ -297,8 +298,8 @@ def test_a_freshly_rendered_directory_passes(words: list[str], tmp_path: Path) -
 
 def test_our_own_image_is_named(tmp_path: Path) -> None:
     """Rather than the payload's."""
-    plan = Plan(image=Image("bootbridge", "registry.example/b:1"))
-    findings = tree.of_tree(tree.PlannedTree(plan, assets.on_node(plan)))
+    plan = Plan(image=ProxyImage("bootbridge", "registry.example/b:1"))
+    findings = tree.of_tree(tree.PlannedTree(plan, node_files.node_files(plan)))
     assert "registry.example/b:1" in the("image", findings).evidence
     assert not failing(findings)
 

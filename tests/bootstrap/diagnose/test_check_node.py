@@ -18,8 +18,9 @@ from bootbridge.bootstrap.diagnose import check
 from bootbridge.bootstrap.diagnose.check import CheckResult, CheckVerdict
 from bootbridge.bootstrap.machine import certificates, network
 from bootbridge.bootstrap.machine.node_values import node_values
-from bootbridge.bootstrap.plan.plan import Image, Plan, Ports
-from bootbridge.bootstrap.render import assets, egress_selector, manifests, program_flags
+from bootbridge.bootstrap.plan.plan import Plan, ProxyImage
+from bootbridge.bootstrap.plan.ports import Ports
+from bootbridge.bootstrap.render import egress_selector, manifests, node_files, program_flags
 from bootbridge.cli.main import main
 from bootbridge.common.files import Asset, Tree
 from bootbridge.common.host import Host
@@ -39,9 +40,9 @@ class LiveNode:
         ports = Ports(*(free_port() for _ in range(5)))
         addresses = (ipaddress.ip_address(address),)
         self.plan = Plan(
-            image=Image("bootbridge", IMAGE), node_ips=addresses, ports=ports, key_kind="ecdsa-p256"
+            image=ProxyImage("bootbridge", IMAGE), node_ips=addresses, ports=ports, key_kind="ecdsa-p256"
         )
-        bundle = certificates.make(self.plan, addresses)
+        bundle = certificates.issue(self.plan, addresses)
         values = node_values(
             self.plan,
             IMAGE,
@@ -52,9 +53,9 @@ class LiveNode:
         )
         pod = Asset(manifests.to_yaml(manifests.server_pod(self.plan, values)), 0o600)
         config = Asset(yaml.safe_dump(egress_selector.config_override(self.plan)).encode())
-        self.lay(assets.on_node(self.plan))
-        self.lay(certificates.tree(self.plan, bundle))
-        self.lay({self.plan.paths.server_pod: pod, self.plan.apiserver_config: config})
+        self.lay(node_files.node_files(self.plan))
+        self.lay(certificates.files(self.plan, bundle))
+        self.lay({self.plan.paths.server_pod: pod, self.plan.paths.apiserver_config: config})
         self.server = self._start("proxy-server", program_flags.server_args(self.plan))
         # An agent that comes too early waits a second before it dials again.
         until(lambda: self.host.http_get(ports.server_health, "/healthz")[0] == 200, "the server listens")
@@ -151,12 +152,12 @@ def test_certificates_that_run_out_warn_then_fail(node: LiveNode) -> None:
 
 
 def _other_certificates(node: LiveNode) -> None:
-    bundle = certificates.make(node.plan, (ipaddress.ip_address("192.0.2.77"),))
-    node.lay(certificates.tree(node.plan, bundle))
+    bundle = certificates.issue(node.plan, (ipaddress.ip_address("192.0.2.77"),))
+    node.lay(certificates.files(node.plan, bundle))
 
 
 def _mixed_certificates(node: LiveNode) -> None:
-    other = certificates.tree(node.plan, certificates.make(node.plan, node.plan.node_ips))
+    other = certificates.files(node.plan, certificates.issue(node.plan, node.plan.node_ips))
     node.lay({node.plan.paths.ca_cert: other[node.plan.paths.ca_cert]})
 
 
@@ -204,7 +205,7 @@ FAULTS: dict[str, tuple[Callable[[LiveNode], object], set[str]]] = {
         {"egress-config"},
     ),
     "a kube-apiserver without the flag": (
-        lambda node: node.lay({node.plan.apiserver_config: Asset(b"apiServerArguments: {}\n")}),
+        lambda node: node.lay({node.plan.paths.apiserver_config: Asset(b"apiServerArguments: {}\n")}),
         {"kube-apiserver"},
     ),
 }
@@ -228,7 +229,7 @@ def test_an_address_that_the_certificate_does_not_name_fails(node: LiveNode) -> 
 
 def test_a_kube_apiserver_that_is_not_rendered_yet_is_no_failure(node: LiveNode) -> None:
     """bootkube.sh comes to it later."""
-    node.host.remove(node.plan.apiserver_config)
+    node.host.remove(node.plan.paths.apiserver_config)
     assert node.check()["kube-apiserver"].verdict is CheckVerdict.NOT_RUN
 
 

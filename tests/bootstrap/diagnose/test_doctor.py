@@ -146,7 +146,7 @@ def test_a_node_without_a_tunnel(tmp_path: Path, laid: LaidNode) -> None:
 
 def put_certificates(node: LaidNode, authority: Authority, server: Certificate) -> None:
     bundle = certificates.LogBundle(authority.cert_pem, server, authority.issue_client("konnectivity-agent"))
-    for path, asset in certificates.tree(node.plan, bundle).items():
+    for path, asset in certificates.files(node.plan, bundle).items():
         write_file(node.path(path), asset)
 
 

@@ -14,7 +14,7 @@ from bootbridge.bootstrap.diagnose.doctor import DiagnosisContext, apiserver, pr
 from bootbridge.bootstrap.diagnose.doctor.programs import Program
 from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import Plan
-from bootbridge.bootstrap.render import assets
+from bootbridge.bootstrap.render import node_files
 from bootbridge.common.files import write_file
 from bootbridge.common.host import Host
 from tests.support.process_program import until
@@ -44,7 +44,7 @@ def hyperkube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progr
 @pytest.fixture
 def way(tmp_path: Path, hyperkube: Program) -> DiagnosisContext:
     root = tmp_path / "root"
-    for path, asset in assets.on_node(PLAN).items():
+    for path, asset in node_files.node_files(PLAN).items():
         place = root / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         write_file(place, asset)
@@ -60,7 +60,7 @@ def configure(context: DiagnosisContext, **arguments: list[str] | None) -> None:
     }
     settings |= {name.replace("_", "-"): value for name, value in arguments.items()}
     document = {"apiServerArguments": {name: value for name, value in settings.items() if value is not None}}
-    path = context.host.path(PLAN.apiserver_config)
+    path = context.host.path(PLAN.paths.apiserver_config)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(document))
 

@@ -18,10 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bootbridge.bootstrap import firewall
-from bootbridge.bootstrap.firewall.answers import find, jq_filter
+from bootbridge.bootstrap.firewall.json_query import find, jq_filter
 from bootbridge.bootstrap.firewall.model import Lookup
-from bootbridge.bootstrap.firewall.platforms import MANAGED
-from bootbridge.bootstrap.plan.plan import IPNetwork, Networks, Plan, Platform, Ports
+from bootbridge.bootstrap.firewall.providers import MANAGED
+from bootbridge.bootstrap.plan.plan import IPNetwork, Networking, Plan, Platform
+from bootbridge.bootstrap.plan.ports import Ports
 from bootbridge.cli.main import main
 from bootbridge.errors import OperatorError
 
@@ -40,15 +41,15 @@ needs_jq = pytest.mark.skipif(
 
 
 def plan_on(platform: Platform, *networks: IPNetwork, **fields: Any) -> Plan:
-    fields = {"infra_id": INFRA_ID, "networks": Networks(machine=networks or (V4,))} | fields
+    fields = {"infra_id": INFRA_ID, "networks": Networking(machine=networks or (V4,))} | fields
     return Plan(platform=platform, **fields)
 
 
-def rule_names(actions: list[firewall.Action]) -> set[str]:
+def rule_names(actions: list[firewall.FirewallAction]) -> set[str]:
     return {action.rule for action in actions}
 
 
-def bodies(actions: list[firewall.Action]) -> list[Any]:
+def bodies(actions: list[firewall.FirewallAction]) -> list[Any]:
     return [action.body for action in actions if action.body]
 
 
@@ -63,7 +64,7 @@ def leaves(value: object) -> Iterator[str]:
         yield str(value)
 
 
-def networks_in(action: firewall.Action) -> set[IPNetwork]:
+def networks_in(action: firewall.FirewallAction) -> set[IPNetwork]:
     found: set[IPNetwork] = set()
     for text in (*action.argv, *leaves(action.body)):
         try:
@@ -88,7 +89,7 @@ plans = st.builds(
     platform=st.sampled_from(Platform),
     infra_id=st.from_regex(r"[a-z0-9]([a-z0-9-]{0,45}[a-z0-9])?", fullmatch=True),
     networks=st.builds(
-        Networks, machine=st.lists(v4_networks | v6_networks, min_size=1, max_size=4).map(tuple)
+        Networking, machine=st.lists(v4_networks | v6_networks, min_size=1, max_size=4).map(tuple)
     ),
     user_provisioned=st.booleans(),
     ports=st.builds(Ports, agent=st.integers(1024, 49151)),
@@ -142,7 +143,7 @@ def test_a_machine_network_that_is_the_whole_world_is_refused(
 ) -> None:
     """Also where groups are the source and where it is done by hand: such a plan is a mistake."""
     with pytest.raises(OperatorError, match=r"networking.machineNetwork: .*/0 is the whole world"):
-        firewall.artefacts(plan_on(platform, *networks))
+        firewall.render_files(plan_on(platform, *networks))
 
 
 @pytest.mark.parametrize("platform", MANAGED)
@@ -158,7 +159,7 @@ def test_a_tree_rendered_before_there_is_an_infra_id_says_how_to_get_the_rule(
     platform: Platform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Rendering must not wait for the installer; the verb itself refuses, and writes nothing."""
-    tree = firewall.artefacts(replace(plan_on(platform), infra_id=""))
+    tree = firewall.render_files(replace(plan_on(platform), infra_id=""))
     page = tree["firewall/open-port.txt"].data.decode()
     assert f"bootbridge firewall create --platform {platform} --infra-id INFRA_ID --apply" in page
     assert json.loads(tree["firewall/open-port.json"].data)["managedBy"] == "bootbridge"
@@ -284,7 +285,7 @@ def test_where_the_firewall_is_the_operators_it_is_said_what_to_open(platform: P
     """Port, sources, target, lifetime and how to try it, as a page and as data; no infra id needed."""
     plan = plan_on(platform, V4, V6, infra_id="", user_provisioned=True, node_ips=(ip_address("10.0.0.5"),))
     assert firewall.create(plan) == firewall.removal(plan) == []
-    tree = firewall.artefacts(plan)
+    tree = firewall.render_files(plan)
     assert set(tree) == {"firewall/open-port.json", "firewall/open-port.txt"}
     page, data = (
         tree["firewall/open-port.txt"].data.decode(),
@@ -333,7 +334,7 @@ def test_json_holds_every_command_and_body(platform: Platform, capsys: pytest.Ca
             main(["firewall", direction, f"--platform={platform}", f"--infra-id={INFRA_ID}", "--json"]) == 0
         )
         printed = capsys.readouterr().out
-        assert printed.encode() == firewall.artefacts(plan)[f"firewall/{direction}.json"].data
+        assert printed.encode() == firewall.render_files(plan)[f"firewall/{direction}.json"].data
         assert [a["command"] for a in json.loads(printed)["actions"]] == [list(a.argv) for a in actions]
 
 

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from bootbridge.bootstrap import firewall
-from bootbridge.bootstrap.firewall.platforms import MANAGED
-from bootbridge.bootstrap.plan.plan import Networks, Plan, Platform
+from bootbridge.bootstrap.firewall.providers import MANAGED
+from bootbridge.bootstrap.plan.plan import Networking, Plan, Platform
 from bootbridge.cli.main import main
 from tests.bootstrap.firewall import firewall_clouds
 
 PLAN = Plan(infra_id=firewall_clouds.CLUSTER)
 NAME = f"{firewall_clouds.CLUSTER}-bootstrap-konnectivity"
-DUAL_STACK = Networks(machine=(ip_network("10.0.0.0/16"), ip_network("fd00::/48")))
+DUAL_STACK = Networking(machine=(ip_network("10.0.0.0/16"), ip_network("fd00::/48")))
 
 
 class Cloud:
@@ -43,7 +43,7 @@ class Cloud:
 
     def run_script(self, plan: Plan, direction: str) -> str:
         path = self.directory / f"{direction}.sh"
-        path.write_bytes(firewall.artefacts(plan)[f"firewall/{direction}.sh"].data)
+        path.write_bytes(firewall.render_files(plan)[f"firewall/{direction}.sh"].data)
         done = subprocess.run(["sh", path], capture_output=True, text=True, timeout=60)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -66,11 +66,11 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cloud:
 
 def plan_for(platform: Platform) -> Plan:
     return replace(
-        PLAN, platform=platform, networks=Networks() if platform is Platform.POWERVS else DUAL_STACK
+        PLAN, platform=platform, networks=Networking() if platform is Platform.POWERVS else DUAL_STACK
     )
 
 
-def outcomes(results: list[firewall.Result]) -> set[str]:
+def outcomes(results: list[firewall.ActionResult]) -> set[str]:
     assert not [result for result in results if result.failed]
     return {str(result.outcome) for result in results}
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.bootstrap.firewall.probe import Probe, Verdict, probe
+from bootbridge.bootstrap.firewall.probe import FirewallProbeResult, PortState, probe
 from bootbridge.demo.network import Link, Namespaces, Place, ipv6_works, why_no_namespaces
 from bootbridge.errors import OperatorError
 from tests.support.certificates import Certificates
@@ -92,7 +92,7 @@ def test_our_server_is_found_open_without_a_certificate(
     context.maximum_version = newest
     with listener(address, greeting(context)) as port:
         found = probe(address, port)
-    assert (found.verdict, found.is_open, found.fix) == (Verdict.OPEN, True, "")
+    assert (found.state, found.is_open, found.fix) == (PortState.OPEN, True, "")
 
 
 @each_family
@@ -101,7 +101,7 @@ def test_a_closed_port_is_refused(address: str) -> None:
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as bound:
         bound.bind((address, 0))
         found = probe(address, bound.getsockname()[1])
-    assert (found.verdict, found.evidence) == (Verdict.REFUSED, "connection refused")
+    assert (found.state, found.evidence) == (PortState.REFUSED, "connection refused")
     assert "konnectivity-server" in found.fix
 
 
@@ -127,7 +127,7 @@ def test_a_stranger_behind_an_open_port_is_told_apart(
     """One that hangs up, one that speaks something else, one that only listens."""
     with listener(address, stranger) as port:
         found = probe(address, port, timeout=0.5)
-    assert found.verdict is Verdict.NOT_OURS
+    assert found.state is PortState.NOT_OURS
     assert str(port) in found.fix
 
 
@@ -136,12 +136,12 @@ def test_a_web_server_with_tls_is_no_server_of_ours(certificates: Certificates) 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.path("server.crt"), certificates.path("server.key"))
     with listener("127.0.0.1", greeting(context)) as port:
-        assert probe("127.0.0.1", port).verdict is Verdict.NOT_OURS
+        assert probe("127.0.0.1", port).state is PortState.NOT_OURS
 
 
 def test_a_name_is_refused_with_the_flag_named() -> None:
     """Agents dial an address; looking up a name could find another machine."""
-    with pytest.raises(OperatorError, match="--from-node: 'bootstrap' is no IP address"):
+    with pytest.raises(OperatorError, match="--from-node: invalid IP address 'bootstrap'"):
         probe("bootstrap", PORT)
 
 
@@ -160,11 +160,11 @@ class Wire:
         script = "; ".join((chain, *rules))
         subprocess.run(self.far.command(["nft", script]), check=True, capture_output=True)
 
-    def probe(self, address: str, timeout: float = 5) -> Probe:
+    def probe(self, address: str, timeout: float = 5) -> FirewallProbeResult:
         argv = [sys.executable, "-c", PROBE, address, str(PORT), str(timeout)]
         done = subprocess.run(self.near.command(argv), check=True, capture_output=True, text=True, timeout=30)
         fields = json.loads(done.stdout)
-        return Probe(**fields | {"verdict": Verdict(fields["verdict"])})
+        return FirewallProbeResult(**fields | {"verdict": PortState(fields["verdict"])})
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_a_firewall_that_drops_is_found_by_its_silence(wire: Wire, version: int)
     """Within the time given, and the way to the rule is named."""
     wire.filter("drop")
     found = wire.probe(FAR[version], timeout=0.5)
-    assert found.verdict is Verdict.FILTERED
+    assert found.state is PortState.FILTERED
     assert 0.5 <= found.seconds < 5
     assert "bootbridge firewall show" in found.fix
 
@@ -194,19 +194,19 @@ def test_a_firewall_that_drops_is_found_by_its_silence(wire: Wire, version: int)
 @pytest.mark.parametrize(
     ("statement", "verdict"),
     [
-        ("reject with tcp reset", Verdict.REFUSED),
-        ("reject with icmpx port-unreachable", Verdict.REFUSED),
-        ("reject with icmpx host-unreachable", Verdict.UNREACHABLE),
+        ("reject with tcp reset", PortState.REFUSED),
+        ("reject with icmpx port-unreachable", PortState.REFUSED),
+        ("reject with icmpx host-unreachable", PortState.UNREACHABLE),
     ],
 )
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_firewall_that_rejects_is_told_from_one_that_drops(
-    wire: Wire, version: int, statement: str, verdict: Verdict
+    wire: Wire, version: int, statement: str, verdict: PortState
 ) -> None:
     """At once, whatever way it has of saying no."""
     wire.filter(statement)
     found = wire.probe(FAR[version], timeout=20)
-    assert found.verdict is verdict
+    assert found.state is verdict
     assert found.seconds < 10
 
 
@@ -214,7 +214,7 @@ def test_a_firewall_that_rejects_is_told_from_one_that_drops(
 @pytest.mark.parametrize("version", [4, 6])
 def test_an_address_without_a_route_is_unreachable(wire: Wire, version: int) -> None:
     """There is no packet that a firewall could drop."""
-    assert wire.probe({4: "198.51.100.1", 6: "2001:db8:1::1"}[version]).verdict is Verdict.UNREACHABLE
+    assert wire.probe({4: "198.51.100.1", 6: "2001:db8:1::1"}[version]).state is PortState.UNREACHABLE
 
 
 @needs_nft
@@ -238,12 +238,12 @@ def test_an_accepting_filter_in_front_of_our_server_is_open(
     finally:
         server.terminate()
         output, _ = server.communicate(timeout=10)
-    assert found.verdict is Verdict.OPEN, output.decode()
+    assert found.state is PortState.OPEN, output.decode()
 
 
-def _probe_until_it_listens(wire: Wire, address: str, server: subprocess.Popen[bytes]) -> Probe:
+def _probe_until_it_listens(wire: Wire, address: str, server: subprocess.Popen[bytes]) -> FirewallProbeResult:
     for _ in range(50):  # each takes the start of an interpreter: no need to sleep
         found = wire.probe(address)
-        if found.verdict is not Verdict.REFUSED or server.poll() is not None:
+        if found.state is not PortState.REFUSED or server.poll() is not None:
             break
     return found

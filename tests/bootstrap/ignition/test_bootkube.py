@@ -30,12 +30,12 @@ done
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
     node = Node(tmp_path)
-    node.put(PLAN.hook_script, HOOKS)
+    node.put(PLAN.paths.hook_script, HOOKS)
     return node
 
 
 def patched_on(node: Node, release: str) -> Path:
-    return node.put(bootkube.PATH, bootkube.patched(scripts.script(release), PLAN))
+    return node.put(bootkube.PATH, bootkube.patch(scripts.script(release), PLAN))
 
 
 def steps(node: Node) -> list[str]:
@@ -73,7 +73,7 @@ def test_the_render_command_gets_the_override_and_keeps_its_arguments(node: Node
         next(call for call in run.calls() if "operator render" in call).replace(str(run.root), "").split()
         for run in (plain, node)
     )
-    flag = f"--config-override-files={PLAN.config_override_seen_by_render}"
+    flag = f"--config-override-files={PLAN.paths.config_override_seen_by_render}"
     assert [word for word in after if word != flag] == before
     assert after[after.index("render") + 1] == flag
 
@@ -95,7 +95,7 @@ def test_a_failed_bootstrap_calls_the_hooks_again_but_renders_once(node: Node) -
 
 def test_a_failing_hook_stops_the_script(node: Node) -> None:
     """A kube-apiserver without its tunnel would show only later, as webhooks that time out."""
-    node.put(PLAN.hook_script, b"bootbridge_setup() { return 3; }\n")
+    node.put(PLAN.paths.hook_script, b"bootbridge_setup() { return 3; }\n")
     assert node.run(patched_on(node, "4.22")) != 0
     assert steps(node) == ["etcd"]
 
@@ -104,7 +104,7 @@ def test_a_failing_hook_stops_the_script(node: Node) -> None:
 def test_everything_else_in_the_script_stays(shape: str) -> None:
     """Without the added lines it is the same file."""
     given = SHAPES[shape].split(b"\n")
-    lines = bootkube.patched(SHAPES[shape], PLAN).split(b"\n")
+    lines = bootkube.patch(SHAPES[shape], PLAN).split(b"\n")
     left = iter(lines)
     assert all(line in left for line in given), "the original's lines are there, in order"
     assert len(lines) - len(given) == 4 + 1 + 3 + 3
@@ -114,7 +114,7 @@ def test_everything_else_in_the_script_stays(shape: str) -> None:
 def test_the_patched_script_is_sound_shell(shape: str, tmp_path: Path) -> None:
     """As bash itself reads it."""
     path = tmp_path / "bootkube.sh"
-    path.write_bytes(bootkube.patched(SHAPES[shape], PLAN))
+    path.write_bytes(bootkube.patch(SHAPES[shape], PLAN))
     assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
 
 
@@ -123,7 +123,7 @@ def test_a_missing_anchor_is_refused_by_name(anchor: bootkube.Anchor) -> None:
     """Also where the line is only part of another one."""
     script = scripts.script("4.22").replace(anchor.line.encode(), b"# " + anchor.line.encode())
     with pytest.raises(OperatorError, match=rf"anchor {anchor.name[:2]} .* is missing"):
-        bootkube.patched(script, PLAN)
+        bootkube.patch(script, PLAN)
 
 
 @pytest.mark.parametrize("anchor", bootkube.ANCHORS, ids=lambda anchor: anchor.name[:2])
@@ -131,7 +131,7 @@ def test_an_anchor_that_is_there_twice_is_refused_by_name(anchor: bootkube.Ancho
     """With the numbers of the lines."""
     script = scripts.script("4.22") + b"\t" + anchor.line.encode() + b"\n"
     with pytest.raises(OperatorError, match=rf"anchor {anchor.name[:2]} .* is not unique: lines \d+, \d+"):
-        bootkube.patched(script, PLAN)
+        bootkube.patch(script, PLAN)
 
 
 def test_anchors_out_of_order_are_refused() -> None:
@@ -139,12 +139,12 @@ def test_anchors_out_of_order_are_refused() -> None:
     start, end = (anchor.line.encode() for anchor in (bootkube.ANCHORS[0], bootkube.ANCHORS[3]))
     script = scripts.script("4.22").replace(start, b"X").replace(end, start).replace(b"X", end)
     with pytest.raises(OperatorError, match="stands before"):
-        bootkube.patched(script, PLAN)
+        bootkube.patch(script, PLAN)
 
 
 def test_a_script_without_a_last_newline_keeps_it_so() -> None:
     """Not one byte more than our lines."""
-    patched = bootkube.patched(scripts.script("4.22").rstrip(b"\n"), PLAN)
+    patched = bootkube.patch(scripts.script("4.22").rstrip(b"\n"), PLAN)
     assert patched.endswith(b'complete"')
 
 
@@ -156,4 +156,4 @@ def test_the_variants_are_told_apart(shape: str) -> None:
         [scripts.UPSTREAM_OVERRIDE] if shape == "upstream tunnel" else []
     )
     assert not bootkube.is_patched(SHAPES[shape])
-    assert bootkube.is_patched(bootkube.patched(SHAPES[shape], PLAN))
+    assert bootkube.is_patched(bootkube.patch(SHAPES[shape], PLAN))

@@ -40,7 +40,7 @@ def test_every_value_is_found_where_it_stands(value: Any, indent: Any, ascii_onl
     """The text between start and end is exactly that value, at every level."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
 
-    def descend(found: json_spans.Value) -> None:
+    def descend(found: json_spans.JsonSpan) -> None:
         assert json.loads(text[found.start : found.end]) == found.content
         if isinstance(found.content, dict):
             children = list(json_spans.members(text, found))

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bootbridge.bootstrap.ignition import bootkube, inject
-from bootbridge.bootstrap.ignition import record as injection_record
+from bootbridge.bootstrap.ignition import bootkube, inject, injection_record
 from bootbridge.bootstrap.ignition.document import Ignition
 from bootbridge.bootstrap.plan import record as plan_record
-from bootbridge.bootstrap.plan.plan import OPENSHIFT_PATHS, Flavour, Image, Plan, Platform, Protocol
-from bootbridge.bootstrap.render import assets
+from bootbridge.bootstrap.plan.paths import OPENSHIFT_PATHS
+from bootbridge.bootstrap.plan.plan import Flavour, Plan, Platform, Protocol, ProxyImage
+from bootbridge.bootstrap.render import node_files
 from bootbridge.cli.main import main
 from bootbridge.errors import OperatorError
 from bootbridge.trust.authority import Authority
@@ -73,7 +73,7 @@ def test_injecting_twice_is_injecting_once(formatting: str) -> None:
 def test_another_plan_replaces_the_earlier_injection() -> None:
     """As if the earlier one had never been."""
     original = compact(document())
-    other = Plan(protocol=Protocol.HTTP_CONNECT, image=Image("bootbridge", "registry.example/b:1"))
+    other = Plan(protocol=Protocol.HTTP_CONNECT, image=ProxyImage("bootbridge", "registry.example/b:1"))
     assert injected(injected(original), other) == injected(original, other)
 
 
@@ -207,7 +207,7 @@ def test_any_record_is_taken_or_refused_in_words(record: Any) -> None:
         {**wrapped, "originalLength": 7, "edits": [{"start": record, "length": 1}]},
     ):
         with pytest.raises(OperatorError):
-            injection_record.undone(ignition, json.dumps(value).encode(), "b.ign")
+            injection_record.restore(ignition, json.dumps(value).encode(), "b.ign")
 
 
 # --- what is in it
@@ -218,12 +218,12 @@ def test_the_tunnel_is_in_the_file_with_its_modes() -> None:
     original = Ignition.parse(compact(document()), "b.ign")
     result = inject.inject(original.data, as_found, NOW, "b.ign")
     there = Ignition.parse(result.document, "b.ign")
-    for path, asset in assets.on_node(result.plan).items():
+    for path, asset in node_files.node_files(result.plan).items():
         assert (there.content(path), there.files[path].mode) == (asset.data, asset.mode)
     assert list(there.files)[: len(original.files)] == list(original.files)
     assert set(there.files) - set(original.files) == set(result.files)
     assert there.files[BOOTKUBE].mode == 0o555
-    assert there.content(BOOTKUBE) == bootkube.patched(scripts.script("4.22"), result.plan)
+    assert there.content(BOOTKUBE) == bootkube.patch(scripts.script("4.22"), result.plan)
     assert there.files[RECORD].mode == 0o600
     assert there.units == original.units
 
@@ -254,16 +254,16 @@ def test_the_injected_script_runs_with_the_injected_hooks_in_reach(tmp_path: Pat
     for path in (OPENSHIFT_PATHS.plan_record, OPENSHIFT_PATHS.config_override):
         node.put(path, there.content(path) or b"")
     # The functions are defined by the real script; here they only say that they were called.
-    hooks = there.content(Plan().hook_script) or b""
+    hooks = there.content(Plan().paths.hook_script) or b""
     spoken = b"".join(
         b'bootbridge_%s() { echo %s >> "$CALLS"; }\n' % (name, name)
         for name in (b"setup", b"manifests", b"cleanup")
     )
-    node.put(Plan().hook_script, hooks + spoken)
+    node.put(Plan().paths.hook_script, hooks + spoken)
     assert node.run(node.put(BOOTKUBE, there.content(BOOTKUBE) or b"")) == 0, node.output
     assert [call for call in node.calls() if " " not in call] == ["setup", "manifests", "cleanup"]
     render = next(call for call in node.calls() if "operator render" in call)
-    override = Plan().config_override_seen_by_render
+    override = Plan().paths.config_override_seen_by_render
     assert f"--config-override-files={override}" in render
     assert (node.root / "opt/openshift" / override.removeprefix("/assets/")).exists()
 
@@ -271,10 +271,10 @@ def test_the_injected_script_runs_with_the_injected_hooks_in_reach(tmp_path: Pat
 def test_the_cleanup_unit_stops_bootkube_and_calls_the_cleanup() -> None:
     """A bootkube.sh that is started again and again would lay the tunnel anew."""
     there = Ignition.parse(injected(compact(document())), "b.ign")
-    unit = (there.content(Plan().cleanup_unit) or b"").decode()
+    unit = (there.content(Plan().paths.cleanup_unit) or b"").decode()
     assert "Conflicts=bootkube.service" in unit
-    assert f"ExecStart={Plan().hook_script} cleanup" in unit
-    assert there.files[Plan().hook_script].mode & 0o111
+    assert f"ExecStart={Plan().paths.hook_script} cleanup" in unit
+    assert there.files[Plan().paths.hook_script].mode & 0o111
 
 
 # --- what is refused
@@ -348,7 +348,7 @@ def test_a_unit_of_a_bootstrap_in_place_is_enough() -> None:
 
 def test_kubeadm_has_no_ignition_file() -> None:
     """Its tunnel is laid by `up`."""
-    plan = Plan(flavour=Flavour.KUBEADM, image=Image("bootbridge", "x"))
+    plan = Plan(flavour=Flavour.KUBEADM, image=ProxyImage("bootbridge", "x"))
     with pytest.raises(OperatorError, match="--flavour"):
         injected(compact(document()), plan)
 

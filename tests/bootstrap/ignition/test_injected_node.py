@@ -84,7 +84,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path, network: Network) -> No
         place.parent.mkdir(parents=True, exist_ok=True)
         place.unlink(missing_ok=True)
         place.write_bytes(ignition.content(path) or b"")
-    node.path(node.plan.apiserver_config).unlink()
+    node.path(node.plan.paths.apiserver_config).unlink()
     node._program("podman", PODMAN)
     node.offer(["cp"] if not (node.root / "tools/cp").exists() else [])
     return node
@@ -116,7 +116,7 @@ def test_a_bootstrap_that_fails_once_lays_the_tunnel_once_and_leaves_nothing(nod
     daemonset = yaml.safe_load(node.path(plan.paths.daemonset_manifest).read_text())
     arguments = daemonset["spec"]["template"]["spec"]["containers"][0]["args"]
     assert "--proxy-server-host=192.168.126.5" in arguments
-    arguments = yaml.safe_load(node.path(plan.apiserver_config).read_text())["apiServerArguments"]
+    arguments = yaml.safe_load(node.path(plan.paths.apiserver_config).read_text())["apiServerArguments"]
     assert arguments["egress-selector-config-file"] == [plan.paths.egress_config_seen_by_apiserver]
     made = digests(node, plan)
     assert "ca.key" not in made
@@ -125,7 +125,7 @@ def test_a_bootstrap_that_fails_once_lays_the_tunnel_once_and_leaves_nothing(nod
     assert start(node) == 0, node.said  # type: ignore[attr-defined]
     assert stages(node) == [*STAGES, "cb-bootstrap", "konnectivity-cleanup"]
     assert node.path("/opt/openshift/.bootkube.done").exists()
-    receipt = json.loads(node.path(plan.receipt).read_text())
+    receipt = json.loads(node.path(plan.paths.receipt).read_text())
     assert receipt["clean"] is True, receipt
     for kind in ("namespace", "daemonset", "secret"):
         assert not [path for path in (node.root / "cluster" / kind).glob("*") if "konnectivity" in path.name]

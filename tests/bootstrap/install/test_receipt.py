@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta, timezone
 
 from bootbridge.bootstrap.install import resources
 from bootbridge.bootstrap.install.receipt import RESOURCE_NAMES, Receipt, ReceiptItem
-from bootbridge.bootstrap.plan.plan import Flavour, Image, Plan
+from bootbridge.bootstrap.plan.plan import Flavour, Plan, ProxyImage
 from bootbridge.common.host import Host
 
-PLAN = Plan(flavour=Flavour.KUBEADM, image=Image("bootbridge", "image"))
+PLAN = Plan(flavour=Flavour.KUBEADM, image=ProxyImage("bootbridge", "image"))
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 SECRET = ReceiptItem("secret", "Secret a/b")
 NAMESPACE = ReceiptItem("namespace", "Namespace a", "Some content remains")

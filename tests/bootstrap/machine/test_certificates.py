@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from bootbridge.bootstrap.machine import certificates
-from bootbridge.bootstrap.machine.certificates import Bundle
-from bootbridge.bootstrap.plan.plan import KEY_KINDS, IPAddress, KeyKind, Networks, Plan
+from bootbridge.bootstrap.machine.certificates import CertificateSet
+from bootbridge.bootstrap.plan.plan import KEY_KINDS, IPAddress, KeyKind, Networking, Plan
 from bootbridge.common.files import write_file
 from bootbridge.trust.authority import Authority, Certificate
 from tests.bootstrap.render.shell_node import Network, Node, needs_node
@@ -25,7 +25,7 @@ from tests.support.process_site import Site
 
 V4, V6 = ipaddress.ip_address("10.0.0.5"), ipaddress.ip_address("fd00:1::5")
 LOOPBACKS = (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
-DUAL = Networks(service=(ipaddress.ip_network("172.30.0.0/16"), ipaddress.ip_network("fd02::/112")))
+DUAL = Networking(service=(ipaddress.ip_network("172.30.0.0/16"), ipaddress.ip_network("fd02::/112")))
 pytestmark = needs_node
 
 
@@ -57,13 +57,13 @@ class Maker:
 
 class ByPython(Maker):
     def make(self, addresses: tuple[IPAddress, ...]) -> None:
-        for path, asset in certificates.tree(self.plan, certificates.make(self.plan, addresses)).items():
+        for path, asset in certificates.files(self.plan, certificates.issue(self.plan, addresses)).items():
             self.path(path).parent.mkdir(parents=True, exist_ok=True)
             write_file(self.path(path), asset)
 
     def why_renew(self, addresses: tuple[IPAddress, ...]) -> str:
         bundle = certificates.load(self.root, self.plan)
-        return certificates.why_renew(bundle, self.plan, addresses, datetime.now(UTC))
+        return certificates.renewal_reason(bundle, self.plan, addresses, datetime.now(UTC))
 
 
 class ByShell(Maker):
@@ -311,7 +311,7 @@ def test_the_last_quarter_of_the_validity_makes_all_anew(
     """Of four hours, certificates with less than one hour left are not handed out any more."""
     maker = maker_of(Plan(key_kind="ecdsa-p256", validity=timedelta(hours=4)))
     bundle = _valid_for(left)
-    for path, asset in certificates.tree(maker.plan, bundle).items():
+    for path, asset in certificates.files(maker.plan, bundle).items():
         maker.path(path).parent.mkdir(parents=True, exist_ok=True)
         write_file(maker.path(path), asset)
 
@@ -321,10 +321,12 @@ def test_the_last_quarter_of_the_validity_makes_all_anew(
     assert bool(why) == renewed
 
 
-def _valid_for(left: timedelta) -> Bundle:
+def _valid_for(left: timedelta) -> CertificateSet:
     authority = Authority.create("bootbridge-signer", validity=left)
     server = authority.issue_server([str(V4)], validity=left)
-    return Bundle(authority.cert_pem, server, authority.issue_client("konnectivity-agent", validity=left))
+    return CertificateSet(
+        authority.cert_pem, server, authority.issue_client("konnectivity-agent", validity=left)
+    )
 
 
 def test_a_bundle_does_not_show_its_keys() -> None:

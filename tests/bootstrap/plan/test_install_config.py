@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bootbridge.bootstrap.plan.install_config import InstallConfig, parse
-from bootbridge.bootstrap.plan.plan import Networks, Platform
+from bootbridge.bootstrap.plan.plan import Networking, Platform
 from bootbridge.errors import OperatorError
 
 FULL = """\
@@ -78,7 +78,7 @@ def test_what_is_not_given_is_what_the_installer_assumes() -> None:
     assert parse("apiVersion: v1\nplatform: {none: {}}") == InstallConfig(
         cluster_name="",
         platform=Platform.NONE,
-        networks=Networks(),
+        networks=Networking(),
         fips=False,
         bootstrap_in_place=False,
         control_plane_replicas=3,

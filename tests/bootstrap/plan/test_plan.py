@@ -17,22 +17,22 @@ from hypothesis import strategies as st
 from bootbridge.bootstrap.plan import record as plan_record
 from bootbridge.bootstrap.plan.plan import (
     KEY_KINDS,
-    SOCKET_PATH_BYTES_MAX,
+    BootkubeStage,
     ClusterNetwork,
     Flavour,
-    Image,
-    Networks,
+    Networking,
     Plan,
     Platform,
-    Ports,
     Protocol,
-    Stage,
+    ProxyImage,
 )
+from bootbridge.bootstrap.plan.ports import Ports
 from bootbridge.cli.plan_flags import NODE_IP_VARIABLE, add_plan_flags, plan_from
 from bootbridge.cli.verb import Parser
 from bootbridge.errors import OperatorError
+from bootbridge.proxy_server.options import SOCKET_PATH_BYTES_MAX
 
-OURS = Image("bootbridge", "registry.example/bootbridge:1")
+OURS = ProxyImage("bootbridge", "registry.example/bootbridge:1")
 
 
 # --- what a plan refuses
@@ -51,11 +51,11 @@ OURS = Image("bootbridge", "registry.example/bootbridge:1")
         ({"node_ips": (ipaddress.ip_address("127.0.0.1"),)}, "--node-ip"),
         ({"node_ips": (ipaddress.ip_address("fe80::1"),)}, "--node-ip"),
         ({"node_ips": (ipaddress.ip_address("0.0.0.0"),)}, "--node-ip"),
-        ({"networks": Networks(machine=())}, "networking.machineNetwork"),
-        ({"networks": Networks(cluster=())}, "networking.clusterNetwork"),
-        ({"networks": Networks(service=())}, "networking.serviceNetwork"),
+        ({"networks": Networking(machine=())}, "networking.machineNetwork"),
+        ({"networks": Networking(cluster=())}, "networking.clusterNetwork"),
+        ({"networks": Networking(service=())}, "networking.serviceNetwork"),
         (
-            {"networks": Networks(cluster=(ClusterNetwork(ipaddress.ip_network("10.128.0.0/14"), 8),))},
+            {"networks": Networking(cluster=(ClusterNetwork(ipaddress.ip_network("10.128.0.0/14"), 8),))},
             "networking.clusterNetwork.hostPrefix",
         ),
     ],
@@ -80,7 +80,7 @@ def test_the_paths_of_a_tunnel_are_below_its_own_directory() -> None:
     """What is removed with the tunnel is the tunnel's alone."""
     for plan in (Plan(), Plan(flavour=Flavour.KUBEADM, image=OURS)):
         own = [plan.paths.tls, plan.paths.templates, plan.paths.config_override, plan.paths.plan_record]
-        own += [plan.stage_marker(stage) for stage in Stage]
+        own += [plan.paths.stage_marker(stage) for stage in BootkubeStage]
         assert all(path.startswith(f"{plan.paths.state}/") for path in own)
 
 
@@ -91,7 +91,10 @@ def test_certificates_stay_out_of_the_directory_that_is_copied_into_the_kube_api
 
 def test_the_render_container_sees_the_override_below_its_assets() -> None:
     """It mounts /opt/openshift as /assets."""
-    assert Plan().config_override_seen_by_render == "/assets/bootbridge/kube-apiserver-config-override.yaml"
+    assert (
+        Plan().paths.config_override_seen_by_render
+        == "/assets/bootbridge/kube-apiserver-config-override.yaml"
+    )
 
 
 # --- its record
@@ -126,8 +129,10 @@ plans = st.builds(
     platform=st.sampled_from(Platform),
     infra_id=st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True) | st.just(""),
     protocol=st.sampled_from(Protocol),
-    image=st.builds(Image, st.sampled_from(["konnectivity", "bootbridge"]), st.just("registry.example/b:1")),
-    networks=st.builds(Networks, tuples(ip_networks()), tuples(cluster_networks()), tuples(ip_networks())),
+    image=st.builds(
+        ProxyImage, st.sampled_from(["konnectivity", "bootbridge"]), st.just("registry.example/b:1")
+    ),
+    networks=st.builds(Networking, tuples(ip_networks()), tuples(cluster_networks()), tuples(ip_networks())),
     node_ips=tuples(addresses, 0),
     key_kind=st.sampled_from(KEY_KINDS),
     validity=st.integers(3600, 7 * 86400).map(lambda seconds: timedelta(seconds=seconds)),
@@ -204,9 +209,9 @@ def test_every_flag_reaches_the_plan() -> None:
         platform=Platform.AWS,
         infra_id="demo-1",
         protocol=Protocol.HTTP_CONNECT,
-        image=Image("bootbridge", "registry.example/b:1"),
+        image=ProxyImage("bootbridge", "registry.example/b:1"),
         node_ips=(ipaddress.ip_address("10.1.0.5"), ipaddress.ip_address("fd00::5")),
-        networks=Networks(
+        networks=Networking(
             machine=(network("10.1.0.0/16"), network("fd00::/64")),
             cluster=(ClusterNetwork(network("10.4.0.0/16"), 24), ClusterNetwork(network("fd01::/48"), 64)),
             service=(network("10.5.0.0/16"), network("fd02::/112")),

@@ -9,14 +9,14 @@ from itertools import product
 from typing import Any
 
 from bootbridge.bootstrap.machine.node_values import NodeValues
-from bootbridge.bootstrap.plan.plan import ClusterNetwork, Flavour, Image, Networks, Plan, Protocol
+from bootbridge.bootstrap.plan.plan import ClusterNetwork, Flavour, Networking, Plan, Protocol, ProxyImage
 from bootbridge.bootstrap.render import manifests
 
 IMAGES = (
-    Image("konnectivity", "registry.example/konnectivity:1"),
-    Image("bootbridge", "registry.example/b:1"),
+    ProxyImage("konnectivity", "registry.example/konnectivity:1"),
+    ProxyImage("bootbridge", "registry.example/b:1"),
 )
-IPV6 = Networks(
+IPV6 = Networking(
     machine=(ip_network("fd10::/64"),),
     cluster=(ClusterNetwork(ip_network("fd01::/48"), 64),),
     service=(ip_network("fd02::/112"),),
@@ -54,6 +54,6 @@ class Variant:
 ALL = [
     Variant(Plan(flavour=flavour, image=image, host_network=host, protocol=protocol, networks=networks))
     for flavour, image, host, protocol, networks in product(
-        Flavour, IMAGES, (False, True), Protocol, (Networks(), IPV6)
+        Flavour, IMAGES, (False, True), Protocol, (Networking(), IPV6)
     )
 ]

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from bootbridge.bootstrap.plan.plan import Plan
-from bootbridge.bootstrap.render import assets
+from bootbridge.bootstrap.render import node_files
 from bootbridge.demo.network import Place, why_no_namespaces
 from tests.bootstrap.render import shell_standins
 
@@ -144,7 +144,7 @@ class Node:
     def lay(self, plan: Plan) -> None:
         """Put there what an injected ignition file would have put there."""
         self.plan = plan
-        for path, asset in assets.on_node(plan).items():
+        for path, asset in node_files.node_files(plan).items():
             # The machine's /usr is mounted over ours, and this directory over that one.
             place = self.path(path.replace("/usr/local/bin/", "/local/"))
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -155,7 +155,7 @@ class Node:
     def render_apiserver(self, *, with_egress: bool) -> None:
         """What the operator's render command leaves, with or without the effect of our override."""
         line = f"  egress-selector-config-file:\n  - {self.plan.paths.egress_config_seen_by_apiserver}\n"
-        config = self.path(self.plan.apiserver_config)
+        config = self.path(self.plan.paths.apiserver_config)
         config.write_text(_KAS_CONFIG.format(egress=line if with_egress else ""))
 
     def offer(self, tools: Iterable[str]) -> None:

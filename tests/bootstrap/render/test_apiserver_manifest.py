@@ -7,13 +7,13 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bootbridge.bootstrap.plan.plan import Flavour, Image, Plan
+from bootbridge.bootstrap.plan.plan import Flavour, Plan, ProxyImage
 from bootbridge.bootstrap.render import apiserver_manifest, kubeadm
 from bootbridge.errors import OperatorError
 from tests.support.bootstrap_node import MANIFEST
 
-PLAN = Plan(flavour=Flavour.KUBEADM, image=Image("bootbridge", "image"))
-SETTING = apiserver_manifest.setting(PLAN)
+PLAN = Plan(flavour=Flavour.KUBEADM, image=ProxyImage("bootbridge", "image"))
+SETTING = apiserver_manifest.egress_setting(PLAN)
 TEXT = MANIFEST.format(port=6443, backend=1).encode()
 NAME = "kube-apiserver.yaml"
 
@@ -95,7 +95,7 @@ def test_what_kubeadm_wrote_from_our_patch_is_found_and_removed() -> None:
         main["volumeMounts"].append({"mountPath": volume["mountPath"], "name": volume["name"]})
         pod["spec"]["volumes"].append({"name": volume["name"], "hostPath": {"path": volume["hostPath"]}})
     written = yaml.safe_dump(pod).encode()
-    assert len(apiserver_manifest.carries(written, SETTING, NAME)) == 4
+    assert len(apiserver_manifest.find_setting(written, SETTING, NAME)) == 4
     assert yaml.safe_load(remove(written)) == yaml.safe_load(TEXT)
 
 

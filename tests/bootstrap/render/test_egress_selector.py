@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootbridge.bootstrap.plan.plan import Flavour, Image, Plan, Protocol
+from bootbridge.bootstrap.plan.plan import Flavour, Plan, Protocol, ProxyImage
 from bootbridge.bootstrap.render import egress_selector
 
 PLANS = [
-    Plan(flavour=flavour, protocol=protocol, image=Image("bootbridge", "registry.example/b:1"))
+    Plan(flavour=flavour, protocol=protocol, image=ProxyImage("bootbridge", "registry.example/b:1"))
     for flavour in Flavour
     for protocol in Protocol
 ]
@@ -37,7 +37,7 @@ def https(**tls: str) -> dict[str, Any]:
 
 def problems(document: object) -> list[str]:
     """With a file system that holds /there and nothing else."""
-    return egress_selector.problems(document, exists=lambda path: path == "/there")
+    return egress_selector.validate(document, exists=lambda path: path == "/there")
 
 
 # --- what is rendered

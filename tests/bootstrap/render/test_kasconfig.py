@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.bootstrap.render import egress_selector, kasconfig
-from bootbridge.bootstrap.render.kasconfig import Layer
+from bootbridge.bootstrap.render.kasconfig import ConfigFile
 from bootbridge.cli.kasconfig import main
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
@@ -31,8 +31,8 @@ BASE = {
 }
 
 
-def layer(content: object, name: str = "override.yaml") -> Layer:
-    return Layer(name, content if isinstance(content, bytes) else to_yaml(content))
+def layer(content: object, name: str = "override.yaml") -> ConfigFile:
+    return ConfigFile(name, content if isinstance(content, bytes) else to_yaml(content))
 
 
 def merged(*contents: object) -> dict[str, Any]:

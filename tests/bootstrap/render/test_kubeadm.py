@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from bootbridge.bootstrap.plan.plan import Flavour, Image, Plan
+from bootbridge.bootstrap.plan.plan import Flavour, Plan, ProxyImage
 from bootbridge.bootstrap.render import kubeadm
 from bootbridge.bootstrap.render.kubeadm import V1BETA3, V1BETA4
 from bootbridge.errors import OperatorError
 
-PLAN = Plan(flavour=Flavour.KUBEADM, image=Image("bootbridge", "registry.example/bootbridge:1"))
+PLAN = Plan(flavour=Flavour.KUBEADM, image=ProxyImage("bootbridge", "registry.example/bootbridge:1"))
 
 INIT = b"""\
 apiVersion: kubeadm.k8s.io/v1beta4

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS
-from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY, ClusterNetwork, Flavour, Networks, Plan, Ports
+from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY, ClusterNetwork, Flavour, Networking, Plan
+from bootbridge.bootstrap.plan.ports import Ports
 from bootbridge.bootstrap.render import manifests, program_flags
 from bootbridge.tunnel.identifiers import parse_identifiers
 from tests.bootstrap.render.manifest_variants import ALL, IMAGES, IPV6, VALUES, Variant
@@ -272,7 +273,7 @@ def test_with_several_pod_networks_an_agent_claims_no_neighbours_pods() -> None:
         ClusterNetwork(ip_network("10.132.0.0/14"), 25),
         ClusterNetwork(ip_network("fd01::/48"), 64),
     )
-    plan = Plan(networks=Networks(cluster=cluster))
+    plan = Plan(networks=Networking(cluster=cluster))
     assert "cidr=$(POD_IP)/25&" in flags_of(manifests.agent_daemonset(plan, VALUES))["agent-identifiers"]
 
 
@@ -305,7 +306,7 @@ def test_payload_images_get_only_flags_that_every_release_has(variant: Variant) 
 
 def test_our_server_reaches_kubelets_before_there_is_an_agent() -> None:
     """Logs and exec work from the first minute, over the machine networks and nowhere else."""
-    networks = Networks(machine=(ip_network("10.1.0.0/16"), ip_network("fd10::/64")))
+    networks = Networking(machine=(ip_network("10.1.0.0/16"), ip_network("fd10::/64")))
     flags = flags_of(manifests.server_pod(Plan(image=OURS, networks=networks), VALUES))
     assert flags["proxy-strategies"].split(",")[-1] == "direct"
     assert flags["direct-cidrs"] == "10.1.0.0/16,fd10::/64"

@@ -111,7 +111,7 @@ def test_a_kube_apiserver_says_what_was_foretold(
     """All that it finds wrong was told beforehand, in its words and in its order, and nothing else."""
     there = str(kubernetes.folder / "ca.crt")
     document = yaml.safe_load(manifests.to_yaml(faulty_configuration()).replace(b"/there", there.encode()))
-    foretold = [problem.partition(": ")[2] for problem in egress_selector.problems(document)]
+    foretold = [problem.partition(": ")[2] for problem in egress_selector.validate(document)]
     assert len(foretold) > len(FAULTS)
     with pytest.raises(AssertionError, match="kube-apiserver"):
         restarted(document)

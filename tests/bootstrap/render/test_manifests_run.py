@@ -13,7 +13,8 @@ import pytest
 
 from bootbridge.bootstrap.machine import certificates
 from bootbridge.bootstrap.machine.node_values import node_values
-from bootbridge.bootstrap.plan.plan import ClusterNetwork, Image, IPNetwork, Networks, Plan, Ports, Protocol
+from bootbridge.bootstrap.plan.plan import ClusterNetwork, IPNetwork, Networking, Plan, Protocol, ProxyImage
+from bootbridge.bootstrap.plan.ports import Ports
 from bootbridge.bootstrap.render import program_flags
 from bootbridge.common.files import write_file
 from tests.support.process_endpoints import HttpEndpoint
@@ -47,15 +48,15 @@ class Tunnel:
         self.plan = Plan(
             protocol=protocol,
             host_network=host_network,
-            networks=Networks(machine=(machines,), cluster=PODS),
+            networks=Networking(machine=(machines,), cluster=PODS),
             ports=Ports(free_port(), free_port(), free_port(), free_port(), free_port()),
             key_kind="ecdsa-p256",
         )
         self._write_certificates(site.folder)
 
     def _write_certificates(self, folder: Path) -> None:
-        bundle = certificates.make(self.plan, [ip_address("127.0.0.1")])
-        for path, asset in certificates.tree(self.plan, bundle).items():
+        bundle = certificates.issue(self.plan, [ip_address("127.0.0.1")])
+        for path, asset in certificates.files(self.plan, bundle).items():
             write_file(folder / Path(path).name, asset)
         # In the Secret the agent's files have other names.
         shutil.copyfile(folder / "agent.crt", folder / "tls.crt")
@@ -63,7 +64,7 @@ class Tunnel:
 
     def _plan_for(self, kind: str) -> Plan:
         return replace(
-            self.plan, image=Image("bootbridge" if kind == "ours" else "konnectivity", "r.example/i:1")
+            self.plan, image=ProxyImage("bootbridge" if kind == "ours" else "konnectivity", "r.example/i:1")
         )
 
     def _flags(self, arguments: list[str]) -> dict[str, object]:

@@ -10,14 +10,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from bootbridge.bootstrap.plan.plan import Flavour, Image, Plan, Platform
-from bootbridge.bootstrap.render import assets, kubeadm
-from bootbridge.bootstrap.render import directory as rendered
+from bootbridge.bootstrap.plan.plan import Flavour, Plan, Platform, ProxyImage
+from bootbridge.bootstrap.render import kubeadm, node_files, output_directory
 from bootbridge.cli.render import main
 from bootbridge.common.files import Asset, Tree
 from bootbridge.errors import OperatorError
 
-OURS = Image("bootbridge", "registry.example/bootbridge:1")
+OURS = ProxyImage("bootbridge", "registry.example/bootbridge:1")
 KUBEADM = ["--flavour", "kubeadm", "--image", OURS.reference]
 PLANS = [Plan(), Plan(flavour=Flavour.KUBEADM, image=OURS), Plan(platform=Platform.AWS, infra_id="demo-1")]
 
@@ -38,28 +37,33 @@ def render(output: Path, *argv: str) -> int:
 @pytest.mark.parametrize("plan", PLANS, ids=["openshift", "kubeadm", "aws"])
 def test_the_tree_on_the_node_is_absolute_sorted_and_without_secrets(plan: Plan) -> None:
     """Certificates are made on the node; the tree can be shown to anybody."""
-    tree = assets.on_node(plan)
+    tree = node_files.node_files(plan)
     assert list(tree) == sorted(tree)
     assert all(path.startswith("/") for path in tree)
     # The script speaks of keys; only a whole block would be one.
     assert not any(b"PRIVATE KEY-----\nMI" in asset.data for asset in tree.values())
-    assert assets.on_node(plan) == tree, "rendering is deterministic"
+    assert node_files.node_files(plan) == tree, "rendering is deterministic"
 
 
 def test_openshift_gets_everything_that_its_bootstrap_node_needs() -> None:
     """Plan, templates, egress selector, override, and the script that bootkube.sh calls."""
     plan = Plan()
     templates = {f"{plan.paths.templates}/{name}.yaml" for name in TEMPLATES}
-    needed = {plan.paths.plan_record, plan.paths.egress_config, plan.paths.config_override, plan.hook_script}
-    assert assets.on_node(plan).keys() >= templates | needed
+    needed = {
+        plan.paths.plan_record,
+        plan.paths.egress_config,
+        plan.paths.config_override,
+        plan.paths.hook_script,
+    }
+    assert node_files.node_files(plan).keys() >= templates | needed
 
 
 def test_kubeadm_gets_its_patch_and_no_scripts() -> None:
     """There `bootbridge up` does the work, and kubeadm starts the kube-apiserver."""
     plan = PLANS[1]
-    tree = assets.to_read(plan)
-    assert assets.KUBEADM_PATCH in tree
-    assert plan.hook_script.removeprefix("/") not in tree
+    tree = node_files.output_files(plan)
+    assert node_files.KUBEADM_PATCH in tree
+    assert plan.paths.hook_script.removeprefix("/") not in tree
     assert not any("override" in path for path in tree)
 
 
@@ -69,8 +73,8 @@ TEMPLATES = ("namespace", "agent-secret", "agent-daemonset", "server-pod")
 @pytest.mark.parametrize("plan", PLANS, ids=["openshift", "kubeadm", "aws"])
 def test_every_file_says_what_it_is_for(plan: Plan) -> None:
     """And every YAML file is one."""
-    for path, asset in assets.to_read(plan).items():
-        assert assets.purpose(plan, path), path
+    for path, asset in node_files.output_files(plan).items():
+        assert node_files.purpose(plan, path), path
         if path.endswith(".yaml"):
             assert yaml.safe_load(asset.data)
 
@@ -82,8 +86,8 @@ def test_the_verb_writes_the_tree_with_its_modes(tmp_path: Path, capsys: pytest.
     """Node paths below the directory, and a table of what was written."""
     output = tmp_path / "tunnel"
     assert render(output) == 0
-    tree = assets.to_read(Plan())
-    assert files_below(output).keys() == {*tree, rendered.RECORD}
+    tree = node_files.output_files(Plan())
+    assert files_below(output).keys() == {*tree, output_directory.RECORD}
     table = capsys.readouterr().out
     for path, asset in tree.items():
         file = output / path
@@ -97,7 +101,7 @@ def test_the_verb_tells_scripts_in_json(tmp_path: Path, capsys: pytest.CaptureFi
     """Path, mode, what happened, and what it is for."""
     assert render(tmp_path / "tunnel", "--json", *KUBEADM) == 0
     rows = json.loads(capsys.readouterr().out)
-    assert {row["path"] for row in rows} == set(assets.to_read(PLANS[1]))
+    assert {row["path"] for row in rows} == set(node_files.output_files(PLANS[1]))
     assert {row["state"] for row in rows} == {"written"}
     assert all(set(row) == {"path", "mode", "state", "purpose"} for row in rows)
 
@@ -120,7 +124,7 @@ def test_a_kubeadm_configuration_comes_back_with_the_tunnel_in_it(tmp_path: Path
     text = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\n"
     mine.write_text(text)
     assert render(tmp_path / "tunnel", *KUBEADM, "--kubeadm-config", str(mine)) == 0
-    merged = tmp_path / "tunnel" / assets.KUBEADM_CONFIG
+    merged = tmp_path / "tunnel" / node_files.KUBEADM_CONFIG
     assert merged.read_bytes() == kubeadm.merge(text.encode(), PLANS[1])
     assert stat.S_IMODE(merged.stat().st_mode) == 0o600
     assert mine.read_text() == text
@@ -149,7 +153,7 @@ def test_another_plan_brings_the_directory_up_to_date(tmp_path: Path) -> None:
     output = tmp_path / "tunnel"
     render(output)
     assert render(output, *KUBEADM) == 0
-    assert files_below(output).keys() == {*assets.to_read(PLANS[1]), rendered.RECORD}
+    assert files_below(output).keys() == {*node_files.output_files(PLANS[1]), output_directory.RECORD}
     assert not (output / "opt").exists()
 
 
@@ -173,7 +177,7 @@ def test_a_file_that_the_reader_changed_is_kept_unless_forced(
     assert render(output) == 0
     assert changed.read_text() == "mine: true\n"
     assert render(output, "--force") == 0
-    assert changed.read_bytes() == assets.on_node(Plan())["/" + str(changed.relative_to(output))].data
+    assert changed.read_bytes() == node_files.node_files(Plan())["/" + str(changed.relative_to(output))].data
     assert note.read_text() == "my own\n"
 
 
@@ -183,10 +187,10 @@ def test_a_changed_tree_is_read_back_as_it_is(tmp_path: Path) -> None:
     render(output)
     path = Plan().paths.templates[1:] + "/namespace.yaml"
     (output / path).write_text("mine: true\n")
-    tree = rendered.read(output)
+    tree = output_directory.read(output)
     assert tree[path].data == b"mine: true\n"
-    assert tree.keys() == assets.to_read(Plan()).keys()
-    assert tree[Plan().hook_script[1:]].mode == 0o555
+    assert tree.keys() == node_files.output_files(Plan()).keys()
+    assert tree[Plan().paths.hook_script[1:]].mode == 0o555
 
 
 # --- what is refused
@@ -239,9 +243,9 @@ def test_a_damaged_record_is_refused(
     """Whose files these are cannot be known."""
     output = tmp_path / "tunnel"
     output.mkdir()
-    (output / rendered.RECORD).write_bytes(record)
-    assert rendered.RECORD in refused(output, capsys)
-    assert files_below(output) == {rendered.RECORD: record}
+    (output / output_directory.RECORD).write_bytes(record)
+    assert output_directory.RECORD in refused(output, capsys)
+    assert files_below(output) == {output_directory.RECORD: record}
 
 
 def test_a_wrong_flag_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,11 +258,11 @@ def test_a_failure_in_the_middle_leaves_the_old_tree(tmp_path: Path) -> None:
     """Here a path of the new tree runs through a file of the reader's."""
     output = tmp_path / "tunnel"
     old: Tree = {"a": Asset(b"1"), "b": Asset(b"2")}
-    rendered.write(old, output)
+    output_directory.write(old, output)
     (output / "c").write_text("a file, no directory")
     before = files_below(output)
     with pytest.raises(OperatorError):
-        rendered.write({"a": Asset(b"new"), "c/d": Asset(b"4")}, output)
+        output_directory.write({"a": Asset(b"new"), "c/d": Asset(b"4")}, output)
     assert files_below(output) == before
     assert [path.name for path in tmp_path.iterdir()] == ["tunnel"]
 
@@ -268,7 +272,7 @@ def test_a_link_to_the_directory_stays_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     link = tmp_path / "link"
     link.symlink_to("real")
-    rendered.write({"a": Asset(b"1")}, link)
+    output_directory.write({"a": Asset(b"1")}, link)
     assert link.is_symlink()
     assert (tmp_path / "real" / "a").read_bytes() == b"1"
     assert os.stat(tmp_path / "real").st_mode & 0o777 == 0o777 & ~current_umask()

@@ -66,7 +66,7 @@ def objects(node: Node) -> list[str]:
 
 
 def receipt_of(node: Node) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(node.path(node.plan.receipt).read_text())
+    found: dict[str, Any] = json.loads(node.path(node.plan.paths.receipt).read_text())
     return found
 
 
@@ -89,7 +89,7 @@ def test_everything_that_was_laid_is_gone_and_nothing_else(node: Node) -> None:
     gone = set(before) - set(after)
     assert gone == {node.plan.paths.egress_config}
     assert set(after) - set(before) == {
-        node.plan.receipt,
+        node.plan.paths.receipt,
         f"{node.plan.paths.state}/konnectivity-cleanup.done",
         "/opt/openshift/.bootkube.done",
     }
@@ -177,7 +177,7 @@ def test_by_hand_it_works_without_the_installers_libraries(node: Node) -> None:
     """For a bootstrap that was given up."""
     node.must(LAY)
 
-    done = node.run(f"{node.plan.hook_script} cleanup")
+    done = node.run(f"{node.plan.paths.hook_script} cleanup")
 
     assert done.returncode == 0, done.stderr
     assert receipt_of(node)["clean"] is True
@@ -188,7 +188,7 @@ def test_a_tunnel_that_is_laid_again_can_be_removed_again(node: Node) -> None:
     node.must(LAY)
     node.must(CLEANUP)
     node.must(LAY)
-    assert not node.path(node.plan.receipt).exists()
+    assert not node.path(node.plan.paths.receipt).exists()
 
     node.must(END)
 
@@ -318,8 +318,8 @@ def test_an_interrupted_removal_is_told_of_in_the_next_receipt(node: Node) -> No
     node.must(LAY)
     (node.root / "tools/oc").unlink()
     killed = "bootbridge_verify_objects() { kill -KILL $BASHPID; }"
-    node.run(f". {node.plan.hook_script}\n{killed}\nbootbridge_cleanup")
-    assert not node.path(node.plan.receipt).exists()
+    node.run(f". {node.plan.paths.hook_script}\n{killed}\nbootbridge_cleanup")
+    assert not node.path(node.plan.paths.receipt).exists()
     assert not node.path(node.plan.paths.tls).exists()
 
     node.must(END)

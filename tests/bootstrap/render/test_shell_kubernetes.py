@@ -43,7 +43,7 @@ def node(tmp_path: Path, network: Network, cluster: ControlPlane) -> Node:
     node = Node(tmp_path / "node", network, Plan(key_kind="ecdsa-p256"))
     (node.root / "tools/oc").unlink()
     shutil.copy(BIN / "kubectl", node.root / "tools/oc")
-    for kubeconfig in (node.plan.paths.kubeconfig, node.plan.loopback_kubeconfig):
+    for kubeconfig in (node.plan.paths.kubeconfig, node.plan.paths.loopback_kubeconfig):
         node.path(kubeconfig).parent.mkdir(exist_ok=True)
         shutil.copy(cluster.kubeconfig, node.path(kubeconfig))
     return node
@@ -66,14 +66,14 @@ def test_removal_is_asked_for_and_judged_rightly(node: Node, cluster: ControlPla
 
     node.run_checked("BOOTBRIDGE_OBJECTS_END_SECONDS=1\nbootbridge_cleanup")
 
-    first = json.loads(node.path(node.plan.receipt).read_text())
+    first = json.loads(node.path(node.plan.paths.receipt).read_text())
     assert [(item["resource"], item["reason"]) for item in first["remains"]] == [
         ("namespace", "the cluster is still finalising it")
     ]
     assert [item["metadata"]["name"] for item in cluster.api.get(secrets)["items"]] == ["somebody-elses"]
     cluster.start_controller_manager("namespace-controller")
     node.run_checked("BOOTBRIDGE_OBJECTS_END_SECONDS=60\nbootbridge_cleanup")
-    second = json.loads(node.path(node.plan.receipt).read_text())
+    second = json.loads(node.path(node.plan.paths.receipt).read_text())
     assert second["clean"] is True
     assert cluster.api.call("GET", f"/api/v1/namespaces/{node.plan.namespace}")[0] == 404
 

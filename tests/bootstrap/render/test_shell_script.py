@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.bootstrap.plan.plan import OPENSHIFT_PATHS, Flavour, Image, Plan
+from bootbridge.bootstrap.plan.paths import OPENSHIFT_PATHS
+from bootbridge.bootstrap.plan.plan import Flavour, Plan, ProxyImage
 from bootbridge.bootstrap.render.shell import script as shell
 
 PLANS = {
     "the default plan": Plan(),
     "another plan": Plan(
-        image=Image("bootbridge", "registry.example/bootbridge:1"),
+        image=ProxyImage("bootbridge", "registry.example/bootbridge:1"),
         key_kind="ecdsa-p256",
         validity=timedelta(hours=6),
         node_ips=(ip_address("10.0.0.5"), ip_address("fd00::5")),
@@ -29,7 +30,7 @@ PLANS = {
 
 
 def script(plan: Plan) -> str:
-    return shell.scripts(plan)[plan.hook_script].data.decode()
+    return shell.scripts(plan)[plan.paths.hook_script].data.decode()
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
@@ -52,13 +53,13 @@ def test_the_script_is_one_executable_file_where_bootkube_sources_it() -> None:
     plan = Plan()
 
     assert {path: oct(asset.mode) for path, asset in shell.scripts(plan).items()} == {
-        plan.hook_script: "0o555"
+        plan.paths.hook_script: "0o555"
     }
 
 
 def test_kubeadm_has_no_use_for_it() -> None:
     """There `bootbridge up` does the same in Python."""
-    assert shell.scripts(Plan(flavour=Flavour.KUBEADM, image=Image("bootbridge", "x.example/y"))) == {}
+    assert shell.scripts(Plan(flavour=Flavour.KUBEADM, image=ProxyImage("bootbridge", "x.example/y"))) == {}
 
 
 def test_the_same_plan_gives_the_same_bytes() -> None:
@@ -99,7 +100,7 @@ def test_a_hostile_image_reference_stays_a_word(tmp_path: Path) -> None:
     """Settings are quoted: nothing in a plan is ever run."""
     reference = f"x.example/a'b\"$(touch {tmp_path}/ran)`touch {tmp_path}/ran`;&|\\y"
     path = tmp_path / "hook.sh"
-    path.write_text(script(Plan(image=Image("bootbridge", reference))))
+    path.write_text(script(Plan(image=ProxyImage("bootbridge", reference))))
     show = f'. {shlex.quote(str(path))}; printf %s "$BOOTBRIDGE_IMAGE"'
 
     done = subprocess.run(["bash", "-c", show], capture_output=True, text=True, check=True)

@@ -17,7 +17,7 @@ import yaml
 
 from bootbridge.bootstrap.machine import certificates
 from bootbridge.bootstrap.machine.node_values import node_values
-from bootbridge.bootstrap.plan.plan import Image, Networks, Plan
+from bootbridge.bootstrap.plan.plan import Networking, Plan, ProxyImage
 from bootbridge.bootstrap.render import manifests
 from bootbridge.common.files import write_file
 from bootbridge.trust.authority import Authority
@@ -75,18 +75,18 @@ def test_dual_stack_gives_our_agents_all_addresses_and_the_originals_the_primary
     tmp_path: Path, network: Network
 ) -> None:
     """Ours tries all at once, the original dials a single host; the certificate serves under both."""
-    networks = Networks(
+    networks = Networking(
         machine=(ip_network("10.0.0.0/16"), ip_network("fd00:1::/48")),
         service=(ip_network("172.30.0.0/16"), ip_network("fd02::/112")),
     )
     hosts = []
     for kind in ("bootbridge", "konnectivity"):
-        plan = replace(QUICK, networks=networks, image=Image(kind, "registry.example/proxy:1"))  # type: ignore[arg-type]
+        plan = replace(QUICK, networks=networks, image=ProxyImage(kind, "registry.example/proxy:1"))  # type: ignore[arg-type]
         node = Node(tmp_path / kind, network, plan)
         node.must(ALL)
         bundle = certificates.load(node.root, plan)
         addresses = (ip_address("10.0.0.5"), ip_address("fd00:1::5"))
-        assert certificates.why_renew(bundle, plan, addresses, datetime.now(UTC)) == ""
+        assert certificates.renewal_reason(bundle, plan, addresses, datetime.now(UTC)) == ""
         daemonset = yaml.safe_load(node.path(plan.paths.daemonset_manifest).read_text())
         container = daemonset["spec"]["template"]["spec"]["containers"][0]
         hosts += [arg for arg in container["args"] if arg.startswith("--proxy-server-host=")]
@@ -113,7 +113,7 @@ def test_the_image_is_asked_for_once(node: Node) -> None:
 
 def test_it_runs_without_the_installers_library(node: Node) -> None:
     """Where nobody records stages, there is simply no record."""
-    done = node.run(f". /usr/local/bin/release-image.sh; . {node.plan.hook_script}; {ALL}")
+    done = node.run(f". /usr/local/bin/release-image.sh; . {node.plan.paths.hook_script}; {ALL}")
 
     assert done.returncode == 0, done.stderr
     assert node.records() == []
@@ -174,7 +174,7 @@ def test_certificates_without_time_left_are_made_anew_with_the_manifests(node: N
     authority = Authority.create("bootbridge-signer", validity=left)
     server = authority.issue_server(["10.0.0.5"], validity=left)
     agent = authority.issue_client("konnectivity-agent", validity=left)
-    old = certificates.tree(node.plan, certificates.Bundle(authority.cert_pem, server, agent))
+    old = certificates.files(node.plan, certificates.CertificateSet(authority.cert_pem, server, agent))
     for path, asset in old.items():
         write_file(node.path(path), asset)
 
@@ -245,7 +245,7 @@ def test_an_interrupted_run_leaves_no_authority_key_behind(node: Node) -> None:
     )
     slow.chmod(0o755)
     running = subprocess.Popen(
-        node.command(f". {node.plan.hook_script}; bootbridge_setup"), start_new_session=True
+        node.command(f". {node.plan.paths.hook_script}; bootbridge_setup"), start_new_session=True
     )
     until(lambda: (node.root / "cluster/signing").exists(), "openssl signs")
     assert [path.name for path in (node.root / "run").glob("bootbridge.*/*.key")] == ["ca.key"]
@@ -297,7 +297,7 @@ def test_a_node_without_openssl_uses_the_payloads(node: Node) -> None:
     said = node.must(ALL)
 
     bundle = certificates.load(node.root, node.plan)
-    assert certificates.why_renew(bundle, node.plan, (ip_address("10.0.0.5"),), datetime.now(UTC)) == ""
+    assert certificates.renewal_reason(bundle, node.plan, (ip_address("10.0.0.5"),), datetime.now(UTC)) == ""
     assert "this node has no openssl" in said
     runs = [call for call in node.calls("podman") if "--entrypoint=openssl" in call]
     assert runs
@@ -345,7 +345,7 @@ def test_a_payload_without_the_image_ends_the_stage_of_the_server(node: Node) ->
 def test_a_configuration_without_the_argument_is_mended_and_told(node: Node) -> None:
     """The rest of it stays as it is; the next start finds nothing to mend."""
     node.render_apiserver(with_egress=False)
-    config = node.path(node.plan.apiserver_config)
+    config = node.path(node.plan.paths.apiserver_config)
     before = yaml.safe_load(config.read_text())
 
     said = node.must(ALL)
@@ -360,7 +360,7 @@ def test_a_configuration_without_the_argument_is_mended_and_told(node: Node) -> 
 
 def test_a_configuration_in_an_unknown_shape_stops_the_bootstrap(node: Node) -> None:
     """Better now than as webhooks that time out."""
-    node.path(node.plan.apiserver_config).write_text("kind: KubeAPIServerConfig\n")
+    node.path(node.plan.paths.apiserver_config).write_text("kind: KubeAPIServerConfig\n")
 
     done = node.bootkube(ALL)
 
@@ -371,17 +371,17 @@ def test_a_configuration_in_an_unknown_shape_stops_the_bootstrap(node: Node) -> 
 
 def test_a_missing_configuration_stops_the_bootstrap(node: Node) -> None:
     """It is named."""
-    node.path(node.plan.apiserver_config).unlink()
+    node.path(node.plan.paths.apiserver_config).unlink()
 
     done = node.bootkube(ALL)
 
     assert done.returncode == 1
-    assert f"{node.plan.apiserver_config} is missing" in done.stderr
+    assert f"{node.plan.paths.apiserver_config} is missing" in done.stderr
 
 
 def test_another_tunnel_is_not_fought_with(node: Node) -> None:
     """An egress configuration that is not ours is left, and the bootstrap stops."""
-    config = node.path(node.plan.apiserver_config)
+    config = node.path(node.plan.paths.apiserver_config)
     config.write_text('apiServerArguments:\n  egress-selector-config-file:\n    - "/other.yaml"\nkind: X\n')
     before = config.read_bytes()
 

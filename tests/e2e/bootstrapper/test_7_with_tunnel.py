@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bootbridge.bootstrap.plan.plan import KUBEADM_PATHS
+from bootbridge.bootstrap.plan.paths import KUBEADM_PATHS
 from bootbridge.lab.layout import Layout
 from tests.support.lab_instances import Instances
 

@@ -47,7 +47,7 @@ def kubeadm_has_run(host: Host, api: ApiStandIn) -> None:
     plan = tunnel.installed_plan(host)
     assert plan is not None
     plain = MANIFEST.format(port=api.port, backend="none").encode()
-    patched = apiserver_manifest.add(plain, apiserver_manifest.setting(plan), "manifest")
+    patched = apiserver_manifest.add(plain, apiserver_manifest.egress_setting(plan), "manifest")
     host.write(f"{node_paths.MANIFESTS}/kube-apiserver.yaml", Asset(patched, 0o600))
     host.write(node_paths.ADMIN_KUBECONFIG, Asset(json.dumps(api.kubeconfig()).encode(), 0o600))
 
@@ -118,7 +118,7 @@ async def test_it_is_taken_down_without_remains(host: Host, api: ApiStandIn) -> 
     assert not host.exists(SERVER_POD)
     assert b"egress-selector" not in (host.read(f"{node_paths.MANIFESTS}/kube-apiserver.yaml") or b"")
     assert tunnel.installed_plan(host) is None
-    assert host.exists(plan.receipt)
+    assert host.exists(plan.paths.receipt)
     assert events[-1].state == "done"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from bootbridge.bootstrap.firewall.model import (
     DESCRIPTION,
-    Action,
+    FirewallAction,
     Lookup,
     Rule,
     Then,
@@ -31,7 +31,7 @@ def rules(plan: Plan) -> list[Rule]:
     return [Rule(rule_name(plan), plan.ports.agent, sources, target, "rules revoked, group deleted")]
 
 
-def create(plan: Plan) -> list[Action]:
+def create(plan: Plan) -> list[FirewallAction]:
     name = rule_name(plan)
     return [
         _make_group(plan, name),
@@ -40,7 +40,7 @@ def create(plan: Plan) -> list[Action]:
     ]
 
 
-def remove(plan: Plan) -> list[Action]:
+def remove(plan: Plan) -> list[FirewallAction]:
     name = rule_name(plan)
     return [
         *(_permit(plan, name, source, "revoke") for source in _source_groups(plan)),
@@ -53,7 +53,7 @@ def _source_groups(plan: Plan) -> tuple[str, ...]:
     return f"{plan.infra_id}-controlplane", f"{plan.infra_id}-node"
 
 
-def _make_group(plan: Plan, name: str) -> Action:
+def _make_group(plan: Plan, name: str) -> FirewallAction:
     # The tag lets the installer's `destroy cluster` find the group, should it ever be left behind.
     tags = [
         {"Key": "Name", "Value": name},
@@ -65,7 +65,7 @@ def _make_group(plan: Plan, name: str) -> Action:
         "VpcId": "@vpc@",
         "TagSpecifications": [{"ResourceType": "security-group", "Tags": tags}],
     }
-    return Action(
+    return FirewallAction(
         rule=name,
         does=f"make the security group {name}",
         argv=_ec2("create-security-group", body),
@@ -76,7 +76,7 @@ def _make_group(plan: Plan, name: str) -> Action:
     )
 
 
-def _permit(plan: Plan, name: str, source: str, verb: str) -> Action:
+def _permit(plan: Plan, name: str, source: str, verb: str) -> FirewallAction:
     """One source at a time: EC2 takes a request whole or not at all, so a duplicate would hide the rest."""
     adding = verb == "authorize"
     pair = {"GroupId": "@source@"} | ({"Description": DESCRIPTION} if adding else {})
@@ -85,7 +85,7 @@ def _permit(plan: Plan, name: str, source: str, verb: str) -> Action:
     body = {"GroupId": "@group@", "IpPermissions": [permission]}
     none = Then.FAIL if adding else Then.NOTHING_TO_DO
     what = "let" if adding else "no longer let"
-    return Action(
+    return FirewallAction(
         rule=name,
         does=f"{what} {source} reach TCP {port}",
         argv=_ec2(f"{verb}-security-group-ingress", body),
@@ -96,8 +96,8 @@ def _permit(plan: Plan, name: str, source: str, verb: str) -> Action:
     )
 
 
-def _wear(plan: Plan, name: str) -> Action:
-    return Action(
+def _wear(plan: Plan, name: str) -> FirewallAction:
+    return FirewallAction(
         rule=name,
         does=f"put {name} on the interface of {bootstrap_name(plan)}",
         argv=(*_interface_groups(), "@others@", "@group@"),
@@ -107,7 +107,7 @@ def _wear(plan: Plan, name: str) -> Action:
     )
 
 
-def _take_off(name: str) -> Action:
+def _take_off(name: str) -> FirewallAction:
     find = ("--filters", "Name=group-id,Values=@group@")
     interface = Lookup(
         "interface",
@@ -117,7 +117,7 @@ def _take_off(name: str) -> Action:
         give="NetworkInterfaceId",
         none=Then.NOTHING_TO_DO,
     )
-    return Action(
+    return FirewallAction(
         rule=name,
         does=f"take {name} off the interface",
         argv=(*_interface_groups(), "@others@"),
@@ -128,9 +128,9 @@ def _take_off(name: str) -> Action:
     )
 
 
-def _delete_group(name: str) -> Action:
+def _delete_group(name: str) -> FirewallAction:
     body = {"GroupId": "@group@"}
-    return Action(
+    return FirewallAction(
         rule=name,
         does=f"delete the security group {name}",
         argv=_ec2("delete-security-group", body),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bootbridge.bootstrap.firewall.model import (
     DESCRIPTION,
-    Action,
+    FirewallAction,
     Lookup,
     Rule,
     Then,
@@ -41,11 +41,11 @@ def rules(plan: Plan) -> list[Rule]:
     ]
 
 
-def create(plan: Plan) -> list[Action]:
+def create(plan: Plan) -> list[FirewallAction]:
     return [_put(plan, version) for version in _families(plan)]
 
 
-def remove(plan: Plan) -> list[Action]:
+def remove(plan: Plan) -> list[FirewallAction]:
     return [_delete(plan, version) for version in _families(plan)]
 
 
@@ -65,7 +65,7 @@ def _destination(plan: Plan, version: int) -> str:
     return next((str(address) for address in plan.node_ips if address.version == version), "")
 
 
-def _put(plan: Plan, version: int) -> Action:
+def _put(plan: Plan, version: int) -> FirewallAction:
     name, sources, port = _name(plan, version), _sources(plan, version), plan.ports.agent
     destination = _destination(plan, version)
     lookups: tuple[Lookup, ...] = (_resource_group(plan, Then.FAIL),)
@@ -90,12 +90,12 @@ def _put(plan: Plan, version: int) -> Action:
         *("--description", DESCRIPTION, *_JSON),
     )
     does = f"let {', '.join(sources)} reach TCP {port} by the rule {name}"
-    return Action(name, does, argv, f"PUT {_path(plan, name)}", {"properties": properties}, lookups)
+    return FirewallAction(name, does, argv, f"PUT {_path(plan, name)}", {"properties": properties}, lookups)
 
 
-def _delete(plan: Plan, version: int) -> Action:
+def _delete(plan: Plan, version: int) -> FirewallAction:
     name = _name(plan, version)
-    return Action(
+    return FirewallAction(
         rule=name,
         does=f"delete the rule {name}",
         argv=_rule("delete", plan, name),

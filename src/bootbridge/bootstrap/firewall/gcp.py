@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bootbridge.bootstrap.firewall.model import (
     DESCRIPTION,
-    Action,
+    FirewallAction,
     Lookup,
     Rule,
     Then,
@@ -26,11 +26,11 @@ def rules(plan: Plan) -> list[Rule]:
     return [Rule(name, plan.ports.agent, sources, target, "rule deleted, tag taken off")]
 
 
-def create(plan: Plan) -> list[Action]:
+def create(plan: Plan) -> list[FirewallAction]:
     return [_tag(plan, Then.FAIL), _make_rule(plan)]
 
 
-def remove(plan: Plan) -> list[Action]:
+def remove(plan: Plan) -> list[FirewallAction]:
     return [_delete_rule(plan), _tag(plan, Then.NOTHING_TO_DO)]
 
 
@@ -38,12 +38,12 @@ def _source_tags(plan: Plan) -> tuple[str, ...]:
     return f"{plan.infra_id}-control-plane", f"{plan.infra_id}-worker"
 
 
-def _tag(plan: Plan, none: Then) -> Action:
+def _tag(plan: Plan, none: Then) -> FirewallAction:
     """Put the tag on, or take it off where the instance may be gone already."""
     name, instance, adding = rule_name(plan), bootstrap_name(plan), none is Then.FAIL
     verb = "add-tags" if adding else "remove-tags"
     where = ("--zone", "@zone@", "--tags", name, "--quiet")
-    return Action(
+    return FirewallAction(
         rule=name,
         does=f"{'put' if adding else 'take'} the tag {name} {'on' if adding else 'off'} {instance}",
         argv=("gcloud", "compute", "instances", verb, instance, *where),
@@ -53,7 +53,7 @@ def _tag(plan: Plan, none: Then) -> Action:
     )
 
 
-def _make_rule(plan: Plan) -> Action:
+def _make_rule(plan: Plan) -> FirewallAction:
     name, port, tags = rule_name(plan), plan.ports.agent, _source_tags(plan)
     body = {
         "name": name,
@@ -71,7 +71,7 @@ def _make_rule(plan: Plan) -> Action:
     )
     lookups = (_of_bootstrap(plan, "network", "networkInterfaces[].network", Then.FAIL),)
     does = f"let {' and '.join(tags)} reach TCP {port} by the rule {name}"
-    return Action(
+    return FirewallAction(
         name,
         does,
         argv,
@@ -82,10 +82,10 @@ def _make_rule(plan: Plan) -> Action:
     )
 
 
-def _delete_rule(plan: Plan) -> Action:
+def _delete_rule(plan: Plan) -> FirewallAction:
     name = rule_name(plan)
     argv = ("gcloud", "compute", "firewall-rules", "delete", name, "--quiet")
-    return Action(
+    return FirewallAction(
         name, f"delete the rule {name}", argv, "compute.firewalls.delete", already=_gone(f"firewalls/{name}")
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bootbridge.bootstrap.firewall.model import Action, Lookup, Then, bootstrap_name
+from bootbridge.bootstrap.firewall.model import FirewallAction, Lookup, Then, bootstrap_name
 from bootbridge.bootstrap.plan.plan import Plan
 
 JSON = ("--output", "JSON")
@@ -32,7 +32,7 @@ def add_rule(
     match: tuple[str, str],
     remote: dict[str, Any],
     lookups: tuple[Lookup, ...] = (),
-) -> Action:
+) -> FirewallAction:
     """Let `remote` in; `match` is the field, and its value, by which such a rule is recognised."""
     port = plan.ports.agent
     body = {"direction": "inbound", "protocol": "tcp", "port_min": port, "port_max": port, "remote": remote}
@@ -40,7 +40,7 @@ def add_rule(
     ports = ("--port-min", str(port), "--port-max", str(port))
     add = ("ibmcloud", "is", "security-group-rule-add", "@group@", "inbound", "tcp")
     known = _rule_lookup(plan, match, none=Then.GO_ON, some=Then.NOTHING_TO_DO)
-    return Action(
+    return FirewallAction(
         rule=rule,
         does=f"let {match[1]} reach TCP {port}",
         argv=(*add, "--remote", given, *ports, *JSON),
@@ -50,9 +50,9 @@ def add_rule(
     )
 
 
-def delete_rule(plan: Plan, rule: str, group: str, match: tuple[str, str]) -> Action:
+def delete_rule(plan: Plan, rule: str, group: str, match: tuple[str, str]) -> FirewallAction:
     none = Then.NOTHING_TO_DO
-    return Action(
+    return FirewallAction(
         rule=rule,
         does=f"no longer let {match[1]} reach TCP {plan.ports.agent}",
         argv=("ibmcloud", "is", "security-group-rule-delete", "@group@", "@rule@", "--force"),

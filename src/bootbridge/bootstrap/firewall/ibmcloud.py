@@ -14,7 +14,7 @@ from bootbridge.bootstrap.firewall.ibm_vpc import (
     of_instance,
 )
 from bootbridge.bootstrap.firewall.model import (
-    Action,
+    FirewallAction,
     Lookup,
     Rule,
     Then,
@@ -30,7 +30,7 @@ def rules(plan: Plan) -> list[Rule]:
     return [Rule(rule_name(plan), plan.ports.agent, sources, target, "rule and group deleted")]
 
 
-def create(plan: Plan) -> list[Action]:
+def create(plan: Plan) -> list[FirewallAction]:
     name, source = rule_name(plan), _source(plan)
     remote = group_lookup("remote", source)
     return [
@@ -40,7 +40,7 @@ def create(plan: Plan) -> list[Action]:
     ]
 
 
-def remove(plan: Plan) -> list[Action]:
+def remove(plan: Plan) -> list[FirewallAction]:
     name = rule_name(plan)
     removed = delete_rule(plan, name, name, ("remote.name", _source(plan)))
     return [removed, _take_off(name), _delete_group(name)]
@@ -50,8 +50,8 @@ def _source(plan: Plan) -> str:
     return f"{plan.infra_id}-sg-cluster-wide"
 
 
-def _make_group(plan: Plan, name: str) -> Action:
-    return Action(
+def _make_group(plan: Plan, name: str) -> FirewallAction:
+    return FirewallAction(
         rule=name,
         does=f"make the security group {name}",
         argv=("ibmcloud", "is", "security-group-create", name, "@vpc@", *JSON),
@@ -64,8 +64,8 @@ def _make_group(plan: Plan, name: str) -> Action:
     )
 
 
-def _wear(plan: Plan, name: str) -> Action:
-    return Action(
+def _wear(plan: Plan, name: str) -> FirewallAction:
+    return FirewallAction(
         rule=name,
         does=f"put {name} on the interface of {bootstrap_name(plan)}",
         argv=("ibmcloud", "is", "security-group-target-add", "@group@", "@interface@", *JSON),
@@ -78,9 +78,9 @@ def _wear(plan: Plan, name: str) -> Action:
     )
 
 
-def _take_off(name: str) -> Action:
+def _take_off(name: str) -> FirewallAction:
     none = Then.NOTHING_TO_DO
-    return Action(
+    return FirewallAction(
         rule=name,
         does=f"take {name} off the interface",
         argv=("ibmcloud", "is", "security-group-target-remove", "@group@", "@interface@", "--force"),
@@ -90,8 +90,8 @@ def _take_off(name: str) -> Action:
     )
 
 
-def _delete_group(name: str) -> Action:
-    return Action(
+def _delete_group(name: str) -> FirewallAction:
+    return FirewallAction(
         rule=name,
         does=f"delete the security group {name}",
         argv=("ibmcloud", "is", "security-group-delete", "@group@", "--force"),

@@ -66,7 +66,7 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Action:
+class FirewallAction:
     """One step: a command and the API request that it stands for."""
 
     rule: str

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bootbridge.bootstrap.firewall.model import (
     DESCRIPTION,
-    Action,
+    FirewallAction,
     Lookup,
     Rule,
     Then,
@@ -30,21 +30,21 @@ def rules(plan: Plan) -> list[Rule]:
     ]
 
 
-def create(plan: Plan) -> list[Action]:
+def create(plan: Plan) -> list[FirewallAction]:
     permits = [_permit(plan, network) for network in source_networks(plan)]
     return [_make_group(plan), *permits, _wear(plan)]
 
 
-def remove(plan: Plan) -> list[Action]:
+def remove(plan: Plan) -> list[FirewallAction]:
     return [_take_off(plan), _delete_group(plan)]
 
 
-def _make_group(plan: Plan) -> Action:
+def _make_group(plan: Plan) -> FirewallAction:
     name = rule_name(plan)
     # The tag lets the installer's `destroy cluster` find the group, should it ever be left behind.
     tag = f"openshiftClusterID={plan.infra_id}"
     text = ("--description", DESCRIPTION, "--tag", tag)
-    return Action(
+    return FirewallAction(
         rule=name,
         does=f"make the security group {name}",
         argv=("openstack", "security", "group", "create", name, *text, *_JSON),
@@ -54,7 +54,7 @@ def _make_group(plan: Plan) -> Action:
     )
 
 
-def _permit(plan: Plan, network: IPNetwork) -> Action:
+def _permit(plan: Plan, network: IPNetwork) -> FirewallAction:
     port, family = plan.ports.agent, f"IPv{network.version}"
     body = {
         "security_group_id": "@group@",
@@ -68,7 +68,7 @@ def _permit(plan: Plan, network: IPNetwork) -> Action:
     }
     what = ("--ingress", "--ethertype", family, "--protocol", "tcp", "--dst-port", str(port))
     who = ("--remote-ip", str(network), "--description", DESCRIPTION)
-    return Action(
+    return FirewallAction(
         rule=rule_name(plan),
         does=f"let {network} reach TCP {port}",
         argv=("openstack", "security", "group", "rule", "create", *what, *who, *_JSON, "@group@"),
@@ -79,7 +79,7 @@ def _permit(plan: Plan, network: IPNetwork) -> Action:
     )
 
 
-def _wear(plan: Plan) -> Action:
+def _wear(plan: Plan) -> FirewallAction:
     name, server = rule_name(plan), bootstrap_name(plan)
     worn = Lookup(
         "worn",
@@ -91,7 +91,7 @@ def _wear(plan: Plan) -> Action:
         none=Then.GO_ON,
         some=Then.NOTHING_TO_DO,
     )
-    return Action(
+    return FirewallAction(
         rule=name,
         does=f"put {name} on {server}",
         argv=("openstack", "server", "add", "security", "group", "@server@", "@group@"),
@@ -101,9 +101,9 @@ def _wear(plan: Plan) -> Action:
     )
 
 
-def _take_off(plan: Plan) -> Action:
+def _take_off(plan: Plan) -> FirewallAction:
     name, server, none = rule_name(plan), bootstrap_name(plan), Then.NOTHING_TO_DO
-    return Action(
+    return FirewallAction(
         rule=name,
         does=f"take {name} off {server}",
         argv=("openstack", "server", "remove", "security", "group", "@server@", "@group@"),
@@ -114,9 +114,9 @@ def _take_off(plan: Plan) -> Action:
     )
 
 
-def _delete_group(plan: Plan) -> Action:
+def _delete_group(plan: Plan) -> FirewallAction:
     name = rule_name(plan)
-    return Action(
+    return FirewallAction(
         rule=name,
         does=f"delete the security group {name} with its rules",
         argv=("openstack", "security", "group", "delete", "@group@"),

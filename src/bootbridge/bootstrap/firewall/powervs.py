@@ -7,7 +7,7 @@ what passes through the VPC is filtered by the installer's group. The VPC knows 
 from __future__ import annotations
 
 from bootbridge.bootstrap.firewall.ibm_vpc import add_rule, delete_rule
-from bootbridge.bootstrap.firewall.model import Action, Rule, rule_name, source_networks
+from bootbridge.bootstrap.firewall.model import FirewallAction, Rule, rule_name, source_networks
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.errors import OperatorError
 
@@ -18,14 +18,14 @@ def rules(plan: Plan) -> list[Rule]:
     return [Rule(rule_name(plan), plan.ports.agent, sources, target, "the same rules deleted, no other")]
 
 
-def create(plan: Plan) -> list[Action]:
+def create(plan: Plan) -> list[FirewallAction]:
     return [
         add_rule(plan, rule_name(plan), _group(plan), ("remote.cidr_block", network), {"cidr_block": network})
         for network in _networks(plan)
     ]
 
 
-def remove(plan: Plan) -> list[Action]:
+def remove(plan: Plan) -> list[FirewallAction]:
     return [
         delete_rule(plan, rule_name(plan), _group(plan), ("remote.cidr_block", network))
         for network in _networks(plan)

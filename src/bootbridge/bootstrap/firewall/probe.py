@@ -21,7 +21,7 @@ _FILTERED = {errno.ETIMEDOUT, errno.EACCES, errno.EPERM}
 _UNREACHABLE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL}
 
 
-class Verdict(StrEnum):
+class PortState(StrEnum):
     OPEN = "open"
     REFUSED = "refused"
     FILTERED = "filtered"
@@ -30,45 +30,45 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True)
-class Probe:
+class FirewallProbeResult:
     """What was found, the evidence for it, and what to do about it."""
 
     address: str
     port: int
-    verdict: Verdict
+    state: PortState
     evidence: str
     seconds: float
 
     @property
     def is_open(self) -> bool:
-        return self.verdict is Verdict.OPEN
+        return self.state is PortState.OPEN
 
     @property
     def fix(self) -> str:
-        return _FIXES[self.verdict].format(port=self.port, address=self.address)
+        return _FIXES[self.state].format(port=self.port, address=self.address)
 
 
 _FIXES = {
-    Verdict.OPEN: "",
-    Verdict.REFUSED: (
+    PortState.OPEN: "",
+    PortState.REFUSED: (
         "the bootstrap node answers, but nothing listens on TCP {port}, or a firewall rejects it: "
         "see whether the konnectivity-server pod runs there"
     ),
-    Verdict.FILTERED: (
+    PortState.FILTERED: (
         "a firewall drops TCP {port}: let the nodes reach it, `bootbridge firewall show` says how"
     ),
-    Verdict.UNREACHABLE: (
+    PortState.UNREACHABLE: (
         "there is no way to {address} from here, or a firewall says so: "
         "check the address, the routes and the rules"
     ),
-    Verdict.NOT_OURS: (
+    PortState.NOT_OURS: (
         "something else listens on {address} port {port}: "
         "check the address, and for a proxy or load balancer in between"
     ),
 }
 
 
-def probe(address: str, port: int, timeout: float = PROBE_SECONDS) -> Probe:
+def probe(address: str, port: int, timeout: float = PROBE_SECONDS) -> FirewallProbeResult:
     """Connect to an IPv4 or IPv6 address, a zone such as %eth0 included; never longer than `timeout`."""
     family = _family(address)
     began = time.monotonic()
@@ -76,33 +76,33 @@ def probe(address: str, port: int, timeout: float = PROBE_SECONDS) -> Probe:
         with socket.socket(family, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout)
             connection.connect(socket.getaddrinfo(address, port, family, socket.SOCK_STREAM)[0][4])
-            verdict, evidence = _greet(connection, began + timeout)
+            state, evidence = _greet(connection, began + timeout)
     except OSError as error:
-        verdict, evidence = _why_no_connection(error, timeout)
-    return Probe(address, port, verdict, evidence, time.monotonic() - began)
+        state, evidence = _why_no_connection(error, timeout)
+    return FirewallProbeResult(address, port, state, evidence, time.monotonic() - began)
 
 
 def _family(address: str) -> socket.AddressFamily:
     try:
         version = ipaddress.ip_address(address).version
     except ValueError:
-        hint = "write it like 10.0.0.5 or fd00::5"
-        raise OperatorError(f"{address!r} is no IP address", subject="--from-node", hint=hint) from None
+        hint = "for example 10.0.0.5 or fd00::5"
+        raise OperatorError(f"invalid IP address {address!r}", subject="--from-node", hint=hint) from None
     return socket.AF_INET if version == 4 else socket.AF_INET6
 
 
-def _why_no_connection(error: OSError, timeout: float) -> tuple[Verdict, str]:
+def _why_no_connection(error: OSError, timeout: float) -> tuple[PortState, str]:
     if isinstance(error, TimeoutError) or error.errno in _FILTERED:
         said = f"no answer within {timeout:g} s" if isinstance(error, TimeoutError) else str(error.strerror)
-        return Verdict.FILTERED, said
+        return PortState.FILTERED, said
     if error.errno == errno.ECONNREFUSED:
-        return Verdict.REFUSED, "connection refused"
+        return PortState.REFUSED, "connection refused"
     if error.errno in _UNREACHABLE or isinstance(error, socket.gaierror):
-        return Verdict.UNREACHABLE, error.strerror or str(error)
-    return Verdict.NOT_OURS, error.strerror or str(error)
+        return PortState.UNREACHABLE, error.strerror or str(error)
+    return PortState.NOT_OURS, error.strerror or str(error)
 
 
-def _greet(connection: socket.socket, deadline: float) -> tuple[Verdict, str]:
+def _greet(connection: socket.socket, deadline: float) -> tuple[PortState, str]:
     """Our server speaks TLS and HTTP/2, and wants a certificate; we show none and trust none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
@@ -113,17 +113,17 @@ def _greet(connection: socket.socket, deadline: float) -> tuple[Verdict, str]:
         with context.wrap_socket(connection) as speaking:
             return _judge(speaking)
     except TimeoutError:
-        return Verdict.NOT_OURS, "it accepts connections but says nothing in TLS"
+        return PortState.NOT_OURS, "it accepts connections but says nothing in TLS"
     except ssl.SSLError as error:
         # How servers up to TLS 1.2 say that they want a certificate: OpenSSL's and Go's way.
         if error.reason and error.reason.endswith(("HANDSHAKE_FAILURE", "BAD_CERTIFICATE", "_REQUIRED")):
-            return Verdict.OPEN, "TLS, it wants a certificate"
-        return Verdict.NOT_OURS, f"no TLS as ours: {error.reason or error}"
+            return PortState.OPEN, "TLS, it wants a certificate"
+        return PortState.NOT_OURS, f"no TLS as ours: {error.reason or error}"
     except OSError as error:
-        return Verdict.NOT_OURS, f"it hangs up on TLS: {error.strerror or error}"
+        return PortState.NOT_OURS, f"it hangs up on TLS: {error.strerror or error}"
 
 
-def _judge(speaking: ssl.SSLSocket) -> tuple[Verdict, str]:
+def _judge(speaking: ssl.SSLSocket) -> tuple[PortState, str]:
     if speaking.selected_alpn_protocol() != "h2":
-        return Verdict.NOT_OURS, f"{speaking.version()}, but no HTTP/2"
-    return Verdict.OPEN, f"{speaking.version()} with HTTP/2"
+        return PortState.NOT_OURS, f"{speaking.version()}, but no HTTP/2"
+    return PortState.OPEN, f"{speaking.version()} with HTTP/2"

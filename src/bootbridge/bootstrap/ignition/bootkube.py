@@ -38,12 +38,12 @@ class Anchor:
 
 
 def _setup(plan: Plan) -> list[str]:
-    return [_BEGIN, f". {plan.hook_script}", "bootbridge_setup", _END]
+    return [_BEGIN, f". {plan.paths.hook_script}", "bootbridge_setup", _END]
 
 
 def _override(plan: Plan) -> list[str]:
     # Its own backslash: whatever follows, the command goes on as it did.
-    return [f"{OVERRIDE_FLAG}={plan.config_override_seen_by_render} \\"]
+    return [f"{OVERRIDE_FLAG}={plan.paths.config_override_seen_by_render} \\"]
 
 
 def _manifests(plan: Plan) -> list[str]:
@@ -70,7 +70,7 @@ ANCHORS = (
 )
 
 
-def patched(script: bytes, plan: Plan) -> bytes:
+def patch(script: bytes, plan: Plan) -> bytes:
     """The script with the tunnel's lines in it, everything else byte for byte as it was."""
     places = anchor_lines(script)
     lines = script.split(b"\n")

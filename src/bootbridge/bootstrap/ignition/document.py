@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bootbridge.bootstrap.ignition import json_spans
-from bootbridge.bootstrap.ignition.json_spans import Value
+from bootbridge.bootstrap.ignition.json_spans import JsonSpan
 from bootbridge.common import data_url
 from bootbridge.common.files import Asset, Tree
 from bootbridge.errors import OperatorError
@@ -56,7 +56,7 @@ class FileEntry:
     source: str | None = field(repr=False)  # None: nothing, or only pieces to append
     compression: str = ""
     pinned: bool = False  # a hash of the content is given, so it cannot change
-    source_at: Value | None = field(repr=False, default=None)
+    source_at: JsonSpan | None = field(repr=False, default=None)
 
     def content(self) -> bytes:
         """What the node will find in the file; refused if only the node can fetch it."""
@@ -83,7 +83,7 @@ class Ignition:
     units: Mapping[str, Mapping[str, Any]] = field(repr=False)
     other_paths: frozenset[str]  # directories and links
     replaced_from_elsewhere: bool  # a shim: the real document lies behind a URL
-    last_file: Value | None = field(repr=False)
+    last_file: JsonSpan | None = field(repr=False)
 
     @classmethod
     def parse(cls, data: bytes, name: str) -> Ignition:
@@ -185,7 +185,7 @@ class _Reader:
             last_file=entries[-1] if entries else None,
         )
 
-    def _version(self, ignition: Value | None) -> str:
+    def _version(self, ignition: JsonSpan | None) -> str:
         version = self._given(ignition, "version", str, "ignition.version") if ignition else None
         if version is None:
             hint = "give the bootstrap.ign that the installer wrote"
@@ -195,11 +195,11 @@ class _Reader:
             raise OperatorError(text, subject="ignition.version")
         return version
 
-    def _source(self, config: Value) -> str:
+    def _source(self, config: JsonSpan) -> str:
         replace = self._object(config, "replace")
         return (self._given(replace, "source", str, "ignition.config.replace") or "") if replace else ""
 
-    def _files(self, entries: list[Value]) -> dict[str, FileEntry]:
+    def _files(self, entries: list[JsonSpan]) -> dict[str, FileEntry]:
         found: dict[str, FileEntry] = {}
         for index, value in enumerate(entries):
             entry = self._file(value, f"storage.files[{index}]")
@@ -209,7 +209,7 @@ class _Reader:
             found[entry.path] = entry
         return found
 
-    def _file(self, value: Value, where: str) -> FileEntry:
+    def _file(self, value: JsonSpan, where: str) -> FileEntry:
         contents = self._object(value, "contents")
         source = self._value(contents, "source", str, where) if contents else None
         return FileEntry(
@@ -221,17 +221,17 @@ class _Reader:
             source_at=source,
         )
 
-    def _pinned(self, contents: Value) -> bool:
+    def _pinned(self, contents: JsonSpan) -> bool:
         verification = self._object(contents, "verification")
         return bool(verification and verification.content.get("hash"))
 
-    def _path(self, value: Value, where: str) -> str:
+    def _path(self, value: JsonSpan, where: str) -> str:
         path = self._given(value, "path", str, where)
         if not path or not path.startswith("/"):
             raise OperatorError("has no absolute path", subject=where)
         return posixpath.normpath("/" + path.lstrip("/"))
 
-    def _mode(self, value: Value, where: str) -> int:
+    def _mode(self, value: JsonSpan, where: str) -> int:
         mode = self._given(value, "mode", int, where)
         if mode is None:
             return MODE_DEFAULT
@@ -239,7 +239,7 @@ class _Reader:
             raise OperatorError(f"{mode} is no mode (a decimal number)", subject=f"{where}.mode")
         return mode
 
-    def _units(self, top: Value) -> dict[str, Mapping[str, Any]]:
+    def _units(self, top: JsonSpan) -> dict[str, Mapping[str, Any]]:
         systemd = self._object(top, "systemd")
         found = {}
         for index, value in enumerate(self._entries(systemd, "units")):
@@ -250,12 +250,12 @@ class _Reader:
             found[name] = value.content
         return found
 
-    def _other_paths(self, storage: Value | None) -> Iterator[str]:
+    def _other_paths(self, storage: JsonSpan | None) -> Iterator[str]:
         for kind in ("directories", "links"):
             for index, value in enumerate(self._entries(storage, kind)):
                 yield self._path(value, f"storage.{kind}[{index}]")
 
-    def _entries(self, parent: Value | None, key: str) -> Iterator[Value]:
+    def _entries(self, parent: JsonSpan | None, key: str) -> Iterator[JsonSpan]:
         """The objects in a list; nothing if there is no list, or null in its stead."""
         listed = self._value(parent, key, list, key) if parent else None
         for index, value in enumerate(json_spans.elements(self._text, listed) if listed else ()):
@@ -263,14 +263,14 @@ class _Reader:
                 raise OperatorError("is no object", subject=f"{key}[{index}]")
             yield value
 
-    def _object(self, parent: Value, key: str) -> Value | None:
+    def _object(self, parent: JsonSpan, key: str) -> JsonSpan | None:
         return self._value(parent, key, dict, key)
 
-    def _given(self, parent: Value, key: str, kind: type, where: str) -> Any:
+    def _given(self, parent: JsonSpan, key: str, kind: type, where: str) -> Any:
         value = self._value(parent, key, kind, where)
         return None if value is None else value.content
 
-    def _value(self, parent: Value, key: str, kind: type, where: str) -> Value | None:
+    def _value(self, parent: JsonSpan, key: str, kind: type, where: str) -> JsonSpan | None:
         """A member of the kind it should have; null is as good as absent."""
         value = json_spans.member(self._text, parent, key)
         if value is None or value.content is None:

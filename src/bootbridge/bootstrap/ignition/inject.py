@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from bootbridge.bootstrap.ignition import bootkube, preflight
-from bootbridge.bootstrap.ignition import record as injection_record
+from bootbridge.bootstrap.ignition import bootkube, injection_record, preflight
 from bootbridge.bootstrap.ignition.document import Ignition, spliced
 from bootbridge.bootstrap.plan import install_config
-from bootbridge.bootstrap.plan.plan import OPENSHIFT_PATHS, Flavour, Plan
-from bootbridge.bootstrap.render import assets
+from bootbridge.bootstrap.plan.paths import OPENSHIFT_PATHS
+from bootbridge.bootstrap.plan.plan import Flavour, Plan
+from bootbridge.bootstrap.render import node_files
 from bootbridge.common.files import Asset, Tree
 from bootbridge.common.yaml_text import YAML_ERRORS
 from bootbridge.errors import OperatorError
@@ -27,18 +27,18 @@ INFRASTRUCTURE = "/opt/openshift/manifests/cluster-infrastructure-02-config.yml"
 
 
 @dataclass(frozen=True)
-class Injected:
+class InjectionResult:
     """The new document, and what happened."""
 
     document: bytes = field(repr=False)
     plan: Plan
     files: tuple[str, ...]
-    replaces_an_earlier_one: bool
+    replaced_earlier: bool
 
 
 def inject(
     data: bytes, make_plan: Callable[[Plan], Plan], now: datetime, name: str, changed: Tree | None = None
-) -> Injected:
+) -> InjectionResult:
     """Put the tunnel in. `make_plan` makes the plan from what the document says of its cluster.
 
     `changed` are files that somebody has rendered and perhaps changed; they go in as they are.
@@ -46,28 +46,28 @@ def inject(
     injecting twice gives what injecting once gives.
     """
     given = Ignition.parse(data, name)
-    original = original_of(given, name)
+    original = restore_original(given, name)
     preflight.refuse(original, now, name)
-    plan = make_plan(plan_inside(original, name))
+    plan = make_plan(read_plan(original, name))
     if plan.flavour is not Flavour.OPENSHIFT:
         hint = "only OpenShift's bootstrap node is set up by an ignition file; use render or up"
         raise OperatorError(f"{plan.flavour} has no bootkube.sh", subject="--flavour", hint=hint)
-    tree = dict(assets.on_node(plan))
+    tree = dict(node_files.node_files(plan))
     tree |= {path: asset for path, asset in (changed or {}).items() if path in tree}
     text = _edited(original, plan, tree)
-    return Injected(text.encode(), plan, (*tree, plan.paths.injection_record), given is not original)
+    return InjectionResult(text.encode(), plan, (*tree, plan.paths.injection_record), given is not original)
 
 
 def remove(data: bytes, name: str) -> bytes:
     """The document as it was before `inject`, byte for byte; one without a tunnel comes back as it is."""
-    return original_of(Ignition.parse(data, name), name).data
+    return restore_original(Ignition.parse(data, name), name).data
 
 
-def original_of(ignition: Ignition, name: str) -> Ignition:
+def restore_original(ignition: Ignition, name: str) -> Ignition:
     """The document without our tunnel; the same object if it carries none."""
     record = ignition.content(OPENSHIFT_PATHS.injection_record)
     if record is not None:
-        return injection_record.undone(ignition, record, name)
+        return injection_record.restore(ignition, record, name)
     script = ignition.files.get(bootkube.PATH)
     if script and script.is_inline and bootkube.is_patched(script.content()):
         text = f"carries the tunnel, but its record {OPENSHIFT_PATHS.injection_record} is gone"
@@ -77,14 +77,14 @@ def original_of(ignition: Ignition, name: str) -> Ignition:
 
 def _edited(original: Ignition, plan: Plan, tree: Tree) -> str:
     script = original.files[bootkube.PATH].content()
-    edits = [original.replacement(bootkube.PATH, bootkube.patched(script, plan))]
+    edits = [original.replacement(bootkube.PATH, bootkube.patch(script, plan))]
     record_path = plan.paths.injection_record
     # The record's own length does not matter for where it is put.
     record = injection_record.dump(original, edits, original.addition({record_path: Asset(b"")}))
     return spliced(original.text, [*edits, original.addition({**tree, record_path: Asset(record, 0o600)})])
 
 
-def plan_inside(ignition: Ignition, name: str) -> Plan:
+def read_plan(ignition: Ignition, name: str) -> Plan:
     """What the document says of its own cluster: platform, networks, infraID; else the defaults."""
     plan = Plan()
     config = _yaml_inside(ignition, CLUSTER_CONFIG, name)

@@ -18,7 +18,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 
 @dataclass(frozen=True)
-class Value:
+class JsonSpan:
     """A value and the text it takes: `text[start:end]`."""
 
     start: int
@@ -27,7 +27,7 @@ class Value:
     key: str = ""  # in an object
 
 
-def root(text: str, name: str) -> Value:
+def root(text: str, name: str) -> JsonSpan:
     """The whole document; `name` is what errors call the file."""
     try:
         start = _skip_space(text, 0)
@@ -39,10 +39,10 @@ def root(text: str, name: str) -> Value:
         raise OperatorError(f"is no JSON: {error.msg} at {where}", subject=name) from error
     except (ValueError, RecursionError) as error:
         raise OperatorError(f"is no JSON that can be read: {error}", subject=name) from error
-    return Value(start, end, content)
+    return JsonSpan(start, end, content)
 
 
-def members(text: str, parent: Value) -> Iterator[Value]:
+def members(text: str, parent: JsonSpan) -> Iterator[JsonSpan]:
     """What an object holds, in the order of the text; a key given twice comes twice."""
     at = _skip_space(text, parent.start + 1)
     while text[at] != "}":
@@ -50,20 +50,20 @@ def members(text: str, parent: Value) -> Iterator[Value]:
         at = _skip_space(text, at)  # the colon
         start = _skip_space(text, at + 1)
         content, end = _DECODER.raw_decode(text, start)
-        yield Value(start, end, content, key)
+        yield JsonSpan(start, end, content, key)
         at = _next(text, end)
 
 
-def elements(text: str, parent: Value) -> Iterator[Value]:
+def elements(text: str, parent: JsonSpan) -> Iterator[JsonSpan]:
     """What an array holds."""
     at = _skip_space(text, parent.start + 1)
     while text[at] != "]":
         content, end = _DECODER.raw_decode(text, at)
-        yield Value(at, end, content)
+        yield JsonSpan(at, end, content)
         at = _next(text, end)
 
 
-def member(text: str, parent: Value, key: str) -> Value | None:
+def member(text: str, parent: JsonSpan, key: str) -> JsonSpan | None:
     """The member of that name, or nothing.
 
     Ignition reads keys whatever their case and takes the last of several; here such a

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from bootbridge.bootstrap.install import install_record
 from bootbridge.bootstrap.install.install_record import InstallRecord
 from bootbridge.bootstrap.machine import certificates
-from bootbridge.bootstrap.machine.certificates import Bundle
+from bootbridge.bootstrap.machine.certificates import CertificateSet
 from bootbridge.bootstrap.machine.node_values import NodeValues, node_values
 from bootbridge.bootstrap.plan.plan import IPAddress, Plan
 from bootbridge.common.host import Host
@@ -46,7 +46,7 @@ class InstallContext:
     def record_cluster(self) -> None:
         self.save(replace(self.record(), cluster=True))
 
-    def bundle(self) -> Bundle | None:
+    def bundle(self) -> CertificateSet | None:
         return certificates.load(self.host.root, self.plan)
 
     def values(self) -> NodeValues | None:

@@ -17,11 +17,11 @@ from bootbridge.bootstrap.machine.network import NodeAddress, NodeNetwork
 from bootbridge.bootstrap.plan.plan import IPAddress, IPNetwork
 from bootbridge.errors import OperatorError
 
-HOW_TO_SAY_IT = "name it with --node-ip or OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP"
+NODE_IP_HINT = "name it with --node-ip or OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP"
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AddressCandidate:
     """What became of one address that was seen."""
 
     seen: NodeAddress
@@ -30,12 +30,12 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Decision:
+class AddressDecision:
     """The addresses, primary first, and how they were come by."""
 
     addresses: tuple[IPAddress, ...]
     reasons: tuple[str, ...]  # one per address
-    verdicts: tuple[Verdict, ...]
+    candidates: tuple[AddressCandidate, ...]
     warnings: tuple[str, ...]
 
 
@@ -54,7 +54,7 @@ def decide(
     machine_networks: Sequence[IPNetwork],
     seen: NodeNetwork,
     families: Sequence[int],
-) -> Decision:
+) -> AddressDecision:
     """The same with reasons: why these, why not the others."""
     if explicit:
         return _as_said(tuple(dict.fromkeys(explicit)), seen, families)
@@ -68,7 +68,7 @@ def decide(
         if not pick
     ]
     addresses = tuple(address for _, address, _ in chosen)
-    return Decision(
+    return AddressDecision(
         addresses,
         tuple(reason for _, _, reason in chosen),
         tuple(_verdict(each, addresses, machine_networks, families) for each in seen.addresses),
@@ -76,7 +76,7 @@ def decide(
     )
 
 
-def _as_said(addresses: tuple[IPAddress, ...], seen: NodeNetwork, families: Sequence[int]) -> Decision:
+def _as_said(addresses: tuple[IPAddress, ...], seen: NodeNetwork, families: Sequence[int]) -> AddressDecision:
     here = {each.address for each in seen.addresses}
     warnings = [f"{each} is on no interface of this node" for each in addresses if each not in here]
     warnings += [
@@ -84,11 +84,13 @@ def _as_said(addresses: tuple[IPAddress, ...], seen: NodeNetwork, families: Sequ
         for each in addresses
         if each.version not in families
     ]
-    verdicts = (
-        Verdict(each, each.address in addresses, "said" if each.address in addresses else "not said")
+    candidates = (
+        AddressCandidate(each, each.address in addresses, "said" if each.address in addresses else "not said")
         for each in seen.addresses
     )
-    return Decision(addresses, ("said by the operator",) * len(addresses), tuple(verdicts), tuple(warnings))
+    return AddressDecision(
+        addresses, ("said by the operator",) * len(addresses), tuple(candidates), tuple(warnings)
+    )
 
 
 def _find(
@@ -124,7 +126,7 @@ def _narrowed(version: int, candidates: list[NodeAddress], seen: NodeNetwork) ->
     if len(distinct) > 1:
         listed = ", ".join(map(str, candidates))
         text = f"several IPv{version} addresses could be the node's: {listed}"
-        raise OperatorError(text, subject="--node-ip", hint=HOW_TO_SAY_IT)
+        raise OperatorError(text, subject="--node-ip", hint=NODE_IP_HINT)
     return distinct[0]
 
 
@@ -133,17 +135,17 @@ def _verdict(
     chosen: Sequence[IPAddress],
     machine_networks: Sequence[IPNetwork],
     families: Sequence[int],
-) -> Verdict:
+) -> AddressCandidate:
     if each.address in chosen:
-        return Verdict(each, True, "chosen")
+        return AddressCandidate(each, True, "chosen")
     if each.unusable:
-        return Verdict(each, False, each.unusable)
+        return AddressCandidate(each, False, each.unusable)
     if each.address.version not in families:
-        return Verdict(each, False, f"the cluster does not use IPv{each.address.version}")
+        return AddressCandidate(each, False, f"the cluster does not use IPv{each.address.version}")
     if not _inside(each.address, machine_networks):
-        return Verdict(each, False, "outside the machine networks")
+        return AddressCandidate(each, False, "outside the machine networks")
     why = "looks virtual" if each.looks_virtual else "not where the default route leaves"
-    return Verdict(each, False, why)
+    return AddressCandidate(each, False, why)
 
 
 def _no_candidate(
@@ -157,7 +159,7 @@ def _no_candidate(
         f"no {versions} address of this node lies inside the machine networks ({networks}) or is the source "
         f"of a default route; seen: {listed}; default routes: {routes}"
     )
-    return OperatorError(text, subject="--node-ip", hint=HOW_TO_SAY_IT)
+    return OperatorError(text, subject="--node-ip", hint=NODE_IP_HINT)
 
 
 def _aside(text: str) -> str:

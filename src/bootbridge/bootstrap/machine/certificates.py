@@ -1,7 +1,7 @@
 """The certificates of one tunnel: a throw-away authority, the server's and the agents'.
 
 The authority's key lives in memory while it signs, and nowhere after. Nothing is mended piece by
-piece: as soon as `why_renew` has a reason, all of it is made anew, and the manifests with it.
+piece: as soon as `renewal_reason` has a reason, all of it is made anew, and the manifests with it.
 The generated shell does the same with openssl, and passes the same tests.
 """
 
@@ -27,7 +27,7 @@ RENEWED_IN_THE_LAST = 4
 
 
 @dataclass(frozen=True)
-class Bundle:
+class CertificateSet:
     """What the server and the agents need; the authority's key is not among it."""
 
     ca_cert: bytes
@@ -35,17 +35,17 @@ class Bundle:
     agent: Certificate
 
 
-def make(plan: Plan, addresses: Sequence[IPAddress]) -> Bundle:
+def issue(plan: Plan, addresses: Sequence[IPAddress]) -> CertificateSet:
     """A new authority and all that it ever signs; its key ends with this call."""
     authority = Authority.create(plan.ca_common_name, key=plan.key_kind, validity=plan.validity)
-    return Bundle(
+    return CertificateSet(
         authority.cert_pem,
         authority.issue_server(map(str, addresses), common_name=plan.server_common_name),
         authority.issue_client(plan.agent_common_name),
     )
 
 
-def tree(plan: Plan, bundle: Bundle) -> Tree:
+def files(plan: Plan, bundle: CertificateSet) -> Tree:
     """Where they lie on the node, keys for their owner only."""
     paths = plan.paths
     return {
@@ -57,7 +57,7 @@ def tree(plan: Plan, bundle: Bundle) -> Tree:
     }
 
 
-def load(root: Path, plan: Plan) -> Bundle | None:
+def load(root: Path, plan: Plan) -> CertificateSet | None:
     """What lies below `root` ("/" on the node), unless a file is missing or cannot be read."""
 
     def read(path: str) -> bytes:
@@ -65,7 +65,7 @@ def load(root: Path, plan: Plan) -> Bundle | None:
 
     paths = plan.paths
     try:
-        return Bundle(
+        return CertificateSet(
             read(paths.ca_cert),
             Certificate(read(paths.server_cert), read(paths.server_key)),
             Certificate(read(paths.agent_cert), read(paths.agent_key)),
@@ -74,7 +74,9 @@ def load(root: Path, plan: Plan) -> Bundle | None:
         return None
 
 
-def why_renew(bundle: Bundle | None, plan: Plan, addresses: Sequence[IPAddress], now: datetime) -> str:
+def renewal_reason(
+    bundle: CertificateSet | None, plan: Plan, addresses: Sequence[IPAddress], now: datetime
+) -> str:
     """Why all must be made anew; empty when it serves as it is."""
     if bundle is None:
         return "there are none yet, or not all of them can be read"

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from bootbridge.bootstrap.plan.plan import ClusterNetwork, IPNetwork, Networks, Platform
+from bootbridge.bootstrap.plan.plan import ClusterNetwork, IPNetwork, Networking, Platform
 from bootbridge.common.yaml_text import YAML_ERRORS
 from bootbridge.errors import OperatorError
 
@@ -23,7 +23,7 @@ class InstallConfig:
 
     cluster_name: str
     platform: Platform
-    networks: Networks
+    networks: Networking
     fips: bool
     bootstrap_in_place: bool
     control_plane_replicas: int
@@ -77,7 +77,7 @@ class _Reader:
         except ValueError:
             raise self._wrong("platform", f"unknown platform {name!r}", f"one of: {known}") from None
 
-    def _networks(self, given: Mapping[str, Any], platform: Platform) -> Networks:
+    def _networks(self, given: Mapping[str, Any], platform: Platform) -> Networking:
         machine_default = (_POWERVS_MACHINE_NETWORK,) if platform is Platform.POWERVS else ()
         machine = [
             self._network(entry, f"networking.machineNetwork[{index}].cidr")
@@ -87,8 +87,8 @@ class _Reader:
             self._network(entry, f"networking.serviceNetwork[{index}]")
             for index, entry in enumerate(self._list(given, "serviceNetwork"))
         ]
-        defaults = Networks()
-        return Networks(
+        defaults = Networking()
+        return Networking(
             machine=tuple(machine) or defaults.machine,
             cluster=self._cluster_networks(given) or defaults.cluster,
             service=tuple(service) or defaults.service,

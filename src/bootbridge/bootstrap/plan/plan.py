@@ -1,8 +1,7 @@
-"""The plan: every decision about one tunnel, made once and read by everybody.
+"""Decides everything about one tunnel, once: the flags' values, the names in the cluster and in certificates.
 
-What is created, checked and taken away can never disagree, because names, labels,
-ports, paths, addresses, validity and image stand here and nowhere else. A plan is
-frozen and validated when it is made, and knows nothing of disks, clusters or clouds.
+The ports are in `ports`, the paths in `paths`. Every command that creates, checks or removes something reads
+it from a plan, so that they cannot disagree. A plan is frozen, validated when it is made, and does no I/O.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Literal
 
+from bootbridge.bootstrap.plan.paths import KUBEADM_PATHS, OPENSHIFT_PATHS, Paths
+from bootbridge.bootstrap.plan.ports import PORT_MAX, PORT_MIN, Ports
 from bootbridge.errors import OperatorError
 
 IPAddress = IPv4Address | IPv6Address
@@ -24,33 +25,29 @@ KEY_KINDS: tuple[KeyKind, ...] = ("rsa-2048", "ecdsa-p256")
 BOOTSTRAP_ONLY = "openshift.io/bootstrap-only"
 PAYLOAD_IMAGE_NAME = "apiserver-network-proxy"
 VALIDITY_MIN, VALIDITY_MAX = timedelta(hours=1), timedelta(days=7)
-# Upstream's proxy-server refuses ports outside this range.
-PORT_MIN, PORT_MAX = 1024, 49151
-# The kernel's limit on a unix socket's path, without the closing zero.
-SOCKET_PATH_BYTES_MAX = 107
 
 
 class Flavour(StrEnum):
-    """Who lays the tunnel: bootkube.sh on an OpenShift bootstrap node, or `bootbridge up` beside kubeadm."""
+    """Names the installer of the tunnel: OpenShift's bootkube.sh, or `bootbridge up` beside kubeadm."""
 
     OPENSHIFT = "openshift"
     KUBEADM = "kubeadm"
 
 
 class Protocol(StrEnum):
-    """What the kube-apiserver speaks on the socket, spelled as EgressSelectorConfiguration spells it."""
+    """Names the kube-apiserver's protocol on the socket, spelled as in EgressSelectorConfiguration."""
 
     GRPC = "GRPC"
     HTTP_CONNECT = "HTTPConnect"
 
     @property
     def server_mode(self) -> str:
-        """The same decision as proxy-server's --mode spells it."""
+        """Returns the value of proxy-server's --mode."""
         return "grpc" if self is Protocol.GRPC else "http-connect"
 
 
 class Platform(StrEnum):
-    """Where the nodes run, spelled as install-config spells it."""
+    """Names where the nodes run, spelled as in install-config."""
 
     AWS = "aws"
     AZURE = "azure"
@@ -67,12 +64,21 @@ class Platform(StrEnum):
     VSPHERE = "vsphere"
 
 
-@dataclass(frozen=True)
-class Image:
-    """Which programs run in the pods: the release payload's Go originals, or ours.
+class BootkubeStage(StrEnum):
+    """Names the stages on an OpenShift bootstrap node, recorded like bootkube.sh's other stages."""
 
-    Both keep `/usr/bin/proxy-server` and `/usr/bin/proxy-agent`. Ours takes flags that
-    the original lacks, so the manifests must know which one it is.
+    CERTS = "konnectivity-certs"
+    SERVER = "konnectivity-server-bootstrap"
+    AGENT_MANIFEST = "konnectivity-agent-manifest"
+    CLEANUP = "konnectivity-cleanup"
+
+
+@dataclass(frozen=True)
+class ProxyImage:
+    """Names the image of server and agents: the release payload's Go programs, or ours.
+
+    Both contain `/usr/bin/proxy-server` and `/usr/bin/proxy-agent`. Ours takes flags that the Go programs
+    lack, so the manifests depend on the kind.
     """
 
     kind: Literal["konnectivity", "bootbridge"] = "konnectivity"
@@ -89,15 +95,15 @@ class Image:
 
 @dataclass(frozen=True)
 class ClusterNetwork:
-    """A pod network, and the length of the prefix that each node gets out of it."""
+    """Holds a pod network and the prefix length of each node's share of it."""
 
     cidr: IPNetwork
     host_prefix: int
 
 
 @dataclass(frozen=True)
-class Networks:
-    """The three networks of a cluster, in install-config's order: the first one's family is primary."""
+class Networking:
+    """Holds install-config's `networking`. The IP version of the first service network is the primary one."""
 
     machine: tuple[IPNetwork, ...] = (IPv4Network("10.0.0.0/16"),)
     cluster: tuple[ClusterNetwork, ...] = (ClusterNetwork(IPv4Network("10.128.0.0/14"), 23),)
@@ -105,126 +111,10 @@ class Networks:
 
     @property
     def families(self) -> tuple[int, ...]:
-        """IP versions in use, the primary one first."""
+        """Returns the IP versions in use, the primary one first."""
         return tuple(dict.fromkeys(network.version for network in self.service))
 
 
-@dataclass(frozen=True)
-class Ports:
-    """What listens on the bootstrap node, and on each agent's host or pod."""
-
-    agent: int = 8091  # the only one that other machines reach
-    server_health: int = 2041
-    server_admin: int = 8095
-    agent_health: int = 2042  # not the server's: on kubeadm an agent may share its host
-    agent_admin: int = 8094
-
-
-@dataclass(frozen=True)
-class Paths:
-    """Where everything lies on the bootstrap node. All absolute, all ours alone but the directories named."""
-
-    state: str  # ours: created by the tunnel, removed with it
-    static_pods: str  # the kubelet's
-    cluster_manifests: str  # cluster-bootstrap's; on kubeadm the objects go straight to the API
-    egress_config: str
-    egress_config_seen_by_apiserver: str
-    socket: str
-    socket_seen_by_apiserver: str
-    kubeconfig: str
-
-    @property
-    def tls(self) -> str:
-        """Never below a directory that somebody copies into pods, as /opt/openshift/tls is."""
-        return f"{self.state}/tls"
-
-    @property
-    def ca_cert(self) -> str:
-        return f"{self.tls}/ca.crt"
-
-    @property
-    def server_cert(self) -> str:
-        return f"{self.tls}/server.crt"
-
-    @property
-    def server_key(self) -> str:
-        return f"{self.tls}/server.key"
-
-    @property
-    def agent_cert(self) -> str:
-        return f"{self.tls}/agent.crt"
-
-    @property
-    def agent_key(self) -> str:
-        return f"{self.tls}/agent.key"
-
-    @property
-    def templates(self) -> str:
-        """Manifests with placeholders for what only the node knows."""
-        return f"{self.state}/templates"
-
-    @property
-    def namespace_manifest(self) -> str:
-        return f"{self.cluster_manifests}/bootbridge-namespace.yaml"
-
-    @property
-    def secret_manifest(self) -> str:
-        return f"{self.cluster_manifests}/bootbridge-agent-secret.yaml"
-
-    @property
-    def daemonset_manifest(self) -> str:
-        return f"{self.cluster_manifests}/bootbridge-agent-daemonset.yaml"
-
-    @property
-    def server_pod(self) -> str:
-        return f"{self.static_pods}/konnectivity-server-pod.yaml"
-
-    @property
-    def config_override(self) -> str:
-        return f"{self.state}/kube-apiserver-config-override.yaml"
-
-    @property
-    def plan_record(self) -> str:
-        """The plan as JSON: what `down` and `doctor` read to know what `up` or `inject` decided."""
-        return f"{self.state}/plan.json"
-
-    @property
-    def apiserver_pod(self) -> str:
-        """kubeadm's static pod."""
-        return f"{self.static_pods}/kube-apiserver.yaml"
-
-    @property
-    def injection_record(self) -> str:
-        """How to give an ignition file back as it was before `inject`."""
-        return f"{self.state}/injected.json"
-
-    @property
-    def socket_directory(self) -> str:
-        return self.socket.rpartition("/")[0]
-
-
-OPENSHIFT_PATHS = Paths(
-    # A private prefix: from 4.23 on the installer ships files named konnectivity-* even with its tunnel off.
-    state="/opt/openshift/bootbridge",
-    static_pods="/etc/kubernetes/manifests",
-    cluster_manifests="/opt/openshift/manifests",
-    # The bootstrap kube-apiserver mounts bootstrap-configs, read-only, as /etc/kubernetes/config.
-    egress_config="/etc/kubernetes/bootstrap-configs/bootbridge-egress-selector.yaml",
-    egress_config_seen_by_apiserver="/etc/kubernetes/config/bootbridge-egress-selector.yaml",
-    socket="/etc/kubernetes/bootstrap-configs/konnectivity-server.socket",
-    socket_seen_by_apiserver="/etc/kubernetes/config/konnectivity-server.socket",
-    kubeconfig="/opt/openshift/auth/kubeconfig",
-)
-KUBEADM_PATHS = Paths(
-    state="/etc/kubernetes/bootbridge",
-    static_pods="/etc/kubernetes/manifests",
-    cluster_manifests="",
-    egress_config="/etc/kubernetes/bootbridge/apiserver/egress-selector.yaml",
-    egress_config_seen_by_apiserver="/etc/kubernetes/bootbridge/apiserver/egress-selector.yaml",
-    socket="/run/bootbridge/konnectivity-server.socket",
-    socket_seen_by_apiserver="/run/bootbridge/konnectivity-server.socket",
-    kubeconfig="/etc/kubernetes/admin.conf",
-)
 PATHS = {Flavour.OPENSHIFT: OPENSHIFT_PATHS, Flavour.KUBEADM: KUBEADM_PATHS}
 _NAMESPACES = {
     Flavour.OPENSHIFT: "openshift-bootstrap-konnectivity",
@@ -232,34 +122,29 @@ _NAMESPACES = {
 }
 
 
-class Stage(StrEnum):
-    """The steps on an OpenShift bootstrap node, recorded as bootkube records its own."""
-
-    CERTS = "konnectivity-certs"
-    SERVER = "konnectivity-server-bootstrap"
-    AGENT_MANIFEST = "konnectivity-agent-manifest"
-    CLEANUP = "konnectivity-cleanup"
-
-
 @dataclass(frozen=True)
 class Plan:
-    """All decisions about one tunnel."""
+    """Holds all decisions about one tunnel. Raises OperatorError if one is invalid."""
 
     flavour: Flavour = Flavour.OPENSHIFT
     platform: Platform = Platform.NONE
-    infra_id: str = ""  # the cluster's name in the cloud; firewall rules are named after it
+    infra_id: str = ""  # the cluster's name in the cloud, on which names of firewall rules are based
     protocol: Protocol = Protocol.GRPC
-    image: Image = Image()
-    networks: Networks = Networks()
+    image: ProxyImage = ProxyImage()
+    networks: Networking = Networking()
     node_ips: tuple[IPAddress, ...] = ()  # given by the operator; empty: found on the node
     key_kind: KeyKind = "rsa-2048"
     validity: timedelta = timedelta(days=1)
-    host_network: bool = False  # whether agents share their node's network
-    user_provisioned: bool = False  # the network and its firewall belong to the operator
+    host_network: bool = False  # whether agents use their node's network
+    user_provisioned: bool = False  # whether the operator manages the network and its firewall
     ports: Ports = field(default_factory=Ports)
 
     def __post_init__(self) -> None:
-        _check(self)
+        _validate(self)
+
+    @property
+    def paths(self) -> Paths:
+        return PATHS[self.flavour]
 
     # --- names in the cluster
 
@@ -274,7 +159,7 @@ class Plan:
 
     @property
     def bootstrap_only(self) -> dict[str, str]:
-        """The label on everything that must not outlive the bootstrap."""
+        """Returns the label of every object that must be removed after the bootstrap."""
         return {BOOTSTRAP_ONLY: "true"}
 
     @property
@@ -289,45 +174,6 @@ class Plan:
     def server_labels(self) -> dict[str, str]:
         return {"app": self.server_pod_name, **self.bootstrap_only}
 
-    # --- names on the node
-
-    @property
-    def paths(self) -> Paths:
-        return PATHS[self.flavour]
-
-    @property
-    def hook_script(self) -> str:
-        """The functions that bootkube.sh calls, for nodes without Python."""
-        return "/usr/local/bin/bootbridge-bootstrap.sh"
-
-    @property
-    def cleanup_unit(self) -> str:
-        """Cleans up after a bootstrap that was given up: started by hand, never by itself."""
-        return "/etc/systemd/system/bootbridge-cleanup.service"
-
-    @property
-    def config_override_seen_by_render(self) -> str:
-        """The operator's render container sees /opt/openshift as /assets."""
-        return self.paths.config_override.replace("/opt/openshift/", "/assets/", 1)
-
-    @property
-    def apiserver_config(self) -> str:
-        """What the operator's render command made for the bootstrap kube-apiserver."""
-        return f"{self.paths.socket_directory}/kube-apiserver-config.yaml"
-
-    @property
-    def loopback_kubeconfig(self) -> str:
-        """For the bootstrap kube-apiserver on this node alone."""
-        return f"{self.paths.kubeconfig}-loopback"
-
-    @property
-    def receipt(self) -> str:
-        """What the removal found, removed and left: written last, and kept."""
-        return "/var/log/bootbridge/receipt.json"
-
-    def stage_marker(self, stage: Stage) -> str:
-        return f"{self.paths.state}/{stage}.done"
-
     # --- names in certificates
 
     ca_common_name = "bootbridge-signer"
@@ -335,44 +181,42 @@ class Plan:
     agent_common_name = "konnectivity-agent"
 
 
-def _check(plan: Plan) -> None:
+def _validate(plan: Plan) -> None:
     if plan.key_kind not in KEY_KINDS:
         hint = f"one of: {', '.join(KEY_KINDS)}"
-        raise OperatorError(f"unknown kind of key {plan.key_kind!r}", subject="--key", hint=hint)
+        raise OperatorError(f"unknown key type {plan.key_kind!r}", subject="--key", hint=hint)
     if not VALIDITY_MIN <= plan.validity <= VALIDITY_MAX:
-        hint = "between 1h and 168h: the tunnel is for a bootstrap, not for keeps"
-        raise OperatorError(f"{plan.validity} is no sensible validity", subject="--validity", hint=hint)
+        hint = "1h to 168h: the tunnel is removed after the bootstrap"
+        raise OperatorError(f"validity out of range: {plan.validity}", subject="--validity", hint=hint)
     if not PORT_MIN <= plan.ports.agent <= PORT_MAX:
-        hint = f"from {PORT_MIN} to {PORT_MAX}, as upstream's proxy-server wants it"
-        raise OperatorError(f"port {plan.ports.agent} is out of range", subject="--agent-port", hint=hint)
+        hint = f"from {PORT_MIN} to {PORT_MAX}, the range that upstream's proxy-server accepts"
+        raise OperatorError(f"port out of range: {plan.ports.agent}", subject="--agent-port", hint=hint)
     if plan.infra_id and not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", plan.infra_id):
-        hint = "the infraID from metadata.json: lower case letters, digits and dashes"
-        raise OperatorError(f"{plan.infra_id!r} is no infrastructure id", subject="--infra-id", hint=hint)
+        hint = "infraID from metadata.json: lower case letters, digits and dashes"
+        raise OperatorError(f"invalid infrastructure ID {plan.infra_id!r}", subject="--infra-id", hint=hint)
     if plan.flavour is Flavour.KUBEADM and plan.image.from_payload:
-        hint = "give --image=REFERENCE: only an OpenShift release payload can be asked for one"
-        raise OperatorError("no image is given", subject="--image", hint=hint)
+        hint = "give --image=REFERENCE: only OpenShift has a release payload with an image"
+        raise OperatorError("required flag missing", subject="--image", hint=hint)
     for address in plan.node_ips:
-        _check_node_ip(address)
-    _check_networks(plan.networks)
+        _validate_node_ip(address)
+    _validate_networks(plan.networks)
 
 
-def _check_node_ip(address: IPAddress) -> None:
-    unusable = address.is_loopback or address.is_unspecified or address.is_multicast or address.is_link_local
-    if unusable:
+def _validate_node_ip(address: IPAddress) -> None:
+    if address.is_loopback or address.is_unspecified or address.is_multicast or address.is_link_local:
         hint = "give an address that the cluster's nodes can dial"
-        text = f"{address} cannot be reached from other machines"
-        raise OperatorError(text, subject="--node-ip", hint=hint)
+        raise OperatorError(f"unreachable from other machines: {address}", subject="--node-ip", hint=hint)
 
 
-def _check_networks(networks: Networks) -> None:
+def _validate_networks(networks: Networking) -> None:
     for name, given in (
         ("machineNetwork", networks.machine),
         ("clusterNetwork", networks.cluster),
         ("serviceNetwork", networks.service),
     ):
         if not given:
-            raise OperatorError("at least one network is needed", subject=f"networking.{name}")
+            raise OperatorError("at least one network is required", subject=f"networking.{name}")
     for network in networks.cluster:
         if not network.cidr.prefixlen <= network.host_prefix <= network.cidr.max_prefixlen:
-            text = f"/{network.host_prefix} is no prefix of a node inside {network.cidr}"
+            text = f"invalid prefix length /{network.host_prefix} for a node inside {network.cidr}"
             raise OperatorError(text, subject="networking.clusterNetwork.hostPrefix")

@@ -11,13 +11,13 @@ from typing import Any
 from bootbridge.bootstrap.plan.plan import (
     ClusterNetwork,
     Flavour,
-    Image,
-    Networks,
+    Networking,
     Plan,
     Platform,
-    Ports,
     Protocol,
+    ProxyImage,
 )
+from bootbridge.bootstrap.plan.ports import Ports
 from bootbridge.errors import OperatorError
 
 VERSION = 1
@@ -67,8 +67,8 @@ def _plan(document: dict[str, Any]) -> Plan:
         platform=Platform(document["platform"]),
         infra_id=document["infraID"],
         protocol=Protocol(document["protocol"]),
-        image=Image(document["image"]["kind"], document["image"]["reference"]),
-        networks=Networks(
+        image=ProxyImage(document["image"]["kind"], document["image"]["reference"]),
+        networks=Networking(
             machine=tuple(map(ipaddress.ip_network, networks["machine"])),
             cluster=tuple(
                 ClusterNetwork(ipaddress.ip_network(entry["cidr"]), entry["hostPrefix"])

@@ -21,7 +21,7 @@ CONTAINER = "kube-apiserver"
 
 
 @dataclass(frozen=True)
-class Mount:
+class HostMount:
     """A directory of the node, and where the kube-apiserver sees it."""
 
     name: str
@@ -32,27 +32,29 @@ class Mount:
 
 
 @dataclass(frozen=True)
-class Setting:
+class EgressSetting:
     """What the kube-apiserver needs: its flags, and the directories that hold the file and the socket."""
 
     arguments: tuple[str, ...]
-    mounts: tuple[Mount, ...]
+    mounts: tuple[HostMount, ...]
 
     @property
     def paths(self) -> frozenset[str]:
         return frozenset(mount.path for mount in self.mounts)
 
-    def without(self, words: Collection[str]) -> Setting:
+    def without(self, words: Collection[str]) -> EgressSetting:
         """The same less the flags that somebody else has set, to the same end."""
         return replace(self, arguments=tuple(word for word in self.arguments if word not in words))
 
 
-def setting(plan: Plan) -> Setting:
+def egress_setting(plan: Plan) -> EgressSetting:
     """The same as in a kubeadm configuration."""
     volumes = kubeadm.extra_volumes(plan)
-    return Setting(
+    return EgressSetting(
         tuple(f"--{flag}={value}" for flag, value in kubeadm.extra_args(plan).items()),
-        tuple(Mount(v["name"], v["hostPath"], v["mountPath"], v["pathType"], v["readOnly"]) for v in volumes),
+        tuple(
+            HostMount(v["name"], v["hostPath"], v["mountPath"], v["pathType"], v["readOnly"]) for v in volumes
+        ),
     )
 
 
@@ -62,18 +64,18 @@ def words(data: bytes, name: str) -> list[str]:
     return [str(word) for key in ("command", "args") for word in container.get(key) or ()]
 
 
-def carries(data: bytes, wanted: Setting, name: str) -> list[str]:
+def find_setting(data: bytes, wanted: EgressSetting, name: str) -> list[str]:
     """What of the setting stands in the manifest, in words."""
     found = [word for word in words(data, name) if word in wanted.arguments]
     return found + [f"volume {volume}" for volume in _our_volumes(_pod(data, name), wanted)]
 
 
-def add(data: bytes, wanted: Setting, name: str) -> bytes:
+def add(data: bytes, wanted: EgressSetting, name: str) -> bytes:
     """The manifest with all of the setting; one of its flags with another value is refused, not replaced."""
     given = words(data, name)
     _refuse_others(given, wanted, name)
     held = {_path_of(volume) for volume in _pod(data, name)["spec"].get("volumes") or ()}
-    missing = Setting(
+    missing = EgressSetting(
         wanted.without(given).arguments, tuple(mount for mount in wanted.mounts if mount.path not in held)
     )
     if not missing.arguments and not missing.mounts:
@@ -84,7 +86,7 @@ def add(data: bytes, wanted: Setting, name: str) -> bytes:
         return _dump(_added(_pod(data, name), missing, name))
 
 
-def _refuse_others(given: list[str], wanted: Setting, name: str) -> None:
+def _refuse_others(given: list[str], wanted: EgressSetting, name: str) -> None:
     for argument in wanted.arguments:
         flag = argument.partition("=")[0]
         for word in given:
@@ -93,9 +95,9 @@ def _refuse_others(given: list[str], wanted: Setting, name: str) -> None:
                 raise OperatorError(f"the kube-apiserver already has {word}", subject=name, hint=hint)
 
 
-def remove(data: bytes, wanted: Setting, name: str) -> bytes:
+def remove(data: bytes, wanted: EgressSetting, name: str) -> bytes:
     """The manifest without anything of the setting."""
-    if not carries(data, wanted, name):
+    if not find_setting(data, wanted, name):
         return data
     try:
         return _removed_lines(data, wanted)
@@ -110,7 +112,7 @@ class _OtherShapeError(Exception):
 # --- on lines
 
 
-def _added_lines(data: bytes, wanted: Setting) -> bytes:
+def _added_lines(data: bytes, wanted: EgressSetting) -> bytes:
     lines = data.decode().splitlines(keepends=True)
     places = _Places(data)
     insertions = [places.after_program([f"- {argument}" for argument in wanted.arguments])]
@@ -124,7 +126,7 @@ def _added_lines(data: bytes, wanted: Setting) -> bytes:
     return "".join(lines).encode()
 
 
-def _removed_lines(data: bytes, wanted: Setting) -> bytes:
+def _removed_lines(data: bytes, wanted: EgressSetting) -> bytes:
     lines = data.decode().splitlines(keepends=True)
     places = _Places(data)
     names = {_value(item, "name") for item in _items(places.volumes) if _host_path(item) in wanted.paths}
@@ -178,12 +180,12 @@ class _Places:
             yield item.start_mark.line, _last_line(item) + 1
 
 
-def _mount_lines(mount: Mount) -> list[str]:
+def _mount_lines(mount: HostMount) -> list[str]:
     lines = [f"- mountPath: {mount.seen_as}", f"  name: {mount.name}"]
     return [*lines, "  readOnly: true"] if mount.read_only else lines
 
 
-def _volume_lines(mount: Mount) -> list[str]:
+def _volume_lines(mount: HostMount) -> list[str]:
     return ["- hostPath:", f"    path: {mount.path}", f"    type: {mount.kind}", f"  name: {mount.name}"]
 
 
@@ -248,7 +250,7 @@ def _container(pod: dict[str, Any], name: str) -> dict[str, Any]:
     raise OperatorError(f"has no container {CONTAINER}", subject=name)
 
 
-def _our_volumes(pod: dict[str, Any], wanted: Setting) -> list[str]:
+def _our_volumes(pod: dict[str, Any], wanted: EgressSetting) -> list[str]:
     volumes = pod["spec"].get("volumes") or ()
     return [volume["name"] for volume in volumes if _path_of(volume) in wanted.paths]
 
@@ -257,7 +259,7 @@ def _path_of(volume: dict[str, Any]) -> str:
     return str((volume.get("hostPath") or {}).get("path") or "")
 
 
-def _added(pod: dict[str, Any], wanted: Setting, name: str) -> dict[str, Any]:
+def _added(pod: dict[str, Any], wanted: EgressSetting, name: str) -> dict[str, Any]:
     container = _container(pod, name)
     container.setdefault("args" if container.get("args") else "command", []).extend(wanted.arguments)
     for mount in wanted.mounts:
@@ -270,7 +272,7 @@ def _added(pod: dict[str, Any], wanted: Setting, name: str) -> dict[str, Any]:
     return pod
 
 
-def _removed(pod: dict[str, Any], wanted: Setting, name: str) -> dict[str, Any]:
+def _removed(pod: dict[str, Any], wanted: EgressSetting, name: str) -> dict[str, Any]:
     names = set(_our_volumes(pod, wanted))
     container = _container(pod, name)
     for key in ("command", "args"):
@@ -288,9 +290,9 @@ def _keep(owner: dict[str, Any], key: str, wanted: Callable[[Any], bool]) -> Non
         del owner[key]
 
 
-def _checked(data: bytes, wanted: Setting, name: str) -> bytes:
+def _checked(data: bytes, wanted: EgressSetting, name: str) -> bytes:
     """Lines were put in; that they mean what they should is read back before anybody else reads it."""
-    if len(carries(data, wanted, name)) != len(wanted.arguments) + len(wanted.mounts):
+    if len(find_setting(data, wanted, name)) != len(wanted.arguments) + len(wanted.mounts):
         raise _OtherShapeError
     return data
 

@@ -1,7 +1,7 @@
 """What sends a kube-apiserver's calls into the pod network through the tunnel.
 
 `configuration` is the file that the kube-apiserver reads, `config_override` makes OpenShift's
-bootstrap kube-apiserver read it, and `problems` says beforehand what the kube-apiserver would
+bootstrap kube-apiserver read it, and `validate` says beforehand what the kube-apiserver would
 say at its start, in its words and by its rules.
 """
 
@@ -63,7 +63,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
-def problems(document: object, exists: Callable[[str], bool] = os.path.exists) -> list[str]:
+def validate(document: object, exists: Callable[[str], bool] = os.path.exists) -> list[str]:
     """Why a kube-apiserver would refuse this configuration; empty when it would take it.
 
     `exists` answers for files that the configuration names.

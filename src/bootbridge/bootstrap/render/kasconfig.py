@@ -28,7 +28,7 @@ _QUOTED_TEXT = re.compile(r"""\{\{ *(?:"(?P<plain>[^"\\\n]*)"|`(?P<raw>[^`\n]*)`
 
 
 @dataclass(frozen=True)
-class Layer:
+class ConfigFile:
     """One file of the merge, the base or an override; `name` is what errors call it."""
 
     name: str
@@ -36,7 +36,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Change:
+class ConfigChange:
     """What an override did to one place: `.a.b`, the value before and after; None where there was none."""
 
     path: str
@@ -45,7 +45,7 @@ class Change:
     kind: str  # added, changed, removed
 
 
-def merge(base: Layer, *overrides: Layer) -> Config:
+def merge(base: ConfigFile, *overrides: ConfigFile) -> Config:
     """The configuration with every override laid over it, in order."""
     merged = parse(base)
     for override in overrides:
@@ -86,7 +86,7 @@ def _merge_into(base: Config, override: Config) -> None:
 # --- reading a layer
 
 
-def parse(layer: Layer) -> Config:
+def parse(layer: ConfigFile) -> Config:
     """The mapping in a file, as the operator's renderer would see it."""
     document = _load(_executed(layer.text.decode("utf-8", "replace"), layer.name), layer.name)
     if document is None:
@@ -239,19 +239,19 @@ def _texts(config: Mapping[str, Any], key: str) -> list[str]:
 # --- what changed
 
 
-def changes(before: Config, after: Config) -> list[Change]:
+def changes(before: Config, after: Config) -> list[ConfigChange]:
     """Every place where the two differ, in the order of its path; lists are compared as a whole."""
     return sorted(_changes(before, after, ""), key=lambda change: change.path)
 
 
-def _changes(before: Config, after: Config, path: str) -> Iterator[Change]:
+def _changes(before: Config, after: Config, path: str) -> Iterator[ConfigChange]:
     for key in before.keys() | after.keys():
         where = f"{path}.{key}"
         if key not in before:
-            yield Change(where, None, after[key], "added")
+            yield ConfigChange(where, None, after[key], "added")
         elif key not in after:
-            yield Change(where, before[key], None, "removed")
+            yield ConfigChange(where, before[key], None, "removed")
         elif isinstance(before[key], dict) and isinstance(after[key], dict):
             yield from _changes(before[key], after[key], where)
         elif type(before[key]) is not type(after[key]) or before[key] != after[key]:
-            yield Change(where, before[key], after[key], "changed")
+            yield ConfigChange(where, before[key], after[key], "changed")

@@ -26,14 +26,8 @@ from bootbridge.bootstrap.install.down import Removal
 from bootbridge.bootstrap.install.receipt import Receipt
 from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan import record
-from bootbridge.bootstrap.plan.plan import (
-    KUBEADM_PATHS,
-    ClusterNetwork,
-    Flavour,
-    Image,
-    Networks,
-    Plan,
-)
+from bootbridge.bootstrap.plan.paths import KUBEADM_PATHS
+from bootbridge.bootstrap.plan.plan import ClusterNetwork, Flavour, Networking, Plan, ProxyImage
 from bootbridge.bootstrap.render import apiserver_manifest
 from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
@@ -67,12 +61,12 @@ _HOST_PREFIX: Final = {4: 24, 6: 64}  # the kube-controller-manager's defaults
 
 def plan_for(spec: ClusterSpec, instance: Instance) -> Plan:
     addresses = node_addresses(instance.addresses, spec.families)
-    networks = Networks(
+    networks = Networking(
         machine=tuple(ip_network(address) for address in addresses),
         cluster=tuple(_pods(text) for text in spec.pod_subnets or _PODS),
         service=tuple(ip_network(text) for text in spec.service_subnets or _SERVICES),
     )
-    image = Image("bootbridge", spec.tunnel_image)
+    image = ProxyImage("bootbridge", spec.tunnel_image)
     return Plan(
         flavour=Flavour.KUBEADM,
         image=image,
@@ -89,7 +83,7 @@ def _pods(text: str) -> ClusterNetwork:
 
 def apiserver_patch(plan: Plan) -> Asset:
     """The setting as a JSON patch (RFC 6902), which is the one kind that can add to a list."""
-    setting = apiserver_manifest.setting(plan)
+    setting = apiserver_manifest.egress_setting(plan)
     container = "/spec/containers/0"
     additions: list[tuple[str, Any]] = [(f"{container}/command/-", flag) for flag in setting.arguments]
     for mount in setting.mounts:
@@ -216,8 +210,8 @@ async def remove(host: Host, plan: Plan, progress: ProgressCallback) -> Receipt:
 def _remove(host: Host, plan: Plan, tell: Callable[[str], None]) -> Receipt:
     with host.locked(plan.paths.state), _cluster(host, node_paths.ADMIN_KUBECONFIG) as cluster:
         receipt = Removal(InstallContext(plan, host, cluster), Progress(_Lines(tell))).run()
-    host.make_directory(plan.receipt.rpartition("/")[0])
-    host.write(plan.receipt, Asset(receipt.dump()))
+    host.make_directory(plan.paths.receipt.rpartition("/")[0])
+    host.write(plan.paths.receipt, Asset(receipt.dump()))
     return receipt
 
 

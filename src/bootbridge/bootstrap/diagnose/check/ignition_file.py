@@ -18,7 +18,8 @@ from bootbridge.bootstrap.diagnose.check.result import (
 )
 from bootbridge.bootstrap.ignition import bootkube, inject, preflight
 from bootbridge.bootstrap.ignition.document import Ignition
-from bootbridge.bootstrap.plan.plan import OPENSHIFT_PATHS, Plan
+from bootbridge.bootstrap.plan.paths import OPENSHIFT_PATHS
+from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.common.files import Asset, Tree
 from bootbridge.errors import OperatorError
 
@@ -39,7 +40,7 @@ def of_ignition(data: bytes, now: datetime, name: str) -> list[CheckResult]:
     ignition = Ignition.parse(data, name)
     parses = passed(f"spec {ignition.version}, {len(ignition.files)} files", "ignition")
     try:
-        original = inject.original_of(ignition, name)
+        original = inject.restore_original(ignition, name)
     except OperatorError as error:
         return [parses, failed(error.args[0], error.hint, "removable")]
     return [parses, *_of_original(original, now), *_of_injection(ignition, original, name)]
@@ -47,8 +48,8 @@ def of_ignition(data: bytes, now: datetime, name: str) -> list[CheckResult]:
 
 def _of_original(original: Ignition, now: datetime) -> list[CheckResult]:
     findings = [
-        failed(found.reason, found.way_out, test) if found else passed(_GOOD[test], test)
-        for test, found in preflight.obstacles(original, now)
+        failed(found.reason, found.fix, test) if found else passed(_GOOD[test], test)
+        for test, found in preflight.preflight_checks(original, now)
     ]
     return [*findings, *run({"trust-bundles": lambda each: _trust_bundles(each, now)}, original)]
 
@@ -96,7 +97,7 @@ def _ours(ignition: Ignition, original: Ignition) -> Tree:
 
 def _hooks(both: Both) -> CheckResult:
     """The whole script, line for line: hooks, flag, and their order."""
-    wanted = bootkube.patched(both.original.content(bootkube.PATH) or b"", both.plan)
+    wanted = bootkube.patch(both.original.content(bootkube.PATH) or b"", both.plan)
     if both.injected.content(bootkube.PATH) != wanted:
         return failed("bootkube.sh differs from the installer's by more than our lines", INJECT)
     return passed("setup, manifests and clean-up are called, each at its place")
@@ -104,7 +105,7 @@ def _hooks(both: Both) -> CheckResult:
 
 def _override_flag(both: Both) -> CheckResult:
     """Right behind the command, where no later argument can come between."""
-    flag = f"{bootkube.OVERRIDE_FLAG}={both.plan.config_override_seen_by_render}"
+    flag = f"{bootkube.OVERRIDE_FLAG}={both.plan.paths.config_override_seen_by_render}"
     given = bootkube.override_lines(both.injected.content(bootkube.PATH) or b"")
     wrong = [line for line in given if line.removesuffix("\\").rstrip() != flag]
     faults = [f"bootkube.sh has {line}" for line in wrong] or (
@@ -114,7 +115,7 @@ def _override_flag(both: Both) -> CheckResult:
 
 
 def _cleanup_unit(both: Both) -> CheckResult:
-    path = both.plan.cleanup_unit
+    path = both.plan.paths.cleanup_unit
     return judged([] if path in both.injected.files else [f"{path} is missing"], path, INJECT)
 
 

@@ -141,7 +141,7 @@ def _certificates(node: Node) -> CheckResult:
         wanted = address.choose(plan.node_ips, networks.machine, network.observe(), networks.families)
     except OperatorError as error:
         return failed(f"this node's addresses are not clear: {error.args[0]}", error.hint)
-    reason = certificates.why_renew(bundle, plan, wanted, node.now)
+    reason = certificates.renewal_reason(bundle, plan, wanted, node.now)
     if reason.startswith("they expire soon"):
         return warned(reason, LAY_ANEW)
     shown = ", ".join(map(str, wanted))
@@ -196,7 +196,7 @@ def _apiserver(node: Node) -> CheckResult:
     paths, flag = node.plan.paths, egress_selector.FLAG
     wanted = f"--{flag}={paths.egress_config_seen_by_apiserver}"
     if node.plan.flavour is Flavour.OPENSHIFT:
-        path = node.plan.apiserver_config
+        path = node.plan.paths.apiserver_config
         if not node.host.exists(path):
             return not_run(f"bootkube.sh has not rendered {path} yet")
         given = at(mapping(node.data(path), path), "apiServerArguments", flag)

@@ -27,16 +27,8 @@ from bootbridge.bootstrap.diagnose.check.result import (
 )
 from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS
 from bootbridge.bootstrap.plan import record
-from bootbridge.bootstrap.plan.plan import (
-    BOOTSTRAP_ONLY,
-    PATHS,
-    PAYLOAD_IMAGE_NAME,
-    Flavour,
-    IPNetwork,
-    Plan,
-)
-from bootbridge.bootstrap.render import assets, egress_selector
-from bootbridge.bootstrap.render import directory as rendered
+from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY, PATHS, PAYLOAD_IMAGE_NAME, Flavour, IPNetwork, Plan
+from bootbridge.bootstrap.render import egress_selector, node_files, output_directory
 from bootbridge.common.files import Tree
 from bootbridge.errors import OperatorError
 
@@ -76,7 +68,7 @@ class PlannedTree:
 
 def of_directory(directory: Path) -> list[CheckResult]:
     """Check what `bootbridge render` wrote, as its reader left it."""
-    tree = {f"/{path}": asset for path, asset in rendered.read(directory).items()}
+    tree = {f"/{path}": asset for path, asset in output_directory.read(directory).items()}
     return of_tree(PlannedTree(plan_in(tree, str(directory)), tree))
 
 
@@ -103,14 +95,14 @@ def _plan(subject: PlannedTree) -> CheckResult:
 
 
 def _complete(subject: PlannedTree) -> CheckResult:
-    wanted = assets.on_node(subject.plan)
+    wanted = node_files.node_files(subject.plan)
     missing = sorted(set(wanted) - set(subject.tree))
     return judged([f"{path} is missing" for path in missing], f"{len(wanted)} files", RENDER_ANEW)
 
 
 def _as_rendered(subject: PlannedTree) -> CheckResult:
     """A change by hand is allowed, but worth a word."""
-    wanted = assets.on_node(subject.plan)
+    wanted = node_files.node_files(subject.plan)
     changed = [path for path, asset in wanted.items() if subject.data(path) != asset.data]
     if changed:
         return warned(
@@ -122,7 +114,7 @@ def _as_rendered(subject: PlannedTree) -> CheckResult:
 def _modes(subject: PlannedTree) -> CheckResult:
     faults = [
         f"{path} is {subject.tree[path].mode:04o}, not {asset.mode:04o}"
-        for path, asset in assets.on_node(subject.plan).items()
+        for path, asset in node_files.node_files(subject.plan).items()
         if path in subject.tree and subject.tree[path].mode & ~asset.mode
     ]
     return judged(faults, "no file is more open than planned", "chmod them, or render anew")
@@ -152,7 +144,7 @@ def _readings(data: bytes) -> Iterator[bytes]:
 
 def _placeholders(subject: PlannedTree) -> CheckResult:
     """Each of a fresh rendering is still there, and none that nobody would fill in."""
-    used, wanted = _used(subject.tree, subject.plan), _used(assets.on_node(subject.plan), subject.plan)
+    used, wanted = _used(subject.tree, subject.plan), _used(node_files.node_files(subject.plan), subject.plan)
     known = set(vars(PLACEHOLDERS).values())
     faults = [f"nobody fills in {name}" for name in sorted(used - known)]
     faults += [f"{name} is not there any more" for name in sorted(wanted - used)]
@@ -177,7 +169,7 @@ def _egress(subject: PlannedTree) -> CheckResult:
 
 def egress_faults(document: dict[Any, Any], plan: Plan) -> list[str]:
     """What the kube-apiserver would refuse, and what would lead elsewhere than to the server."""
-    faults = egress_selector.problems(document)
+    faults = egress_selector.validate(document)
     if faults:
         return faults
     selections = {str(each.get("name")).lower(): each for each in at(document, "egressSelections") or ()}
@@ -285,7 +277,7 @@ def _hook_script(subject: PlannedTree) -> CheckResult:
     plan = subject.plan
     if plan.flavour is not Flavour.OPENSHIFT:
         return not_run("only bootkube.sh calls it")
-    script = subject.data(plan.hook_script)
+    script = subject.data(plan.paths.hook_script)
     missing = [name for name in HOOKS if f"{name}()".encode() not in script]
     if missing:
         return failed(f"it does not define {', '.join(missing)}", RENDER_ANEW)
@@ -301,7 +293,7 @@ def _image(subject: PlannedTree) -> CheckResult:
     image = subject.plan.image
     if not image.from_payload:
         return passed(f"{image.reference} ({image.kind})")
-    script = subject.data(subject.plan.hook_script)
+    script = subject.data(subject.plan.paths.hook_script)
     if PAYLOAD_IMAGE_NAME.encode() not in script:
         return failed(f"the script does not ask the release for {PAYLOAD_IMAGE_NAME}", RENDER_ANEW)
     return passed(f"the release's own {PAYLOAD_IMAGE_NAME} (4.11 and later have it)")

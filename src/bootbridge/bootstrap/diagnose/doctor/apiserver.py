@@ -77,7 +77,7 @@ def cluster_connection(context: DiagnosisContext) -> object:
     if data is None:
         raise OperatorError("is not there", subject=path, hint=LAY[plan.flavour])
     document = mapping(data, path)
-    if faults := egress.problems(document):
+    if faults := egress.validate(document):
         hint = LAY[plan.flavour]
         raise OperatorError(f"the kube-apiserver refuses it: {'; '.join(faults)}", subject=path, hint=hint)
     selections = {str(each.get("name")).lower(): each for each in at(document, "egressSelections") or ()}

@@ -114,7 +114,7 @@ class DiagnosisContext:
         return value if value is not None else self._openshift_setting(flag)
 
     def _openshift_setting(self, flag: str) -> str | None:
-        path = self.plan.apiserver_config
+        path = self.plan.paths.apiserver_config
         data = self.host.read(path) if self.plan.flavour is Flavour.OPENSHIFT else None
         given: Any = at(mapping(data, path), "apiServerArguments", flag) if data else None
         return str(given[-1]) if isinstance(given, list) and given else None

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from bootbridge.bootstrap import firewall
 from bootbridge.bootstrap.diagnose.check.result import CheckResult, failed, passed
 from bootbridge.bootstrap.diagnose.doctor.step import Diagnosis, DiagnosisStep, Hop, run_steps
-from bootbridge.bootstrap.firewall import probe as firewall_probe
-from bootbridge.bootstrap.firewall.probe import Probe, probe
+from bootbridge.bootstrap.firewall.probe import FirewallProbeResult, PortState, probe
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.errors import OperatorError
 
@@ -45,11 +44,11 @@ def probe_from_node(
     return Diagnosis(tuple(steps))
 
 
-def _judge(plan: Plan, found: Probe) -> CheckResult:
-    evidence = f"{found.verdict}: {found.evidence} ({found.seconds:.1f} s)"
+def _judge(plan: Plan, found: FirewallProbeResult) -> CheckResult:
+    evidence = f"{found.state}: {found.evidence} ({found.seconds:.1f} s)"
     if found.is_open:
         return passed(evidence)
-    closed = found.verdict in (firewall_probe.Verdict.FILTERED, firewall_probe.Verdict.UNREACHABLE)
+    closed = found.state in (PortState.FILTERED, PortState.UNREACHABLE)
     return failed(evidence, f"{found.fix}. {_on_platform(plan)}" if closed else found.fix)
 
 

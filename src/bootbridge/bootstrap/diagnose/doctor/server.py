@@ -47,7 +47,7 @@ def certificate_files(context: DiagnosisContext) -> CheckResult:
     ]
     if missing or opened:
         return failed("; ".join([*missing, *opened]), RENEW[plan.flavour])
-    why = certificates.why_renew(
+    why = certificates.renewal_reason(
         context.install.bundle(), plan, certificates.addresses_of(_held(context)[1]), context.now
     )
     # Addresses and time are steps of their own.

@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from bootbridge.bootstrap.plan.plan import Stage
+from bootbridge.bootstrap.plan.plan import BootkubeStage
 
 SERVICES = ("release-image", "bootkube")
 OUR_STAGES = {
-    Stage.CERTS: "the tunnel's certificates could not be made on the bootstrap node",
-    Stage.SERVER: "the tunnel's server could not be started on the bootstrap node",
-    Stage.AGENT_MANIFEST: "the manifests of the tunnel's agents could not be written",
-    Stage.CLEANUP: "the tunnel could not be taken away completely after the bootstrap",
+    BootkubeStage.CERTS: "the tunnel's certificates could not be made on the bootstrap node",
+    BootkubeStage.SERVER: "the tunnel's server could not be started on the bootstrap node",
+    BootkubeStage.AGENT_MANIFEST: "the manifests of the tunnel's agents could not be written",
+    BootkubeStage.CLEANUP: "the tunnel could not be taken away completely after the bootstrap",
 }
 OTHER_STAGES = {
     "cb-bootstrap": "the control plane did not come up: cluster-bootstrap gave up waiting for its pods",

@@ -72,7 +72,7 @@ def _records(context: InstallContext, bundle: LogBundle) -> None:
 
 
 def _receipt(context: InstallContext, bundle: LogBundle) -> None:
-    data = context.host.read(context.plan.receipt)
+    data = context.host.read(context.plan.paths.receipt)
     if data is not None:
         bundle.add("node/receipt.json", data)
 
@@ -82,7 +82,7 @@ def _assets(context: InstallContext, bundle: LogBundle) -> None:
     plan, paths = context.plan, context.plan.paths
     wanted = [*context.host.files_below(paths.state), paths.egress_config, paths.server_pod]
     if plan.flavour is Flavour.OPENSHIFT:
-        wanted += [plan.hook_script, plan.cleanup_unit, plan.apiserver_config]
+        wanted += [plan.paths.hook_script, plan.paths.cleanup_unit, plan.paths.apiserver_config]
         wanted += [paths.namespace_manifest, paths.secret_manifest, paths.daemonset_manifest]
     else:
         wanted.append(paths.apiserver_pod)

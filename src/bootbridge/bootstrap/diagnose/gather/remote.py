@@ -53,14 +53,14 @@ def script(plan: Plan) -> bytes:
     settings = {
         "STATE": plan.paths.state,
         "RECORDS": node_sources.RECORDS,
-        "RECEIPT": plan.receipt,
+        "RECEIPT": plan.paths.receipt,
         "ASSETS": " ".join(
             (
                 plan.paths.egress_config,
                 plan.paths.server_pod,
-                plan.hook_script,
-                plan.cleanup_unit,
-                plan.apiserver_config,
+                plan.paths.hook_script,
+                plan.paths.cleanup_unit,
+                plan.paths.apiserver_config,
                 plan.paths.namespace_manifest,
                 plan.paths.secret_manifest,
                 plan.paths.daemonset_manifest,
@@ -68,7 +68,7 @@ def script(plan: Plan) -> bytes:
         ),
         "CONTAINERS": f"{plan.server_pod_name} kube-apiserver bootstrap-kube-apiserver {plan.daemonset_name}",
         "UNITS": " ".join(node_sources.UNITS),
-        "KUBECONFIGS": f"{plan.loopback_kubeconfig} {plan.paths.kubeconfig}",
+        "KUBECONFIGS": f"{plan.paths.loopback_kubeconfig} {plan.paths.kubeconfig}",
         "NAMESPACE": plan.namespace,
         "AGENT_SELECTOR": f"app={plan.daemonset_name}",
         "HEALTH_PORT": str(plan.ports.server_health),

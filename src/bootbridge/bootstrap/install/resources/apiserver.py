@@ -5,7 +5,7 @@ from __future__ import annotations
 from bootbridge.bootstrap.install.context import InstallContext
 from bootbridge.bootstrap.install.resources.resource import ApplyResult, Resource, ResourceChange
 from bootbridge.bootstrap.render import apiserver_manifest, kubeadm
-from bootbridge.bootstrap.render.apiserver_manifest import Setting
+from bootbridge.bootstrap.render.apiserver_manifest import EgressSetting
 from bootbridge.bootstrap.render.egress_selector import FLAG
 from bootbridge.common.files import Asset
 from bootbridge.common.yaml_text import to_yaml
@@ -19,7 +19,7 @@ class ApiserverSetting(Resource):
     def __init__(self, context: InstallContext) -> None:
         self.context = context
         self.host = context.host
-        self.setting = apiserver_manifest.setting(context.plan)
+        self.setting = apiserver_manifest.egress_setting(context.plan)
         self.manifest = f"{context.plan.paths.static_pods}/kube-apiserver.yaml"
         self.original = f"{context.plan.paths.state}/kube-apiserver.original.yaml"
         self.kubeadm_patch = f"{context.plan.paths.state}/kubeadm-cluster-configuration.yaml"
@@ -30,7 +30,7 @@ class ApiserverSetting(Resource):
 
     def find(self) -> list[str]:
         data = self.host.read(self.manifest)
-        carried = apiserver_manifest.carries(data, self._ours(), self.manifest) if data else []
+        carried = apiserver_manifest.find_setting(data, self._ours(), self.manifest) if data else []
         found = [f"{self.manifest}: {text}" for text in carried] + self.host.temporary_files(self.manifest)
         return found + [f"process {pid} (kube-apiserver with the setting)" for pid in self._pids()]
 
@@ -92,7 +92,7 @@ class ApiserverSetting(Resource):
     def _bare(self, data: bytes) -> bytes:
         return apiserver_manifest.remove(data, self._ours(), self.manifest)
 
-    def _ours(self) -> Setting:
+    def _ours(self) -> EgressSetting:
         """What we may take away: not a flag that was there before us, to the same end."""
         original = self.host.read(self.original)
         if original:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bootbridge.bootstrap import firewall
-from bootbridge.bootstrap.firewall.running import Result, require_programs
+from bootbridge.bootstrap.firewall.runner import ActionResult, require_programs
 from bootbridge.bootstrap.install.context import InstallContext
 from bootbridge.bootstrap.install.resources.resource import ApplyResult, Resource, ResourceChange
 from bootbridge.errors import OperatorError
@@ -38,7 +38,7 @@ class FirewallRule(Resource):
         self.context.save(replace(self.context.record(), firewall=True))
         results = firewall.run(actions)
         _raise_failures(results)
-        done = any(result.outcome is firewall.Outcome.DONE for result in results)
+        done = any(result.outcome is firewall.ActionOutcome.DONE for result in results)
         return outcome if done else ApplyResult(ResourceChange.UNCHANGED, outcome.detail)
 
     def remove(self) -> None:
@@ -53,7 +53,7 @@ class FirewallRule(Resource):
             raise OperatorError(f"not supported on platform {platform}", subject="--firewall", hint=hint)
 
 
-def _raise_failures(results: list[Result]) -> None:
+def _raise_failures(results: list[ActionResult]) -> None:
     failed = [f"{result.action.does}: {result.detail}" for result in results if result.failed]
     if failed:
         raise OperatorError("; ".join(failed))

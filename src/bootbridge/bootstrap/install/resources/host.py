@@ -139,8 +139,8 @@ class Certificates(FileResource):
     def wanted(self) -> Tree:
         bundle = self.context.bundle()
         if bundle is None or self._why_renew():
-            bundle = certificates.make(self.context.plan, self.context.addresses)
-        return certificates.tree(self.context.plan, bundle)
+            bundle = certificates.issue(self.context.plan, self.context.addresses)
+        return certificates.files(self.context.plan, bundle)
 
     def places(self) -> list[str]:
         paths = self.paths
@@ -165,7 +165,7 @@ class Certificates(FileResource):
         self.host.remove_tree(self.paths.tls)
 
     def _why_renew(self) -> str:
-        return certificates.why_renew(
+        return certificates.renewal_reason(
             self.context.bundle(), self.context.plan, self.context.addresses, self.context.now
         )
 

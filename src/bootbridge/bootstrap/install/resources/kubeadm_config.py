@@ -61,7 +61,7 @@ class KubeadmConfig(ClusterResource):
 
     def _without(self, configuration: dict[str, Any]) -> dict[str, Any]:
         """Both flags are ours if the egress setting is: they came with the same patch."""
-        setting = apiserver_manifest.setting(self.plan)
+        setting = apiserver_manifest.egress_setting(self.plan)
         server = dict(configuration.get("apiServer") or {})
         flags = _flags(server.get("extraArgs"))
         if setting.arguments[0] not in flags:

@@ -117,8 +117,8 @@ def as_said($seen):
     ([]; if $one.bytes != null and any(.[]; .bytes == $one.bytes) then . else . + [$one] end)) as $parsed
   | ([$parsed[] | select(.bytes == null) | .text]) as $wrong
   | ([$parsed[] | select(.bytes != null) | select(.bytes | never_dialled != "") | .text]) as $useless
-  | if ($wrong | length) > 0 then {error: "\($wrong[0]) is no IP address"}
-    elif ($useless | length) > 0 then {error: "\($useless[0]) cannot be reached from other machines"}
+  | if ($wrong | length) > 0 then {error: "invalid IP address: \($wrong[0])"}
+    elif ($useless | length) > 0 then {error: "unreachable from other machines: \($useless[0])"}
     else
       # An address is shown as the node itself writes it.
       [$parsed[] | . as $one | ([$seen[] | select(.bytes == $one.bytes) | .text] + [$one.text])[0]] as $texts

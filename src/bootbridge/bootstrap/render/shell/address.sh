@@ -20,11 +20,11 @@ bootbridge_find_addresses() {
     links=$(ip -j addr show) || links='[]'
     routes="{\"4\":$(bootbridge_route 4 "$BOOTBRIDGE_OUTSIDE_4"),\"6\":$(bootbridge_route 6 "$BOOTBRIDGE_OUTSIDE_6")}"
   elif [[ -z $said ]]; then
-    bootbridge_fail "the program ip is not here" "$BOOTBRIDGE_HOW_TO_SAY_IT" || return
+    bootbridge_fail "the program ip is not here" "$BOOTBRIDGE_NODE_IP_HINT" || return
   fi
   decision=$(jq --raw-output --null-input --argjson links "$links" --argjson routes "$routes" --arg said "$said" \
     --argjson networks "$BOOTBRIDGE_MACHINE_NETWORKS" --argjson families "$BOOTBRIDGE_FAMILIES" "$BOOTBRIDGE_ADDRESS_RULES") \
-    || bootbridge_fail "what ip -j printed cannot be read" "$BOOTBRIDGE_HOW_TO_SAY_IT" || return
+    || bootbridge_fail "what ip -j printed cannot be read" "$BOOTBRIDGE_NODE_IP_HINT" || return
   bootbridge_take_decision <<<"$decision"
 }
 
@@ -36,7 +36,7 @@ bootbridge_take_decision() {
     case $word in
       address) BOOTBRIDGE_ADDRESSES+=("$value") ;;
       warning) bootbridge_warn "$value" ;;
-      error) bootbridge_fail "$value" "$BOOTBRIDGE_HOW_TO_SAY_IT" || return ;;
+      error) bootbridge_fail "$value" "$BOOTBRIDGE_NODE_IP_HINT" || return ;;
     esac
   done
 }

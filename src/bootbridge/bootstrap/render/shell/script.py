@@ -18,7 +18,7 @@ from typing import Any
 from bootbridge.bootstrap.install.receipt import Receipt
 from bootbridge.bootstrap.machine import address, certificates, network
 from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS
-from bootbridge.bootstrap.plan.plan import PAYLOAD_IMAGE_NAME, Flavour, Plan, Stage
+from bootbridge.bootstrap.plan.plan import PAYLOAD_IMAGE_NAME, BootkubeStage, Flavour, Plan
 from bootbridge.bootstrap.render import egress_selector, program_flags
 from bootbridge.common.files import Asset, Tree
 from bootbridge.common.yaml_text import to_yaml
@@ -36,10 +36,10 @@ SECONDS = {
     "REFRESH": 1200,
 }
 _STAGES = {
-    "CERTS": Stage.CERTS,
-    "SERVER": Stage.SERVER,
-    "AGENT": Stage.AGENT_MANIFEST,
-    "CLEANUP": Stage.CLEANUP,
+    "CERTS": BootkubeStage.CERTS,
+    "SERVER": BootkubeStage.SERVER,
+    "AGENT": BootkubeStage.AGENT_MANIFEST,
+    "CLEANUP": BootkubeStage.CLEANUP,
 }
 _HEADER = """\
 #!/usr/bin/env bash
@@ -54,14 +54,14 @@ def scripts(plan: Plan) -> Tree:
     """The one script, where bootkube.sh sources it; kubeadm's nodes have Python and need none."""
     if plan.flavour is not Flavour.OPENSHIFT:
         return {}
-    return {plan.hook_script: Asset(_script(plan).encode(), 0o555)}
+    return {plan.paths.hook_script: Asset(_script(plan).encode(), 0o555)}
 
 
 def _script(plan: Plan) -> str:
     settings = [f"BOOTBRIDGE_{name}={shlex.quote(value)}" for name, value in _settings(plan).items()]
     rules = [f"BOOTBRIDGE_{name}=$(cat <<'JQ'\n{_part(file)}JQ\n)" for name, file in RULES.items()]
     parts = [_part(f"{name}.sh") for name in PARTS]
-    header = _HEADER.format(script=plan.hook_script)
+    header = _HEADER.format(script=plan.paths.hook_script)
     return "\n".join([header, *settings, "BOOTBRIDGE_ADDRESSES=()", *rules, "", *parts])
 
 
@@ -74,7 +74,7 @@ def _settings(plan: Plan) -> dict[str, str]:
     return {
         **_paths(plan),
         **{f"{name}_STAGE": stage.value for name, stage in _STAGES.items()},
-        **{f"{name}_MARKER": plan.stage_marker(stage) for name, stage in _STAGES.items()},
+        **{f"{name}_MARKER": plan.paths.stage_marker(stage) for name, stage in _STAGES.items()},
         **{f"{name}_SECONDS": str(seconds) for name, seconds in SECONDS.items()},
         "NAMESPACE": plan.namespace,
         "SELECTOR": plan.selector,
@@ -87,7 +87,7 @@ def _settings(plan: Plan) -> dict[str, str]:
         "FAMILIES": json.dumps(plan.networks.families),
         "OUTSIDE_4": network.OUTSIDE[4],
         "OUTSIDE_6": network.OUTSIDE[6],
-        "HOW_TO_SAY_IT": address.HOW_TO_SAY_IT,
+        "NODE_IP_HINT": address.NODE_IP_HINT,
         "KEY_KIND": plan.key_kind,
         "VALIDITY_SECONDS": str(int(plan.validity.total_seconds())),
         "RENEWED_IN_THE_LAST": str(certificates.RENEWED_IN_THE_LAST),
@@ -132,7 +132,7 @@ def _paths(plan: Plan) -> dict[str, str]:
         "EGRESS_CONFIG_SEEN": paths.egress_config_seen_by_apiserver,
         "SOCKET": paths.socket,
         "KUBECONFIG": paths.kubeconfig,
-        "LOOPBACK_KUBECONFIG": plan.loopback_kubeconfig,
-        "APISERVER_CONFIG": plan.apiserver_config,
-        "RECEIPT": plan.receipt,
+        "LOOPBACK_KUBECONFIG": plan.paths.loopback_kubeconfig,
+        "APISERVER_CONFIG": plan.paths.apiserver_config,
+        "RECEIPT": plan.paths.receipt,
     }

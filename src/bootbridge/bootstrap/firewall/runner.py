@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bootbridge.bootstrap.firewall.answers import find
-from bootbridge.bootstrap.firewall.model import PLACEHOLDER, Action, Lookup, Then
+from bootbridge.bootstrap.firewall.json_query import find
+from bootbridge.bootstrap.firewall.model import PLACEHOLDER, FirewallAction, Lookup, Then
 from bootbridge.errors import OperatorError
 
 COMMAND_SECONDS = 120.0
@@ -18,23 +18,23 @@ _DETAIL_CHARACTERS = 500
 Values = dict[str, list[str]]
 
 
-class Outcome(StrEnum):
+class ActionOutcome(StrEnum):
     DONE = "done"
     ALREADY = "already"
     FAILED = "failed"
 
 
 @dataclass(frozen=True)
-class Result:
+class ActionResult:
     """How an action went; `detail` says why nothing was to do, or what went wrong."""
 
-    action: Action
-    outcome: Outcome
+    action: FirewallAction
+    outcome: ActionOutcome
     detail: str = ""
 
     @property
     def failed(self) -> bool:
-        return self.outcome is Outcome.FAILED
+        return self.outcome is ActionOutcome.FAILED
 
 
 class _NothingToDo(Exception):
@@ -46,16 +46,16 @@ class _Failed(Exception):
 
 
 def run(
-    actions: Sequence[Action],
+    actions: Sequence[FirewallAction],
     *,
     keep_going: bool = False,
     timeout: float = COMMAND_SECONDS,
-    announce: Callable[[Action], None] = lambda action: None,
-    report: Callable[[Result], None] = lambda result: None,
-) -> list[Result]:
+    announce: Callable[[FirewallAction], None] = lambda action: None,
+    report: Callable[[ActionResult], None] = lambda result: None,
+) -> list[ActionResult]:
     """Run them in order. The first failure ends it, unless `keep_going`, as a removal should."""
     require_programs(actions)
-    results: list[Result] = []
+    results: list[ActionResult] = []
     for action in actions:
         announce(action)
         results.append(_run_one(action, timeout))
@@ -65,7 +65,7 @@ def run(
     return results
 
 
-def require_programs(actions: Iterable[Action]) -> None:
+def require_programs(actions: Iterable[FirewallAction]) -> None:
     """Refuse before anything is done if a CLI is missing."""
     for program in dict.fromkeys(action.program for action in actions):
         if not shutil.which(program):
@@ -85,16 +85,16 @@ def filled(argv: Iterable[str], values: Mapping[str, Sequence[str]]) -> list[str
     return words
 
 
-def _run_one(action: Action, timeout: float) -> Result:
+def _run_one(action: FirewallAction, timeout: float) -> ActionResult:
     try:
         values: Values = {}
         for lookup in action.lookups:
             values[lookup.variable] = _look_up(lookup, values, timeout)
         return _apply(action, values, timeout)
     except _NothingToDo as reason:
-        return Result(action, Outcome.ALREADY, str(reason))
+        return ActionResult(action, ActionOutcome.ALREADY, str(reason))
     except _Failed as reason:
-        return Result(action, Outcome.FAILED, str(reason))
+        return ActionResult(action, ActionOutcome.FAILED, str(reason))
 
 
 def _look_up(lookup: Lookup, values: Values, timeout: float) -> list[str]:
@@ -114,13 +114,13 @@ def _look_up(lookup: Lookup, values: Values, timeout: float) -> list[str]:
     return found
 
 
-def _apply(action: Action, values: Values, timeout: float) -> Result:
+def _apply(action: FirewallAction, values: Values, timeout: float) -> ActionResult:
     done = _execute(filled(action.argv, values), timeout)
     if done.returncode == 0:
-        return Result(action, Outcome.DONE)
+        return ActionResult(action, ActionOutcome.DONE)
     if _says(done.stderr + done.stdout, action.already):
-        return Result(action, Outcome.ALREADY, _told(done))
-    return Result(action, Outcome.FAILED, _told(done))
+        return ActionResult(action, ActionOutcome.ALREADY, _told(done))
+    return ActionResult(action, ActionOutcome.FAILED, _told(done))
 
 
 def _execute(argv: list[str], timeout: float) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ KUBEADM_PATCH = "kubeadm-cluster-configuration.yaml"
 KUBEADM_CONFIG = "kubeadm.yaml"
 
 
-def on_node(plan: Plan) -> Tree:
+def node_files(plan: Plan) -> Tree:
     """Absolute paths on the node. No secrets: certificates are made there, by whoever runs."""
     tree = {
         plan.paths.plan_record: Asset(record.dump(plan)),
@@ -24,7 +24,7 @@ def on_node(plan: Plan) -> Tree:
     if plan.flavour is Flavour.OPENSHIFT:
         override = Asset(to_yaml(egress_selector.config_override(plan)), 0o600)
         unit = Asset(_cleanup_unit(plan).encode())
-        tree |= {plan.paths.config_override: override, plan.cleanup_unit: unit, **script.scripts(plan)}
+        tree |= {plan.paths.config_override: override, plan.paths.cleanup_unit: unit, **script.scripts(plan)}
     return dict(sorted(tree.items()))
 
 
@@ -40,33 +40,33 @@ After=bootkube.service
 [Service]
 Type=oneshot
 WorkingDirectory=/opt/openshift
-ExecStart={plan.hook_script} cleanup
+ExecStart={plan.paths.hook_script} cleanup
 """
 
 
-def to_read(plan: Plan, kubeadm_config: Asset | None = None) -> Tree:
+def output_files(plan: Plan, kubeadm_config: Asset | None = None) -> Tree:
     """What `bootbridge render` writes below its directory: the node's files, and what goes elsewhere.
 
     A user's own kubeadm configuration comes back with the tunnel in it.
     """
-    tree = {path.removeprefix("/"): asset for path, asset in on_node(plan).items()}
+    tree = {path.removeprefix("/"): asset for path, asset in node_files(plan).items()}
     if plan.flavour is Flavour.KUBEADM:
         tree[KUBEADM_PATCH] = Asset(to_yaml(kubeadm.patch(plan)))
     if kubeadm_config:
         merged = kubeadm.merge(kubeadm_config.data, plan, "--kubeadm-config")
         tree[KUBEADM_CONFIG] = Asset(merged, kubeadm_config.mode)
-    return dict(sorted((tree | dict(firewall.artefacts(plan))).items()))
+    return dict(sorted((tree | dict(firewall.render_files(plan))).items()))
 
 
 def purpose(plan: Plan, path: str) -> str:
-    """What a file of `to_read` is for, in a few words."""
+    """What a file of `output_files` is for, in a few words."""
     paths = plan.paths
     known = {
         paths.plan_record: "the plan: what down, check and doctor go by",
         paths.egress_config: "sends the kube-apiserver's calls to the socket",
         paths.config_override: "makes the kube-apiserver read the egress selector",
-        plan.cleanup_unit: "takes the tunnel away after a bootstrap that was given up",
-        plan.hook_script: "called by bootkube.sh: certificates, manifests, cleanup",
+        plan.paths.cleanup_unit: "takes the tunnel away after a bootstrap that was given up",
+        plan.paths.hook_script: "called by bootkube.sh: certificates, manifests, cleanup",
         f"{paths.templates}/namespace.yaml": "the agents' namespace",
         f"{paths.templates}/agent-secret.yaml": "the agents' certificate, filled in on the node",
         f"{paths.templates}/agent-daemonset.yaml": "an agent on each node",

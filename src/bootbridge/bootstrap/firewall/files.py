@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bootbridge.bootstrap.firewall import by_hand, platforms, script
-from bootbridge.bootstrap.firewall.model import Action, Lookup
+from bootbridge.bootstrap.firewall import manual_instructions, providers, shell_script
+from bootbridge.bootstrap.firewall.model import FirewallAction, Lookup
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.common.files import Asset, Tree
 
@@ -24,16 +24,18 @@ and after the bootstrap the same with remove instead of create. Say --machine-ne
 """
 
 
-def artefacts(plan: Plan) -> Tree:
+def render_files(plan: Plan) -> Tree:
     """Relative paths: firewall/{create,remove}.{json,sh}, or firewall/open-port.{txt,json}.
 
     Before the installer has made the infrastructure id, a cloud's rule has no name yet: the page says
     what is needed to get it.
     """
-    if not platforms.is_managed(plan):
-        return _page(by_hand.in_words(plan), by_hand.as_data(plan))
+    if not providers.is_managed(plan):
+        return _page(manual_instructions.as_text(plan), manual_instructions.as_data(plan))
     if not plan.infra_id:
-        return _page(_LATER.format(plan=plan), by_hand.as_data(plan) | {"managedBy": "bootbridge"})
+        return _page(
+            _LATER.format(plan=plan), manual_instructions.as_data(plan) | {"managedBy": "bootbridge"}
+        )
     tree: dict[str, Asset] = {}
     for direction in ("create", "remove"):
         tree[f"firewall/{direction}.json"] = Asset((as_json(plan, direction) + "\n").encode())
@@ -49,15 +51,15 @@ def _page(words: str, data: dict[str, Any]) -> Tree:
     }
 
 
-def actions(plan: Plan, direction: str) -> list[Action]:
-    return platforms.create(plan) if direction == "create" else platforms.remove(plan)
+def actions(plan: Plan, direction: str) -> list[FirewallAction]:
+    return providers.create(plan) if direction == "create" else providers.remove(plan)
 
 
 def as_script(plan: Plan, direction: str) -> str:
     creating = direction == "create"
     what = "Lets the nodes reach" if creating else "Takes away the way to"
     title = f"{what} TCP {plan.ports.agent} on the bootstrap node of {plan.infra_id} ({plan.platform})."
-    return script.render(title, actions(plan, direction), keep_going=not creating)
+    return shell_script.render(title, actions(plan, direction), keep_going=not creating)
 
 
 def as_json(plan: Plan, direction: str) -> str:
@@ -66,19 +68,19 @@ def as_json(plan: Plan, direction: str) -> str:
 
 def as_data(plan: Plan, direction: str) -> dict[str, Any]:
     """The rules, and for `create` and `remove` the actions too."""
-    if not platforms.is_managed(plan):
-        return by_hand.as_data(plan)
+    if not providers.is_managed(plan):
+        return manual_instructions.as_data(plan)
     data: dict[str, Any] = {
         "platform": plan.platform,
         "managedBy": "bootbridge",
-        "rules": [asdict(rule) for rule in platforms.rules(plan)],
+        "rules": [asdict(rule) for rule in providers.rules(plan)],
     }
     if direction != "show":
         data |= {"direction": direction, "actions": [_action(action) for action in actions(plan, direction)]}
     return data
 
 
-def _action(action: Action) -> dict[str, Any]:
+def _action(action: FirewallAction) -> dict[str, Any]:
     return {
         "rule": action.rule,
         "does": action.does,

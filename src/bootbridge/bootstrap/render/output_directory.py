@@ -24,7 +24,7 @@ _VERSION = 1
 
 
 @dataclass(frozen=True)
-class Outcome:
+class FileResult:
     """What became of one file."""
 
     path: str
@@ -32,7 +32,7 @@ class Outcome:
     state: str
 
 
-def write(tree: Tree, directory: Path, *, force: bool = False) -> list[Outcome]:
+def write(tree: Tree, directory: Path, *, force: bool = False) -> list[FileResult]:
     """Make the directory hold the tree (paths relative to it); files that were never ours stay."""
     directory = directory.resolve()
     if directory == Path.cwd() or directory in Path.cwd().parents:
@@ -111,16 +111,16 @@ def _digest(data: bytes) -> str:
 # --- what shall become of it
 
 
-def _decide(tree: Tree, directory: Path, recorded: Mapping[str, str], force: bool) -> list[Outcome]:
+def _decide(tree: Tree, directory: Path, recorded: Mapping[str, str], force: bool) -> list[FileResult]:
     outcomes = [
-        Outcome(path, asset.mode, _fate(asset, directory / path, recorded.get(path), force))
+        FileResult(path, asset.mode, _fate(asset, directory / path, recorded.get(path), force))
         for path, asset in sorted(tree.items())
     ]
     for path in sorted(recorded.keys() - tree.keys()):
         file = directory / path
         if file.is_file():
             changed = _digest(file.read_bytes()) != recorded[path]
-            outcomes.append(Outcome(path, file.stat().st_mode & 0o777, KEPT if changed else REMOVED))
+            outcomes.append(FileResult(path, file.stat().st_mode & 0o777, KEPT if changed else REMOVED))
     return outcomes
 
 
@@ -153,7 +153,7 @@ def _copy(directory: Path, building: Path) -> None:
         building.mkdir()
 
 
-def _apply(tree: Tree, outcomes: list[Outcome], building: Path) -> None:
+def _apply(tree: Tree, outcomes: list[FileResult], building: Path) -> None:
     for outcome in outcomes:
         target = building / outcome.path
         if outcome.state == REMOVED:

@@ -35,7 +35,7 @@ def _entry(original: Ignition, edit: Splice, length: int | None) -> dict[str, An
     return {"start": edit.start, "length": length, "original": replaced}
 
 
-def undone(injected: Ignition, record: bytes, name: str) -> Ignition:
+def restore(injected: Ignition, record: bytes, name: str) -> Ignition:
     """The document before the edits; `name` is what errors call the file."""
     try:
         document = json.loads(record)

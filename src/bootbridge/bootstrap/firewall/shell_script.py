@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 
-from bootbridge.bootstrap.firewall.answers import jq_filter
-from bootbridge.bootstrap.firewall.model import PLACEHOLDER, Action, Lookup, Then
+from bootbridge.bootstrap.firewall.json_query import jq_filter
+from bootbridge.bootstrap.firewall.model import PLACEHOLDER, FirewallAction, Lookup, Then
 
 _HELPERS = r"""
 set -eu
@@ -70,7 +70,7 @@ apply() {
 """
 
 
-def render(title: str, actions: Sequence[Action], *, keep_going: bool) -> str:
+def render(title: str, actions: Sequence[FirewallAction], *, keep_going: bool) -> str:
     """The script; with `keep_going` a failed step does not keep the next ones from being tried."""
     after = "|| failed=1" if keep_going else "|| exit 1"
     lines = ["#!/bin/sh", f"# {title}", "# Safe to run again: what was done before is left alone."]
@@ -93,12 +93,12 @@ def command_line(argv: Iterable[str], lookups: Iterable[Lookup] = ()) -> str:
     return " ".join(_word(word, many) for word in argv)
 
 
-def _programs(actions: Sequence[Action]) -> list[str]:
+def _programs(actions: Sequence[FirewallAction]) -> list[str]:
     lookups = ["jq"] if any(action.lookups for action in actions) else []
     return [*dict.fromkeys(action.program for action in actions), *lookups]
 
 
-def _step(action: Action) -> list[str]:
+def _step(action: FirewallAction) -> list[str]:
     lines = [f"printf '%s\\n' {shlex.quote(action.does)}"]
     for lookup in action.lookups:
         lines += _look(lookup)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from bootbridge.bootstrap.firewall import aws, azure, by_hand, gcp, ibmcloud, openstack, powervs
-from bootbridge.bootstrap.firewall.model import Action, Rule, source_networks
+from bootbridge.bootstrap.firewall import aws, azure, gcp, ibmcloud, manual_instructions, openstack, powervs
+from bootbridge.bootstrap.firewall.model import FirewallAction, Rule, source_networks
 from bootbridge.bootstrap.plan.plan import Plan, Platform
 
 
 class _Cloud(Protocol):
     def rules(self, plan: Plan) -> list[Rule]: ...
 
-    def create(self, plan: Plan) -> list[Action]: ...
+    def create(self, plan: Plan) -> list[FirewallAction]: ...
 
-    def remove(self, plan: Plan) -> list[Action]: ...
+    def remove(self, plan: Plan) -> list[FirewallAction]: ...
 
 
 _CLOUDS: dict[Platform, _Cloud] = {
@@ -35,15 +35,15 @@ def is_managed(plan: Plan) -> bool:
 
 def rules(plan: Plan) -> list[Rule]:
     """The rules in words: what is opened, for whom, to what; also where it is done by hand."""
-    return _cloud(plan).rules(plan) if is_managed(plan) else by_hand.rules(plan)
+    return _cloud(plan).rules(plan) if is_managed(plan) else manual_instructions.rules(plan)
 
 
-def create(plan: Plan) -> list[Action]:
+def create(plan: Plan) -> list[FirewallAction]:
     """What opens the port, in order; nothing where it is done by hand."""
     return _cloud(plan).create(plan) if is_managed(plan) else []
 
 
-def remove(plan: Plan) -> list[Action]:
+def remove(plan: Plan) -> list[FirewallAction]:
     """What closes it again and leaves nothing of ours behind, in order."""
     return _cloud(plan).remove(plan) if is_managed(plan) else []
 

@@ -31,7 +31,7 @@ def as_data(plan: Plan) -> dict[str, Any]:
     }
 
 
-def in_words(plan: Plan) -> str:
+def as_text(plan: Plan) -> str:
     (rule,) = rules(plan)
     probe = "\n".join(f"  {' '.join(command)}" for command in _probe(plan))
     return f"""\
