@@ -289,7 +289,7 @@ def test_a_stalled_reader_is_closed_alone_towards_the_original_agent(site: Site,
         lambda: server.metric("closed_connections_total", reason="stalled frontend") == 1,
         "the stalled connection is closed",
     )
-    assert "its frontend does not keep up" in server.log
+    assert "frontend stalled" in server.log
     bystanders.talk()
     bystanders.close()
     stalled.close()
@@ -309,7 +309,7 @@ def test_a_stalled_endpoint_is_closed_alone_towards_the_original_server(
         lambda: agent.metric("closed_connections_total", reason="stalled endpoint") == 1,
         "the stalled connection is closed",
     )
-    assert "its endpoint does not keep up" in agent.log
+    assert "endpoint stalled" in agent.log
     bystanders.talk()
     bystanders.close()
     stalled.close()

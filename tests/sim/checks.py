@@ -176,7 +176,7 @@ class Checks:
         for caller in core.grpc_frontends:
             self._check_stream(caller)
         for front in fronts:
-            dialling, route = front._dialling, front._route
+            dialling, route = front._dial, front._route
             if isinstance(dialling, Dial):
                 agent = dialling.agent
                 if (

@@ -251,7 +251,7 @@ class Scenario:
         """A caller's connection to a server: one of its own, or one that several callers share."""
         shared = self.world.chance(0.4)
         known = self._doors.get(server.index)
-        if shared and known is not None and known[0] is server and not known[2].transport.closed:
+        if shared and known is not None and known[0] is server and not known[2].http2.closed:
             return known[1], known[2]
         near, far = self.network.join(self.outside, server.pump, "door" if shared else "grpc")
         self._accept(server, lambda: server.accept_grpc(far), far.abort)

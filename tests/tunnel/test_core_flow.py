@@ -138,7 +138,7 @@ def test_a_go_agents_stalled_connection_is_closed_alone_after_the_time_limit() -
         assert stalled.port.state == "aborted"
         assert lively.port.state == "open"
         agent.expect(p.CloseRequest(1))
-        (note,) = stage.event_log.about("connection closed: its frontend does not keep up")
+        (note,) = stage.event_log.about("connection closed: frontend stalled")
         assert note["connection"] == 1
         assert stage.metrics.closed_connections_total.labels("stalled frontend").value == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from bootbridge.ports.close_states import Event
 from bootbridge.ports.timers import Timers
 from bootbridge.tunnel import extension
 from bootbridge.tunnel.identifiers import AgentIdentifiers, parse_identifiers
@@ -59,6 +60,10 @@ class AgentStream(PacketStream):
         agreed = ((extension.KEY, extension.offer()),) if self.extension else ()
         metadata = (("serverid", server_id), ("servercount", str(server_count)), *agreed)
         self.stream.send_headers(grpc.response_headers(metadata))
+
+    def deny(self, reason: str) -> None:
+        self._move_stream(Event.CLOSE)
+        self.stream.send_headers(grpc.refusal(grpc.UNKNOWN, reason), end=True)
 
     def add_route(self, route: AgentRoute) -> None:
         self.routes[route.connect_id] = route

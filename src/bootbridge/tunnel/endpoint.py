@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bootbridge.ports.byte_ports import ByteHandler, BytePort, PendingDial
+from bootbridge.ports.close_states import ENDPOINT, Event, State
 from bootbridge.tunnel.packet_stream import Receiver, SendQueue
-from bootbridge.tunnel.route import NOWHERE
+from bootbridge.tunnel.route import DISCARD
 from bootbridge.wire import packets as p
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class EndpointDial:
-    """A DIAL_REQ that is being worked on; the server may call it off with DIAL_CLS."""
+    """A pending DIAL_REQ; the server may cancel it with DIAL_CLS."""
 
     __slots__ = ("_server", "_started_at", "address", "pending", "random")
 
@@ -45,7 +46,7 @@ class EndpointDial:
     def on_dial_failed(self, error: str, timed_out: bool) -> None:
         server = self._server
         server.dials.pop(self.random, None)
-        server.next_connect_id()  # upstream burns one too; ids stay comparable in logs
+        server.next_connect_id()  # as upstream does, so that ids in logs can be compared
         reason = "timeout" if timed_out else "unknown"
         server.core.metrics.endpoint_dial_failure_total.labels(reason).value += 1
         server.core.event_log.info("dial failed", address=self.address, why=error)
@@ -56,17 +57,15 @@ class Endpoint:
     """One connection: its socket on one side, its send queue and receiver on the server's stream."""
 
     __slots__ = (
-        "_closing",
-        "_ended",
         "_port",
         "_server",
-        "_server_ended",
         "address",
         "connect_id",
         "on_bytes",
         "on_drained",
         "receiver",
         "send_queue",
+        "state",
     )
 
     def __init__(self, server: ServerStream, connect_id: int, port: BytePort, address: str) -> None:
@@ -74,88 +73,94 @@ class Endpoint:
         self._port = port
         self.address = address
         self.connect_id = connect_id
+        self.state: State = State.OPEN
         self.send_queue = SendQueue(server, connect_id, port)
         self.receiver = Receiver(server, connect_id, port, self)
         self.on_bytes: Callable[[memoryview], None] = self.send_queue.write
         self.on_drained: Callable[[], None] = self.receiver.drained
-        self._ended = False
-        self._server_ended = False
-        self._closing = False
 
     def __repr__(self) -> str:
-        state = "closing" if self._closing else "open"
-        return f"<Endpoint {self.connect_id} {self.address} {state} ↓{self.send_queue.backlog}B>"
+        return f"<Endpoint {self.connect_id} {self.address} {self.state} ↓{self.send_queue.backlog}B>"
+
+    def _move(self, event: Event) -> bool:
+        """Follows the table; True if the state changed."""
+        before = self.state
+        self.state = ENDPOINT.after(before, event)
+        return self.state is not before
 
     # --- from the socket
 
     def on_eof(self, gone: bool) -> None:
-        if self._closing or self._ended:
-            return
-        self._ended = True
-        if self._server.extension.half_close and not self._server_ended and not gone:
-            self.send_queue.then(p.End(self.connect_id))
-        else:
+        half_closed = self._server.extension.half_close and not gone
+        self._move(Event.ENDPOINT_ENDS if half_closed else Event.ENDPOINT_CLOSED)
+        if self.state is State.CLOSING:
             self._close_behind_data("", "endpoint closed")
+        else:
+            self.send_queue.then(p.End(self.connect_id))
 
     def on_lost(self, reason: str) -> None:
-        if not self._closing:
-            self._close_behind_data(reason, "endpoint broke")
+        self._move(Event.ENDPOINT_LOST)
+        self._close_behind_data(reason, "endpoint broke")
 
     def _close_behind_data(self, error: str, reason: str) -> None:
-        """The endpoint is done; what it said still reaches the server, then CLOSE_RSP."""
-        self._start_closing(reason)
+        """Closes the socket, and sends CLOSE_RSP behind the rest of the download."""
+        self._stop(reason)
         self._port.close()
-        self.send_queue.then(p.CloseResponse(error, self.connect_id), self._forget)
+        self.send_queue.then(p.CloseResponse(error, self.connect_id), self._flushed)
 
     # --- from the server
 
     def on_server_ended(self) -> None:
-        """END: the caller sends no more, but still reads."""
-        if self._closing or self._server_ended:
-            return
-        self._server_ended = True
-        if self._ended:
-            self._close_behind_data("", "both ends closed")
-        else:
-            self._port.finish()
+        """END: the caller half-closed."""
+        if self._move(Event.CALLER_ENDS):
+            if self.state is State.CLOSING:
+                self._close_behind_data("", "both ends closed")
+            else:
+                self._port.finish()
 
     def on_close_request(self) -> None:
-        """CLOSE_REQ: nobody reads any more; what was uploaded is still written before the end."""
+        """CLOSE_REQ: drops the download, and closes the socket behind the rest of the upload."""
+        was_closing = self.state is State.CLOSING
+        self._move(Event.CLOSE_REQUESTED)
         self.send_queue.discard()
-        if not self._closing:
-            self._start_closing("server closed")
+        if not was_closing:
+            self._stop("server closed")
             self._port.close()
         self._server.send(p.CloseResponse("", self.connect_id))
-        self._forget()
+        self._server.forget_endpoint(self)
 
     def on_server_lost(self) -> None:
-        """The upload may be incomplete: the endpoint must not take it for a whole one."""
+        """The upload may be incomplete, so the endpoint must see a reset."""
+        was_closing = self.state is State.CLOSING
+        self._move(Event.STREAM_LOST)
         self.send_queue.discard()
-        if not self._closing:
-            self._start_closing("server lost")
+        if not was_closing:
+            self._stop("server lost")
             self._port.abort()
 
     def close_overrun(self, reason: str) -> None:
         self._server.core.event_log.warning(
-            "connection closed: its endpoint does not keep up",
+            "connection closed: endpoint stalled",
             address=self.address,
             connection=self.connect_id,
             why=reason,
         )
-        self._start_closing("stalled endpoint")
+        self._move(Event.OVERRUN)
+        self._stop("stalled endpoint")
         self._port.abort()
         self.send_queue.discard()
-        self.send_queue.then(p.CloseResponse(f"endpoint stalled: {reason}", self.connect_id), self._forget)
+        self.send_queue.then(p.CloseResponse(f"endpoint stalled: {reason}", self.connect_id), self._flushed)
 
-    def _start_closing(self, reason: str) -> None:
-        self._closing = True
+    def _stop(self, reason: str) -> None:
+        """Stops both directions; called once, when the endpoint leaves the states in which it is open."""
         self.on_bytes = _discard
         if self._server.guard is not None:
             self._server.guard.forget(self.receiver)
-        self.receiver.sink = NOWHERE
+        self.receiver.sink = DISCARD
         self._server.core.metrics.closed_connections_total.labels(reason).value += 1
 
-    def _forget(self) -> None:
+    def _flushed(self) -> None:
+        self._move(Event.FLUSHED)
         self._server.forget_endpoint(self)
 
 

@@ -1,7 +1,7 @@
-"""Frontends: the callers on the apiserver's side, in their two dialects.
+"""Frontends: the callers on the API server's side, by HTTP CONNECT or by gRPC.
 
-Both offer the same few things to a route: a sink for what the endpoint says, a source that
-can be paused, and the news (established, refused, end of data, closed) in their own words.
+Both give a route the same interface: a sink for the download, a source that can be paused, and
+methods for what happens to the connection: established, refused, end of data, closed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from bootbridge.bounds import BOUNDS
 from bootbridge.ports.byte_ports import BytePort, Sink
+from bootbridge.ports.close_states import FRONTEND, Event, State
 from bootbridge.ports.timers import Timer, Timers
 from bootbridge.tunnel.packet_stream import PacketStream, Receiver, SendQueue, StreamCounters
 from bootbridge.wire import connect_request as http
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 HEAD_SECONDS_MAX: Final = 60.0
 
 
-class Cause(Enum):
-    """Why a dial failed: which hop, and what the metric calls it."""
+class DialFailureCause(Enum):
+    """Which hop of a dial failed; the value is the metric's label."""
 
     NO_AGENT = "no_agent"
     ENDPOINT = "error_response"
@@ -36,23 +37,23 @@ class Cause(Enum):
 
 
 class DialFailure(NamedTuple):
-    cause: Cause
+    cause: DialFailureCause
     text: str
 
 
-class Connection(Protocol):
-    """An established route, as its frontend sees it."""
+class EstablishedRoute(Protocol):
+    """A route's interface towards its frontend."""
 
     def upload(self, data: memoryview) -> None: ...
     def front_ended(self) -> None: ...
     def front_gone(self, reason: str) -> None: ...
     @property
     def front_drained(self) -> Callable[[], None]:
-        """To be called when the frontend has taken some of what was written to it."""
+        """The function to call when the caller has taken some of the download."""
 
 
-class Dialling(Protocol):
-    """A dial that is not answered yet, as its frontend sees it."""
+class CancellableDial(Protocol):
+    """An unanswered dial's interface towards its frontend."""
 
     def cancel(self) -> None: ...
 
@@ -62,57 +63,62 @@ class Frontend(Protocol):
     def sink(self) -> Sink: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
-    def established(self, route: Connection, connect_id: int) -> None: ...
+    def established(self, route: EstablishedRoute, connect_id: int) -> None: ...
     def refused(self, failure: DialFailure) -> None: ...
-    def dial_moved(self, dialling: Dialling) -> None:
-        """The dial goes on as another one, because its agent was lost."""
+    def dial_moved(self, dial: CancellableDial) -> None:
+        """Another dial replaces the present one, because its agent was lost."""
 
     def upload_to(self, sink: Sink) -> None:
-        """From now on the caller's bytes go straight there."""
+        """Sends all further bytes of the caller directly to ``sink``."""
 
     @property
     def has_read_reply(self) -> bool:
-        """Whether the caller has read what it was told, as far as one can know."""
+        """Whether the caller has read everything written to it, as far as the kernel knows."""
 
     def end_of_data(self) -> bool:
-        """The endpoint sends no more, but still listens. False: this caller knows no half-close
-        and was told that the connection is closed."""
+        """Half-closes the download. False: this caller knows no half-close and was closed instead."""
 
     def close(self, error: str) -> None:
-        """The connection is over; an empty error is an orderly end."""
+        """Closes the connection: in order if ``error`` is empty, else so that the caller sees a failure."""
 
 
 class ConnectFrontend:
-    """HTTP CONNECT on a byte stream: one request, one answer, then bytes."""
+    """HTTP CONNECT on a byte stream: one request, one reply, then bytes."""
 
     __slots__ = (
         "_core",
-        "_dialling",
+        "_dial",
         "_early",
-        "_ended",
         "_parser",
         "_route",
         "_timer",
         "on_bytes",
         "on_drained",
         "sink",
+        "state",
     )
 
     def __init__(self, core: ProxyCore, port: BytePort) -> None:
         self._core = core
         self.sink: BytePort = port
+        self.state: State = State.NEW
         self._parser = http.ConnectParser()
         self._early = b""
-        self._ended = False
-        self._dialling: Dialling | None = None
-        self._route: Connection | None = None
-        self._timer: Timer | None = core.timers.after(HEAD_SECONDS_MAX, self._too_slow)
+        self._dial: CancellableDial | None = None
+        self._route: EstablishedRoute | None = None
+        self._timer: Timer | None = core.timers.after(HEAD_SECONDS_MAX, self._head_timed_out)
         self.on_bytes: Callable[[memoryview], None] = self._on_head
         self.on_drained: Callable[[], None] = _nothing
         core.connect_frontends.add(self)
 
     def __repr__(self) -> str:
-        return f"<ConnectFrontend {'open' if self._route else 'dialling' if self._dialling else 'new'}>"
+        return f"<ConnectFrontend {self.state}>"
+
+    def _move(self, event: Event) -> bool:
+        """Follows the table; True if the state changed."""
+        before = self.state
+        self.state = FRONTEND.after(before, event)
+        return self.state is not before
 
     # --- from the socket
 
@@ -124,11 +130,12 @@ class ConnectFrontend:
         if isinstance(request, http.Refusal):
             self._core.event_log.info("request refused", status=request.status, why=request.reason)
             self.sink.write(request.reply)
-            self._leave()
+            self._leave(Event.REFUSED)
             return
+        self._move(Event.REQUEST)
         self.on_bytes = self._on_early
         self._early = self._parser.leftover
-        self._dialling = self._core.dial(self, "tcp", request.target)
+        self._dial = self._core.dial(self, "tcp", request.target)
 
     def _on_early(self, data: memoryview) -> None:
         self._early += bytes(data)
@@ -136,49 +143,47 @@ class ConnectFrontend:
             self.sink.pause_reading()
 
     def on_eof(self, gone: bool) -> None:
-        if self._route is not None:
-            if gone:
-                self._gone("frontend closed")
-            else:
-                self._route.front_ended()
-        elif gone or self._dialling is None:
-            self._gone("frontend closed before the connection was made")
-        else:
-            self._ended = True
+        if gone:
+            self._gone("frontend closed")
+        elif self.state is State.NEW:
+            self._leave(Event.CALLER_ENDS)
+        elif not self._move(Event.CALLER_ENDS) and self._route is not None:
+            self._route.front_ended()
 
     def on_lost(self, reason: str) -> None:
         self._gone(f"frontend broke: {reason}")
 
     def _gone(self, reason: str) -> None:
-        route, dialling = self._route, self._dialling
-        self._leave()
+        route, dial = self._route, self._dial
+        self._leave(Event.CALLER_GONE)
         if route is not None:
             route.front_gone(reason)
-        elif dialling is not None:
-            dialling.cancel()
+        elif dial is not None:
+            dial.cancel()
 
     def stop(self, reason: str) -> None:
-        """The server goes. A connection is broken, not closed: nobody may take it for a whole one."""
-        dialling = self._dialling
-        if dialling is not None:
-            dialling.cancel()
-            self.refused(DialFailure(Cause.NO_AGENT, reason))
+        """The server stops. Resets an established connection, so that the caller sees a truncation."""
+        dial = self._dial
+        if dial is not None:
+            dial.cancel()
+            self.refused(DialFailure(DialFailureCause.NO_AGENT, reason))
         else:
             self.close(reason)
 
-    def _too_slow(self) -> None:
+    def _head_timed_out(self) -> None:
         self._core.event_log.info(
             "request refused", why=f"no complete request within {HEAD_SECONDS_MAX:.0f} s"
         )
-        self._leave()
+        self._leave(Event.REFUSED)
 
-    def _leave(self) -> None:
-        self._stop_timer()
-        self._route = self._dialling = None
-        self.on_bytes = _discard
-        self.on_drained = _nothing
-        self._core.connect_frontends.discard(self)
-        self.sink.close()
+    def _leave(self, event: Event) -> None:
+        if self._move(event):
+            self._stop_timer()
+            self._route = self._dial = None
+            self.on_bytes = _discard
+            self.on_drained = _nothing
+            self._core.connect_frontends.discard(self)
+            self.sink.close()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -193,26 +198,28 @@ class ConnectFrontend:
     def resume_reading(self) -> None:
         self.sink.resume_reading()
 
-    def established(self, route: Connection, connect_id: int) -> None:
-        self._dialling = None
+    def established(self, route: EstablishedRoute, connect_id: int) -> None:
+        upload_ended = self.state is State.DIALLING_UPLOAD_ENDED
+        self._move(Event.ESTABLISHED)
+        self._dial = None
         self._route = route
         self.on_drained = route.front_drained
         self.sink.write(http.CONNECTION_ESTABLISHED)
         self.on_bytes = route.upload
         early, self._early = self._early, b""
         if len(early) > BOUNDS.early:
-            self.sink.resume_reading()  # before the upload, which may have its own reason to pause
+            self.sink.resume_reading()  # before the upload, which may pause reading for a reason of its own
         if early:
             route.upload(memoryview(early))
-        if self._ended and self._route is not None:
+        if upload_ended and self._route is not None:
             route.front_ended()
 
     def refused(self, failure: DialFailure) -> None:
         self.sink.write(_REPLIES[failure.cause](failure.text))
-        self._leave()
+        self._leave(Event.REFUSED)
 
-    def dial_moved(self, dialling: Dialling) -> None:
-        self._dialling = dialling
+    def dial_moved(self, dial: CancellableDial) -> None:
+        self._dial = dial
 
     def upload_to(self, sink: Sink) -> None:
         self.on_bytes = sink.write
@@ -224,13 +231,13 @@ class ConnectFrontend:
     def end_of_data(self) -> bool:
         if self.sink.finish():
             return True
-        self._leave()
+        self._leave(Event.CLOSE)
         return False
 
     def close(self, error: str) -> None:
-        if error:
-            self.sink.abort()  # an orderly end would pass a part for the whole
-        self._leave()
+        if error and self.state is not State.CLOSED:
+            self.sink.abort()  # an orderly end would hide the truncation
+        self._leave(Event.CLOSE)
 
 
 def _discard(data: memoryview) -> None:
@@ -241,16 +248,16 @@ def _nothing() -> None:
     return None
 
 
-_REPLIES: Final[dict[Cause, Callable[[str], bytes]]] = {
-    Cause.NO_AGENT: http.no_agent_reply,
-    Cause.ENDPOINT: http.dial_error_reply,
-    Cause.AGENT_LOST: lambda _: http.agent_lost_reply(),
-    Cause.TIMEOUT: lambda _: http.dial_timeout_reply(),
+_REPLIES: Final[dict[DialFailureCause, Callable[[str], bytes]]] = {
+    DialFailureCause.NO_AGENT: http.no_agent_reply,
+    DialFailureCause.ENDPOINT: http.dial_error_reply,
+    DialFailureCause.AGENT_LOST: lambda _: http.agent_lost_reply(),
+    DialFailureCause.TIMEOUT: lambda _: http.dial_timeout_reply(),
 }
 
 
 class _NoSource:
-    """The agents' side needs no pausing from a gRPC frontend: credit or the stall guard bounds it."""
+    """A gRPC frontend does not pause the agent's side: credit or the stall guard bounds the download."""
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
@@ -260,23 +267,29 @@ _NO_SOURCE: Final = _NoSource()
 
 
 class GrpcFrontend(PacketStream):
-    """One Proxy stream: a single dial, then packets. It may touch no connection but its own.
+    """One Proxy stream: a single dial, then packets of that one connection.
 
-    Konnectivity's clients know no half-close: for them the end of data is the end.
+    Konnectivity's clients know no half-close: for them the end of data closes the connection.
     """
 
     def __init__(self, core: ProxyCore, stream: Stream, counters: StreamCounters, timers: Timers) -> None:
         super().__init__(stream, counters, timers)
         self._core = core
+        self.state: State = State.NEW
         self._random = 0
-        self._dialled = False
-        self._dialling: Dialling | None = None
-        self._route: Connection | None = None
-        self._send_queue: SendQueue | None = None
+        self._dial: CancellableDial | None = None
+        self._route: EstablishedRoute | None = None
+        self._send_queue: SendQueue | None = None  # from the first DIAL_RSP on, also when closed
         core.grpc_frontends.add(self)
 
     def __repr__(self) -> str:
-        return f"<GrpcFrontend {'open' if self._route else 'dialling' if self._dialling else 'idle'}>"
+        return f"<GrpcFrontend {self.state}>"
+
+    def _move(self, event: Event) -> bool:
+        """Follows the table; True if the state changed."""
+        before = self.state
+        self.state = FRONTEND.after(before, event)
+        return self.state is not before
 
     # --- from the caller
 
@@ -297,37 +310,32 @@ class GrpcFrontend(PacketStream):
                 pass
 
     def _on_dial(self, protocol: str, address: str, random: int) -> None:
-        if self._dialled:
+        if self.state is not State.NEW:
             self.send(p.DialResponse("a Proxy stream is for one connection only", 0, random))
             return
-        self._dialled = True
+        self._move(Event.REQUEST)
         self._random = random
-        self._dialling = self._core.dial(self, protocol, address)
+        self._dial = self._core.dial(self, protocol, address)
 
     def _on_close(self, connect_id: int) -> None:
         if self._send_queue is None:
             self.send(p.CloseResponse("backend uninitialized", connect_id))
-        elif connect_id == self._send_queue.connect_id and self._route is not None:
-            self._release_route("frontend closed")
+        elif connect_id == self._send_queue.connect_id and self.state is State.OPEN:
+            self._leave("frontend closed")
             self._send_queue.discard()
             self.send(p.CloseResponse("", connect_id))
 
     def _on_close_dial(self, random: int) -> None:
-        if random != self._random:
-            return
-        if self._dialling is not None:
-            self._dialling.cancel()
-            self._dialling = None
-        elif self._route is not None:
-            # The answer crossed the cancellation: nobody will ever use this connection.
-            self._release_route("frontend gave up the dial")
+        """Cancels the dial, or the connection if DIAL_RSP crossed the cancellation."""
+        if random == self._random and self.state is not State.NEW:
+            self._leave("frontend gave up the dial")
 
     def _on_stray_data(self, connect_id: int) -> None:
         if self._send_queue is None:
             self.send(p.CloseResponse("backend not initialized", connect_id))
-        elif connect_id != self._send_queue.connect_id and self._route is not None:
+        elif connect_id != self._send_queue.connect_id and self.state is State.OPEN:
             own = self._send_queue.connect_id
-            self._release_route("frontend mixed up connection ids")
+            self._leave("frontend mixed up connection ids")
             for wrong in (own, connect_id):
                 self.send(p.CloseResponse("mismatched connection IDs", wrong))
 
@@ -335,20 +343,24 @@ class GrpcFrontend(PacketStream):
         self._core.grpc_frontends.discard(self)
         if status != grpc.OK:
             self._core.count_stream_error("from_client", status)
-        if self._dialling is not None:
-            self._dialling.cancel()
-            self._dialling = None
         orderly = status in (grpc.OK, grpc.CANCELLED)
-        self._release_route("frontend closed" if orderly else f"frontend broke: {reason}")
+        self._leave("frontend closed" if orderly else f"frontend broke: {reason}")
         self.finish(grpc.OK)
 
-    def _release_route(self, reason: str) -> None:
-        route, self._route = self._route, None
+    def _leave(self, reason: str) -> None:
+        if self._move(Event.CALLER_GONE):
+            route, dial = self._route, self._dial
+            self._let_go()
+            if dial is not None:
+                dial.cancel()
+            if route is not None:
+                route.front_gone(reason)
+
+    def _let_go(self) -> None:
+        self._route = self._dial = None
         self.receivers.clear()
         if self._send_queue is not None:
-            self._send_queue.on_drained = _nothing  # no credit for what is closed
-        if route is not None:
-            route.front_gone(reason)
+            self._send_queue.on_drained = _nothing  # no credit for a closed connection
 
     # --- from the route
 
@@ -363,20 +375,22 @@ class GrpcFrontend(PacketStream):
     def resume_reading(self) -> None:
         self.stream.resume_reading()
 
-    def established(self, route: Connection, connect_id: int) -> None:
-        self._dialling = None
+    def established(self, route: EstablishedRoute, connect_id: int) -> None:
+        self._move(Event.ESTABLISHED)
+        self._dial = None
         self._route = route
         self._send_queue = SendQueue(self, connect_id, _NO_SOURCE)
         self._send_queue.on_drained = route.front_drained
         self.send(p.DialResponse("", connect_id, self._random))
-        self.receivers[connect_id] = Receiver(self, connect_id, _Upload(route), self)
+        self.receivers[connect_id] = Receiver(self, connect_id, _FirstUpload(route), self)
 
     def refused(self, failure: DialFailure) -> None:
-        self._dialling = None
+        self._move(Event.REFUSED)
+        self._dial = None
         self.send(p.DialResponse(failure.text, 0, self._random))
 
-    def dial_moved(self, dialling: Dialling) -> None:
-        self._dialling = dialling
+    def dial_moved(self, dial: CancellableDial) -> None:
+        self._dial = dial
 
     def upload_to(self, sink: Sink) -> None:
         for receiver in self.receivers.values():
@@ -384,31 +398,28 @@ class GrpcFrontend(PacketStream):
 
     @property
     def has_read_reply(self) -> bool:
-        return True  # nobody can know
+        return True  # HTTP/2 does not reveal it
 
     def end_of_data(self) -> bool:
         self.close("")
         return False
 
     def close(self, error: str) -> None:
-        route, self._route = self._route, None
-        send_queue = self._send_queue
-        self.receivers.clear()
-        if route is not None and send_queue is not None:  # told once only
-            send_queue.on_drained = _nothing  # no credit for what is closed
-            send_queue.then(p.CloseResponse(error, send_queue.connect_id))
+        if self._move(Event.CLOSE) and self._send_queue is not None:
+            self._let_go()
+            self._send_queue.then(p.CloseResponse(error, self._send_queue.connect_id))
 
     def close_overrun(self, reason: str) -> None:
         raise AssertionError("a frontend's bytes are bounded by its own flow-control window")
 
 
-class _Upload:
-    """A gRPC caller's first bytes, before the route says where the rest goes."""
+class _FirstUpload:
+    """The sink of a gRPC caller's first bytes, until the route names the next one."""
 
     __slots__ = ("_route",)
     backlog = 0
 
-    def __init__(self, route: Connection) -> None:
+    def __init__(self, route: EstablishedRoute) -> None:
         self._route = route
 
     def write(self, data: p.Buffer) -> None:

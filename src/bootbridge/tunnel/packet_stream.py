@@ -17,6 +17,7 @@ from bootbridge.bounds import BOUNDS
 from bootbridge.errors import PeerError
 from bootbridge.metrics import Counter
 from bootbridge.ports.byte_ports import PausableSource, Sink
+from bootbridge.ports.close_states import PACKET_STREAM, Event, State
 from bootbridge.ports.timers import Timers
 from bootbridge.tunnel.extension import NONE, Extension
 from bootbridge.tunnel.stall_guard import StallGuard
@@ -62,7 +63,7 @@ class PacketStream:
         # How much may wait in one connection's sink. Without a limit here, the sink itself
         # must pause this stream.
         self.receive_bound = NO_LIMIT
-        self.ended = False
+        self.stream_state: State = State.OPEN
         self.receivers: dict[int, Receiver] = {}
         self._reader = grpc.MessageReader(self.on_message)
         self._urgent: deque[bytes] = deque()
@@ -79,6 +80,16 @@ class PacketStream:
         else:
             self.guard = StallGuard(self.stream, self.timers, stall_seconds)
             self.receive_bound = self.guard.bound
+
+    @property
+    def ended(self) -> bool:
+        return self.stream_state is not State.OPEN
+
+    def _move_stream(self, event: Event) -> bool:
+        """Follows the table; True if the state changed."""
+        before = self.stream_state
+        self.stream_state = PACKET_STREAM.after(before, event)
+        return self.stream_state is not before
 
     # --- what a subclass answers to
 
@@ -128,15 +139,18 @@ class PacketStream:
 
     def fail(self, status: int, reason: str) -> None:
         """Our side ends the stream because of something the peer did."""
-        self.finish(status, reason)  # first: whoever hears that it is over would end it with OK
-        self._over(status, reason)
+        if self._move_stream(Event.CLOSE):
+            self.finish(status, reason)  # before on_gone, which would finish with OK
+            self._on_ended(status, reason)
 
     def _over(self, status: int, reason: str) -> None:
-        if not self.ended:
-            self.ended = True
-            self.on_gone(status, reason)
-            if self.guard is not None:
-                self.guard.close()
+        if self._move_stream(Event.PEER_ENDS):
+            self._on_ended(status, reason)
+
+    def _on_ended(self, status: int, reason: str) -> None:
+        self.on_gone(status, reason)
+        if self.guard is not None:
+            self.guard.close()
 
     # --- sending
 
@@ -179,13 +193,13 @@ class PacketStream:
                 if send_queue.send_one():
                     self._turns.append(send_queue)
             else:
-                if self._finish is not None:
+                if self._finish is not None and self.stream_state is State.CLOSING:
                     self._send_trailers()
                 return
 
     def finish(self, status: int, message: str = "") -> None:
         """End the call (server side) once everything accepted so far is sent."""
-        if self.stream.local_closed or self._finish is not None:
+        if self.stream.local_closed or not self._move_stream(Event.FINISH):
             return
         self._finish = (status, message)
         if self.idle:
@@ -193,6 +207,7 @@ class PacketStream:
 
     def _send_trailers(self) -> None:
         assert self._finish is not None
+        self._move_stream(Event.FLUSHED)
         self.stream.send_headers(grpc.trailers(*self._finish), end=True)
 
     @property

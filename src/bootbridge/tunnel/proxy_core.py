@@ -1,4 +1,4 @@
-"""The server's brain: frontends, dials, the agent registry of agents and the routes between them."""
+"""The protocol core of the server: frontends, dials, the agent registry and routes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bootbridge.ports.timers import Timer, Timers
 from bootbridge.tunnel.agent_registry import AgentRegistry, Strategy
 from bootbridge.tunnel.agent_stream import AgentStream, InvalidAgentMetadata
 from bootbridge.tunnel.backend_selection import Direct, Refused, ready, select_backend
-from bootbridge.tunnel.frontend import Cause, ConnectFrontend, DialFailure, Frontend, GrpcFrontend
+from bootbridge.tunnel.frontend import ConnectFrontend, DialFailure, DialFailureCause, Frontend, GrpcFrontend
 from bootbridge.tunnel.packet_stream import StreamCounters
 from bootbridge.tunnel.route import AgentRoute, DirectRoute
 from bootbridge.tunnel.server_metrics import ServerMetrics
@@ -76,7 +76,7 @@ class Dial:
         self._withdraw()
         if self.agent is not None:
             self.agent.doubt()
-        self._core.refuse(self, DialFailure(Cause.TIMEOUT, DIAL_TIMEOUT_TEXT))
+        self._core.refuse(self, DialFailure(DialFailureCause.TIMEOUT, DIAL_TIMEOUT_TEXT))
 
     def _withdraw(self) -> None:
         self.timer.cancel()
@@ -116,9 +116,9 @@ class DirectDial:
     def on_dial_failed(self, error: str, timed_out: bool) -> None:
         core = self._core
         core.direct_dials.discard(self)
-        core.metrics.dial_failure_count.labels(Cause.ENDPOINT.value).value += 1
+        core.metrics.dial_failure_count.labels(DialFailureCause.ENDPOINT.value).value += 1
         core.event_log.warning("dial refused", address=self.address, hop="server to endpoint", why=error)
-        self._front.refused(DialFailure(Cause.ENDPOINT, error))
+        self._front.refused(DialFailure(DialFailureCause.ENDPOINT, error))
 
 
 class ProxyCore:
@@ -190,8 +190,7 @@ class ProxyCore:
             return
         self.event_log.warning("agent refused", agent=agent.agent_id, why=denied)
         self._agents_waiting.discard(agent)
-        agent.ended = True
-        agent.stream.send_headers(grpc.refusal(grpc.UNKNOWN, denied), end=True)
+        agent.deny(denied)
 
     def _admit(self, agent: AgentStream) -> None:
         self._agents_waiting.discard(agent)
@@ -239,8 +238,8 @@ class ProxyCore:
     def dial(self, front: Frontend, protocol: str, address: str) -> Dial | DirectDial | None:
         """Start a dial. None: it was refused at once."""
         if self.stopping:
-            self.metrics.dial_failure_count.labels(Cause.NO_AGENT.value).value += 1
-            front.refused(DialFailure(Cause.NO_AGENT, STOPPING_TEXT))
+            self.metrics.dial_failure_count.labels(DialFailureCause.NO_AGENT.value).value += 1
+            front.refused(DialFailure(DialFailureCause.NO_AGENT, STOPPING_TEXT))
             return None
         if len(protocol) + len(address) > ADDRESS_CHARS_MAX:
             self._refuse_endless(front, address)
@@ -249,18 +248,18 @@ class ProxyCore:
         return self._send_to_agent(dial)
 
     def _refuse_endless(self, front: Frontend, address: str) -> None:
-        self.metrics.dial_failure_count.labels(Cause.ENDPOINT.value).value += 1
+        self.metrics.dial_failure_count.labels(DialFailureCause.ENDPOINT.value).value += 1
         self.event_log.warning(
             "dial refused", address=address[:40], hop="caller to server", why=TOO_LONG_TEXT
         )
-        front.refused(DialFailure(Cause.ENDPOINT, TOO_LONG_TEXT))
+        front.refused(DialFailure(DialFailureCause.ENDPOINT, TOO_LONG_TEXT))
 
     def _send_to_agent(self, dial: Dial) -> Dial | DirectDial | None:
         choice = select_backend(
             dial.address, self.agent_registry, self.strategies, self._rng, self.direct_cidrs, dial.lost
         )
         if isinstance(choice, Refused):
-            cause = Cause.AGENT_LOST if dial.lost else Cause.NO_AGENT
+            cause = DialFailureCause.AGENT_LOST if dial.lost else DialFailureCause.NO_AGENT
             text = AGENT_LOST_TEXT if dial.lost else choice.reason
             self.refuse(dial, DialFailure(cause, text), choice.detail)
             return None
@@ -297,7 +296,9 @@ class ProxyCore:
             if response.connect_id:
                 agent.send(p.CloseRequest(response.connect_id))
         elif response.error or not response.connect_id:
-            self.refuse(dial, DialFailure(Cause.ENDPOINT, response.error or "the agent gave no connection"))
+            self.refuse(
+                dial, DialFailure(DialFailureCause.ENDPOINT, response.error or "the agent gave no connection")
+            )
         else:
             dial.timer.cancel()
             self._establish(dial, agent, response.connect_id)
@@ -314,12 +315,12 @@ class ProxyCore:
     def on_agent_gave_up(self, agent: AgentStream, dial_id: int) -> None:
         dial = agent.dials.pop(dial_id, None)
         if dial is not None:
-            self.refuse(dial, DialFailure(Cause.AGENT_LOST, "the agent gave up the dial"))
+            self.refuse(dial, DialFailure(DialFailureCause.AGENT_LOST, "the agent gave up the dial"))
 
     def _on_dial_agent_lost(self, dial: Dial, agent: AgentStream) -> None:
         """Nothing was sent on this connection yet, so another agent may try: once."""
         if dial.lost or self.stopping:
-            self.refuse(dial, DialFailure(Cause.AGENT_LOST, AGENT_LOST_TEXT))
+            self.refuse(dial, DialFailure(DialFailureCause.AGENT_LOST, AGENT_LOST_TEXT))
             return
         dial.lost.append(agent)
         self.metrics.dial_retries_total.value += 1
@@ -448,10 +449,10 @@ class ProxyCore:
 
 
 _HOPS: Final = {
-    Cause.NO_AGENT: "server: no agent for it",
-    Cause.ENDPOINT: "agent to endpoint",
-    Cause.AGENT_LOST: "server to agent",
-    Cause.TIMEOUT: "agent did not answer",
+    DialFailureCause.NO_AGENT: "server: no agent for it",
+    DialFailureCause.ENDPOINT: "agent to endpoint",
+    DialFailureCause.AGENT_LOST: "server to agent",
+    DialFailureCause.TIMEOUT: "agent did not answer",
 }
 
 

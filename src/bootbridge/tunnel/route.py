@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from bootbridge.bounds import BOUNDS
 from bootbridge.ports.byte_ports import BytePort, Sink
+from bootbridge.ports.close_states import AGENT_ROUTE, DIRECT_ROUTE, Event, State
 from bootbridge.ports.timers import Timer, Timers
 from bootbridge.tunnel.frontend import Frontend
 from bootbridge.tunnel.packet_stream import Receiver, SendQueue
@@ -18,29 +19,30 @@ if TYPE_CHECKING:
     from bootbridge.tunnel.proxy_core import ProxyCore
 
 # kube-apiserver refuses a tunnel whose first bytes come in the same read as the 200, and
-# Konnectivity's client loses bytes that come right behind DIAL_RSP. So an endpoint that
-# speaks first is held back until the caller has spoken, or for this long, and longer while
-# the kernel knows that the caller has not even read the 200.
+# Konnectivity's client loses bytes that come right behind DIAL_RSP. So the first bytes of an
+# endpoint that sends first are held until the caller has sent something, or for this long, and
+# for up to the second limit while the kernel knows that the caller has not read the 200.
 FIRST_BYTES_HOLD_SECONDS: Final = 0.01
 FIRST_BYTES_HOLD_SECONDS_MAX: Final = 1.0
-# How long a closed route may take to flush its upload and to hear the agent's CLOSE_RSP.
+# How long a closing route may take to send its upload and to receive the agent's CLOSE_RSP.
 CLOSING_SECONDS_MAX: Final = 30.0
 # How long a half-closed route may stay without a byte in the direction that is still open.
 HALF_OPEN_IDLE_SECONDS_MAX: Final = 300.0
+HALF_OPEN_IDLE_TEXT: Final = "half-closed and idle"
 
 
 class FirstBytesHold:
-    """A sink that keeps the endpoint's first words, and its end if that comes right behind them.
+    """A sink that holds the endpoint's first bytes, and the end of its data if that follows at once.
 
-    ``speak`` is called when they have waited long enough; it has to ``release`` them.
+    Calls ``on_due`` when they have waited long enough; the owner then calls ``release``.
     """
 
-    __slots__ = ("_chunks", "_front", "_speak", "_then", "_timer", "_timers", "_until", "backlog")
+    __slots__ = ("_chunks", "_front", "_on_due", "_then", "_timer", "_timers", "_until", "backlog")
 
-    def __init__(self, front: Frontend, timers: Timers, speak: Callable[[], None]) -> None:
+    def __init__(self, front: Frontend, timers: Timers, on_due: Callable[[], None]) -> None:
         self._front = front
         self._timers = timers
-        self._speak = speak
+        self._on_due = on_due
         self._timer: Timer | None = None
         self._until = 0.0
         self._chunks: list[bytes] = []
@@ -50,18 +52,18 @@ class FirstBytesHold:
     def write(self, data: p.Buffer) -> None:
         if self._timer is None:
             self._until = self._timers.now() + FIRST_BYTES_HOLD_SECONDS_MAX
-            self._timer = self._timers.after(FIRST_BYTES_HOLD_SECONDS, self._waited)
+            self._timer = self._timers.after(FIRST_BYTES_HOLD_SECONDS, self._check)
         self._chunks.append(bytes(data))
         self.backlog += len(data)
 
-    def _waited(self) -> None:
+    def _check(self) -> None:
         if self._front.has_read_reply or self._timers.now() >= self._until:
-            self._speak()
+            self._on_due()
         else:
-            self._timer = self._timers.after(FIRST_BYTES_HOLD_SECONDS, self._waited)
+            self._timer = self._timers.after(FIRST_BYTES_HOLD_SECONDS, self._check)
 
     def then(self, action: Callable[[], None]) -> bool:
-        """What comes behind words that are held back waits with them. False: there are none."""
+        """Runs ``action`` behind the held bytes. False: no bytes are held, so the caller runs it now."""
         if self._timer is None:
             return False
         self._then = action
@@ -75,13 +77,12 @@ class FirstBytesHold:
             self._then()
 
     def drop(self) -> None:
-        """Nobody wants to hear them any more."""
         if self._timer is not None:
             self._timer.cancel()
 
 
 class HalfOpenWatch:
-    """Looks whether anything still moves on a route that one side has ended."""
+    """Calls ``idle`` when a half-closed route has transferred nothing for HALF_OPEN_IDLE_SECONDS_MAX."""
 
     __slots__ = ("_idle", "_moved", "_moved_before", "_timer", "_timers", "_waiting")
 
@@ -93,47 +94,44 @@ class HalfOpenWatch:
         waiting: Callable[[], int],
         idle: Callable[[], None],
     ) -> None:
-        """``moved`` counts bytes of both directions, as either may be the one that is still open, and
-        ``waiting`` what the endpoint has yet to take: an endpoint that is slow is not idle."""
+        """``moved`` counts the bytes of both directions, since either may be the open one. ``waiting``
+        counts the bytes that the endpoint has not taken yet: a slow endpoint is not an idle one."""
         self._timers = timers
         self._moved = moved
         self._waiting = waiting
         self._idle = idle
         self._moved_before = moved()
-        self._timer = timers.after(HALF_OPEN_IDLE_SECONDS_MAX, self._look)
+        self._timer = timers.after(HALF_OPEN_IDLE_SECONDS_MAX, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         moved = self._moved()
         if moved == self._moved_before and not self._waiting():
             self._idle()
             return
         self._moved_before = moved
-        self._timer = self._timers.after(HALF_OPEN_IDLE_SECONDS_MAX, self._look)
+        self._timer = self._timers.after(HALF_OPEN_IDLE_SECONDS_MAX, self._check)
 
     def cancel(self) -> None:
         self._timer.cancel()
 
 
-class _Nowhere:
-    """The sink of a connection whose receiver is gone."""
+class _DiscardingSink:
+    """The sink of a connection whose receiving end is closed."""
 
     backlog = 0
 
     def write(self, data: p.Buffer) -> None: ...
 
 
-NOWHERE: Final = _Nowhere()
+DISCARD: Final = _DiscardingSink()
 
 
 class AgentRoute:
-    """A connection through an agent. Keyed by (agent stream, connect id), never by agent id."""
+    """A connection through an agent. Its key is (agent stream, connect id): agent ids may repeat."""
 
     __slots__ = (
-        "_agent_ended",
-        "_closing",
         "_core",
         "_first_bytes",
-        "_front_ended",
         "_half_open",
         "_timer",
         "agent",
@@ -142,6 +140,7 @@ class AgentRoute:
         "opened_at",
         "receiver",
         "send_queue",
+        "state",
     )
 
     def __init__(self, core: ProxyCore, front: Frontend, agent: AgentStream, connect_id: int) -> None:
@@ -150,58 +149,59 @@ class AgentRoute:
         self.agent = agent
         self.connect_id = connect_id
         self.opened_at = core.timers.now()
+        self.state: State = State.OPEN
         self.send_queue = SendQueue(agent, connect_id, front)
-        held = FirstBytesHold(front, core.timers, self.release_first_bytes)
-        self._first_bytes: FirstBytesHold | None = held
-        self.receiver = Receiver(agent, connect_id, held, self)
-        self._front_ended = False
-        self._agent_ended = False
-        self._closing = False
+        hold = FirstBytesHold(front, core.timers, self.release_first_bytes)
+        self._first_bytes: FirstBytesHold | None = hold
+        self.receiver = Receiver(agent, connect_id, hold, self)
         self._timer: Timer | None = None
         self._half_open: HalfOpenWatch | None = None
 
     def __repr__(self) -> str:
-        state = "closing" if self._closing else "open"
-        return f"<Route {self.connect_id} {state} ↓{self.receiver.sink.backlog}B ↑{self.send_queue.backlog}B>"
+        waiting = f"↓{self.receiver.sink.backlog}B ↑{self.send_queue.backlog}B"
+        return f"<AgentRoute {self.connect_id} {self.state} {waiting}>"
 
     @property
     def closing(self) -> bool:
-        return self._closing
+        return self.state is State.CLOSING or self.state is State.CLOSED
+
+    def _move(self, event: Event) -> bool:
+        """Follows the table; True if the state changed."""
+        before = self.state
+        self.state = AGENT_ROUTE.after(before, event)
+        return self.state is not before
 
     # --- from the frontend
 
     def upload(self, data: memoryview) -> None:
-        """The caller's first bytes; those that follow go straight to the send_queue."""
+        """Takes the caller's first bytes; the frontend writes the others directly to the send queue."""
         self.release_first_bytes()
-        if not self._closing:  # by an end that was held back
+        if not self.closing:  # by a close that was held with the first bytes
             self.front.upload_to(self.send_queue)
             self.send_queue.write(data)
 
     def release_first_bytes(self) -> None:
-        held, self._first_bytes = self._first_bytes, None
-        if held is not None and not self._closing:
+        hold, self._first_bytes = self._first_bytes, None
+        if hold is not None:
             self.receiver.sink = self.front.sink
-            held.release(self.front.sink)
+            hold.release(self.front.sink)
 
     def front_ended(self) -> None:
-        """The caller sends no more. A Go agent can only be told by closing."""
+        """The caller half-closed. A Go agent knows no END, so towards it the route closes."""
         if not self.agent.extension.half_close:
             self.front.close("")
             self.front_gone("frontend closed")
             return
         self.release_first_bytes()
-        if not (self._front_ended or self._closing):
-            self._front_ended = True
+        if self._move(Event.CALLER_ENDS):
             self.send_queue.then(p.End(self.connect_id))
             self._watch_half_open()
 
     def front_gone(self, reason: str) -> None:
-        """The caller is gone: what it sent still reaches the endpoint, then the agent closes."""
-        if self._closing:
-            return
-        self._start_closing(reason)
-        self.send_queue.then(p.CloseRequest(self.connect_id))
-        self._timer = self._core.timers.after(CLOSING_SECONDS_MAX, self._give_up)
+        """The caller is gone: sends the rest of its upload, then CLOSE_REQ."""
+        if self._move(Event.CALLER_GONE):
+            self._stop(reason)
+            self._request_close()
 
     @property
     def front_drained(self) -> Callable[[], None]:
@@ -210,45 +210,38 @@ class AgentRoute:
     # --- from the agent
 
     def on_closed(self, error: str) -> None:
-        """CLOSE_RSP: the agent has closed the endpoint, nothing follows."""
-        if self._comes_later(partial(self.on_closed, error)):
-            return
-        if not self._closing:
-            self._start_closing(f"endpoint: {error}" if error else "endpoint closed")
-            self.front.close(error)
-        self._forget()
+        """CLOSE_RSP: the agent has closed the endpoint, and nothing follows."""
+        if not self._wait_for_first_bytes(partial(self.on_closed, error)):
+            reason = f"endpoint: {error}" if error else "endpoint closed"
+            self._close(Event.ENDPOINT_CLOSED, reason, error)
 
     def on_ended(self) -> None:
-        """END: the endpoint sends no more, but may still read."""
-        if self._closing or self._agent_ended or self._comes_later(self.on_ended):
+        """END: the endpoint half-closed."""
+        if self._wait_for_first_bytes(self.on_ended) or not self._move(Event.ENDPOINT_ENDS):
             return
-        self._agent_ended = True
         if self.front.end_of_data():
             self._watch_half_open()
         else:
             self.front_gone("endpoint closed")
 
-    def _comes_later(self, news: Callable[[], None]) -> bool:
-        return self._first_bytes is not None and self._first_bytes.then(news)
+    def _wait_for_first_bytes(self, action: Callable[[], None]) -> bool:
+        return self._first_bytes is not None and self._first_bytes.then(action)
 
     def on_agent_lost(self, reason: str) -> None:
-        self.release_first_bytes()  # of its own end, too, if it was only held back
-        if not self._closing:
-            self._start_closing("agent lost")
-            self.front.close(reason)
-        self._forget()
+        self.release_first_bytes()  # with the endpoint's own close, if it was held with them
+        self._close(Event.STREAM_LOST, "agent lost", reason)
 
     def close_overrun(self, reason: str) -> None:
         self._core.event_log.warning(
-            "connection closed: its frontend does not keep up", connection=self.connect_id, why=reason
+            "connection closed: frontend stalled", connection=self.connect_id, why=reason
         )
-        self._start_closing("stalled frontend")
+        self._move(Event.OVERRUN)
+        self._stop("stalled frontend")
         self.front.close(reason)
         self.send_queue.discard()
-        self.send_queue.then(p.CloseRequest(self.connect_id))
-        self._timer = self._core.timers.after(CLOSING_SECONDS_MAX, self._give_up)
+        self._request_close()
 
-    # --- the end
+    # --- closing
 
     def _watch_half_open(self) -> None:
         if self._half_open is None:
@@ -260,23 +253,38 @@ class AgentRoute:
             )
 
     def _half_open_idle(self) -> None:
-        self.front.close("half-closed and idle")
-        self.front_gone("half-closed and idle")
+        self._move(Event.IDLE)
+        self.front.close(HALF_OPEN_IDLE_TEXT)
+        self._stop(HALF_OPEN_IDLE_TEXT)
+        self._request_close()
 
-    def _start_closing(self, reason: str) -> None:
-        self._closing = True
+    def _request_close(self) -> None:
+        self.send_queue.then(p.CloseRequest(self.connect_id))
+        self._timer = self._core.timers.after(CLOSING_SECONDS_MAX, self._closing_timed_out)
+
+    def _close(self, event: Event, reason: str, error: str) -> None:
+        was_closing = self.closing
+        if self._move(event):
+            if not was_closing:
+                self._stop(reason)
+                self.front.close(error)
+            self._forget()
+
+    def _stop(self, reason: str) -> None:
+        """Stops the download; called once, when the route leaves the states in which it is open."""
         if self._half_open is not None:
             self._half_open.cancel()
-        held, self._first_bytes = self._first_bytes, None
-        if held is not None:
-            held.drop()
+        hold, self._first_bytes = self._first_bytes, None
+        if hold is not None:
+            hold.drop()
         if self.agent.guard is not None:
             self.agent.guard.forget(self.receiver)
-        self.receiver.sink = NOWHERE
+        self.receiver.sink = DISCARD
         self._core.route_closed(self, reason)
 
-    def _give_up(self) -> None:
-        """The upload could not be flushed, or the agent never answered."""
+    def _closing_timed_out(self) -> None:
+        """The upload could not be sent, or the agent did not answer CLOSE_REQ."""
+        self._move(Event.TIMED_OUT)
         self.send_queue.discard()
         self.agent.send(p.CloseRequest(self.connect_id))
         self._forget()
@@ -295,24 +303,27 @@ class DirectRoute:
         self._core = core
         self.front = front
         self._port = port
-        self._first_bytes: FirstBytesHold | None = FirstBytesHold(
-            front, core.timers, self.release_first_bytes
-        )
+        self.state: State = State.OPEN
+        hold = FirstBytesHold(front, core.timers, self.release_first_bytes)
+        self._first_bytes: FirstBytesHold | None = hold
         self._half_open: HalfOpenWatch | None = None
         self._moved = 0
-        self._closed = False
-        self._front_ended = False
-        self._endpoint_ended = False
         self.opened_at = core.timers.now()
 
     def __repr__(self) -> str:
-        return f"<DirectRoute {'closed' if self._closed else 'open'}>"
+        return f"<DirectRoute {self.state}>"
+
+    def _move(self, event: Event) -> bool:
+        """Follows the table; True if the state changed."""
+        before = self.state
+        self.state = DIRECT_ROUTE.after(before, event)
+        return self.state is not before
 
     # --- from the frontend
 
     def upload(self, data: memoryview) -> None:
         self.release_first_bytes()
-        if self._closed:  # by an end that was held back
+        if self.state is State.CLOSED:  # by an end that was held with the first bytes
             return
         self._moved += len(data)
         self._port.write(data)
@@ -320,27 +331,27 @@ class DirectRoute:
             self.front.pause_reading()
 
     def release_first_bytes(self) -> None:
-        held, self._first_bytes = self._first_bytes, None
-        if held is not None and not self._closed:
-            held.release(self.front.sink)
+        hold, self._first_bytes = self._first_bytes, None
+        if hold is not None:
+            hold.release(self.front.sink)
 
     def front_ended(self) -> None:
         self.release_first_bytes()
-        self._front_ended = True
-        self._port.finish()
-        self._one_end_less()
+        if self._move(Event.CALLER_ENDS):
+            self._port.finish()
+            self._one_direction_ended()
 
     def front_gone(self, reason: str) -> None:
-        if not self._closed:
-            self._close(reason)
-            self._port.close()
+        self._move(Event.CALLER_GONE)
+        self._stop(reason)
+        self._port.close()
 
     @property
     def front_drained(self) -> Callable[[], None]:
         return self._on_front_drained
 
     def _on_front_drained(self) -> None:
-        if not self._closed and self.front.sink.backlog <= BOUNDS.send_queue_low:
+        if self.state is not State.CLOSED and self.front.sink.backlog <= BOUNDS.send_queue_low:
             self._port.resume_reading()
 
     # --- from the endpoint
@@ -355,36 +366,30 @@ class DirectRoute:
     def on_eof(self, gone: bool) -> None:
         if self._first_bytes is not None and self._first_bytes.then(partial(self.on_eof, gone)):
             return
-        self._endpoint_ended = True
-        if not self.front.end_of_data():
-            self._front_ended = True
-        self._one_end_less()
+        self._move(Event.ENDPOINT_ENDS if self.front.end_of_data() else Event.ENDPOINT_CLOSED)
+        self._one_direction_ended()
 
     def on_drained(self) -> None:
-        if self._port.backlog <= BOUNDS.send_queue_low and not self._closed:
+        if self._port.backlog <= BOUNDS.send_queue_low and self.state is not State.CLOSED:
             self.front.resume_reading()
 
     def on_lost(self, reason: str) -> None:
         self.release_first_bytes()
-        if not self._closed:
-            self._close(f"endpoint: {reason}")
-            self.front.close(reason)
-            self._port.close()
+        if self._move(Event.ENDPOINT_LOST):
+            self._close(f"endpoint: {reason}", reason)
 
     def stop(self, reason: str) -> None:
-        """The server goes, in the middle of what was being said: neither end may take it for all."""
-        if not self._closed:
-            self._close(reason)
-            self.front.close(reason)
-            self._port.abort()
+        """The server stops. Resets both byte streams, so that both ends see a truncation."""
+        self._move(Event.CLOSE)
+        self._stop(reason)
+        self.front.close(reason)
+        self._port.abort()
 
-    def _one_end_less(self) -> None:
-        if self._closed:
-            return
-        if self._front_ended and self._endpoint_ended:
-            self._close("both ends closed")
-            self.front.close("")
-            self._port.close()
+    # --- closing
+
+    def _one_direction_ended(self) -> None:
+        if self.state is State.CLOSED:
+            self._close("both ends closed", "")
         elif self._half_open is None:
             self._half_open = HalfOpenWatch(
                 self._core.timers,
@@ -394,15 +399,18 @@ class DirectRoute:
             )
 
     def _half_open_idle(self) -> None:
-        self._close("half-closed and idle")
-        self.front.close("half-closed and idle")
+        self._move(Event.IDLE)
+        self._close(HALF_OPEN_IDLE_TEXT, HALF_OPEN_IDLE_TEXT)
+
+    def _close(self, reason: str, error: str) -> None:
+        self._stop(reason)
+        self.front.close(error)
         self._port.close()
 
-    def _close(self, reason: str) -> None:
-        self._closed = True
+    def _stop(self, reason: str) -> None:
         if self._half_open is not None:
             self._half_open.cancel()
-        held, self._first_bytes = self._first_bytes, None
-        if held is not None:
-            held.drop()
+        hold, self._first_bytes = self._first_bytes, None
+        if hold is not None:
+            hold.drop()
         self._core.route_closed(self, reason)

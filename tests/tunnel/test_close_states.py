@@ -1,0 +1,243 @@
+"""The objects of the tunnel follow the tables of close states: each is driven through every pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bootbridge.metrics import Counter
+from bootbridge.ports.close_states import (
+    AGENT_ROUTE,
+    DIRECT_ROUTE,
+    ENDPOINT,
+    FRONTEND,
+    PACKET_STREAM,
+    CloseTable,
+    Event,
+    IllegalTransition,
+    State,
+)
+from bootbridge.tunnel.agent_registry import Strategy
+from bootbridge.tunnel.frontend import DialFailure, DialFailureCause
+from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters
+from bootbridge.wire import packets as p
+from tests.support.sim_script import AgentStage, ServerStage
+
+FAILURE = DialFailure(DialFailureCause.ENDPOINT, "refused")
+# What an object goes on to do by itself within the same call.
+OWN_EVENTS = (Event.FINISH, Event.FLUSHED)
+
+
+class Driven:
+    """An object in its first state, and how to make each event happen to it."""
+
+    def __init__(
+        self, subject: Any, drivers: dict[Event, Callable[[], object]], state: str = "state"
+    ) -> None:
+        self.subject = subject
+        self.drivers = drivers
+        self._state = state
+
+    @property
+    def state(self) -> State:
+        state: State = getattr(self.subject, self._state)
+        return state
+
+
+class FakeRoute:
+    def upload(self, data: memoryview) -> None: ...
+    def front_ended(self) -> None: ...
+    def front_gone(self, reason: str) -> None: ...
+    def front_drained(self) -> None: ...
+
+
+def connect_frontend() -> Driven:
+    stage = ServerStage()
+    stage.agent()
+    caller = stage.connect_caller()
+    front: Any = caller.port.handler
+    head = memoryview(b"CONNECT 10.0.0.1:80 HTTP/1.1\r\n\r\n")
+    return Driven(
+        front,
+        {
+            Event.REQUEST: lambda: front.on_bytes(head),
+            Event.ESTABLISHED: lambda: front.established(FakeRoute(), 1),
+            Event.REFUSED: lambda: front.refused(FAILURE),
+            Event.CALLER_ENDS: lambda: front.on_eof(False),
+            Event.CALLER_GONE: lambda: front.on_lost("reset"),
+            Event.CLOSE: lambda: front.close(""),
+        },
+    )
+
+
+def grpc_frontend() -> Driven:
+    stage = ServerStage()
+    stage.agent()
+    stage.grpc_caller()
+    (front,) = stage.core.grpc_frontends
+    return Driven(
+        front,
+        {
+            Event.REQUEST: lambda: front.on_packet(p.DialRequest("tcp", "10.0.0.1:80", 9)),
+            Event.ESTABLISHED: lambda: front.established(FakeRoute(), 1),  # type: ignore[arg-type]
+            Event.REFUSED: lambda: front.refused(FAILURE),
+            Event.CALLER_GONE: front.on_end,
+            Event.CLOSE: lambda: front.close(""),
+        },
+    )
+
+
+def agent_route() -> Driven:
+    stage = ServerStage()
+    agent = stage.agent()
+    stage.connect_route(agent)
+    route = stage.stream_of(agent).routes[1]
+    return Driven(
+        route,
+        {
+            Event.CALLER_ENDS: route.front_ended,
+            Event.CALLER_GONE: lambda: route.front_gone("gone"),
+            Event.ENDPOINT_ENDS: route.on_ended,
+            Event.ENDPOINT_CLOSED: lambda: route.on_closed(""),
+            Event.STREAM_LOST: lambda: route.on_agent_lost("lost"),
+            Event.OVERRUN: lambda: route.close_overrun("stalled"),
+            Event.IDLE: route._half_open_idle,
+            Event.TIMED_OUT: route._closing_timed_out,
+        },
+    )
+
+
+def direct_route() -> Driven:
+    stage = ServerStage(strategies=(Strategy.DIRECT,))
+    caller = stage.connect_caller().connect("192.0.2.1:80")
+    port = stage.dials.asked.pop().succeed()
+    route: Any = port.handler
+
+    def endpoint_closed() -> None:
+        caller.port.half_closes = False
+        route.on_eof(False)
+
+    return Driven(
+        route,
+        {
+            Event.CALLER_ENDS: route.front_ended,
+            Event.CALLER_GONE: lambda: route.front_gone("gone"),
+            Event.ENDPOINT_ENDS: lambda: route.on_eof(False),
+            Event.ENDPOINT_CLOSED: endpoint_closed,
+            Event.ENDPOINT_LOST: lambda: route.on_lost("reset"),
+            Event.IDLE: route._half_open_idle,
+            Event.CLOSE: lambda: route.stop("stopping"),
+        },
+    )
+
+
+def endpoint() -> Driven:
+    """With a byte that waits for credit, so that closing has something to wait for."""
+    stage = AgentStage()
+    port = stage.endpoint(stage.server())
+    subject: Any = port.handler
+    subject.send_queue.credit = 0
+    stage.hear(port, b"x")
+    return Driven(
+        subject,
+        {
+            Event.CALLER_ENDS: subject.on_server_ended,
+            Event.ENDPOINT_ENDS: lambda: subject.on_eof(False),
+            Event.ENDPOINT_CLOSED: lambda: subject.on_eof(True),
+            Event.ENDPOINT_LOST: lambda: subject.on_lost("reset"),
+            Event.OVERRUN: lambda: subject.close_overrun("stalled"),
+            Event.CLOSE_REQUESTED: subject.on_close_request,
+            Event.STREAM_LOST: subject.on_server_lost,
+            Event.FLUSHED: lambda: subject.send_queue.grant(100),
+        },
+    )
+
+
+class BareStream(PacketStream):
+    def on_gone(self, status: int, reason: str) -> None: ...
+
+
+def packet_stream() -> Driven:
+    """On a connection that is full, so that its trailers have to wait."""
+    stage = ServerStage()
+    stream = stage.stream_of(stage.agent()).stream
+    packets = dict.fromkeys(p.TYPE_NAMES, Counter())
+    counters = StreamCounters(packets, packets, Counter(), Counter(), Counter())
+    subject = BareStream(stream, counters, stage.timers)
+    stream.connection.writable = False
+
+    def flush() -> None:
+        stream.connection.writable = True
+        subject.on_ready()
+
+    return Driven(
+        subject,
+        {
+            Event.PEER_ENDS: subject.on_end,
+            Event.CLOSE: lambda: subject.fail(0, "failed"),
+            Event.FINISH: lambda: subject.finish(0),
+            Event.FLUSHED: flush,
+        },
+        "stream_state",
+    )
+
+
+KINDS: dict[Callable[[], Driven], CloseTable] = {
+    connect_frontend: FRONTEND,
+    grpc_frontend: FRONTEND,
+    agent_route: AGENT_ROUTE,
+    direct_route: DIRECT_ROUTE,
+    endpoint: ENDPOINT,
+    packet_stream: PACKET_STREAM,
+}
+
+
+def paths(table: CloseTable, events: set[Event]) -> dict[State, list[Event]]:
+    """The shortest list of events from the first state to each other one."""
+    found: dict[State, list[Event]] = {next(iter(table.transitions)): []}
+    for state in found_in_order(found):
+        for event, following in table.transitions[state].items():
+            if event in events and following not in found:
+                found[following] = [*found[state], event]
+    return found
+
+
+def found_in_order(found: dict[State, list[Event]]) -> Iterator[State]:
+    done = 0
+    while done < len(found):
+        yield list(found)[done]
+        done += 1
+
+
+def walk() -> Iterator[tuple[Callable[[], Driven], State, Event]]:
+    for make, table in KINDS.items():
+        events = set(make().drivers)
+        for state in paths(table, events):
+            for event in sorted(events):
+                yield make, state, event
+
+
+@pytest.mark.parametrize(
+    ("make", "state", "event"), list(walk()), ids=lambda part: getattr(part, "__name__", str(part))
+)
+def test_an_object_follows_its_table(make: Callable[[], Driven], state: State, event: Event) -> None:
+    """And an event that the table does not list leaves it in its state."""
+    driven, table = make(), KINDS[make]
+    for step in paths(table, set(driven.drivers))[state]:
+        driven.drivers[step]()
+    assert driven.state is state
+    following = table.transitions[state].get(event)
+    if following is None:
+        try:
+            driven.drivers[event]()
+        except IllegalTransition:
+            pass
+        assert driven.state is state
+        return
+    driven.drivers[event]()
+    expected = [following]
+    for own in OWN_EVENTS:
+        expected += [table.transitions[each][own] for each in expected if own in table.transitions[each]]
+    assert driven.state in expected
