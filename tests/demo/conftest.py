@@ -1,7 +1,8 @@
-"""A webhook that really runs, and a proxy that says what a test wants it to say."""
+"""A running webhook, and a fake proxy-server with scripted responses."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import ssl
@@ -12,28 +13,35 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.demo.certificates import Papers, issue
+from bootbridge.demo.certificates import DemoCertificates, issue_certificates
+from bootbridge.demo.network import namespaces_unavailable_reason
 from bootbridge.demo.webhook import WebhookServer
+
+# Under CI these tests run, and fail where namespaces are unavailable.
+needs_namespaces = pytest.mark.skipif(
+    bool(namespaces_unavailable_reason()) and os.environ.get("CI") != "true",
+    reason=f"network namespaces: {namespaces_unavailable_reason()}",
+)
 
 
 @pytest.fixture
 def short_tmp() -> Iterator[Path]:
-    """A temporary directory whose name leaves room for a unix socket's."""
+    """A temporary directory whose path is short enough for a unix socket."""
     path = Path(tempfile.mkdtemp(prefix="bbt-", dir="/tmp"))
     yield path
     shutil.rmtree(path)
 
 
 @pytest.fixture(scope="session")
-def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
-    return issue(tmp_path_factory.mktemp("papers"), ["127.0.0.1"], ["node1"])
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> DemoCertificates:
+    return issue_certificates(tmp_path_factory.mktemp("certificates"), ["127.0.0.1"], ["node1"])
 
 
 @pytest.fixture
-def webhook(papers: Papers) -> Iterator[int]:
+def webhook(certificates: DemoCertificates) -> Iterator[int]:
     """The port of a running webhook on 127.0.0.1."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(*papers.webhook)
+    tls.load_cert_chain(*certificates.webhook)
     with WebhookServer("127.0.0.1", 0, tls) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -42,13 +50,13 @@ def webhook(papers: Papers) -> Iterator[int]:
         thread.join()
 
 
-class ProxyDouble:
-    """Accepts one connection, keeps the request it reads, and lets `then` do the rest."""
+class FakeProxyServer:
+    """Accepts one connection, reads the request head, and passes the connection to `respond`."""
 
-    def __init__(self, path: Path, then: Callable[[socket.socket], None]) -> None:
+    def __init__(self, path: Path, respond: Callable[[socket.socket], None]) -> None:
         self.path = str(path)
         self.request = b""
-        self._then = then
+        self._respond = respond
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(self.path)
         self._listener.listen()
@@ -65,17 +73,17 @@ class ProxyDouble:
         with connection:
             while b"\r\n\r\n" not in self.request and (chunk := connection.recv(4096)):
                 self.request += chunk
-            self._then(connection)
+            self._respond(connection)
 
 
 @pytest.fixture
-def proxy(short_tmp: Path) -> Iterator[Callable[[Callable[[socket.socket], None]], ProxyDouble]]:
-    made: list[ProxyDouble] = []
+def proxy(short_tmp: Path) -> Iterator[Callable[[Callable[[socket.socket], None]], FakeProxyServer]]:
+    started: list[FakeProxyServer] = []
 
-    def make(then: Callable[[socket.socket], None]) -> ProxyDouble:
-        made.append(ProxyDouble(short_tmp / "proxy.sock", then))
-        return made[-1]
+    def start(respond: Callable[[socket.socket], None]) -> FakeProxyServer:
+        started.append(FakeProxyServer(short_tmp / "proxy.sock", respond))
+        return started[-1]
 
-    yield make
-    for double in made:
-        double.close()
+    yield start
+    for each in started:
+        each.close()

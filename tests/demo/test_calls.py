@@ -1,4 +1,4 @@
-"""The caller does what a kube-apiserver does, and says which hop failed when one does."""
+"""The demo's client: it calls like a kube-apiserver, and a failure names the hop and the reason."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.demo.calls import Conversation, HopFailed, directly, through_tunnel
-from bootbridge.demo.certificates import Papers, issue
-from bootbridge.demo.network import Place
-from tests.demo.conftest import ProxyDouble
+from bootbridge.demo.calls import CallFailed, WebhookConnection, directly, through_tunnel
+from bootbridge.demo.certificates import DemoCertificates, issue_certificates
+from bootbridge.demo.network import NetworkContext
+from tests.demo.conftest import FakeProxyServer
 
-MakeProxy = Callable[[Callable[[socket.socket], None]], ProxyDouble]
-
-
-def says(answer: bytes) -> Callable[[socket.socket], None]:
-    return lambda connection: connection.sendall(answer)
+StartProxy = Callable[[Callable[[socket.socket], None]], FakeProxyServer]
+POD = ("10.128.2.5", 8443)
 
 
-def relays_to(port: int) -> Callable[[socket.socket], None]:
-    """Answer 200, then pass bytes on until both sides have closed."""
+def responds(data: bytes) -> Callable[[socket.socket], None]:
+    return lambda connection: connection.sendall(data)
+
+
+def forwards_to(port: int) -> Callable[[socket.socket], None]:
+    """Responds with 200, then copies bytes until both sides have closed."""
 
     def copy(source: socket.socket, target: socket.socket) -> None:
         while chunk := source.recv(65536):
             target.sendall(chunk)
         target.shutdown(socket.SHUT_WR)
 
-    def then(connection: socket.socket) -> None:
+    def respond(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 Connection Established\r\n\r\n")
         with socket.create_connection(("127.0.0.1", port)) as onward:
             up = threading.Thread(target=copy, args=(connection, onward))
@@ -39,98 +40,96 @@ def relays_to(port: int) -> Callable[[socket.socket], None]:
             try:
                 copy(onward, connection)
             except OSError:
-                pass  # the caller has hung up
+                pass  # the client has closed the connection
             up.join()
 
-    return then
+    return respond
 
 
-def test_a_review_through_connect_and_tls(proxy: MakeProxy, webhook: int, papers: Papers) -> None:
-    """CONNECT, then TLS with the webhook itself, then two reviews on one connection."""
-    double = proxy(relays_to(webhook))
-    sock = through_tunnel(double.path, "10.128.2.5", 8443)
-    with Conversation(sock, papers.tls_to_webhook()) as conversation:
-        assert conversation.review({"app": "web"})["allowed"] is True
-        assert conversation.review({"deny": "true"})["allowed"] is False
-    assert double.request == b"CONNECT 10.128.2.5:8443 HTTP/1.1\r\nHost: 10.128.2.5:8443\r\n\r\n"
+def test_review_through_connect_and_tls(
+    proxy: StartProxy, webhook: int, certificates: DemoCertificates
+) -> None:
+    """CONNECT, then TLS with the webhook, then two reviews on one connection."""
+    server = proxy(forwards_to(webhook))
+    sock = through_tunnel(server.path, *POD)
+    with WebhookConnection(sock, certificates.webhook_client_context()) as connection:
+        assert connection.review({"app": "web"})["allowed"] is True
+        assert connection.review({"deny": "true"})["allowed"] is False
+    assert server.request == b"CONNECT 10.128.2.5:8443 HTTP/1.1\r\nHost: 10.128.2.5:8443\r\n\r\n"
 
 
-def test_an_ipv6_address_is_asked_for_in_brackets(proxy: MakeProxy) -> None:
-    """Otherwise nobody could tell where the port begins."""
-    double = proxy(says(b"HTTP/1.1 200 OK\r\n\r\n"))
-    through_tunnel(double.path, "fd00::5", 8443).close()
-    assert double.request.startswith(b"CONNECT [fd00::5]:8443 HTTP/1.1\r\n")
+def test_ipv6_address_is_sent_in_brackets(proxy: StartProxy) -> None:
+    server = proxy(responds(b"HTTP/1.1 200 OK\r\n\r\n"))
+    through_tunnel(server.path, "fd00::5", 8443).close()
+    assert server.request.startswith(b"CONNECT [fd00::5]:8443 HTTP/1.1\r\n")
 
 
-def test_a_refusal_names_the_tunnel_and_repeats_the_reason(proxy: MakeProxy) -> None:
-    """The body of the refusal says which hop failed: it must reach the reader."""
-    double = proxy(says(b"HTTP/1.1 503 Service Unavailable\r\n\r\nno agent\r\nis connected"))
-    with pytest.raises(HopFailed) as failure:
-        through_tunnel(double.path, "10.128.2.5", 8443)
+def test_rejected_connect_reports_status_and_body(proxy: StartProxy) -> None:
+    server = proxy(responds(b"HTTP/1.1 503 Service Unavailable\r\n\r\nno agent\r\nis connected"))
+    with pytest.raises(CallFailed) as failure:
+        through_tunnel(server.path, *POD)
     assert str(failure.value) == (
-        "tunnel to 10.128.2.5:8443: the proxy-server said 503 Service Unavailable: no agent is connected"
+        "tunnel to 10.128.2.5:8443: proxy-server answered 503 Service Unavailable: no agent is connected"
     )
     assert failure.value.log_of == "proxy-server"
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP", b"SSH-2.0-nope\r\n\r\n"])
-def test_no_http_answer_is_a_failed_tunnel(proxy: MakeProxy, answer: bytes) -> None:
-    """Also when the server just hangs up."""
-    double = proxy(says(answer))
-    with pytest.raises(HopFailed, match="closed without an answer"):
-        through_tunnel(double.path, "10.128.2.5", 8443)
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "closed the connection without a response"),
+        (b"HTTP", "closed the connection without a response"),
+        (b"SSH-2.0-nope\r\n\r\n", "closed the connection without a response"),
+        # The webhook never sends first, so early bytes cannot come from it.
+        (b"HTTP/1.1 200 OK\r\n\r\nsurprise", "8 unexpected bytes"),
+    ],
+)
+def test_invalid_connect_response_fails(proxy: StartProxy, data: bytes, reason: str) -> None:
+    with pytest.raises(CallFailed, match=reason):
+        through_tunnel(proxy(responds(data)).path, *POD)
 
 
-def test_bytes_that_nobody_sent_are_not_accepted(proxy: MakeProxy) -> None:
-    """The webhook speaks second: whatever comes before the handshake is not its word."""
-    double = proxy(says(b"HTTP/1.1 200 OK\r\n\r\nsurprise"))
-    with pytest.raises(HopFailed, match="8 bytes came before"):
-        through_tunnel(double.path, "10.128.2.5", 8443)
-
-
-def test_a_missing_socket_points_at_the_proxy_server(short_tmp: Path) -> None:
-    """The first hop of all."""
-    with pytest.raises(HopFailed, match="unix socket: No such file") as failure:
-        through_tunnel(str(short_tmp / "none.sock"), "10.128.2.5", 8443)
+def test_missing_unix_socket_points_to_proxy_server(short_tmp: Path) -> None:
+    with pytest.raises(CallFailed, match="unix socket of proxy-server: No such file") as failure:
+        through_tunnel(str(short_tmp / "none.sock"), *POD)
     assert failure.value.log_of == "proxy-server"
 
 
-def test_a_silent_proxy_server_is_given_up_on(proxy: MakeProxy) -> None:
-    """A call never hangs."""
+def test_silent_proxy_server_times_out(proxy: StartProxy) -> None:
     release = threading.Event()
-    double = proxy(lambda _: release.wait(5) and None)
-    with pytest.raises(HopFailed, match=r"tunnel to .*: no answer in time"):
-        through_tunnel(double.path, "10.128.2.5", 8443, timeout=0.05)
+    server = proxy(lambda _: release.wait(5) and None)
+    with pytest.raises(CallFailed, match=r"tunnel to .*: timed out"):
+        through_tunnel(server.path, *POD, timeout=0.05)
     release.set()
 
 
-def test_a_webhook_of_another_authority_is_not_trusted(webhook: int, tmp_path: Path) -> None:
-    """TLS is verified end to end, through whatever carried the bytes."""
-    stranger = issue(tmp_path, ["127.0.0.1"], []).tls_to_webhook()
-    sock = directly(Place("this machine"), "127.0.0.1", webhook)
-    with pytest.raises(HopFailed, match="TLS with the webhook: certificate not trusted") as failure:
-        Conversation(sock, stranger)
+def test_webhook_of_another_authority_is_not_trusted(webhook: int, tmp_path: Path) -> None:
+    """TLS is verified end to end, whatever forwards the bytes."""
+    other = issue_certificates(tmp_path, ["127.0.0.1"], []).webhook_client_context()
+    sock = directly(NetworkContext("this machine"), "127.0.0.1", webhook)
+    with pytest.raises(
+        CallFailed, match="TLS handshake with webhook: certificate verification failed"
+    ) as failure:
+        WebhookConnection(sock, other)
     assert failure.value.log_of == "webhook"
 
 
-def test_a_closed_port_names_the_direct_way() -> None:
-    """The direct call says from where to where it failed, and why."""
+def test_failed_direct_call_names_source_and_reason() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        with pytest.raises(HopFailed, match="TCP from the lab to the pod: Connection refused"):
-            directly(Place("lab"), "127.0.0.1", unused.getsockname()[1])
+        with pytest.raises(CallFailed, match="TCP from lab to pod: Connection refused"):
+            directly(NetworkContext("lab"), "127.0.0.1", unused.getsockname()[1])
 
 
-def test_a_failed_dial_leaves_no_descriptor(short_tmp: Path, papers: Papers) -> None:
-    """Failures are counted in hundreds while something starts up."""
+def test_failed_dial_leaks_no_descriptor(short_tmp: Path) -> None:
+    """Hundreds of dials fail while a program starts."""
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
-        with pytest.raises(HopFailed):
-            through_tunnel(str(short_tmp / "none.sock"), "10.128.2.5", 8443)
+        with pytest.raises(CallFailed):
+            through_tunnel(str(short_tmp / "none.sock"), *POD)
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_caller_verifies_names_and_chains(papers: Papers) -> None:
-    """No switch turns verification off."""
-    tls = papers.tls_to_webhook()
+def test_client_verifies_names_and_chains(certificates: DemoCertificates) -> None:
+    tls = certificates.webhook_client_context()
     assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_REQUIRED, True)

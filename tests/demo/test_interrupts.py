@@ -1,4 +1,4 @@
-"""A signal stops the demo once, and never between making a thing and noting it down."""
+"""A signal raises one exception, and never between creating a thing and recording it."""
 
 from __future__ import annotations
 
@@ -11,31 +11,29 @@ from bootbridge.demo.interrupts import SIGNALS, Interrupted, Interrupts
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_becomes_an_exception_with_the_shells_exit_code(number: signal.Signals) -> None:
-    """128 + n, as for a process that the signal killed."""
+def test_signal_becomes_exception_with_exit_code_128_plus_n(number: signal.Signals) -> None:
     with Interrupts(), pytest.raises(Interrupted) as stopped:
         os.kill(os.getpid(), number)
     assert stopped.value.exit_code == 128 + number
 
 
-def test_a_held_signal_comes_when_the_block_ends() -> None:
-    """Making and noting down are one."""
-    made: list[str] = []
+def test_deferred_signal_is_raised_when_the_block_ends() -> None:
+    done: list[str] = []
     interrupts = Interrupts()
 
-    def make() -> None:
-        with interrupts.held():
+    def create() -> None:
+        with interrupts.deferred():
             os.kill(os.getpid(), signal.SIGINT)
-            made.append("noted")
-        made.append("never")
+            done.append("recorded")
+        done.append("never")
 
     with interrupts, pytest.raises(Interrupted):
-        make()
-    assert made == ["noted"]
+        create()
+    assert done == ["recorded"]
 
 
 def test_only_the_first_signal_is_raised() -> None:
-    """An impatient second Ctrl-C does not interrupt the clean-up."""
+    """A second Ctrl-C does not interrupt the clean-up."""
     with Interrupts():
         with pytest.raises(Interrupted):
             os.kill(os.getpid(), signal.SIGINT)
@@ -43,8 +41,7 @@ def test_only_the_first_signal_is_raised() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def test_the_handlers_from_before_are_put_back() -> None:
-    """We are guests in this process."""
+def test_previous_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
     with Interrupts():
         pass

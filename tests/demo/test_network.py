@@ -1,4 +1,4 @@
-"""Namespaces: sockets open where they should, links lead to their other end only, and all of it goes."""
+"""The demo's network namespaces: sockets open in them, links reach only their peer, and all are removed."""
 
 from __future__ import annotations
 
@@ -12,31 +12,26 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.demo import site
+from bootbridge.demo import environment
 from bootbridge.demo.interrupts import Interrupted, Interrupts
-from bootbridge.demo.network import NAMED_NAMESPACES, Link, Namespaces, why_no_namespaces
+from bootbridge.demo.network import NAMED_NAMESPACES, DemoNamespaces, VethPair
+from tests.demo.conftest import needs_namespaces
 
-# Under CI they run, and fail where they cannot.
-needs_namespaces = pytest.mark.skipif(
-    bool(why_no_namespaces()) and os.environ.get("CI") != "true",
-    reason=f"network namespaces: {why_no_namespaces()}",
-)
 LISTENER = "import socket; s = socket.create_server(('192.0.2.9', 8443)); print('up', flush=True); s.accept()"
 
 
 @pytest.fixture
-def namespaces() -> Iterator[Namespaces]:
-    namespaces = Namespaces(f"bb-test-{os.getpid()}")
+def namespaces() -> Iterator[DemoNamespaces]:
+    namespaces = DemoNamespaces(f"bb-test-{os.getpid()}")
     yield namespaces
     namespaces.remove()
 
 
 @needs_namespaces
-def test_a_socket_opens_in_its_place_and_we_stay_at_home(namespaces: Namespaces) -> None:
-    """The peer is reached from inside; afterwards this process is where it was."""
+def test_socket_opens_in_the_namespace_and_the_process_stays_outside(namespaces: DemoNamespaces) -> None:
     home = os.readlink("/proc/self/ns/net")
-    near, far = namespaces.place("near", "near"), namespaces.place("far", "far")
-    namespaces.connect(Link((near, far), ("a", "b"), (("192.0.2.8", "192.0.2.9"),)))
+    near, far = namespaces.create("near", "near"), namespaces.create("far", "far")
+    namespaces.connect(VethPair((near, far), ("a", "b"), (("192.0.2.8", "192.0.2.9"),)))
     listener = subprocess.Popen(far.command([sys.executable, "-c", LISTENER]), stdout=subprocess.PIPE)
     assert listener.stdout is not None
     assert listener.stdout.readline() == b"up\n"
@@ -48,31 +43,30 @@ def test_a_socket_opens_in_its_place_and_we_stay_at_home(namespaces: Namespaces)
 
 
 @needs_namespaces
-@pytest.mark.parametrize("address", [site.POD_IPV4, site.POD_IPV6])
-def test_the_control_plane_has_no_route_to_the_pod(namespaces: Namespaces, address: str) -> None:
-    """The nodes get as far as the pod's closed port, the control plane nowhere."""
-    layout = site.namespaced(namespaces, ipv6=True)
+@pytest.mark.parametrize("address", [environment.POD_IPV4, environment.POD_IPV6])
+def test_control_plane_has_no_route_to_the_pod(namespaces: DemoNamespaces, address: str) -> None:
+    """A node reaches the pod's closed port; the control plane has no route."""
+    created = environment.in_namespaces(namespaces, ipv6=True)
     with pytest.raises(OSError) as refused:
-        layout.nodes[1].place.connect(address, 8443, timeout=2)
+        created.nodes[1].network.connect(address, 8443, timeout=2)
     with pytest.raises(OSError) as unreachable:
-        layout.control_plane.connect(address, 8443, timeout=2)
+        created.control_plane.connect(address, 8443, timeout=2)
     assert (refused.value.errno, unreachable.value.errno) == (errno.ECONNREFUSED, errno.ENETUNREACH)
 
 
 @needs_namespaces
-def test_remove_takes_everything_and_may_be_repeated(namespaces: Namespaces) -> None:
-    """The names are gone from the system, not only from our list."""
-    site.namespaced(namespaces, ipv6=True)
+def test_remove_deletes_all_namespaces_and_can_be_repeated(namespaces: DemoNamespaces) -> None:
+    environment.in_namespaces(namespaces, ipv6=True)
     assert len(list(NAMED_NAMESPACES.glob(f"bb-test-{os.getpid()}-*"))) == 4
     namespaces.remove()
     namespaces.remove()
-    assert namespaces.made == 0
+    assert namespaces.count == 0
     assert list(NAMED_NAMESPACES.glob(f"bb-test-{os.getpid()}-*")) == []
 
 
 @pytest.fixture
-def stand_in_ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A program of our own in the place of `ip`."""
+def fake_ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Installs a shell script as `ip`."""
 
     def write(script: str) -> None:
         (tmp_path / "ip").write_text(f"#!/bin/sh\n{script}\n")
@@ -82,20 +76,20 @@ def stand_in_ip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
     return write
 
 
-def test_a_machine_that_refuses_namespaces_gets_loopback_and_the_reason(
-    stand_in_ip: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+def test_loopback_is_used_with_the_reason_if_namespaces_are_not_permitted(
+    fake_ip: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Root in a container without the capability: no failure, one clear reason."""
-    monkeypatch.setattr("bootbridge.demo.site.why_no_namespaces", lambda: "")
-    stand_in_ip("echo Operation not permitted >&2; exit 1")
-    layout, reason = site.choose(Namespaces("bb-test-none"), loopback_because="")
-    assert not layout.isolated
-    assert reason == "no network namespaces here: ip netns add: Operation not permitted"
+    """As for root in a container without CAP_NET_ADMIN."""
+    monkeypatch.setattr(environment, "namespaces_unavailable_reason", lambda: "")
+    fake_ip("echo Operation not permitted >&2; exit 1")
+    created, reason = environment.create_environment(DemoNamespaces("bb-test-none"), loopback_reason="")
+    assert not created.isolated
+    assert reason == "network namespaces unavailable: ip netns add: Operation not permitted"
 
 
-def test_loopback_uses_ports_that_are_free_and_allowed() -> None:
-    """The originals refuse ports below 1024 and above 49151; nobody else may listen on ours."""
-    ports = site.free_ports(8)
+def test_loopback_ports_are_free_and_in_the_allowed_range() -> None:
+    """Konnectivity rejects ports below 1024 and above 49151."""
+    ports = environment.free_ports(8)
     assert len(set(ports)) == 8
     assert all(1024 <= port <= 49151 for port in ports)
     for port in ports:
@@ -103,12 +97,10 @@ def test_loopback_uses_ports_that_are_free_and_allowed() -> None:
             assert probe.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
 
 
-def test_a_signal_waits_until_a_change_to_the_network_is_made(
-    stand_in_ip: Callable[[str], None], tmp_path: Path
-) -> None:
-    """Were `ip` left to itself, it could make its namespace after our clean-up."""
-    made = tmp_path / "made"
-    stand_in_ip(f'kill -INT $PPID; sleep 0.2; echo "$*" >>{made}')
+def test_signal_is_deferred_until_ip_has_ended(fake_ip: Callable[[str], None], tmp_path: Path) -> None:
+    """Otherwise `ip` could create its namespace after the clean-up."""
+    done = tmp_path / "done"
+    fake_ip(f'kill -INT $PPID; sleep 0.2; echo "$*" >>{done}')
     with Interrupts() as interrupts, pytest.raises(Interrupted):
-        Namespaces("bb-test", interrupts).place("node", "node")
-    assert made.read_text() == "netns add bb-test-node\n"
+        DemoNamespaces("bb-test", interrupts).create("node", "node")
+    assert done.read_text() == "netns add bb-test-node\n"

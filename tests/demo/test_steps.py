@@ -1,4 +1,4 @@
-"""What is shown: every step on a line of its own, colour and motion only where they belong."""
+"""The demo's output: one line per step; colours and overwritten lines only on a terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from bootbridge.demo.interrupts import Interrupted
-from bootbridge.demo.steps import Screen, StepFailed, Steps
+from bootbridge.demo.steps import StepFailed, Steps, Terminal
 
 
 class Clock:
-    """Time that passes when told to."""
+    """A clock that only tests advance."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -24,19 +24,19 @@ class Clock:
         return self.now
 
 
-class Terminal:
-    """A pseudo-terminal: what is written to `out` comes out of `text`."""
+class Pty:
+    """A pseudo-terminal: `text` returns what was written to `out`."""
 
     def __init__(self) -> None:
         self._near, far = pty.openpty()
         self.out = open(far, "w", encoding="utf-8")  # noqa: SIM115
 
     def text(self, end: str = "made\r\n") -> str:
-        """What has come out, up to and with `end`; a terminal hands it over in pieces."""
+        """Returns the output up to and including `end`; a terminal delivers it in pieces."""
         self.out.flush()
         seen = b""
         while end.encode() not in seen:
-            assert select.select([self._near], [], [], 5)[0], f"{end!r} never came after {seen!r}"
+            assert select.select([self._near], [], [], 5)[0], f"{end!r} missing after {seen!r}"
             seen += os.read(self._near, 65536)
         return seen.decode()
 
@@ -46,87 +46,79 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal() -> Iterator[Terminal]:
-    terminal = Terminal()
-    yield terminal
-    terminal.close()
+def pty_device() -> Iterator[Pty]:
+    pseudo = Pty()
+    yield pseudo
+    pseudo.close()
 
 
-def tell(screen: Screen) -> Steps:
+def run_one_step(terminal: Terminal) -> Steps:
     clock = Clock()
-    steps = Steps(screen, clock)
+    steps = Steps(terminal, clock)
     with steps.step("Certificates") as step:
         clock.now += 0.012
         step.detail = "made"
     return steps
 
 
-def test_a_step_is_one_aligned_line_with_its_time() -> None:
-    """Number, mark, milliseconds, title, detail."""
+def test_step_is_one_aligned_line_with_its_time() -> None:
     out = io.StringIO()
-    tell(Screen(out))
+    run_one_step(Terminal(out))
     assert out.getvalue() == "  1 ✓     12 ms  Certificates         made\n"
 
 
-def test_no_escape_sequences_where_there_is_no_terminal() -> None:
-    """A log file is for reading."""
+def test_file_gets_no_escape_sequences() -> None:
     out = io.StringIO()
-    tell(Screen(out, environment={"TERM": "xterm"}))
+    run_one_step(Terminal(out, environment={"TERM": "xterm"}))
     assert "\x1b" not in out.getvalue()
     assert "\r" not in out.getvalue()
 
 
-def test_a_terminal_shows_colour(terminal: Terminal) -> None:
-    """The counterpart: on a terminal there is some."""
-    tell(Screen(terminal.out, environment={"TERM": "xterm"}))
-    assert "\x1b[32m✓\x1b[0m" in terminal.text()
+def test_terminal_gets_colours(pty_device: Pty) -> None:
+    run_one_step(Terminal(pty_device.out, environment={"TERM": "xterm"}))
+    assert "\x1b[32m✓\x1b[0m" in pty_device.text()
 
 
-def test_no_color_is_honoured(terminal: Terminal) -> None:
-    """NO_COLOR turns colours off, wherever we run; overwriting a line is no colour."""
-    tell(Screen(terminal.out, environment={"TERM": "xterm", "NO_COLOR": "1"}))
-    text = terminal.text()
+def test_no_color_turns_off_colours_but_not_overwriting(pty_device: Pty) -> None:
+    run_one_step(Terminal(pty_device.out, environment={"TERM": "xterm", "NO_COLOR": "1"}))
+    text = pty_device.text()
     assert "✓" in text
     assert "\x1b[" not in text.replace("\r\x1b[K", "")
 
 
-def test_a_terminal_names_the_step_that_is_running(terminal: Terminal) -> None:
-    """Before it is done, and overwritten by its result."""
-    steps = Steps(Screen(terminal.out, environment={"TERM": "xterm"}))
+def test_terminal_shows_the_running_step_and_overwrites_it(pty_device: Pty) -> None:
+    steps = Steps(Terminal(pty_device.out, environment={"TERM": "xterm"}))
     with steps.step("Certificates"):
-        terminal.text(end="Certificates …")
-    assert terminal.text(end="\r\n").startswith("\r\x1b[K")
+        pty_device.text(end="Certificates …")
+    assert pty_device.text(end="\r\n").startswith("\r\x1b[K")
 
 
-def test_a_dumb_terminal_gets_plain_lines(terminal: Terminal) -> None:
-    """TERM=dumb cannot move its cursor."""
-    tell(Screen(terminal.out, environment={"TERM": "dumb"}))
-    assert "\x1b" not in terminal.text()
+def test_dumb_terminal_gets_plain_lines(pty_device: Pty) -> None:
+    run_one_step(Terminal(pty_device.out, environment={"TERM": "dumb"}))
+    assert "\x1b" not in pty_device.text()
 
 
-def test_marks_survive_an_encoding_without_them() -> None:
-    """LANG=C is no reason to crash."""
+def test_ascii_output_gets_ascii_marks() -> None:
+    """As with LANG=C."""
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
-    tell(Screen(out))
+    run_one_step(Terminal(out))
     assert raw.getvalue().startswith(b"  1 ok ")
 
 
-def test_a_failed_step_is_shown_remembered_and_passed_on() -> None:
-    """One clear line with the reason."""
+def test_failed_step_is_printed_recorded_and_raised() -> None:
     out = io.StringIO()
-    steps = Steps(Screen(out))
+    steps = Steps(Terminal(out))
     with pytest.raises(StepFailed), steps.step("proxy-server"):
-        raise StepFailed("ended at once")
+        raise StepFailed("exited with code 1")
     assert "  1 ✗ " in out.getvalue()
-    assert "ended at once" in out.getvalue()
-    assert [(step.ok, step.detail) for step in steps.taken] == [(False, "ended at once")]
+    assert "exited with code 1" in out.getvalue()
+    assert [(step.ok, step.detail) for step in steps.all] == [(False, "exited with code 1")]
 
 
-def test_waiting_is_announced_after_two_seconds_and_not_before() -> None:
-    """Quick things stay quiet; slow ones say what they wait for, at a calm pace."""
+def test_waiting_is_printed_every_two_seconds() -> None:
     out, clock = io.StringIO(), Clock()
-    steps = Steps(Screen(out), clock)
+    steps = Steps(Terminal(out), clock)
     with steps.step("proxy-agents"):
         for _ in range(45):
             clock.now += 0.1
@@ -135,23 +127,22 @@ def test_waiting_is_announced_after_two_seconds_and_not_before() -> None:
     assert "… waiting for 2 agents (2 s)" in out.getvalue()
 
 
-def test_wait_until_gives_up_in_time() -> None:
-    """False, not forever."""
-    steps = Steps(Screen(None))
+def test_wait_until_returns_false_after_its_timeout() -> None:
+    steps = Steps(Terminal(None))
     with steps.step("nothing"):
         assert steps.wait_until(lambda: False, "nothing", seconds=0.02) is False
         assert steps.wait_until(lambda: True, "anything", seconds=0.02) is True
 
 
-def test_a_reader_who_leaves_stops_the_demo_and_gets_silence() -> None:
-    """`| head` ends it as a signal would; what is printed during clean-up harms nobody."""
+def test_closed_output_interrupts_once_and_is_silent_afterwards() -> None:
+    """As with `| head`."""
 
-    class Gone(io.StringIO):
+    class ClosedPipe(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    screen = Screen(Gone())
+    terminal = Terminal(ClosedPipe())
     with pytest.raises(Interrupted):
-        screen.line("hello")
-    screen.line("still there?")
-    assert screen.abandoned
+        terminal.line("hello")
+    terminal.line("still there?")
+    assert terminal.closed

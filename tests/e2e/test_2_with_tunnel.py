@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from bootbridge.demo.webhook import REFUSAL
+from bootbridge.demo.webhook import DENIAL
 from bootbridge.lab import workloads
 from bootbridge.lab.extension_server import ONCE
 from tests.support.lab import GUARDED, OURS, Cluster
@@ -32,7 +32,7 @@ def test_a_request_is_denied_by_the_webhooks_own_word(cluster: Cluster) -> None:
     """The refusal that the user reads is the webhook's sentence, not a network's."""
     done = cluster.create(workloads.pod("denied", GUARDED, {"deny": "true"}))
     assert done.returncode != 0
-    assert REFUSAL in done.stderr
+    assert DENIAL in done.stderr
     assert "failed calling webhook" not in done.stderr
 
 

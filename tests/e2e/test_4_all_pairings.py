@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.demo.webhook import REFUSAL
+from bootbridge.demo.webhook import DENIAL
 from bootbridge.lab import workloads
 from bootbridge.lab.extension_server import API_GROUP, GROUP, MUTATED
 from tests.e2e import timed_requests
@@ -77,7 +77,7 @@ def test_validating_webhook(cluster: Cluster) -> None:
     allowed = cluster.create(workloads.pod("judged", GUARDED), "--dry-run=server")
     denied = cluster.create(workloads.pod("judged", GUARDED, {"deny": "true"}), "--dry-run=server")
     assert allowed.returncode == 0, allowed.stderr
-    assert REFUSAL in denied.stderr
+    assert DENIAL in denied.stderr
 
 
 def test_mutating_webhook(cluster: Cluster) -> None:

@@ -9,7 +9,7 @@ import yaml
 
 from bootbridge.common.files import Asset
 from bootbridge.common.yaml_text import to_yaml
-from bootbridge.demo.webhook import REFUSAL
+from bootbridge.demo.webhook import DENIAL
 from bootbridge.lab import workloads
 from tests.e2e import agent_token_manifests
 from tests.support.lab import GUARDED, OURS, Cluster, Json, Pairing
@@ -41,7 +41,7 @@ def test_agents_with_the_right_account_are_welcome(cluster: Cluster) -> None:
     cluster.until(cluster.agents_connected, "the agents of all nodes are connected")
     assert _reviews(cluster, "authenticated") >= len(cluster.lab.layout.cluster_nodes)
     done = cluster.create(workloads.pod("denied", GUARDED, {"deny": "true"}), "--dry-run=server")
-    assert REFUSAL in done.stderr
+    assert DENIAL in done.stderr
 
 
 def test_an_agent_with_another_account_is_refused(cluster: Cluster, agents: Json) -> None:

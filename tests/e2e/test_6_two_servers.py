@@ -11,7 +11,7 @@ import yaml
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.common.files import Asset
 from bootbridge.common.yaml_text import to_yaml
-from bootbridge.demo.webhook import REFUSAL
+from bootbridge.demo.webhook import DENIAL
 from bootbridge.lab import workloads
 from bootbridge.lab.credentials import ADMIN_KUBECONFIG
 from tests.e2e import agent_token_manifests
@@ -65,7 +65,7 @@ def test_every_agent_connects_to_both_servers(cluster: Cluster) -> None:
 
 def test_calls_go_through_the_server_that_the_api_server_has(cluster: Cluster) -> None:
     done = cluster.create(workloads.pod("denied", GUARDED, {"deny": "true"}), "--dry-run=server")
-    assert REFUSAL in done.stderr
+    assert DENIAL in done.stderr
 
 
 def _leasing(pod: Json, name: str) -> Json:

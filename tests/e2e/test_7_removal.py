@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY
-from bootbridge.demo.webhook import REFUSAL
+from bootbridge.demo.webhook import DENIAL
 from bootbridge.lab import workloads
 from bootbridge.lab.extension_server import GROUP, ONCE
 from tests.e2e import timed_requests
@@ -47,7 +47,7 @@ def test_the_production_api_server_never_touches_the_tunnel(cluster: Cluster, pr
     # Not none at all: the bootstrap API server goes on with what it does by itself.
     assert dialled_for(production) < ASKED / 4
     done = cluster.create(workloads.pod("judged", GUARDED, {"deny": "true"}), node=production)
-    assert REFUSAL in done.stderr
+    assert DENIAL in done.stderr
 
 
 def test_a_thousand_admissions_directly(cluster: Cluster, production: str, results: Results) -> None:
@@ -106,7 +106,7 @@ def test_the_production_api_server_still_reaches_the_webhook(
     allowed = cluster.create(workloads.pod("judged", GUARDED), "--dry-run=server", node=production)
     denied = cluster.create(workloads.pod("judged", GUARDED, {"deny": "true"}), node=production)
     assert allowed.returncode == 0, allowed.stderr
-    assert REFUSAL in denied.stderr
+    assert DENIAL in denied.stderr
 
 
 def test_a_second_down_finds_nothing(cluster: Cluster, receipt: Json) -> None:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from bootbridge.demo import site as demo_site
+from bootbridge.demo import environment as demo_environment
 from bootbridge.demo.interrupts import Interrupts
-from bootbridge.demo.network import Namespaces, Place, why_no_namespaces
-from bootbridge.demo.processes import Program, Programs
-from bootbridge.demo.webhook import REFUSAL
+from bootbridge.demo.network import DemoNamespaces, NetworkContext, namespaces_unavailable_reason
+from bootbridge.demo.processes import DemoProcess, DemoProcesses
+from bootbridge.demo.webhook import DENIAL
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
 from bootbridge.kube.kubeconfig import load_kubeconfig
@@ -341,11 +341,11 @@ def test_an_agent_with_the_wrong_token_stays_outside(
 
 # Under CI they run, and fail where they cannot.
 needs_namespaces = pytest.mark.skipif(
-    bool(why_no_namespaces()) and os.environ.get("CI") != "true",
-    reason=f"network namespaces: {why_no_namespaces()}",
+    bool(namespaces_unavailable_reason()) and os.environ.get("CI") != "true",
+    reason=f"network namespaces: {namespaces_unavailable_reason()}",
 )
 WEBHOOK_SECONDS = 10
-FAMILIES = {"IPv4": demo_site.POD_IPV4, "IPv6": demo_site.POD_IPV6}
+FAMILIES = {"IPv4": demo_environment.POD_IPV4, "IPv6": demo_environment.POD_IPV6}
 SERVICES = {"IPv4": "webhook-ipv4", "IPv6": "webhook-ipv6"}
 PROTOCOLS = {"GRPC": "grpc", "HTTPConnect": "http-connect"}
 
@@ -356,12 +356,12 @@ class Bootstrap:
     The kube-apiserver and our proxy-server share a unix socket; our proxy-agent stands on the node.
     """
 
-    def __init__(self, folder: Path, namespaces: Namespaces) -> None:
+    def __init__(self, folder: Path, namespaces: DemoNamespaces) -> None:
         self.folder = folder
-        self.layout = demo_site.namespaced(namespaces, ipv6=True)
+        self.layout = demo_environment.in_namespaces(namespaces, ipv6=True)
         self.control_plane = ControlPlane(folder, self.layout.control_plane)
-        self._programs = Programs(folder, Interrupts())
-        self._agents: list[Program] = []
+        self._programs = DemoProcesses(folder, Interrupts())
+        self._agents: list[DemoProcess] = []
         self._tunnel_ca, self._webhook_ca = Authority.create("tunnel"), Authority.create("webhook")
         self._write_certificates()
         self._start_webhook()
@@ -379,7 +379,7 @@ class Bootstrap:
         node = self.layout.nodes[0]
         agent = self._start(
             "proxy-agent",
-            node.place,
+            node.network,
             f"--proxy-server-host={node.server_host}",
             f"--proxy-server-port={self.layout.agent_port}",
             f"--ca-cert={self.folder}/tunnel-ca.crt",
@@ -452,7 +452,7 @@ class Bootstrap:
             connection.sendall(f"GET {path} HTTP/1.0\r\n\r\n".encode())
             return int(connection.makefile("rb").readline().split()[1])
 
-    def _start(self, name: str, place: Place, *flags: str) -> Program:
+    def _start(self, name: str, place: NetworkContext, *flags: str) -> DemoProcess:
         return self._programs.start(name, place, [str(OURS / name), *flags])
 
     def _start_server(self, mode: str) -> None:
@@ -489,7 +489,7 @@ class Bootstrap:
     def _webhook_listens(self) -> bool:
         try:
             for address in self.layout.pod_addresses:
-                self.layout.nodes[0].place.connect(address, self.layout.pod_port, timeout=5).close()
+                self.layout.nodes[0].network.connect(address, self.layout.pod_port, timeout=5).close()
         except OSError:
             return False
         return True
@@ -575,7 +575,7 @@ def agent(bootstrap: Bootstrap) -> Iterator[None]:
 
 
 def _bootstrap(folders: pytest.TempPathFactory, protocol: str) -> Iterator[Bootstrap]:
-    namespaces = Namespaces(f"bb-kube-{os.getpid()}-{next(_numbers)}")
+    namespaces = DemoNamespaces(f"bb-kube-{os.getpid()}-{next(_numbers)}")
     try:
         with closing(Bootstrap(folders.mktemp("bootstrap"), namespaces)) as bootstrap:
             bootstrap.start(protocol)
@@ -609,7 +609,7 @@ def test_through_the_tunnel_the_webhook_decides_by_its_own_word(
     guarded = bootstrap.guard(family)
     denied = bootstrap.create_pod(guarded, "unwelcome", deny="true")
     allowed = bootstrap.create_pod(guarded, "innocent", deny="false")
-    assert (denied[0], REFUSAL in denied[1]) == (403, True), denied
+    assert (denied[0], DENIAL in denied[1]) == (403, True), denied
     assert allowed[0] == 201, allowed
     assert bootstrap.pods(guarded) == ["innocent"]
     assert bootstrap.dials(protocol) > before

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bootbridge.demo.webhook import REFUSAL
+from bootbridge.demo.webhook import DENIAL
 from bootbridge.lab.credentials import ADMIN_KUBECONFIG
 from bootbridge.lab.extension_server import GROUP, MUTATED
 from bootbridge.lab.workloads import WEBHOOK_SECONDS
@@ -40,7 +40,7 @@ class Answer:
     @property
     def judged(self) -> bool:
         """Whether the webhook itself has decided."""
-        return REFUSAL in self.said if self.refusable else self.status == 201 and MUTATED in self.said
+        return DENIAL in self.said if self.refusable else self.status == 201 and MUTATED in self.said
 
     @property
     def skipped(self) -> bool:

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from bootbridge.demo.interrupts import Interrupts
-from bootbridge.demo.network import Place
-from bootbridge.demo.processes import Program, Programs
+from bootbridge.demo.network import NetworkContext
+from bootbridge.demo.processes import DemoProcess, DemoProcesses
 from bootbridge.trust.authority import Authority
 from tests.support.process_program import ROOT, Flags, flag_arguments, free_port
 
@@ -60,16 +60,16 @@ class ControlPlane:
     `start(**flags)` may be called again after `stop_apiserver()`: the state stays in etcd.
     """
 
-    def __init__(self, folder: Path, place: Place | None = None) -> None:
+    def __init__(self, folder: Path, place: NetworkContext | None = None) -> None:
         self.folder = folder
-        self.place = place or Place("this machine")
+        self.place = place or NetworkContext("this machine")
         self.port = free_port()
         self.url = f"https://{HOST}:{self.port}"
         self.authority = Authority.create("kubernetes")
-        self._programs = Programs(folder, Interrupts())
+        self._programs = DemoProcesses(folder, Interrupts())
         self._etcd_port, self._etcd_peer_port = free_port(), free_port()
-        self._etcd: Program | None = None
-        self._apiserver: Program | None = None
+        self._etcd: DemoProcess | None = None
+        self._apiserver: DemoProcess | None = None
         self._write_certificates()
         self.kubeconfig = self.kubeconfig_for("admin", "system:masters")
         self.api = Api(self, "admin")
@@ -122,7 +122,7 @@ class ControlPlane:
             ended = [program for program in watched if program.exit_code is not None]
             if ended or time.monotonic() > deadline:
                 words = "\n".join(
-                    f"{one.name}: {word}" for one in ended or watched for word in one.last_words(15)
+                    f"{one.name}: {word}" for one in ended or watched for word in one.log_tail(15)
                 )
                 raise AssertionError(f"not within {seconds:.0f} s: {what}\n{words}")
             time.sleep(0.05)
@@ -185,7 +185,7 @@ class ControlPlane:
     def _path(self, name: str) -> str:
         return str(self.folder / name)
 
-    def _launch(self, name: str, flags: Flags) -> Program:
+    def _launch(self, name: str, flags: Flags) -> DemoProcess:
         return self._programs.start(name, self.place, [str(BIN / name), *flag_arguments(flags)])
 
     def _write_certificates(self) -> None:

@@ -1,6 +1,8 @@
-"""See it work on this machine: certificates, a server, two agents, a webhook, and calls through the tunnel.
+"""`bootbridge demo`: one server, two agents and a webhook on this machine, called through the tunnel.
 
-A *site* says where everything stands (network namespaces, or loopback without root), a *place* is one
-spot in it where programs run and sockets are opened, a *program* is a process with a log of its own,
-and the *story* is the list of steps that `steps` shows as they happen.
+In the order in which the command meets them: a *workspace* (directory, namespaces, processes: all that the
+clean-up removes), an *environment* (who listens on which address), *certificates*, *programs* (how each is
+started and when it is ready), *calls* as a kube-apiserver makes them, and the *scenario*, whose *steps* are
+printed as they happen. All of it runs in the process of the command; `webhook` and `unix_socket_forwarder`
+are programs that it starts.
 """

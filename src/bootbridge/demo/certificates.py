@@ -1,4 +1,4 @@
-"""The papers of everybody in the demo: who trusts whom, and with which key."""
+"""The certificates of the demo's programs, from two authorities."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from bootbridge.trust.authority import Authority
 
 
 @dataclass(frozen=True)
-class Papers:
-    """Files, by whom they belong to; a `.key` stands beside each `.crt`."""
+class DemoCertificates:
+    """Paths of certificates, and of (certificate, key) pairs."""
 
     tunnel_ca: Path
     webhook_ca: Path
@@ -21,15 +21,17 @@ class Papers:
     agents: dict[str, tuple[Path, Path]]
     webhook: tuple[Path, Path]
 
-    def tls_to_webhook(self) -> ssl.SSLContext:
-        """What a kube-apiserver takes from the `caBundle` of a webhook configuration."""
+    def webhook_client_context(self) -> ssl.SSLContext:
+        """Returns a TLS context that trusts the webhook's authority, like a `caBundle`."""
         return ssl.create_default_context(cafile=str(self.webhook_ca))
 
 
-def issue(directory: Path, server_hosts: Sequence[str], agents: Sequence[str]) -> Papers:
-    """Two authorities, as in a cluster: the tunnel's own, and the webhook's, which the tunnel never sees."""
+def issue_certificates(
+    directory: Path, server_hosts: Sequence[str], agents: Sequence[str]
+) -> DemoCertificates:
+    """Issues all certificates: as in a cluster, the tunnel and the webhook have separate authorities."""
     tunnel, webhook = Authority.create("demo tunnel"), Authority.create("demo webhook")
-    return Papers(
+    return DemoCertificates(
         tunnel_ca=tunnel.write(directory, "tunnel-ca"),
         webhook_ca=webhook.write(directory, "webhook-ca"),
         server=tunnel.issue_server(server_hosts, common_name="proxy-server").write(directory, "proxy-server"),

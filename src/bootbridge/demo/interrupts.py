@@ -1,4 +1,4 @@
-"""Signals become one exception, and never in the moment between making a thing and noting it down."""
+"""Turns signals into one exception, which is never raised between creating a thing and recording it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """We were told to stop. Not an `Exception`: nobody on the way out may mistake it for a failed call."""
+    """A signal was received. A BaseException, so that no `except Exception` takes it for a failed call."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -25,11 +25,11 @@ class Interrupted(BaseException):
 class Interrupts:
     """While entered, the first SIGINT, SIGTERM or SIGHUP raises `Interrupted` in the main thread.
 
-    Only the first: what follows it is clean-up, and a second Ctrl-C must not leave half of that undone.
+    Later signals are ignored: a second Ctrl-C must not interrupt the clean-up.
     """
 
     def __init__(self) -> None:
-        self._holds = 0
+        self._deferrals = 0
         self._pending = 0
         self._before: dict[signal.Signals, object] = {}
 
@@ -43,23 +43,23 @@ class Interrupts:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Inside, a signal waits; it is raised when the block ends well."""
-        self._holds += 1
+    def deferred(self) -> Iterator[None]:
+        """Defers a signal until the block has ended without an exception."""
+        self._deferrals += 1
         try:
             yield
         finally:
-            self._holds -= 1
-        if self._pending and not self._holds:
+            self._deferrals -= 1
+        if self._pending and not self._deferrals:
             self.ignore_from_now_on()
             raise Interrupted(self._pending)
 
     def ignore_from_now_on(self) -> None:
-        """Clean-up has begun for another reason than a signal."""
-        self._holds += 1
+        """Call this when the clean-up starts."""
+        self._deferrals += 1
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if self._holds:
+        if self._deferrals:
             self._pending = number
             return
         self.ignore_from_now_on()

@@ -1,4 +1,4 @@
-"""How long a webhook call takes, with the tunnel and without."""
+"""Measures how long a webhook call takes, through the tunnel and directly."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bootbridge.demo.calls import Conversation, Dial
+from bootbridge.demo.calls import Dial, WebhookConnection
 
 LABELS = {"app": "web"}
 
 
 @dataclass(frozen=True)
 class Latency:
-    """The times of one kind of call, in milliseconds."""
+    """Percentiles of one kind of call."""
 
-    way: str
+    path: str
     connection: str
     calls: int
     p50_ms: float
     p99_ms: float
 
     @classmethod
-    def of(cls, way: str, connection: str, seconds: Sequence[float]) -> Latency:
-        return cls(
-            way, connection, len(seconds), percentile(seconds, 50) * 1000, percentile(seconds, 99) * 1000
-        )
+    def of(cls, path: str, connection: str, seconds: Sequence[float]) -> Latency:
+        p50, p99 = (percentile(seconds, percent) * 1000 for percent in (50, 99))
+        return cls(path, connection, len(seconds), p50, p99)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest value that at least `percent` of them do not exceed."""
+    """Returns the smallest value that is at least as large as `percent` of all values (nearest rank)."""
     ordered = sorted(values)
     return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)]
 
@@ -39,20 +38,20 @@ def percentile(values: Sequence[float], percent: float) -> float:
 def with_new_connections(
     dial: Dial, tls: ssl.SSLContext, calls: int, tick: Callable[[], None]
 ) -> list[float]:
-    """Every call dials, shakes hands, asks and hangs up."""
+    """Times calls that each dial, handshake, send one review and close."""
 
     def call() -> None:
-        with Conversation(dial(), tls) as conversation:
-            conversation.review(LABELS)
+        with WebhookConnection(dial(), tls) as connection:
+            connection.review(LABELS)
 
     return _timed(call, calls, tick)
 
 
 def with_one_connection(dial: Dial, tls: ssl.SSLContext, calls: int, tick: Callable[[], None]) -> list[float]:
-    """All calls share a connection that is already open."""
-    with Conversation(dial(), tls) as conversation:
-        conversation.review(LABELS)
-        return _timed(lambda: conversation.review(LABELS), calls, tick)
+    """Times calls that share one open connection."""
+    with WebhookConnection(dial(), tls) as connection:
+        connection.review(LABELS)
+        return _timed(lambda: connection.review(LABELS), calls, tick)
 
 
 def _timed(call: Callable[[], object], calls: int, tick: Callable[[], None]) -> list[float]:

@@ -1,4 +1,4 @@
-"""``bootbridge demo``: flags, the run, the clean-up, the exit code."""
+"""``bootbridge demo``: flags, the run, the clean-up and the exit code."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, NoReturn
 
-from bootbridge.demo import pages
-from bootbridge.demo.calls import HopFailed
-from bootbridge.demo.certificate_files import Workshop
+from bootbridge.demo import output
+from bootbridge.demo.calls import CallFailed
 from bootbridge.demo.interrupts import Interrupted, Interrupts
-from bootbridge.demo.scenario import Story
-from bootbridge.demo.steps import Screen, StepFailed, Steps
+from bootbridge.demo.scenario import DemoScenario
+from bootbridge.demo.steps import StepFailed, Steps, Terminal
+from bootbridge.demo.workspace import DemoWorkspace
 from bootbridge.errors import OperatorError
 
 
@@ -25,47 +25,47 @@ class _Flags(argparse.ArgumentParser):
 
 
 def run(argv: Sequence[str]) -> int:
-    """Show it all; 0 only if every step held and nothing is left behind."""
+    """Runs the demo and cleans up; returns 0 only if every step succeeded and everything was removed."""
     flags = _flags().parse_args(argv)
-    screen = Screen(None if flags.json else sys.stdout)
+    terminal = Terminal(None if flags.json else sys.stdout)
     with Interrupts() as interrupts:
-        steps = Steps(screen)
-        workshop = Workshop(interrupts)
-        story = Story(steps, workshop, loopback_because="--no-root" if flags.no_root else "")
+        steps = Steps(terminal)
+        workspace = DemoWorkspace(interrupts)
+        scenario = DemoScenario(steps, workspace, loopback_reason="--no-root" if flags.no_root else "")
         try:
-            exit_code = _tell(story, screen, keep=flags.keep)
+            exit_code = _run_scenario(scenario, terminal, keep=flags.keep)
         except Interrupted as interruption:
             exit_code = interruption.exit_code
         finally:
             interrupts.ignore_from_now_on()
-            tidy = _clean_up(steps, workshop)
-    exit_code = exit_code or int(not tidy)
+            removed = _clean_up(steps, workspace)
+    exit_code = exit_code or int(not removed)
     if flags.json:
-        print(json.dumps(_as_json(story, exit_code), indent=2, ensure_ascii=False))
-    elif screen.abandoned:
-        # The interpreter would flush once more at exit, and complain.
+        print(json.dumps(_as_json(scenario, exit_code), indent=2, ensure_ascii=False))
+    elif terminal.closed:
+        # Otherwise the interpreter flushes at exit and prints a BrokenPipeError.
         sys.stdout = None
     else:
-        screen.line(pages.verdict(steps.taken, exit_code, screen))
+        terminal.line(output.summary(steps.all, exit_code, terminal))
     return exit_code
 
 
-def _tell(story: Story, screen: Screen, *, keep: bool) -> int:
-    """The story up to its end or its first failure; the clean-up is not ours."""
+def _run_scenario(scenario: DemoScenario, terminal: Terminal, *, keep: bool) -> int:
+    """Runs the scenario up to its end or its first failed step; does not clean up."""
     try:
-        story.workshop.open()
-        screen.line(pages.opening(screen))
-        story.tell()
-        screen.line(pages.latency_table(story.latencies, screen))
+        scenario.workspace.create()
+        terminal.line(output.title(terminal))
+        scenario.run()
+        terminal.line(output.latency_table(scenario.latencies, terminal))
         if keep:
-            relay_port = story.open_for_visitors()
-            screen.line(pages.how_to_try(story, relay_port, screen))
+            port = scenario.open_local_port()
+            terminal.line(output.commands_to_try(scenario, port, terminal))
             _wait_for_ctrl_c()
-    except (StepFailed, HopFailed) as failure:
-        _show_last_words(story, screen, failure.log_of)
+    except (StepFailed, CallFailed) as failure:
+        _show_log_tail(scenario, terminal, failure.log_of)
         return 1
     except OSError:
-        # The step has said what it was.
+        # The failed step has printed it.
         return 1
     return 0
 
@@ -75,64 +75,60 @@ def _wait_for_ctrl_c() -> None:
         while True:
             signal.pause()
     except Interrupted:
-        # This is how it was meant to end.
+        # With --keep, a signal is the normal end.
         pass
 
 
-def _show_last_words(story: Story, screen: Screen, name: str) -> None:
-    program = story.workshop.programs.named(name) if name else None
-    words = program.last_words() if program else []
-    if words:
-        story.steps.taken[-1].last_words = words
-        screen.line(f"\n{name} said last:")
-        for line in words:
-            screen.line(f"  {line}")
-        screen.line()
+def _show_log_tail(scenario: DemoScenario, terminal: Terminal, name: str) -> None:
+    process = scenario.workspace.processes.named(name) if name else None
+    if process and (lines := process.log_tail()):
+        scenario.steps.all[-1].log_tail = lines
+        terminal.line(f"\nlast log lines of {name}:")
+        for line in lines:
+            terminal.line(f"  {line}")
+        terminal.line()
 
 
-def _clean_up(steps: Steps, workshop: Workshop) -> bool:
-    """Remove everything, then look whether that is so."""
+def _clean_up(steps: Steps, workspace: DemoWorkspace) -> bool:
+    """Removes everything, then checks that it is gone."""
     try:
         with steps.step("Clean-up") as step:
-            made = workshop.made()
-            workshop.clean_up(steps.waiting)
-            left = workshop.left()
-            if left:
-                raise StepFailed(f"left behind: {', '.join(left)}")
-            step.detail = f"{made}: nothing is left"
+            created = workspace.created()
+            workspace.remove(steps.waiting)
+            if left := workspace.left():
+                raise StepFailed(f"not removed: {', '.join(left)}")
+            step.detail = f"removed {created}"
     except StepFailed:
         return False
     except Interrupted:
-        # Nobody reads any more; what matters is done in silence.
-        workshop.clean_up(lambda _: None)
+        # The reader of stdout is gone: remove everything without output.
+        workspace.remove(lambda _: None)
     return True
 
 
-def _as_json(story: Story, exit_code: int) -> dict[str, Any]:
+def _as_json(scenario: DemoScenario, exit_code: int) -> dict[str, Any]:
     return {
         "ok": exit_code == 0,
-        "site": "loopback" if story.loopback_because else "namespaces",
-        "loopback_because": story.loopback_because,
-        "steps": [asdict(step) for step in story.steps.taken],
-        "latency": [asdict(latency) for latency in story.latencies],
-        "left_behind": story.workshop.left(),
+        "network": "loopback" if scenario.loopback_reason else "namespaces",
+        "loopback_reason": scenario.loopback_reason,
+        "steps": [asdict(step) for step in scenario.steps.all],
+        "latency": [asdict(latency) for latency in scenario.latencies],
+        "not_removed": scenario.workspace.left(),
     }
 
 
 def _flags() -> _Flags:
     parser = _Flags(
         prog="bootbridge demo",
-        description=pages.DESCRIPTION,
-        epilog=pages.EPILOG,
+        description=output.DESCRIPTION,
+        epilog=output.EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--no-root", action="store_true", help="use loopback even where namespaces are possible"
+        "--no-root", action="store_true", help="use loopback even if network namespaces are available"
     )
     ending = parser.add_mutually_exclusive_group()
-    ending.add_argument(
-        "--keep", action="store_true", help="leave it running until Ctrl-C, to try it by hand"
-    )
-    ending.add_argument("--json", action="store_true", help="print the result as JSON, and nothing else")
+    ending.add_argument("--keep", action="store_true", help="keep everything running until Ctrl-C")
+    ending.add_argument("--json", action="store_true", help="print only the result, as JSON")
     return parser

@@ -1,7 +1,7 @@
-"""Network namespaces that live as long as one demo.
+"""Creates the demo's network namespaces and links, and removes them.
 
-Nothing is ever added to the machine's own network: the links run between our namespaces only, so no
-address can collide with one in use here and no packet can leave the machine.
+Nothing is added to the machine's own network. All links run between the demo's namespaces, so no address
+collides with one in use and no packet leaves the machine.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _CLONE_NEWNET = 0x40000000
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class NamespacesRefused(Exception):
-    """This machine does not let us make network namespaces; the text says why."""
+class NamespacesUnavailable(Exception):
+    """This machine does not allow the demo to create network namespaces."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a program runs and a socket is opened: a network namespace, or the machine itself."""
+class NetworkContext:
+    """Where programs run and sockets are opened: a named network namespace, or the machine's own if empty."""
 
     label: str
     namespace: str = ""
@@ -38,7 +38,7 @@ class Place:
         return ["ip", "netns", "exec", self.namespace, *argv] if self.namespace else list(argv)
 
     def connect(self, host: str, port: int, timeout: float) -> socket.socket:
-        """A TCP connection as a program in this place would get it; `host` is an IP address."""
+        """Returns a TCP connection that is opened in this namespace; `host` is an IP address."""
         with self._entered():
             sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         try:
@@ -52,7 +52,7 @@ class Place:
 
     @contextmanager
     def _entered(self) -> Iterator[None]:
-        """A socket stays in the namespace it was made in, so this thread need not."""
+        """Enters the namespace for the block; a socket stays in the namespace in which it was created."""
         if not self.namespace:
             yield
             return
@@ -72,82 +72,82 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Link:
-    """A cable between two places; each end knows the other's address and nothing behind it."""
+class VethPair:
+    """A link between two namespaces; each end has a route to the peer's addresses and to nothing else."""
 
-    ends: tuple[Place, Place]
+    ends: tuple[NetworkContext, NetworkContext]
     devices: tuple[str, str]
     addresses: tuple[tuple[str, str], ...]
 
 
-class Namespaces:
-    """Makes namespaces and links, and deletes them all on `remove`."""
+class DemoNamespaces:
+    """Creates namespaces and links; `remove` deletes all of them."""
 
     def __init__(self, prefix: str, interrupts: Interrupts | None = None) -> None:
         self._prefix = prefix
         self._interrupts = interrupts or Interrupts()
-        self._made: set[str] = set()
+        self._created: set[str] = set()
 
-    def place(self, name: str, label: str) -> Place:
+    def create(self, name: str, label: str) -> NetworkContext:
         namespace = f"{self._prefix}-{name}"
-        # Noted down first: whatever comes between, `remove` knows of it.
-        self._made.add(namespace)
+        # Recorded first, so that `remove` knows it whenever an exception comes.
+        self._created.add(namespace)
         self._ip("netns", "add", namespace)
         self._ip("-n", namespace, "link", "set", "lo", "up")
-        return Place(label, namespace)
+        return NetworkContext(label, namespace)
 
-    def connect(self, link: Link) -> None:
-        (here, there), (device, peer) = link.ends, link.devices
+    def connect(self, pair: VethPair) -> None:
+        (here, there), (device, peer) = pair.ends, pair.devices
         add = ("link", "add", "name", device, "type", "veth", "peer", "name", peer, "netns", there.namespace)
         self._ip("-n", here.namespace, *add)
-        for place, name in zip(link.ends, link.devices, strict=True):
-            self._ip("-n", place.namespace, "link", "set", "dev", name, "up")
-        for address, other in link.addresses:
+        for context, name in zip(pair.ends, pair.devices, strict=True):
+            self._ip("-n", context.namespace, "link", "set", "dev", name, "up")
+        for address, other in pair.addresses:
             self._address(here, device, address, other)
             self._address(there, peer, other, address)
 
     def remove(self) -> None:
         for namespace in self.left():
             subprocess.run(["ip", "netns", "del", namespace], capture_output=True, check=False)
-        self._made = set(self.left())
+        self._created = set(self.left())
 
     @property
-    def made(self) -> int:
-        return len(self._made)
+    def count(self) -> int:
+        return len(self._created)
 
     def left(self) -> list[str]:
-        """Those of ours that exist now."""
-        return [namespace for namespace in sorted(self._made) if (NAMED_NAMESPACES / namespace).exists()]
+        """Returns the namespaces that exist now."""
+        return [namespace for namespace in sorted(self._created) if (NAMED_NAMESPACES / namespace).exists()]
 
-    def _address(self, place: Place, device: str, address: str, other: str) -> None:
-        # Nobody else is on the cable: duplicate address detection would only cost its second.
+    def _address(self, context: NetworkContext, device: str, address: str, other: str) -> None:
+        # Duplicate address detection would delay each IPv6 address by a second.
         nodad = ("nodad",) if ":" in address else ()
-        self._ip("-n", place.namespace, "addr", "add", address, "peer", other, "dev", device, *nodad)
+        self._ip("-n", context.namespace, "addr", "add", address, "peer", other, "dev", device, *nodad)
 
     def _ip(self, *words: str) -> None:
-        # A session of its own: a Ctrl-C reaches us, and never cuts a change to the network in half. We hear
-        # of it when the change is made: one that outlived our clean-up would be left.
-        with self._interrupts.held():
+        # In a session of its own, so that Ctrl-C does not interrupt `ip`. Signals are deferred: an `ip` that
+        # still runs during the clean-up could create a namespace after it.
+        with self._interrupts.deferred():
             done = subprocess.run(
                 ["ip", *words], capture_output=True, text=True, check=False, start_new_session=True
             )
         if done.returncode:
             reason = (done.stderr or done.stdout).strip().splitlines()
             action = words[2:4] if words[0] == "-n" else words[:2]
-            raise NamespacesRefused(f"ip {' '.join(action)}: {reason[-1] if reason else 'failed'}")
+            raise NamespacesUnavailable(f"ip {' '.join(action)}: {reason[-1] if reason else 'failed'}")
 
 
-def why_no_namespaces() -> str:
-    """Empty when this process may make network namespaces, else the reason."""
+def namespaces_unavailable_reason() -> str:
+    """Returns why this process cannot create network namespaces; empty if it can."""
     if os.geteuid() != 0:
         return "not root"
     if shutil.which("ip") is None:
-        return "the command 'ip' (iproute2) is missing"
+        return "command not found: ip (package iproute2)"
     return ""
 
 
 def ipv6_works() -> bool:
-    """Whether this kernel speaks IPv6 on loopback at all."""
+    """Returns whether the kernel supports IPv6 on loopback."""
     try:
         with socket.socket(socket.AF_INET6) as sock:
             sock.bind(("::1", 0))
@@ -157,7 +157,7 @@ def ipv6_works() -> bool:
 
 
 def _setns(namespace: int) -> None:
-    # os.setns exists from Python 3.12 on only.
+    # os.setns exists only since Python 3.12.
     if _libc.setns(namespace, _CLONE_NEWNET):
         number = ctypes.get_errno()
         raise OSError(number, f"setns: {os.strerror(number)}")

@@ -1,4 +1,4 @@
-"""The programs of the demo: started in their place, each with a log, all stopped in the end."""
+"""Starts the demo's processes, each with a log file, and stops all of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from bootbridge.demo.interrupts import Interrupts
-from bootbridge.demo.network import Place
+from bootbridge.demo.network import NetworkContext
 
 STOP_SECONDS = 3.0
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
 
 
-class Program:
-    """A running process and the file that holds what it says."""
+class DemoProcess:
+    """A started process and its log file."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path) -> None:
         self.name = name
@@ -32,7 +32,7 @@ class Program:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """None while the process runs."""
         return self._process.poll()
 
     def terminate(self) -> None:
@@ -42,77 +42,74 @@ class Program:
         self._process.kill()
         self._process.wait()
 
-    def last_words(self, lines: int = 8) -> list[str]:
+    def log_tail(self, lines: int = 8) -> list[str]:
         try:
             return self.log.read_text(errors="replace").splitlines()[-lines:]
         except OSError:
             return []
 
 
-class Programs:
+class DemoProcesses:
     """All processes that were started."""
 
     def __init__(self, logs: Path, interrupts: Interrupts) -> None:
         self._logs = logs
         self._interrupts = interrupts
-        self._started: list[Program] = []
+        self._started: list[DemoProcess] = []
 
-    def start(self, name: str, place: Place, argv: Sequence[str]) -> Program:
+    def start(self, name: str, context: NetworkContext, argv: Sequence[str]) -> DemoProcess:
         path = self._logs / f"{name}.log"
-        with self._interrupts.held(), path.open("ab") as log:
+        with self._interrupts.deferred(), path.open("ab") as log:
             process = subprocess.Popen(
-                place.command(argv),
+                context.command(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C is for us: we stop them in good order.
+                # Ctrl-C must reach only the demo, which then stops the processes in order.
                 start_new_session=True,
                 preexec_fn=_die_with_parent,
             )
-            program = Program(name, process, path)
-            self._started.append(program)
-        return program
+            started = DemoProcess(name, process, path)
+            self._started.append(started)
+        return started
 
     @property
-    def started(self) -> int:
+    def count(self) -> int:
         return len(self._started)
 
-    def named(self, name: str) -> Program | None:
-        """The latest of that name."""
-        return next((program for program in reversed(self._started) if program.name == name), None)
+    def named(self, name: str) -> DemoProcess | None:
+        """Returns the last process started under that name."""
+        return next((process for process in reversed(self._started) if process.name == name), None)
 
-    def running(self) -> list[Program]:
-        return [program for program in self._started if program.exit_code is None]
+    def running(self) -> list[DemoProcess]:
+        return [process for process in self._started if process.exit_code is None]
 
     def stop(self, waiting: Callable[[str], None]) -> None:
-        """Ask all, wait for all together, then insist."""
-        for program in self.running():
-            program.terminate()
+        """Sends SIGTERM to all, waits up to STOP_SECONDS, then sends SIGKILL."""
+        for process in self.running():
+            process.terminate()
         deadline = time.monotonic() + STOP_SECONDS
         while self.running() and time.monotonic() < deadline:
-            waiting(f"waiting for {', '.join(program.name for program in self.running())} to stop")
+            waiting(f"waiting for {', '.join(process.name for process in self.running())} to stop")
             time.sleep(0.01)
-        for program in self.running():
-            program.kill()
+        for process in self.running():
+            process.kill()
 
     def left(self) -> list[str]:
-        """Processes of ours that still exist, and those that they may have started."""
+        """Returns the processes whose process group still has members."""
         return [
-            f"{program.name} (pid {program.pid})" for program in self._started if _group_exists(program.pid)
+            f"{process.name} (pid {process.pid})" for process in self._started if _group_exists(process.pid)
         ]
 
 
 def _die_with_parent() -> None:
-    # Even if the demo is killed with SIGKILL and cannot clean up, no process stays.
+    # If the demo is killed with SIGKILL, the kernel kills its processes.
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _group_exists(group: int) -> bool:
     try:
         os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        # The number has been given to somebody else since.
+    except (ProcessLookupError, PermissionError):  # PermissionError: the id was reused by another user
         return False
     return True

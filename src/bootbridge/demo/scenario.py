@@ -1,4 +1,4 @@
-"""The story, step by step: from nothing to a webhook call, through the loss of an agent, to figures."""
+"""The demo's steps: start everything, call the webhook, stop and restart an agent, measure latency."""
 
 from __future__ import annotations
 
@@ -7,219 +7,226 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from bootbridge.demo import certificates, latency, site
-from bootbridge.demo.calls import HopFailed, admission_review, directly, through_tunnel
-from bootbridge.demo.certificate_files import Workshop
+from bootbridge.demo import latency
+from bootbridge.demo.calls import CallFailed, admission_review, directly, through_tunnel
+from bootbridge.demo.certificates import issue_certificates
+from bootbridge.demo.environment import DemoEnvironment, DemoNode, create_environment, endpoint
 from bootbridge.demo.latency import Latency
-from bootbridge.demo.site import Node, Site, endpoint
-from bootbridge.demo.stage import Stage
+from bootbridge.demo.programs import DemoPrograms
 from bootbridge.demo.steps import StepFailed, Steps
+from bootbridge.demo.workspace import DemoWorkspace
 
 DRAIN_SECONDS = 10.0
 DIRECT_CALL_SECONDS = 1.0
 SLOW_CALL_MS = 400
-CALLS_AFTER_LOSS = 10
+CALLS_AFTER_STOP = 10
 CALLS_MEASURED = 200
 
-FRIENDLY, UNWELCOME = {"app": "web"}, {"app": "web", "deny": "true"}
+ALLOWED_LABELS, DENIED_LABELS = {"app": "web"}, {"app": "web", "deny": "true"}
 
 
 @dataclass
-class Story:
-    """The steps, in the order in which `tell` takes them."""
-
+class DemoScenario:
     steps: Steps
-    workshop: Workshop
-    loopback_because: str = ""
+    workspace: DemoWorkspace
+    loopback_reason: str = ""
     latencies: list[Latency] = field(default_factory=list)
-    stage: Stage = field(init=False)
+    programs: DemoPrograms = field(init=False)
 
-    def tell(self) -> None:
-        layout = self.lay_out_network()
-        self.make_certificates(layout)
+    def run(self) -> None:
+        """Runs all steps; the first that fails ends the scenario with its exception."""
+        environment = self.create_network()
+        self.create_certificates(environment)
         self.start_webhook()
         self.start_server()
         self.start_agents()
         self.call_directly()
-        self.call_for_a_friendly_pod()
-        self.call_for_an_unwelcome_pod()
+        self.call_allowed_pod()
+        self.call_denied_pod()
         self.call_over_ipv6()
-        gone, left = self.stop_an_agent()
-        self.call_without(gone, left)
-        self.bring_back(gone)
-        self.measure()
+        stopped, remaining = self.stop_agent()
+        self.call_after_stop(stopped, remaining)
+        self.restart_agent(stopped)
+        self.measure_latency()
 
     @property
-    def site(self) -> Site:
-        return self.stage.site
+    def environment(self) -> DemoEnvironment:
+        return self.programs.environment
 
-    # Setting up
+    # --- start
 
-    def lay_out_network(self) -> Site:
+    def create_network(self) -> DemoEnvironment:
         with self.steps.step("Network") as step:
-            layout, self.loopback_because = site.choose(
-                self.workshop.namespaces, loopback_because=self.loopback_because
+            environment, self.loopback_reason = create_environment(
+                self.workspace.namespaces, loopback_reason=self.loopback_reason
             )
-            if layout.isolated:
-                step.detail = "4 namespaces: control plane – nodes – pod; no route from control plane to pod"
+            if environment.isolated:
+                step.detail = "4 namespaces (control plane, 2 nodes, pod); no route from control plane to pod"
             else:
-                step.detail = f"all on loopback ({self.loopback_because}): this shows only the tunnel itself"
-        return layout
+                step.detail = f"loopback ({self.loopback_reason}): nothing separates the caller from the pod"
+        return environment
 
-    def make_certificates(self, layout: Site) -> None:
+    def create_certificates(self, environment: DemoEnvironment) -> None:
         with self.steps.step("Certificates") as step:
-            names = [node.name for node in layout.nodes]
-            papers = certificates.issue(self.workshop.directory, layout.server_hosts, names)
-            self.stage = Stage(self.steps, self.workshop, layout, papers)
-            step.detail = "ECDSA P-256, from two authorities: the tunnel's and the webhook's"
+            names = [node.name for node in environment.nodes]
+            certificates = issue_certificates(self.workspace.directory, environment.server_hosts, names)
+            self.programs = DemoPrograms(self.steps, self.workspace, environment, certificates)
+            step.detail = "ECDSA P-256, one authority for the tunnel and one for the webhook"
 
     def start_webhook(self) -> None:
         with self.steps.step("Webhook") as step:
-            self.stage.start_webhook()
-            step.detail = f"HTTPS on {self.stage.pod_endpoints()}"
+            self.programs.start_webhook()
+            step.detail = f"HTTPS on {self.programs.pod_endpoints()}"
 
     def start_server(self) -> None:
         with self.steps.step("proxy-server") as step:
-            self.stage.start_server()
-            step.detail = (
-                f"CONNECT on {self.workshop.unix_socket}, agents on port {self.site.agent_port} (mTLS)"
-            )
+            self.programs.start_server()
+            port = self.environment.agent_port
+            step.detail = f"listens on {self.workspace.unix_socket}, and on port {port} for agents (mTLS)"
 
     def start_agents(self) -> None:
         with self.steps.step("proxy-agents") as step:
-            for node in self.site.nodes:
-                self.stage.start_agent(node)
-            self.stage.wait_for_agents()
-            ways = [
-                f"{node.name} to {endpoint(node.server_host, self.site.agent_port)}"
-                for node in self.site.nodes
-            ]
-            step.detail = f"both have dialled out: {', '.join(ways)}"
+            for node in self.environment.nodes:
+                self.programs.start_agent(node)
+            self.programs.wait_for_agents()
+            port = self.environment.agent_port
+            dials = [f"{node.name} to {endpoint(node.server_host, port)}" for node in self.environment.nodes]
+            step.detail = f"both connected: {', '.join(dials)}"
 
-    # Calling
+    # --- call
 
     def call_directly(self) -> None:
         with self.steps.step("Direct call") as step:
-            target = (self.site.control_plane, self.site.pod_addresses[0], self.site.pod_port)
+            target = (
+                self.environment.control_plane,
+                self.environment.pod_addresses[0],
+                self.environment.pod_port,
+            )
             try:
                 directly(*target, timeout=DIRECT_CALL_SECONDS).close()
-            except HopFailed as failure:
-                if not self.site.isolated:
+            except CallFailed as failure:
+                if not self.environment.isolated:
                     raise
-                step.detail = f"fails, as it should: {failure}"
+                step.detail = f"fails, as expected: {failure}"
                 return
-            if self.site.isolated:
-                raise StepFailed("the control plane reached the pod without the tunnel, so nothing is proved")
-            step.detail = "works as well: on loopback nothing keeps caller and webhook apart"
+            if self.environment.isolated:
+                raise StepFailed("the control plane reached the pod without the tunnel")
+            step.detail = "succeeds too, because everything runs on loopback"
 
-    def call_for_a_friendly_pod(self) -> None:
-        with self.steps.step("Tunnelled call") as step:
-            response = self._review(self.site.pod_addresses[0], FRIENDLY, allowed=True)
-            step.detail = f"app=web: allowed{self._way_of(response)}"
+    def call_allowed_pod(self) -> None:
+        with self.steps.step("Call through tunnel") as step:
+            response = self._review(self.environment.pod_addresses[0], ALLOWED_LABELS, allowed=True)
+            step.detail = f"pod with app=web: allowed{self._via(response)}"
 
-    def call_for_an_unwelcome_pod(self) -> None:
-        with self.steps.step("Tunnelled call") as step:
-            response = self._review(self.site.pod_addresses[0], UNWELCOME, allowed=False)
-            words = response["status"]["message"]
-            step.detail = f'deny=true: denied{self._way_of(response)} with "{words}"'
+    def call_denied_pod(self) -> None:
+        with self.steps.step("Call through tunnel") as step:
+            response = self._review(self.environment.pod_addresses[0], DENIED_LABELS, allowed=False)
+            message = response["status"]["message"]
+            step.detail = f'pod with deny=true: denied{self._via(response)}, "{message}"'
 
     def call_over_ipv6(self) -> None:
-        with self.steps.step("Tunnelled call, IPv6") as step:
-            address = next((address for address in self.site.pod_addresses if ":" in address), "")
+        with self.steps.step("Call over IPv6") as step:
+            address = next((address for address in self.environment.pod_addresses if ":" in address), "")
             if not address:
-                step.detail = "not tried: this machine has no IPv6"
+                step.detail = "skipped: this machine has no IPv6"
                 return
-            response = self._review(address, FRIENDLY, allowed=True)
-            step.detail = f"{endpoint(address, self.site.pod_port)}: allowed{self._way_of(response)}"
+            response = self._review(address, ALLOWED_LABELS, allowed=True)
+            step.detail = f"{endpoint(address, self.environment.pod_port)}: allowed{self._via(response)}"
 
-    # Losing an agent
+    # --- stop and restart an agent
 
-    def stop_an_agent(self) -> tuple[Node, Node]:
-        """SIGTERM for the agent that carries a call; the result is who went and who is left."""
+    def stop_agent(self) -> tuple[DemoNode, DemoNode]:
+        """Sends SIGTERM to the agent of a running call; returns its node and the other one."""
         with self.steps.step("Stop an agent") as step:
-            gone = self._stop_while_calling()
-            self._wait_until_left(gone)
-            carried = "which carried a call" if self.site.isolated else "during a call"
-            step.detail = f"SIGTERM for {gone.name}, {carried}: the call was answered, then the agent left"
-        return gone, next(node for node in self.site.nodes if node is not gone)
+            stopped = self._stop_during_call()
+            self._wait_for_exit(stopped)
+            what = "its running call" if self.environment.isolated else "a running call"
+            step.detail = f"SIGTERM to the agent on {stopped.name}: {what} completed, then the agent exited"
+        return stopped, next(node for node in self.environment.nodes if node is not stopped)
 
-    def call_without(self, gone: Node, left: Node) -> None:
+    def call_after_stop(self, stopped: DemoNode, remaining: DemoNode) -> None:
         with self.steps.step("Calls after that") as step:
-            for _ in range(CALLS_AFTER_LOSS):
-                response = self._review(self.site.pod_addresses[0], FRIENDLY, allowed=True)
-                if self.stage.carrier(response) is gone:
-                    raise StepFailed(f"a call came through {gone.name}, whose agent has left", "proxy-server")
-            step.detail = f"{CALLS_AFTER_LOSS} of {CALLS_AFTER_LOSS} answered, through {left.name}"
+            for _ in range(CALLS_AFTER_STOP):
+                response = self._review(self.environment.pod_addresses[0], ALLOWED_LABELS, allowed=True)
+                if self.programs.node_of(response) is stopped:
+                    raise StepFailed(
+                        f"call went through {stopped.name}, whose agent has exited", "proxy-server"
+                    )
+            step.detail = f"{CALLS_AFTER_STOP} of {CALLS_AFTER_STOP} succeeded, through {remaining.name}"
 
-    def bring_back(self, gone: Node) -> None:
-        with self.steps.step("Agent returns") as step:
-            self.stage.start_agent(gone)
-            self.stage.wait_for_agents()
-            step.detail = f"{gone.name} is connected again"
+    def restart_agent(self, node: DemoNode) -> None:
+        with self.steps.step("Restart the agent") as step:
+            self.programs.start_agent(node)
+            self.programs.wait_for_agents()
+            step.detail = f"the agent on {node.name} is connected again"
 
-    # Figures
+    # --- measure
 
-    def measure(self) -> None:
+    def measure_latency(self) -> None:
         with self.steps.step("Latency") as step:
-            host, port, node = self.site.pod_addresses[0], self.site.pod_port, self.site.nodes[0].place
-            ways = {
-                "through the tunnel": partial(through_tunnel, self.workshop.unix_socket, host, port),
+            environment = self.environment
+            host, port, node = (
+                environment.pod_addresses[0],
+                environment.pod_port,
+                environment.nodes[0].network,
+            )
+            paths = {
+                "through the tunnel": partial(through_tunnel, self.workspace.unix_socket, host, port),
                 f"direct from {node.label}": partial(directly, node, host, port),
             }
             kinds = {
                 "new connection": latency.with_new_connections,
-                "kept connection": latency.with_one_connection,
+                "open connection": latency.with_one_connection,
             }
-            tls, tick = self.stage.papers.tls_to_webhook(), partial(self.steps.waiting, "measuring")
-            for kind, measured in kinds.items():
-                for way, dial in ways.items():
-                    times = measured(dial, tls, CALLS_MEASURED, tick)
-                    self.latencies.append(Latency.of(way, kind, times))
-            step.detail = f"{CALLS_MEASURED} calls of each kind, one after the other"
+            tls = self.programs.certificates.webhook_client_context()
+            for kind, measure in kinds.items():
+                for path, dial in paths.items():
+                    times = measure(dial, tls, CALLS_MEASURED, partial(self.steps.waiting, "measuring"))
+                    self.latencies.append(Latency.of(path, kind, times))
+            step.detail = f"{CALLS_MEASURED} sequential calls of each kind"
 
-    # Staying
+    # --- keep running
 
-    def open_for_visitors(self) -> int:
-        """A port for curl and a review to send; the result is the port."""
-        with self.steps.step("Open for visitors") as step:
-            port = self.stage.start_relay()
-            review = json.dumps(admission_review(UNWELCOME), indent=2)
-            (self.workshop.directory / "review.json").write_text(review)
-            step.detail = f"127.0.0.1:{port} leads to the proxy-server's unix socket"
+    def open_local_port(self) -> int:
+        """Starts the forwarder for curl and writes a review to send; returns the port."""
+        with self.steps.step("Local port") as step:
+            port = self.programs.start_forwarder()
+            review = json.dumps(admission_review(DENIED_LABELS), indent=2)
+            (self.workspace.directory / "review.json").write_text(review)
+            step.detail = f"127.0.0.1:{port} forwards to the proxy-server's unix socket"
         return port
 
-    # What several steps do
+    # --- shared
 
     def _review(self, address: str, labels: dict[str, str], *, allowed: bool) -> dict[str, Any]:
-        return _checked(self.stage.call(address, labels), allowed)
+        return _checked(self.programs.call(address, labels), allowed)
 
-    def _way_of(self, response: dict[str, Any]) -> str:
-        node = self.stage.carrier(response)
+    def _via(self, response: dict[str, Any]) -> str:
+        node = self.programs.node_of(response)
         return f" through {node.name}" if node else ""
 
-    def _stop_while_calling(self) -> Node:
-        address = self.site.pod_addresses[0]
-        with self.stage.converse(address) as slow:
-            gone = self.stage.carrier(slow.review(FRIENDLY)) or self.site.nodes[0]
-            slow.send(FRIENDLY, wait_ms=SLOW_CALL_MS)
-            self.stage.agent_on(gone).terminate()
-            self._review(address, FRIENDLY, allowed=True)
-            _checked(slow.answer(), allowed=True)
-        return gone
+    def _stop_during_call(self) -> DemoNode:
+        address = self.environment.pod_addresses[0]
+        with self.programs.connect(address) as slow:
+            node = self.programs.node_of(slow.review(ALLOWED_LABELS)) or self.environment.nodes[0]
+            slow.send(ALLOWED_LABELS, wait_ms=SLOW_CALL_MS)
+            self.programs.agent_on(node).terminate()
+            self._review(address, ALLOWED_LABELS, allowed=True)
+            _checked(slow.receive(), allowed=True)
+        return node
 
-    def _wait_until_left(self, gone: Node) -> None:
-        agent = self.stage.agent_on(gone)
-        what = f"{agent.name} to leave"
+    def _wait_for_exit(self, node: DemoNode) -> None:
+        agent = self.programs.agent_on(node)
+        what = f"{agent.name} to exit"
         if not self.steps.wait_until(lambda: agent.exit_code is not None, what, DRAIN_SECONDS):
-            raise StepFailed(
-                f"{agent.name} is idle but still there {DRAIN_SECONDS:.0f} s after SIGTERM", agent.name
-            )
+            problem = f"{agent.name} still runs {DRAIN_SECONDS:.0f}s after SIGTERM, without connections"
+            raise StepFailed(problem, agent.name)
         if agent.exit_code:
-            raise StepFailed(f"{agent.name} ended with exit code {agent.exit_code}", agent.name)
+            raise StepFailed(f"{agent.name} exited with code {agent.exit_code}", agent.name)
 
 
 def _checked(response: dict[str, Any], allowed: bool) -> dict[str, Any]:
     if response["allowed"] is not allowed:
-        said = "allowed" if response["allowed"] else "denied"
-        raise StepFailed(f"the webhook {said} this pod, which is not its rule", "webhook")
+        result = "allowed" if response["allowed"] else "denied"
+        raise StepFailed(f"unexpected result: the webhook {result} the pod", "webhook")
     return response

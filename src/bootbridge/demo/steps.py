@@ -1,4 +1,4 @@
-"""What the demo shows: numbered steps with their time, one line each, as they happen."""
+"""Runs the demo's steps and prints each as a numbered line with its time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import TextIO
 
 from bootbridge.demo.interrupts import Interrupted
 
-# Whoever waits longer than this wants to know for what.
-PATIENCE_SECONDS = 2.0
+# After this time, and then at this interval, a waiting step prints what it waits for.
+WAITING_SECONDS = 2.0
 TITLE_COLUMNS = 20
 
 _COLOURS = {"good": "32", "bad": "31;1", "dim": "2", "strong": "1"}
 
 
 class StepFailed(Exception):
-    """A step did not hold. `log_of` names the program whose last words may explain it."""
+    """A step failed; `log_of` names the process whose log may explain it."""
 
     def __init__(self, message: str, log_of: str = "") -> None:
         super().__init__(message)
@@ -28,43 +28,42 @@ class StepFailed(Exception):
 
 
 @dataclass
-class Step:
-    """One step: what was tried, what came out, how long it took, what the program at fault said last."""
+class DemoStep:
+    """One step, its result and its duration; after a failure, the last log lines of the process concerned."""
 
     number: int
     title: str
     detail: str = ""
     ok: bool | None = None
     milliseconds: float = 0.0
-    last_words: list[str] = field(default_factory=list)
+    log_tail: list[str] = field(default_factory=list)
 
 
-class Screen:
-    """Lines on a terminal or in a file; silent when there is nobody to read them."""
+class Terminal:
+    """Writes lines to a terminal or a file, or nowhere if `out` is None."""
 
     def __init__(self, out: TextIO | None, *, environment: Mapping[str, str] = os.environ) -> None:
         self._out = out
         self._live = out is not None and out.isatty() and environment.get("TERM") != "dumb"
         self._colour = self._live and not environment.get("NO_COLOR")
         self._transient = False
-        self._abandoned = False
+        self._closed = False
 
     @property
-    def abandoned(self) -> bool:
-        """Whether the reader left before the end (`| head`)."""
-        return self._abandoned
+    def closed(self) -> bool:
+        """Whether the reader closed the output before the end (`| head`)."""
+        return self._closed
 
     def line(self, text: str = "") -> None:
         self._write(self._erase() + text + "\n")
 
     def transient(self, text: str) -> None:
-        """What happens right now: overwritten by the next line. Only a terminal can show that."""
+        """Shows a line that the next one overwrites; only on a terminal."""
         if self._live:
             self._write(self._erase() + text[: self._columns() - 1])
             self._transient = True
 
     def progress(self, text: str) -> None:
-        """What we are waiting for."""
         if self._live:
             self.transient(text)
         else:
@@ -87,7 +86,7 @@ class Screen:
     def _columns(self) -> int:
         assert self._out is not None
         try:
-            # A terminal that does not know its size says 0.
+            # Some terminals report 0 columns.
             return os.get_terminal_size(self._out.fileno()).columns or 80
         except OSError:
             return 80
@@ -104,8 +103,7 @@ class Screen:
             self._out.write(self._fit(text))
             self._out.flush()
         except OSError:
-            # Be silent from now on, and stop.
-            self._out, self._abandoned = None, True
+            self._out, self._closed = None, True
             self._live = False
             raise Interrupted(signal.SIGPIPE) from None
 
@@ -115,22 +113,22 @@ class Screen:
 
 
 class Steps:
-    """Runs the steps of the story one after the other, shows and remembers each."""
+    """Runs steps one after the other, prints and keeps each."""
 
-    def __init__(self, screen: Screen, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.screen = screen
-        self.taken: list[Step] = []
+    def __init__(self, terminal: Terminal, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.terminal = terminal
+        self.all: list[DemoStep] = []
         self._clock = clock
         self._started = 0.0
         self._shown_at = 0.0
 
     @contextmanager
-    def step(self, title: str) -> Iterator[Step]:
-        """Whatever happens inside is this step; an exception makes it a failed one and goes on its way."""
-        step = Step(len(self.taken) + 1, title)
-        self.taken.append(step)
+    def step(self, title: str) -> Iterator[DemoStep]:
+        """Runs the block as one step; an exception fails the step and propagates."""
+        step = DemoStep(len(self.all) + 1, title)
+        self.all.append(step)
         self._started = self._shown_at = self._clock()
-        self.screen.transient(f"{step.number:>3}   {'':>9}  {title} …")
+        self.terminal.transient(f"{step.number:>3}   {'':>9}  {title} …")
         try:
             yield step
         except Interrupted as interruption:
@@ -142,14 +140,14 @@ class Steps:
         self._end(step, True, step.detail)
 
     def waiting(self, what: str) -> None:
-        """Call this while waiting: it speaks up only when patience ends, then at that pace."""
+        """Call this while waiting: prints `what` every WAITING_SECONDS."""
         now = self._clock()
-        if now - self._shown_at >= PATIENCE_SECONDS:
+        if now - self._shown_at >= WAITING_SECONDS:
             self._shown_at = now
-            self.screen.progress(f"{'':>15} … {what} ({now - self._started:.0f} s)")
+            self.terminal.progress(f"{'':>15} … {what} ({now - self._started:.0f} s)")
 
     def wait_until(self, condition: Callable[[], bool], what: str, seconds: float) -> bool:
-        """Look again and again until it holds (true) or the time is over (false)."""
+        """Polls the condition; returns False if it is still false after `seconds`."""
         deadline = self._clock() + seconds
         while not condition():
             if self._clock() > deadline:
@@ -158,10 +156,10 @@ class Steps:
             time.sleep(0.01)
         return True
 
-    def _end(self, step: Step, ok: bool, detail: str) -> None:
+    def _end(self, step: DemoStep, ok: bool, detail: str) -> None:
         step.ok, step.detail = ok, detail
         step.milliseconds = (self._clock() - self._started) * 1000
-        screen = self.screen
-        took = screen.paint("dim", f"{step.milliseconds:>6.0f} ms")
-        title = screen.paint("strong", f"{step.title:<{TITLE_COLUMNS}}")
-        screen.line(f"{step.number:>3} {screen.mark(ok)} {took}  {title} {detail}")
+        terminal = self.terminal
+        duration = terminal.paint("dim", f"{step.milliseconds:>6.0f} ms")
+        title = terminal.paint("strong", f"{step.title:<{TITLE_COLUMNS}}")
+        terminal.line(f"{step.number:>3} {terminal.mark(ok)} {duration}  {title} {detail}")

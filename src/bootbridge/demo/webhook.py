@@ -1,4 +1,4 @@
-"""A validating admission webhook: it refuses pods labelled ``deny=true`` and allows all others."""
+"""A validating admission webhook: denies pods with the label ``deny=true`` and allows all others."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-BODY_BYTES_MAX = 3 * 1024 * 1024  # what a kube-apiserver sends at most
+BODY_BYTES_MAX = 3 * 1024 * 1024  # the maximum that a kube-apiserver sends
 WAIT_MS_MAX = 10_000
-REFUSAL = "pods labelled deny=true are not welcome here"
+DENIAL = "pods with the label deny=true are not allowed"
 
 
-class NotAReview(ValueError):
-    """The body is no AdmissionReview that we understand."""
+class InvalidReview(ValueError):
+    """The body is not a valid AdmissionReview of admission.k8s.io/v1."""
 
 
 def review(body: bytes, seen_from: str) -> dict[str, Any]:
-    """The AdmissionReview to answer with; `seen_from` tells the caller which way it came."""
+    """Returns the AdmissionReview to answer with; it tells the caller its address (`seen_from`)."""
     request = _request_in(body)
     response: dict[str, Any] = {
         "uid": request["uid"],
@@ -32,7 +32,7 @@ def review(body: bytes, seen_from: str) -> dict[str, Any]:
         "auditAnnotations": {"seen-from": seen_from},
     }
     if not response["allowed"]:
-        response["status"] = {"code": 403, "reason": "Forbidden", "message": REFUSAL}
+        response["status"] = {"code": 403, "reason": "Forbidden", "message": DENIAL}
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
 
@@ -40,19 +40,19 @@ def _request_in(body: bytes) -> dict[str, Any]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise NotAReview(f"not JSON: {error}") from error
+        raise InvalidReview(f"invalid JSON: {error}") from error
     if not isinstance(document, dict) or document.get("kind") != "AdmissionReview":
-        raise NotAReview("kind is not AdmissionReview")
+        raise InvalidReview("kind must be AdmissionReview")
     if document.get("apiVersion") != "admission.k8s.io/v1":
-        raise NotAReview("apiVersion is not admission.k8s.io/v1")
+        raise InvalidReview("apiVersion must be admission.k8s.io/v1")
     request = document.get("request")
     if not isinstance(request, dict) or not isinstance(request.get("uid"), str):
-        raise NotAReview("request.uid is missing")
+        raise InvalidReview("required field missing: request.uid")
     return request
 
 
 def _labels(request: dict[str, Any]) -> dict[str, Any]:
-    """The labels of the object, or none: an object may be null, as in a DELETE."""
+    """Returns the labels of the object; the object is null in a DELETE."""
     node: Any = request
     for key in ("object", "metadata", "labels"):
         node = node.get(key) if isinstance(node, dict) else None
@@ -62,7 +62,7 @@ def _labels(request: dict[str, Any]) -> dict[str, Any]:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = 60
-    # Head and body leave as one segment: two small ones would wait for each other's ACK.
+    # Headers and body are sent as one segment: with two, the second would wait for the first one's ACK.
     wbufsize = -1
     disable_nagle_algorithm = True
 
@@ -73,19 +73,21 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or int(length) > BODY_BYTES_MAX:
             self.close_connection = True
-            self._reply(413 if length.isdecimal() else 411, b"send a Content-Length of 3 MiB at most\n")
+            self._reply(
+                413 if length.isdecimal() else 411, b"a Content-Length of at most 3 MiB is required\n"
+            )
             return
         body = self.rfile.read(int(length))
         time.sleep(self._wait_ms() / 1000)
         try:
             answer = review(body, self._seen_from())
-        except NotAReview as error:
+        except InvalidReview as error:
             self._reply(400, f"{error}\n".encode())
             return
         self._reply(200, json.dumps(answer).encode(), "application/json")
 
     def _wait_ms(self) -> int:
-        """How slow the caller wants us to be: `?wait-ms=300`."""
+        """Returns the delay that the caller requested: `?wait-ms=300`."""
         wanted = parse_qs(urlsplit(self.path).query).get("wait-ms", ["0"])[0]
         return min(int(wanted), WAIT_MS_MAX) if wanted.isdecimal() else 0
 
@@ -100,13 +102,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Only refusals and failures are worth a line."""
+        """Logs only responses other than 2xx."""
         if len(args) < 2 or not str(args[1]).startswith("2"):
             sys.stderr.write(f"{self.client_address[0]} {format % args}\n")
 
 
 class WebhookServer(ThreadingHTTPServer):
-    """HTTPS on one address; the handshake happens in the connection's own thread."""
+    """HTTPS on one address; the handshake runs in the thread of the connection."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -117,7 +119,7 @@ class WebhookServer(ThreadingHTTPServer):
         super().__init__((host, port), _Handler)
 
     def server_bind(self) -> None:
-        # Not HTTPServer's own: it would ask DNS for our name.
+        # HTTPServer.server_bind would look the host name up in DNS.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
@@ -131,7 +133,7 @@ class WebhookServer(ThreadingHTTPServer):
 
 
 def main() -> int:
-    """Serve until told to stop."""
+    """Serves until it is stopped by a signal."""
     parser = argparse.ArgumentParser(prog="webhook", description=__doc__)
     parser.add_argument("--listen", action="append", required=True, help="address; may be repeated")
     parser.add_argument("--port", type=int, required=True)

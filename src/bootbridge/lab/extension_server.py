@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
 
-from bootbridge.demo.webhook import BODY_BYTES_MAX, NotAReview, review
+from bootbridge.demo.webhook import BODY_BYTES_MAX, InvalidReview, review
 
 GROUP = "lab.bootbridge.dev"
 API_GROUP = f"greetings.{GROUP}"
@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._reply(404, b"{}")
         try:
             return self._reply(200, json.dumps(answer()).encode())
-        except (NotAReview, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (InvalidReview, ValueError, KeyError, TypeError, AttributeError) as error:
             return self._reply(400, json.dumps({"error": repr(error)}).encode())
 
     def _reply(self, status: int, body: bytes, kind: str = "application/json") -> None:

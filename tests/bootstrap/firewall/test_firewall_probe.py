@@ -17,7 +17,13 @@ from pathlib import Path
 import pytest
 
 from bootbridge.bootstrap.firewall.probe import FirewallProbeResult, PortState, probe
-from bootbridge.demo.network import Link, Namespaces, Place, ipv6_works, why_no_namespaces
+from bootbridge.demo.network import (
+    DemoNamespaces,
+    NetworkContext,
+    VethPair,
+    ipv6_works,
+    namespaces_unavailable_reason,
+)
 from bootbridge.errors import OperatorError
 from tests.support.certificates import Certificates
 
@@ -25,8 +31,8 @@ PORT = 8091
 NEAR, FAR = {4: "192.0.2.8", 6: "2001:db8::8"}, {4: "192.0.2.9", 6: "2001:db8::9"}
 # Under CI they run, and fail where they cannot.
 needs_nft = pytest.mark.skipif(
-    bool(why_no_namespaces() or not shutil.which("nft")) and os.environ.get("CI") != "true",
-    reason=f"packet filters in network namespaces: {why_no_namespaces() or 'nft is not installed'}",
+    bool(namespaces_unavailable_reason() or not shutil.which("nft")) and os.environ.get("CI") != "true",
+    reason=f"nft in network namespaces: {namespaces_unavailable_reason() or 'nft is not installed'}",
 )
 LOOPBACKS = ["127.0.0.1"] + (["::1"] if ipv6_works() else [])
 each_family = pytest.mark.parametrize("address", LOOPBACKS)
@@ -151,7 +157,7 @@ def test_a_name_is_refused_with_the_flag_named() -> None:
 class Wire:
     """Two machines on a cable: the probe runs near, the filter and the bootstrap node are far."""
 
-    def __init__(self, near: Place, far: Place) -> None:
+    def __init__(self, near: NetworkContext, far: NetworkContext) -> None:
         self.near, self.far = near, far
 
     def filter(self, *statements: str) -> None:
@@ -169,11 +175,11 @@ class Wire:
 
 @pytest.fixture
 def wire() -> Iterator[Wire]:
-    namespaces = Namespaces(f"bb-probe-{os.getpid()}")
+    namespaces = DemoNamespaces(f"bb-probe-{os.getpid()}")
     try:
-        near, far = namespaces.place("near", "near"), namespaces.place("far", "far")
+        near, far = namespaces.create("near", "near"), namespaces.create("far", "far")
         pairs = tuple((NEAR[version], FAR[version]) for version in (4, 6))
-        namespaces.connect(Link((near, far), ("a", "b"), pairs))
+        namespaces.connect(VethPair((near, far), ("a", "b"), pairs))
         yield Wire(near, far)
     finally:
         namespaces.remove()

@@ -19,15 +19,15 @@ import pytest
 
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.bootstrap.render import node_files
-from bootbridge.demo.network import Place, why_no_namespaces
+from bootbridge.demo.network import NetworkContext, namespaces_unavailable_reason
 from tests.bootstrap.render import shell_standins
 
 NEEDED = ("bash", "chroot", "ip", "jq", "mount", "openssl", "sed", "unshare")
 # Under CI they run, and fail where they cannot.
 needs_node = pytest.mark.skipif(
-    bool(why_no_namespaces() or any(shutil.which(tool) is None for tool in NEEDED))
+    bool(namespaces_unavailable_reason() or any(shutil.which(tool) is None for tool in NEEDED))
     and os.environ.get("CI") != "true",
-    reason=why_no_namespaces() or f"one of {', '.join(NEEDED)} is missing",
+    reason=namespaces_unavailable_reason() or f"one of {', '.join(NEEDED)} is missing",
 )
 TOOLS = (
     *("bash", "sed", "jq", "ip", "openssl"),
@@ -102,7 +102,7 @@ class Network:
 
     def entered(self) -> AbstractContextManager[None]:
         """As long as it lasts, this thread and what it starts are in the namespace."""
-        return Place("node", self.name)._entered()
+        return NetworkContext("node", self.name)._entered()
 
     def remove(self) -> None:
         _run("ip", "netns", "del", self.name)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bootbridge.bootstrap.plan.plan import Plan
-from bootbridge.demo.network import Place
+from bootbridge.demo.network import NetworkContext
 from tests.bootstrap.render.shell_node import Network, Node, needs_node
 from tests.support.kubernetes import BIN, ControlPlane
 
@@ -33,7 +33,7 @@ def cluster(tmp_path: Path, network: Network) -> Iterator[ControlPlane]:
     """In the node's own network, where its kubeconfigs lead."""
     folder = tmp_path / "cluster"
     folder.mkdir()
-    with ControlPlane(folder, Place("node", network.name)) as control_plane:
+    with ControlPlane(folder, NetworkContext("node", network.name)) as control_plane:
         control_plane.start()
         yield control_plane
 

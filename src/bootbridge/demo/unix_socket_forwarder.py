@@ -1,4 +1,4 @@
-"""A loopback port in front of the proxy-server's unix socket: curl cannot use a proxy on a unix socket."""
+"""Forwards a loopback port to the proxy-server's unix socket: curl cannot use a proxy on a unix socket."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable
 
 CHUNK_BYTES = 64 * 1024
 
-Relay = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def relay_to(unix_socket: str) -> Relay:
-    """What to do with each connection: pass every byte on, both ways."""
+def forward_to(unix_socket: str) -> ConnectionHandler:
+    """Returns a handler that copies the bytes of each connection in both directions."""
 
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             onward_reader, onward_writer = await asyncio.open_unix_connection(unix_socket)
         except OSError as error:
@@ -24,7 +24,7 @@ def relay_to(unix_socket: str) -> Relay:
             return
         await asyncio.gather(_copy(reader, onward_writer), _copy(onward_reader, writer))
 
-    return relay
+    return forward
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -39,13 +39,13 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def _serve(port: int, unix_socket: str) -> None:
-    server = await asyncio.start_server(relay_to(unix_socket), "127.0.0.1", port)
+    server = await asyncio.start_server(forward_to(unix_socket), "127.0.0.1", port)
     await server.serve_forever()
 
 
 def main() -> int:
-    """Relay until told to stop."""
-    parser = argparse.ArgumentParser(prog="relay", description=__doc__)
+    """Forwards until it is stopped by a signal."""
+    parser = argparse.ArgumentParser(prog="unix-socket-forwarder", description=__doc__)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--unix-socket", required=True)
     flags = parser.parse_args()
