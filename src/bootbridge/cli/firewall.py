@@ -1,7 +1,4 @@
-"""``bootbridge firewall``: open the way from the nodes to the bootstrap node, and close it again.
-
-Exit codes: 0 done (or nothing was to do), 1 it could not be done, 2 a removal left something behind.
-"""
+"""``bootbridge firewall``: open the agents' port on the bootstrap node to the nodes, and close it again."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bootbridge.bootstrap import firewall
-from bootbridge.bootstrap.firewall import files, manual_instructions, shell_script
+from bootbridge.bootstrap.firewall import files, manual_instructions
+from bootbridge.bootstrap.firewall.shell_script import command_line
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.command import show
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
@@ -21,18 +19,19 @@ from bootbridge.common.files import write_error, write_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
-The rule that lets the nodes, and not the world, reach the agents' port (TCP 8091) on the bootstrap
-node, and the removal of exactly that rule.
+Opens the agents' port (TCP 8091) on the bootstrap node to the cluster's nodes, and to nothing else.
 
-  create    what opens the port: the cloud's own commands, with the bodies its API takes
-  remove    what closes it and leaves nothing behind; running it twice is fine
-  show      the rules in a table: name, port, who may come, to what, how it goes
+  create    prints the commands of the cloud's CLI that open the port
+  remove    prints the commands that close it and delete what create created; idempotent
+  show      prints the rules: name, port, sources, target, removal
 
-Clouds: aws, azure, gcp, ibmcloud, openstack, powervs; they need --infra-id. On every other platform, and
-with --user-provisioned, the firewall is yours: all three say in words what to open.
+Nothing is changed without --apply. IDs that only the cloud knows are looked up when a command runs;
+until then they are printed as shell variables.
 
-Nothing is changed without --apply. Ids that only the cloud knows are looked up when a command runs;
-until then they stand as shell variables."""
+Supported clouds: aws, azure, gcp, ibmcloud, openstack, powervs. They require --infra-id. On every other
+platform, and with --user-provisioned, you manage the firewall: all three print what to open.
+
+Exit codes: 0 done or nothing to do, 1 failed, 2 a removal failed in part."""
 _EXAMPLES = """
 {program} show --install-config install-config.yaml --infra-id mycluster-x7k2p
 {program} create --platform aws --infra-id mycluster-x7k2p --apply
@@ -50,9 +49,9 @@ def main(argv: Sequence[str] | None = None, program: str = "bootbridge firewall"
 def _parser(program: str) -> Parser:
     parser = Parser(program, _DESCRIPTION, _EXAMPLES)
     parser.add_argument("direction", choices=["create", "remove", "show"], metavar="create|remove|show")
-    parser.add_argument("--json", action="store_true", help="for scripts: actions, or with --apply results")
-    parser.add_argument("--output", metavar="DIR", help="write DIR/firewall/: JSON and scripts of both ways")
-    parser.add_argument("--apply", action="store_true", help="run the commands, each after showing it")
+    parser.add_argument("--json", action="store_true", help="print actions as JSON; with --apply, results")
+    parser.add_argument("--output", metavar="DIR", help="write JSON and scripts to DIR/firewall")
+    parser.add_argument("--apply", action="store_true", help="print and run the commands")
     add_plan_flags(parser)
     return parser
 
@@ -60,8 +59,9 @@ def _parser(program: str) -> Parser:
 def _run(flags: argparse.Namespace) -> int:
     plan = plan_from(flags)
     if flags.apply and flags.direction == "show":
-        raise OperatorError("shows only", subject="--apply", hint="give create or remove instead of show")
-    firewall.rules(plan)  # says what is wrong with the plan before anything is written
+        hint = "use create or remove instead of show"
+        raise OperatorError("not supported by show", subject="--apply", hint=hint)
+    firewall.rules(plan)  # raises if the plan is invalid, before anything is written
     if flags.output:
         _write(plan, Path(flags.output))
     if flags.apply:
@@ -95,10 +95,10 @@ def _commands(plan: Plan, direction: str) -> str:
     blocks = []
     for action in files.actions(plan, direction):
         lookups = "".join(
-            f"#   ${lookup.variable}: {lookup.seeks}, from\n#     {shell_script.command_line(lookup.argv)}\n"
+            f"#   ${lookup.variable}: {lookup.description}, from\n#     {command_line(lookup.argv)}\n"
             for lookup in action.lookups
         )
-        blocks.append(f"# {action.does}\n{lookups}{shell_script.command_line(action.argv, action.lookups)}\n")
+        blocks.append(f"# {action.description}\n{lookups}{command_line(action.argv, action.lookups)}\n")
     return "\n".join(blocks)
 
 
@@ -114,8 +114,8 @@ def _write(plan: Plan, directory: Path) -> None:
 
 def _apply(plan: Plan, flags: argparse.Namespace) -> int:
     if not firewall.is_managed(plan):
-        hint = "run without --apply to see what to open by hand"
-        text = f"the firewall on {plan.platform} is yours, there is nothing to run"
+        hint = "you manage this firewall; run without --apply to see what to open"
+        text = f"not supported on platform {plan.platform}"
         raise OperatorError(text, subject="--apply", hint=hint)
     removing = flags.direction == "remove"
     quiet = flags.json
@@ -133,7 +133,7 @@ def _apply(plan: Plan, flags: argparse.Namespace) -> int:
 
 
 def _announce(action: firewall.FirewallAction) -> None:
-    print(f"{action.does}\n  {shell_script.command_line(action.argv, action.lookups)}", flush=True)
+    print(f"{action.description}\n  {command_line(action.argv, action.lookups)}", flush=True)
 
 
 def _report(result: firewall.ActionResult) -> None:
@@ -146,7 +146,7 @@ def _as_data(result: firewall.ActionResult) -> dict[str, str]:
     action = result.action
     return {
         "rule": action.rule,
-        "does": action.does,
+        "description": action.description,
         "outcome": str(result.outcome),
         "detail": result.detail,
     }

@@ -1,6 +1,6 @@
-"""Azure: a rule per IP family in the cluster's security group, from the machine networks to one address.
+"""Azure: creates a rule per IP version in the cluster's security group, from the machine networks.
 
-A rule cannot mix families. PUT makes it and makes it again; the name is the same for both directions.
+A rule cannot mix IP versions. PUT is idempotent. Creation and removal use the same name.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from bootbridge.bootstrap.firewall.model import (
     DESCRIPTION,
     FirewallAction,
     Lookup,
+    Presence,
     Rule,
-    Then,
     bootstrap_name,
     rule_name,
     source_networks,
 )
 from bootbridge.bootstrap.plan.plan import Plan
 
-# Unique in the group, far from what the installer counts up from 100, before Azure's own from 65000.
+# Unique in the group: the installer counts up from 100, Azure's defaults start at 65000.
 _PRIORITY = {4: 1891, 6: 1896}
-_GONE = ("ResourceNotFound", "ResourceGroupNotFound")
+_NOT_FOUND = ("ResourceNotFound", "ResourceGroupNotFound")
 _FIND_ADDRESSES = (
     "[].{version: privateIPAddressVersion || privateIpAddressVersion, "
     "address: privateIPAddress || privateIpAddress}"
@@ -35,7 +35,7 @@ def rules(plan: Plan) -> list[Rule]:
             port=plan.ports.agent,
             sources=_sources(plan, version),
             target=_destination(plan, version) or target,
-            removal="rule deleted by the same name",
+            removal="rule deleted by its name",
         )
         for version in _families(plan)
     ]
@@ -68,7 +68,7 @@ def _destination(plan: Plan, version: int) -> str:
 def _put(plan: Plan, version: int) -> FirewallAction:
     name, sources, port = _name(plan, version), _sources(plan, version), plan.ports.agent
     destination = _destination(plan, version)
-    lookups: tuple[Lookup, ...] = (_resource_group(plan, Then.FAIL),)
+    lookups: tuple[Lookup, ...] = (_resource_group(plan, Presence.REQUIRED),)
     if not destination:
         destination, lookups = "@address@", (*lookups, _address(plan, version))
     properties = {
@@ -89,19 +89,21 @@ def _put(plan: Plan, version: int) -> FirewallAction:
         *("--destination-address-prefixes", destination, "--destination-port-ranges", str(port)),
         *("--description", DESCRIPTION, *_JSON),
     )
-    does = f"let {', '.join(sources)} reach TCP {port} by the rule {name}"
-    return FirewallAction(name, does, argv, f"PUT {_path(plan, name)}", {"properties": properties}, lookups)
+    description = f"allow {', '.join(sources)} on TCP {port} by the rule {name}"
+    return FirewallAction(
+        name, description, argv, f"PUT {_path(plan, name)}", {"properties": properties}, lookups
+    )
 
 
 def _delete(plan: Plan, version: int) -> FirewallAction:
     name = _name(plan, version)
     return FirewallAction(
         rule=name,
-        does=f"delete the rule {name}",
+        description=f"delete the rule {name}",
         argv=_rule("delete", plan, name),
         api=f"DELETE {_path(plan, name)}",
-        lookups=(_resource_group(plan, Then.NOTHING_TO_DO),),
-        already=_GONE,
+        lookups=(_resource_group(plan, Presence.SKIP_IF_MISSING),),
+        already_done=_NOT_FOUND,
     )
 
 
@@ -121,15 +123,15 @@ def _path(plan: Plan, name: str) -> str:
     return f"/subscriptions/{{subscription}}{group}/securityRules/{name}"
 
 
-def _resource_group(plan: Plan, none: Then) -> Lookup:
+def _resource_group(plan: Plan, presence: Presence) -> Lookup:
     return Lookup(
         "resource_group",
         f"the network security group {_group(plan)}",
         ("az", "network", "nsg", "list", *_JSON),
         items="[]",
-        give="resourceGroup",
+        select="resourceGroup",
         where=(("name", _group(plan)),),
-        none=none,
+        presence=presence,
     )
 
 
@@ -141,6 +143,6 @@ def _address(plan: Plan, version: int) -> Lookup:
         f"an IPv{version} address on {interface}",
         ("az", "network", "nic", "ip-config", "list", *where, "--query", _FIND_ADDRESSES, *_JSON),
         items="[]",
-        give="address",
+        select="address",
         where=(("version", f"IPv{version}"),),
     )

@@ -1,4 +1,4 @@
-"""The firewall as files: the actions as JSON and as scripts, or a page of what to open by hand."""
+"""Renders the firewall as files: actions as JSON and scripts, or instructions for the operator."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from bootbridge.bootstrap.firewall.model import FirewallAction, Lookup
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.common.files import Asset, Tree
 
-_LATER = """\
-The nodes must reach TCP {plan.ports.agent} on the bootstrap node. The rule for {plan.platform}
-is named after the cluster's infrastructure id, which was not known when this was written. Once the
-installer has written metadata.json, take infraID from it:
+_INFRA_ID_UNKNOWN = """\
+The nodes must reach TCP {plan.ports.agent} on the bootstrap node. The rule on {plan.platform}
+is named after the cluster's infrastructure ID, which was not known when this file was written.
+Use infraID from metadata.json after the installer has written it:
 
   bootbridge firewall create --platform {plan.platform} --infra-id INFRA_ID --apply
 
-and after the bootstrap the same with remove instead of create. Say --machine-network, --node-ip and
---agent-port, or --install-config, as for this directory.
+After the bootstrap, run the same command with remove instead of create. Give the same --machine-network,
+--node-ip and --agent-port, or --install-config, as for this directory.
 """
 
 
 def render_files(plan: Plan) -> Tree:
-    """Relative paths: firewall/{create,remove}.{json,sh}, or firewall/open-port.{txt,json}.
+    """Returns relative paths: firewall/{create,remove}.{json,sh}, or firewall/open-port.{txt,json}.
 
-    Before the installer has made the infrastructure id, a cloud's rule has no name yet: the page says
-    what is needed to get it.
+    Without an infrastructure ID, a cloud's rule has no name. The files then explain how to create it later.
     """
     if not providers.is_managed(plan):
-        return _page(manual_instructions.as_text(plan), manual_instructions.as_data(plan))
+        return _instructions(manual_instructions.as_text(plan), manual_instructions.as_data(plan))
     if not plan.infra_id:
-        return _page(
-            _LATER.format(plan=plan), manual_instructions.as_data(plan) | {"managedBy": "bootbridge"}
+        return _instructions(
+            _INFRA_ID_UNKNOWN.format(plan=plan),
+            manual_instructions.as_data(plan) | {"managedBy": "bootbridge"},
         )
     tree: dict[str, Asset] = {}
     for direction in ("create", "remove"):
@@ -43,11 +43,10 @@ def render_files(plan: Plan) -> Tree:
     return tree
 
 
-def _page(words: str, data: dict[str, Any]) -> Tree:
-    text = json.dumps(data, indent=2) + "\n"
+def _instructions(text: str, data: dict[str, Any]) -> Tree:
     return {
-        "firewall/open-port.json": Asset(text.encode()),
-        "firewall/open-port.txt": Asset(words.encode()),
+        "firewall/open-port.json": Asset((json.dumps(data, indent=2) + "\n").encode()),
+        "firewall/open-port.txt": Asset(text.encode()),
     }
 
 
@@ -57,8 +56,9 @@ def actions(plan: Plan, direction: str) -> list[FirewallAction]:
 
 def as_script(plan: Plan, direction: str) -> str:
     creating = direction == "create"
-    what = "Lets the nodes reach" if creating else "Takes away the way to"
-    title = f"{what} TCP {plan.ports.agent} on the bootstrap node of {plan.infra_id} ({plan.platform})."
+    what = "Opens" if creating else "Closes"
+    node = f"the bootstrap node of {plan.infra_id} ({plan.platform})"
+    title = f"{what} TCP {plan.ports.agent} on {node} to the nodes."
     return shell_script.render(title, actions(plan, direction), keep_going=not creating)
 
 
@@ -67,7 +67,7 @@ def as_json(plan: Plan, direction: str) -> str:
 
 
 def as_data(plan: Plan, direction: str) -> dict[str, Any]:
-    """The rules, and for `create` and `remove` the actions too."""
+    """Returns the rules, and for `create` and `remove` the actions."""
     if not providers.is_managed(plan):
         return manual_instructions.as_data(plan)
     data: dict[str, Any] = {
@@ -83,11 +83,11 @@ def as_data(plan: Plan, direction: str) -> dict[str, Any]:
 def _action(action: FirewallAction) -> dict[str, Any]:
     return {
         "rule": action.rule,
-        "does": action.does,
+        "description": action.description,
         "api": action.api,
         "body": action.body,
         "command": list(action.argv),
-        "alreadyDoneIfItSays": list(action.already),
+        "alreadyDoneErrors": list(action.already_done),
         "lookups": _lookups(action.lookups),
     }
 
@@ -96,14 +96,13 @@ def _lookups(lookups: Sequence[Lookup]) -> list[dict[str, Any]]:
     return [
         {
             "placeholder": f"@{lookup.variable}@",
-            "seeks": lookup.seeks,
+            "description": lookup.description,
             "command": list(lookup.argv),
             "items": lookup.items,
             "where": dict(lookup.where),
-            "unless": dict(lookup.unless),
-            "give": lookup.give,
-            "ifNone": lookup.none,
-            "ifSome": lookup.some,
+            "excluding": dict(lookup.excluding),
+            "select": lookup.select,
+            "presence": lookup.presence,
         }
         for lookup in lookups
     ]

@@ -1,28 +1,27 @@
-"""What IBM Cloud and PowerVS share: rules in security groups of a VPC."""
+"""Creates and deletes rules in security groups of a VPC, for IBM Cloud and PowerVS."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bootbridge.bootstrap.firewall.model import FirewallAction, Lookup, Then, bootstrap_name
+from bootbridge.bootstrap.firewall.model import FirewallAction, Lookup, Presence, bootstrap_name
 from bootbridge.bootstrap.plan.plan import Plan
 
 JSON = ("--output", "JSON")
-GONE = ("not_found",)  # security_group_not_found, security_group_rule_not_found, …
+NOT_FOUND = ("not_found",)  # security_group_not_found, security_group_rule_not_found, …
 
 
-def group_lookup(variable: str, name: str, *, none: Then = Then.FAIL, some: Then = Then.GO_ON) -> Lookup:
+def group_lookup(variable: str, name: str, presence: Presence = Presence.REQUIRED) -> Lookup:
     argv = ("ibmcloud", "is", "security-groups", *JSON)
-    where = (("name", name),)
-    seeks = f"the security group {name}"
-    return Lookup(variable, seeks, argv, "[]", "id", where, none=none, some=some)
+    description = f"the security group {name}"
+    return Lookup(variable, description, argv, "[]", "id", (("name", name),), presence=presence)
 
 
-def of_instance(plan: Plan, variable: str, give: str) -> Lookup:
+def of_instance(plan: Plan, variable: str, select: str) -> Lookup:
     name = bootstrap_name(plan)
     argv = ("ibmcloud", "is", "instances", *JSON)
-    seeks = f"the {variable} of the instance {name}"
-    return Lookup(variable, seeks, argv, "[]", give, where=(("name", name),))
+    description = f"the {variable} of the instance {name}"
+    return Lookup(variable, description, argv, "[]", select, where=(("name", name),))
 
 
 def add_rule(
@@ -33,37 +32,37 @@ def add_rule(
     remote: dict[str, Any],
     lookups: tuple[Lookup, ...] = (),
 ) -> FirewallAction:
-    """Let `remote` in; `match` is the field, and its value, by which such a rule is recognised."""
+    """Allows `remote`. `match` is the field and the value by which an existing rule is recognised."""
     port = plan.ports.agent
     body = {"direction": "inbound", "protocol": "tcp", "port_min": port, "port_max": port, "remote": remote}
     (given,) = remote.values()
     ports = ("--port-min", str(port), "--port-max", str(port))
     add = ("ibmcloud", "is", "security-group-rule-add", "@group@", "inbound", "tcp")
-    known = _rule_lookup(plan, match, none=Then.GO_ON, some=Then.NOTHING_TO_DO)
+    existing = _rule_lookup(plan, match, Presence.SKIP_IF_FOUND)
     return FirewallAction(
         rule=rule,
-        does=f"let {match[1]} reach TCP {port}",
+        description=f"allow {match[1]} on TCP {port}",
         argv=(*add, "--remote", given, *ports, *JSON),
         api="POST /v1/security_groups/@group@/rules",
         body=body,
-        lookups=(group_lookup("group", group), known, *lookups),
+        lookups=(group_lookup("group", group), existing, *lookups),
     )
 
 
 def delete_rule(plan: Plan, rule: str, group: str, match: tuple[str, str]) -> FirewallAction:
-    none = Then.NOTHING_TO_DO
+    presence = Presence.SKIP_IF_MISSING
     return FirewallAction(
         rule=rule,
-        does=f"no longer let {match[1]} reach TCP {plan.ports.agent}",
+        description=f"revoke {match[1]} on TCP {plan.ports.agent}",
         argv=("ibmcloud", "is", "security-group-rule-delete", "@group@", "@rule@", "--force"),
         api="DELETE /v1/security_groups/@group@/rules/@rule@",
-        lookups=(group_lookup("group", group, none=none), _rule_lookup(plan, match, none=none)),
-        already=GONE,
+        lookups=(group_lookup("group", group, presence), _rule_lookup(plan, match, presence)),
+        already_done=NOT_FOUND,
     )
 
 
-def _rule_lookup(plan: Plan, match: tuple[str, str], *, none: Then, some: Then = Then.GO_ON) -> Lookup:
-    """Our rule, known by all that it says: anything else in the group is somebody else's."""
+def _rule_lookup(plan: Plan, match: tuple[str, str], presence: Presence) -> Lookup:
+    """Finds the rule whose every field equals ours: the group may contain similar rules of others."""
     port = plan.ports.agent
     exactly: tuple[tuple[str, str | int], ...] = (
         ("direction", "inbound"),
@@ -73,5 +72,5 @@ def _rule_lookup(plan: Plan, match: tuple[str, str], *, none: Then, some: Then =
         match,
     )
     argv = ("ibmcloud", "is", "security-group-rules", "@group@", *JSON)
-    seeks = f"the rule for {match[1]} on TCP {port}"
-    return Lookup("rule", seeks, argv, "[]", "id", exactly, none=none, some=some, gone=GONE)
+    description = f"the rule for {match[1]} on TCP {port}"
+    return Lookup("rule", description, argv, "[]", "id", exactly, presence=presence, not_found=NOT_FOUND)

@@ -1,13 +1,13 @@
-"""IBM Cloud: a security group of our own on the bootstrap instance's interface, open to the cluster's group.
+"""IBM Cloud: creates a security group on the bootstrap instance's interface, open to the cluster's group.
 
-Rules have no names there, and the CLI makes the same rule twice without a word: both are looked up first.
+Rules have no names there, and the CLI creates duplicates without an error. So both are looked up first.
 """
 
 from __future__ import annotations
 
 from bootbridge.bootstrap.firewall.ibm_vpc import (
-    GONE,
     JSON,
+    NOT_FOUND,
     add_rule,
     delete_rule,
     group_lookup,
@@ -16,8 +16,8 @@ from bootbridge.bootstrap.firewall.ibm_vpc import (
 from bootbridge.bootstrap.firewall.model import (
     FirewallAction,
     Lookup,
+    Presence,
     Rule,
-    Then,
     bootstrap_name,
     rule_name,
 )
@@ -25,7 +25,7 @@ from bootbridge.bootstrap.plan.plan import Plan
 
 
 def rules(plan: Plan) -> list[Rule]:
-    target = f"the interface of {bootstrap_name(plan)}, by a security group of its own"
+    target = f"the interface of {bootstrap_name(plan)}, in a separate security group"
     sources = (f"security group {_source(plan)}",)
     return [Rule(rule_name(plan), plan.ports.agent, sources, target, "rule and group deleted")]
 
@@ -34,73 +34,73 @@ def create(plan: Plan) -> list[FirewallAction]:
     name, source = rule_name(plan), _source(plan)
     remote = group_lookup("remote", source)
     return [
-        _make_group(plan, name),
+        _create_group(plan, name),
         add_rule(plan, name, name, ("remote.name", source), {"id": "@remote@"}, (remote,)),
-        _wear(plan, name),
+        _attach_group(plan, name),
     ]
 
 
 def remove(plan: Plan) -> list[FirewallAction]:
     name = rule_name(plan)
     removed = delete_rule(plan, name, name, ("remote.name", _source(plan)))
-    return [removed, _take_off(name), _delete_group(name)]
+    return [removed, _detach_group(name), _delete_group(name)]
 
 
 def _source(plan: Plan) -> str:
     return f"{plan.infra_id}-sg-cluster-wide"
 
 
-def _make_group(plan: Plan, name: str) -> FirewallAction:
+def _create_group(plan: Plan, name: str) -> FirewallAction:
     return FirewallAction(
         rule=name,
-        does=f"make the security group {name}",
+        description=f"create the security group {name}",
         argv=("ibmcloud", "is", "security-group-create", name, "@vpc@", *JSON),
         api="POST /v1/security_groups",
         body={"name": name, "vpc": {"id": "@vpc@"}},
         lookups=(
-            group_lookup("group", name, none=Then.GO_ON, some=Then.NOTHING_TO_DO),
+            group_lookup("group", name, Presence.SKIP_IF_FOUND),
             of_instance(plan, "vpc", "vpc.id"),
         ),
     )
 
 
-def _wear(plan: Plan, name: str) -> FirewallAction:
+def _attach_group(plan: Plan, name: str) -> FirewallAction:
     return FirewallAction(
         rule=name,
-        does=f"put {name} on the interface of {bootstrap_name(plan)}",
+        description=f"attach {name} to the interface of {bootstrap_name(plan)}",
         argv=("ibmcloud", "is", "security-group-target-add", "@group@", "@interface@", *JSON),
         api="PUT /v1/security_groups/@group@/targets/@interface@",
         lookups=(
             group_lookup("group", name),
             of_instance(plan, "interface", "primary_network_interface.id"),
-            _target("worn", name, none=Then.GO_ON, some=Then.NOTHING_TO_DO),
+            _target("attached", name, Presence.SKIP_IF_FOUND),
         ),
     )
 
 
-def _take_off(name: str) -> FirewallAction:
-    none = Then.NOTHING_TO_DO
+def _detach_group(name: str) -> FirewallAction:
+    presence = Presence.SKIP_IF_MISSING
     return FirewallAction(
         rule=name,
-        does=f"take {name} off the interface",
+        description=f"detach {name} from the interface",
         argv=("ibmcloud", "is", "security-group-target-remove", "@group@", "@interface@", "--force"),
         api="DELETE /v1/security_groups/@group@/targets/@interface@",
-        lookups=(group_lookup("group", name, none=none), _target("interface", name, none=none)),
-        already=GONE,
+        lookups=(group_lookup("group", name, presence), _target("interface", name, presence)),
+        already_done=NOT_FOUND,
     )
 
 
 def _delete_group(name: str) -> FirewallAction:
     return FirewallAction(
         rule=name,
-        does=f"delete the security group {name}",
+        description=f"delete the security group {name}",
         argv=("ibmcloud", "is", "security-group-delete", "@group@", "--force"),
         api="DELETE /v1/security_groups/@group@",
-        lookups=(group_lookup("group", name, none=Then.NOTHING_TO_DO),),
-        already=GONE,
+        lookups=(group_lookup("group", name, Presence.SKIP_IF_MISSING),),
+        already_done=NOT_FOUND,
     )
 
 
-def _target(variable: str, name: str, *, none: Then, some: Then = Then.GO_ON) -> Lookup:
+def _target(variable: str, name: str, presence: Presence) -> Lookup:
     argv = ("ibmcloud", "is", "security-group-targets", "@group@", *JSON)
-    return Lookup(variable, f"an interface with the group {name}", argv, "[]", "id", none=none, some=some)
+    return Lookup(variable, f"an interface with the group {name}", argv, "[]", "id", presence=presence)

@@ -1,4 +1,4 @@
-"""Finds in a CLI's JSON what a lookup asks for: here for us, and as a jq filter for the scripts."""
+"""Selects a lookup's values from the JSON output of a CLI: in Python, and as a jq filter for the scripts."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from typing import Any
 
 from bootbridge.bootstrap.firewall.model import Lookup
 
-# Ids, names and addresses; what goes into commands holds nothing else, whoever answered.
+# IDs, names and addresses. A value with other characters must not reach a command line.
 SAFE = re.compile(r"[A-Za-z0-9._:/~-]+")
 
 
-def find(lookup: Lookup, answer: str) -> list[str]:
-    """The values sought. Raises ValueError if the answer is no JSON, or a value is none that we would use."""
+def select_values(lookup: Lookup, answer: str) -> list[str]:
+    """Returns the values found. Raises ValueError on invalid JSON or unsafe characters."""
     document = json.loads(answer) if answer.strip() else None
     found = [
         str(value)
         for item in _walk([document], lookup.items)
-        if all(_is(item, path, value) for path, value in lookup.where)
-        and not any(_is(item, path, value) for path, value in lookup.unless)
-        for value in _walk([item], lookup.give)
+        if all(_matches(item, path, value) for path, value in lookup.where)
+        and not any(_matches(item, path, value) for path, value in lookup.excluding)
+        for value in _walk([item], lookup.select)
         if value is not None
     ]
-    found = [value.rpartition("/")[2] for value in found] if lookup.last_part else found
+    found = [value.rpartition("/")[2] for value in found] if lookup.basename else found
     for value in found:
         if not SAFE.fullmatch(value):
-            raise ValueError(f"{value!r} is no id")
+            raise ValueError(f"invalid ID {value!r}")
     return found
 
 
 def jq_filter(lookup: Lookup) -> str:
-    """The same for jq."""
+    """Returns the jq filter that selects the same values."""
     steps = [_jq_path(lookup.items)]
     steps += [f"select({_jq_path(path)} == {json.dumps(value)})" for path, value in lookup.where]
-    steps += [f"select({_jq_path(path)} != {json.dumps(value)})" for path, value in lookup.unless]
-    steps += [f"{_jq_path(lookup.give)} // empty"]
-    steps += ['split("/") | last'] if lookup.last_part else []
+    steps += [f"select({_jq_path(path)} != {json.dumps(value)})" for path, value in lookup.excluding]
+    steps += [f"{_jq_path(lookup.select)} // empty"]
+    steps += ['split("/") | last'] if lookup.basename else []
     return " | ".join(steps)
 
 
-def _is(item: object, path: str, value: str | int) -> bool:
+def _matches(item: object, path: str, value: str | int) -> bool:
     return value in _walk([item], path)
 
 

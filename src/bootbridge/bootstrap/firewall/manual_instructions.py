@@ -1,4 +1,4 @@
-"""Where the firewall is the operator's own: what to open, in words and as data, and how to try it."""
+"""Renders what an operator must open, and how to test it, where Bootbridge does not manage the firewall."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import Any
 from bootbridge.bootstrap.firewall.model import PURPOSE, Rule, source_networks
 from bootbridge.bootstrap.plan.plan import Plan
 
-LIFETIME = "from before the bootstrap node boots until the bootstrap is complete; then close it again"
+LIFETIME = "open before the bootstrap node boots, close after the bootstrap is complete"
 
 
 def rules(plan: Plan) -> list[Rule]:
-    """The one rule to make by hand."""
     sources = tuple(map(str, source_networks(plan)))
-    return [Rule(PURPOSE, plan.ports.agent, sources, _target(plan), "by hand, once bootstrap is complete")]
+    return [
+        Rule(PURPOSE, plan.ports.agent, sources, _target(plan), "manually, after the bootstrap is complete")
+    ]
 
 
 def as_data(plan: Plan) -> dict[str, Any]:
@@ -40,22 +41,21 @@ def as_text(plan: Plan) -> str:
 Open, in every firewall and packet filter between the nodes and the bootstrap node:
   protocol  TCP
   port      {rule.port}
-  from      {", ".join(rule.sources)} (all nodes: control plane and workers; never the whole world)
+  from      {", ".join(rule.sources)} (all nodes: control plane and workers; never all addresses)
   to        {rule.target}
   lifetime  {LIFETIME}
 
-Agents on the nodes dial this port; nothing is dialled in the other direction. Without it the
-kube-apiserver on the bootstrap node cannot reach webhooks in the pod network.
+Agents on the nodes dial this port. The bootstrap node dials nothing in the other direction. Without this
+port, the kube-apiserver on the bootstrap node cannot reach webhooks in the pod network.
 
-Try it from a node, or from any machine in these networks:
+Test it from a node, or from any machine in these networks:
 {probe}
 """
 
 
 def _who(plan: Plan) -> str:
     provisioned = ", user-provisioned" if plan.user_provisioned else ""
-    return f"""\
-The firewall on this platform ({plan.platform}{provisioned}) is yours: nothing is opened or closed for you."""
+    return f"You manage the firewall on this platform ({plan.platform}{provisioned})."
 
 
 def _target(plan: Plan) -> str:

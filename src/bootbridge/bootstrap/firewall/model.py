@@ -1,8 +1,8 @@
-"""What a firewall rule is, whatever the cloud: a name, a port, who may come, and to whom.
+"""Defines a firewall rule, the actions that create or remove it, and the lookups that an action needs.
 
-A platform turns rules into actions: each one command of that platform's own CLI, with the
-body that its API takes. Ids that only the cloud knows are looked up when an action runs,
-and stand as `@name@` in command and body until then.
+A provider module turns a plan into actions. Each action is one command of the cloud's CLI, with the body of
+the API request that the command sends. An ID that only the cloud knows is written `@name@` in both, until a
+lookup replaces it when the action runs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bootbridge.bootstrap.plan.plan import IPNetwork, Plan
 from bootbridge.errors import OperatorError
 
 PURPOSE = "bootstrap-konnectivity"
-NAME_MAX = 63  # the strictest of the clouds: GCP and IBM Cloud
-DESCRIPTION = "Bootbridge: nodes reach the bootstrap node, for the time of the bootstrap"
+NAME_MAX = 63  # the lowest limit of all clouds: GCP and IBM Cloud
+DESCRIPTION = "Bootbridge: nodes reach the bootstrap node during the bootstrap"
 PLACEHOLDER = re.compile(r"@([a-z_]+)@")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Who may connect to what. `sources` are groups or tags of nodes, or their networks, never the world."""
+    """Describes what is opened. `sources` are the nodes' groups, tags or networks; never all addresses."""
 
     name: str
     port: int
@@ -35,47 +35,46 @@ class Rule:
     protocol: str = "tcp"
 
 
-class Then(StrEnum):
-    """What a lookup's answer means for the action it belongs to."""
+class Presence(StrEnum):
+    """Decides what an action does when its lookup finds nothing, or something."""
 
-    GO_ON = "go on"
-    NOTHING_TO_DO = "nothing to do"
-    FAIL = "fail"
+    REQUIRED = "required"  # the action fails if nothing is found
+    SKIP_IF_MISSING = "skip if missing"
+    SKIP_IF_FOUND = "skip if found"
 
 
 @dataclass(frozen=True)
 class Lookup:
-    """A question to the cloud, answered in JSON; the answer replaces `@variable@`.
+    """Queries the cloud for a value that replaces `@variable@`. The CLI answers in JSON.
 
-    `items` and `give` are paths such as `Reservations[].Instances[]` and `VpcId`; of the items
-    only those count that match all of `where` and none of `unless`.
+    `items` and `select` are paths such as `Reservations[].Instances[]` and `VpcId`. An item counts if it
+    matches all of `where` and none of `excluding`.
     """
 
     variable: str
-    seeks: str
+    description: str
     argv: tuple[str, ...]
     items: str
-    give: str
+    select: str
     where: tuple[tuple[str, str | int], ...] = ()
-    unless: tuple[tuple[str, str | int], ...] = ()
-    last_part: bool = False  # of an answer such as https://…/zones/europe-west3-a
-    many: bool = False
-    none: Then = Then.FAIL
-    some: Then = Then.GO_ON
-    gone: tuple[str, ...] = ()  # what the CLI says when even the place to look in is gone
+    excluding: tuple[tuple[str, str | int], ...] = ()
+    basename: bool = False  # take what follows the last slash, as in https://…/zones/europe-west3-a
+    multiple: bool = False  # several values are allowed
+    presence: Presence = Presence.REQUIRED
+    not_found: tuple[str, ...] = ()  # errors of the CLI that mean: nothing found
 
 
 @dataclass(frozen=True)
 class FirewallAction:
-    """One step: a command and the API request that it stands for."""
+    """One command, and the API request that the command sends."""
 
     rule: str
-    does: str
+    description: str
     argv: tuple[str, ...]
     api: str
     body: Mapping[str, Any] | None = None
     lookups: tuple[Lookup, ...] = ()
-    already: tuple[str, ...] = ()  # what the CLI says when the step was done before
+    already_done: tuple[str, ...] = ()  # errors of the CLI that mean: an earlier run did this
 
     @property
     def program(self) -> str:
@@ -83,32 +82,31 @@ class FirewallAction:
 
 
 def rule_name(plan: Plan, suffix: str = "") -> str:
-    """THE name: creation and removal both take it from here, so they cannot disagree."""
+    """Returns the rule's name. Creation and removal both use it, so that they cannot disagree."""
     if not plan.infra_id:
-        hint = "give infraID from the installer's metadata.json: the rule is named after it"
-        text = f"the firewall of {plan.platform} needs the cluster's name in the cloud"
-        raise OperatorError(text, subject="--infra-id", hint=hint)
+        hint = f"give infraID from the installer's metadata.json: rules on {plan.platform} are named after it"
+        raise OperatorError("required flag missing", subject="--infra-id", hint=hint)
     name = "-".join(filter(None, (plan.infra_id, PURPOSE, suffix)))
     if len(name) > NAME_MAX or not name[0].isalpha():
         room = NAME_MAX - len(name) + len(plan.infra_id)
-        hint = f"clouds want names that start with a letter, which leaves at most {room} characters for it"
-        raise OperatorError(f"{name!r} is no name for a rule", subject="--infra-id", hint=hint)
+        hint = f"it must start with a letter and have at most {room} characters"
+        raise OperatorError(f"invalid rule name {name!r}", subject="--infra-id", hint=hint)
     return name
 
 
 def bootstrap_name(plan: Plan) -> str:
-    """What the installer calls the bootstrap machine in every cloud."""
+    """Returns the installer's name for the bootstrap machine, the same in every cloud."""
     return f"{plan.infra_id}-bootstrap"
 
 
 def source_networks(plan: Plan) -> tuple[IPNetwork, ...]:
-    """The machine networks, which hold all nodes; refused if together they are the whole world."""
+    """Returns the machine networks. Raises OperatorError if together they contain all addresses."""
     networks = plan.networks.machine
     for version in (4, 6):
         family = [network for network in networks if network.version == version]
         for merged in ipaddress.collapse_addresses(family):  # type: ignore[type-var]
             if merged.prefixlen == 0:
-                hint = "name the networks in which the nodes are (--machine-network)"
-                text = f"{merged} is the whole world, and the port is not for the world"
+                hint = "give the networks of the nodes (--machine-network): the port must not be open to all"
+                text = f"{merged} contains all addresses"
                 raise OperatorError(text, subject="networking.machineNetwork", hint=hint)
     return tuple(dict.fromkeys(networks))

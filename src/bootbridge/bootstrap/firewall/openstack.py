@@ -1,6 +1,6 @@
-"""OpenStack: a security group of our own on the bootstrap server, a rule per machine network.
+"""OpenStack: creates a security group on the bootstrap server, with one rule per machine network.
 
-Names are not unique there, so the group is looked for before it is made.
+Names are not unique there, so the group is looked up before it is created.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from bootbridge.bootstrap.firewall.model import (
     DESCRIPTION,
     FirewallAction,
     Lookup,
+    Presence,
     Rule,
-    Then,
     bootstrap_name,
     rule_name,
     source_networks,
@@ -24,33 +24,33 @@ _GONE = ("No SecurityGroup found", *_NOT_FOUND)
 
 def rules(plan: Plan) -> list[Rule]:
     sources = tuple(map(str, source_networks(plan)))
-    target = f"the server {bootstrap_name(plan)}, by a security group of its own"
+    target = f"the server {bootstrap_name(plan)}, in a separate security group"
     return [
-        Rule(rule_name(plan), plan.ports.agent, sources, target, "group taken off and deleted with its rules")
+        Rule(rule_name(plan), plan.ports.agent, sources, target, "group detached and deleted with its rules")
     ]
 
 
 def create(plan: Plan) -> list[FirewallAction]:
     permits = [_permit(plan, network) for network in source_networks(plan)]
-    return [_make_group(plan), *permits, _wear(plan)]
+    return [_create_group(plan), *permits, _attach_group(plan)]
 
 
 def remove(plan: Plan) -> list[FirewallAction]:
-    return [_take_off(plan), _delete_group(plan)]
+    return [_detach_group(plan), _delete_group(plan)]
 
 
-def _make_group(plan: Plan) -> FirewallAction:
+def _create_group(plan: Plan) -> FirewallAction:
     name = rule_name(plan)
-    # The tag lets the installer's `destroy cluster` find the group, should it ever be left behind.
+    # By this tag the installer's `destroy cluster` finds a group that was left behind.
     tag = f"openshiftClusterID={plan.infra_id}"
     text = ("--description", DESCRIPTION, "--tag", tag)
     return FirewallAction(
         rule=name,
-        does=f"make the security group {name}",
+        description=f"create the security group {name}",
         argv=("openstack", "security", "group", "create", name, *text, *_JSON),
         api="POST /v2.0/security-groups",
         body={"security_group": {"name": name, "description": DESCRIPTION}},
-        lookups=(_group(plan, none=Then.GO_ON, some=Then.NOTHING_TO_DO),),
+        lookups=(_group(plan, Presence.SKIP_IF_FOUND),),
     )
 
 
@@ -70,47 +70,46 @@ def _permit(plan: Plan, network: IPNetwork) -> FirewallAction:
     who = ("--remote-ip", str(network), "--description", DESCRIPTION)
     return FirewallAction(
         rule=rule_name(plan),
-        does=f"let {network} reach TCP {port}",
+        description=f"allow {network} on TCP {port}",
         argv=("openstack", "security", "group", "rule", "create", *what, *who, *_JSON, "@group@"),
         api="POST /v2.0/security-group-rules",
         body={"security_group_rule": body},
         lookups=(_group(plan),),
-        already=("Security group rule already exists",),
+        already_done=("Security group rule already exists",),
     )
 
 
-def _wear(plan: Plan) -> FirewallAction:
+def _attach_group(plan: Plan) -> FirewallAction:
     name, server = rule_name(plan), bootstrap_name(plan)
-    worn = Lookup(
-        "worn",
+    attached = Lookup(
+        "attached",
         f"the group on {server}",
         ("openstack", "server", "show", "@server@", *_JSON),
         items="security_groups[]",
-        give="name",
+        select="name",
         where=(("name", name),),
-        none=Then.GO_ON,
-        some=Then.NOTHING_TO_DO,
+        presence=Presence.SKIP_IF_FOUND,
     )
     return FirewallAction(
         rule=name,
-        does=f"put {name} on {server}",
+        description=f"attach {name} to {server}",
         argv=("openstack", "server", "add", "security", "group", "@server@", "@group@"),
         api="POST /servers/@server@/action",
         body={"addSecurityGroup": {"name": "@group@"}},
-        lookups=(_server(plan), _group(plan), worn),
+        lookups=(_server(plan), _group(plan), attached),
     )
 
 
-def _take_off(plan: Plan) -> FirewallAction:
-    name, server, none = rule_name(plan), bootstrap_name(plan), Then.NOTHING_TO_DO
+def _detach_group(plan: Plan) -> FirewallAction:
+    name, server, presence = rule_name(plan), bootstrap_name(plan), Presence.SKIP_IF_MISSING
     return FirewallAction(
         rule=name,
-        does=f"take {name} off {server}",
+        description=f"detach {name} from {server}",
         argv=("openstack", "server", "remove", "security", "group", "@server@", "@group@"),
         api="POST /servers/@server@/action",
         body={"removeSecurityGroup": {"name": "@group@"}},
-        lookups=(_server(plan, none), _group(plan, none=none)),
-        already=("not associated with the instance", "No Server found", *_NOT_FOUND),
+        lookups=(_server(plan, presence), _group(plan, presence)),
+        already_done=("not associated with the instance", "No Server found", *_NOT_FOUND),
     )
 
 
@@ -118,22 +117,23 @@ def _delete_group(plan: Plan) -> FirewallAction:
     name = rule_name(plan)
     return FirewallAction(
         rule=name,
-        does=f"delete the security group {name} with its rules",
+        description=f"delete the security group {name} with its rules",
         argv=("openstack", "security", "group", "delete", "@group@"),
         api="DELETE /v2.0/security-groups/@group@",
-        lookups=(_group(plan, none=Then.NOTHING_TO_DO),),
-        already=_GONE,
+        lookups=(_group(plan, Presence.SKIP_IF_MISSING),),
+        already_done=_GONE,
     )
 
 
-def _group(plan: Plan, *, none: Then = Then.FAIL, some: Then = Then.GO_ON) -> Lookup:
+def _group(plan: Plan, presence: Presence = Presence.REQUIRED) -> Lookup:
     name = rule_name(plan)
     argv = ("openstack", "security", "group", "list", *_JSON)
-    where = (("Name", name),)
-    return Lookup("group", f"the security group {name}", argv, "[]", "ID", where, none=none, some=some)
+    return Lookup(
+        "group", f"the security group {name}", argv, "[]", "ID", (("Name", name),), presence=presence
+    )
 
 
-def _server(plan: Plan, none: Then = Then.FAIL) -> Lookup:
+def _server(plan: Plan, presence: Presence = Presence.REQUIRED) -> Lookup:
     name = bootstrap_name(plan)
     argv = ("openstack", "server", "list", "--name", f"^{name}$", *_JSON)
-    return Lookup("server", f"the server {name}", argv, "[]", "ID", where=(("Name", name),), none=none)
+    return Lookup("server", f"the server {name}", argv, "[]", "ID", (("Name", name),), presence=presence)

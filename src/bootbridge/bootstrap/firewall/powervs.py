@@ -1,7 +1,7 @@
-"""PowerVS: rules in the VPC's control plane security group, from the machine networks.
+"""PowerVS: creates rules in the VPC's control plane security group, from the machine networks.
 
-The bootstrap machine itself stands outside the VPC and has no interface to put a group of its own on;
-what passes through the VPC is filtered by the installer's group. The VPC knows IPv4 only.
+The bootstrap machine is outside the VPC, so no separate group can be attached to its interface. The
+installer's group filters what passes through the VPC. The VPC supports IPv4 only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bootbridge.errors import OperatorError
 def rules(plan: Plan) -> list[Rule]:
     target = f"security group {_group(plan)}"
     sources = _networks(plan)
-    return [Rule(rule_name(plan), plan.ports.agent, sources, target, "the same rules deleted, no other")]
+    return [Rule(rule_name(plan), plan.ports.agent, sources, target, "these rules deleted, no others")]
 
 
 def create(plan: Plan) -> list[FirewallAction]:
@@ -40,7 +40,7 @@ def _networks(plan: Plan) -> tuple[str, ...]:
     networks = source_networks(plan)
     for network in networks:
         if network.version == 6:
-            hint = "give IPv4 networks, or --user-provisioned if the firewall is yours"
-            text = f"{network}: IBM's VPC has no IPv6"
+            hint = "give IPv4 networks, or --user-provisioned if you manage the firewall"
+            text = f"IPv6 is not supported by IBM's VPC: {network}"
             raise OperatorError(text, subject="networking.machineNetwork", hint=hint)
     return tuple(map(str, networks))

@@ -1,7 +1,7 @@
-"""Tries the agents' port from a node's side: a TCP connection and a TLS greeting, no certificate needed.
+"""Tests the agents' port from a node: a TCP connection and a TLS handshake, without a certificate.
 
-A firewall that drops, one that rejects, a missing route, a closed port and a stranger behind an
-open one all look different from here, and each has another fix.
+A firewall that drops, a firewall that rejects, a missing route, a closed port and another program on the port
+produce different errors here, and each has another fix.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class PortState(StrEnum):
     REFUSED = "refused"
     FILTERED = "filtered"
     UNREACHABLE = "unreachable"
-    NOT_OURS = "open, but not our server"
+    NOT_OURS = "open, but not a proxy-server"
 
 
 @dataclass(frozen=True)
 class FirewallProbeResult:
-    """What was found, the evidence for it, and what to do about it."""
+    """Holds what was found, the evidence, and the fix."""
 
     address: str
     port: int
@@ -51,34 +51,34 @@ class FirewallProbeResult:
 _FIXES = {
     PortState.OPEN: "",
     PortState.REFUSED: (
-        "the bootstrap node answers, but nothing listens on TCP {port}, or a firewall rejects it: "
-        "see whether the konnectivity-server pod runs there"
+        "nothing listens on TCP {port} of the bootstrap node, or a firewall rejects it: "
+        "check whether the konnectivity-server pod runs there"
     ),
     PortState.FILTERED: (
-        "a firewall drops TCP {port}: let the nodes reach it, `bootbridge firewall show` says how"
+        "a firewall drops TCP {port}: open it to the nodes, `bootbridge firewall show` lists the rules"
     ),
     PortState.UNREACHABLE: (
-        "there is no way to {address} from here, or a firewall says so: "
-        "check the address, the routes and the rules"
+        "no route to {address} from here, or a firewall rejects it: "
+        "check the address, the routes and the firewall rules"
     ),
     PortState.NOT_OURS: (
-        "something else listens on {address} port {port}: "
-        "check the address, and for a proxy or load balancer in between"
+        "another program listens on {address} port {port}: "
+        "check the address, and whether a proxy or load balancer is in between"
     ),
 }
 
 
 def probe(address: str, port: int, timeout: float = PROBE_SECONDS) -> FirewallProbeResult:
-    """Connect to an IPv4 or IPv6 address, a zone such as %eth0 included; never longer than `timeout`."""
+    """Connects to an IP address, which may have a zone such as %eth0. Takes at most `timeout` seconds."""
     family = _family(address)
     began = time.monotonic()
     try:
         with socket.socket(family, socket.SOCK_STREAM) as connection:
             connection.settimeout(timeout)
             connection.connect(socket.getaddrinfo(address, port, family, socket.SOCK_STREAM)[0][4])
-            state, evidence = _greet(connection, began + timeout)
+            state, evidence = _handshake(connection, began + timeout)
     except OSError as error:
-        state, evidence = _why_no_connection(error, timeout)
+        state, evidence = _connection_error(error, timeout)
     return FirewallProbeResult(address, port, state, evidence, time.monotonic() - began)
 
 
@@ -91,10 +91,10 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET if version == 4 else socket.AF_INET6
 
 
-def _why_no_connection(error: OSError, timeout: float) -> tuple[PortState, str]:
+def _connection_error(error: OSError, timeout: float) -> tuple[PortState, str]:
     if isinstance(error, TimeoutError) or error.errno in _FILTERED:
-        said = f"no answer within {timeout:g} s" if isinstance(error, TimeoutError) else str(error.strerror)
-        return PortState.FILTERED, said
+        timed_out = isinstance(error, TimeoutError)
+        return PortState.FILTERED, f"timed out after {timeout:g}s" if timed_out else str(error.strerror)
     if error.errno == errno.ECONNREFUSED:
         return PortState.REFUSED, "connection refused"
     if error.errno in _UNREACHABLE or isinstance(error, socket.gaierror):
@@ -102,28 +102,28 @@ def _why_no_connection(error: OSError, timeout: float) -> tuple[PortState, str]:
     return PortState.NOT_OURS, error.strerror or str(error)
 
 
-def _greet(connection: socket.socket, deadline: float) -> tuple[PortState, str]:
-    """Our server speaks TLS and HTTP/2, and wants a certificate; we show none and trust none."""
+def _handshake(connection: socket.socket, deadline: float) -> tuple[PortState, str]:
+    """Starts a TLS handshake without the client certificate that our server requires."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     connection.settimeout(max(0.001, deadline - time.monotonic()))
     try:
-        with context.wrap_socket(connection) as speaking:
-            return _judge(speaking)
+        with context.wrap_socket(connection) as tls:
+            return _negotiated(tls)
     except TimeoutError:
-        return PortState.NOT_OURS, "it accepts connections but says nothing in TLS"
+        return PortState.NOT_OURS, "accepts connections but does not answer in TLS"
     except ssl.SSLError as error:
-        # How servers up to TLS 1.2 say that they want a certificate: OpenSSL's and Go's way.
+        # Up to TLS 1.2, these errors of OpenSSL and Go mean that a client certificate is required.
         if error.reason and error.reason.endswith(("HANDSHAKE_FAILURE", "BAD_CERTIFICATE", "_REQUIRED")):
-            return PortState.OPEN, "TLS, it wants a certificate"
-        return PortState.NOT_OURS, f"no TLS as ours: {error.reason or error}"
+            return PortState.OPEN, "TLS, client certificate required"
+        return PortState.NOT_OURS, f"TLS handshake failed: {error.reason or error}"
     except OSError as error:
-        return PortState.NOT_OURS, f"it hangs up on TLS: {error.strerror or error}"
+        return PortState.NOT_OURS, f"connection closed during the TLS handshake: {error.strerror or error}"
 
 
-def _judge(speaking: ssl.SSLSocket) -> tuple[PortState, str]:
-    if speaking.selected_alpn_protocol() != "h2":
-        return PortState.NOT_OURS, f"{speaking.version()}, but no HTTP/2"
-    return PortState.OPEN, f"{speaking.version()} with HTTP/2"
+def _negotiated(tls: ssl.SSLSocket) -> tuple[PortState, str]:
+    if tls.selected_alpn_protocol() != "h2":
+        return PortState.NOT_OURS, f"{tls.version()}, but not HTTP/2"
+    return PortState.OPEN, f"{tls.version()} with HTTP/2"

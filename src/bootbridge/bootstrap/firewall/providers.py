@@ -1,4 +1,4 @@
-"""Which module speaks for which cloud; every other platform's firewall is the operator's own."""
+"""Selects the module of each cloud. On every other platform the operator manages the firewall."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bootbridge.bootstrap.firewall.model import FirewallAction, Rule, source_net
 from bootbridge.bootstrap.plan.plan import Plan, Platform
 
 
-class _Cloud(Protocol):
+class _Provider(Protocol):
     def rules(self, plan: Plan) -> list[Rule]: ...
 
     def create(self, plan: Plan) -> list[FirewallAction]: ...
@@ -17,7 +17,7 @@ class _Cloud(Protocol):
     def remove(self, plan: Plan) -> list[FirewallAction]: ...
 
 
-_CLOUDS: dict[Platform, _Cloud] = {
+_PROVIDERS: dict[Platform, _Provider] = {
     Platform.AWS: aws,
     Platform.AZURE: azure,
     Platform.GCP: gcp,
@@ -25,31 +25,30 @@ _CLOUDS: dict[Platform, _Cloud] = {
     Platform.OPENSTACK: openstack,
     Platform.POWERVS: powervs,
 }
-MANAGED = tuple(_CLOUDS)
+MANAGED = tuple(_PROVIDERS)
 
 
 def is_managed(plan: Plan) -> bool:
-    """Whether there is a cloud firewall that we can speak to, and that is not the operator's own."""
-    return plan.platform in _CLOUDS and not plan.user_provisioned
+    """Returns whether Bootbridge creates and removes the rules."""
+    return plan.platform in _PROVIDERS and not plan.user_provisioned
 
 
 def rules(plan: Plan) -> list[Rule]:
-    """The rules in words: what is opened, for whom, to what; also where it is done by hand."""
-    return _cloud(plan).rules(plan) if is_managed(plan) else manual_instructions.rules(plan)
+    """Returns what is opened, also where the operator does it."""
+    return _provider(plan).rules(plan) if is_managed(plan) else manual_instructions.rules(plan)
 
 
 def create(plan: Plan) -> list[FirewallAction]:
-    """What opens the port, in order; nothing where it is done by hand."""
-    return _cloud(plan).create(plan) if is_managed(plan) else []
+    """Returns the actions that open the port, in order; none where the operator does it."""
+    return _provider(plan).create(plan) if is_managed(plan) else []
 
 
 def remove(plan: Plan) -> list[FirewallAction]:
-    """What closes it again and leaves nothing of ours behind, in order."""
-    return _cloud(plan).remove(plan) if is_managed(plan) else []
+    """Returns the actions that close the port and remove everything that `create` created, in order."""
+    return _provider(plan).remove(plan) if is_managed(plan) else []
 
 
-def _cloud(plan: Plan) -> _Cloud:
-    source_networks(
-        plan
-    )  # a plan whose nodes are the whole world is refused, also where groups are the source
-    return _CLOUDS[plan.platform]
+def _provider(plan: Plan) -> _Provider:
+    # Rejects a plan whose machine networks contain all addresses, also where groups are the source.
+    source_networks(plan)
+    return _PROVIDERS[plan.platform]

@@ -1,4 +1,4 @@
-"""Runs actions through the platform's own CLI, bounded in time; what was done before is no failure."""
+"""Runs actions through the cloud's CLI, each with a time limit. An action that was done before succeeds."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from bootbridge.bootstrap.firewall.json_query import find
-from bootbridge.bootstrap.firewall.model import PLACEHOLDER, FirewallAction, Lookup, Then
+from bootbridge.bootstrap.firewall.json_query import select_values
+from bootbridge.bootstrap.firewall.model import PLACEHOLDER, FirewallAction, Lookup, Presence
 from bootbridge.errors import OperatorError
 
 COMMAND_SECONDS = 120.0
@@ -20,13 +20,13 @@ Values = dict[str, list[str]]
 
 class ActionOutcome(StrEnum):
     DONE = "done"
-    ALREADY = "already"
+    UNCHANGED = "unchanged"
     FAILED = "failed"
 
 
 @dataclass(frozen=True)
 class ActionResult:
-    """How an action went; `detail` says why nothing was to do, or what went wrong."""
+    """Holds the outcome of an action. `detail` gives the reason if it was skipped or failed."""
 
     action: FirewallAction
     outcome: ActionOutcome
@@ -37,7 +37,7 @@ class ActionResult:
         return self.outcome is ActionOutcome.FAILED
 
 
-class _NothingToDo(Exception):
+class _Skipped(Exception):
     pass
 
 
@@ -53,7 +53,7 @@ def run(
     announce: Callable[[FirewallAction], None] = lambda action: None,
     report: Callable[[ActionResult], None] = lambda result: None,
 ) -> list[ActionResult]:
-    """Run them in order. The first failure ends it, unless `keep_going`, as a removal should."""
+    """Runs the actions in order. Stops at the first failure unless `keep_going`, which a removal sets."""
     require_programs(actions)
     results: list[ActionResult] = []
     for action in actions:
@@ -66,15 +66,15 @@ def run(
 
 
 def require_programs(actions: Iterable[FirewallAction]) -> None:
-    """Refuse before anything is done if a CLI is missing."""
+    """Raises OperatorError if a CLI is missing, before anything runs."""
     for program in dict.fromkeys(action.program for action in actions):
         if not shutil.which(program):
-            hint = "install and log in to it, or run the commands where it is (--output DIR writes a script)"
-            raise OperatorError(f"the command {program!r} is not on the PATH", subject="--apply", hint=hint)
+            hint = "install it and log in, or run the script that --output DIR writes where it is installed"
+            raise OperatorError(f"command not found: {program!r}", subject="--apply", hint=hint)
 
 
-def filled(argv: Iterable[str], values: Mapping[str, Sequence[str]]) -> list[str]:
-    """The command with what was found; a word that is a placeholder alone becomes as many as were found."""
+def fill_placeholders(argv: Iterable[str], values: Mapping[str, Sequence[str]]) -> list[str]:
+    """Returns the command with the values. A word that is only a placeholder becomes one word per value."""
     words: list[str] = []
     for word in argv:
         alone = PLACEHOLDER.fullmatch(word)
@@ -91,36 +91,38 @@ def _run_one(action: FirewallAction, timeout: float) -> ActionResult:
         for lookup in action.lookups:
             values[lookup.variable] = _look_up(lookup, values, timeout)
         return _apply(action, values, timeout)
-    except _NothingToDo as reason:
-        return ActionResult(action, ActionOutcome.ALREADY, str(reason))
+    except _Skipped as reason:
+        return ActionResult(action, ActionOutcome.UNCHANGED, str(reason))
     except _Failed as reason:
         return ActionResult(action, ActionOutcome.FAILED, str(reason))
 
 
 def _look_up(lookup: Lookup, values: Values, timeout: float) -> list[str]:
-    done = _execute(filled(lookup.argv, values), timeout)
-    if done.returncode and not _says(done.stderr, lookup.gone):
-        raise _Failed(f"cannot look for {lookup.seeks}: {_told(done)}")
+    done = _execute(fill_placeholders(lookup.argv, values), timeout)
+    if done.returncode and not _contains(done.stderr, lookup.not_found):
+        raise _Failed(f"lookup of {lookup.description} failed: {_output(done)}")
     try:
-        found = find(lookup, done.stdout) if not done.returncode else []
+        found = select_values(lookup, done.stdout) if not done.returncode else []
     except ValueError as error:
-        raise _Failed(f"{lookup.argv[0]} gave no sensible answer about {lookup.seeks}: {error}") from error
-    if lookup.some is Then.NOTHING_TO_DO and found:
-        raise _NothingToDo(f"{lookup.seeks} is there")
-    if not found and lookup.none is not Then.GO_ON:
-        raise (_Failed if lookup.none is Then.FAIL else _NothingToDo)(f"{lookup.seeks} is not there")
-    if len(found) > 1 and not lookup.many:
-        raise _Failed(f"{lookup.seeks} is there {len(found)} times: {', '.join(found)}")
+        raise _Failed(f"invalid output of {lookup.argv[0]} for {lookup.description}: {error}") from error
+    if found and lookup.presence is Presence.SKIP_IF_FOUND:
+        raise _Skipped(f"{lookup.description} already exists")
+    if not found and lookup.presence is Presence.REQUIRED:
+        raise _Failed(f"{lookup.description} was not found")
+    if not found and lookup.presence is Presence.SKIP_IF_MISSING:
+        raise _Skipped(f"{lookup.description} was not found")
+    if len(found) > 1 and not lookup.multiple:
+        raise _Failed(f"{lookup.description} exists {len(found)} times: {', '.join(found)}")
     return found
 
 
 def _apply(action: FirewallAction, values: Values, timeout: float) -> ActionResult:
-    done = _execute(filled(action.argv, values), timeout)
+    done = _execute(fill_placeholders(action.argv, values), timeout)
     if done.returncode == 0:
         return ActionResult(action, ActionOutcome.DONE)
-    if _says(done.stderr + done.stdout, action.already):
-        return ActionResult(action, ActionOutcome.ALREADY, _told(done))
-    return ActionResult(action, ActionOutcome.FAILED, _told(done))
+    if _contains(done.stderr + done.stdout, action.already_done):
+        return ActionResult(action, ActionOutcome.UNCHANGED, _output(done))
+    return ActionResult(action, ActionOutcome.FAILED, _output(done))
 
 
 def _execute(argv: list[str], timeout: float) -> subprocess.CompletedProcess[str]:
@@ -136,16 +138,16 @@ def _execute(argv: list[str], timeout: float) -> subprocess.CompletedProcess[str
             env=environment,
         )
     except subprocess.TimeoutExpired:
-        raise _Failed(f"{argv[0]} gave no answer within {timeout:g} s") from None
+        raise _Failed(f"{argv[0]} timed out after {timeout:g}s") from None
     except OSError as error:
         raise _Failed(f"cannot run {argv[0]}: {error.strerror or error}") from error
 
 
-def _says(text: str, marks: Iterable[str]) -> bool:
+def _contains(text: str, marks: Iterable[str]) -> bool:
     return any(mark in text for mark in marks)
 
 
-def _told(done: subprocess.CompletedProcess[str]) -> str:
-    """What the CLI said, in one line."""
-    said = " ".join((done.stderr.strip() or done.stdout.strip()).split())
-    return said[:_DETAIL_CHARACTERS] or f"exit code {done.returncode}"
+def _output(done: subprocess.CompletedProcess[str]) -> str:
+    """Returns the CLI's output in one line."""
+    text = " ".join((done.stderr.strip() or done.stdout.strip()).split())
+    return text[:_DETAIL_CHARACTERS] or f"exit code {done.returncode}"

@@ -1,4 +1,4 @@
-"""The same actions as a POSIX shell script, for where the cloud's CLI is but Python is not. It needs jq."""
+"""Renders actions as a POSIX shell script, which needs the cloud's CLI and jq, but not Python."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from bootbridge.bootstrap.firewall.json_query import jq_filter
-from bootbridge.bootstrap.firewall.model import PLACEHOLDER, FirewallAction, Lookup, Then
+from bootbridge.bootstrap.firewall.model import PLACEHOLDER, FirewallAction, Lookup, Presence
 
 _HELPERS = r"""
 set -eu
@@ -20,48 +20,48 @@ fail() {
     exit 1
 }
 
-need() {
-    command -v "$1" >/dev/null 2>&1 || fail "$1 is not installed"
+require() {
+    command -v "$1" >/dev/null 2>&1 || fail "command not found: $1"
 }
 
-# says TEXTS: whether the last command complained about one of these, one per line.
-says() {
+# error_matches TEXTS: whether the last command printed one of these errors (one per line).
+error_matches() {
     [ -n "$1" ] && grep -qF -e "$1" "$errors"
 }
 
-# look TEXTS FILTER COMMAND...: what jq finds in the command's answer; TEXTS mean that nothing is there.
-look() {
+# lookup TEXTS FILTER COMMAND...: prints what jq selects from the output; an error in TEXTS means: not found.
+lookup() {
     texts=$1 filter=$2
     shift 2
     if answer=$("$@" 2>"$errors" </dev/null); then
-        found=$(printf '%s\n' "$answer" | jq -r "$filter") || fail "$1 gave no sensible answer"
-    elif says "$texts"; then
+        found=$(printf '%s\n' "$answer" | jq -r "$filter") || fail "invalid output of $1"
+    elif error_matches "$texts"; then
         found=''
     else
         cat "$errors" >&2
         fail "$*"
     fi
     case $found in
-    *[!A-Za-z0-9._:/~[:space:]-]*) fail "$1 gave an id that cannot be one: $found" ;;
+    *[!A-Za-z0-9._:/~[:space:]-]*) fail "invalid ID in the output of $1: $found" ;;
     esac
     printf '%s' "$found"
 }
 
-# single WHAT FOUND: no more than one was found.
-single() {
+# require_single WHAT FOUND: fails if more than one was found.
+require_single() {
     case $2 in
-    *[[:space:]]*) fail "$1 is there more than once: $2" ;;
+    *[[:space:]]*) fail "$1 exists more than once: $2" ;;
     esac
 }
 
-# apply TEXTS COMMAND...: run it; TEXTS mean that it was done before.
+# apply TEXTS COMMAND...: runs the command; an error in TEXTS means: an earlier run did this.
 apply() {
     texts=$1
     shift
     if "$@" >"$errors" 2>&1 </dev/null; then
         printf '  done\n'
-    elif says "$texts"; then
-        printf '  already done\n'
+    elif error_matches "$texts"; then
+        printf '  unchanged\n'
     else
         cat "$errors" >&2
         fail "$*"
@@ -71,11 +71,11 @@ apply() {
 
 
 def render(title: str, actions: Sequence[FirewallAction], *, keep_going: bool) -> str:
-    """The script; with `keep_going` a failed step does not keep the next ones from being tried."""
+    """Returns the script. With `keep_going`, the steps after a failed one run too."""
     after = "|| failed=1" if keep_going else "|| exit 1"
-    lines = ["#!/bin/sh", f"# {title}", "# Safe to run again: what was done before is left alone."]
+    lines = ["#!/bin/sh", f"# {title}", "# Idempotent: what an earlier run did is left unchanged."]
     lines += _HELPERS.strip("\n").splitlines()
-    lines += ["", *(f"need {shlex.quote(program)}" for program in _programs(actions)), "failed=0"]
+    lines += ["", *(f"require {shlex.quote(program)}" for program in _programs(actions)), "failed=0"]
     for number, action in enumerate(actions, 1):
         lines += ["", f"step_{number}() {{", *(f"    {line}" for line in _step(action)), "}"]
     lines += [
@@ -88,8 +88,8 @@ def render(title: str, actions: Sequence[FirewallAction], *, keep_going: bool) -
 
 
 def command_line(argv: Iterable[str], lookups: Iterable[Lookup] = ()) -> str:
-    """A command as a person would type it; placeholders become shell variables."""
-    many = {lookup.variable for lookup in lookups if lookup.many}
+    """Returns a command for the shell, with variables for the placeholders."""
+    many = {lookup.variable for lookup in lookups if lookup.multiple}
     return " ".join(_word(word, many) for word in argv)
 
 
@@ -99,32 +99,30 @@ def _programs(actions: Sequence[FirewallAction]) -> list[str]:
 
 
 def _step(action: FirewallAction) -> list[str]:
-    lines = [f"printf '%s\\n' {shlex.quote(action.does)}"]
+    lines = [f"printf '%s\\n' {shlex.quote(action.description)}"]
     for lookup in action.lookups:
-        lines += _look(lookup)
-    if any(lookup.many for lookup in action.lookups):
-        lines.append("# shellcheck disable=SC2086 # several words are meant; look() let nothing odd through")
-    return [*lines, f"apply {_texts(action.already)} {command_line(action.argv, action.lookups)}"]
+        lines += _look_up(lookup)
+    if any(lookup.multiple for lookup in action.lookups):
+        lines.append(
+            "# shellcheck disable=SC2086 # several words are intended, and lookup() rejects unsafe characters"
+        )
+    return [*lines, f"apply {_texts(action.already_done)} {command_line(action.argv, action.lookups)}"]
 
 
-def _look(lookup: Lookup) -> list[str]:
-    variable = lookup.variable
-    words = command_line(lookup.argv)
-    gone = _texts(lookup.gone)
-    lines = [f"{variable}=$(look {gone} {shlex.quote(jq_filter(lookup))} {words}) || exit 1"]
-    if lookup.some is Then.NOTHING_TO_DO:
-        lines.append(f'[ -z "${variable}" ] || {_nothing_to_do(f"{lookup.seeks} is there")}')
-    elif lookup.none is Then.NOTHING_TO_DO:
-        lines.append(f'[ -n "${variable}" ] || {_nothing_to_do(f"{lookup.seeks} is not there")}')
-    elif lookup.none is Then.FAIL:
-        lines.append(f'[ -n "${variable}" ] || fail {shlex.quote(f"{lookup.seeks} is not there")}')
-    if not lookup.many and lookup.some is Then.GO_ON:
-        lines.append(f'single {shlex.quote(lookup.seeks)} "${variable}"')
-    return lines
+def _look_up(lookup: Lookup) -> list[str]:
+    variable, name = lookup.variable, shlex.quote(lookup.description)
+    jq = shlex.quote(jq_filter(lookup))
+    lines = [f"{variable}=$(lookup {_texts(lookup.not_found)} {jq} {command_line(lookup.argv)}) || exit 1"]
+    if lookup.presence is Presence.SKIP_IF_FOUND:
+        return [*lines, f'[ -z "${variable}" ] || {_skip(f"{lookup.description} already exists")}']
+    not_found = f"{lookup.description} was not found"
+    otherwise = f"fail {shlex.quote(not_found)}" if lookup.presence is Presence.REQUIRED else _skip(not_found)
+    lines.append(f'[ -n "${variable}" ] || {otherwise}')
+    return lines if lookup.multiple else [*lines, f'require_single {name} "${variable}"']
 
 
-def _nothing_to_do(reason: str) -> str:
-    return f"{{ printf '  nothing to do: %s\\n' {shlex.quote(reason)}; return 0; }}"
+def _skip(reason: str) -> str:
+    return f"{{ printf '  unchanged: %s\\n' {shlex.quote(reason)}; return 0; }}"
 
 
 def _texts(texts: Sequence[str]) -> str:
@@ -132,7 +130,7 @@ def _texts(texts: Sequence[str]) -> str:
 
 
 def _word(text: str, many: Iterable[str] = ()) -> str:
-    """One word for the shell: quoted, with variables where the placeholders were."""
+    """Returns one quoted word for the shell, with variables for the placeholders."""
     alone = PLACEHOLDER.fullmatch(text)
     if alone and alone[1] in many:
         return f"${alone[1]}"

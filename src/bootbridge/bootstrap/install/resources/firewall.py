@@ -43,7 +43,7 @@ class FirewallRule(Resource):
 
     def remove(self) -> None:
         self._refuse_unmanaged()
-        _raise_failures(firewall.run(firewall.removal(self.context.plan), keep_going=True))
+        _raise_failures(firewall.run(firewall.remove(self.context.plan), keep_going=True))
         self._gone = True
 
     def _refuse_unmanaged(self) -> None:
@@ -54,6 +54,6 @@ class FirewallRule(Resource):
 
 
 def _raise_failures(results: list[ActionResult]) -> None:
-    failed = [f"{result.action.does}: {result.detail}" for result in results if result.failed]
+    failed = [f"{result.action.description}: {result.detail}" for result in results if result.failed]
     if failed:
         raise OperatorError("; ".join(failed))

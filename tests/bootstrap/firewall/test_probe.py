@@ -1,4 +1,4 @@
-"""The port probe: each way a port can be shut, and each thing behind an open one, has its verdict."""
+"""Probes a port: every kind of closed port, and every program on an open one, has its own result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def our_context(certificates: Certificates) -> ssl.SSLContext:
-    """As the agents' port of the proxy-server: a client certificate is required, HTTP/2 spoken."""
+    """Returns the TLS settings of the proxy-server's agent port: HTTP/2, client certificate required."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.path("server.crt"), certificates.path("server.key"))
     context.load_verify_locations(certificates.path("agents-ca.crt"))
@@ -60,7 +60,7 @@ def our_context(certificates: Certificates) -> ssl.SSLContext:
 
 @contextmanager
 def listener(address: str, answer: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Accepts one connection and lets `answer` have it."""
+    """Accepts one connection and passes it to `answer`."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family) as server:
         server.settimeout(10)
@@ -78,32 +78,30 @@ def listener(address: str, answer: Callable[[socket.socket], None]) -> Iterator[
         assert not thread.is_alive()
 
 
-def greeting(context: ssl.SSLContext) -> Callable[[socket.socket], None]:
+def handshake(context: ssl.SSLContext) -> Callable[[socket.socket], None]:
     def answer(connection: socket.socket) -> None:
         try:
             context.wrap_socket(connection, server_side=True).close()
         except (ssl.SSLError, OSError):
-            pass  # we show no certificate, and that is what it says
+            pass  # the probe sends no certificate
 
     return answer
 
 
 @each_family
 @pytest.mark.parametrize("newest", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_our_server_is_found_open_without_a_certificate(
-    certificates: Certificates, address: str, newest: ssl.TLSVersion
-) -> None:
-    """Also where only TLS 1.2 is spoken, which refuses us within the handshake."""
+def test_our_server_is_open(certificates: Certificates, address: str, newest: ssl.TLSVersion) -> None:
+    """Without a client certificate. TLS 1.2 rejects the probe during the handshake, TLS 1.3 after it."""
     context = our_context(certificates)
     context.maximum_version = newest
-    with listener(address, greeting(context)) as port:
+    with listener(address, handshake(context)) as port:
         found = probe(address, port)
     assert (found.state, found.is_open, found.fix) == (PortState.OPEN, True, "")
 
 
 @each_family
 def test_a_closed_port_is_refused(address: str) -> None:
-    """The machine answers; nothing listens."""
+    """The machine is up, but nothing listens."""
     with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as bound:
         bound.bind((address, 0))
         found = probe(address, bound.getsockname()[1])
@@ -111,7 +109,7 @@ def test_a_closed_port_is_refused(address: str) -> None:
     assert "konnectivity-server" in found.fix
 
 
-def hang_up(connection: socket.socket) -> None:
+def close_connection(connection: socket.socket) -> None:
     connection.recv(4096)
 
 
@@ -120,33 +118,30 @@ def speak_http(connection: socket.socket) -> None:
     connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-def say_nothing(connection: socket.socket) -> None:
+def stay_silent(connection: socket.socket) -> None:
     while connection.recv(4096):
         pass
 
 
 @each_family
-@pytest.mark.parametrize("stranger", [hang_up, speak_http, say_nothing])
-def test_a_stranger_behind_an_open_port_is_told_apart(
-    address: str, stranger: Callable[[socket.socket], None]
-) -> None:
-    """One that hangs up, one that speaks something else, one that only listens."""
-    with listener(address, stranger) as port:
+@pytest.mark.parametrize("other_program", [close_connection, speak_http, stay_silent])
+def test_another_program_on_the_port(address: str, other_program: Callable[[socket.socket], None]) -> None:
+    """One that closes the connection, one that speaks HTTP/1, one that stays silent."""
+    with listener(address, other_program) as port:
         found = probe(address, port, timeout=0.5)
     assert found.state is PortState.NOT_OURS
     assert str(port) in found.fix
 
 
-def test_a_web_server_with_tls_is_no_server_of_ours(certificates: Certificates) -> None:
-    """It speaks TLS but not HTTP/2 on it."""
+def test_a_tls_server_without_http2_is_another_program(certificates: Certificates) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.path("server.crt"), certificates.path("server.key"))
-    with listener("127.0.0.1", greeting(context)) as port:
+    with listener("127.0.0.1", handshake(context)) as port:
         assert probe("127.0.0.1", port).state is PortState.NOT_OURS
 
 
-def test_a_name_is_refused_with_the_flag_named() -> None:
-    """Agents dial an address; looking up a name could find another machine."""
+def test_a_host_name_is_rejected() -> None:
+    """Agents dial an address. A name could resolve to another machine."""
     with pytest.raises(OperatorError, match="--from-node: invalid IP address 'bootstrap'"):
         probe("bootstrap", PORT)
 
@@ -155,7 +150,7 @@ def test_a_name_is_refused_with_the_flag_named() -> None:
 
 
 class Wire:
-    """Two machines on a cable: the probe runs near, the filter and the bootstrap node are far."""
+    """Connects two network namespaces: the probe runs in `near`, filter and server in `far`."""
 
     def __init__(self, near: NetworkContext, far: NetworkContext) -> None:
         self.near, self.far = near, far
@@ -170,7 +165,7 @@ class Wire:
         argv = [sys.executable, "-c", PROBE, address, str(PORT), str(timeout)]
         done = subprocess.run(self.near.command(argv), check=True, capture_output=True, text=True, timeout=30)
         fields = json.loads(done.stdout)
-        return FirewallProbeResult(**fields | {"verdict": PortState(fields["verdict"])})
+        return FirewallProbeResult(**fields | {"state": PortState(fields["state"])})
 
 
 @pytest.fixture
@@ -187,8 +182,8 @@ def wire() -> Iterator[Wire]:
 
 @needs_nft
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_firewall_that_drops_is_found_by_its_silence(wire: Wire, version: int) -> None:
-    """Within the time given, and the way to the rule is named."""
+def test_a_firewall_that_drops_is_filtered(wire: Wire, version: int) -> None:
+    """After the timeout. The fix names the command that lists the rules."""
     wire.filter("drop")
     found = wire.probe(FAR[version], timeout=0.5)
     assert found.state is PortState.FILTERED
@@ -198,7 +193,7 @@ def test_a_firewall_that_drops_is_found_by_its_silence(wire: Wire, version: int)
 
 @needs_nft
 @pytest.mark.parametrize(
-    ("statement", "verdict"),
+    ("statement", "state"),
     [
         ("reject with tcp reset", PortState.REFUSED),
         ("reject with icmpx port-unreachable", PortState.REFUSED),
@@ -206,29 +201,27 @@ def test_a_firewall_that_drops_is_found_by_its_silence(wire: Wire, version: int)
     ],
 )
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_firewall_that_rejects_is_told_from_one_that_drops(
-    wire: Wire, version: int, statement: str, verdict: PortState
-) -> None:
-    """At once, whatever way it has of saying no."""
+def test_a_firewall_that_rejects(wire: Wire, version: int, statement: str, state: PortState) -> None:
+    """Is found before the timeout, for each kind of rejection."""
     wire.filter(statement)
     found = wire.probe(FAR[version], timeout=20)
-    assert found.state is verdict
+    assert found.state is state
     assert found.seconds < 10
 
 
 @needs_nft
 @pytest.mark.parametrize("version", [4, 6])
 def test_an_address_without_a_route_is_unreachable(wire: Wire, version: int) -> None:
-    """There is no packet that a firewall could drop."""
+    """No packet is sent, so no firewall is to blame."""
     assert wire.probe({4: "198.51.100.1", 6: "2001:db8:1::1"}[version]).state is PortState.UNREACHABLE
 
 
 @needs_nft
 @pytest.mark.parametrize("version", [4, 6])
-def test_an_accepting_filter_in_front_of_our_server_is_open(
+def test_a_firewall_that_accepts(
     wire: Wire, version: int, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """The real proxy-server, seen across the cable: what an agent would meet."""
+    """Runs the real proxy-server behind the filter."""
     wire.filter(f"ip{'6' if version == 6 else ''} saddr {NEAR[version]} accept", "drop")
     flags = certificates.agent_port_flags() | {
         "uds-name": str(tmp_path / "s.sock"),
@@ -248,7 +241,7 @@ def test_an_accepting_filter_in_front_of_our_server_is_open(
 
 
 def _probe_until_it_listens(wire: Wire, address: str, server: subprocess.Popen[bytes]) -> FirewallProbeResult:
-    for _ in range(50):  # each takes the start of an interpreter: no need to sleep
+    for _ in range(50):  # each starts an interpreter, so no sleep is needed
         found = wire.probe(address)
         if found.state is not PortState.REFUSED or server.poll() is not None:
             break

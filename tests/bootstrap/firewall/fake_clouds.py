@@ -1,8 +1,7 @@
-"""Stand-ins for the clouds' CLIs: a small cloud in a file, which says what the real ones say.
+"""Fakes the clouds' CLIs: keeps a small cloud in a file and prints what the real CLIs print.
 
-Run as `python firewall_clouds.py PROGRAM ARGUMENTS…`; the cloud is the JSON file $CLOUD. Commands that
-it does not know are refused, so that a wrong flag or verb fails the test. Imports stay few: a test
-runs it dozens of times.
+Run as `python fake_clouds.py PROGRAM ARGUMENTS…`; the cloud is the JSON file $CLOUD. It rejects unknown
+commands, so that a wrong flag or verb fails the test. It imports little: a test runs it dozens of times.
 """
 
 import json
@@ -14,7 +13,7 @@ BOOTSTRAP = f"{CLUSTER}-bootstrap"
 
 
 def empty_cloud() -> dict:
-    """A cluster as an installer leaves it, with what is the installer's own in it."""
+    """Returns a cluster as the installer leaves it, with the installer's own groups and rules."""
     return {
         "aws": {
             "groups": {
@@ -30,7 +29,7 @@ def empty_cloud() -> dict:
                 "r010-a": {"name": f"{CLUSTER}-sg-cluster-wide", "rules": {}, "targets": []},
                 "r010-b": {
                     "name": f"{CLUSTER}-sg-control-plane",
-                    # What the installer leaves open; it is not ours to remove.
+                    # The installer's rule, which a removal must not delete.
                     "rules": {"r-1": ["inbound", "tcp", 8091, {"cidr_block": "0.0.0.0/0"}]},
                     "targets": [],
                 },
@@ -43,24 +42,24 @@ def empty_cloud() -> dict:
     }
 
 
-class Refused(Exception):
-    """What the CLI prints on stderr before it exits with an error."""
+class CliError(Exception):
+    """Holds what the CLI prints on stderr before it exits with an error."""
 
 
 def take(arguments: list, *flags: str) -> dict:
-    """The values of these flags, which must all be there, and must be all there is."""
+    """Returns the values of these flags. Raises if one is missing or another one is given."""
     found: dict = {}
     flag = ""
     for word in arguments:
         if word.startswith("-") and word != "-1":
             flag = word
             if flag not in flags:
-                raise Refused(f"unrecognized arguments: {flag}")
+                raise CliError(f"unrecognized arguments: {flag}")
             found[flag] = []
         else:
             found[flag].append(word)
     if set(found) != set(flags):
-        raise Refused(f"missing: {set(flags) - set(found)}")
+        raise CliError(f"missing: {set(flags) - set(found)}")
     return found
 
 
@@ -73,7 +72,7 @@ def fresh(taken: dict, prefix: str) -> str:
 
 def aws(cloud: dict, words: list) -> object:
     if words[0] != "ec2":
-        raise Refused("Invalid choice")
+        raise CliError("Invalid choice")
     return getattr(Ec2(cloud["aws"]), words[1].replace("-", "_"))(words[2:])
 
 
@@ -98,28 +97,28 @@ class Ec2:
         return {"SecurityGroups": found}
 
     def describe_network_interfaces(self, words: list) -> object:
-        worn = self.state["interface"]
+        attached = self.state["interface"]
         if words[0] == "--filters":
             group = take(words, "--filters", "--output")["--filters"][0].removeprefix("Name=group-id,Values=")
-            there = worn is not None and group in worn
+            there = attached is not None and group in attached
         else:
             there = take(words, "--network-interface-ids", "--output")["--network-interface-ids"] == ["eni-0"]
         if not there:
             return {"NetworkInterfaces": []}
-        groups = [{"GroupId": key, "GroupName": self.groups[key]["name"]} for key in worn]
+        groups = [{"GroupId": key, "GroupName": self.groups[key]["name"]} for key in attached]
         return {"NetworkInterfaces": [{"NetworkInterfaceId": "eni-0", "Groups": groups}]}
 
     def modify_network_interface_attribute(self, words: list) -> object:
         flags = take(words, "--network-interface-id", "--groups")
         if flags["--network-interface-id"] != ["eni-0"] or not flags["--groups"]:
-            raise Refused("An error occurred (InvalidNetworkInterfaceID.NotFound)")
+            raise CliError("An error occurred (InvalidNetworkInterfaceID.NotFound)")
         self.state["interface"] = flags["--groups"]
         return None
 
     def create_security_group(self, words: list) -> object:
         body = self._body(words)
         if any(group["name"] == body["GroupName"] for group in self.groups.values()):
-            raise Refused("An error occurred (InvalidGroup.Duplicate) when calling the operation")
+            raise CliError("An error occurred (InvalidGroup.Duplicate) when calling the operation")
         key = fresh(self.groups, "sg-")
         assert body["VpcId"] == "vpc-1"
         self.groups[key] = {"name": body["GroupName"], "rules": []}
@@ -128,21 +127,21 @@ class Ec2:
     def authorize_security_group_ingress(self, words: list) -> object:
         group, rule = self._rule(words)
         if rule in group["rules"]:
-            raise Refused("An error occurred (InvalidPermission.Duplicate) when calling the operation")
+            raise CliError("An error occurred (InvalidPermission.Duplicate) when calling the operation")
         group["rules"].append(rule)
         return {"Return": True}
 
     def revoke_security_group_ingress(self, words: list) -> object:
         group, rule = self._rule(words)
         if rule not in group["rules"]:
-            raise Refused("An error occurred (InvalidPermission.NotFound) when calling the operation")
+            raise CliError("An error occurred (InvalidPermission.NotFound) when calling the operation")
         group["rules"].remove(rule)
         return {"Return": True}
 
     def delete_security_group(self, words: list) -> object:
         key = self._body(words)["GroupId"]
         if key in (self.state["interface"] or ()):
-            raise Refused("An error occurred (DependencyViolation) when calling the operation")
+            raise CliError("An error occurred (DependencyViolation) when calling the operation")
         del self.groups[key]
         return None
 
@@ -177,10 +176,10 @@ def az(cloud: dict, words: list) -> object:
     rule = take(words[4:], *place, *AZURE_RULE)
     name = rule["--name"][0]
     if any(o["priority"] == rule["--priority"][0] for n, o in state["rules"].items() if n != name):
-        raise Refused("(SecurityRuleConflict) Security rule conflicts with rule")
+        raise CliError("(SecurityRuleConflict) Security rule conflicts with rule")
     sources = rule["--source-address-prefixes"]
     if len({":" in prefix for prefix in (*sources, *rule["--destination-address-prefixes"])}) > 1:
-        raise Refused("(SecurityRuleInvalidAddressPrefix) IPv4 and IPv6 cannot be mixed")
+        raise CliError("(SecurityRuleInvalidAddressPrefix) IPv4 and IPv6 cannot be mixed")
     state["rules"][name] = {"priority": rule["--priority"][0], "from": sources}
     return {}
 
@@ -214,12 +213,12 @@ def gcloud(cloud: dict, words: list) -> object:
     if words[2] == "delete":
         take(words[4:], "--quiet")
         if name not in state["rules"]:
-            raise Refused(f"ERROR: (gcloud.compute.firewall-rules.delete) {resource} was not found")
+            raise CliError(f"ERROR: (gcloud.compute.firewall-rules.delete) {resource} was not found")
         del state["rules"][name]
         return None
     flags = take(words[4:], *GCP_RULE)
     if name in state["rules"]:
-        raise Refused(f"ERROR: (gcloud.compute.firewall-rules.create) {resource} already exists")
+        raise CliError(f"ERROR: (gcloud.compute.firewall-rules.create) {resource} already exists")
     state["rules"][name] = flags
     return []
 
@@ -257,7 +256,7 @@ class Vpc:
 
     def security_group_delete(self, words: list) -> object:
         if self.groups[words[0]]["targets"]:
-            raise Refused("Error code: security_group_in_use")
+            raise CliError("Error code: security_group_in_use")
         del self.groups[words[0]]
         return None
 
@@ -307,7 +306,7 @@ def openstack(cloud: dict, words: list) -> object:
     if words[0] == "server":
         name = groups[words[5]]["name"]
         if words[1] == "remove" and name not in state["server"]:
-            raise Refused(f"Security group {name} not associated with the instance 5e (HTTP 404)")
+            raise CliError(f"Security group {name} not associated with the instance 5e (HTTP 404)")
         getattr(state["server"], {"add": "append", "remove": "remove"}[words[1]])(name)
         return None
     assert words[:2] == ["security", "group"], words
@@ -318,7 +317,7 @@ def openstack(cloud: dict, words: list) -> object:
         return {}
     if words[2] == "delete":
         if groups[words[3]]["name"] in (state["server"] or ()):
-            raise Refused("ConflictException: 409: Client Error, Security Group in use")
+            raise CliError("ConflictException: 409: Client Error, Security Group in use")
         del groups[words[3]]
         return None
     return add_neutron_rule(groups[words[-1]]["rules"], words[4:-1])
@@ -328,10 +327,10 @@ def add_neutron_rule(rules: list, words: list) -> object:
     flags = take(words, *NEUTRON_RULE)
     network, family = flags["--remote-ip"][0], flags["--ethertype"][0]
     if (":" in network) != (family == "IPv6"):
-        raise Refused("BadRequestException: 400: Conflicting value ethertype for CIDR")
+        raise CliError("BadRequestException: 400: Conflicting value ethertype for CIDR")
     rule = [network, family, *flags["--dst-port"], *flags["--protocol"]]
     if rule in rules:
-        raise Refused(
+        raise CliError(
             "ConflictException: 409: Client Error, Security group rule already exists. Rule id is 1"
         )
     rules.append(rule)
@@ -349,12 +348,12 @@ def main() -> int:
         cloud = json.load(file)
     try:
         answer = PROGRAMS[sys.argv[1]](cloud, sys.argv[2:])
-    except Refused as refused:
-        print(refused, file=sys.stderr)
+    except CliError as error:
+        print(error, file=sys.stderr)
         return 254
     with open(path, "w") as file:
         json.dump(cloud, file)
-    # The real ones warn on stderr about this and that; nobody may take it for an answer.
+    # The real CLIs print warnings on stderr, which must not be parsed as output.
     print("WARNING: a newer version is available", file=sys.stderr)
     if answer is not None:
         json.dump(answer, sys.stdout)
