@@ -1,4 +1,4 @@
-"""The three commands as an operator meets them: exit codes, the one line, help, version."""
+"""The command line: exit codes, one-line errors, help, version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 
 from bootbridge import __version__
 from bootbridge.cli import agent, agent_flags, help_page, main, server, server_flags
-from bootbridge.cli.verb import run_verb
+from bootbridge.cli.command import Command, CommandGroup, ExitCode, LazyCommand, run_guarded
 from bootbridge.errors import OperatorError
 
 COMMANDS = [
@@ -314,22 +314,21 @@ def test_bootbridge_server_and_agent_are_the_same_programs(recorder, capsys, ver
 
 
 def test_bootbridge_agent_and_demo_run(recorder):
-    """The demo gets the words behind its verb."""
+    """Both get their flags, and their exit codes are returned."""
     assert main.main(["agent", "--proxy-server-port=1234"]) == 0
     assert recorder.options.proxy_server_port == 1234
     recorder.outcome = 4
-    assert main.main(["demo", "--fast"]) == 4
-    assert recorder.options == ["--fast"]
+    assert main.main(["demo", "--keep"]) == 4
+    assert recorder.options.keep
 
 
-def test_a_demo_that_can_not_run_says_why_in_one_line(recorder, capsys):
-    """Like the others."""
+def test_a_demo_that_cannot_run_is_a_one_line_error(recorder, capsys):
     recorder.outcome = OperatorError("no loopback")
     assert main.main(["demo"]) == 1
     assert capsys.readouterr().err == "bootbridge demo: no loopback\n"
 
 
-VERBS = (
+COMMAND_NAMES = (
     *("server", "agent", "demo"),
     *(
         "render",
@@ -348,21 +347,75 @@ VERBS = (
 )
 
 
-@pytest.mark.parametrize(("word", "kind"), [("serve", "verb"), ("", "verb"), ("--serve", "flag")])
-def test_an_unknown_verb_is_named_with_the_known_ones(capsys, word, kind):
-    """Exit code 1."""
+@pytest.mark.parametrize(
+    ("word", "problem"),
+    [
+        ("serve", f"unknown command 'serve' (commands: {', '.join(COMMAND_NAMES)})"),
+        ("", f"command missing (commands: {', '.join(COMMAND_NAMES)})"),
+        ("--serve", "unrecognized arguments: --serve (run 'bootbridge --help' for usage)"),
+    ],
+)
+def test_an_unknown_command_is_a_one_line_error(capsys, word, problem):
     assert main.main([word]) == 1
-    [line] = capsys.readouterr().err.splitlines()
-    assert line == f"bootbridge: unknown {kind} {word!r} (the verbs are: {', '.join(VERBS)})"
+    assert capsys.readouterr().err == f"bootbridge: {problem}\n"
+
+
+@pytest.mark.parametrize("name", [each for each in COMMAND_NAMES if each not in ("server", "agent", "help")])
+def test_every_command_documents_flags_exit_codes_and_examples(capsys, name):
+    assert main.main([name, "--help"]) == 0
+    page = capsys.readouterr().out
+    assert f"usage: bootbridge {name}" in page
+    assert "\nExamples:\n" in page
+    assert "\nExit codes:\n  0    " in page or "\nCommands:\n" in page
+    assert "{program}" not in page
+
+
+def group() -> CommandGroup:
+    def add_flags(parser):
+        parser.add_argument("--dir", default="/here")
+
+    def run(flags):
+        print(flags.program, flags.dir, getattr(flags, "arguments", None))
+        return ExitCode.FINDINGS
+
+    commands = {
+        "own": Command(run, flags=add_flags, summary="parse all flags"),
+        "other": Command(run, flags=add_flags, summary="pass arguments on", passthrough="ARGUMENT"),
+        "lazy": LazyCommand("bootbridge.cli.status", "import when called"),
+        "root": Command(run, flags=add_flags, summary="need root", needs_root=True),
+    }
+    return CommandGroup("A group.", {"Commands": commands}, "{program} own", add_flags)
+
+
+@pytest.mark.parametrize(
+    ("argv", "output"),
+    [
+        (["own"], "g own /here None"),
+        (["own", "--dir", "/a"], "g own /a None"),
+        (["--dir", "/a", "own"], "g own /a None"),
+        (["--dir=/a", "own"], "g own /a None"),
+        (["other", "--dir", "/b", "x"], "g other /here ['--dir', '/b', 'x']"),
+        (["--dir", "/a", "other", "--dir", "/b"], "g other /a ['--dir', '/b']"),
+    ],
+)
+def test_flags_of_a_group_may_precede_the_command(capsys, argv, output):
+    """Arguments of a pass-through command are not parsed, except a leading --help."""
+    assert group().main(argv, "g") == 2
+    assert capsys.readouterr().out == f"{output}\n"
+    assert group().main(["--dir", "/a", "other", "--help"], "g") == 0
+
+
+def test_a_command_that_needs_root_refuses_other_users(capsys, monkeypatch):
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert group().main(["root"], "g") == 1
+    assert capsys.readouterr().err == "g: permission denied (run it as root)\n"
 
 
 @pytest.mark.parametrize("argv", [[], ["help"], ["--help"], ["-h"]])
 def test_bootbridge_alone_explains_itself(capsys, argv):
-    """All verbs are in it."""
     assert main.main(argv) == 0
     page = capsys.readouterr().out
-    for verb in VERBS:
-        assert f"\n  {verb} " in page
+    assert [name for name in COMMAND_NAMES if f"\n  {name} " not in page] == []
 
 
 @pytest.mark.parametrize("word", ["version", "--version"])
@@ -439,7 +492,7 @@ def test_what_the_system_refuses_unexpectedly_is_one_line_that_names_the_file(er
     def body() -> int:
         raise error
 
-    assert run_verb("bootbridge lab", body) == 1
+    assert run_guarded("bootbridge lab", body) == 1
     assert capsys.readouterr().err == f"bootbridge lab: {said}\n"
 
 

@@ -37,8 +37,8 @@ def test_the_verb_lists_its_actions(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ([], "no action given (the actions are: run, init, secret, enrol, renew, status)"),
-        (["join"], "unknown action 'join'"),
+        ([], "command missing (commands: run, init, secret, enrol, renew, status)"),
+        (["join"], "unknown command 'join'"),
         (["init"], "the following arguments are required"),
         (["run", "--config", "/none/node.yaml"], "--config: cannot read /none/node.yaml"),
         (["secret", "--out", "/none/secret"], "cannot write /none/secret"),

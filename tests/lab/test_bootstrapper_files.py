@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from bootbridge.cli import lab as command
+from bootbridge.cli.main import main
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
 from bootbridge.join_api.cluster_spec import ClusterSpec
@@ -145,8 +145,8 @@ def test_flags_that_make_no_sense_are_refused_before_anything_is_done(
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("bootbridge.lab.components.find", lambda *_, **__: None)
     assert (
-        command.main(
-            [*argv, "--dir", str(tmp_path / "lab")]
+        main(
+            ["lab", *argv, "--dir", str(tmp_path / "lab")]
             if argv[0] != "init"
             else ["--dir", str(tmp_path / "lab"), *argv]
         )

@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bootbridge.cli import lab as command
+from bootbridge.cli.main import main
 from bootbridge.errors import OperatorError
 from bootbridge.lab import components
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE
@@ -31,9 +33,9 @@ def words_of(action: str, *argv: str, monkeypatch: pytest.MonkeyPatch) -> dict[s
         return 0
 
     it = command._COMMANDS[action]
-    monkeypatch.setitem(command._COMMANDS, action, command.LabCommand(**{**vars(it), "run": record}))
+    monkeypatch.setitem(command._COMMANDS, action, replace(it, run=record))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert command.main(argv) == 0
+    assert main(["lab", *argv]) == 0
     return seen
 
 
@@ -67,14 +69,14 @@ def test_words_for_another_program_are_handed_on_as_they_are(
     action: str, rest: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = words_of(action, "--dir", "/x", action, *rest, monkeypatch=monkeypatch)
-    assert (seen["dir"], seen["words"]) == ("/x", rest)
+    assert (seen["dir"], seen["arguments"]) == ("/x", rest)
 
 
 @pytest.mark.parametrize("action", [each for each in ACTIONS if each != "kubectl"])
 def test_every_action_explains_itself_with_an_example(
     action: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main([action, "--help"]) == 0
+    assert main(["lab", action, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"bootbridge lab {action}" in text.partition("Examples:")[2]
 
@@ -84,7 +86,7 @@ def test_no_action_is_left_out_here() -> None:
 
 
 def test_the_help_names_every_action(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["--help"]) == 0
+    assert main(["lab", "--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"\n  {action} " in text for action in ACTIONS)
 
@@ -93,8 +95,8 @@ def test_the_help_names_every_action(capsys: pytest.CaptureFixture[str]) -> None
 def test_without_a_known_action_the_known_ones_are_named(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert command.main(argv) == 1
-    assert "the actions are: prepare, up, " in capsys.readouterr().err
+    assert main(["lab", *argv]) == 1
+    assert "(commands: prepare, up, " in capsys.readouterr().err
 
 
 def test_the_go_image_has_a_short_name() -> None:
@@ -112,7 +114,7 @@ def test_who_is_not_root_is_told_so_before_anything_is_made(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     more = ["node1"] if action == "permanent-apiserver" else []
-    assert command.main(["--dir", str(tmp_path / "lab"), action, *more]) == 1
+    assert main(["lab", "--dir", str(tmp_path / "lab"), action, *more]) == 1
     said = capsys.readouterr().err
     assert "run it as root" in said
     assert said.count("\n") == 1
@@ -124,7 +126,7 @@ def test_a_missing_package_is_named_with_its_cure_before_anything_is_made(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setitem(components.PACKAGED, "surely-not-here", "surely-a-package")
-    assert command.main(["up", "--dir", str(tmp_path / "lab"), "--bin-dir", str(tmp_path)]) == 1
+    assert main(["lab", "up", "--dir", str(tmp_path / "lab"), "--bin-dir", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert "surely-a-package" in said.partition("apt-get install ")[2]
     assert "kube-apiserver" in said
@@ -137,7 +139,7 @@ def test_a_directory_that_nodes_would_cover_is_refused_before_anything_is_made(
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(components, "find", lambda *_, **__: None)
-    assert command.main(["up", "--dir", "/var/lib/bootbridge-lab-test"]) == 1
+    assert main(["lab", "up", "--dir", "/var/lib/bootbridge-lab-test"]) == 1
     assert "--dir" in capsys.readouterr().err
     assert not Path("/var/lib/bootbridge-lab-test").exists()
 
@@ -149,7 +151,7 @@ def test_a_production_api_server_is_not_put_over_one_that_kubeadm_has_made(
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(components, "find", lambda *_, **__: None)
     command.Lab(tmp_path / "lab", command.Layout(2, control_planes=1)).create_directory()
-    assert command.main(["permanent-apiserver", "node1", "--dir", str(tmp_path / "lab")]) == 1
+    assert main(["lab", "permanent-apiserver", "node1", "--dir", str(tmp_path / "lab")]) == 1
     assert "without --bootstrapper" in capsys.readouterr().err
 
 
@@ -162,7 +164,7 @@ def test_what_is_no_lab_s_is_refused_as_a_lab_s_directory(
     (tmp_path / "logs").mkdir()
     (tmp_path / "notes.txt").write_text("mine")
     for action in ("up", "demo"):
-        assert command.main([action, "--dir", str(tmp_path)]) == 1
+        assert main(["lab", action, "--dir", str(tmp_path)]) == 1
         assert "--dir: " in (said := capsys.readouterr().err)
         assert "logs, notes.txt" in said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "notes.txt"]
@@ -182,7 +184,7 @@ def test_ctrl_c_takes_down_what_was_begun_and_a_second_does_not_end_that(
     monkeypatch.setattr(components, "find", lambda *_, **__: components.Components({}, tmp_path))
     monkeypatch.setattr(command.LabBuilder, "bring_up", interrupted)
     monkeypatch.setattr(command.Lab, "down", down)
-    assert command.main(["up", "--dir", str(tmp_path / "lab")]) == 130
+    assert main(["lab", "up", "--dir", str(tmp_path / "lab")]) == 130
     assert "left behind: a mount" in capsys.readouterr().err
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bootbridge.cli import lab as command
+from bootbridge.cli.main import main
 from bootbridge.errors import OperatorError
 from bootbridge.lab import components
 from tests.support.not_run import not_run
@@ -206,13 +207,13 @@ def test_prepare_installs_packages_and_builds_what_was_not_brought(
     for name in brought or []:
         (sources / name).touch()
     flags = [] if brought is None else ["--bin-dir", str(sources)]
-    assert command.main(["prepare", *flags]) == 0
+    assert main(["lab", "prepare", *flags]) == 0
     assert [line.strip() for line in (sources / "calls").read_text().splitlines()] == calls
 
 
 def test_prepare_installs_nothing_where_nothing_can_be_built(sources: Path) -> None:
     (sources / "no-go").touch()
-    assert command.main(["prepare"]) == 1
+    assert main(["lab", "prepare"]) == 1
     assert (sources / "calls").read_text() == "build --check\n"
 
 

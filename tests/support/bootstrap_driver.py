@@ -15,7 +15,8 @@ from collections.abc import Callable
 from ipaddress import IPv4Address
 from typing import Any
 
-from bootbridge.cli import down, install_flags, status, up
+from bootbridge.cli import install_flags, status, up
+from bootbridge.cli.main import main as cli_main
 from bootbridge.common.host import Host
 from bootbridge.kube.blocking_client import ClusterClient
 
@@ -23,7 +24,6 @@ DEEDS = (
     (Host, ("write", "make_directory", "remove", "remove_directory", "remove_tree")),
     (ClusterClient, ("apply", "delete", "merge")),
 )
-VERBS = {"up": up.main, "down": down.main, "status": status.main}
 
 
 def _signal_after(count: int, number: signal.Signals) -> None:
@@ -55,7 +55,7 @@ def main(verb: str, *argv: str) -> int:
     here = (IPv4Address(os.environ.get("BOOTBRIDGE_ADDRESS", "127.0.0.1")),)
     for module in (install_flags, up, status):
         module.node_addresses = lambda plan: here  # type: ignore[attr-defined]
-    return VERBS[verb](argv, f"bootbridge {verb}")
+    return cli_main([verb, *argv])
 
 
 if __name__ == "__main__":

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
-from collections.abc import Sequence
 
 from bootbridge.bootstrap.machine import address, network
 from bootbridge.bootstrap.machine.address import AddressDecision
 from bootbridge.bootstrap.machine.network import NodeNetwork
-from bootbridge.cli.command import complain, show
+from bootbridge.cli.command import Command, ExitCode
+from bootbridge.cli.output import print_error, print_output
+from bootbridge.cli.parser import add_json_flag
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
-from bootbridge.cli.verb import DONE, Parser, run_verb, words
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -23,7 +24,7 @@ networks, the primary one first. Several inside the machine networks are narrowe
 route. Link-local, temporary, deprecated and tentative addresses do not count, nor do virtual ones
 (secondary, or with a whole-length static prefix) where there is another.
 
-Nothing is changed and nothing is sent. Exit code 0: found; 1: none, or several with no way to choose."""
+Nothing is changed and nothing is sent."""
 
 _EXAMPLES = """
 {program}
@@ -33,23 +34,19 @@ _EXAMPLES = """
 """
 
 
-def main(argv: Sequence[str] | None = None, program: str = "bootbridge address") -> int:
-    """Run the verb; the result is the exit code."""
-    return run_verb(program, lambda: _run(words(argv), program))
-
-
-def _run(argv: list[str], program: str) -> int:
-    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("--json", action="store_true", help="for scripts: addresses, reasons, candidates")
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    add_json_flag(parser)
     add_plan_flags(parser)
-    flags = parser.parse_args(argv)
+
+
+def _run(flags: argparse.Namespace) -> int:
     plan = plan_from(flags)
     decision = address.decide(
         plan.node_ips, plan.networks.machine, _seen(bool(plan.node_ips)), plan.networks.families
     )
-    complain(*(f"{program}: warning: {text}" for text in decision.warnings))
-    show(_as_json(decision) if flags.json else _as_table(decision))
-    return DONE
+    print_error(*(f"{flags.program}: warning: {text}" for text in decision.warnings))
+    print_output(_as_json(decision) if flags.json else _as_table(decision))
+    return ExitCode.OK
 
 
 def _seen(said: bool) -> NodeNetwork:
@@ -100,3 +97,12 @@ def _as_table(decision: AddressDecision) -> str:
 
 def _coloured(text: str, good: bool) -> str:
     return f"\033[32m{text}\033[0m" if good and sys.stdout.isatty() else text
+
+
+COMMAND = Command(
+    _run,
+    _DESCRIPTION,
+    _EXAMPLES,
+    _add_flags,
+    exit_codes={ExitCode.OK: "found", ExitCode.ERROR: "no address, or several and no rule to choose"},
+)

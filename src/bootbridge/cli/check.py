@@ -1,4 +1,4 @@
-"""``bootbridge check``: look over an ignition file, an asset directory or a live node."""
+"""``bootbridge check``: checks an ignition file, a rendered directory or this node."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from pathlib import Path
 
 from bootbridge.bootstrap.diagnose import check
 from bootbridge.bootstrap.diagnose.check import CheckResult, CheckVerdict
-from bootbridge.cli.command import show
-from bootbridge.cli.verb import DONE, FOUND, Parser, run_verb, words
+from bootbridge.cli.command import Command, ExitCode
+from bootbridge.cli.output import escape_control_characters, print_output
+from bootbridge.cli.parser import add_json_flag
 from bootbridge.common.files import read_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
-Looks over a tunnel without touching it: a bootstrap.ign (whether the tunnel fits in; if it is
-in, whether it is in right), a directory that 'bootbridge render' wrote, or this node while the
-tunnel runs. Every check has a name, a verdict (pass, fail, warn, not-run), what was seen, and the fix.
-
-Exit codes: 0 nothing failed, 2 a check failed, 1 nothing could be checked."""
+Checks a tunnel without changing it: a bootstrap.ign (whether the tunnel can be injected, or was injected
+correctly), a directory that `bootbridge render` wrote, or this node while the tunnel runs. Every check has
+a name, a verdict (pass, fail, warn, not-run), evidence, and a fix."""
 _EXAMPLES = """\
 {program} install/bootstrap.ign
 {program} tunnel/
@@ -38,39 +37,34 @@ _COLOURS = {
 }
 
 
-def main(argv: Sequence[str] | None = None, program: str = "bootbridge check") -> int:
-    """Check; the result is the exit code."""
-    return run_verb(program, lambda: _run(_parser(program).parse_args(words(argv))))
-
-
-def _parser(program: str) -> Parser:
-    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
+def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", nargs="?", metavar="TARGET", help="an ignition file or a rendered directory"
     )
     parser.add_argument("--live", action="store_true", help="check this node instead")
-    parser.add_argument("--root", metavar="DIR", help="with --live: where the node's files lie (default /)")
-    parser.add_argument("--json", action="store_true", help="for scripts")
-    return parser
+    parser.add_argument(
+        "--root", metavar="DIR", help="with --live: where the node's file system is mounted (default /)"
+    )
+    add_json_flag(parser)
 
 
 def _run(flags: argparse.Namespace) -> int:
-    findings = _findings(flags)
-    is_bad = any(finding.verdict is CheckVerdict.FAIL for finding in findings)
+    results = _results(flags)
+    is_bad = any(result.verdict is CheckVerdict.FAIL for result in results)
     if flags.json:
-        document = {"failed": is_bad, "checks": [asdict(finding) for finding in findings]}
-        show(json.dumps(document, indent=2) + "\n")
+        document = {"failed": is_bad, "checks": [asdict(result) for result in results]}
+        print_output(json.dumps(document, indent=2) + "\n")
     else:
-        show(_table(findings, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
-    return FOUND if is_bad else DONE
+        print_output(_table(results, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    return ExitCode.FINDINGS if is_bad else ExitCode.OK
 
 
-def _findings(flags: argparse.Namespace) -> list[CheckResult]:
+def _results(flags: argparse.Namespace) -> list[CheckResult]:
     if flags.live == bool(flags.target):
-        hint = "name an ignition file or a rendered directory, or say --live"
-        raise OperatorError("one thing to check is needed", subject="TARGET", hint=hint)
+        hint = "name an ignition file or a rendered directory, or give --live"
+        raise OperatorError("exactly one target is required", subject="TARGET", hint=hint)
     if flags.root is not None and not flags.live:
-        raise OperatorError("goes with --live only", subject="--root")
+        raise OperatorError("requires --live", subject="--root")
     now = datetime.now(UTC)
     if flags.live:
         return check.of_node(Path(flags.root or "/"), now)
@@ -82,24 +76,32 @@ def _findings(flags: argparse.Namespace) -> list[CheckResult]:
     )
 
 
-def _table(findings: Sequence[CheckResult], *, colour: bool) -> str:
-    wide = max(len(finding.name) for finding in findings)
+def _table(results: Sequence[CheckResult], *, colour: bool) -> str:
+    wide = max(len(result.name) for result in results)
     lines = []
-    for finding in findings:
-        verdict = f"{finding.verdict:<7}"
-        shown = f"\x1b[{_COLOURS[finding.verdict]}m{verdict}\x1b[0m" if colour else verdict
-        lines.append(f"{shown}  {finding.name:<{wide}}  {_line(finding.evidence)}")
-        if finding.fix and finding.verdict in (CheckVerdict.FAIL, CheckVerdict.WARN):
-            lines.append(f"{'':7}  {'':<{wide}}  fix: {_line(finding.fix)}")
-    return "".join(f"{line}\n" for line in [*lines, _summary(findings)])
+    for result in results:
+        verdict = f"{result.verdict:<7}"
+        shown = f"\x1b[{_COLOURS[result.verdict]}m{verdict}\x1b[0m" if colour else verdict
+        lines.append(f"{shown}  {result.name:<{wide}}  {escape_control_characters(result.evidence)}")
+        if result.fix and result.verdict in (CheckVerdict.FAIL, CheckVerdict.WARN):
+            lines.append(f"{'':7}  {'':<{wide}}  fix: {escape_control_characters(result.fix)}")
+    return "".join(f"{line}\n" for line in [*lines, _summary(results)])
 
 
-def _summary(findings: Sequence[CheckResult]) -> str:
-    verdicts = [finding.verdict for finding in findings]
+def _summary(results: Sequence[CheckResult]) -> str:
+    verdicts = [result.verdict for result in results]
     counted = [f"{verdicts.count(verdict)} {verdict}" for verdict in CheckVerdict if verdict in verdicts]
-    return f"{len(findings)} checks: {', '.join(counted)}"
+    return f"{len(results)} checks: {', '.join(counted)}"
 
 
-def _line(text: str) -> str:
-    """Evidence may hold anything; on a terminal it stays one harmless line."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+COMMAND = Command(
+    _run,
+    _DESCRIPTION,
+    _EXAMPLES,
+    _add_flags,
+    exit_codes={
+        ExitCode.OK: "no check failed",
+        ExitCode.ERROR: "nothing could be checked",
+        ExitCode.FINDINGS: "a check failed",
+    },
+)

@@ -1,90 +1,183 @@
-"""What the commands share: read flags, build the options, check them, run; one line when it fails."""
+"""The one way in which commands and sub-commands are declared.
+
+`Command` declares flags, help and a function. `CommandGroup` holds commands by name; `bootbridge` itself is
+one, and so are `node`, `lab`, `firewall` and `image`. `LazyCommand` names the module whose `COMMAND` is
+imported when the command is called, so that `bootbridge --help` and the proxies load nothing else.
+
+Exit codes: 0 success, 1 error, 2 findings (something is wrong, or something remains), 130 interrupted.
+"""
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Protocol
 
-from bootbridge import __version__
+from bootbridge.cli.output import print_error
 from bootbridge.errors import OperatorError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
+    import argparse
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from bootbridge.cli.pflags import FlagSet, Parsed
+    from bootbridge.cli.parser import Parser
+
+    AddFlags = Callable[[argparse.ArgumentParser], None]
 
 
+class ExitCode(IntEnum):
+    OK = 0
+    ERROR = 1
+    FINDINGS = 2
+    INTERRUPTED = 130
+
+
+class Runnable(Protocol):
+    def main(self, argv: Sequence[str] | None, program: str) -> int: ...
+
+
+@dataclass(frozen=True)
 class Command:
-    """A program made of flags: how they become options, what checks those, what runs on them."""
+    """One command. `run` gets the parsed flags, with `program` among them, and returns the exit code."""
 
-    def __init__(
-        self,
-        *,
-        flags: FlagSet,
-        options: type,
-        validate: Callable[[Any], None],
-        warnings: Callable[[Any], Sequence[str]],
-        run: Callable[[Any], int],
-        synopsis: str,
-        examples: str,
-    ) -> None:
-        self._flags = flags
-        self._options = options
-        self._validate = validate
-        self._warnings = warnings
-        self._run = run
-        self._synopsis = synopsis
-        self._examples = examples
+    run: Callable[[argparse.Namespace], int]
+    description: str = ""
+    examples: str = "{program}"
+    flags: AddFlags | None = None
+    exit_codes: Mapping[int, str] = field(default_factory=dict)
+    summary: str = ""  # one line for the list of the group; the help page starts with it
+    passthrough: str = ""  # metavar of arguments that another program gets unchanged, as `flags.arguments`
+    passes_help: bool = False  # --help is among them
+    needs_root: bool = False
 
     def main(self, argv: Sequence[str] | None, program: str) -> int:
-        """Run the program; the result is the exit code."""
-        try:
-            parsed = self._flags.parse(sys.argv[1:] if argv is None else argv)
-            if parsed.asks_for:
-                return self._answer(parsed.asks_for, program)
-            options = self._options(**parsed.fields)
-            tell_about_flags(program, parsed)
-            self._validate(options)
-        except OperatorError as error:
-            read_on = "" if error.hint else f" (run '{program} --help' for usage)"
-            complain(f"{program}: {error}{read_on}")
-            return 1
-        complain(*(f"{program}: warning: {text}" for text in self._warnings(options)))
-        try:
-            return self._run(options)
-        except OperatorError as error:
-            complain(f"{program}: {error}")
-            return 1
+        """Parses the arguments and runs the command; returns the exit code."""
+        words = list(sys.argv[1:] if argv is None else argv)
+        return run_guarded(program, lambda: self.call([], words, program))
 
-    def _answer(self, asks_for: str, program: str) -> int:
-        if asks_for == "version":
-            return show(f"{program} (bootbridge) {__version__}\n")
-        from bootbridge.cli import help_page
+    def call(self, leading: list[str], words: list[str], program: str) -> int:
+        """`leading` are flags that were given before the command's name."""
+        own = [*leading, *words]
+        if self.passthrough:
+            wants_help = words[:1] in (["--help"], ["-h"]) and not self.passes_help
+            own = words[:1] if wants_help else leading
+        flags = self.parser(program).parse_args(own)
+        flags.program = program
+        if self.passthrough:
+            flags.arguments = words
+        if self.needs_root and os.geteuid() != 0:
+            raise OperatorError("permission denied", hint="run it as root")
+        return self.run(flags)
 
-        columns = help_page.width()
-        return show(help_page.render(program, self._synopsis, self._examples, self._flags, columns))
+    def parser(self, program: str) -> Parser:
+        from bootbridge.cli.parser import Parser
+
+        title = f"{self.summary[0].upper()}{self.summary[1:]}." if self.summary else ""
+        parser = Parser(
+            program,
+            "\n\n".join(filter(None, (title, self.description))),
+            self.examples,
+            {ExitCode.OK: "success", ExitCode.ERROR: "error; the reason is on stderr", **self.exit_codes},
+        )
+        if self.flags:
+            self.flags(parser)
+        if self.passthrough:
+            parser.add_argument("arguments", nargs="*", metavar=self.passthrough)
+        return parser
 
 
-def tell_about_flags(program: str, parsed: Parsed) -> None:
-    """Name deprecated flags and stray words."""
-    complain(*parsed.deprecations)
-    # The original drops stray words silently, "--some-bool false" among them.
-    complain(*(f"{program}: warning: argument {word!r} is ignored" for word in parsed.strays))
+@dataclass(frozen=True)
+class LazyCommand:
+    """A command in a module of its own, imported when it is called."""
+
+    module: str
+    summary: str
+
+    def main(self, argv: Sequence[str] | None, program: str) -> int:
+        command: Runnable = importlib.import_module(self.module).COMMAND
+        return command.main(argv, program)
 
 
-def show(text: str) -> int:
-    """Print what was asked for; a reader who leaves early, such as ``head``, is no failure."""
+@dataclass(frozen=True)
+class CommandGroup:
+    """Commands by name, in sections with a title. Flags of the group are accepted before the name, too."""
+
+    description: str
+    sections: Mapping[str, Mapping[str, Command | LazyCommand]]
+    examples: str
+    flags: AddFlags | None = None
+
+    def commands(self) -> dict[str, Command | LazyCommand]:
+        return {name: command for section in self.sections.values() for name, command in section.items()}
+
+    def main(self, argv: Sequence[str] | None, program: str) -> int:
+        """Runs the command that the first argument names; returns the exit code."""
+        words = list(sys.argv[1:] if argv is None else argv)
+        return run_guarded(program, lambda: self._run(words, program))
+
+    def _run(self, words: list[str], program: str) -> int:
+        leading, name, rest = self._split(words, program)
+        command = self.commands().get(name)
+        if command is None:
+            self._parser(program).parse_args(leading)  # answers --help, refuses unknown flags
+            raise OperatorError(
+                f"unknown command {name!r}" if name else "command missing",
+                hint=f"commands: {', '.join(self.commands())}",
+            )
+        if isinstance(command, Command):
+            return command.call(leading, rest, f"{program} {name}")
+        return command.main([*leading, *rest], f"{program} {name}")
+
+    def _split(self, words: list[str], program: str) -> tuple[list[str], str, list[str]]:
+        """Returns the flags before the command's name, the name, and everything after it."""
+        if not words or not words[0].startswith("-"):
+            return [], words[0] if words else "", words[1:]
+        known, commands = self._parser(program)._option_string_actions, self.commands()
+        place = 0
+        while place < len(words) and words[place].startswith("-"):
+            flag = known.get(words[place])
+            place += 2 if flag is not None and flag.nargs != 0 else 1
+            # The value of a flag that only the command knows.
+            if flag is None and words[place : place + 1] and words[place] not in commands:
+                place += not words[place].startswith("-")
+        return words[:place], words[place] if place < len(words) else "", words[place + 1 :]
+
+    def _parser(self, program: str) -> Parser:
+        from bootbridge.cli.parser import Parser
+
+        page = [self.description, *self._lists(), "`{program} COMMAND --help` explains a command."]
+        parser = Parser(program, "\n\n".join(page), self.examples)
+        if self.flags:
+            self.flags(parser)
+        parser.add_argument("command", metavar="COMMAND", nargs="?", help="one of the above")
+        return parser
+
+    def _lists(self) -> Iterator[str]:
+        columns = max(map(len, self.commands()))
+        for title, commands in self.sections.items():
+            lines = [f"  {name:<{columns}}  {command.summary}" for name, command in commands.items()]
+            yield "\n".join([f"{title}:", *lines])
+
+
+def run_guarded(program: str, body: Callable[[], int]) -> int:
+    """Calls `body` and turns what it raises into one line on stderr and an exit code."""
     try:
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        return body()
+    except OperatorError as error:
+        print_error(f"{program}: {error}")
+        return ExitCode.ERROR
+    except KeyboardInterrupt:
+        print_error(f"{program}: interrupted")
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
-        # The interpreter would flush once more at exit, and complain.
         sys.stdout = None
-    return 0
-
-
-def complain(*lines: str) -> None:
-    """Tell the operator, one line each whatever was on the command line."""
-    for line in lines:
-        print("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line), file=sys.stderr)
+        return ExitCode.ERROR
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print_error(f"{program}: {where}{error.strerror or str(error) or type(error).__name__}")
+        return ExitCode.ERROR
+    except SystemExit as stopped:
+        return stopped.code if isinstance(stopped.code, int) else ExitCode.ERROR

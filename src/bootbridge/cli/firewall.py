@@ -5,33 +5,27 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from bootbridge.bootstrap import firewall
 from bootbridge.bootstrap.firewall import files, manual_instructions
 from bootbridge.bootstrap.firewall.shell_script import command_line
 from bootbridge.bootstrap.plan.plan import Plan
-from bootbridge.cli.command import show
+from bootbridge.cli.command import Command, CommandGroup, ExitCode
+from bootbridge.cli.output import print_output
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
-from bootbridge.cli.verb import DONE, FAILED, FOUND, Parser, run_verb, words
 from bootbridge.common.files import write_error, write_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
 Opens the agents' port (TCP 8091) on the bootstrap node to the cluster's nodes, and to nothing else.
 
-  create    prints the commands of the cloud's CLI that open the port
-  remove    prints the commands that close it and delete what create created; idempotent
-  show      prints the rules: name, port, sources, target, removal
-
 Nothing is changed without --apply. IDs that only the cloud knows are looked up when a command runs;
 until then they are printed as shell variables.
 
 Supported clouds: aws, azure, gcp, ibmcloud, openstack, powervs. They require --infra-id. On every other
-platform, and with --user-provisioned, you manage the firewall: all three print what to open.
-
-Exit codes: 0 done or nothing to do, 1 failed, 2 a removal failed in part."""
+platform, and with --user-provisioned, you manage the firewall: all three print what to open."""
 _EXAMPLES = """
 {program} show --install-config install-config.yaml --infra-id mycluster-x7k2p
 {program} create --platform aws --infra-id mycluster-x7k2p --apply
@@ -41,22 +35,15 @@ _EXAMPLES = """
 """
 
 
-def main(argv: Sequence[str] | None = None, program: str = "bootbridge firewall") -> int:
-    """Run the verb; the result is the exit code."""
-    return run_verb(program, lambda: _run(_parser(program).parse_args(words(argv))))
-
-
-def _parser(program: str) -> Parser:
-    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("direction", choices=["create", "remove", "show"], metavar="create|remove|show")
+def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print actions as JSON; with --apply, results")
     parser.add_argument("--output", metavar="DIR", help="write JSON and scripts to DIR/firewall")
     parser.add_argument("--apply", action="store_true", help="print and run the commands")
     add_plan_flags(parser)
-    return parser
 
 
-def _run(flags: argparse.Namespace) -> int:
+def _run(direction: str, flags: argparse.Namespace) -> int:
+    flags.direction = direction
     plan = plan_from(flags)
     if flags.apply and flags.direction == "show":
         hint = "use create or remove instead of show"
@@ -67,8 +54,8 @@ def _run(flags: argparse.Namespace) -> int:
     if flags.apply:
         return _apply(plan, flags)
     if flags.json:
-        return show(files.as_json(plan, flags.direction) + "\n")
-    return show(_text(plan, flags.direction))
+        return print_output(files.as_json(plan, flags.direction) + "\n")
+    return print_output(_text(plan, flags.direction))
 
 
 def _text(plan: Plan, direction: str) -> str:
@@ -126,10 +113,10 @@ def _apply(plan: Plan, flags: argparse.Namespace) -> int:
         report=lambda result: None if quiet else _report(result),
     )
     if flags.json:
-        show(json.dumps([_as_data(result) for result in results], indent=2) + "\n")
+        print_output(json.dumps([_as_data(result) for result in results], indent=2) + "\n")
     if any(result.failed for result in results):
-        return FOUND if removing else FAILED
-    return DONE
+        return ExitCode.FINDINGS if removing else ExitCode.ERROR
+    return ExitCode.OK
 
 
 def _announce(action: firewall.FirewallAction) -> None:
@@ -150,3 +137,28 @@ def _as_data(result: firewall.ActionResult) -> dict[str, str]:
         "outcome": str(result.outcome),
         "detail": result.detail,
     }
+
+
+def _command(direction: str, summary: str, exit_codes: dict[int, str]) -> Command:
+    examples = [line for line in _EXAMPLES.splitlines() if f"{{program}} {direction}" in line]
+    text = "\n".join(examples).replace(f"{{program}} {direction}", "{program}")
+    return Command(partial(_run, direction), _DESCRIPTION, text, _add_flags, exit_codes, summary)
+
+
+COMMAND = CommandGroup(
+    _DESCRIPTION,
+    {
+        "Commands": {
+            "create": _command(
+                "create", "print or run the commands of the cloud's CLI that open the port", {}
+            ),
+            "remove": _command(
+                "remove",
+                "print or run the commands that close it; idempotent",
+                {ExitCode.FINDINGS: "with --apply: a rule could not be removed"},
+            ),
+            "show": _command("show", "print the rules: name, port, sources, target, removal", {}),
+        }
+    },
+    _EXAMPLES,
+)

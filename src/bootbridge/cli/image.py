@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from bootbridge import __version__
-from bootbridge.cli.command import complain, show
-from bootbridge.cli.verb import DONE, Parser, run_verb, words
+from bootbridge.cli.command import Command, CommandGroup, ExitCode
+from bootbridge.cli.output import print_error, print_output
+from bootbridge.cli.parser import add_json_flag
 from bootbridge.common.files import Asset, write_file
 from bootbridge.image import oci, recipes
 
-DESCRIPTION = """\
+_DESCRIPTION = """\
 Build the image of proxy-server and proxy-agent from this machine's Python: the interpreter,
 what the two programs import, and no shell. The same sources give the same digest."""
 EXAMPLES = """\
@@ -22,29 +23,45 @@ ctr --namespace k8s.io images import bootbridge.tar
 """
 
 
-def main(argv: Sequence[str] | None = None, program: str = "bootbridge image") -> int:
-    return run_verb(program, lambda: _run(words(argv), program))
-
-
-def _run(argv: list[str], program: str) -> int:
-    parser = Parser(program, DESCRIPTION, EXAMPLES.replace("{version}", __version__))
-    parser.add_argument("action", choices=["build"], help="what to do")
+def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-o", "--output", metavar="FILE", default="bootbridge.tar", help="(default bootbridge.tar)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        default="bootbridge.tar",
+        help="the archive (default bootbridge.tar)",
     )
     name = f"localhost/bootbridge:{__version__}"
     parser.add_argument(
-        "--name", metavar="REF", default=name, help=f"what runtimes will call it (default {name})"
+        "--name", metavar="REF", default=name, help=f"the image's name and tag (default {name})"
     )
-    parser.add_argument("--json", action="store_true", help="tell the result as JSON")
-    flags = parser.parse_args(argv)
-    complain(f"{program}: packing this machine's Python (about ten seconds)")
+    add_json_flag(parser)
+
+
+def _build(flags: argparse.Namespace) -> int:
+    print_error(f"{flags.program}: packing the Python of this machine (about ten seconds)")
     image = recipes.tunnel()
     write_file(Path(flags.output), Asset(oci.archive({flags.name: image})))
-    told = {"file": flags.output, "name": flags.name, "digest": image.digest, "compressedBytes": image.size}
+    document = {
+        "file": flags.output,
+        "name": flags.name,
+        "digest": image.digest,
+        "compressedBytes": image.size,
+    }
     if flags.json:
-        show(json.dumps(told, indent=2) + "\n")
+        print_output(json.dumps(document, indent=2) + "\n")
     else:
         megabytes = f"{image.size / 1e6:.1f} MB compressed"
-        show(f"{flags.output}: {flags.name}, {megabytes}\n{image.digest}\n")
-    return DONE
+        print_output(f"{flags.output}: {flags.name}, {megabytes}\n{image.digest}\n")
+    return ExitCode.OK
+
+
+_EXAMPLES = EXAMPLES.replace("{version}", __version__)
+_BUILD = Command(
+    _build,
+    _DESCRIPTION,
+    _EXAMPLES.replace(" build", ""),
+    _add_flags,
+    summary="write the image as an OCI archive",
+)
+COMMAND = CommandGroup(_DESCRIPTION, {"Commands": {"build": _BUILD}}, _EXAMPLES)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from bootbridge.bootstrap.diagnose.check.tree import plan_in
 from bootbridge.bootstrap.ignition import inject
 from bootbridge.bootstrap.render import output_directory
-from bootbridge.cli.command import show
+from bootbridge.cli.command import Command, ExitCode
+from bootbridge.cli.output import print_output
+from bootbridge.cli.parser import add_json_flag
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
-from bootbridge.cli.verb import Parser, run_verb, words
 from bootbridge.common.files import Tree, read_file, rewrite_file
 from bootbridge.errors import OperatorError
 
@@ -23,8 +23,7 @@ places in bootkube.sh. Platform, networks and infraID are read from the install-
 flags win. Injecting again replaces the earlier injection; --remove gives the original back, byte
 for byte. Nothing is written if the file is a bootstrap in place, carries a tunnel already,
 has a bootkube.sh of unknown shape, holds expired certificates, or was changed since the injection.
-On the node, 'systemctl start bootbridge-cleanup' cleans up after a bootstrap that was given up.
-Exit codes: 0 done (or nothing to do), 1 refused or impossible, and nothing was written."""
+On the node, 'systemctl start bootbridge-cleanup' cleans up after a bootstrap that was given up."""
 _EXAMPLES = """\
 openshift-install create ignition-configs --dir install
 {program} install/bootstrap.ign
@@ -37,27 +36,20 @@ bootbridge render --output tunnel --install-config install-config.yaml
 """
 
 
-def main(argv: Sequence[str] | None = None, program: str = "bootbridge inject") -> int:
-    """Inject or remove; the result is the exit code."""
-    return run_verb(program, lambda: _run(_parser(program).parse_args(words(argv))))
-
-
-def _parser(program: str) -> Parser:
-    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
+def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="BOOTSTRAP.IGN", help="the ignition file, spec 3.x")
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write (default: in place)")
     parser.add_argument("--remove", action="store_true", help="take the tunnel out again")
     parser.add_argument(
         "--dry-run", "--check", action="store_true", help="say what would be done, write nothing"
     )
-    parser.add_argument("--json", action="store_true", help="say it in JSON")
+    add_json_flag(parser)
     parser.add_argument(
         "--assets",
         metavar="DIR",
         help="take the plan and the files from what 'bootbridge render' wrote there",
     )
     add_plan_flags(parser)
-    return parser
 
 
 def _run(flags: argparse.Namespace) -> int:
@@ -69,7 +61,7 @@ def _run(flags: argparse.Namespace) -> int:
     if written:
         rewrite_file(target, document, like=Path(flags.file))
     facts |= {"file": str(target), "changed": document != given, "written": written}
-    return show(json.dumps(facts, indent=2) + "\n" if flags.json else _sentence(done, facts))
+    return print_output(json.dumps(facts, indent=2) + "\n" if flags.json else _sentence(done, facts))
 
 
 def _injected(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict[str, object]]:
@@ -121,3 +113,15 @@ def _sentence(done: str, facts: dict[str, object]) -> str:
     else:
         ending = "" if facts["written"] else " (dry run: nothing was written)"
     return f"{facts['file']}: {done}{ending}\n"
+
+
+COMMAND = Command(
+    _run,
+    _DESCRIPTION,
+    _EXAMPLES,
+    _add_flags,
+    exit_codes={
+        ExitCode.OK: "done, or nothing to do",
+        ExitCode.ERROR: "refused or impossible; nothing was written",
+    },
+)

@@ -1,4 +1,4 @@
-"""The flags by which `up`, `down` and `status` find the node, the cluster, and the plan that was recorded."""
+"""Flags by which `up`, `down`, `status`, `doctor` and `gather` find node, cluster and recorded plan."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def add_install_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--kubeconfig",
         metavar="FILE",
-        help="for the cluster's API (default: the node's own admin kubeconfig)",
+        help="for the cluster's API (default: the node's admin kubeconfig)",
     )
     add("--root", metavar="DIR", default="/", help="where the node's file system is mounted (default /)")
-    add("--json", action="store_true", help="the result for scripts, on stdout; progress goes to stderr")
+    add("--json", action="store_true", help="print the result as JSON on stdout; progress goes to stderr")
 
 
 def open_host(flags: argparse.Namespace) -> Host:
     root = Path(flags.root)
     if not root.is_dir():
-        raise OperatorError(f"{flags.root} is no directory", subject="--root")
+        raise OperatorError(f"directory not found: {flags.root}", subject="--root")
     return Host(root.resolve())
 
 
 def recorded_plan(flags: argparse.Namespace, host: Host) -> Plan | None:
-    """The plan of the tunnel that was laid here, if any was."""
+    """Returns the plan of the installation on this node, or None."""
     wanted = [Flavour(flags.flavour)] if flags.flavour else [Flavour.KUBEADM, Flavour.OPENSHIFT]
     for flavour in wanted:
         path = PATHS[flavour].plan_record
@@ -46,48 +46,46 @@ def recorded_plan(flags: argparse.Namespace, host: Host) -> Plan | None:
     return None
 
 
-def plan_of_record(flags: argparse.Namespace, host: Host) -> tuple[Plan, bool]:
-    """The plan recorded here, or one with the default names; and which of the two it is."""
+def recorded_or_default_plan(flags: argparse.Namespace, host: Host) -> tuple[Plan, bool]:
+    """Returns the recorded plan, else one with default names; and whether it was recorded."""
     recorded = recorded_plan(flags, host)
     return (recorded or default_plan(flags)), recorded is not None
 
 
 def default_plan(flags: argparse.Namespace) -> Plan:
-    """Names, paths and ports alone: enough to find and to remove."""
+    """A plan with default names, paths and ports: enough to find and remove resources."""
     flavour = Flavour(flags.flavour or Flavour.KUBEADM)
     image = ProxyImage("bootbridge", "unknown") if flavour is Flavour.KUBEADM else ProxyImage()
     return plan_from(flags, base=Plan(flavour=flavour, image=image))
 
 
 def plan_to_install(flags: argparse.Namespace, host: Host) -> Plan:
-    """Flags win over --plan, that over the record of an earlier run, that over the defaults."""
+    """Flags override --plan, which overrides the recorded plan, which overrides the defaults."""
     base = record.load(read_file(flags.plan, "--plan"), flags.plan) if flags.plan else None
-    laid_before = recorded_plan(flags, host)
-    base = base or laid_before
+    recorded = recorded_plan(flags, host)
+    base = base or recorded
     if base is None and not flags.flavour:
         flags.flavour = Flavour.KUBEADM
     plan = plan_from(flags, base=base)
     if plan.flavour is Flavour.OPENSHIFT:
-        hint = "there, bootkube.sh lays the tunnel: use `bootbridge inject bootstrap.ign`"
-        raise OperatorError("an OpenShift bootstrap node has no Python", subject="--flavour", hint=hint)
-    if laid_before and laid_before.protocol is not plan.protocol:
+        hint = "use `bootbridge inject bootstrap.ign`: bootkube.sh then installs the tunnel"
+        raise OperatorError("not supported by `up`: openshift", subject="--flavour", hint=hint)
+    if recorded and recorded.protocol is not plan.protocol:
         # A kube-apiserver reads its egress selector once, when it starts.
-        hint = "run `bootbridge down` first"
-        raise OperatorError(
-            f"the tunnel is laid with {laid_before.protocol}", subject="--protocol", hint=hint
-        )
+        text = f"cannot be changed: the tunnel is installed with {recorded.protocol}"
+        raise OperatorError(text, subject="--protocol", hint="run `bootbridge down` first")
     return plan
 
 
 def kubeconfig_of(flags: argparse.Namespace, host: Host, plan: Plan) -> Path:
-    """As given, else as given to the `up` before, else the node's own."""
+    """The given one, else the one given to the earlier `up`, else the node's admin kubeconfig."""
     noted = install_record.load(host, plan)
     given = flags.kubeconfig or (noted.kubeconfig if noted else "")
     return Path(given) if given else host.path(plan.paths.kubeconfig)
 
 
 def open_cluster(flags: argparse.Namespace, host: Host, plan: Plan) -> ClusterClient | None:
-    """None as long as the node has no kubeconfig of its own and none is given."""
+    """Returns None while the node has no admin kubeconfig and none is given."""
     path = kubeconfig_of(flags, host, plan)
     if not path.exists() and not flags.kubeconfig:
         return None
@@ -109,4 +107,4 @@ def parse_seconds(text: str, flag: str) -> float:
         return parse_duration(text)
     except ValueError:
         hint = "write it like 90s or 5m"
-        raise OperatorError(f"{text!r} is no duration", subject=flag, hint=hint) from None
+        raise OperatorError(f"invalid duration {text!r}", subject=flag, hint=hint) from None

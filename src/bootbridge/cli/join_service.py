@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 
-from bootbridge.cli.verb import Parser, run_verb, words
+from bootbridge.cli.command import Command, ExitCode
 from bootbridge.errors import OperatorError
 from bootbridge.join_api.messages import JOIN_PORT
 
@@ -18,9 +17,7 @@ CA pin, a certificate for its kubelet, and on a control plane the authorities' f
 addresses are what the policy says, never what the instance claims.
 
 The policy is the ConfigMap bootbridge-join-policy; a change takes effect at once, a broken one is logged
-and the last good one stays. Every ticket and every refusal is one JSON line in the audit log.
-
-Whatever is not there yet when it starts is waited for. Ends with 0 on SIGTERM."""
+and the last good one stays. Every ticket and every refusal is one JSON line in the audit log."""
 
 _EXAMPLES = """
 {program}
@@ -28,13 +25,7 @@ _EXAMPLES = """
 """
 
 
-def main(argv: Sequence[str] | None = None, program: str = "bootbridge join-service") -> int:
-    """Run the verb; the result is the exit code."""
-    return run_verb(program, lambda: _run(words(argv), program))
-
-
-def _flags(argv: list[str], program: str) -> argparse.Namespace:
-    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
+def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--kubeconfig", metavar="FILE", default="", help="for the cluster's API (default: as a pod in it)")
     add("--namespace", default="kube-system", help="of the policy and the secrets (%(default)s)")
@@ -51,11 +42,9 @@ def _flags(argv: list[str], program: str) -> argparse.Namespace:
     add("--health-host", metavar="ADDRESS", default="127.0.0.1", help="for the probes (%(default)s)")
     add("--health-port", type=int, default=0, help="for /healthz, /readyz, /status (0: none)")
     add("--log-format", default="text", choices=("text", "json"), help="how a log line is written (text)")
-    return parser.parse_args(argv)
 
 
-def _run(argv: list[str], program: str) -> int:
-    flags = _flags(argv, program)
+def _run(flags: argparse.Namespace) -> int:
     for name in ("port", "health_port"):
         if not 0 <= getattr(flags, name) < 65536:
             raise OperatorError(f"{getattr(flags, name)} is no port", subject=f"--{name.replace('_', '-')}")
@@ -76,3 +65,6 @@ def _run(argv: list[str], program: str) -> int:
         health_port=flags.health_port,
     )
     return asyncio.run(serve(options))
+
+
+COMMAND = Command(_run, _DESCRIPTION, _EXAMPLES, _add_flags, exit_codes={ExitCode.OK: "stopped by SIGTERM"})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from typing import Any
 
 from bootbridge.bootstrap.render import kasconfig
-from bootbridge.cli.command import show
-from bootbridge.cli.verb import DONE, Parser, run_verb, words
+from bootbridge.cli.command import Command, ExitCode
+from bootbridge.cli.output import print_output
+from bootbridge.cli.parser import add_json_flag
 from bootbridge.common.files import read_file
 from bootbridge.common.yaml_text import to_yaml
 
@@ -17,9 +17,7 @@ _DESCRIPTION = """\
 Lays overrides over a KubeAPIServerConfig as cluster-kube-apiserver-operator does with
 --config-override-files, in the order given: maps are merged key by key, everything else,
 lists included, replaces what was there. Shows the merged file, the flags that the
-kube-apiserver makes of it, or what the overrides change. Nothing is written.
-
-Exit codes: 0 shown, 1 a file cannot be read or merged."""
+kube-apiserver makes of it, or what the overrides change. Nothing is written."""
 
 _EXAMPLES = """\
 # What the tunnel's override changes
@@ -28,20 +26,13 @@ _EXAMPLES = """\
 {program} kube-apiserver-config.yaml override.yaml --flags | grep egress"""
 
 
-def main(argv: Sequence[str] | None = None, program: str = "bootbridge kasconfig") -> int:
-    """Run the verb; the result is the exit code."""
-    return run_verb(program, lambda: _run(_parser(program).parse_args(words(argv))))
-
-
-def _parser(program: str) -> Parser:
-    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
+def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("base", metavar="BASE", help="the rendered KubeAPIServerConfig, YAML or JSON")
     parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="laid over it, the last one wins")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--flags", action="store_true", help="show the kube-apiserver's flags, one a line")
     what.add_argument("--diff", action="store_true", help="show what the overrides change")
-    parser.add_argument("--json", action="store_true", help="for scripts")
-    return parser
+    add_json_flag(parser)
 
 
 def _run(flags: argparse.Namespace) -> int:
@@ -52,10 +43,10 @@ def _run(flags: argparse.Namespace) -> int:
     elif flags.diff:
         _show_changes(kasconfig.changes(kasconfig.parse(base), merged), as_json=flags.json)
     elif flags.json:
-        show(_json(merged))
+        print_output(_json(merged))
     else:
-        show(to_yaml(merged, sort_keys=True).decode())
-    return DONE
+        print_output(to_yaml(merged, sort_keys=True).decode())
+    return ExitCode.OK
 
 
 def _layer(path: str) -> kasconfig.ConfigFile:
@@ -63,16 +54,16 @@ def _layer(path: str) -> kasconfig.ConfigFile:
 
 
 def _show_list(lines: list[str], *, as_json: bool) -> None:
-    show(_json(lines) if as_json else "".join(f"{line}\n" for line in lines))
+    print_output(_json(lines) if as_json else "".join(f"{line}\n" for line in lines))
 
 
 def _show_changes(changes: list[kasconfig.ConfigChange], *, as_json: bool) -> None:
     if as_json:
-        show(_json([vars(change) for change in changes]))
+        print_output(_json([vars(change) for change in changes]))
     elif not changes:
-        show("nothing changes\n")
+        print_output("nothing changes\n")
     else:
-        show("".join(map(_told, changes)))
+        print_output("".join(map(_told, changes)))
 
 
 def _told(change: kasconfig.ConfigChange) -> str:
@@ -84,3 +75,12 @@ def _told(change: kasconfig.ConfigChange) -> str:
 
 def _json(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=isinstance(value, dict)) + "\n"
+
+
+COMMAND = Command(
+    _run,
+    _DESCRIPTION,
+    _EXAMPLES,
+    _add_flags,
+    exit_codes={ExitCode.OK: "shown", ExitCode.ERROR: "a file cannot be read or merged"},
+)

@@ -10,11 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from bootbridge.cli.command import complain, show
-from bootbridge.cli.verb import DONE, FAILED, FOUND, Parser, run_verb, words
+from bootbridge.cli.command import Command, CommandGroup, ExitCode
+from bootbridge.cli.output import print_error, print_output
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.lab import components, instances, permanent_apiserver
@@ -33,9 +32,7 @@ A bootstrap node and cluster nodes on this machine, each in namespaces of its ow
 kubelets and containerd, all real, without a registry and without touching this machine's network. The
 bootstrap node has no route into the pod network, as in life; `lab tunnel` installs the tunnel.
 
-{actions}
-
-`{program} ACTION --help` explains one. Needs root, and what `{program} prepare` builds and installs.
+Needs root, and what `{program} prepare` builds and installs.
 Everything lies in one directory."""
 EXAMPLES = """
 {program} prepare
@@ -51,72 +48,7 @@ _NODES, _INSTANCES = 2, 4
 KONNECTIVITY_PROGRAMS = "konnectivity"
 
 
-def main(argv: Sequence[str] | None = None, program: str = "bootbridge lab") -> int:
-    return run_verb(program, lambda: _run(words(argv), program))
-
-
-@dataclass(frozen=True)
-class LabCommand:
-    """One thing to do with a lab, how it is called and explained."""
-
-    run: Callable[[argparse.Namespace], int]
-    summary: str
-    details: str = ""
-    examples: str = "{program}"
-    flags: Callable[[argparse.ArgumentParser], None] | None = None
-    # What follows the action is for another program, and handed on as it is.
-    passes_on: str = ""
-    needs_root: bool = True
-
-    def parser(self, program: str) -> Parser:
-        details = f"{self.summary[0].upper()}{self.summary[1:]}. {self.details}".strip()
-        parser = Parser(program, details, self.examples)
-        _add_directory(parser)
-        if self.flags:
-            self.flags(parser)
-        if self.passes_on:
-            parser.add_argument("words", nargs="*", metavar=self.passes_on)
-        return parser
-
-
-def _run(argv: list[str], program: str) -> int:
-    flags_before, name, after = _split(argv)
-    action = _COMMANDS.get(name)
-    if action is None:
-        return _without_action(flags_before, name, program)
-    parser = action.parser(f"{program} {name}")
-    own = [*flags_before, *after]
-    if action.passes_on:
-        own = after[:1] if after[:1] in (["--help"], ["-h"]) and name != "kubectl" else flags_before
-    flags = parser.parse_args(own)
-    if action.passes_on:
-        flags.words = after
-    if action.needs_root and os.geteuid() != 0:
-        raise OperatorError("a lab makes namespaces and mounts", hint="run it as root")
-    return action.run(flags)
-
-
-def _split(argv: list[str]) -> tuple[list[str], str, list[str]]:
-    """Flags before the action, the action, and all that follows it."""
-    place = 0
-    while place < len(argv) and argv[place].startswith("-"):
-        place += 2 if argv[place] in _FLAGS_WITH_VALUE else 1
-    return argv[:place], argv[place] if place < len(argv) else "", argv[place + 1 :]
-
-
-def _without_action(flags: list[str], name: str, program: str) -> int:
-    listed = "\n".join(f"  {each:<20} {action.summary}" for each, action in _COMMANDS.items())
-    parser = Parser(program, DESCRIPTION.format(actions=listed, program=program), EXAMPLES)
-    _add_directory(parser)
-    parser.add_argument("action", metavar="ACTION", nargs="?", help="one of the above")
-    parser.parse_args(flags)
-    what = f"unknown action {name!r}" if name else "no action given"
-    raise OperatorError(f"{what} (the actions are: {', '.join(_COMMANDS)})")
-
-
 # --- flags
-
-_FLAGS_WITH_VALUE = ("--dir", "--bin-dir", "--nodes", "--ip", "--control-planes")
 
 
 def _add_directory(parser: argparse.ArgumentParser) -> None:
@@ -184,10 +116,10 @@ def _prepare(flags: argparse.Namespace) -> int:
     if (scripts / "build").exists():
         for script, *more in _preparations(flags.bin_dir):
             if subprocess.run([scripts / script, *more]).returncode:
-                return FAILED
+                return ExitCode.ERROR
     found = _found(flags)
-    show(f"All there; kube-apiserver is {found['kube-apiserver']}.\n")
-    return DONE
+    print_output(f"All there; kube-apiserver is {found['kube-apiserver']}.\n")
+    return ExitCode.OK
 
 
 def _preparations(bin_dir: str | None) -> list[tuple[str, ...]]:
@@ -208,12 +140,12 @@ def _up(flags: argparse.Namespace) -> int:
         try:
             builder(lab, found, _images(lab, found), Progress(sys.stderr)).bring_up()
         except KeyboardInterrupt:
-            complain("bootbridge lab: interrupted, taking down what was begun")
+            print_error("bootbridge lab: interrupted, taking down what was begun")
             with _sigint_ignored():
                 _report_leftovers(lab.down())
             raise
-    show(_BLANK if lab.layout.blank else _UP)
-    return DONE
+    print_output(_BLANK if lab.layout.blank else _UP)
+    return ExitCode.OK
 
 
 _UP = "The lab is up: `bootbridge lab kubectl get nodes` asks, `bootbridge lab tunnel` installs the tunnel.\n"
@@ -242,7 +174,7 @@ def _init(flags: argparse.Namespace) -> int:
     if not lab.layout.blank:
         hint = "`bootbridge lab down`, then `bootbridge lab up --bootstrapper`"
         raise OperatorError("this lab's cluster is made already", hint=hint)
-    return subprocess.run(instances.init_command(lab, *flags.words)).returncode
+    return subprocess.run(instances.init_command(lab, *flags.arguments)).returncode
 
 
 def _demo(flags: argparse.Namespace) -> int:
@@ -261,24 +193,24 @@ def _demo(flags: argparse.Namespace) -> int:
             with _sigint_ignored():
                 left = lab.down()
             progress.end("; ".join(left) or "nothing is left but its images", good=not left)
-    return FOUND if left else DONE
+    return ExitCode.FINDINGS if left else ExitCode.OK
 
 
 def _down(flags: argparse.Namespace) -> int:
     lab = Lab(_directory(flags), Layout())
     if not lab.exists:
-        show(f"There is no lab in {lab.directory}.\n")
-        return DONE
+        print_output(f"There is no lab in {lab.directory}.\n")
+        return ExitCode.OK
     with lab.locked():
         left = lab.down()
     _report_leftovers(left)
     if not left:
-        show(f"Nothing of the lab is left but its images in {lab.image_directory}.\n")
-    return FOUND if left else DONE
+        print_output(f"Nothing of the lab is left but its images in {lab.image_directory}.\n")
+    return ExitCode.FINDINGS if left else ExitCode.OK
 
 
 def _report_leftovers(left: Sequence[str]) -> None:
-    complain(*(f"bootbridge lab: left behind: {each}" for each in left))
+    print_error(*(f"bootbridge lab: left behind: {each}" for each in left))
 
 
 @contextmanager
@@ -293,20 +225,20 @@ def _sigint_ignored() -> Iterator[None]:
 
 def _status(flags: argparse.Namespace) -> int:
     found = status(Lab.open(_directory(flags)), _found(flags))
-    show(json.dumps(found.document, indent=2) + "\n" if flags.json else found.text)
-    return DONE if found.works else FOUND
+    print_output(json.dumps(found.document, indent=2) + "\n" if flags.json else found.text)
+    return ExitCode.OK if found.works else ExitCode.FINDINGS
 
 
 def _shell(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
-    name, *command = flags.words or [lab.layout.first.name]
+    name, *command = flags.arguments or [lab.layout.first.name]
     argv = lab.namespaces(name).command(command or [os.environ.get("SHELL", "/bin/sh")])
     return subprocess.run(argv).returncode
 
 
 def _kubectl(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
-    node, rest = "", flags.words
+    node, rest = "", flags.arguments
     if rest[:1] == ["--on"]:
         if len(rest) < 2:
             raise OperatorError("--on needs a node", hint="for example: --on node1 get pods")
@@ -320,7 +252,7 @@ def _logs(flags: argparse.Namespace) -> int:
         known = sorted(f"{path.parent.name} {path.stem}" for path in (lab.directory / "logs").glob("*/*.log"))
         raise OperatorError("logs needs a node and a program", hint=f"one of: {', '.join(known)}")
     try:
-        return show(lab.log(flags.node, flags.name).read_text(errors="replace"))
+        return print_output(lab.log(flags.node, flags.name).read_text(errors="replace"))
     except FileNotFoundError:
         hint = "`bootbridge lab logs` names those that have; pods: `bootbridge lab kubectl logs`"
         raise OperatorError(f"{flags.name} has said nothing on {flags.node}", hint=hint) from None
@@ -328,7 +260,7 @@ def _logs(flags: argparse.Namespace) -> int:
 
 def _tunnel(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
-    image, rest = _image_asked_for(flags.words)
+    image, rest = _image_asked_for(flags.arguments)
     if image == KONNECTIVITY_IMAGE:
         _bring_originals(lab, _found(flags))
     return subprocess.run(lab.bootbridge("up", *lab.tunnel_flags(image), *rest)).returncode
@@ -353,18 +285,46 @@ def _image_asked_for(asked: list[str]) -> tuple[str, list[str]]:
 
 def _remove_tunnel(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
-    return subprocess.run(lab.bootbridge("down", *flags.words)).returncode
+    return subprocess.run(lab.bootbridge("down", *flags.arguments)).returncode
 
 
 def _permanent_apiserver(flags: argparse.Namespace) -> int:
     lab, found = Lab.open(_directory(flags)), _found(flags)
     permanent_apiserver.start(lab, flags.node, found, _images(lab, found), Progress(sys.stderr))
-    show(f"`bootbridge lab kubectl --on {flags.node} …` asks it.\n")
-    return DONE
+    print_output(f"`bootbridge lab kubectl --on {flags.node} …` asks it.\n")
+    return ExitCode.OK
+
+
+def _command(
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+    description: str = "",
+    examples: str = "{program}",
+    flags: Callable[[argparse.ArgumentParser], None] | None = None,
+    *,
+    needs_root: bool = True,
+    passthrough: str = "",
+    passes_help: bool = False,
+) -> Command:
+    def add_flags(parser: argparse.ArgumentParser) -> None:
+        _add_directory(parser)
+        if flags:
+            flags(parser)
+
+    return Command(
+        run,
+        description,
+        examples,
+        add_flags,
+        summary=summary,
+        passthrough=passthrough,
+        passes_help=passes_help,
+        needs_root=needs_root,
+    )
 
 
 _COMMANDS = {
-    "prepare": LabCommand(
+    "prepare": _command(
         _prepare,
         "build and install what a lab is made of",
         "Kubernetes is built from source, which takes minutes, and the rest comes from Debian's packages;\n"
@@ -372,7 +332,7 @@ _COMMANDS = {
         "built; without the source tree it is the only way, and all of it is looked for there.",
         needs_root=False,
     ),
-    "up": LabCommand(
+    "up": _command(
         _up,
         "bring a lab up",
         "What an interrupted `up` left behind is removed first.",
@@ -380,15 +340,15 @@ _COMMANDS = {
         "{program} --bootstrapper --nodes 4 --control-planes 2",
         _add_shape,
     ),
-    "init": LabCommand(
+    "init": _command(
         _init,
         "make the cluster of blank instances: `bootbridge node init` of the first",
         "After `up --bootstrapper`. Flags after it are those of `bootbridge node init`; the operator's\n"
         "files (cluster.yaml, policy.yaml, the init secret, then admin.conf) are in DIR/operator.",
         "{program}\n{program} --json",
-        passes_on="INIT-FLAG",
+        passthrough="INIT-FLAG",
     ),
-    "demo": LabCommand(
+    "demo": _command(
         _demo,
         "show it all once: a webhook that blocks, the bridge, its answers, the removal",
         "Two to three minutes; the lab is taken down at the end, also on Ctrl-C. With --bootstrapper it is\n"
@@ -396,46 +356,48 @@ _COMMANDS = {
         "{program}\n{program} --bootstrapper",
         _add_shape,
     ),
-    "tunnel": LabCommand(
+    "tunnel": _command(
         _tunnel,
         "lay the tunnel: `bootbridge up` on the bootstrap node",
         "Flags after it are those of `bootbridge up`;\n"
         "`--image konnectivity` takes the Go originals (after `make peers`).",
         "{program}\n{program} --image konnectivity\n{program} --protocol=HTTPConnect",
-        passes_on="UP-FLAG",
+        passthrough="UP-FLAG",
     ),
-    "remove-tunnel": LabCommand(
+    "remove-tunnel": _command(
         _remove_tunnel,
         "take it away: `bootbridge down` on the bootstrap node",
         "Flags after it are those of `bootbridge down`.",
-        passes_on="DOWN-FLAG",
+        passthrough="DOWN-FLAG",
     ),
-    "permanent-apiserver": LabCommand(
+    "permanent-apiserver": _command(
         _permanent_apiserver,
         "start a production kube-apiserver on a cluster node",
         "It shares the bootstrap node's etcd, reaches pods by itself, and knows of no tunnel.",
         "{program} node1",
         _add_node,
     ),
-    "kubectl": LabCommand(
+    "kubectl": _command(
         _kubectl,
         "ask the bootstrap kube-apiserver, or with --on NODE the one there",
         "",
         "{program} get pods -A\n{program} --on node1 get nodes",
-        passes_on="WORD",
+        passthrough="WORD",
+        passes_help=True,
     ),
-    "shell": LabCommand(
+    "shell": _command(
         _shell,
         "a shell on a node, or one command",
         "",
         "{program} node1\n{program} bootstrap ip route",
-        passes_on="NODE [COMMAND]",
+        passthrough="NODE [COMMAND]",
     ),
-    "logs": LabCommand(_logs, "what a program on a node said", "", "{program} node1 kubelet", _add_log_names),
-    "status": LabCommand(_status, "what runs", flags=_add_json),
-    "down": LabCommand(
+    "logs": _command(_logs, "what a program on a node said", "", "{program} node1 kubelet", _add_log_names),
+    "status": _command(_status, "what runs", flags=_add_json),
+    "down": _command(
         _down,
         "end everything; only the images are kept",
         "Needs nothing but the directory's name, whatever became of the lab.",
     ),
 }
+COMMAND = CommandGroup(DESCRIPTION, {"Commands": _COMMANDS}, EXAMPLES, _add_directory)

@@ -6,13 +6,11 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from bootbridge.cli.command import complain, show
+from bootbridge.cli.command import Command, CommandGroup, ExitCode
 from bootbridge.cli.install_flags import parse_seconds
-from bootbridge.cli.verb import DONE, FAILED, FOUND, INTERRUPTED, Parser, run_verb, words
+from bootbridge.cli.output import print_error, print_output
 from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.node.init.messages import INIT_PORT
 
@@ -20,11 +18,7 @@ DESCRIPTION = """\
 Makes nodes of blank instances. `{program} run` runs on every instance and waits: either a user
 calls it by `{program} init`, and a cluster begins there, or the join service of a cluster
 lets it in. Which of the two it is, is decided once. An instance proves what it is before it is told
-anything secret.
-
-{actions}
-
-`{program} ACTION --help` explains one."""
+anything secret."""
 EXAMPLES = """
 {program} secret --out init-secret
 {program} run --config /etc/bootbridge/node.yaml
@@ -32,48 +26,6 @@ EXAMPLES = """
 {program} status
 """
 CONFIGURATION = "/etc/bootbridge/node.yaml"
-
-
-def main(argv: Sequence[str] | None = None, program: str = "bootbridge node") -> int:
-    return run_verb(program, lambda: _run(words(argv), program))
-
-
-@dataclass(frozen=True)
-class Action:
-    """One thing to do, how it is called and explained."""
-
-    run: Callable[[argparse.Namespace], int]
-    summary: str
-    details: str
-    examples: str
-    flags: Callable[[argparse.ArgumentParser], None]
-
-    def parser(self, program: str) -> Parser:
-        return Parser(
-            program, f"{self.summary[0].upper()}{self.summary[1:]}.\n\n{self.details}", self.examples
-        )
-
-
-def _run(argv: list[str], program: str) -> int:
-    name = argv[0] if argv else ""
-    action = _ACTIONS.get(name)
-    if action is None:
-        return _without_action(argv, name, program)
-    parser = action.parser(f"{program} {name}")
-    action.flags(parser)
-    flags = parser.parse_args(argv[1:])
-    flags.program = f"{program} {name}"
-    return action.run(flags)
-
-
-def _without_action(argv: list[str], name: str, program: str) -> int:
-    listed = "\n".join(f"  {each:<8} {action.summary}" for each, action in _ACTIONS.items())
-    parser = Parser(program, DESCRIPTION.format(actions=listed, program=program), EXAMPLES)
-    parser.add_argument("action", metavar="ACTION", nargs="?", help="one of the above")
-    if name.startswith("-"):
-        parser.parse_args(argv)
-    what = f"unknown action {name!r}" if name else "no action given"
-    raise OperatorError(f"{what} (the actions are: {', '.join(_ACTIONS)})")
 
 
 # --- run
@@ -93,7 +45,7 @@ def _add_configuration(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _run_node(flags: argparse.Namespace) -> int:
+def _run(flags: argparse.Namespace) -> int:
     from bootbridge.node.configuration import read_configuration
     from bootbridge.node.run import run
     from bootbridge.runtime import logs
@@ -147,15 +99,15 @@ def _init(flags: argparse.Namespace) -> int:
     report = JsonReport(sys.stdout) if flags.json else TextReport(Progress(sys.stderr), sys.stdout)
     session = InitSession(options, report)
     try:
-        return DONE if asyncio.run(session.run()) else FAILED
+        return ExitCode.OK if asyncio.run(session.run()) else ExitCode.ERROR
     except KeyboardInterrupt:
         if not session.may_go_on:
             raise
-        complain(
+        print_error(
             f"{flags.program}: interrupted; the init goes on on the instance: run the same command again to "
             f"watch it, or elsewhere add --resume {session.init_id}"
         )
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
 
 
 def _endpoint(text: str) -> tuple[str, int]:
@@ -185,9 +137,9 @@ def _secret(flags: argparse.Namespace) -> int:
     secret, hashed = init_secret.make()
     write_new_secret(Path(flags.out), secret + b"\n", "--out")
     if flags.json:
-        return show(json.dumps({"secretFile": flags.out, "initSecretHash": hashed}) + "\n")
-    complain(f"{flags.program}: the secret is in {flags.out}; its hash, for the instance's metadata:")
-    return show(f"{hashed}\n")
+        return print_output(json.dumps({"secretFile": flags.out, "initSecretHash": hashed}) + "\n")
+    print_error(f"{flags.program}: the secret is in {flags.out}; its hash, for the instance's metadata:")
+    return print_output(f"{hashed}\n")
 
 
 # --- status
@@ -203,8 +155,8 @@ def _status(flags: argparse.Namespace) -> int:
     from bootbridge.node.status import read_status
 
     status = asyncio.run(read_status(read_configuration(Path(flags.config))))
-    show(json.dumps(status.document, indent=2) + "\n" if flags.json else status.text)
-    return DONE if status.sound else FOUND
+    print_output(json.dumps(status.document, indent=2) + "\n" if flags.json else status.text)
+    return ExitCode.OK if status.sound else ExitCode.FINDINGS
 
 
 # --- renew
@@ -222,7 +174,7 @@ def _renew(flags: argparse.Namespace) -> int:
 
     logs.configure("text", program="node")
     configuration = read_configuration(Path(flags.config))
-    return DONE if renew(configuration, parse_seconds(flags.timeout, "--timeout")) else FAILED
+    return ExitCode.OK if renew(configuration, parse_seconds(flags.timeout, "--timeout")) else ExitCode.ERROR
 
 
 # --- enrol
@@ -249,7 +201,7 @@ def _enrol(flags: argparse.Namespace) -> int:
         found = asyncio.run(entry())
     except BootbridgeError as error:
         raise OperatorError(str(error)) from error
-    return show(json.dumps(found) + "\n" if flags.json else to_yaml([found]).decode())
+    return print_output(json.dumps(found) + "\n" if flags.json else to_yaml([found]).decode())
 
 
 _RUN_DETAILS = """\
@@ -259,9 +211,7 @@ given back before a reboot; the other stops. The process ends when the instance 
 crash it goes on where it was; after a reboot it measures again and starts the kubelet. Run it as root,
 restarted on failure.
 
-SIGTERM before the lock stops it; after the lock, what is under way is finished first.
-
-Exit codes: 0 the instance is a node; 1 it cannot become one, with what to do; 130 stopped before."""
+SIGTERM before the lock stops it; after the lock, what is under way is finished first."""
 
 _INIT_DETAILS = """\
 The instance must prove what the policy asks for before anything is sent to it. Stages are shown as
@@ -269,10 +219,7 @@ they happen; a lost connection is made anew and nothing is missed. The same comm
 init that was left.
 
 The master secret is made on first use (--secrets) and never leaves this machine: keep the file. If
-the init fails, the instance's log is written beside the kubeconfig.
-
-Exit codes: 0 there is a cluster; 1 there is none, with the reason and what to do; 130 interrupted,
-and the init goes on."""
+the init fails, the instance's log is written beside the kubeconfig."""
 
 _SECRET_DETAILS = """\
 Whoever knows it may initialise the instance whose metadata holds its hash (initSecretHash), which is
@@ -280,16 +227,12 @@ printed. The file is for `bootbridge node init`; one that is there already is no
 
 _STATUS_DETAILS = """\
 Its phase in this boot, who holds the node lock, what the register says, which node it is, and while it
-waits, what it was told last: why it was refused, or why there is no ticket yet. Changes nothing.
-
-Exit codes: 0 it is a node or on its way; 1 it could not be looked at; 2 it failed and needs you."""
+waits, what it was told last: why it was refused, or why there is no ticket yet. Changes nothing."""
 
 _RENEW_DETAILS = """\
 For a node that runs for long: asks a join service for a new serving certificate once two thirds of the
 old one's life are over, and does nothing before. The kubelet takes it up by itself. Have a timer run it
-once an hour; after a reboot `bootbridge node run` does the same.
-
-Exit codes: 0 the certificate is good; 1 it is due and could not be renewed, with the reason."""
+once an hour; after a reboot `bootbridge node run` does the same."""
 
 _ENROL_DETAILS = """\
 Prints this instance as an element of `instances` in the policy: its name, role and addresses as its
@@ -301,35 +244,67 @@ _INIT_EXAMPLES = """
 {program} lb.example --spec c.yaml --policy p.yaml --init-secret-file s --tunnel --json
 """
 
-_ACTIONS = {
-    "run": Action(
-        _run_node,
-        "make this instance a node, by init or by join",
+_COMMANDS = {
+    "run": Command(
+        _run,
         _RUN_DETAILS,
         "{program}\n{program} --config /etc/bootbridge/node.yaml --log-format json",
         _run_flags,
+        {
+            ExitCode.OK: "the instance is a node",
+            ExitCode.ERROR: "it cannot become a node; the reason and the fix are on stderr",
+            ExitCode.INTERRUPTED: "stopped before",
+        },
+        "make this instance a node, by init or join",
     ),
-    "init": Action(
-        _init, "make a cluster, beginning with one instance", _INIT_DETAILS, _INIT_EXAMPLES, _init_flags
+    "init": Command(
+        _init,
+        _INIT_DETAILS,
+        _INIT_EXAMPLES,
+        _init_flags,
+        {
+            ExitCode.OK: "the cluster is initialised",
+            ExitCode.ERROR: "it is not; the reason and the fix are on stderr",
+            ExitCode.INTERRUPTED: "interrupted; the init continues on the instance",
+        },
+        "initialise a cluster, starting with one instance",
     ),
-    "secret": Action(
-        _secret, "make an init secret", _SECRET_DETAILS, "{program} --out cluster-1.secret", _secret_flags
+    "secret": Command(
+        _secret,
+        _SECRET_DETAILS,
+        "{program} --out cluster-1.secret",
+        _secret_flags,
+        summary="create an init secret",
     ),
-    "enrol": Action(
+    "enrol": Command(
         _enrol,
-        "show this instance as a policy lists it",
         _ENROL_DETAILS,
         "{program} >> policy.yaml",
         _enrol_flags,
+        summary="print this instance as an entry of a policy",
     ),
-    "renew": Action(
+    "renew": Command(
         _renew,
-        "renew the kubelet's serving certificate, if it is due",
         _RENEW_DETAILS,
         "{program}",
         _renew_flags,
+        {
+            ExitCode.OK: "the certificate is valid",
+            ExitCode.ERROR: "it is due and could not be renewed; the reason is on stderr",
+        },
+        "renew the kubelet's serving certificate, if it is due",
     ),
-    "status": Action(
-        _status, "how far this instance is", _STATUS_DETAILS, "{program}\n{program} --json", _status_flags
+    "status": Command(
+        _status,
+        _STATUS_DETAILS,
+        "{program}\n{program} --json",
+        _status_flags,
+        {
+            ExitCode.OK: "it is a node, or in progress",
+            ExitCode.ERROR: "the status could not be read",
+            ExitCode.FINDINGS: "it failed and needs an operator",
+        },
+        "show the state of this instance",
     ),
 }
+COMMAND = CommandGroup(DESCRIPTION, {"Commands": _COMMANDS}, EXAMPLES)

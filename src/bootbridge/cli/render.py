@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 from bootbridge.bootstrap.plan.plan import Flavour, Plan
 from bootbridge.bootstrap.render import node_files, output_directory
-from bootbridge.cli.command import complain, show
+from bootbridge.cli.command import Command, ExitCode
+from bootbridge.cli.output import print_error, print_output
+from bootbridge.cli.parser import add_json_flag
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
-from bootbridge.cli.verb import DONE, Parser, run_verb, words
 from bootbridge.common.files import Asset, read_file
 from bootbridge.errors import OperatorError
 
@@ -23,9 +23,7 @@ plan; beside them the firewall rules of the platform, and for kubeadm the patch 
 ClusterConfiguration. There are no keys among them: certificates are made on the node.
 
 A second run into the same directory brings it up to date and keeps the files that you have
-changed; --force overwrites those too. The directory is replaced as a whole or not at all.
-
-Exit codes: 0 written, 1 not written."""
+changed; --force overwrites those too. The directory is replaced as a whole or not at all."""
 
 _EXAMPLES = """\
 # For the cluster of an install-config
@@ -34,34 +32,27 @@ _EXAMPLES = """\
 {program} --output tunnel --flavour kubeadm --image registry.example/bootbridge:1"""
 
 
-def main(argv: Sequence[str] | None = None, program: str = "bootbridge render") -> int:
-    """Run the verb; the result is the exit code."""
-    return run_verb(program, lambda: _run(_parser(program).parse_args(words(argv)), program))
-
-
-def _parser(program: str) -> Parser:
-    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
+def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="DIR", required=True, help="new, empty, or of an earlier render")
     parser.add_argument("--force", action="store_true", help="overwrite files that you have changed, too")
-    parser.add_argument("--json", action="store_true", help="tell what was written as JSON, for scripts")
+    add_json_flag(parser)
     parser.add_argument(
         "--kubeadm-config",
         metavar="FILE",
         help="merge the tunnel into this kubeadm configuration, and write it as kubeadm.yaml (0600)",
     )
     add_plan_flags(parser)
-    return parser
 
 
-def _run(flags: argparse.Namespace, program: str) -> int:
+def _run(flags: argparse.Namespace) -> int:
     plan = plan_from(flags)
     tree = node_files.output_files(plan, _kubeadm_config(flags, plan))
     outcomes = output_directory.write(tree, Path(flags.output), force=flags.force)
-    show(_as_json(plan, outcomes) if flags.json else _as_table(plan, outcomes))
+    print_output(_as_json(plan, outcomes) if flags.json else _as_table(plan, outcomes))
     for outcome in outcomes:
         if outcome.state == output_directory.KEPT:
-            complain(f"{program}: {outcome.path} is kept as you changed it (--force overwrites it)")
-    return DONE
+            print_error(f"{flags.program}: {outcome.path} is kept as you changed it (--force overwrites it)")
+    return ExitCode.OK
 
 
 def _kubeadm_config(flags: argparse.Namespace, plan: Plan) -> Asset | None:
@@ -94,3 +85,12 @@ def _as_table(plan: Plan, outcomes: list[output_directory.FileResult]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
     return "".join(f"{line}\n" for line in lines)
+
+
+COMMAND = Command(
+    _run,
+    _DESCRIPTION,
+    _EXAMPLES,
+    _add_flags,
+    exit_codes={ExitCode.OK: "written", ExitCode.ERROR: "not written"},
+)

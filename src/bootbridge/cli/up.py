@@ -1,4 +1,4 @@
-"""``bootbridge up``: lay the tunnel on this node and wait until it carries."""
+"""``bootbridge up``: installs server and agents on this node and waits until they are ready."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from contextlib import closing
 
 from bootbridge.bootstrap.install import up
 from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.install.up import InstallResult
-from bootbridge.cli.command import show
+from bootbridge.cli.command import Command, ExitCode
 from bootbridge.cli.install_flags import (
     add_install_flags,
     node_addresses,
@@ -20,23 +20,23 @@ from bootbridge.cli.install_flags import (
     parse_seconds,
     plan_to_install,
 )
+from bootbridge.cli.output import print_output
 from bootbridge.cli.plan_flags import add_plan_flags
-from bootbridge.cli.verb import DONE, Parser, run_verb, words
 from bootbridge.common.progress import Progress
 
 _DESCRIPTION = """\
-Lays the tunnel on this bootstrap node, in this order: plan record, firewall rule (--firewall), egress
+Installs the tunnel on this bootstrap node, in this order: plan record, firewall rule (--firewall), egress
 configuration, certificates, socket directory, server static pod, the kube-apiserver's setting, and in
-the cluster namespace, Secret and DaemonSet of the agents. Each is waited for before the next.
+the cluster the agents' namespace, Secret and DaemonSet. Each must be ready before the next is installed.
 
-Run it again at any time: what is as it should be is left alone ('unchanged'), certificates are made anew
-when the node's address has changed or they end soon, and what was interrupted is continued. A second run
-takes its plan from the record of the first; flags change it. What fails undoes nothing.
+It can be repeated at any time. Resources that match the plan are left alone ('unchanged'). Certificates are
+replaced when the node's address has changed or they expire soon. An interrupted run is continued. A second
+run uses the recorded plan of the first; flags change it. A failure rolls nothing back.
 
-Before `kubeadm init`, the resources on the node are laid and the kubeadm configuration is written
-that the kube-apiserver needs; run `up` again when the cluster is there.
+Before `kubeadm init`, only the resources on the node are installed, and the kubeadm configuration that the
+kube-apiserver needs is written; run `up` again when the cluster exists.
 
-Exit codes: 0 done; 1 not done, with the reason; 130 interrupted. Run it as root."""
+Run it as root."""
 
 _EXAMPLES = """
 {program} --image=registry.example/bootbridge:1
@@ -45,27 +45,19 @@ _EXAMPLES = """
 """
 
 
-def main(argv: Sequence[str] | None = None, program: str = "bootbridge up") -> int:
-    """Run the verb; the result is the exit code."""
-    return run_verb(program, lambda: _run(words(argv), program))
-
-
-def _flags(argv: list[str], program: str) -> argparse.Namespace:
-    parser = Parser(program, _DESCRIPTION, _EXAMPLES)
+def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--dry-run", action="store_true", help="say what would be done, and touch nothing")
+    add("--dry-run", action="store_true", help="show what would be done; change nothing")
     add("--no-wait", action="store_true", help="do not wait until server and agents are ready")
     add("--timeout", default="5m", metavar="DURATION", help="for each resource to be ready (default 5m)")
-    add("--firewall", action="store_true", help="make the platform's firewall rule too, with its own CLI")
-    add("--plan", metavar="FILE", help="start from a plan's record, as `bootbridge render` writes it")
+    add("--firewall", action="store_true", help="also create the platform's firewall rule, with its CLI")
+    add("--plan", metavar="FILE", help="start from a plan record that `bootbridge render` wrote")
     add_install_flags(parser)
     add_plan_flags(parser)
-    return parser.parse_args(argv)
 
 
-def _run(argv: list[str], program: str) -> int:
-    flags = _flags(argv, program)
-    limit = parse_seconds(flags.timeout, "--timeout")
+def _run(flags: argparse.Namespace) -> int:
+    timeout = parse_seconds(flags.timeout, "--timeout")
     host = open_host(flags)
     plan = plan_to_install(flags, host)
     with host.locked(plan.paths.state):
@@ -77,19 +69,13 @@ def _run(argv: list[str], program: str) -> int:
             flags.firewall,
             os.path.abspath(flags.kubeconfig) if flags.kubeconfig else "",
         )
-        try:
-            result = _install(context, flags, limit)
-        finally:
-            if context.cluster:
-                context.cluster.close()
-    show(_as_json(result, flags.dry_run) if flags.json else _as_text(result, flags.dry_run))
-    return DONE
-
-
-def _install(context: InstallContext, flags: argparse.Namespace, limit: float) -> InstallResult:
-    if flags.dry_run:
-        return up.dry_run(context)
-    return up.install(context, Progress(sys.stderr), wait_seconds=limit, wait=not flags.no_wait)
+        with closing(context):
+            if flags.dry_run:
+                result = up.dry_run(context)
+            else:
+                progress = Progress(sys.stderr)
+                result = up.install(context, progress, wait_seconds=timeout, wait=not flags.no_wait)
+    return print_output(_as_json(result, flags.dry_run) if flags.json else _as_text(result, flags.dry_run))
 
 
 def _as_json(result: InstallResult, dry_run: bool) -> str:
@@ -97,8 +83,8 @@ def _as_json(result: InstallResult, dry_run: bool) -> str:
         "version": 1,
         "dryRun": dry_run,
         "resources": [
-            {"resource": resource.name, "change": outcome.change, "detail": outcome.detail}
-            for resource, outcome in result.outcomes
+            {"resource": resource.name, "change": applied.change, "detail": applied.detail}
+            for resource, applied in result.applied
         ],
         "nextStep": result.next_step,
     }
@@ -106,13 +92,30 @@ def _as_json(result: InstallResult, dry_run: bool) -> str:
 
 
 def _as_text(result: InstallResult, dry_run: bool) -> str:
-    lines = []
     if dry_run:
-        lines = [f"{resource.title:<24} {outcome}" for resource, outcome in result.outcomes]
-    elif result.unchanged and not result.next_step:
-        lines = ["Everything was there already; nothing was changed."]
-    elif not result.next_step:
-        lines = ["The tunnel is laid. `bootbridge status` looks at it, `bootbridge down` takes it away."]
+        lines = [f"{resource.title:<24} {applied}" for resource, applied in result.applied]
+        lines.append("Dry run: nothing was changed.")
+    elif result.next_step:
+        lines = []
+    elif result.unchanged:
+        lines = ["The tunnel is already installed; nothing was changed."]
+    else:
+        lines = [
+            "The tunnel is installed. Inspect it with `bootbridge status`; remove it with `bootbridge down`."
+        ]
     if result.next_step:
         lines.append(f"Next: {result.next_step}")
     return "\n".join(lines) + "\n"
+
+
+COMMAND = Command(
+    _run,
+    _DESCRIPTION,
+    _EXAMPLES,
+    _add_flags,
+    exit_codes={
+        ExitCode.OK: "installed, or nothing to do",
+        ExitCode.ERROR: "not installed; the reason is on stderr",
+        ExitCode.INTERRUPTED: "interrupted; run it again to continue",
+    },
+)

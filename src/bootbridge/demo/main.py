@@ -1,4 +1,4 @@
-"""``bootbridge demo``: flags, the run, the clean-up and the exit code."""
+"""``bootbridge demo``: the run, the clean-up and the exit code."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import argparse
 import json
 import signal
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any, NoReturn
+from typing import Any
 
 from bootbridge.demo import output
 from bootbridge.demo.calls import CallFailed
@@ -16,17 +15,10 @@ from bootbridge.demo.interrupts import Interrupted, Interrupts
 from bootbridge.demo.scenario import DemoScenario
 from bootbridge.demo.steps import StepFailed, Steps, Terminal
 from bootbridge.demo.workspace import DemoWorkspace
-from bootbridge.errors import OperatorError
 
 
-class _Flags(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise OperatorError(message, hint="run 'bootbridge demo --help' for usage")
-
-
-def run(argv: Sequence[str]) -> int:
+def run(flags: argparse.Namespace) -> int:
     """Runs the demo and cleans up; returns 0 only if every step succeeded and everything was removed."""
-    flags = _flags().parse_args(argv)
     terminal = Terminal(None if flags.json else sys.stdout)
     with Interrupts() as interrupts:
         steps = Steps(terminal)
@@ -115,20 +107,3 @@ def _as_json(scenario: DemoScenario, exit_code: int) -> dict[str, Any]:
         "latency": [asdict(latency) for latency in scenario.latencies],
         "not_removed": scenario.workspace.left(),
     }
-
-
-def _flags() -> _Flags:
-    parser = _Flags(
-        prog="bootbridge demo",
-        description=output.DESCRIPTION,
-        epilog=output.EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--no-root", action="store_true", help="use loopback even if network namespaces are available"
-    )
-    ending = parser.add_mutually_exclusive_group()
-    ending.add_argument("--keep", action="store_true", help="keep everything running until Ctrl-C")
-    ending.add_argument("--json", action="store_true", help="print only the result, as JSON")
-    return parser

@@ -14,30 +14,6 @@ from bootbridge.demo.steps import DemoStep, Terminal
 if TYPE_CHECKING:
     from bootbridge.demo.scenario import DemoScenario
 
-DESCRIPTION = """\
-Runs the tunnel on this machine; needs neither Go nor Kubernetes.
-
-Starts one proxy-server, two proxy-agents and an HTTPS admission webhook, and calls the
-webhook as a kube-apiserver does: CONNECT over a unix socket, TLS, POST of an
-AdmissionReview. Stops one agent during a call. Removes everything at the end, also after
-Ctrl-C or a failure.
-
-As root, the control plane, the nodes and the pod are network namespaces: the control plane
-reaches the pod only through the tunnel. The machine's own network is not changed.
-Without root, everything runs on loopback.
-"""
-
-EPILOG = """\
-examples:
-  sudo bootbridge demo          in network namespaces
-  bootbridge demo               on loopback, without root
-  bootbridge demo --keep        keep it running to try it with curl
-  bootbridge demo --json | jq .latency
-
-Exit code 0: all steps succeeded and everything was removed. 1: a step failed.
-128 + n: stopped by signal n. NO_COLOR=1 turns colours off.
-"""
-
 _DIAGRAM = """
   control plane                             two nodes            pod
   this demo ──unix socket──▶ proxy-server ◀──mTLS── proxy-agent ──HTTPS──▶ webhook

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from bootbridge.bootstrap.plan.plan import IPAddress
-from bootbridge.cli import doctor, gather
+from bootbridge.cli import doctor
+from bootbridge.cli.main import main
 from tests.support import api_stand_in, kubelet_stand_in
 from tests.support.bootstrap_node import BootstrapNode, bootstrap_node
 from tests.support.process_program import ROOT, until
@@ -32,7 +33,6 @@ api_stand_in.KINDS |= {
     "customresourcedefinitions": "CustomResourceDefinition",
 }
 HERE = (IPv4Address("127.0.0.1"),)
-VERBS = {"doctor": doctor.main, "gather": gather.main}
 
 
 class LaidNode:
@@ -52,7 +52,7 @@ class LaidNode:
     def run(self, verb: str, *flags: str) -> int:
         out, errors = StringIO(), StringIO()
         with redirect_stdout(out), redirect_stderr(errors):
-            code = VERBS[verb](["--root", str(self.node.root), *flags], f"bootbridge {verb}")
+            code = main([verb, "--root", str(self.node.root), *flags])
         self.stdout, self.output = out.getvalue(), out.getvalue() + errors.getvalue()
         return code
 

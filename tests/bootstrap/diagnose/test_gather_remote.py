@@ -20,7 +20,7 @@ from bootbridge.bootstrap.diagnose.gather import remote
 from bootbridge.bootstrap.diagnose.gather.install_dir import InstallDir
 from bootbridge.bootstrap.diagnose.gather.remote import Login
 from bootbridge.bootstrap.plan.plan import Plan
-from bootbridge.cli import gather
+from bootbridge.cli.main import main
 from bootbridge.errors import OperatorError
 from bootbridge.trust.authority import Authority
 from tests.bootstrap.ignition.unpacked import holders, unpacked
@@ -156,7 +156,7 @@ def test_the_node_is_found_and_collected_from(
     directory = install_dir(tmp_path, key, ("InternalIP", "127.0.0.1"), ("ExternalIP", "127.0.0.2"))
     out = tmp_path / "bundle.tar.gz"
     flags = ["--dir", str(directory), "--user", "root", "--port", str(node.port), "--out", str(out), "--json"]
-    code = gather.main(flags)
+    code = main(["gather", *flags])
     said = capsys.readouterr()
     assert code == 0, said.err
     assert said.err.index("127.0.0.2 over ssh") < said.err.index("127.0.0.1 over ssh")
@@ -184,7 +184,7 @@ def test_a_key_that_is_not_accepted_is_told(
 ) -> None:
     """Exit code 1, ssh's own words, and no bundle."""
     directory = install_dir(tmp_path, KEY_PEM, ("ExternalIP", "127.0.0.1"))
-    assert gather.main(["--dir", str(directory), "--user", "root", "--port", str(node.port)]) == 1
+    assert main(["gather", "--dir", str(directory), "--user", "root", "--port", str(node.port)]) == 1
     said = capsys.readouterr().err
     assert "127.0.0.1" in said
     assert "Permission denied" in said
@@ -199,7 +199,7 @@ def test_a_given_host_and_key_need_no_state(node: Node, tmp_path: Path) -> None:
     directory = tmp_path / "empty"
     directory.mkdir()
     flags = ["--bootstrap", "127.0.0.1", "--key", str(node.key), "--user", "root", "--port", str(node.port)]
-    assert gather.main(["--dir", str(directory), *flags]) == 0
+    assert main(["gather", "--dir", str(directory), *flags]) == 0
     (bundle,) = directory.glob("bootbridge-log-bundle-*.tar.gz")
     assert "node/services/bootkube.json" in unpacked(bundle)
 
@@ -210,7 +210,7 @@ def test_a_broken_kubeconfig_keeps_nothing_else_away(node: Node, tmp_path: Path)
     directory = install_dir(tmp_path, node.key.read_bytes(), ("ExternalIP", "127.0.0.1"))
     (directory / "auth").mkdir()
     (directory / "auth/kubeconfig").write_text("a: [")
-    assert gather.main(["--dir", str(directory), "--user", "root", "--port", str(node.port)]) == 0
+    assert main(["gather", "--dir", str(directory), "--user", "root", "--port", str(node.port)]) == 0
     (bundle,) = directory.glob("*.tar.gz")
     assert b"Not collected: cluster" in unpacked(bundle)["analysis.txt"]
 
@@ -222,7 +222,7 @@ def test_an_unreachable_node_still_gives_the_cluster(tmp_path: Path) -> None:
     (directory / "auth").mkdir()
     (directory / "auth/kubeconfig").write_text(json.dumps(api.kubeconfig()))
     try:
-        assert gather.main(["--dir", str(directory), "--port", str(free_port())]) == 2
+        assert main(["gather", "--dir", str(directory), "--port", str(free_port())]) == 2
     finally:
         api.close()
     (bundle,) = directory.glob("*.tar.gz")
@@ -364,7 +364,7 @@ def test_bad_flags_are_named(
 ) -> None:
     """Before anything is dialled or written."""
     directory = install_dir(tmp_path, KEY_PEM, ("ExternalIP", "192.0.2.5"))
-    assert gather.main(["--dir", str(directory), f"{flags[0]}={flags[1]}"]) == 1
+    assert main(["gather", "--dir", str(directory), f"{flags[0]}={flags[1]}"]) == 1
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1

@@ -13,7 +13,7 @@ import pytest
 
 from bootbridge.bootstrap.machine import network as node_network
 from bootbridge.bootstrap.plan.plan import Networking, Plan
-from bootbridge.cli import address as cli_address
+from bootbridge.cli.main import main
 from bootbridge.errors import OperatorError
 from tests.bootstrap.render.shell_node import Network, Node, needs_node
 from tests.support.process_program import OURS
@@ -253,7 +253,7 @@ def find(
         flags += [f"--service-network={each}" for each in case.service]
         flags += [f"--node-ip={each}" for each in case.said]
         with network.entered():
-            code = cli_address.main(["--json", *flags])
+            code = main(["address", "--json", *flags])
         said = capsys.readouterr()
         found = json.loads(said.out)["addresses"] if said.out else []
         return code, [each["address"] for each in found], said.err

@@ -27,8 +27,8 @@ from bootbridge.bootstrap.plan.plan import (
     ProxyImage,
 )
 from bootbridge.bootstrap.plan.ports import Ports
+from bootbridge.cli.parser import Parser
 from bootbridge.cli.plan_flags import NODE_IP_VARIABLE, add_plan_flags, plan_from
-from bootbridge.cli.verb import Parser
 from bootbridge.errors import OperatorError
 from bootbridge.proxy_server.options import SOCKET_PATH_BYTES_MAX
 

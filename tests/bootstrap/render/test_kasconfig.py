@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.bootstrap.render import egress_selector, kasconfig
 from bootbridge.bootstrap.render.kasconfig import ConfigFile
-from bootbridge.cli.kasconfig import main
+from bootbridge.cli.main import main
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
 
@@ -298,39 +298,39 @@ def files(tmp_path: Path) -> list[str]:
 
 def test_the_verb_shows_the_merged_file(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """As YAML with sorted keys, like the operator's, or as JSON."""
-    assert main(files) == 0
+    assert main(["kasconfig", *files]) == 0
     text = capsys.readouterr().out
     expected = merged(BASE, {"apiServerArguments": {"v": ["4"], "x": ["1"]}})
     assert yaml.safe_load(text) == expected
     assert text.index("apiServerArguments") < text.index("apiVersion") < text.index("kind")
-    assert main([*files, "--json"]) == 0
+    assert main(["kasconfig", *files, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == expected
 
 
 def test_the_verb_shows_flags(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """One a line, fit for grep."""
-    assert main([*files, "--flags"]) == 0
+    assert main(["kasconfig", *files, "--flags"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "--v=4" in lines
-    assert main([*files, "--flags", "--json"]) == 0
+    assert main(["kasconfig", *files, "--flags", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == lines
 
 
 def test_the_verb_shows_what_changes(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Before and after, like a diff; and it says so when nothing does."""
-    assert main([*files, "--diff"]) == 0
+    assert main(["kasconfig", *files, "--diff"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         '- .apiServerArguments.v: ["2"]',
         '+ .apiServerArguments.v: ["4"]',
         '+ .apiServerArguments.x: ["1"]',
     ]
-    assert main([files[0], files[0], "--diff"]) == 0
+    assert main(["kasconfig", files[0], files[0], "--diff"]) == 0
     assert capsys.readouterr().out == "nothing changes\n"
 
 
 def test_a_missing_file_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing on standard output for a script to stumble over."""
-    assert main(["/does/not/exist"]) == 1
+    assert main(["kasconfig", "/does/not/exist"]) == 1
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1

@@ -12,7 +12,7 @@ import yaml
 
 from bootbridge.bootstrap.plan.plan import Flavour, Plan, Platform, ProxyImage
 from bootbridge.bootstrap.render import kubeadm, node_files, output_directory
-from bootbridge.cli.render import main
+from bootbridge.cli.main import main
 from bootbridge.common.files import Asset, Tree
 from bootbridge.errors import OperatorError
 
@@ -28,7 +28,7 @@ def files_below(directory: Path) -> dict[str, bytes]:
 
 
 def render(output: Path, *argv: str) -> int:
-    return main(["--output", str(output), *argv])
+    return main(["render", "--output", str(output), *argv])
 
 
 # --- what is in the tree

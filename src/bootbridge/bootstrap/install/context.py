@@ -26,6 +26,10 @@ class InstallContext:
     firewall: bool = False
     kubeconfig: str = ""  # as given with --kubeconfig
 
+    def close(self) -> None:
+        if self.cluster:
+            self.cluster.close()
+
     @property
     def now(self) -> datetime:
         return datetime.now(UTC)

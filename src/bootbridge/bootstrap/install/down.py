@@ -61,7 +61,7 @@ class Removal:
             warnings=tuple(dict.fromkeys(self.warnings)),
         )
 
-    def survey(self) -> list[ReceiptItem]:
+    def dry_run(self) -> list[ReceiptItem]:
         """All that is there, in the order of removal; touches nothing."""
         self._ask_cluster(min(PROBE_SECONDS, self.wait_seconds))
         return self._unique(

@@ -29,7 +29,7 @@ class ResourceStatus:
 
 
 @dataclass(frozen=True)
-class Status:
+class InstallStatus:
     resources: tuple[ResourceStatus, ...]
     server_healthy: bool
     server_ready: bool
@@ -62,13 +62,13 @@ class Status:
         }
 
 
-def look(context: InstallContext) -> Status:
+def inspect(context: InstallContext) -> InstallStatus:
     """Looks at everything once, waits for nothing."""
     port = context.plan.ports.server_health
     healthy, ready = (context.host.http_get(port, page)[0] == 200 for page in ("/healthz", "/readyz"))
     if context.cluster:
         context.cluster.probe()
-    return Status(
+    return InstallStatus(
         tuple(_resource_status(resource) for resource in resources(context) if resource.installed_by_up),
         healthy,
         ready,

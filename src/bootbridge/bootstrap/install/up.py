@@ -20,12 +20,12 @@ WAIT_SECONDS = 300.0
 class InstallResult:
     """What was done to each resource, and what the operator has to do next, if anything."""
 
-    outcomes: tuple[tuple[Resource, ApplyResult], ...]
+    applied: tuple[tuple[Resource, ApplyResult], ...]
     next_step: str = ""
 
     @property
     def unchanged(self) -> bool:
-        return all(outcome.change is ResourceChange.UNCHANGED for _, outcome in self.outcomes)
+        return all(outcome.change is ResourceChange.UNCHANGED for _, outcome in self.applied)
 
 
 def install(

@@ -1,0 +1,69 @@
+"""The two proxy programs: flags in Go's style become options, which are validated and run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from bootbridge import __version__
+from bootbridge.cli.output import print_error, print_output
+from bootbridge.errors import OperatorError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any
+
+    from bootbridge.cli.pflags import FlagSet
+
+
+class ProxyProgram:
+    """Declares a program; `main` parses, validates and runs."""
+
+    def __init__(
+        self,
+        *,
+        flags: FlagSet,
+        options: type,
+        validate: Callable[[Any], None],
+        warnings: Callable[[Any], Sequence[str]],
+        run: Callable[[Any], int],
+        synopsis: str,
+        examples: str,
+    ) -> None:
+        self._flags = flags
+        self._options = options
+        self._validate = validate
+        self._warnings = warnings
+        self._run = run
+        self._synopsis = synopsis
+        self._examples = examples
+
+    def main(self, argv: Sequence[str] | None, program: str) -> int:
+        """Runs the program; returns the exit code."""
+        try:
+            parsed = self._flags.parse(sys.argv[1:] if argv is None else argv)
+            if parsed.asks_for:
+                return self._answer(parsed.asks_for, program)
+            options = self._options(**parsed.fields)
+            print_error(*parsed.deprecations)
+            # The original drops stray arguments silently, "--some-bool false" among them.
+            print_error(*(f"{program}: warning: argument {word!r} is ignored" for word in parsed.strays))
+            self._validate(options)
+        except OperatorError as error:
+            usage = "" if error.hint else f" (run '{program} --help' for usage)"
+            print_error(f"{program}: {error}{usage}")
+            return 1
+        print_error(*(f"{program}: warning: {text}" for text in self._warnings(options)))
+        try:
+            return self._run(options)
+        except OperatorError as error:
+            print_error(f"{program}: {error}")
+            return 1
+
+    def _answer(self, asks_for: str, program: str) -> int:
+        if asks_for == "version":
+            return print_output(f"{program} (bootbridge) {__version__}\n")
+        from bootbridge.cli import help_page
+
+        columns = help_page.width()
+        return print_output(help_page.render(program, self._synopsis, self._examples, self._flags, columns))
