@@ -107,7 +107,7 @@ def test_signal_at_any_step_leaves_nothing(
     demo.send_signal(number)
     out, err = demo.communicate(timeout=20)
     assert (demo.returncode, err) == (128 + number, "")
-    assert f"✗ Stopped by {number.name}." in out
+    assert f"FAIL Stopped by {number.name}." in out
     assert "removed " in out
     assert left_by(demo.pid, short_tmp) == []
 
@@ -167,7 +167,7 @@ def test_failed_program_is_named_with_its_last_log_lines(
     monkeypatch.setitem(programs.MODULES, "agent", broken)
     assert main(["demo", "--no-root"]) == 1
     out = capsys.readouterr().out
-    assert "✗ Step 5, proxy-agents: proxy-agent-node1 exited with code 1" in out
+    assert "FAIL Step 5, proxy-agents: proxy-agent-node1 exited with code 1" in out
     assert "last log lines of proxy-agent-node1:\n  invalid certificate\n" in out
     assert "removed " in out
     assert left_by(os.getpid(), short_tmp) == []

@@ -7,11 +7,12 @@ import os
 import pty
 import select
 from collections.abc import Iterator
+from typing import TextIO
 
 import pytest
 
-from bootbridge.demo.interrupts import Interrupted
-from bootbridge.demo.steps import StepFailed, Steps, Terminal
+from bootbridge.common.progress import Progress
+from bootbridge.demo.steps import StepFailed, Steps
 
 
 class Clock:
@@ -52,9 +53,9 @@ def pty_device() -> Iterator[Pty]:
     pseudo.close()
 
 
-def run_one_step(terminal: Terminal) -> Steps:
+def run_one_step(out: TextIO, **environment: str) -> Steps:
     clock = Clock()
-    steps = Steps(terminal, clock)
+    steps = Steps(Progress(out, clock=clock, environment=environment), clock)
     with steps.step("Certificates") as step:
         clock.now += 0.012
         step.detail = "made"
@@ -63,72 +64,71 @@ def run_one_step(terminal: Terminal) -> Steps:
 
 def test_step_is_one_aligned_line_with_its_time() -> None:
     out = io.StringIO()
-    run_one_step(Terminal(out))
-    assert out.getvalue() == "  1 ✓     12 ms  Certificates         made\n"
+    run_one_step(out)
+    assert out.getvalue() == "ok      0.0 s   1 Certificates          made\n"
 
 
 def test_file_gets_no_escape_sequences() -> None:
     out = io.StringIO()
-    run_one_step(Terminal(out, environment={"TERM": "xterm"}))
+    run_one_step(out, TERM="xterm")
     assert "\x1b" not in out.getvalue()
     assert "\r" not in out.getvalue()
 
 
 def test_terminal_gets_colours(pty_device: Pty) -> None:
-    run_one_step(Terminal(pty_device.out, environment={"TERM": "xterm"}))
-    assert "\x1b[32m✓\x1b[0m" in pty_device.text()
+    run_one_step(pty_device.out, TERM="xterm")
+    assert "\x1b[32mok  \x1b[0m" in pty_device.text()
 
 
 def test_no_color_turns_off_colours_but_not_overwriting(pty_device: Pty) -> None:
-    run_one_step(Terminal(pty_device.out, environment={"TERM": "xterm", "NO_COLOR": "1"}))
+    run_one_step(pty_device.out, TERM="xterm", NO_COLOR="1")
     text = pty_device.text()
-    assert "✓" in text
+    assert "ok  " in text
     assert "\x1b[" not in text.replace("\r\x1b[K", "")
 
 
 def test_terminal_shows_the_running_step_and_overwrites_it(pty_device: Pty) -> None:
-    steps = Steps(Terminal(pty_device.out, environment={"TERM": "xterm"}))
+    steps = Steps(Progress(pty_device.out, environment={"TERM": "xterm"}))
     with steps.step("Certificates"):
         pty_device.text(end="Certificates …")
     assert pty_device.text(end="\r\n").startswith("\r\x1b[K")
 
 
 def test_dumb_terminal_gets_plain_lines(pty_device: Pty) -> None:
-    run_one_step(Terminal(pty_device.out, environment={"TERM": "dumb"}))
+    run_one_step(pty_device.out, TERM="dumb")
     assert "\x1b" not in pty_device.text()
 
 
-def test_ascii_output_gets_ascii_marks() -> None:
+def test_ascii_output_gets_ascii_characters() -> None:
     """As with LANG=C."""
     raw = io.BytesIO()
-    out = io.TextIOWrapper(raw, encoding="ascii")
-    run_one_step(Terminal(out))
-    assert raw.getvalue().startswith(b"  1 ok ")
+    progress = Progress(io.TextIOWrapper(raw, encoding="ascii"))
+    progress.line("CONNECT → pod")
+    assert raw.getvalue() == b"CONNECT ? pod\n"
 
 
 def test_failed_step_is_printed_recorded_and_raised() -> None:
     out = io.StringIO()
-    steps = Steps(Terminal(out))
+    steps = Steps(Progress(out))
     with pytest.raises(StepFailed), steps.step("proxy-server"):
         raise StepFailed("exited with code 1")
-    assert "  1 ✗ " in out.getvalue()
-    assert "exited with code 1" in out.getvalue()
+    assert out.getvalue() == "FAIL    0.0 s   1 proxy-server          exited with code 1\n"
     assert [(step.ok, step.detail) for step in steps.all] == [(False, "exited with code 1")]
 
 
-def test_waiting_is_printed_every_two_seconds() -> None:
+def test_waiting_is_printed_after_two_seconds() -> None:
     out, clock = io.StringIO(), Clock()
-    steps = Steps(Terminal(out), clock)
+    steps = Steps(Progress(out, clock=clock), clock)
     with steps.step("proxy-agents"):
         for _ in range(45):
             clock.now += 0.1
-            steps.waiting("waiting for 2 agents")
-    assert out.getvalue().count("waiting for 2 agents") == 2
-    assert "… waiting for 2 agents (2 s)" in out.getvalue()
+            steps.waiting("2 agents")
+    assert out.getvalue().count("waiting: 2 agents") == 2
+    assert "2.0 s   1 proxy-agents          waiting: 2 agents" in out.getvalue()
 
 
 def test_wait_until_returns_false_after_its_timeout() -> None:
-    steps = Steps(Terminal(None))
+    steps = Steps(Progress(None))
     with steps.step("nothing"):
         assert steps.wait_until(lambda: False, "nothing", seconds=0.02) is False
         assert steps.wait_until(lambda: True, "anything", seconds=0.02) is True
@@ -141,8 +141,8 @@ def test_closed_output_interrupts_once_and_is_silent_afterwards() -> None:
         def write(self, text: str) -> int:
             raise BrokenPipeError
 
-    terminal = Terminal(ClosedPipe())
-    with pytest.raises(Interrupted):
-        terminal.line("hello")
-    terminal.line("still there?")
-    assert terminal.closed
+    progress = Progress(ClosedPipe())
+    with pytest.raises(BrokenPipeError):
+        progress.line("hello")
+    progress.line("still there?")
+    assert progress.terminal.closed

@@ -9,25 +9,29 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from bootbridge.common.progress import Progress, Terminal
 from bootbridge.demo import output
 from bootbridge.demo.calls import CallFailed
 from bootbridge.demo.interrupts import Interrupted, Interrupts
 from bootbridge.demo.scenario import DemoScenario
-from bootbridge.demo.steps import StepFailed, Steps, Terminal
+from bootbridge.demo.steps import StepFailed, Steps
 from bootbridge.demo.workspace import DemoWorkspace
 
 
 def run(flags: argparse.Namespace) -> int:
     """Runs the demo and cleans up; returns 0 only if every step succeeded and everything was removed."""
-    terminal = Terminal(None if flags.json else sys.stdout)
+    progress = Progress(None if flags.json else sys.stdout)
+    terminal = progress.terminal
     with Interrupts() as interrupts:
-        steps = Steps(terminal)
+        steps = Steps(progress)
         workspace = DemoWorkspace(interrupts)
         scenario = DemoScenario(steps, workspace, loopback_reason="--no-root" if flags.no_root else "")
         try:
             exit_code = _run_scenario(scenario, terminal, keep=flags.keep)
         except Interrupted as interruption:
             exit_code = interruption.exit_code
+        except BrokenPipeError:
+            exit_code = 128 + signal.SIGPIPE
         finally:
             interrupts.ignore_from_now_on()
             removed = _clean_up(steps, workspace)
@@ -56,6 +60,8 @@ def _run_scenario(scenario: DemoScenario, terminal: Terminal, *, keep: bool) -> 
     except (StepFailed, CallFailed) as failure:
         _show_log_tail(scenario, terminal, failure.log_of)
         return 1
+    except BrokenPipeError:
+        raise
     except OSError:
         # The failed step has printed it.
         return 1
@@ -92,7 +98,7 @@ def _clean_up(steps: Steps, workspace: DemoWorkspace) -> bool:
             step.detail = f"removed {created}"
     except StepFailed:
         return False
-    except Interrupted:
+    except (Interrupted, BrokenPipeError):
         # The reader of stdout is gone: remove everything without output.
         workspace.remove(lambda _: None)
     return True

@@ -6,10 +6,11 @@ import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from bootbridge.common.progress import Terminal
 from bootbridge.demo.calls import WEBHOOK_NAME
 from bootbridge.demo.environment import endpoint
 from bootbridge.demo.latency import Latency
-from bootbridge.demo.steps import DemoStep, Terminal
+from bootbridge.demo.steps import DemoStep
 
 if TYPE_CHECKING:
     from bootbridge.demo.scenario import DemoScenario

@@ -90,7 +90,7 @@ class DemoProcesses:
             process.terminate()
         deadline = time.monotonic() + STOP_SECONDS
         while self.running() and time.monotonic() < deadline:
-            waiting(f"waiting for {', '.join(process.name for process in self.running())} to stop")
+            waiting(f"{', '.join(process.name for process in self.running())} to stop")
             time.sleep(0.01)
         for process in self.running():
             process.kill()
