@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,34 +16,16 @@ from bootbridge.ports.close_states import (
     PACKET_STREAM,
     CloseTable,
     Event,
-    IllegalTransition,
     State,
 )
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.frontend import DialFailure, DialFailureCause
 from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters
 from bootbridge.wire import packets as p
+from tests.support.close_state_walk import Driven, check, pairs
 from tests.support.sim_script import AgentStage, ServerStage
 
 FAILURE = DialFailure(DialFailureCause.ENDPOINT, "refused")
-# What an object goes on to do by itself within the same call.
-OWN_EVENTS = (Event.FINISH, Event.FLUSHED)
-
-
-class Driven:
-    """An object in its first state, and how to make each event happen to it."""
-
-    def __init__(
-        self, subject: Any, drivers: dict[Event, Callable[[], object]], state: str = "state"
-    ) -> None:
-        self.subject = subject
-        self.drivers = drivers
-        self._state = state
-
-    @property
-    def state(self) -> State:
-        state: State = getattr(self.subject, self._state)
-        return state
 
 
 class FakeRoute:
@@ -194,50 +176,12 @@ KINDS: dict[Callable[[], Driven], CloseTable] = {
 }
 
 
-def paths(table: CloseTable, events: set[Event]) -> dict[State, list[Event]]:
-    """The shortest list of events from the first state to each other one."""
-    found: dict[State, list[Event]] = {next(iter(table.transitions)): []}
-    for state in found_in_order(found):
-        for event, following in table.transitions[state].items():
-            if event in events and following not in found:
-                found[following] = [*found[state], event]
-    return found
-
-
-def found_in_order(found: dict[State, list[Event]]) -> Iterator[State]:
-    done = 0
-    while done < len(found):
-        yield list(found)[done]
-        done += 1
-
-
-def walk() -> Iterator[tuple[Callable[[], Driven], State, Event]]:
-    for make, table in KINDS.items():
-        events = set(make().drivers)
-        for state in paths(table, events):
-            for event in sorted(events):
-                yield make, state, event
+WALK = [(make, *pair) for make, table in KINDS.items() for pair in pairs(set(make().drivers), table)]
 
 
 @pytest.mark.parametrize(
-    ("make", "state", "event"), list(walk()), ids=lambda part: getattr(part, "__name__", str(part))
+    ("make", "state", "event"), WALK, ids=lambda part: getattr(part, "__name__", str(part))
 )
 def test_an_object_follows_its_table(make: Callable[[], Driven], state: State, event: Event) -> None:
     """And an event that the table does not list leaves it in its state."""
-    driven, table = make(), KINDS[make]
-    for step in paths(table, set(driven.drivers))[state]:
-        driven.drivers[step]()
-    assert driven.state is state
-    following = table.transitions[state].get(event)
-    if following is None:
-        try:
-            driven.drivers[event]()
-        except IllegalTransition:
-            pass
-        assert driven.state is state
-        return
-    driven.drivers[event]()
-    expected = [following]
-    for own in OWN_EVENTS:
-        expected += [table.transitions[each][own] for each in expected if own in table.transitions[each]]
-    assert driven.state in expected
+    check(make(), KINDS[make], state, event)

@@ -284,4 +284,71 @@ PACKET_STREAM: Final = CloseTable(
     },
 )
 
-TABLES: Final = (FRONTEND, AGENT_ROUTE, DIRECT_ROUTE, ENDPOINT, PACKET_STREAM)
+# A socket, plain or TLS. Reading and writing end separately. After a failed write the peer's last bytes are
+# still read, since they may say why. Closing writes the backlog, and drops what the peer still sends; then a
+# TCP stream lingers until the peer's kernel has acknowledged everything. TLS knows no half-close: it never
+# finishes, and a peer that ends is closed by the owner. TLS may report one end twice, by alert and by FIN.
+BYTE_STREAM: Final = CloseTable(
+    "byte stream",
+    {
+        State.OPEN: {
+            Event.PEER_ENDS: State.READ_ENDED,
+            Event.FINISH: State.WRITE_ENDED,
+            Event.WRITE_FAILS: State.WRITE_BROKEN,
+            Event.CLOSE: State.CLOSING,
+            Event.RELEASE: State.CLOSED,
+        },
+        State.READ_ENDED: {
+            Event.PEER_ENDS: State.READ_ENDED,
+            Event.FINISH: State.BOTH_ENDED,
+            Event.WRITE_FAILS: State.CLOSED,
+            Event.CLOSE: State.CLOSING_READ_ENDED,
+            Event.RELEASE: State.CLOSED,
+        },
+        State.WRITE_ENDED: {
+            Event.PEER_ENDS: State.BOTH_ENDED,
+            Event.FINISH: State.WRITE_ENDED,
+            Event.WRITE_FAILS: State.WRITE_BROKEN,
+            Event.CLOSE: State.CLOSING,
+            Event.RELEASE: State.CLOSED,
+        },
+        State.BOTH_ENDED: {
+            Event.FINISH: State.BOTH_ENDED,
+            Event.WRITE_FAILS: State.CLOSED,
+            Event.CLOSE: State.CLOSING_READ_ENDED,
+            Event.RELEASE: State.CLOSED,
+        },
+        State.WRITE_BROKEN: {
+            Event.PEER_ENDS: State.CLOSED,
+            Event.FINISH: State.WRITE_BROKEN,
+            Event.CLOSE: State.CLOSING,
+            Event.RELEASE: State.CLOSED,
+        },
+        State.CLOSING: {
+            Event.PEER_ENDS: State.CLOSING_READ_ENDED,
+            Event.FLUSHED: State.LINGERING,
+            Event.WRITE_FAILS: State.CLOSED,
+            Event.CLOSE: State.CLOSING,
+            Event.RELEASE: State.CLOSED,
+        },
+        State.CLOSING_READ_ENDED: {
+            Event.PEER_ENDS: State.CLOSING_READ_ENDED,
+            Event.FLUSHED: State.LINGERING,
+            Event.WRITE_FAILS: State.CLOSED,
+            Event.CLOSE: State.CLOSING_READ_ENDED,
+            Event.RELEASE: State.CLOSED,
+        },
+        State.LINGERING: {
+            Event.PEER_ENDS: State.LINGERING,
+            Event.CLOSE: State.LINGERING,
+            Event.RELEASE: State.CLOSED,
+        },
+        State.CLOSED: {
+            Event.PEER_ENDS: State.CLOSED,
+            Event.CLOSE: State.CLOSED,
+            Event.RELEASE: State.CLOSED,
+        },
+    },
+)
+
+TABLES: Final = (FRONTEND, AGENT_ROUTE, DIRECT_ROUTE, ENDPOINT, PACKET_STREAM, BYTE_STREAM)

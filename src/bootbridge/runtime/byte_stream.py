@@ -16,6 +16,7 @@ import termios
 from typing import Final
 
 from bootbridge.ports.byte_ports import ByteHandler
+from bootbridge.ports.close_states import BYTE_STREAM, Event, State
 from bootbridge.ports.timers import Timer
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.sockets import GONE, READABLE, WRITABLE
@@ -37,6 +38,11 @@ HANGUP_CHECK_SECONDS: Final = 1.0
 KEEPALIVE_SECONDS: Final = 15
 # Silence on the wire while our bytes are not acknowledged: the peer is gone.
 USER_TIMEOUT_MS: Final = 20_000
+_OPEN: Final = State.OPEN
+CLOSED: Final = State.CLOSED
+_CLOSING: Final = frozenset({State.CLOSING, State.CLOSING_READ_ENDED})
+_READING: Final = frozenset({State.OPEN, State.WRITE_ENDED, State.WRITE_BROKEN, State.CLOSING})
+_WRITING: Final = frozenset({State.OPEN, State.READ_ENDED, State.WRITE_ENDED, State.BOTH_ENDED})
 _ABORT: Final = struct.pack("ii", 1, 0)
 
 
@@ -71,21 +77,20 @@ class PlainStream:
 
     __slots__ = (
         "_blocked",
-        "_closed",
-        "_closing",
-        "_eof",
         "_fd",
-        "_finishing",
         "_handler",
         "_is_unix",
         "_out",
         "_paused",
         "_reading",
+        "_reads",
         "_sock",
         "_timer",
         "_write_error",
+        "_writes",
         "backlog",
         "pump",
+        "state",
     )
 
     def __init__(self, pump: Pump, sock: socket.socket, *, unix: bool = False) -> None:
@@ -99,16 +104,21 @@ class PlainStream:
         self._blocked = False
         self._paused = False
         self._reading = False
-        self._eof = False
-        self._finishing = False
-        self._closing = False
-        self._closed = False
+        self.state: State = State.OPEN
+        self._reads = self._writes = True  # follow from the state, for the path of every read and write
         self._write_error = ""  # why the peer takes nothing any more, although it may have said something
         self._timer: Timer | None = None
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "closing" if self._closing else "open"
-        return f"<{type(self).__name__} {self._fd} {state} backlog {self.backlog}B>"
+        return f"<{type(self).__name__} {self._fd} {self.state} backlog {self.backlog}B>"
+
+    def _move(self, event: Event) -> bool:
+        """Follows the table; True if the state changed."""
+        before = self.state
+        self.state = BYTE_STREAM.after(before, event)
+        self._reads = self.state in _READING
+        self._writes = self.state in _WRITING
+        return self.state is not before
 
     def start(self, handler: ByteHandler) -> None:
         self._handler = handler
@@ -140,7 +150,7 @@ class PlainStream:
     # --- reading
 
     def _read_on(self) -> None:
-        if not (self._reading or self._paused or self._eof or self._closed):
+        if self._reads and not (self._reading or self._paused):
             self._reading = True
             self._watch()
 
@@ -177,10 +187,10 @@ class PlainStream:
 
     def _on_eof(self, gone: bool) -> None:
         if self._write_error:
-            self._lose(self._write_error)
+            self._lose(self._write_error, Event.PEER_ENDS)
             return
-        self._eof = True
-        if not self._closing:
+        self._move(Event.PEER_ENDS)
+        if self._writes:
             if not gone:
                 self._timer = self.pump.timers.after(HANGUP_CHECK_SECONDS, self._look_for_hangup)
             self._handler.on_eof(gone)
@@ -195,7 +205,7 @@ class PlainStream:
     # --- writing
 
     def write(self, data: Buffer) -> None:
-        if self._closing or self._write_error or not data:
+        if not self._writes or not data:
             return
         if self._blocked:
             data = bytes(data)  # it has to outlive this turn
@@ -209,7 +219,7 @@ class PlainStream:
             self._flush()
 
     def _flush(self) -> None:
-        if self._closed:
+        if self.state is CLOSED:
             return
         if self._out:
             try:
@@ -224,7 +234,7 @@ class PlainStream:
             else:
                 self._unblock()
             self._handler.on_drained()
-        if not self.backlog and (self._closing or self._finishing):
+        if not self.backlog:
             self._flushed()
 
     def _send_out(self) -> None:
@@ -252,9 +262,10 @@ class PlainStream:
 
     def _cannot_write(self, error: OSError) -> None:
         """The peer does not listen any more, but what it said before is still to be read: it may say why."""
-        if self._eof or self._closing:
-            self._broke(error)
+        if not (self._reads and self._writes):
+            self._lose(reason_of(error), Event.WRITE_FAILS)
             return
+        self._move(Event.WRITE_FAILS)
         self._write_error = reason_of(error)
         self._out = []
         self.backlog = 0
@@ -277,19 +288,21 @@ class PlainStream:
         self.pump.end_turn()
 
     def _flushed(self) -> None:
-        if self._closing:
+        if self.state is _OPEN:
+            return
+        if self.state in _CLOSING:
             self._part()
-        elif self._finishing:
+        elif self.state is State.WRITE_ENDED or self.state is State.BOTH_ENDED:
             self._shut_down()
 
     # --- ending
 
     @property
     def unread(self) -> bool:
-        return not self._closed and (self.backlog > 0 or _undelivered(self._fd) > 0)
+        return self.state is not State.CLOSED and (self.backlog > 0 or _undelivered(self._fd) > 0)
 
     def finish(self) -> bool:
-        self._finishing = True
+        self._move(Event.FINISH)
         if not self.backlog:
             self._shut_down()
         return True
@@ -301,9 +314,8 @@ class PlainStream:
             pass  # the peer was faster; reading will tell
 
     def close(self) -> None:
-        if self._closing or self._closed:
+        if not self._move(Event.CLOSE):
             return
-        self._closing = True
         self._handler = NO_HANDLER
         self._stop_timer()
         self.pump.lingering[self] = None
@@ -332,6 +344,7 @@ class PlainStream:
         if self._is_unix or not _undelivered(self._fd):
             self._close_now()
             return
+        self._move(Event.FLUSHED)
         self._read_off()
         self._shut_down()
         self._stop_timer()
@@ -346,7 +359,7 @@ class PlainStream:
 
     def abort(self) -> None:
         """The end, and no orderly one; what was written in this turn is said before."""
-        if not self._closed:
+        if self.state is not State.CLOSED:
             if self._out and not self._blocked:
                 try:
                     self._send_out()
@@ -366,15 +379,14 @@ class PlainStream:
         self.pump.loop.report(error)
         self._lose("internal error")
 
-    def _lose(self, reason: str) -> None:
+    def _lose(self, reason: str, event: Event = Event.RELEASE) -> None:
         handler = self._handler
-        self._close_now()
+        self._close_now(event)
         handler.on_lost(reason)
 
-    def _close_now(self) -> None:
-        if self._closed:
+    def _close_now(self, event: Event = Event.RELEASE) -> None:
+        if not self._move(event):
             return
-        self._closed = self._closing = True
         self._handler = NO_HANDLER
         self._reading = self._blocked = False
         self.pump.sockets.forget(self._fd)

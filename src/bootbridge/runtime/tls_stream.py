@@ -13,7 +13,8 @@ from functools import partial
 from typing import Final, cast
 
 from bootbridge.ports.byte_ports import ByteHandler
-from bootbridge.runtime.byte_stream import NO_HANDLER, PlainStream, reason_of
+from bootbridge.ports.close_states import Event, State
+from bootbridge.runtime.byte_stream import CLOSED, NO_HANDLER, PlainStream, reason_of
 from bootbridge.runtime.pump import Pump
 from bootbridge.wire.packets import Buffer
 
@@ -60,16 +61,16 @@ class TlsStream(PlainStream):
 
     def start(self, handler: ByteHandler) -> None:
         self._handler = handler
-        if self._incoming.pending or self._eof or self._closed:
-            self.pump.soon(partial(self._catch_up, self._eof, self._closed))
+        if self._incoming.pending or self.state is not State.OPEN:
+            self.pump.soon(partial(self._catch_up, self.state))
 
-    def _catch_up(self, ended: bool, closed: bool) -> None:
+    def _catch_up(self, at_start: State) -> None:
         """Tell the handler what came between the handshake and ``start``."""
-        if closed:
+        if at_start is State.CLOSED:
             self._handler.on_lost("the connection was lost behind the TLS handshake")
-        elif not self._closed:
+        elif self.state is not State.CLOSED:
             self._decrypt(_NOTHING)
-            if ended:
+            if at_start is State.READ_ENDED:
                 self._handler.on_eof(True)
 
     # --- handshake
@@ -126,7 +127,7 @@ class TlsStream(PlainStream):
             if size:
                 self._take(pump.read_buffer[:size])
             elif self._ready is not None:
-                self._eof = True
+                self._move(Event.PEER_ENDS)
                 self._refuse("the peer closed the connection during the TLS handshake")
             else:
                 self._end_of_stream()
@@ -147,7 +148,7 @@ class TlsStream(PlainStream):
     @property
     def _is_heard(self) -> bool:
         """Whether somebody wants what comes, or it is to be read away."""
-        return self._ready is None and (self._handler is not NO_HANDLER or self._closing)
+        return self._ready is None and (self._handler is not NO_HANDLER or not self._writes)
 
     def _decrypt(self, received: memoryview) -> None:
         plain, incoming = self.pump.plain_buffer, self._incoming
@@ -180,17 +181,15 @@ class TlsStream(PlainStream):
 
     def _end_of_stream(self) -> None:
         """TLS has no half-close worth the name: the end of one direction is the end."""
-        if self._closed or self._eof:
-            return
-        self._eof = True
-        self._read_off()
-        if not self._closing:
-            self._handler.on_eof(True)
+        if self._move(Event.PEER_ENDS):
+            self._read_off()
+            if self._writes:
+                self._handler.on_eof(True)
 
     # --- writing
 
     def _flush(self) -> None:
-        if self._closed:
+        if self.state is CLOSED:
             return
         try:
             self._send_out()
@@ -257,7 +256,7 @@ class TlsStream(PlainStream):
         super()._part()
 
     def _say_goodbye(self) -> None:
-        if self._ready is None and not self._closed:
+        if self._ready is None and self.state is not State.CLOSED:
             try:
                 self._tls.unwrap()
             except ssl.SSLError:
