@@ -10,16 +10,16 @@ import copy
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from bootbridge.kube.client import ApiResponse
 from bootbridge.kube.errors import KubeError
-from bootbridge.kube.requests import ApiRequest
+from bootbridge.kube.objects import ObjectClient
+from bootbridge.kube.requests import ApiRequest, ApiResponse
 
 Json = dict[str, Any]
 # Given a request: raises to make it fail, returns to let it be answered.
 Fault = Callable[[ApiRequest], None]
 
 
-class MemoryApi:
+class MemoryApi(ObjectClient):
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}  # by path
         self.requests: list[ApiRequest] = []

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import io
 import json
-import time
 from ipaddress import ip_address
 from typing import Any
 
@@ -139,7 +138,7 @@ class Watched:
 
     def approver(self, replica: str = "control-1") -> CsrApprover:
         audit = AuditLog(self.log, lambda: NOW)
-        return CsrApprover(self.api, audit, replica, time.monotonic)  # type: ignore[arg-type]
+        return CsrApprover(self.api, audit, replica)  # type: ignore[arg-type]
 
     def ask(self, *words: Any, **more: Any) -> None:
         found = asked(*words, **more)

@@ -38,8 +38,7 @@ from bootbridge.join_service.name_bindings import NameBindings
 from bootbridge.join_service.policy_watch import POLICY_NAME
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
-from bootbridge.kube.kubeconfig import load_kubeconfig
-from bootbridge.kube.objects import (
+from bootbridge.kube.kinds import (
     CERTIFICATE_REQUEST,
     CLUSTER_ROLE_BINDING,
     CONFIG_MAP,
@@ -47,13 +46,9 @@ from bootbridge.kube.objects import (
     NODE,
     SECRET,
     Kind,
-    Ref,
-    create_object,
-    delete_object,
-    get_object,
-    list_objects,
-    merge_object,
 )
+from bootbridge.kube.kubeconfig import load_kubeconfig
+from bootbridge.kube.objects import Ref, create_object, delete_object, get_object, list_objects, merge_object
 from bootbridge.runtime.grpc import GrpcClient, RpcError
 from bootbridge.trust.attested.channel import Attestation, connect
 from bootbridge.trust.evidence import EvidenceRefused

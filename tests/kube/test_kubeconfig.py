@@ -15,8 +15,9 @@ import yaml
 
 from bootbridge.errors import OperatorError
 from bootbridge.kube.client import KubeClient, KubeUnreachable
+from bootbridge.kube.kinds import LEASE
 from bootbridge.kube.kubeconfig import load_access, load_in_cluster, load_kubeconfig
-from bootbridge.kube.requests import list_leases
+from bootbridge.kube.objects import list_objects
 from bootbridge.trust.authority import Authority
 from tests.kube.api_server import ApiServer
 from tests.kube.conftest import TOKEN, until
@@ -46,7 +47,7 @@ def write(folder: Path, content: Any, *, as_json: bool = False) -> Path:
 async def lists_leases(path: Path) -> None:
     client = KubeClient(load_kubeconfig(path), qps=-1)
     try:
-        assert (await client.send(list_leases("kube-system"))).status == 200
+        assert (await client.send(list_objects(LEASE, "kube-system"))).status == 200
     finally:
         await client.aclose()
 
@@ -85,12 +86,12 @@ async def test_a_token_file_is_read_again_for_each_request(api: ApiServer, tmp_p
     user = {"tokenFile": "token", "token": "stale"}
     path = write(tmp_path, document(f"https://127.0.0.1:{api.port}", ca_data(api), user))
     client = KubeClient(load_kubeconfig(path), qps=-1)
-    await client.send(list_leases("kube-system"))
+    await client.send(list_objects(LEASE, "kube-system"))
     api.bearer_tokens = {"rotated"}
     token.write_text("rotated")
-    await client.send(list_leases("kube-system"))
+    await client.send(list_objects(LEASE, "kube-system"))
     token.unlink()
-    await client.send(list_leases("kube-system"))  # the last good one stays in use
+    await client.send(list_objects(LEASE, "kube-system"))  # the last good one stays in use
     await client.aclose()
 
 
@@ -155,7 +156,7 @@ async def test_the_pods_service_account_is_used_without_a_kubeconfig(tmp_path: P
         (folder / "token").write_text(TOKEN)
         environ = {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": str(api.port)}
         client = KubeClient(load_access("", environ, folder), qps=-1)
-        await client.send(list_leases("kube-system"))
+        await client.send(list_objects(LEASE, "kube-system"))
         await client.aclose()
 
 
@@ -166,18 +167,18 @@ async def test_a_rotated_ca_is_taken_up_by_the_next_connection(tmp_path: Path) -
             f"https://127.0.0.1:{old.port}", {"certificate-authority": "ca.crt"}, {"token": TOKEN}
         )
         client = KubeClient(load_kubeconfig(write(tmp_path, config)), qps=-1)
-        await client.send(list_leases("kube-system"))
+        await client.send(list_objects(LEASE, "kube-system"))
         port = old.port
     new = ApiServer(tmp_path, bearer_tokens={TOKEN})
     new.port = port
     async with new:
         with pytest.raises(KubeUnreachable, match="certificate not trusted"):
-            await client.send(list_leases("kube-system"))
+            await client.send(list_objects(LEASE, "kube-system"))
         ca.write_text("half written")
         with pytest.raises(KubeUnreachable, match="certificate not trusted"):
-            await client.send(list_leases("kube-system"))
+            await client.send(list_objects(LEASE, "kube-system"))
         new.authority.write(tmp_path, "ca")
-        await client.send(list_leases("kube-system"))
+        await client.send(list_objects(LEASE, "kube-system"))
         await client.aclose()
         await until(lambda: not new._streams)
 

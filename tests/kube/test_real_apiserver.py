@@ -25,12 +25,12 @@ from bootbridge.demo.webhook import DENIAL
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
 from bootbridge.kube.kubeconfig import load_kubeconfig
-from bootbridge.kube.labels import Selector
+from bootbridge.kube.labels import selector_of
 from bootbridge.kube.lease_counter import LeaseCounter
 from bootbridge.kube.lease_garbage_collector import LeaseGarbageCollector
 from bootbridge.kube.lease_publisher import LeasePublisher
 from bootbridge.kube.leases import Lease, format_time
-from bootbridge.kube.requests import delete_lease
+from bootbridge.kube.objects import delete_object
 from bootbridge.kube.token_review import TokenDenied, TokenReviewer
 from bootbridge.trust.authority import Authority
 from tests.kube.conftest import running, until
@@ -176,9 +176,9 @@ class TestLeases:
     ) -> None:
         ours = publisher(client, namespace)
         await ours.publish()
-        first = leases(kubernetes, namespace)[ours.name]
+        first = leases(kubernetes, namespace)[ours.ref.name]
         await ours.publish()
-        second = leases(kubernetes, namespace)[ours.name]
+        second = leases(kubernetes, namespace)[ours.ref.name]
         assert (first.holder, first.labels, first.duration) == ("one", LABELS, 30)
         assert first.renewed is not None
         assert second.renewed is not None
@@ -193,9 +193,9 @@ class TestLeases:
         await ours.publish()
         await other.publish()  # a new version: ours is now refused with 409 and read again
         await ours.publish()
-        kubernetes.api.delete(f"{lease_path(namespace)}/{ours.name}")
+        kubernetes.api.delete(f"{lease_path(namespace)}/{ours.ref.name}")
         await ours.publish()
-        assert leases(kubernetes, namespace)[ours.name].valid(time.time())
+        assert leases(kubernetes, namespace)[ours.ref.name].valid(time.time())
 
     async def test_counted_as_they_come_and_go(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
@@ -205,7 +205,7 @@ class TestLeases:
         counter = LeaseCounter(
             client,
             namespace,
-            Selector.of(LABELS),
+            selector_of(LABELS),
             clock=time.time,
             rng=random.Random(1),
             observe=lambda verb, status, reason, seconds: calls.append((verb, status)),
@@ -224,17 +224,17 @@ class TestLeases:
     ) -> None:
         for name, age in (("dead", 60.0), ("long-dead", 6000.0), ("alive", 0.0)):
             put_lease(kubernetes, namespace, name, age=age)
-        culled: list[None] = []
+        deleted: list[None] = []
         collector = LeaseGarbageCollector(
             client,
             namespace,
-            Selector.of(LABELS),
+            selector_of(LABELS),
             clock=time.time,
-            culled=lambda: culled.append(None),
+            on_deleted=lambda: deleted.append(None),
         )
         await collector.collect()
         assert set(leases(kubernetes, namespace)) == {"alive"}
-        assert len(culled) == 2
+        assert len(deleted) == 2
 
     async def test_a_lease_renewed_since_we_looked_is_not_deleted(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
@@ -242,12 +242,12 @@ class TestLeases:
         """The API server itself holds our deletion against the version that we saw."""
         ours = publisher(client, namespace)
         await ours.publish()
-        seen = leases(kubernetes, namespace)[ours.name]
+        seen = leases(kubernetes, namespace)[ours.ref.name]
         await ours.publish()
         with pytest.raises(KubeError) as refused:
-            await client.send(delete_lease(namespace, ours.name, seen.resource_version))
+            await client.send(delete_object(ours.ref, resource_version=seen.resource_version))
         assert refused.value.status == 409
-        assert set(leases(kubernetes, namespace)) == {ours.name}
+        assert set(leases(kubernetes, namespace)) == {ours.ref.name}
 
 
 # --- our programs, with no more rights than they need

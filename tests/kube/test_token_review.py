@@ -218,10 +218,10 @@ class TestMemory:
     async def test_the_memory_is_bounded(
         self, api: ApiServer, reviewer: TokenReviewer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(token_review, "ANSWERS_MAX", 3)
+        monkeypatch.setattr(token_review, "CACHED_RESULTS_MAX", 3)
         for number in range(5):
             await denied(reviewer, f"Bearer {number}")
-        assert len(reviewer._memory._entries) == 3
+        assert len(reviewer._cache._entries) == 3
         await denied(reviewer, "Bearer 4")
         assert len(api.calls) == 5
 
@@ -273,7 +273,7 @@ async def test_a_review_has_a_time_limit(
     api.gate.clear()
     denial = await denied(reviewer, "Bearer t")
     assert denial.transient
-    assert "no answer within 0.05 s" in str(denial)
+    assert "timed out after 0.05s" in str(denial)
     api.gate.set()
 
 

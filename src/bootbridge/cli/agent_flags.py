@@ -29,13 +29,11 @@ EXAMPLES = """
 
 
 def _selector(text: str) -> str:
-    # Late: most agents never name a selector, and the grammar costs time to load.
-    from bootbridge.kube.labels import LabelError, Selector
+    # Imported here: only agents with this flag need it.
+    from bootbridge.kube.labels import is_label_selector
 
-    try:
-        Selector.parse(text)
-    except LabelError as error:
-        raise ValueError(str(error)) from None
+    if not is_label_selector(text):
+        raise ValueError("invalid label selector")
     return text
 
 

@@ -16,8 +16,6 @@ from typing import Final
 
 from bootbridge.join_api.errors import RetryLater
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.errors import KubeError
-from bootbridge.kube.objects import create_object
 from bootbridge.kube.requests import Json
 
 # What kubeadm gives its own tokens: the right to ask for a kubelet's certificate and to read its documents.
@@ -29,7 +27,6 @@ _USER: Final = "system:bootstrap:"
 NAMESPACE: Final = "kube-system"
 _ALPHABET: Final = string.ascii_lowercase + string.digits
 _ATTEMPTS: Final = 3
-_CONFLICT: Final = 409
 
 
 @dataclass(frozen=True)
@@ -93,13 +90,9 @@ async def mint(
     for _ in range(_ATTEMPTS):
         token = BootstrapToken.fresh(now, seconds)
         note(token.id)
-        try:
-            await client.send(create_object(token.manifest(node)))
+        if await client.create_or_conflict(token.manifest(node)) is not None:
             return token
-        except KubeError as error:
-            if error.status != _CONFLICT:
-                raise
-            note("")  # it is somebody else's
+        note("")  # another join service created it
     raise RetryLater("no free bootstrap token was found")
 
 

@@ -19,10 +19,10 @@ from typing import Final
 
 from bootbridge.join_api.errors import RetryLater
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.errors import KubeError
-from bootbridge.kube.leases import Lease, format_time
-from bootbridge.kube.objects import NODE, Ref, get_object
-from bootbridge.kube.requests import Json, create_lease, get_lease, update_lease
+from bootbridge.kube.kinds import LEASE, NODE
+from bootbridge.kube.leases import Lease, format_time, lease_object
+from bootbridge.kube.objects import Ref
+from bootbridge.kube.requests import Json
 
 LEASE_NAME: Final = "bootbridge-control-plane-join"
 CONTROL_PLANE_LABEL: Final = "node-role.kubernetes.io/control-plane"
@@ -31,8 +31,6 @@ NODE_UID_BEFORE: Final = "bootbridge.dev/node-before"
 # How often a holder has its time, in a row, while others wait.
 TURNS_IN_A_ROW: Final = 3
 _ATTEMPTS: Final = 4
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 
 
 class LeaseHeld(RetryLater):
@@ -55,7 +53,7 @@ class ControlPlaneLease:
         steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
-        self._namespace = namespace
+        self._ref = Ref(LEASE, LEASE_NAME, namespace)
         self._clock = clock
         self._steady = steady
         # The version of the Lease that this service saw last, and when it saw it first.
@@ -64,7 +62,7 @@ class ControlPlaneLease:
     async def take(self, node: str, seconds: int) -> None:
         """For `node`, which may hold it already; raises LeaseHeld when it is another's."""
         for _ in range(_ATTEMPTS):
-            found = await self._read()
+            found = await self._client.get_or_none(self._ref)
             lease = Lease.from_json(found)
             # By its own lease nobody is kept out but by fairness, and for that clocks are good enough.
             again = lease.holder == node and lease.valid(self._clock())
@@ -106,37 +104,20 @@ class ControlPlaneLease:
 
     async def _node_metadata(self, name: str) -> Json:
         """Empty where there is no such Node."""
-        try:
-            return (await self._client.send(get_object(Ref(NODE, name)))).body.get("metadata") or {}
-        except KubeError as error:
-            if error.status == _NOT_FOUND:
-                return {}
-            raise
-
-    async def _read(self) -> Json | None:
-        try:
-            return (await self._client.send(get_lease(self._namespace, LEASE_NAME))).body
-        except KubeError as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
+        return (await self._client.get_or_none(Ref(NODE, name)) or {}).get("metadata") or {}
 
     async def _write(self, found: Json | None, lease: Json) -> bool:
         """False: somebody else wrote first."""
-        request = create_lease if found is None else update_lease
+        client = self._client
         since = self._steady()
-        try:
-            answer = await self._client.send(request(self._namespace, lease))
-        except KubeError as error:
-            if error.status == _CONFLICT:
-                return False
-            raise
-        self._seen = (Lease.from_json(answer.body).resource_version, since)
+        written = await (client.create_or_conflict if found is None else client.replace_or_conflict)(lease)
+        if written is None:
+            return False
+        self._seen = (Lease.from_json(written).resource_version, since)
         return True
 
     async def _desired(self, found: Json | None, node: str, seconds: int, acquired: float | None) -> Json:
         now = self._clock()
-        known = dict((found or {}).get("metadata") or {})
         before = str((await self._node_metadata(node)).get("uid", ""))
         spec = {
             "holderIdentity": node,
@@ -144,13 +125,7 @@ class ControlPlaneLease:
             "acquireTime": format_time(now if acquired is None else acquired),
             "renewTime": format_time(now),
         }
-        metadata = {
-            **known,
-            "name": LEASE_NAME,
-            "namespace": self._namespace,
-            "annotations": {**(known.get("annotations") or {}), NODE_UID_BEFORE: before},
-        }
-        return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+        return lease_object(self._ref, found, spec, annotations={NODE_UID_BEFORE: before})
 
 
 def _hour(moment: float) -> str:

@@ -15,7 +15,6 @@ import base64
 import binascii
 import random
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,15 +28,9 @@ from bootbridge.join_service import bootstrap_tokens
 from bootbridge.join_service.audit import AuditLog
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.kinds import CERTIFICATE_REQUEST, CLUSTER_ROLE_BINDING
 from bootbridge.kube.list_watch import ListWatch
-from bootbridge.kube.objects import (
-    CERTIFICATE_REQUEST,
-    CLUSTER_ROLE_BINDING,
-    Ref,
-    get_object,
-    list_where,
-    watch_where,
-)
+from bootbridge.kube.objects import Ref, get_object
 from bootbridge.kube.reflector import Reflector, WatchedResource
 from bootbridge.kube.requests import ApiRequest, Json
 from bootbridge.runtime import logs
@@ -48,7 +41,6 @@ SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
 # kubeadm's: whatever name a bootstrap token asks for is approved.
 AUTO_APPROVE_BINDING: Final = Ref(CLUSTER_ROLE_BINDING, "kubeadm:node-autoapprove-bootstrap")
 REASON: Final = "BootbridgeTicket"
-WATCH_SECONDS: Final = 300
 # Further requests wait where the list and the watch have put them; the API server bounds how many there are.
 DECISIONS_IN_PROGRESS_MAX: Final = 8
 _USAGES: Final = frozenset({"digital signature", "key encipherment", "client auth"})
@@ -57,8 +49,6 @@ _PEM: Final = re.compile(
 )
 _OURS: Final = f"spec.signerName={SIGNER}"
 _APPROVED: Final = "Approved"
-_NOT_FOUND: Final = 404
-_CONFLICT: Final = 409
 # The API server will never take it: asking again would be answered the same.
 _INVALID: Final = (400, 422)
 
@@ -121,33 +111,29 @@ def _der(spec: Json) -> bytes:
 class CsrApprover:
     """`run` once, until cancelled. `replica` says in each verdict which of several join services it is of."""
 
-    def __init__(self, client: KubeClient, audit: AuditLog, replica: str, clock: Callable[[], float]) -> None:
+    def __init__(self, client: KubeClient, audit: AuditLog, replica: str) -> None:
         self._client = client
         self._audit = audit
         self._replica = replica
         self._warned = False
         # Not yet looked at: whatever has been is taken out.
-        self._law = ListWatch(random.Random())
+        self._state = ListWatch(random.Random())
         self._judging: dict[str, asyncio.Task[None]] = {}
-        resource = WatchedResource(
-            "kubelets' certificate requests",
-            lambda version: list_where(CERTIFICATE_REQUEST, _OURS, version),
-            lambda version: watch_where(CERTIFICATE_REQUEST, _OURS, version, WATCH_SECONDS),
-        )
-        self._follower = Reflector(client, resource, self._law, self._begin, _unobserved, clock)
+        resource = WatchedResource(CERTIFICATE_REQUEST, fields=_OURS)
+        self._reflector = Reflector(client, resource, self._state, self._begin)
 
     async def run(self) -> None:
         try:
             await self._look_for_another()
-            await self._follower.run()
+            await self._reflector.run()
         finally:
-            self._law.objects.clear()  # so that no end of one is the beginning of another
+            self._state.objects.clear()  # so that no end of one is the beginning of another
             await cancel_and_wait(*self._judging.values())
 
     # --- which are ours
 
     def _begin(self) -> None:
-        waiting = self._law.objects
+        waiting = self._state.objects
         while waiting and len(self._judging) < DECISIONS_IN_PROGRESS_MAX:
             found = waiting.pop(next(iter(waiting)))
             name = found["metadata"]["name"]
@@ -178,9 +164,9 @@ class CsrApprover:
             except KubeUnreachable as error:
                 _tell(logs.WARNING, "a certificate request cannot be judged yet", request=name, reason=error)
             except KubeError as error:
-                if error.status == _NOT_FOUND:
+                if error.is_not_found:
                     return
-                if error.status != _CONFLICT:
+                if not error.is_conflict:
                     _tell(logs.WARNING, "a certificate request is not judged", request=name, reason=error)
                 if error.status in _INVALID:
                     return
@@ -246,7 +232,3 @@ def _with_condition(found: Json, condition: Json) -> ApiRequest:
 
 def _tell(level: int, message: str, **facts: object) -> None:
     logs.event("join-service", level, message, **facts)
-
-
-def _unobserved(verb: str, status: int, reason: str, seconds: float) -> None:
-    """Nobody counts these calls."""

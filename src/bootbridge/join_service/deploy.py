@@ -7,11 +7,7 @@ from bootbridge.join_service.csr_approver import AUTO_APPROVE_BINDING
 from bootbridge.join_service.manifests import JoinServiceDeployment, manifests
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
-from bootbridge.kube.objects import apply_object, delete_object, ref_of
-
-_NOT_FOUND = 404
-_CONFLICT = 409
-_INVALID = 422
+from bootbridge.kube.objects import apply_object, ref_of
 
 
 async def deploy(client: KubeClient, deployment: JoinServiceDeployment) -> None:
@@ -23,7 +19,7 @@ async def deploy(client: KubeClient, deployment: JoinServiceDeployment) -> None:
         try:
             await client.send(apply_object(manifest))
         except KubeError as error:
-            if error.status not in (_CONFLICT, _INVALID):
+            if not (error.is_conflict or error.is_invalid):
                 raise
             hint = "if it was meant to change, delete it first"
             raise OperatorError(error.message, subject=str(ref_of(manifest)), hint=hint) from error
@@ -36,8 +32,4 @@ async def _take_approval_over(client: KubeClient) -> None:
     Last, when the join service can approve instead. The first node is not affected: kubeadm has signed its
     client certificate itself, and renewals are approved by another binding, which stays.
     """
-    try:
-        await client.send(delete_object(AUTO_APPROVE_BINDING))
-    except KubeError as error:
-        if error.status != _NOT_FOUND:
-            raise
+    await client.delete_if_found(AUTO_APPROVE_BINDING)

@@ -38,8 +38,9 @@ from bootbridge.join_service.policy_watch import PolicyWatch
 from bootbridge.join_service.service import TICKETS_IN_PROGRESS_MAX, JoinService
 from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.client import KubeClient
+from bootbridge.kube.kinds import SECRET
 from bootbridge.kube.kubeconfig import load_access
-from bootbridge.kube.objects import SECRET, Ref, get_object
+from bootbridge.kube.objects import Ref, get_object
 from bootbridge.runtime import grpc, logs
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, AdminServer
 from bootbridge.runtime.event_loop import StopSignals
@@ -109,7 +110,7 @@ async def run(
         watch = PolicyWatch(client, options.namespace, rng=random.Random(), clock=time.monotonic)
         following = spawn(watch.run(), "follow the join policy")
         stack.push_async_callback(_ended, following)
-        approving = run_csr_approver(lambda: CsrApprover(client, audit, socket.gethostname(), time.monotonic))
+        approving = run_csr_approver(lambda: CsrApprover(client, audit, socket.gethostname()))
         stack.push_async_callback(_ended, spawn(approving, "approve kubelets' certificates"))
         files = ControlPlaneFiles(options.pki)
         await retry_until_available("the cluster's authority", lambda: _authority(files))

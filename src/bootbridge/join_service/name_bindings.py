@@ -13,16 +13,14 @@ from typing import Final
 from bootbridge.join_api.errors import JoinRefused, RetryLater
 from bootbridge.join_service.authorization import Grant
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.errors import KubeError
-from bootbridge.kube.objects import CONFIG_MAP, NODE, Ref, create_object, get_object
+from bootbridge.kube.kinds import CONFIG_MAP, NODE
+from bootbridge.kube.objects import Ref
 from bootbridge.kube.requests import Json
 
 NODE_PREFIX: Final = "bootbridge-node-"
 TOKEN_PREFIX: Final = "bootbridge-token-"
 LABELS: Final = {"app.kubernetes.io/managed-by": "bootbridge", "app.kubernetes.io/component": "join-service"}
 _NAME_CHARACTERS_MAX: Final = 253
-_CONFLICT: Final = 409
-_NOT_FOUND: Final = 404
 
 
 class NameBindings:
@@ -42,10 +40,10 @@ class NameBindings:
 
         A node without a bond is bound now: an operator has freed it, or it is the first, which had no ticket.
         """
-        bond = await self._found(Ref(CONFIG_MAP, node_binding_name(grant.name), self._namespace))
+        bond = await self._client.get_or_none(Ref(CONFIG_MAP, node_binding_name(grant.name), self._namespace))
         if bond is not None:
             self._require_holder(grant, _value(bond, "identity"))
-        elif await self._found(Ref(NODE, grant.name)) is not None:
+        elif await self._client.get_or_none(Ref(NODE, grant.name)) is not None:
             await self.bind(grant, token)
         else:
             raise JoinRefused(f"{grant.name} is not a node of this cluster: it has to ask for a ticket")
@@ -58,25 +56,13 @@ class NameBindings:
 
     async def _first(self, bond: Json, field: str) -> str:
         """What the bond says, having made it unless somebody else has."""
-        try:
-            await self._client.send(create_object(bond))
+        if await self._client.create_or_conflict(bond) is not None:
             return str(bond["data"][field])
-        except KubeError as error:
-            if error.status != _CONFLICT:
-                raise
         ref = Ref(CONFIG_MAP, bond["metadata"]["name"], self._namespace)
-        found = await self._found(ref)
+        found = await self._client.get_or_none(ref)
         if found is None:
             raise RetryLater(f"{ref} was freed just now")
         return _value(found, field)
-
-    async def _found(self, ref: Ref) -> Json | None:
-        try:
-            return (await self._client.send(get_object(ref))).body
-        except KubeError as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
 
     def _require_holder(self, grant: Grant, first: str) -> None:
         if first != grant.holder:

@@ -15,8 +15,9 @@ from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.join_api.policy import POLICY_KEY
 from bootbridge.join_service.active_policy import ActivePolicy
 from bootbridge.kube.client import KubeClient
+from bootbridge.kube.kinds import CONFIG_MAP
 from bootbridge.kube.list_watch import ListWatch
-from bootbridge.kube.objects import CONFIG_MAP, Ref, list_one, watch_one
+from bootbridge.kube.objects import Ref
 from bootbridge.kube.reflector import Reflector, WatchedResource
 from bootbridge.kube.requests import Json
 from bootbridge.runtime import logs
@@ -24,7 +25,6 @@ from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.runtime.tasks import spawn
 
 POLICY_NAME: Final = "bootbridge-join-policy"
-WATCH_SECONDS: Final = 300
 # A policy does not wait longer for its inventory: it may have been changed to keep somebody out.
 INVENTORY_SECONDS_MAX: Final = 15.0
 INVENTORY_RETRY_SECONDS: Final = 0.5
@@ -38,21 +38,17 @@ class PolicyWatch:
     ) -> None:
         self._ref = Ref(CONFIG_MAP, POLICY_NAME, namespace)
         self._clock = clock
-        self._law = ListWatch(rng)
+        self._state = ListWatch(rng)
         self._seen = ""
         self._in_force: ActivePolicy | None = None
         self._there = asyncio.Event()
         self._coming: asyncio.Task[None] | None = None
-        resource = WatchedResource(
-            str(self._ref),
-            lambda version: list_one(self._ref, version),
-            lambda version: watch_one(self._ref, version, WATCH_SECONDS),
-        )
-        self._follower = Reflector(client, resource, self._law, self._changed, _unobserved, clock)
+        resource = WatchedResource(CONFIG_MAP, namespace, fields=f"metadata.name={POLICY_NAME}")
+        self._reflector = Reflector(client, resource, self._state, self._changed)
 
     async def run(self) -> None:
         try:
-            await self._follower.run()
+            await self._reflector.run()
         finally:
             if self._coming is not None:
                 await cancel_and_wait(self._coming)
@@ -66,7 +62,7 @@ class PolicyWatch:
         return self._in_force
 
     def _changed(self) -> None:
-        found = self._law.objects.get(f"{self._ref.namespace}/{self._ref.name}")
+        found = self._state.objects.get(f"{self._ref.namespace}/{self._ref.name}")
         if found is None:
             self._tell(logs.WARNING, "the join policy is gone", "it was deleted, or never made")
             return
@@ -118,7 +114,3 @@ class PolicyWatch:
 def _text(found: Json) -> str:
     text = (found.get("data") or {}).get(POLICY_KEY)
     return text if isinstance(text, str) else ""
-
-
-def _unobserved(verb: str, status: int, reason: str, seconds: float) -> None:
-    """Nobody counts these calls."""

@@ -1,4 +1,4 @@
-"""The cluster as the parts see it: a few blocking calls, each with a time limit, over our own client."""
+"""A blocking client for the installer: the async client on an event loop of its own, with operator errors."""
 
 from __future__ import annotations
 
@@ -9,44 +9,33 @@ from typing import Any, TypeVar
 
 from bootbridge.errors import OperatorError
 from bootbridge.kube.access import ClusterAccess
-from bootbridge.kube.client import KubeClient
+from bootbridge.kube.client import REQUEST_SECONDS_MAX, KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.kinds import Kind
 from bootbridge.kube.kubeconfig import load_kubeconfig
-from bootbridge.kube.objects import (
-    Kind,
-    Ref,
-    apply_object,
-    delete_object,
-    finalise_namespace,
-    get_object,
-    list_objects,
-    merge_object,
-    ref_of,
-)
+from bootbridge.kube.objects import Ref, apply_object, finalise_namespace, list_objects, merge_object, ref_of
 from bootbridge.kube.requests import ApiRequest, Json
 
 T = TypeVar("T")
 LOG_BYTES_MAX = 4 << 20
-REQUEST_SECONDS_MAX = 10.0
 PROBE_SECONDS_MAX = 3.0
-_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
-# Ready means also that roles are loaded: until then an administrator by a role is refused everything.
+_FORBIDDEN = 403
+# Ready includes that RBAC roles are loaded; before that an administrator gets 403 for everything.
 READY, VERSION = "/readyz", "/version"
 _HINTS = {
-    401: "the kubeconfig's credentials are not accepted: give another with --kubeconfig",
-    403: "give this user the right, or another kubeconfig with --kubeconfig",
-    _CONFLICT: "somebody else changed this object: take their change back, or run `bootbridge down` first",
+    401: "the API server rejects the kubeconfig's credentials: use another with --kubeconfig",
+    _FORBIDDEN: "grant this user the permission, or use another kubeconfig with --kubeconfig",
+    409: "another field manager changed this object: undo that change, or run `bootbridge down` first",
 }
 
 
 class ClusterClient:
-    """One API server. `close` it; its connections live on an event loop of their own."""
+    """One API server. Must be closed; every call has a timeout."""
 
     def __init__(self, access: ClusterAccess, *, request_seconds: float = REQUEST_SECONDS_MAX) -> None:
         self._access = access
-        self._request_seconds = request_seconds
         self._runner = asyncio.Runner()
-        self._client = KubeClient(access, user_agent="bootbridge")
+        self._client = KubeClient(access, user_agent="bootbridge", request_seconds=request_seconds)
         self.unreachable_reason = ""
         self._was_ready = False
 
@@ -62,44 +51,45 @@ class ClusterClient:
         self._runner.close()
 
     def probe(self) -> str:
-        """Why the API server does not answer; empty when it does.
+        """Returns why the API server is not reachable; empty if it is.
 
-        Until asked again, one found silent is not waited for by any other call.
+        After a failed probe all calls fail at once, without waiting, until the next probe succeeds.
         """
         self.unreachable_reason = ""
         try:
             try:
-                self._ask(READY)
+                self._request(READY)
                 self._was_ready = True
             except KubeError:
-                if self._was_ready:  # so it is starting again
+                if self._was_ready:  # so it is restarting
                     raise
-                self._ask(VERSION)  # some never say that they are ready, or not to this user
+                self._request(VERSION)  # some API servers are never ready, or do not show it to this user
         except KubeError as error:
-            # Whoever refuses is there; one that starts or stops says 5xx, or does not know its roles yet.
+            # An error status proves that the server runs. While it starts or stops it answers 5xx, or 403
+            # because its roles are not loaded yet.
             starting = error.status >= 500 or (error.status == _FORBIDDEN and self._was_ready)
             self.unreachable_reason = f"{self._access.authority}: {error}" if starting else ""
         except KubeUnreachable as error:
             self.unreachable_reason = str(error)
         return self.unreachable_reason
 
-    def _ask(self, path: str) -> None:
+    def _request(self, path: str) -> None:
         self._runner.run(self._client.text(ApiRequest("GET", path), timeout=PROBE_SECONDS_MAX))
 
     def get(self, ref: Ref) -> Json | None:
-        return self._unless_missing(get_object(ref))
+        return self._run(self._client.get_or_none(ref), f"GET {ref.path}")
 
     def list(self, kind: Kind, namespace: str = "", selector: str = "") -> list[dict[str, Any]]:
-        answer = self._send(list_objects(kind, namespace, selector))
-        return [dict(item) for item in answer.get("items") or ()]
+        request = list_objects(kind, namespace, selector)
+        return [dict(item) for item in self._send(request, f"GET {request.path}").get("items") or ()]
 
     def log(self, pod: Ref, container: str, *, lines: int, previous: bool = False) -> bytes:
-        """The end of a container's log; with `previous` of the one before its last restart."""
+        """Returns the end of a container's log; with `previous`, of its run before the last restart."""
         query = [("container", container), ("tailLines", str(lines)), ("limitBytes", str(LOG_BYTES_MAX))]
         if previous:
             query.append(("previous", "true"))
         request = ApiRequest("GET", f"{pod.path}/log", tuple(query))
-        return self._answered(request, self._client.text(request, timeout=self._request_seconds))
+        return self._run(self._client.text(request), f"GET {request.path}")
 
     def apply(self, manifest: Json, *, dry_run: bool = False) -> Json:
         return self._send(apply_object(manifest, dry_run=dry_run), str(ref_of(manifest)))
@@ -108,45 +98,34 @@ class ClusterClient:
         return self._send(merge_object(ref, patch), str(ref))
 
     def delete(self, ref: Ref, uid: str = "") -> None:
-        """Ask for the object's removal; that it is gone, or another by now, is fine."""
-        try:
-            self._unless_missing(delete_object(ref, uid))
-        except ApiRequestError as error:
-            if error.status != _CONFLICT:
-                raise
+        """Deletes the object; does nothing if it is gone or, by its UID, another one."""
+        self._run(self._client.delete_if_found(ref, uid=uid), f"DELETE {ref.path}")
 
     def finalise(self, ref: Ref, found: Json) -> None:
-        """Take the cluster's own finalizer off a namespace, as it was seen; one that is gone is fine."""
-        self._unless_missing(finalise_namespace(ref, found))
+        """Removes the finalizers of a namespace at the version that was read; one that is gone is fine."""
+        request = finalise_namespace(ref, found)
+        self._run(self._client.send_or_none(request), f"PUT {request.path}")
 
-    def _unless_missing(self, request: ApiRequest) -> Json | None:
-        try:
-            return self._send(request)
-        except ApiRequestError as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
+    def _send(self, request: ApiRequest, subject: str) -> Json:
+        return self._run(self._client.send(request), subject).body
 
-    def _send(self, request: ApiRequest, what: str = "") -> Json:
-        return self._answered(request, self._client.send(request, timeout=self._request_seconds), what).body
-
-    def _answered(self, request: ApiRequest, call: Coroutine[Any, Any, T], what: str = "") -> T:
+    def _run(self, call: Coroutine[Any, Any, T], subject: str) -> T:
         if self.unreachable_reason:
             call.close()
             raise ApiUnreachableError(self.unreachable_reason)
         try:
             return self._runner.run(call)
         except KubeError as error:
-            raise ApiRequestError(error, what or f"{request.method} {request.path}") from error
+            raise ApiRequestError(error, subject) from error
         except KubeUnreachable as error:
             raise ApiUnreachableError(str(error)) from error
 
 
 class ApiRequestError(OperatorError):
-    """The API server said no."""
+    """The API server answered with an error status."""
 
-    def __init__(self, error: KubeError, what: str) -> None:
-        super().__init__(str(error), subject=what, hint=_HINTS.get(error.status, ""))
+    def __init__(self, error: KubeError, subject: str) -> None:
+        super().__init__(str(error), subject=subject, hint=_HINTS.get(error.status, ""))
         self.status = error.status
 
 
@@ -154,4 +133,4 @@ class ApiUnreachableError(OperatorError):
     """The API server did not answer."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(reason, subject="the API server")
+        super().__init__(reason, subject="API server")

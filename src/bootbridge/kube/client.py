@@ -1,4 +1,4 @@
-"""Sends requests to the API server: kept-alive connections, a rate limit, and a time limit on everything."""
+"""Sends requests to the API server over kept-alive connections, with a rate limit and timeouts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
 
 import h11
 
@@ -15,31 +14,26 @@ from bootbridge.errors import OperatorError
 from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.errors import KubeError, KubeThrottled, KubeUnreachable
 from bootbridge.kube.http_connection import ClosedUnanswered, Head, HttpConnection
+from bootbridge.kube.objects import ObjectClient
 from bootbridge.kube.rate_limit import RateLimit
-from bootbridge.kube.requests import ApiRequest, Json
+from bootbridge.kube.requests import ApiRequest, ApiResponse, Json
 
 REQUEST_SECONDS_MAX = 10.0
-# Above any watch we ask for: the API server ends a watch itself, this only catches one that forgot to.
+# Longer than the timeout of any watch: the API server ends a watch itself, this catches one that does not.
 WATCH_SILENCE_SECONDS_MAX = 600.0
-# A list of thousands of leases is about 1 MiB. Past this the answer is refused rather than held in memory.
+# A list of thousands of leases is about 1 MiB. A larger response than this is an error.
 BODY_BYTES_MAX = 32 << 20
 EVENT_BYTES_MAX = 4 << 20
-# API servers and load balancers drop idle connections; ours go first, so that fewer requests meet a dead one.
+# Shorter than the idle timeouts of API servers and load balancers: few requests meet a dead connection.
 IDLE_SECONDS_MAX = 60.0
 IDLE_CONNECTIONS_MAX = 4
 
-# Told after each call: verb, HTTP status (0 when none came), reason, seconds.
+# Called after each call with the verb, HTTP status (0 without a response), reason and seconds.
 CallObserver = Callable[[str, int, str, float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class ApiResponse:
-    status: int
-    body: Json = field(repr=False)
-
-
-class KubeClient:
-    """One API server; safe to share between tasks."""
+class KubeClient(ObjectClient):
+    """A client of one API server; tasks may share it."""
 
     def __init__(
         self,
@@ -50,35 +44,38 @@ class KubeClient:
         user_agent: str = "bootbridge",
         clock: Callable[[], float] = time.monotonic,
         idle_connections_max: int = IDLE_CONNECTIONS_MAX,
+        request_seconds: float = REQUEST_SECONDS_MAX,
     ) -> None:
         self._access = access
         self._limit = RateLimit(qps, burst)
         self._user_agent = user_agent
         self._clock = clock
         self._idle_connections_max = idle_connections_max
+        self._request_seconds = request_seconds
         self._idle: list[HttpConnection] = []
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<KubeClient {self._access.authority} {len(self._idle)} idle>"
 
-    async def send(self, request: ApiRequest, *, timeout: float = REQUEST_SECONDS_MAX) -> ApiResponse:  # noqa: ASYNC109
-        """The answer; raises KubeError for a refusal and KubeUnreachable for none within ``timeout``."""
-        with self._faults_named(request, timeout):
-            async with asyncio.timeout(timeout):
-                await self._take_turn(timeout)
-                head, body = await self._exchange(request)
-        return _judged(head, body)
+    async def send(self, request: ApiRequest, *, timeout: float | None = None) -> ApiResponse:  # noqa: ASYNC109
+        """Returns the response; raises KubeError for an error status, KubeUnreachable after ``timeout``."""
+        head, body = await self._send(request, timeout)
+        return ApiResponse(head.status, _object(body))
 
-    async def text(self, request: ApiRequest, *, timeout: float = REQUEST_SECONDS_MAX) -> bytes:  # noqa: ASYNC109
-        """The answer as it came, for what is no object, such as a pod's log; raises as `send` does."""
-        with self._faults_named(request, timeout):
-            async with asyncio.timeout(timeout):
-                await self._take_turn(timeout)
+    async def text(self, request: ApiRequest, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
+        """Returns a response that is not JSON, such as a pod's log; raises as `send` does."""
+        return (await self._send(request, timeout))[1]
+
+    async def _send(self, request: ApiRequest, timeout: float | None) -> tuple[Head, bytes]:  # noqa: ASYNC109
+        seconds = self._request_seconds if timeout is None else timeout
+        with self._errors_as_unreachable(request, seconds):
+            async with asyncio.timeout(seconds):
+                await self._wait_for_rate_limit(seconds)
                 head, body = await self._exchange(request)
         if head.status >= 300:
-            raise _refusal(head, body)
-        return body
+            raise _kube_error(head, body)
+        return head, body
 
     async def watch(
         self,
@@ -88,16 +85,16 @@ class KubeClient:
         silence: float = WATCH_SILENCE_SECONDS_MAX,
         opened: Callable[[int], None] = lambda status: None,
     ) -> AsyncGenerator[Json, None]:
-        """The events until the API server ends the watch; ``opened`` is told the status when it begins."""
+        """Yields events until the API server ends the watch; ``opened`` gets the status at its start."""
         connection: HttpConnection | None = None
         try:
-            with self._faults_named(request, opening):
+            with self._errors_as_unreachable(request, opening):
                 async with asyncio.timeout(opening):
-                    await self._take_turn(opening)
+                    await self._wait_for_rate_limit(opening)
                     connection = await HttpConnection.open(self._access)
                     head = await connection.ask(request, self._access, self._user_agent)
                     if head.status >= 300:
-                        raise _refusal(head, await _whole(connection))
+                        raise _kube_error(head, await _whole(connection))
             opened(head.status)
             async with aclosing(self._events(request, connection, silence)) as events:
                 async for event in events:
@@ -117,7 +114,7 @@ class KubeClient:
     ) -> AsyncGenerator[Json, None]:
         pending = b""
         while True:
-            with self._faults_named(request, silence):
+            with self._errors_as_unreachable(request, silence):
                 async with asyncio.timeout(silence):
                     chunk = await connection.chunk()
             if not chunk:
@@ -129,21 +126,21 @@ class KubeClient:
                 pending = b""
             pending += rest
             if len(pending) > EVENT_BYTES_MAX:
-                raise KubeUnreachable(f"a watch event exceeds {EVENT_BYTES_MAX} bytes")
+                raise KubeUnreachable(f"watch event too large: more than {EVENT_BYTES_MAX} bytes")
 
-    async def _take_turn(self, patience: float) -> None:
-        wait = self._limit.reserve(self._clock(), patience)
+    async def _wait_for_rate_limit(self, seconds_max: float) -> None:
+        wait = self._limit.reserve(self._clock(), seconds_max)
         if wait is None:
             raise KubeThrottled(
-                f"own limit of {self._limit.qps:g} requests per second would delay this one by more than "
-                f"{patience:g} s; raise --kubeconfig-qps and --kubeconfig-burst"
+                f"rate limit exceeded: at {self._limit.qps:g} requests per second this one would wait "
+                f"more than {seconds_max:g}s; raise --kubeconfig-qps and --kubeconfig-burst"
             )
         if wait:
             await asyncio.sleep(wait)
 
     async def _exchange(self, request: ApiRequest) -> tuple[Head, bytes]:
-        # A kept connection may have died unnoticed, so an unanswered request goes out once more on a new one.
-        # That is safe for all we send: reviews change nothing, lease writes carry a name or a version.
+        # An idle connection may be dead, so a request without a response is sent once more on a new one.
+        # That is safe for our requests: reviews change nothing, writes contain a name or a resourceVersion.
         kept = self._pop_idle()
         if kept:
             try:
@@ -178,35 +175,37 @@ class KubeClient:
         return None
 
     @contextmanager
-    def _faults_named(self, request: ApiRequest, seconds: float) -> Iterator[None]:
-        """Everything that keeps an answer away becomes KubeUnreachable, naming the server and the call."""
+    def _errors_as_unreachable(self, request: ApiRequest, seconds: float) -> Iterator[None]:
+        """Turns every error without a response into KubeUnreachable, with the server and the call."""
         call = f"{self._access.authority}: {request.method} {request.path}"
         try:
             yield
         except TimeoutError:
-            raise KubeUnreachable(f"{call}: no answer within {seconds:g} s") from None
+            raise KubeUnreachable(f"{call}: timed out after {seconds:g}s") from None
         except (OSError, UnicodeError) as error:
             raise KubeUnreachable(f"{call}: {_plain(error)}") from error
         except h11.RemoteProtocolError as error:
-            raise KubeUnreachable(f"{call}: the answer is not HTTP: {error}") from error
+            raise KubeUnreachable(f"{call}: invalid HTTP response: {error}") from error
         except h11.LocalProtocolError as error:
-            raise KubeUnreachable(f"{call}: it cannot be said in HTTP: {error}") from error
-        except RuntimeError as error:  # no thread is left to look the name up
+            raise KubeUnreachable(f"{call}: invalid HTTP request: {error}") from error
+        except RuntimeError as error:  # no thread available for the DNS lookup
             raise KubeUnreachable(f"{call}: {error}") from error
         except OperatorError as error:
             raise KubeUnreachable(str(error)) from error
 
 
 @contextmanager
-def observed(observe: CallObserver, verb: str, clock: Callable[[], float]) -> Iterator[Callable[[int], None]]:
-    """Tell ``observe`` once how a call was answered; success is reported through the yielded function."""
+def observe_call(
+    observe: CallObserver, verb: str, clock: Callable[[], float]
+) -> Iterator[Callable[[int], None]]:
+    """Calls ``observe`` once with the call's result; the caller reports success by the yielded function."""
     started = clock()
-    told = False
+    reported = False
 
     def report(status: int, reason: str = "") -> None:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal reported
+        if not reported:
+            reported = True
             observe(verb, status, reason, clock() - started)
 
     try:
@@ -224,17 +223,11 @@ async def _whole(connection: HttpConnection) -> bytes:
     while chunk := await connection.chunk():
         body += chunk
         if len(body) > BODY_BYTES_MAX:
-            raise KubeUnreachable(f"the answer exceeds {BODY_BYTES_MAX} bytes")
+            raise KubeUnreachable(f"response too large: more than {BODY_BYTES_MAX} bytes")
     return bytes(body)
 
 
-def _judged(head: Head, body: bytes) -> ApiResponse:
-    if head.status >= 300:
-        raise _refusal(head, body)
-    return ApiResponse(head.status, _object(body))
-
-
-def _refusal(head: Head, body: bytes) -> KubeError:
+def _kube_error(head: Head, body: bytes) -> KubeError:
     try:
         status = _object(body)
     except KubeUnreachable:
@@ -254,9 +247,9 @@ def _object(data: bytes) -> Json:
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        raise KubeUnreachable("the answer is not JSON") from None
+        raise KubeUnreachable("invalid response: not JSON") from None
     if not isinstance(value, dict):
-        raise KubeUnreachable("the answer is not a JSON object")
+        raise KubeUnreachable("invalid response: not a JSON object")
     return value
 
 

@@ -1,4 +1,4 @@
-"""How a call to the API server can fail: it said no, or it could not be asked."""
+"""How an API call fails: with an error status, or without a usable response."""
 
 from __future__ import annotations
 
@@ -15,10 +15,24 @@ class KubeError(BootbridgeError):
         self.message = message
         self.retry_after = retry_after
 
+    @property
+    def is_not_found(self) -> bool:
+        return self.status == 404
+
+    @property
+    def is_conflict(self) -> bool:
+        """The object exists already, or it was changed since it was read."""
+        return self.status == 409
+
+    @property
+    def is_invalid(self) -> bool:
+        """The API server never accepts this request."""
+        return self.status == 422
+
 
 class KubeUnreachable(BootbridgeError):
-    """No usable answer came: refused, timed out, cut off, or not speaking HTTP and JSON."""
+    """No usable response: connection refused, timed out, cut off, or not HTTP with JSON."""
 
 
 class KubeThrottled(KubeUnreachable):
-    """Our own rate limit would have held the request longer than its time limit."""
+    """Our own rate limit would have delayed the request beyond its timeout."""

@@ -1,27 +1,55 @@
-"""Kinds of objects that are only looked at: what webhooks point to, and what stands in their way."""
+"""The Kubernetes kinds that Bootbridge reads or writes, each defined once."""
 
 from __future__ import annotations
 
-from bootbridge.kube.objects import Kind
+from dataclasses import dataclass
 
-EVENT = Kind("Event", "/api/v1", "events")
-NODE = Kind("Node", "/api/v1", "nodes", namespaced=False)
-SERVICE = Kind("Service", "/api/v1", "services")
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Where the API server keeps objects of one kind: ``root`` is the path of its API group and version."""
+
+    name: str
+    root: str
+    plural: str
+    namespaced: bool = True
+
+
+_CORE = "/api/v1"
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+
+NAMESPACE = Kind("Namespace", _CORE, "namespaces", namespaced=False)
+NODE = Kind("Node", _CORE, "nodes", namespaced=False)
+POD = Kind("Pod", _CORE, "pods")
+SECRET = Kind("Secret", _CORE, "secrets")
+CONFIG_MAP = Kind("ConfigMap", _CORE, "configmaps")
+SERVICE = Kind("Service", _CORE, "services")
+SERVICE_ACCOUNT = Kind("ServiceAccount", _CORE, "serviceaccounts")
+EVENT = Kind("Event", _CORE, "events")
+DAEMON_SET = Kind("DaemonSet", "/apis/apps/v1", "daemonsets")
+LEASE = Kind("Lease", "/apis/coordination.k8s.io/v1", "leases")
+CERTIFICATE_REQUEST = Kind(
+    "CertificateSigningRequest",
+    "/apis/certificates.k8s.io/v1",
+    "certificatesigningrequests",
+    namespaced=False,
+)
+ROLE = Kind("Role", _RBAC, "roles")
+ROLE_BINDING = Kind("RoleBinding", _RBAC, "rolebindings")
+CLUSTER_ROLE = Kind("ClusterRole", _RBAC, "clusterroles", namespaced=False)
+CLUSTER_ROLE_BINDING = Kind("ClusterRoleBinding", _RBAC, "clusterrolebindings", namespaced=False)
 ENDPOINT_SLICE = Kind("EndpointSlice", "/apis/discovery.k8s.io/v1", "endpointslices")
 NETWORK_POLICY = Kind("NetworkPolicy", "/apis/networking.k8s.io/v1", "networkpolicies")
 VALIDATING_WEBHOOKS = Kind(
-    "ValidatingWebhookConfiguration",
-    "/apis/admissionregistration.k8s.io/v1",
-    "validatingwebhookconfigurations",
-    namespaced=False,
+    "ValidatingWebhookConfiguration", _ADMISSION, "validatingwebhookconfigurations", namespaced=False
 )
 MUTATING_WEBHOOKS = Kind(
-    "MutatingWebhookConfiguration",
-    "/apis/admissionregistration.k8s.io/v1",
-    "mutatingwebhookconfigurations",
-    namespaced=False,
+    "MutatingWebhookConfiguration", _ADMISSION, "mutatingwebhookconfigurations", namespaced=False
 )
 API_SERVICE = Kind("APIService", "/apis/apiregistration.k8s.io/v1", "apiservices", namespaced=False)
 CUSTOM_RESOURCE = Kind(
     "CustomResourceDefinition", "/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False
 )
+
+BY_NAME = {kind.name: kind for kind in list(globals().values()) if isinstance(kind, Kind)}

@@ -1,8 +1,7 @@
-"""How many proxy servers there are, as told by their leases, known the moment it changes.
+"""Counts the proxy servers by watching their leases.
 
-The count starts at 1 and is there at once: an API server that cannot be reached keeps
-nobody from starting. With no valid lease in sight the last good count stays: it is
-likelier that we are blind than that all servers are gone.
+The count starts at 1, so an unreachable API server does not delay the agent's start. When no lease is
+valid the last count stays: a stale view is more likely than the loss of all servers.
 """
 
 from __future__ import annotations
@@ -13,25 +12,23 @@ import time
 from collections.abc import Callable
 
 from bootbridge.kube.client import CallObserver, KubeClient
-from bootbridge.kube.labels import Selector
+from bootbridge.kube.kinds import LEASE
 from bootbridge.kube.leases import Lease, LeaseCount
 from bootbridge.kube.list_watch import ListWatch
 from bootbridge.kube.reflector import Reflector, WatchedResource
-from bootbridge.kube.requests import list_leases, watch_leases
 
-WATCH_SECONDS_MAX = 300
-# A wall clock that is set forward is noticed this late at most.
+# A wall clock that is set forward is noticed after this time at the latest.
 RECOUNT_SECONDS_MAX = 60.0
 
 
 class LeaseCounter:
-    """``run`` until cancelled; ``count`` is always usable, ``on_count`` is told each new value."""
+    """``run`` until cancelled; ``count`` is always usable, ``on_count`` gets each new value."""
 
     def __init__(
         self,
         client: KubeClient,
         namespace: str,
-        selector: Selector,
+        selector: str,
         *,
         clock: Callable[[], float],
         rng: random.Random,
@@ -39,36 +36,29 @@ class LeaseCounter:
         observe: CallObserver = lambda verb, status, reason, seconds: None,
     ) -> None:
         self.count = 1
-        self._selector = selector
         self._clock = clock
         self._on_count = on_count
-        self._law = ListWatch(rng)
+        self._state = ListWatch(rng)
         self._timer: asyncio.TimerHandle | None = None
-        text = str(selector)
-        leases = WatchedResource(
-            name=f"server leases in {namespace}",
-            list=lambda version: list_leases(namespace, text, version),
-            watch=lambda version: watch_leases(namespace, text, version, WATCH_SECONDS_MAX),
-        )
-        self._follower = Reflector(client, leases, self._law, self.recount, observe, time.monotonic)
+        leases = WatchedResource(LEASE, namespace, labels=selector)
+        self._reflector = Reflector(client, leases, self._state, self.recount, observe, time.monotonic)
 
     async def run(self) -> None:
         try:
-            await self._follower.run()
+            await self._reflector.run()
         finally:
             self._cancel_timer()
 
     def recount(self) -> None:
-        """Count now, and again when the next lease runs out, for no event tells of that."""
+        """Counts now, and again when the next lease expires, because expiry causes no watch event."""
         self._cancel_timer()
-        leases = map(Lease.from_json, self._law.objects.values())
         now = self._clock()
-        tally = LeaseCount.of((lease for lease in leases if self._selector.matches(lease.labels)), now)
-        if tally.next_expiry is not None:
-            wait = min(max(0.001, tally.next_expiry - now), RECOUNT_SECONDS_MAX)
+        leases = LeaseCount.of(map(Lease.from_json, self._state.objects.values()), now)
+        if leases.next_expiry is not None:
+            wait = min(max(0.001, leases.next_expiry - now), RECOUNT_SECONDS_MAX)
             self._timer = asyncio.get_running_loop().call_later(wait, self.recount)
-        if tally.valid and tally.valid != self.count:
-            self.count = tally.valid
+        if leases.valid and leases.valid != self.count:
+            self.count = leases.valid
             self._on_count(self.count)
 
     def _cancel_timer(self) -> None:

@@ -1,4 +1,4 @@
-"""A proxy server's own lease: created, renewed while the server lives, deleted when it stops."""
+"""Publishes a proxy server's own lease: creates it, renews it, and deletes it at shutdown."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.kinds import LEASE
 from bootbridge.kube.leases import RENEW_JITTER, RENEW_SECONDS, Lease, lease_name, parse_time, server_lease
-from bootbridge.kube.requests import Json, create_lease, delete_lease, get_lease, update_lease
+from bootbridge.kube.objects import Ref, create_object, replace_object
+from bootbridge.kube.requests import Json
 from bootbridge.runtime import logs
 
 RETRY_SECONDS_MIN = 0.2
 RETRY_SECONDS_MAX = 7.0
 WITHDRAW_SECONDS_MAX = 5.0
-_NOT_FOUND = 404
-_CONFLICT = 409
 
 
 class LeasePublisher:
@@ -32,15 +32,14 @@ class LeasePublisher:
         clock: Callable[[], float],
         rng: random.Random,
     ) -> None:
-        self.name = lease_name(server_id)
+        self.ref = Ref(LEASE, lease_name(server_id), namespace)
         self._client = client
-        self._namespace = namespace
         self._server_id = server_id
         self._labels = labels
         self._clock = clock
         self._rng = rng
-        self._stored: Json | None = None  # as the API server last answered
-        self._last_renewal = ""  # renewTime of the last write, answered or not
+        self._stored: Json | None = None  # as in the API server's last response
+        self._last_renewal = ""  # renewTime of the last write, also of one without a response
 
     async def run(self) -> None:
         failures = 0
@@ -51,68 +50,51 @@ class LeasePublisher:
             except (KubeError, KubeUnreachable) as error:
                 failures += 1
                 if failures == 1:
-                    self._warn("cannot renew lease", error)
+                    self._warn("lease renewal failed", error)
             await asyncio.sleep(self.delay(failures))
 
     def delay(self, failures: int) -> float:
-        """Seconds until the next write: the renew interval, or after failures an ever longer retry."""
+        """Seconds until the next write: the renew interval, or an exponential backoff after failures."""
         if not failures:
             return RENEW_SECONDS * (1 + RENEW_JITTER * self._rng.random())
         longest = min(RETRY_SECONDS_MIN * 2 ** min(failures - 1, 16), RETRY_SECONDS_MAX)
         return longest * self._rng.uniform(0.5, 1.0)
 
     async def publish(self) -> None:
-        """Create or renew once; a lease changed or deleted by others is read again first."""
+        """Creates or renews the lease once; reads it again first if it was changed or deleted."""
         if self._stored is not None:
             try:
-                return await self._renew(self._stored)
+                return await self._write(self._stored)
             except KubeError as error:
-                if error.status not in (_NOT_FOUND, _CONFLICT):
+                if not (error.is_not_found or error.is_conflict):
                     raise
                 self._stored = None
-        found = await self._read()
-        await (self._create() if found is None else self._renew(found))
-        return None
+        return await self._write(await self._client.get_or_none(self.ref))
 
     async def withdraw(self) -> None:
-        """Delete our lease if it is still as we left it; never raises, never takes long."""
+        """Deletes the lease if it is unchanged; never raises, and returns within 5 s."""
         try:
             async with asyncio.timeout(WITHDRAW_SECONDS_MAX):
                 await self._delete_own()
         except (KubeError, KubeUnreachable, TimeoutError) as error:
-            if getattr(error, "status", 0) != _NOT_FOUND:
-                self._warn("own lease stays until it expires", str(error) or "no answer")
+            self._warn("deleting own lease failed, it remains until it expires", str(error) or "timed out")
 
     def _warn(self, message: str, reason: object) -> None:
-        logs.event("kube", logs.WARNING, message, lease=f"{self._namespace}/{self.name}", reason=reason)
+        lease = f"{self.ref.namespace}/{self.ref.name}"
+        logs.event("kube", logs.WARNING, message, lease=lease, reason=reason)
 
     async def _delete_own(self) -> None:
         if not self._last_renewal:
             return
-        # Read first: the last write may have arrived without its answer, and a successor with our id may
-        # already hold the lease, which is then his.
-        found = await self._read()
-        lease = Lease.from_json(found)
+        # Reads first: the last write may have arrived although its response was lost, and a new server with
+        # the same id may already hold the lease.
+        lease = Lease.from_json(await self._client.get_or_none(self.ref))
         if lease.holder == self._server_id and lease.renewed == parse_time(self._last_renewal):
-            await self._client.send(delete_lease(self._namespace, self.name, lease.resource_version))
+            await self._client.delete_if_found(self.ref, resource_version=lease.resource_version)
 
-    async def _read(self) -> Json | None:
-        try:
-            return (await self._client.send(get_lease(self._namespace, self.name))).body
-        except KubeError as error:
-            if error.status == _NOT_FOUND:
-                return None
-            raise
-
-    async def _create(self) -> None:
-        request = create_lease(self._namespace, self._desired(None))
-        self._stored = (await self._client.send(request)).body
-
-    async def _renew(self, base: Json) -> None:
-        request = update_lease(self._namespace, self._desired(base))
-        self._stored = (await self._client.send(request)).body
-
-    def _desired(self, base: Json | None) -> Json:
-        lease = server_lease(self.name, self._namespace, self._server_id, self._labels, self._clock(), base)
+    async def _write(self, found: Json | None) -> None:
+        """Creates the lease, or renews the version that was found."""
+        lease = server_lease(self.ref, self._server_id, self._labels, self._clock(), found)
         self._last_renewal = lease["spec"]["renewTime"]
-        return lease
+        request = create_object(lease) if found is None else replace_object(lease)
+        self._stored = (await self._client.send(request)).body

@@ -1,7 +1,7 @@
-"""A lease is a server's sign of life: who holds it, when it was renewed, how long that counts.
+"""Leases: read leniently, written in the form that Konnectivity's servers use.
 
-Valid means renewTime (else acquireTime) + duration lies in the future. A lease without
-either time or without a duration is invalid. All times are seconds since 1970.
+A lease is valid while renewTime (or acquireTime) + duration is in the future. A lease without either
+time or without a duration is invalid. All times are seconds since 1970.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from bootbridge.errors import OperatorError
+from bootbridge.kube.objects import Ref
 from bootbridge.kube.requests import Json
 
 LEASE_SECONDS = 30
@@ -26,7 +27,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The parts of a Lease object that we read, whatever else or however odd the object is."""
+    """The fields of a Lease that we read; fields that are missing or have a wrong type become empty."""
 
     name: str
     labels: Mapping[str, str]
@@ -52,7 +53,7 @@ class Lease:
 
     @property
     def expires_at(self) -> float | None:
-        """When it ends to be valid; None if it never was."""
+        """When the lease expires; None if it is invalid anyway."""
         since = self.renewed if self.renewed is not None else self.acquired
         return None if since is None or self.duration is None else since + self.duration
 
@@ -62,7 +63,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class LeaseCount:
-    """How many leases are valid at a moment, and when the next of them ends."""
+    """How many leases are valid at a moment, and when the next of them expires."""
 
     valid: int
     next_expiry: float | None
@@ -77,7 +78,7 @@ def lease_name(server_id: str) -> str:
     name = LEASE_NAME_PREFIX + server_id
     if len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
         raise OperatorError(
-            f"{server_id!r} cannot be part of a lease name",
+            f"invalid server ID {server_id!r}: not usable in a lease name",
             subject="--server-id",
             hint="use lower-case letters, digits, '-' and '.', or turn --enable-lease-controller off",
         )
@@ -85,24 +86,28 @@ def lease_name(server_id: str) -> str:
 
 
 def server_lease(
-    name: str,
-    namespace: str,
-    server_id: str,
-    labels: Mapping[str, str],
-    renewed: float,
-    base: Json | None = None,
+    ref: Ref, server_id: str, labels: Mapping[str, str], renewed: float, found: Json | None = None
 ) -> Json:
-    """The lease a server writes; with ``base``, a renewal of exactly that version of it."""
-    known = _mapping(base, "metadata")
+    """Returns the lease that a server writes; with ``found``, a renewal of exactly that version."""
     spec = {
-        **_mapping(base, "spec"),
+        **_mapping(found, "spec"),
         "holderIdentity": server_id,
         "leaseDurationSeconds": LEASE_SECONDS,
         "renewTime": format_time(renewed),
     }
-    metadata = {**known, "name": name, "namespace": namespace}
-    metadata["labels"] = {**_mapping(known, "labels"), **labels}
-    return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
+    return lease_object(ref, found, spec, labels=labels)
+
+
+def lease_object(ref: Ref, found: Json | None, spec: Json, **metadata: Mapping[str, str]) -> Json:
+    """Returns a Lease with this spec; keeps the metadata of ``found``, whose labels or annotations grow."""
+    known = _mapping(found, "metadata")
+    merged = {field: {**_mapping(known, field), **added} for field, added in metadata.items()}
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {**known, "name": ref.name, "namespace": ref.namespace, **merged},
+        "spec": spec,
+    }
 
 
 def format_time(seconds: float) -> str:

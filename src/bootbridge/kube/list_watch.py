@@ -1,4 +1,4 @@
-"""The law of list-then-watch, without I/O: follow a resource and never miss a change.
+"""The list-then-watch state machine, without I/O: follows a resource without missing a change.
 
 ::
 
@@ -7,11 +7,12 @@
      │                 ├─ ended by the server ──▶ WATCH from the last version
      │                 ├─ connection lost ──────▶ WATCH from the last version, after a pause
      └─ 410 Gone,      │
-        any refusal ◀──┘
+        any error   ◀──┘
 
-A 410 means that the version is forgotten: list again, at once. A watch that is refused
-otherwise (say, no right to watch) is followed by a list after a pause, so that polling is
-what remains. Pauses double up to a bound and are jittered; any event resets them.
+410 Gone means that the API server has compacted that version: list again, at once. After
+any other error of a watch (for example 403 Forbidden) a list follows after a pause, so the
+state machine falls back to polling. Pauses double up to a bound and are jittered; any event
+resets them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PAUSE_SECONDS_MAX = 30.0
 
 @dataclass(frozen=True, slots=True)
 class List:
-    """List from ``resource_version``: "0" accepts the API server's cache, "" wants the newest state."""
+    """List from ``resource_version``: "0" accepts the API server's cache, "" requests the newest state."""
 
     resource_version: str
 
@@ -47,7 +48,7 @@ class Pause:
 
 
 class EventEffect(Enum):
-    """What an event meant: the objects changed, nothing of ours changed, or the watch is over."""
+    """The effect of an event: ``objects`` changed, did not change, or the watch is over."""
 
     CHANGED = auto()
     UNCHANGED = auto()
@@ -55,7 +56,7 @@ class EventEffect(Enum):
 
 
 class ListWatch:
-    """Ask ``next_step``, do it, tell the outcome; ``objects`` is the resource as known now."""
+    """The caller runs ``next_step`` and reports its result; ``objects`` is the current local copy."""
 
     def __init__(self, rng: random.Random) -> None:
         self.objects: dict[str, Json] = {}
@@ -76,7 +77,7 @@ class ListWatch:
         return Watch(self._version)
 
     def listed(self, answer: Json) -> bool:
-        """Take a whole list over; False (and a pause) if it is none."""
+        """Replaces all objects; returns False, and pauses, if the response is not a list."""
         version, items = _version(answer), answer.get("items") or []
         if not version or not isinstance(items, list):
             self.refused(0)
@@ -97,16 +98,16 @@ class ListWatch:
         return self._apply(kind, key, item)
 
     def ended(self) -> None:
-        """The API server ended the watch; one that brought nothing is not repeated without a pause."""
+        """The API server ended the watch; after a watch without any event the next one waits."""
         if not self._progress:
             self._back_off()
 
     def lost(self) -> None:
-        """No answer, or the connection broke: what we know stays, the step is repeated after a pause."""
+        """No response, or the connection broke: keeps the objects and repeats the step after a pause."""
         self._back_off()
 
     def refused(self, status: int, retry_after: float = 0.0) -> None:
-        """The API server said no to a list or a watch: list again."""
+        """The API server answered a list or a watch with an error: list again."""
         self._version = ""
         if status == GONE:
             self._list_version = ""

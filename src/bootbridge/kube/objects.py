@@ -1,65 +1,30 @@
-"""Requests about whole objects: apply, get, list and delete whatever kind stands in the table."""
+"""Objects by name, the requests that read and write them, and calls that expect 404 and 409."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from bootbridge.kube.requests import ApiRequest, Json
+from bootbridge.kube.errors import KubeError
+from bootbridge.kube.kinds import BY_NAME, Kind
+from bootbridge.kube.requests import ApiRequest, ApiResponse, Json
 
 FIELD_MANAGER = "bootbridge"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """Where the API server keeps objects of this kind."""
-
-    name: str
-    root: str
-    plural: str
-    namespaced: bool = True
-
-
-NAMESPACE = Kind("Namespace", "/api/v1", "namespaces", namespaced=False)
-SECRET = Kind("Secret", "/api/v1", "secrets")
-POD = Kind("Pod", "/api/v1", "pods")
-CONFIG_MAP = Kind("ConfigMap", "/api/v1", "configmaps")
-DAEMON_SET = Kind("DaemonSet", "/apis/apps/v1", "daemonsets")
-NODE = Kind("Node", "/api/v1", "nodes", namespaced=False)
-CERTIFICATE_REQUEST = Kind(
-    "CertificateSigningRequest",
-    "/apis/certificates.k8s.io/v1",
-    "certificatesigningrequests",
-    namespaced=False,
-)
-LEASE = Kind("Lease", "/apis/coordination.k8s.io/v1", "leases")
-SERVICE_ACCOUNT = Kind("ServiceAccount", "/api/v1", "serviceaccounts")
-_RBAC = "/apis/rbac.authorization.k8s.io/v1"
-ROLE = Kind("Role", _RBAC, "roles")
-ROLE_BINDING = Kind("RoleBinding", _RBAC, "rolebindings")
-CLUSTER_ROLE = Kind("ClusterRole", _RBAC, "clusterroles", namespaced=False)
-CLUSTER_ROLE_BINDING = Kind("ClusterRoleBinding", _RBAC, "clusterrolebindings", namespaced=False)
-_KINDS = {
-    kind.name: kind
-    for kind in (
-        *(NAMESPACE, SECRET, POD, CONFIG_MAP, DAEMON_SET, NODE, LEASE, SERVICE_ACCOUNT),
-        *(ROLE, ROLE_BINDING, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CERTIFICATE_REQUEST),
-    )
-}
-
-
-@dataclass(frozen=True, slots=True)
 class Ref:
-    """One object by name."""
+    """One object by kind, name and namespace."""
 
     kind: Kind
     name: str
     namespace: str = ""
 
     def __str__(self) -> str:
-        place = f"{self.namespace}/" if self.namespace else ""
-        return f"{self.kind.name} {place}{self.name}"
+        prefix = f"{self.namespace}/" if self.namespace else ""
+        return f"{self.kind.name} {prefix}{self.name}"
 
     @property
     def path(self) -> str:
@@ -68,7 +33,52 @@ class Ref:
 
 def ref_of(manifest: Json) -> Ref:
     metadata = manifest["metadata"]
-    return Ref(_KINDS[manifest["kind"]], metadata["name"], metadata.get("namespace", ""))
+    return Ref(BY_NAME[manifest["kind"]], metadata["name"], metadata.get("namespace", ""))
+
+
+class ObjectClient(ABC):
+    """Reads and writes single objects. Where 404 and 409 are expected they are results, not errors."""
+
+    @abstractmethod
+    async def send(self, request: ApiRequest, *, timeout: float | None = None) -> ApiResponse:  # noqa: ASYNC109
+        """Returns the response; raises KubeError for a status of 300 and above, KubeUnreachable for none."""
+
+    async def send_or_none(self, request: ApiRequest) -> Json | None:
+        """Returns the response's body; None for 404 Not Found."""
+        try:
+            return (await self.send(request)).body
+        except KubeError as error:
+            if error.is_not_found:
+                return None
+            raise
+
+    async def get_or_none(self, ref: Ref) -> Json | None:
+        """Returns the object; None if it does not exist."""
+        return await self.send_or_none(get_object(ref))
+
+    async def create_or_conflict(self, manifest: Json) -> Json | None:
+        """Returns the created object; None if an object of that name exists already."""
+        return await self._unless_conflict(create_object(manifest))
+
+    async def replace_or_conflict(self, manifest: Json) -> Json | None:
+        """Returns the updated object; None if its resourceVersion is not the current one."""
+        return await self._unless_conflict(replace_object(manifest))
+
+    async def delete_if_found(self, ref: Ref, *, uid: str = "", resource_version: str = "") -> None:
+        """Deletes the object; does nothing if it is gone or, by the preconditions, another one."""
+        try:
+            await self.send(delete_object(ref, uid=uid, resource_version=resource_version))
+        except KubeError as error:
+            if not (error.is_not_found or error.is_conflict):
+                raise
+
+    async def _unless_conflict(self, request: ApiRequest) -> Json | None:
+        try:
+            return (await self.send(request)).body
+        except KubeError as error:
+            if error.is_conflict:
+                return None
+            raise
 
 
 def get_object(ref: Ref) -> ApiRequest:
@@ -76,49 +86,48 @@ def get_object(ref: Ref) -> ApiRequest:
 
 
 def create_object(manifest: Json) -> ApiRequest:
-    """Create: whoever comes second is answered 409."""
     ref = ref_of(manifest)
     return ApiRequest("POST", _collection(ref.kind, ref.namespace), body=manifest)
 
 
-def list_objects(kind: Kind, namespace: str = "", selector: str = "") -> ApiRequest:
-    """Without a namespace: those of all namespaces."""
-    query = (("labelSelector", selector),) if selector else ()
-    return ApiRequest("GET", _collection(kind, namespace), query=query)
+def replace_object(manifest: Json) -> ApiRequest:
+    """Updates the whole object; 409 if the manifest's resourceVersion is not the current one."""
+    return ApiRequest("PUT", ref_of(manifest).path, body=manifest)
 
 
-def list_one(ref: Ref, resource_version: str = "") -> ApiRequest:
-    """A list of this object alone, or of none: what a watch of it begins with."""
-    return list_where(ref.kind, f"metadata.name={ref.name}", resource_version, ref.namespace)
+def list_objects(
+    kind: Kind, namespace: str = "", labels: str = "", *, fields: str = "", resource_version: str = ""
+) -> ApiRequest:
+    """Without a namespace: the objects of all namespaces.
+
+    ``resource_version`` "0" lets the API server answer from its cache; "" requests the newest state.
+    """
+    query = (("labelSelector", labels), ("fieldSelector", fields), ("resourceVersion", resource_version))
+    return ApiRequest("GET", _collection(kind, namespace), query=_given(query))
 
 
-def list_where(kind: Kind, fields: str, resource_version: str = "", namespace: str = "") -> ApiRequest:
-    """Those whose fields are these: what a watch of them begins with."""
-    query = [("fieldSelector", fields)]
-    if resource_version:
-        query.append(("resourceVersion", resource_version))
-    return ApiRequest("GET", _collection(kind, namespace), query=tuple(query))
-
-
-def watch_one(ref: Ref, resource_version: str, seconds_max: int) -> ApiRequest:
-    return watch_where(ref.kind, f"metadata.name={ref.name}", resource_version, seconds_max, ref.namespace)
-
-
-def watch_where(
-    kind: Kind, fields: str, resource_version: str, seconds_max: int, namespace: str = ""
+def watch_objects(
+    kind: Kind,
+    namespace: str = "",
+    labels: str = "",
+    *,
+    fields: str = "",
+    resource_version: str,
+    seconds_max: int,
 ) -> ApiRequest:
     query = (
         ("watch", "true"),
         ("allowWatchBookmarks", "true"),
         ("timeoutSeconds", str(seconds_max)),
+        ("labelSelector", labels),
         ("fieldSelector", fields),
         ("resourceVersion", resource_version),
     )
-    return ApiRequest("GET", _collection(kind, namespace), query=query)
+    return ApiRequest("GET", _collection(kind, namespace), query=_given(query))
 
 
 def apply_object(manifest: Json, *, dry_run: bool = False) -> ApiRequest:
-    """Server-side apply. Not forced: a field that somebody else took over is answered 409, naming them."""
+    """Server-side apply, not forced: 409 for a field of another manager, which the message names."""
     query = [("fieldManager", FIELD_MANAGER), ("fieldValidation", "Strict")]
     if dry_run:
         query.append(("dryRun", "All"))
@@ -128,29 +137,29 @@ def apply_object(manifest: Json, *, dry_run: bool = False) -> ApiRequest:
 
 
 def merge_object(ref: Ref, patch: Json) -> ApiRequest:
-    """Change the fields in `patch` alone; with a resourceVersion in it, only what was seen."""
+    """Changes only the fields in `patch`; 409 if it contains an outdated resourceVersion."""
     query = (("fieldManager", FIELD_MANAGER),)
     return ApiRequest("PATCH", ref.path, query, patch, content_type="application/merge-patch+json")
 
 
-def delete_object(ref: Ref, uid: str = "") -> ApiRequest:
-    """Delete; with `uid` only the very object that was seen.
+def delete_object(ref: Ref, *, uid: str = "", resource_version: str = "") -> ApiRequest:
+    """Deletes the object; 409 if its UID or resourceVersion differs from the one given.
 
-    In the background, what depends on it after it: in the foreground an object would have to wait for a
-    garbage collector, which a cluster that failed to come up may not have.
+    Dependents are deleted in the background: foreground deletion needs a garbage collector, which a
+    cluster that failed to come up may not have.
     """
     options: dict[str, Any] = {
         "apiVersion": "v1",
         "kind": "DeleteOptions",
         "propagationPolicy": "Background",
     }
-    if uid:
-        options["preconditions"] = {"uid": uid}
+    if preconditions := dict(_given((("uid", uid), ("resourceVersion", resource_version)))):
+        options["preconditions"] = preconditions
     return ApiRequest("DELETE", ref.path, body=options)
 
 
 def finalise_namespace(ref: Ref, found: Json) -> ApiRequest:
-    """Say that nothing is left in a namespace: what its controller would say, had it been able to look."""
+    """Removes the finalizers of a namespace, as its controller does once the namespace is empty."""
     body = {
         **found,
         "apiVersion": "v1",
@@ -164,3 +173,7 @@ def _collection(kind: Kind, namespace: str) -> str:
     if kind.namespaced and namespace:
         return f"{kind.root}/namespaces/{quote(namespace, safe='')}/{kind.plural}"
     return f"{kind.root}/{kind.plural}"
+
+
+def _given(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((key, value) for key, value in pairs if value)

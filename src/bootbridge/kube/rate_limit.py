@@ -1,4 +1,4 @@
-"""How many requests may leave per second: ``--kubeconfig-qps`` and ``--kubeconfig-burst``."""
+"""The client-side rate limit: ``--kubeconfig-qps`` and ``--kubeconfig-burst``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ BURST_DEFAULT = 10
 
 
 class RateLimit:
-    """A token bucket kept as one number: the time at which the bucket would be full again.
+    """A token bucket, stored as the time at which the bucket is full again.
 
     Zero means the default of 5 per second with bursts of 10; negative means no limit.
     """
@@ -17,14 +17,14 @@ class RateLimit:
         self.burst = max(1, burst or BURST_DEFAULT)
         self._full_at = float("-inf")
 
-    def reserve(self, now: float, patience: float) -> float | None:
-        """Take the next turn: the seconds until it. None, and no turn, if that is past ``patience``."""
+    def reserve(self, now: float, seconds_max: float) -> float | None:
+        """Takes a token and returns the seconds to wait; takes none if that exceeds ``seconds_max``."""
         if self.qps < 0:
             return 0.0
         interval = 1 / self.qps
         full_at = max(self._full_at, now)
         wait = max(0.0, full_at + interval - self.burst * interval - now)
-        if wait > patience:
+        if wait > seconds_max:
             return None
         self._full_at = full_at + interval
         return wait

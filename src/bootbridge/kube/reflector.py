@@ -1,4 +1,4 @@
-"""Runs the list-watch law against a real API server, for as long as it is left running."""
+"""Keeps a local copy of a resource by list and watch, until cancelled."""
 
 from __future__ import annotations
 
@@ -7,45 +7,65 @@ from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from bootbridge.kube.client import CallObserver, KubeClient, observed
+from bootbridge.kube.client import CallObserver, KubeClient, observe_call
 from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.kinds import Kind
 from bootbridge.kube.list_watch import GONE, EventEffect, List, ListWatch, Pause, Watch
+from bootbridge.kube.objects import list_objects, watch_objects
 from bootbridge.kube.requests import ApiRequest
 from bootbridge.runtime import logs
+
+WATCH_SECONDS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True)
 class WatchedResource:
-    """What to follow: how to list it and how to watch it from a resourceVersion on."""
+    """The objects to list and watch: of one kind, by namespace, label selector and field selector."""
 
-    name: str
-    list: Callable[[str], ApiRequest]
-    watch: Callable[[str], ApiRequest]
+    kind: Kind
+    namespace: str = ""
+    labels: str = ""
+    fields: str = ""
+
+    def list(self, version: str) -> ApiRequest:
+        return list_objects(
+            self.kind, self.namespace, self.labels, fields=self.fields, resource_version=version
+        )
+
+    def watch(self, version: str) -> ApiRequest:
+        return watch_objects(
+            self.kind,
+            self.namespace,
+            self.labels,
+            fields=self.fields,
+            resource_version=version,
+            seconds_max=WATCH_SECONDS_MAX,
+        )
 
 
 class Reflector:
-    """Keeps ``law.objects`` current; ``on_change`` is called after a list and after each change."""
+    """Keeps ``state.objects`` current; calls ``on_change`` after a list and after each change."""
 
     def __init__(
         self,
         client: KubeClient,
         resource: WatchedResource,
-        law: ListWatch,
+        state: ListWatch,
         on_change: Callable[[], None],
-        observe: CallObserver,
-        clock: Callable[[], float],
+        observe: CallObserver = lambda verb, status, reason, seconds: None,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._client = client
         self._resource = resource
-        self._law = law
+        self._state = state
         self._on_change = on_change
         self._observe = observe
         self._clock = clock
-        self._complaint = ""
+        self._last_error = ""
 
     async def run(self) -> None:
         while True:
-            step = self._law.next_step()
+            step = self._state.next_step()
             if isinstance(step, Pause):
                 await asyncio.sleep(step.seconds)
             else:
@@ -55,34 +75,42 @@ class Reflector:
         try:
             await (self._list(step) if isinstance(step, List) else self._watch(step))
         except KubeError as error:
-            self._complain(error)
-            self._law.refused(error.status, error.retry_after)
+            self._warn(error)
+            self._state.refused(error.status, error.retry_after)
         except KubeUnreachable as error:
-            self._complain(error)
-            self._law.lost()
+            self._warn(error)
+            self._state.lost()
 
     async def _list(self, step: List) -> None:
-        with observed(self._observe, "list", self._clock) as report:
-            answer = await self._client.send(self._resource.list(step.resource_version))
-            report(answer.status)
-        if self._law.listed(answer.body):
-            self._complaint = ""
+        with observe_call(self._observe, "list", self._clock) as report:
+            response = await self._client.send(self._resource.list(step.resource_version))
+            report(response.status)
+        if self._state.listed(response.body):
+            self._last_error = ""
             self._on_change()
 
     async def _watch(self, step: Watch) -> None:
-        with observed(self._observe, "watch", self._clock) as report:
+        with observe_call(self._observe, "watch", self._clock) as report:
             request = self._resource.watch(step.resource_version)
             async with aclosing(self._client.watch(request, opened=report)) as events:
                 async for event in events:
-                    seen = self._law.event(event)
-                    if seen is EventEffect.WATCH_ENDED:
+                    effect = self._state.event(event)
+                    if effect is EventEffect.WATCH_ENDED:
                         return
-                    if seen is EventEffect.CHANGED:
+                    if effect is EventEffect.CHANGED:
                         self._on_change()
-        self._law.ended()
+        self._state.ended()
 
-    def _complain(self, error: Exception) -> None:
-        """One line per kind of trouble, not one per attempt; a forgotten version is no trouble."""
-        if str(error) != self._complaint and getattr(error, "status", 0) != GONE:
-            self._complaint = str(error)
-            logs.event("kube", logs.WARNING, f"cannot follow {self._resource.name}", reason=error)
+    def _warn(self, error: Exception) -> None:
+        """Logs each distinct error once, not at every attempt; 410 Gone is part of normal operation."""
+        if str(error) != self._last_error and getattr(error, "status", 0) != GONE:
+            self._last_error = str(error)
+            resource = self._resource
+            logs.event(
+                "kube",
+                logs.WARNING,
+                "list or watch failed",
+                resource=resource.kind.plural,
+                namespace=resource.namespace,
+                reason=error,
+            )

@@ -1,9 +1,8 @@
-"""Is the bearer of this token the agent we expect? The API server decides, by TokenReview.
+"""Authenticates agents: the API server reviews their service account token (TokenReview).
 
-Answers are remembered in both directions, so that a fleet that reconnects does not queue
-behind the rate limit: a yes for a minute and never past the token's own end, a no for ten
-seconds. What could not be asked is not remembered. The memory knows tokens by their
-SHA-256 only.
+Results are cached, so that a reconnecting fleet does not queue behind the rate limit: an accepted
+token for a minute and at most until it expires, a denied one for ten seconds. Failed reviews are not
+cached. The cache holds only the SHA-256 of a token.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from dataclasses import dataclass
 from bootbridge.errors import BootbridgeError
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from bootbridge.kube.requests import Json, create_token_review
+from bootbridge.kube.requests import ApiRequest, Json
 from bootbridge.runtime.tasks import spawn
 
 REVIEW_SECONDS_MAX = 10.0
 ALLOWED_SECONDS = 60.0
 DENIED_SECONDS = 10.0
-# About 2 MiB of memory; past it the oldest answers are forgotten and asked again.
-ANSWERS_MAX = 10_000
+# About 2 MiB of memory; above it the oldest results are dropped.
+CACHED_RESULTS_MAX = 10_000
 # Service account tokens are about 1 KiB.
 TOKEN_CHARACTERS_MAX = 16_384
 SECRET_CHARACTERS_MIN = 8
 
 _BEARER = "Bearer "
 
-# Told after each authentication: "allowed", "denied" or "error", whether it was remembered, seconds.
+# Called after each authentication with "allowed", "denied" or "error", whether it was cached, and seconds.
 ReviewObserver = Callable[[str, bool, float], None]
 
 
 class TokenDenied(BootbridgeError):
-    """The agent may not connect, and the real reason; ``transient`` if the token was not judged at all."""
+    """The agent may not connect, and why; ``transient`` if the token could not be reviewed."""
 
     def __init__(self, reason: str, *, transient: bool = False) -> None:
         super().__init__(reason)
@@ -46,7 +45,7 @@ class TokenDenied(BootbridgeError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
+class _ReviewResult:
     """An empty reason means allowed."""
 
     reason: str = ""
@@ -60,7 +59,7 @@ class _Verdict:
 
 
 class TokenReviewer:
-    """Authenticates agents as one service account; identical questions asked at once become one request."""
+    """Authenticates agents as one service account; concurrent reviews of one token share one request."""
 
     def __init__(
         self,
@@ -69,7 +68,7 @@ class TokenReviewer:
         service_account: str,
         audience: str,
         clock: Callable[[], float],
-        metrics_hook: ReviewObserver = lambda outcome, remembered, seconds: None,
+        metrics_hook: ReviewObserver = lambda outcome, cached, seconds: None,
     ) -> None:
         self._client = client
         self._namespace = namespace
@@ -77,31 +76,31 @@ class TokenReviewer:
         self._audience = audience
         self._clock = clock
         self._observe = metrics_hook
-        self._memory = _Memory()
-        self._reviews: dict[bytes, asyncio.Task[_Verdict]] = {}
+        self._cache = _ReviewCache()
+        self._reviews: dict[bytes, asyncio.Task[_ReviewResult]] = {}
 
     async def authenticate(self, authorization_values: Sequence[str]) -> None:
-        """Returns if the one ``authorization`` value is our agent's token; else raises TokenDenied."""
+        """Raises TokenDenied unless the one ``authorization`` value is a token of the agents' account."""
         started = self._clock()
         token = _bearer_token(authorization_values)
         fingerprint = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
-        verdict = self._memory.recall(fingerprint, started)
-        remembered = verdict is not None
-        if verdict is None:
-            # Shielded: the review belongs to all who ask, and one of them may hang up.
-            verdict = await asyncio.shield(self._review_shared(fingerprint, token))
-        self._observe(verdict.outcome, remembered, max(0.0, self._clock() - started))
-        if verdict.reason:
-            raise TokenDenied(verdict.reason, transient=verdict.transient)
+        result = self._cache.get(fingerprint, started)
+        cached = result is not None
+        if result is None:
+            # Shielded: several connections wait for this review, and one of them may close.
+            result = await asyncio.shield(self._review_shared(fingerprint, token))
+        self._observe(result.outcome, cached, max(0.0, self._clock() - started))
+        if result.reason:
+            raise TokenDenied(result.reason, transient=result.transient)
 
     async def aclose(self) -> None:
-        """Give up the reviews under way."""
+        """Cancels the reviews in progress."""
         reviews = list(self._reviews.values())
         for review in reviews:
             review.cancel()
         await asyncio.gather(*reviews, return_exceptions=True)
 
-    def _review_shared(self, fingerprint: bytes, token: str) -> asyncio.Task[_Verdict]:
+    def _review_shared(self, fingerprint: bytes, token: str) -> asyncio.Task[_ReviewResult]:
         review = self._reviews.get(fingerprint)
         if review is None:
             review = spawn(self._review(fingerprint, token), "token review")
@@ -109,23 +108,23 @@ class TokenReviewer:
             review.add_done_callback(lambda done: self._reviews.pop(fingerprint, None))
         return review
 
-    async def _review(self, fingerprint: bytes, token: str) -> _Verdict:
+    async def _review(self, fingerprint: bytes, token: str) -> _ReviewResult:
         try:
-            request = create_token_review(token, self._audience)
+            request = _token_review(token, self._audience)
             answer = await self._client.send(request, timeout=REVIEW_SECONDS_MAX)
         except (KubeError, KubeUnreachable) as error:
             reason = f"Failed to authenticate request. err:{error}"
-            return _Verdict(_failed(reason, token), transient=True)
-        reason = self._objection(answer.body)
-        verdict = _Verdict(_failed(reason, token) if reason else "")
-        self._memory.remember(fingerprint, verdict, self._clock(), _expiry(token))
-        return verdict
+            return _ReviewResult(_failed(reason, token), transient=True)
+        reason = self._denial_reason(answer.body)
+        result = _ReviewResult(_failed(reason, token) if reason else "")
+        self._cache.put(fingerprint, result, self._clock(), _expiry(token))
+        return result
 
-    def _objection(self, review: Json) -> str:
-        """Why the API server's answer does not name our agent; empty if it does."""
+    def _denial_reason(self, review: Json) -> str:
+        """Returns why the reviewed token is not accepted; empty if it is."""
         status = review.get("status")
         if not isinstance(status, dict):
-            return "lookup failed: the TokenReview came back without a status"
+            return "lookup failed: TokenReview response without a status"
         if status.get("error"):
             return f"lookup failed: {status['error']}"
         if status.get("authenticated") is not True:
@@ -133,7 +132,7 @@ class TokenReviewer:
         return self._wrong_audience(status.get("audiences")) or self._wrong_user(status.get("user"))
 
     def _wrong_audience(self, audiences: object) -> str:
-        """An API server that names no audience knows of none; one that does must name ours."""
+        """An API server without audience support returns none; otherwise ours must be among them."""
         if not self._audience or not audiences:
             return ""
         named = audiences if isinstance(audiences, list) else [audiences]
@@ -163,34 +162,42 @@ class TokenReviewer:
 
 
 @dataclass(slots=True)
-class _Remembered:
-    verdict: _Verdict
+class _CachedResult:
+    result: _ReviewResult
     since: float
     until: float
 
 
-class _Memory:
-    """Verdicts by fingerprint, oldest forgotten first."""
+class _ReviewCache:
+    """Results by fingerprint; the oldest are dropped first."""
 
     def __init__(self) -> None:
-        self._entries: dict[bytes, _Remembered] = {}
+        self._entries: dict[bytes, _CachedResult] = {}
 
-    def recall(self, fingerprint: bytes, now: float) -> _Verdict | None:
+    def get(self, fingerprint: bytes, now: float) -> _ReviewResult | None:
         entry = self._entries.get(fingerprint)
         if entry is None:
             return None
-        # A clock that was set back must not lengthen a yes: then the answer is asked for anew.
+        # A clock that was set back must not extend a result: the token is then reviewed again.
         if entry.since <= now < entry.until:
-            return entry.verdict
+            return entry.result
         del self._entries[fingerprint]
         return None
 
-    def remember(self, fingerprint: bytes, verdict: _Verdict, now: float, token_expiry: float) -> None:
-        until = now + DENIED_SECONDS if verdict.reason else min(now + ALLOWED_SECONDS, token_expiry)
+    def put(self, fingerprint: bytes, result: _ReviewResult, now: float, token_expiry: float) -> None:
+        until = now + DENIED_SECONDS if result.reason else min(now + ALLOWED_SECONDS, token_expiry)
         self._entries.pop(fingerprint, None)
-        self._entries[fingerprint] = _Remembered(verdict, now, until)
-        while len(self._entries) > ANSWERS_MAX:
+        self._entries[fingerprint] = _CachedResult(result, now, until)
+        while len(self._entries) > CACHED_RESULTS_MAX:
             del self._entries[next(iter(self._entries))]
+
+
+def _token_review(token: str, audience: str) -> ApiRequest:
+    spec: dict[str, object] = {"token": token}
+    if audience:
+        spec["audiences"] = [audience]
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+    return ApiRequest("POST", "/apis/authentication.k8s.io/v1/tokenreviews", body=body)
 
 
 def _bearer_token(values: Sequence[str]) -> str:
@@ -208,7 +215,7 @@ def _bearer_token(values: Sequence[str]) -> str:
 
 
 def _expiry(token: str) -> float:
-    """The ``exp`` of a JWT the API server has approved; endless where there is none to read."""
+    """Returns the ``exp`` claim of a JWT that the API server has accepted; infinity without one."""
     try:
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -218,8 +225,8 @@ def _expiry(token: str) -> float:
 
 
 def _failed(reason: str, token: str) -> str:
-    # The API server's own words are passed on, and those are not ours to vouch for. What is shorter than
-    # any secret stays: it would only tear holes into the text.
+    # The API server's message is passed on and might contain the token. A string shorter than any real token
+    # is left in place, because replacing it would garble the message.
     if len(token) >= SECRET_CHARACTERS_MIN:
         reason = reason.replace(token, "<token>")
     return f"Failed to validate authentication token, err:{reason}"

@@ -111,7 +111,7 @@ class ProxyAgent:
         stack.push_async_callback(health.close)
 
     def _count_leases(self) -> AsyncExitStack:
-        from bootbridge.proxy_agent.leases import count_leases
+        from bootbridge.proxy_agent.kubernetes import count_leases
 
         return count_leases(
             self._options, self.metrics, self._sync.on_lease_count, time.time, random.Random()

@@ -10,7 +10,7 @@ from typing import Final
 
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.kubeconfig import load_access
-from bootbridge.kube.labels import Selector
+from bootbridge.kube.labels import selector_of
 from bootbridge.kube.lease_garbage_collector import LeaseGarbageCollector
 from bootbridge.kube.lease_publisher import LeasePublisher
 from bootbridge.kube.token_review import TokenDenied, TokenReviewer
@@ -84,10 +84,10 @@ class KubernetesIntegration:
         collector = LeaseGarbageCollector(
             self._client,
             options.lease_namespace,
-            Selector.of(labels),
+            selector_of(labels),
             clock=time.time,
             observe=self._on_call,
-            culled=metrics.culled_leases_count.inc,
+            on_deleted=metrics.culled_leases_count.inc,
         )
         self._tasks = [
             spawn(self._publisher.run(), "publish our lease"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bootbridge.kube.objects import CONFIG_MAP, DAEMON_SET, NAMESPACE, POD, SECRET
+from bootbridge.kube.kinds import CONFIG_MAP, DAEMON_SET, NAMESPACE, POD, SECRET
 from tests.support.bootstrap_node import NODES, BootstrapNode, bootstrap_node
 from tests.support.kubernetes import ControlPlane
 

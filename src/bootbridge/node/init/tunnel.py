@@ -39,8 +39,9 @@ from bootbridge.join_api.node_addresses import node_addresses
 from bootbridge.kube.blocking_client import ClusterClient
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.kinds import NODE
 from bootbridge.kube.kubeconfig import load_kubeconfig
-from bootbridge.kube.objects import Kind, list_objects
+from bootbridge.kube.objects import list_objects
 from bootbridge.kube.requests import Json
 from bootbridge.node.init.messages import OUTPUT, StageEvent
 from bootbridge.node.ports import ProgressCallback
@@ -52,7 +53,6 @@ INSTALL_SECONDS: Final = 60.0
 # All nodes Ready and none new for so long: the first hour is over.
 QUIET_SECONDS: Final = 120.0
 POLL_SECONDS: Final = 5.0
-NODE: Final = Kind("Node", "/api/v1", "nodes", namespaced=False)
 # What kubeadm takes where the specification names no subnets; pods then have none that it knows of.
 _SERVICES: Final = ("10.96.0.0/12",)
 _PODS: Final = ("10.244.0.0/16",)

@@ -15,8 +15,8 @@ from bootbridge.bootstrap.diagnose.doctor import apiserver
 from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
 from bootbridge.bootstrap.diagnose.doctor.targets import why_not_ready
 from bootbridge.errors import OperatorError
-from bootbridge.kube.kinds import EVENT
-from bootbridge.kube.objects import DAEMON_SET, POD, SECRET, Ref
+from bootbridge.kube.kinds import DAEMON_SET, EVENT, POD, SECRET
+from bootbridge.kube.objects import Ref
 
 Json = dict[str, Any]
 LOG_LINES = 200

@@ -11,7 +11,7 @@ from bootbridge.bootstrap.diagnose.doctor import apiserver, targets, tunnel
 from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
 from bootbridge.bootstrap.diagnose.doctor.targets import Caller, Destination, parse
 from bootbridge.bootstrap.plan.plan import Protocol
-from bootbridge.kube.objects import POD
+from bootbridge.kube.kinds import POD
 
 ASK = "say --to HOST:PORT or --webhook NAME to walk on to a pod"
 

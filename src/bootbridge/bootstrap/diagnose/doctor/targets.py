@@ -18,10 +18,11 @@ from bootbridge.kube.kinds import (
     ENDPOINT_SLICE,
     MUTATING_WEBHOOKS,
     NETWORK_POLICY,
+    POD,
     SERVICE,
     VALIDATING_WEBHOOKS,
 )
-from bootbridge.kube.objects import POD, Ref
+from bootbridge.kube.objects import Ref
 
 Json = dict[str, Any]
 HTTPS = 443

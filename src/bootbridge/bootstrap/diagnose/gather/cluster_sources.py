@@ -13,12 +13,17 @@ from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import ClusterClient
 from bootbridge.kube.kinds import (
     API_SERVICE,
+    DAEMON_SET,
     EVENT,
     MUTATING_WEBHOOKS,
+    NAMESPACE,
     NODE,
+    POD,
+    SECRET,
     VALIDATING_WEBHOOKS,
+    Kind,
 )
-from bootbridge.kube.objects import DAEMON_SET, NAMESPACE, POD, SECRET, Kind, Ref
+from bootbridge.kube.objects import Ref
 
 LOG_LINES = 5000
 # On a large cluster the first ones tell as much as all.

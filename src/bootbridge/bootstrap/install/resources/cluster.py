@@ -12,7 +12,8 @@ from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY
 from bootbridge.bootstrap.render import manifests
 from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import ClusterClient
-from bootbridge.kube.objects import DAEMON_SET, NAMESPACE, POD, SECRET, Kind, Ref, ref_of
+from bootbridge.kube.kinds import DAEMON_SET, NAMESPACE, POD, SECRET, Kind
+from bootbridge.kube.objects import Ref, ref_of
 from bootbridge.kube.requests import Json
 
 # How a namespace's controller says that some API did not answer when it asked for what it keeps there.

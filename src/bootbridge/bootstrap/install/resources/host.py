@@ -13,7 +13,7 @@ from bootbridge.bootstrap.render import egress_selector, manifests
 from bootbridge.common.files import Asset, Tree
 from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import ApiRequestError, ApiUnreachableError
-from bootbridge.kube.objects import POD
+from bootbridge.kube.kinds import POD
 
 PUBLIC, PRIVATE = 0o755, 0o700
 

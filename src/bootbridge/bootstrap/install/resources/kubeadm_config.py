@@ -15,7 +15,8 @@ from bootbridge.bootstrap.install.resources.resource import ApplyResult, Resourc
 from bootbridge.bootstrap.render import apiserver_manifest
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
-from bootbridge.kube.objects import CONFIG_MAP, Ref
+from bootbridge.kube.kinds import CONFIG_MAP
+from bootbridge.kube.objects import Ref
 from bootbridge.kube.requests import Json
 
 KEY = "ClusterConfiguration"

@@ -1,4 +1,4 @@
-"""Counting the servers by their leases."""
+"""The agent's calls to the kube-apiserver: it counts the servers by their leases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.kubeconfig import load_access
-from bootbridge.kube.labels import Selector
 from bootbridge.kube.lease_counter import LeaseCounter
 from bootbridge.proxy_agent.options import AgentOptions
 from bootbridge.runtime.tasks import spawn
@@ -22,7 +21,7 @@ def count_leases(
     clock: Callable[[], float],
     rng: random.Random,
 ) -> AsyncExitStack:
-    """Counts until the returned stack is closed; an unreachable API server delays nothing."""
+    """Starts counting and returns at once; closing the returned stack stops it."""
 
     def observe(verb: str, status: int, reason: str, seconds: float) -> None:
         if verb == "watch":
@@ -32,11 +31,10 @@ def count_leases(
             metrics.lease_list_latency_seconds.labels(str(status)).observe(seconds)
 
     client = KubeClient(load_access(options.kubeconfig))
-    selector = Selector.parse(options.lease_label_selector)
     counter = LeaseCounter(
         client,
         options.lease_namespace,
-        selector,
+        options.lease_label_selector,
         clock=clock,
         rng=rng,
         on_count=on_count,
