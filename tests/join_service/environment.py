@@ -129,7 +129,7 @@ def pki(folder: Path, authority: Authority | None = None) -> Path:
 
 
 @dataclass
-class World:
+class Environment:
     """One join service over an API server in memory, at a time that stands still."""
 
     folder: Path
@@ -155,7 +155,7 @@ class World:
             files=ControlPlaneFiles(self.pki),
             audit=AuditLog(self.log, lambda: self.now),
             clock=lambda: self.now + ahead,
-            steady=lambda: self.now,
+            monotonic=lambda: self.now,
         )
 
     def allow(self, **changes: Any) -> None:

@@ -1,4 +1,4 @@
-"""Bootstrap tokens as kubeadm and the API server know them."""
+"""Bootstrap tokens in the form that kubeadm and the API server expect."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.join_service.memory_api import MemoryApi, failing
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 
 
-async def minted(api: MemoryApi) -> BootstrapToken:
-    return await bootstrap_tokens.mint(api, "worker-0", 1_800_000_000.5, 900)  # type: ignore[arg-type]
+async def created(api: MemoryApi) -> BootstrapToken:
+    return await bootstrap_tokens.create(api, "worker-0", 1_800_000_000.5, 900)  # type: ignore[arg-type]
 
 
-async def test_a_token_is_a_secret_that_the_api_server_and_kubeadm_understand() -> None:
+async def test_a_token_is_stored_as_a_bootstrap_token_secret() -> None:
     api = MemoryApi()
-    token = await minted(api)
+    token = await created(api)
     assert re.fullmatch(r"[a-z0-9]{6}\.[a-z0-9]{16}", token.text)
     secret = api.objects[f"{SECRETS}/bootstrap-token-{token.id}"]
     assert secret["type"] == "bootstrap.kubernetes.io/token"
     assert {name: base64.b64decode(value).decode() for name, value in secret["data"].items()} == {
         "token-id": token.id,
         "token-secret": token.secret,
-        "description": "For worker-0, by Bootbridge's join service",
+        "description": "Bootbridge join ticket of worker-0",
         "expiration": "2027-01-15T08:15:00Z",
         "usage-bootstrap-authentication": "true",
         "usage-bootstrap-signing": "true",
@@ -40,31 +40,31 @@ async def test_a_token_is_a_secret_that_the_api_server_and_kubeadm_understand() 
 
 
 @pytest.mark.parametrize("node", ["worker-0", "a", "10-0-0-5.zone-a.example.com"])
-def test_a_nodes_name_comes_back_from_a_group_that_kubernetes_allows(node: str) -> None:
+def test_a_node_name_survives_the_round_trip_through_a_valid_group(node: str) -> None:
     group = bootstrap_tokens.node_group(node)
     assert re.fullmatch(r"system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]", group)
-    assert bootstrap_tokens.node_of([bootstrap_tokens.GROUP, group, "system:authenticated"]) == node
+    assert bootstrap_tokens.node_from_groups([bootstrap_tokens.GROUP, group, "system:authenticated"]) == node
 
 
 @pytest.mark.parametrize(
     "groups",
     [[], [bootstrap_tokens.GROUP], [bootstrap_tokens.node_group("a"), bootstrap_tokens.node_group("b")]],
 )
-def test_groups_that_name_no_node_or_several_name_none(groups: list[str]) -> None:
-    assert bootstrap_tokens.node_of(groups) == ""
+def test_no_group_or_several_give_no_node(groups: list[str]) -> None:
+    assert bootstrap_tokens.node_from_groups(groups) == ""
 
 
-async def test_no_two_tokens_are_alike() -> None:
+async def test_tokens_are_unique() -> None:
     api = MemoryApi()
-    assert len({(await minted(api)).text for _ in range(100)}) == 100
+    assert len({(await created(api)).text for _ in range(100)}) == 100
 
 
-async def test_a_secret_is_shown_by_no_accident() -> None:
-    token = await minted(MemoryApi())
+async def test_the_secret_is_not_in_str_and_repr() -> None:
+    token = await created(MemoryApi())
     assert token.secret not in f"{token} {token!r}"
 
 
-async def test_an_id_that_is_taken_is_drawn_again() -> None:
+async def test_a_colliding_id_is_generated_again() -> None:
     api = MemoryApi()
     refusals = iter([KubeError(409, "AlreadyExists", "taken")])
 
@@ -73,20 +73,20 @@ async def test_an_id_that_is_taken_is_drawn_again() -> None:
             raise refusal
 
     api.faults.append(taken_once)
-    token = await minted(api)
+    token = await created(api)
     first, second = (str((request.body or {})["metadata"]["name"]) for request in api.requests)
     assert first != second == f"bootstrap-token-{token.id}"
 
 
-async def test_when_every_id_is_taken_the_caller_may_come_again() -> None:
+async def test_repeated_collisions_cause_a_retry() -> None:
     api = MemoryApi()
     api.faults.append(failing("POST", "/secrets", KubeError(409, "AlreadyExists", "taken")))
     with pytest.raises(RetryLater):
-        await minted(api)
+        await created(api)
 
 
-async def test_another_refusal_of_the_api_server_is_passed_on() -> None:
+async def test_other_errors_of_the_api_server_are_raised() -> None:
     api = MemoryApi()
     api.faults.append(failing("POST", "/secrets", KubeError(403, "Forbidden", "no")))
     with pytest.raises(KubeError):
-        await minted(api)
+        await created(api)

@@ -1,4 +1,4 @@
-"""One control plane joins at a time, and nobody has to clean up after one that failed."""
+"""One control plane joins at a time; a failed one blocks the others only until its lease expires."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.join_service.memory_api import MemoryApi, failing
 PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE_NAME}"
 
 
-class Moment:
-    """An API server, and two join services that look at it."""
+class Services:
+    """Two join services at one API server."""
 
     def __init__(self) -> None:
         self.api = MemoryApi()
@@ -26,7 +26,7 @@ class Moment:
         self.one, self.other = self.service(), self.service()
 
     def service(self, *, ahead: float = 0.0) -> ControlPlaneLease:
-        """One that was just started, whose clock may go wrong."""
+        """A newly started one, with a wrong wall clock if `ahead`."""
         return ControlPlaneLease(
             self.api,  # type: ignore[arg-type]
             NAMESPACE,
@@ -34,8 +34,8 @@ class Moment:
             lambda: self.now,
         )
 
-    async def take(self, node: str) -> None:
-        await self.one.take(node, 600)
+    async def acquire(self, node: str) -> None:
+        await self.one.acquire(node, 600)
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -47,13 +47,13 @@ class Moment:
 
 
 @pytest.fixture
-def moment() -> Moment:
-    return Moment()
+def services() -> Services:
+    return Services()
 
 
-async def test_the_lease_says_who_is_joining_and_until_when(moment: Moment) -> None:
-    await moment.take("control-1")
-    assert moment.spec == {
+async def test_the_lease_has_holder_and_duration(services: Services) -> None:
+    await services.acquire("control-1")
+    assert services.spec == {
         "holderIdentity": "control-1",
         "leaseDurationSeconds": 600,
         "acquireTime": format_time(NOW),
@@ -61,149 +61,147 @@ async def test_the_lease_says_who_is_joining_and_until_when(moment: Moment) -> N
     }
 
 
-async def test_a_second_control_plane_waits_and_is_told_for_whom_and_how_long(moment: Moment) -> None:
-    await moment.take("control-1")
-    with pytest.raises(LeaseHeld, match="control-1 is joining as a control plane, until 08:10:00Z") as held:
-        await moment.take("control-2")
+async def test_a_second_control_plane_gets_the_holder_and_the_waiting_time(services: Services) -> None:
+    await services.acquire("control-1")
+    with pytest.raises(LeaseHeld, match="control plane control-1 is joining, until 08:10:00Z") as held:
+        await services.acquire("control-2")
     assert (held.value.holder, held.value.until) == ("control-1", NOW + 600)
 
 
-async def test_the_holder_may_come_again_and_has_its_time_anew(moment: Moment) -> None:
-    await moment.take("control-1")
-    moment.now += 100
-    await moment.take("control-1")
-    assert moment.spec["renewTime"] == format_time(NOW + 100)
-    assert moment.spec["acquireTime"] == format_time(NOW)
+async def test_the_holder_can_renew(services: Services) -> None:
+    await services.acquire("control-1")
+    services.now += 100
+    await services.acquire("control-1")
+    assert services.spec["renewTime"] == format_time(NOW + 100)
+    assert services.spec["acquireTime"] == format_time(NOW)
 
 
-async def test_a_holder_that_comes_again_and_again_does_not_keep_the_others_out_for_ever(
-    moment: Moment,
+async def test_renewals_are_limited(
+    services: Services,
 ) -> None:
-    """It reboots, say, before it has become anything, and asks for another ticket each time."""
-    while moment.now <= NOW + 2 * 600:
-        await moment.take("control-1")
+    """For example of an instance that reboots in a loop before it has joined."""
+    while services.now <= NOW + 2 * 600:
+        await services.acquire("control-1")
         with pytest.raises(LeaseHeld) as held:
-            await moment.take("control-2")
+            await services.acquire("control-2")
         assert held.value.until <= NOW + 3 * 600
-        moment.now += 300
-    with pytest.raises(RetryLater, match=r"control-1 has had its turns, .* from 08:30:00Z on"):
-        await moment.take("control-1")
-    moment.now = NOW + 3 * 600
-    await moment.take("control-2")
+        services.now += 300
+    with pytest.raises(RetryLater, match=r"control-1 used 3 turns in a row; .* from 08:30:00Z on"):
+        await services.acquire("control-1")
+    services.now = NOW + 3 * 600
+    await services.acquire("control-2")
     with pytest.raises(LeaseHeld, match="control-2 is joining"):
-        await moment.take("control-1")
+        await services.acquire("control-1")
 
 
-async def test_each_turn_is_a_whole_one(moment: Moment) -> None:
-    """Nobody else is let in while a turn lasts that was given, the last of a row not excepted."""
-    await moment.take("control-1")
-    moment.now += 2 * 600 - 1
-    await moment.take("control-1")
-    moment.now += 599
+async def test_every_turn_has_its_full_duration(services: Services) -> None:
+    """Including the last of a row."""
+    await services.acquire("control-1")
+    services.now += 2 * 600 - 1
+    await services.acquire("control-1")
+    services.now += 599
     with pytest.raises(LeaseHeld):
-        await moment.take("control-2")
-    moment.now += 1
-    await moment.take("control-2")
+        await services.acquire("control-2")
+    services.now += 1
+    await services.acquire("control-2")
 
 
 @pytest.mark.parametrize("ahead", [-3600.0, 0.0, 3600.0])
-async def test_a_lease_lasts_as_long_as_another_service_has_seen_it_whatever_its_clock_says(
-    moment: Moment, ahead: float
-) -> None:
-    """It may have been renewed a moment before it was seen first: too late is safe, too early is not."""
-    other = moment.service(ahead=ahead)
-    await moment.take("control-1")
-    moment.now += 100
+async def test_expiry_does_not_depend_on_the_wall_clock(services: Services, ahead: float) -> None:
+    """It may have been renewed just before it was seen first: late is safe, early is not."""
+    other = services.service(ahead=ahead)
+    await services.acquire("control-1")
+    services.now += 100
     with pytest.raises(LeaseHeld):
-        await other.take("control-2", 600)
-    moment.now += 599
+        await other.acquire("control-2", 600)
+    services.now += 599
     with pytest.raises(LeaseHeld):
-        await other.take("control-2", 600)
-    moment.now += 1
-    await other.take("control-2", 600)
+        await other.acquire("control-2", 600)
+    services.now += 1
+    await other.acquire("control-2", 600)
 
 
-async def test_a_lease_that_was_renewed_is_another_one(moment: Moment) -> None:
-    await moment.take("control-1")
+async def test_a_renewal_restarts_the_expiry(services: Services) -> None:
+    await services.acquire("control-1")
     with pytest.raises(LeaseHeld):
-        await moment.other.take("control-2", 600)
-    moment.now += 599
-    await moment.take("control-1")
-    moment.now += 1
+        await services.other.acquire("control-2", 600)
+    services.now += 599
+    await services.acquire("control-1")
+    services.now += 1
     with pytest.raises(LeaseHeld):
-        await moment.other.take("control-2", 600)
+        await services.other.acquire("control-2", 600)
 
 
-async def test_a_former_holder_need_not_wait_for_itself(moment: Moment) -> None:
-    """A day later, and whether or not the service has been started anew since."""
-    await moment.take("control-1")
-    moment.now += 86_400
-    await moment.service().take("control-1", 600)
-    assert moment.spec["acquireTime"] == format_time(NOW + 86_400)
+async def test_a_former_holder_does_not_wait_for_its_own_lease(services: Services) -> None:
+    """Also after a restart of the service."""
+    await services.acquire("control-1")
+    services.now += 86_400
+    await services.service().acquire("control-1", 600)
+    assert services.spec["acquireTime"] == format_time(NOW + 86_400)
 
 
-async def test_an_expired_lease_is_free(moment: Moment) -> None:
-    await moment.take("control-1")
-    moment.now += 600
-    await moment.take("control-2")
-    assert moment.spec["holderIdentity"] == "control-2"
-    assert moment.spec["acquireTime"] == format_time(NOW + 600)
+async def test_an_expired_lease_can_be_acquired(services: Services) -> None:
+    await services.acquire("control-1")
+    services.now += 600
+    await services.acquire("control-2")
+    assert services.spec["holderIdentity"] == "control-2"
+    assert services.spec["acquireTime"] == format_time(NOW + 600)
 
 
-async def test_a_holder_that_has_become_a_control_plane_lets_the_next_one_in_at_once(moment: Moment) -> None:
-    await moment.take("control-1")
-    moment.node("control-1")
-    await moment.take("control-2")
-    assert moment.spec["holderIdentity"] == "control-2"
+async def test_a_joined_holder_frees_the_lease(services: Services) -> None:
+    await services.acquire("control-1")
+    services.node("control-1")
+    await services.acquire("control-2")
+    assert services.spec["holderIdentity"] == "control-2"
 
 
-async def test_a_holder_that_is_not_a_control_plane_yet_keeps_it(moment: Moment) -> None:
-    """kubeadm labels the Node last, when its etcd member is in."""
-    await moment.take("control-1")
-    moment.node("control-1", control_plane=False)
+async def test_a_holder_without_the_control_plane_label_keeps_it(services: Services) -> None:
+    """kubeadm labels the Node last, after its etcd member was added."""
+    await services.acquire("control-1")
+    services.node("control-1", control_plane=False)
     with pytest.raises(LeaseHeld):
-        await moment.take("control-2")
+        await services.acquire("control-2")
 
 
-async def test_a_node_left_over_from_the_holders_former_life_says_nothing(moment: Moment) -> None:
-    moment.node("control-1", uid="old")
-    await moment.take("control-1")
+async def test_a_node_from_before_the_lease_does_not_free_it(services: Services) -> None:
+    services.node("control-1", uid="old")
+    await services.acquire("control-1")
     with pytest.raises(LeaseHeld):
-        await moment.take("control-2")
-    moment.node("control-1", uid="new")
-    await moment.take("control-2")
+        await services.acquire("control-2")
+    services.node("control-1", uid="new")
+    await services.acquire("control-2")
 
 
-async def test_a_node_that_its_holder_left_half_made_is_old_when_it_comes_again(moment: Moment) -> None:
-    """It resets what it was, and joins anew: meanwhile its Node is still there, with its label."""
-    await moment.take("control-1")
-    moment.node("control-1")
-    await moment.take("control-1")
+async def test_a_node_from_a_failed_join_does_not_free_the_renewed_lease(services: Services) -> None:
+    """The holder resets and joins again; meanwhile its old Node still has the label."""
+    await services.acquire("control-1")
+    services.node("control-1")
+    await services.acquire("control-1")
     with pytest.raises(LeaseHeld):
-        await moment.take("control-2")
+        await services.acquire("control-2")
 
 
-async def test_of_many_at_once_one_wins(moment: Moment) -> None:
+async def test_one_of_many_concurrent_control_planes_acquires_it(services: Services) -> None:
     async def attempt(number: int) -> bool:
         try:
-            await moment.take(f"control-{number}")
+            await services.acquire(f"control-{number}")
         except LeaseHeld:
             return False
         return True
 
     won = await asyncio.gather(*map(attempt, range(10)))
     assert sum(won) == 1
-    assert moment.spec["holderIdentity"] == f"control-{won.index(True)}"
+    assert services.spec["holderIdentity"] == f"control-{won.index(True)}"
 
 
-async def test_of_many_at_an_expired_lease_one_wins(moment: Moment) -> None:
-    """Here nobody creates: the version decides."""
-    await moment.take("control-9")
-    moment.now += 601
+async def test_one_of_many_acquires_an_expired_lease(services: Services) -> None:
+    """By the resourceVersion, as the object exists."""
+    await services.acquire("control-9")
+    services.now += 601
 
     async def attempt(number: int) -> bool:
         try:
-            await moment.take(f"control-{number}")
+            await services.acquire(f"control-{number}")
         except LeaseHeld:
             return False
         return True
@@ -211,7 +209,7 @@ async def test_of_many_at_an_expired_lease_one_wins(moment: Moment) -> None:
     assert sum(await asyncio.gather(*map(attempt, range(8)))) == 1
 
 
-async def test_a_lease_that_others_keep_writing_means_try_again(moment: Moment) -> None:
-    moment.api.faults.append(failing("POST", "/leases", KubeError(409, "AlreadyExists", "")))
-    with pytest.raises(RetryLater, match="much wanted"):
-        await moment.take("control-1")
+async def test_repeated_write_conflicts_cause_a_retry(services: Services) -> None:
+    services.api.faults.append(failing("POST", "/leases", KubeError(409, "AlreadyExists", "")))
+    with pytest.raises(RetryLater, match="write conflict after 4 attempts"):
+        await services.acquire("control-1")

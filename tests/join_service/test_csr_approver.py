@@ -1,4 +1,4 @@
-"""A kubelet's first certificate: for the node that its token's ticket names, and for no other."""
+"""CSRs of kubelets' first client certificates: approved for the node of the token's ticket only."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from tests.kube.conftest import running, until
 
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 TOKEN_USER = "system:bootstrap:abcdef"
-ANY_NAME = "bootstrap tokens are approved as any node"
+OTHER_APPROVER = "another approver accepts any node name"
 KUBELET_USAGES = ("digital signature", "client auth")
 
 
-def asked(
+def csr_object(
     subject: str = "worker-0",
     *,
     name: str = "csr-1",
@@ -47,7 +47,7 @@ def asked(
     request: str | None = None,
     **wrong: Any,
 ) -> dict[str, Any]:
-    """A certificate request as the API server keeps it, made with the token of `ticket`'s node."""
+    """Returns a CSR as the API server stores it, made with the token of `ticket`'s node."""
     text = pem(csr(subject, **wrong)) if request is None else request
     spec = {
         "signerName": signer,
@@ -59,46 +59,49 @@ def asked(
     return {"metadata": {"name": name}, "spec": spec}
 
 
-class TestJudging:
+class TestDecision:
     @pytest.mark.parametrize("node", ["worker-0", "worker-0.zone-a.example.com"])
     @pytest.mark.parametrize("usages", [KUBELET_USAGES, (*KUBELET_USAGES, "key encipherment")])
-    def test_a_kubelet_with_its_own_token_is_approved(self, node: str, usages: tuple[str, ...]) -> None:
-        verdict = decide_csr(asked(node, ticket=node, usages=usages))
-        assert verdict is not None
-        assert (verdict.outcome, verdict.node, verdict.token) == ("approved", node, "abcdef")
+    def test_a_csr_for_the_tokens_node_is_approved(self, node: str, usages: tuple[str, ...]) -> None:
+        decision = decide_csr(csr_object(node, ticket=node, usages=usages))
+        assert decision is not None
+        assert (decision.outcome, decision.node, decision.token_id) == ("approved", node, "abcdef")
 
     @pytest.mark.parametrize(
-        ("found", "why"),
+        ("found", "reason"),
         [
-            (asked("worker-1"), "common name is not system:node:worker-0"),
-            (asked(common_names=["worker-0"]), "common name is not"),
-            (asked(common_names=["system:node:worker-0", "system:node:worker-1"]), "common name is not"),
-            (asked(common_names=[]), "common name is not"),
-            (asked("a-b", ticket="a.b"), "common name is not system:node:a.b"),
-            (asked(organisations=["system:masters"]), "organisation is not system:nodes"),
-            (asked(organisations=["system:nodes", "system:masters"]), "organisation is not system:nodes"),
-            (asked(organisations=[]), "organisation is not system:nodes"),
+            (csr_object("worker-1"), "common name is not system:node:worker-0"),
+            (csr_object(common_names=["worker-0"]), "common name is not"),
+            (csr_object(common_names=["system:node:worker-0", "system:node:worker-1"]), "common name is not"),
+            (csr_object(common_names=[]), "common name is not"),
+            (csr_object("a-b", ticket="a.b"), "common name is not system:node:a.b"),
+            (csr_object(organisations=["system:masters"]), "organisation is not system:nodes"),
             (
-                asked(more=[x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "x")]),
+                csr_object(organisations=["system:nodes", "system:masters"]),
+                "organisation is not system:nodes",
+            ),
+            (csr_object(organisations=[]), "organisation is not system:nodes"),
+            (
+                csr_object(more=[x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "x")]),
                 "says more than organisation and common name",
             ),
-            (asked(sans=[x509.DNSName("worker-0")]), "asks for more than its subject"),
-            (asked(sans=[x509.IPAddress(ip_address("10.0.0.5"))]), "asks for 10.0.0.5"),
-            (asked(usages=(*KUBELET_USAGES, "server auth")), "would be for server auth"),
-            (asked(usages=("cert sign",)), "would be for cert sign"),
-            (asked(ticket=""), "of no ticket"),
-            (asked(key=rsa.generate_private_key(65537, 2048)), "not on the curve P-256"),
-            (asked(key=ec.generate_private_key(ec.SECP384R1())), "not on the curve P-256"),
-            (asked(request=""), "missing"),
-            (asked(request="not PEM"), "missing"),
-            (asked(request=pem(b"not DER")), "cannot be read"),
+            (csr_object(sans=[x509.DNSName("worker-0")]), "asks for more than its subject"),
+            (csr_object(sans=[x509.IPAddress(ip_address("10.0.0.5"))]), "asks for 10.0.0.5"),
+            (csr_object(usages=(*KUBELET_USAGES, "server auth")), "usage not allowed: server auth"),
+            (csr_object(usages=("cert sign",)), "usage not allowed: cert sign"),
+            (csr_object(ticket=""), "does not belong to a ticket"),
+            (csr_object(key=rsa.generate_private_key(65537, 2048)), "not on the curve P-256"),
+            (csr_object(key=ec.generate_private_key(ec.SECP384R1())), "not on the curve P-256"),
+            (csr_object(request=""), "missing"),
+            (csr_object(request="not PEM"), "missing"),
+            (csr_object(request=pem(b"not DER")), "cannot be read"),
         ],
     )
-    def test_everything_else_of_a_token_is_denied(self, found: dict[str, Any], why: str) -> None:
-        verdict = decide_csr(found)
-        assert verdict is not None
-        assert verdict.outcome == "denied"
-        assert why in verdict.objection
+    def test_any_other_csr_of_a_token_is_denied(self, found: dict[str, Any], reason: str) -> None:
+        decision = decide_csr(found)
+        assert decision is not None
+        assert decision.outcome == "denied"
+        assert reason in decision.denial
 
     @pytest.mark.parametrize(
         "text",
@@ -111,27 +114,27 @@ class TestJudging:
             pem(csr("worker-0")).replace("\n", "\r\n"),
         ],
     )
-    def test_a_request_that_another_program_might_read_differently_is_denied(self, text: str) -> None:
-        """What is judged here is signed elsewhere, from the same bytes by another parser."""
-        verdict = decide_csr(asked(request=text))
-        assert verdict is not None
-        assert verdict.outcome == "denied"
+    def test_a_csr_that_parsers_may_read_differently_is_denied(self, text: str) -> None:
+        """Another program signs it, and parses the same bytes."""
+        decision = decide_csr(csr_object(request=text))
+        assert decision is not None
+        assert decision.outcome == "denied"
 
     @pytest.mark.parametrize(
         "found",
         [
-            asked(user="system:node:worker-0"),
-            asked(user="kubernetes-admin"),
-            asked(user="system:serviceaccount:kube-system:system:bootstrap:abcdef"),
-            asked(signer="kubernetes.io/kubelet-serving"),
-            asked(signer="example.com/own"),
+            csr_object(user="system:node:worker-0"),
+            csr_object(user="kubernetes-admin"),
+            csr_object(user="system:serviceaccount:kube-system:system:bootstrap:abcdef"),
+            csr_object(signer="kubernetes.io/kubelet-serving"),
+            csr_object(signer="example.com/own"),
         ],
     )
-    def test_what_is_not_a_kubelets_first_is_left_alone(self, found: dict[str, Any]) -> None:
+    def test_csrs_of_other_users_and_signers_are_ignored(self, found: dict[str, Any]) -> None:
         assert decide_csr(found) is None
 
 
-class Watched:
+class Approving:
     def __init__(self) -> None:
         self.api = MemoryApi()
         self.log = io.StringIO()
@@ -140,11 +143,11 @@ class Watched:
         audit = AuditLog(self.log, lambda: NOW)
         return CsrApprover(self.api, audit, replica)  # type: ignore[arg-type]
 
-    def ask(self, *words: Any, **more: Any) -> None:
-        found = asked(*words, **more)
+    def add_csr(self, *arguments: Any, **options: Any) -> None:
+        found = csr_object(*arguments, **options)
         self.api.put(f"{REQUESTS}/{found['metadata']['name']}", found)
 
-    def verdict(self, name: str = "csr-1") -> str:
+    def decision(self, name: str = "csr-1") -> str:
         conditions = self.api.objects[f"{REQUESTS}/{name}"].get("status", {}).get("conditions", [])
         return " and ".join(each["type"] for each in conditions)
 
@@ -158,8 +161,7 @@ class Watched:
         self.api.faults.append(fault)
 
     @property
-    def asked_for(self) -> int:
-        """How many decisions the API server has been asked to take."""
+    def decisions_sent(self) -> int:
         return sum(request.method == "PUT" for request in self.api.requests)
 
     @property
@@ -168,65 +170,65 @@ class Watched:
 
 
 @pytest.fixture
-async def watched() -> Watched:
-    return Watched()
+async def approving() -> Approving:
+    return Approving()
 
 
-async def test_a_tickets_token_cannot_become_another_node(watched: Watched) -> None:
-    async with running(watched.approver().run()):
-        watched.ask("worker-1", ticket="worker-0")
-        await until(watched.verdict)
-        assert watched.verdict() == "Denied"
-        (line,) = watched.audit
-    assert (line["what"], line["outcome"]) == ("client certificate", "denied")
+async def test_a_token_cannot_become_another_node(approving: Approving) -> None:
+    async with running(approving.approver().run()):
+        approving.add_csr("worker-1", ticket="worker-0")
+        await until(approving.decision)
+        assert approving.decision() == "Denied"
+        (line,) = approving.audit
+    assert (line["event"], line["outcome"]) == ("client certificate", "denied")
     assert (line["node"], line["tokenID"]) == ("worker-0", "abcdef")
     assert "common name is not system:node:worker-0" in line["reason"]
 
 
-async def test_what_came_before_is_approved_and_what_comes_while_it_watches(watched: Watched) -> None:
-    watched.ask(name="before")
-    async with running(watched.approver().run()):
-        await until(lambda: watched.verdict("before"))
-        await until(lambda: watched.api.watches)
-        watched.ask(name="after")
-        await until(lambda: watched.verdict("after"))
-    assert [watched.verdict(name) for name in ("before", "after")] == ["Approved", "Approved"]
-    assert [line["outcome"] for line in watched.audit] == ["approved", "approved"]
+async def test_existing_and_new_csrs_are_approved(approving: Approving) -> None:
+    approving.add_csr(name="before")
+    async with running(approving.approver().run()):
+        await until(lambda: approving.decision("before"))
+        await until(lambda: approving.api.watches)
+        approving.add_csr(name="after")
+        await until(lambda: approving.decision("after"))
+    assert [approving.decision(name) for name in ("before", "after")] == ["Approved", "Approved"]
+    assert [line["outcome"] for line in approving.audit] == ["approved", "approved"]
 
 
-async def test_those_of_others_are_left_alone(watched: Watched) -> None:
-    watched.ask(name="renewal", user="system:node:worker-0")
-    watched.ask(name="serving", signer="kubernetes.io/kubelet-serving")
-    watched.ask(name="own")
-    async with running(watched.approver().run()):
-        await until(lambda: watched.verdict("own"))
-    assert not any(map(watched.verdict, ("renewal", "serving")))
-    assert len(watched.audit) == 1
+async def test_csrs_for_other_approvers_are_left_undecided(approving: Approving) -> None:
+    approving.add_csr(name="renewal", user="system:node:worker-0")
+    approving.add_csr(name="serving", signer="kubernetes.io/kubelet-serving")
+    approving.add_csr(name="own")
+    async with running(approving.approver().run()):
+        await until(lambda: approving.decision("own"))
+    assert not any(map(approving.decision, ("renewal", "serving")))
+    assert len(approving.audit) == 1
 
 
-async def test_a_decision_is_never_changed(watched: Watched) -> None:
-    found = asked("worker-1", name="decided")
+async def test_an_existing_decision_is_not_changed(approving: Approving) -> None:
+    found = csr_object("worker-1", name="decided")
     condition = {"type": "Approved", "reason": "an operator's", "message": "it is fine"}
-    watched.api.put(f"{REQUESTS}/decided", found | {"status": {"conditions": [condition]}})
-    watched.ask(name="own")
-    async with running(watched.approver().run()):
-        await until(lambda: watched.verdict("own"))
-    assert watched.verdict("decided") == "Approved"
+    approving.api.put(f"{REQUESTS}/decided", found | {"status": {"conditions": [condition]}})
+    approving.add_csr(name="own")
+    async with running(approving.approver().run()):
+        await until(lambda: approving.decision("own"))
+    assert approving.decision("decided") == "Approved"
 
 
-async def test_of_several_replicas_one_decides_and_one_tells_the_audit(watched: Watched) -> None:
-    async with running(watched.approver("control-1").run()), running(watched.approver("control-2").run()):
-        await until(lambda: watched.api.watches == 2)
+async def test_one_of_several_replicas_decides_and_writes_the_audit_line(approving: Approving) -> None:
+    async with running(approving.approver("control-1").run()), running(approving.approver("control-2").run()):
+        await until(lambda: approving.api.watches == 2)
         for number in range(20):
-            watched.ask(name=f"csr-{number}", subject="worker-0" if number % 2 else "worker-1")
-        await until(lambda: all(watched.verdict(f"csr-{number}") for number in range(20)))
-    assert {watched.verdict(f"csr-{number}") for number in range(0, 20, 2)} == {"Denied"}
-    assert {watched.verdict(f"csr-{number}") for number in range(1, 20, 2)} == {"Approved"}
-    assert len(watched.audit) == 20
+            approving.add_csr(name=f"csr-{number}", subject="worker-0" if number % 2 else "worker-1")
+        await until(lambda: all(approving.decision(f"csr-{number}") for number in range(20)))
+    assert {approving.decision(f"csr-{number}") for number in range(0, 20, 2)} == {"Denied"}
+    assert {approving.decision(f"csr-{number}") for number in range(1, 20, 2)} == {"Approved"}
+    assert len(approving.audit) == 20
 
 
 @pytest.mark.parametrize(
-    "trouble",
+    "error",
     [
         KubeError(409, "Conflict", "the object has been modified"),
         KubeError(403, "Forbidden", "not yet"),
@@ -235,142 +237,145 @@ async def test_of_several_replicas_one_decides_and_one_tells_the_audit(watched: 
     ],
 )
 @pytest.mark.parametrize("method", ["PUT", "GET"])
-async def test_trouble_with_the_api_server_passes(watched: Watched, trouble: Exception, method: str) -> None:
-    async with running(watched.approver().run()):
-        await until(lambda: watched.api.watches)
-        watched.failing_once("PUT", KubeError(500, "InternalError", "so that it is read again"))
-        watched.failing_once(method, trouble)
-        watched.ask()
-        await until(watched.verdict)
-    assert watched.verdict() == "Approved"
-    assert len(watched.audit) == 1
+async def test_errors_of_the_api_server_are_retried(
+    approving: Approving, error: Exception, method: str
+) -> None:
+    async with running(approving.approver().run()):
+        await until(lambda: approving.api.watches)
+        approving.failing_once("PUT", KubeError(500, "InternalError", "so that it is read again"))
+        approving.failing_once(method, error)
+        approving.add_csr()
+        await until(approving.decision)
+    assert approving.decision() == "Approved"
+    assert len(approving.audit) == 1
 
 
-async def test_a_decision_whose_answer_was_lost_is_told_to_the_audit(watched: Watched) -> None:
-    def answer_lost(request: ApiRequest) -> None:
-        if request.method == "PUT" and not watched.verdict():
+async def test_a_decision_whose_response_was_lost_is_audited(approving: Approving) -> None:
+    def response_lost(request: ApiRequest) -> None:
+        if request.method == "PUT" and not approving.decision():
             body = dict(request.body or {})
-            watched.api.put(f"{REQUESTS}/csr-1", body)
-            raise KubeUnreachable("no answer")
+            approving.api.put(f"{REQUESTS}/csr-1", body)
+            raise KubeUnreachable("no response")
 
-    watched.api.faults.append(answer_lost)
-    async with running(watched.approver().run()):
-        watched.ask()
-        await until(lambda: watched.audit)
-    assert [line["outcome"] for line in watched.audit] == ["approved"]
+    approving.api.faults.append(response_lost)
+    async with running(approving.approver().run()):
+        approving.add_csr()
+        await until(lambda: approving.audit)
+    assert [line["outcome"] for line in approving.audit] == ["approved"]
 
 
-async def test_another_request_under_the_same_name_is_judged_for_itself(watched: Watched) -> None:
-    """Between a failure and the next attempt, whoever asked may ask for something else."""
+async def test_a_new_csr_with_the_same_name_is_decided_separately(approving: Approving) -> None:
+    """Between a failure and the next attempt, a caller may replace its CSR."""
 
     def replaced(request: ApiRequest) -> None:
         if request.method == "PUT" and (request.body or {})["metadata"]["name"] == "csr-1":
-            watched.api.faults.clear()
-            watched.api.remove(f"{REQUESTS}/csr-1")
-            watched.ask("worker-1")
+            approving.api.faults.clear()
+            approving.api.remove(f"{REQUESTS}/csr-1")
+            approving.add_csr("worker-1")
 
-    watched.api.faults.append(replaced)
-    async with running(watched.approver().run()):
-        await until(lambda: watched.api.watches)
-        watched.ask("worker-0")
-        await until(lambda: not watched.api.faults and watched.verdict())
-    assert watched.verdict() == "Denied"
+    approving.api.faults.append(replaced)
+    async with running(approving.approver().run()):
+        await until(lambda: approving.api.watches)
+        approving.add_csr("worker-0")
+        await until(lambda: not approving.api.faults and approving.decision())
+    assert approving.decision() == "Denied"
 
 
-async def test_one_that_cannot_be_decided_delays_no_other(
-    watched: Watched, caplog: pytest.LogCaptureFixture
+async def test_a_csr_that_cannot_be_decided_does_not_delay_others(
+    approving: Approving, caplog: pytest.LogCaptureFixture
 ) -> None:
     def invalid(request: ApiRequest) -> None:
         if request.method == "PUT" and "/bad-" in request.path:
             raise KubeError(422, "Invalid", "never")
 
-    watched.api.faults.append(invalid)
+    approving.api.faults.append(invalid)
     for number in range(2 * DECISIONS_IN_PROGRESS_MAX):
-        watched.ask(name=f"bad-{number}")
-    watched.ask(name="good")
-    async with running(watched.approver().run()):
-        await until(lambda: watched.verdict("good"))
-    assert caplog.text.count("a certificate request is not judged") == 2 * DECISIONS_IN_PROGRESS_MAX
+        approving.add_csr(name=f"bad-{number}")
+    approving.add_csr(name="good")
+    async with running(approving.approver().run()):
+        await until(lambda: approving.decision("good"))
+    assert caplog.text.count("CSR decision failed") == 2 * DECISIONS_IN_PROGRESS_MAX
 
 
-async def test_one_that_is_withdrawn_is_let_go(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    async with running(watched.approver().run()):
-        await until(lambda: watched.api.watches)
-        watched.api.answering.clear()
-        watched.ask()
-        await until(lambda: watched.asked_for)
-        watched.api.remove(f"{REQUESTS}/csr-1")
-        watched.api.answering.set()
-        watched.ask(name="next")
-        await until(lambda: watched.verdict("next"))
-    assert len(watched.audit) == 1
-    assert "judged" not in caplog.text
+async def test_a_deleted_csr_is_dropped(approving: Approving, caplog: pytest.LogCaptureFixture) -> None:
+    async with running(approving.approver().run()):
+        await until(lambda: approving.api.watches)
+        approving.api.answering.clear()
+        approving.add_csr()
+        await until(lambda: approving.decisions_sent)
+        approving.api.remove(f"{REQUESTS}/csr-1")
+        approving.api.answering.set()
+        approving.add_csr(name="next")
+        await until(lambda: approving.decision("next"))
+    assert len(approving.audit) == 1
+    assert "CSR decision" not in caplog.text
 
 
-async def test_that_kubeadms_approval_of_any_name_is_back_is_told_at_the_start(
-    watched: Watched, caplog: pytest.LogCaptureFixture
+async def test_kubeadms_auto_approve_binding_is_logged_at_start(
+    approving: Approving, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watched.api.put(AUTO_APPROVE_BINDING.path, {"metadata": {"name": AUTO_APPROVE_BINDING.name}})
-    async with running(watched.approver().run()):
-        await until(lambda: ANY_NAME in caplog.text)
+    approving.api.put(AUTO_APPROVE_BINDING.path, {"metadata": {"name": AUTO_APPROVE_BINDING.name}})
+    async with running(approving.approver().run()):
+        await until(lambda: OTHER_APPROVER in caplog.text)
 
 
-async def test_that_a_token_was_approved_by_somebody_else_is_told_once(
-    watched: Watched, caplog: pytest.LogCaptureFixture
+async def test_an_approval_by_another_approver_is_logged_once(
+    approving: Approving, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As the controller manager would, were kubeadm's binding there again."""
-    async with running(watched.approver().run()):
-        await until(lambda: watched.api.watches)
-        assert ANY_NAME not in caplog.text
+    """As kube-controller-manager does while kubeadm's binding exists."""
+    async with running(approving.approver().run()):
+        await until(lambda: approving.api.watches)
+        assert OTHER_APPROVER not in caplog.text
         condition = {"type": "Approved", "reason": "AutoApproved", "message": "by the controller manager"}
         for name in ("csr-1", "csr-2"):
-            watched.api.put(
-                f"{REQUESTS}/{name}", asked("worker-1", name=name) | {"status": {"conditions": [condition]}}
+            approving.api.put(
+                f"{REQUESTS}/{name}",
+                csr_object("worker-1", name=name) | {"status": {"conditions": [condition]}},
             )
-        watched.ask(name="own")
-        await until(lambda: watched.verdict("own"))
-    assert caplog.text.count(ANY_NAME) == 1
+        approving.add_csr(name="own")
+        await until(lambda: approving.decision("own"))
+    assert caplog.text.count(OTHER_APPROVER) == 1
 
 
-async def test_that_somebody_else_was_quicker_is_told(
-    watched: Watched, caplog: pytest.LogCaptureFixture
+async def test_a_concurrent_approval_by_another_approver_is_logged(
+    approving: Approving, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Then a token may have become another node, and nobody can take that back by a denial."""
+    """Then a token may have become another node; a denial cannot undo that."""
     condition = {"type": "Approved", "reason": "AutoApproved", "message": "by the controller manager"}
 
-    def quicker(request: ApiRequest) -> None:
+    def approve_first(request: ApiRequest) -> None:
         if request.method == "PUT":
-            watched.api.faults.clear()
-            found = watched.api.objects[f"{REQUESTS}/csr-1"]
-            watched.api.put(f"{REQUESTS}/csr-1", found | {"status": {"conditions": [condition]}})
+            approving.api.faults.clear()
+            found = approving.api.objects[f"{REQUESTS}/csr-1"]
+            approving.api.put(f"{REQUESTS}/csr-1", found | {"status": {"conditions": [condition]}})
 
-    watched.api.faults.append(quicker)
-    async with running(watched.approver().run()):
-        await until(lambda: watched.api.watches)
-        watched.ask("worker-1")
-        await until(lambda: ANY_NAME in caplog.text)
-    assert watched.verdict() == "Approved"
-    assert watched.audit == []
+    approving.api.faults.append(approve_first)
+    async with running(approving.approver().run()):
+        await until(lambda: approving.api.watches)
+        approving.add_csr("worker-1")
+        await until(lambda: OTHER_APPROVER in caplog.text)
+    assert approving.decision() == "Approved"
+    assert approving.audit == []
 
 
-async def test_stopped_in_the_middle_nothing_of_it_goes_on(watched: Watched) -> None:
+async def test_stopping_leaves_no_tasks(approving: Approving) -> None:
     before = asyncio.all_tasks()
-    async with running(watched.approver().run()):
-        await until(lambda: watched.api.watches)
-        watched.api.answering.clear()
+    async with running(approving.approver().run()):
+        await until(lambda: approving.api.watches)
+        approving.api.answering.clear()
         for number in range(2 * DECISIONS_IN_PROGRESS_MAX):
-            watched.ask(name=f"csr-{number}")
-        await until(lambda: watched.asked_for == DECISIONS_IN_PROGRESS_MAX)
+            approving.add_csr(name=f"csr-{number}")
+        await until(lambda: approving.decisions_sent == DECISIONS_IN_PROGRESS_MAX)
     assert asyncio.all_tasks() == before
-    assert watched.asked_for == DECISIONS_IN_PROGRESS_MAX
+    assert approving.decisions_sent == DECISIONS_IN_PROGRESS_MAX
 
 
-async def test_an_approver_that_fails_is_begun_anew_and_lists_again(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_failed_approver_is_restarted_and_lists_again(
+    approving: Approving, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(main.Backoff, "seconds", lambda _: 0.0)
-    watched.failing_once("GET", RuntimeError("a bug"))
-    watched.ask()
-    async with running(main.run_csr_approver(watched.approver)):
-        await until(watched.verdict)
-    assert "approving has failed" in caplog.text
+    approving.failing_once("GET", RuntimeError("a bug"))
+    approving.add_csr()
+    async with running(main.run_csr_approver(approving.approver)):
+        await until(approving.decision)
+    assert "CSR approver failed" in caplog.text

@@ -1,4 +1,4 @@
-"""Who is calling: by the key of its evidence, else by name and address, and by nothing less."""
+"""Callers are identified by their evidence's key, or by name and address."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from bootbridge.join_service.inventory import (
 from bootbridge.trust.evidence import AttestedPeer
 from tests.join_service.environment import INSTANCES, UNENROLLED, WORKER, identity
 
-LISTED = InventorySnapshot.of(INSTANCES)
+INVENTORY = InventorySnapshot.of(INSTANCES)
 
 
 @pytest.mark.parametrize(
@@ -35,67 +35,70 @@ LISTED = InventorySnapshot.of(INSTANCES)
         ("fe80::1%eth0", "fe80::1"),
     ],
 )
-def test_an_address_is_read_however_it_is_written(text: str, address: str) -> None:
+def test_every_form_of_an_address_is_parsed(text: str, address: str) -> None:
     assert source_address(text) == ip_address(address)
 
 
 @pytest.mark.parametrize("text", ["", "somewhere", "[", "/run/socket"])
-def test_what_is_no_address_is_none(text: str) -> None:
+def test_an_invalid_address_is_none(text: str) -> None:
     assert source_address(text) is None
 
 
-class TestCaller:
-    def test_is_recognised_by_its_key_wherever_it_calls_from(self) -> None:
-        """Behind a NAT the address is not its own; the key is."""
-        assert LISTED.caller(AttestedPeer("tpm", WORKER.identity), "anything", "192.0.2.1") is WORKER
+class TestFindCaller:
+    def test_by_key_from_any_address(self) -> None:
+        """Behind a NAT only the key identifies it."""
+        assert INVENTORY.find_caller(AttestedPeer("tpm", WORKER.identity), "anything", "192.0.2.1") is WORKER
 
-    def test_without_a_listed_key_is_recognised_by_name_and_address(self) -> None:
-        assert LISTED.caller(AttestedPeer("token"), "worker-1", "10.0.0.6") is UNENROLLED
-        assert LISTED.caller(AttestedPeer("tpm", identity("f")), "worker-1", "::ffff:10.0.0.6") is UNENROLLED
+    def test_by_name_and_address_if_the_inventory_has_no_key(self) -> None:
+        assert INVENTORY.find_caller(AttestedPeer("token"), "worker-1", "10.0.0.6") is UNENROLLED
+        assert (
+            INVENTORY.find_caller(AttestedPeer("tpm", identity("f")), "worker-1", "::ffff:10.0.0.6")
+            is UNENROLLED
+        )
 
     @pytest.mark.parametrize("address", ["10.0.0.7", "", "unknown"])
-    def test_from_elsewhere_is_refused_with_both_addresses(self, address: str) -> None:
-        with pytest.raises(JoinRefused, match=r"listed at 10\.0\.0\.6.*comes from"):
-            LISTED.caller(AttestedPeer("token"), "worker-1", address)
+    def test_another_address_is_refused(self, address: str) -> None:
+        with pytest.raises(
+            JoinRefused, match=r"call from address .* the inventory's addresses are: 10\.0\.0\.6"
+        ):
+            INVENTORY.find_caller(AttestedPeer("token"), "worker-1", address)
 
     @pytest.mark.parametrize("shown", ["", identity("f")])
-    def test_with_another_key_than_the_listed_one_is_refused_at_the_right_address(self, shown: str) -> None:
-        with pytest.raises(JoinRefused, match="listed with another key"):
-            LISTED.caller(AttestedPeer("x509", shown), "worker-0", "10.0.0.5")
+    def test_another_key_is_refused_even_from_the_right_address(self, shown: str) -> None:
+        with pytest.raises(JoinRefused, match="the inventory has another key"):
+            INVENTORY.find_caller(AttestedPeer("x509", shown), "worker-0", "10.0.0.5")
 
-    def test_that_nobody_lists_is_refused(self) -> None:
-        with pytest.raises(JoinRefused, match="no instance is named 'stranger'"):
-            LISTED.caller(AttestedPeer("x509", identity("f")), "stranger", "10.0.0.9")
+    def test_an_unlisted_name_is_refused(self) -> None:
+        with pytest.raises(JoinRefused, match="unlisted: not in the inventory"):
+            INVENTORY.find_caller(AttestedPeer("x509", identity("f")), "unlisted", "10.0.0.9")
 
-    def test_whose_key_two_instances_share_is_not_recognised_by_it(self) -> None:
+    def test_a_key_shared_by_two_instances_identifies_neither(self) -> None:
         twin = replace(UNENROLLED, identity=WORKER.identity)
         with pytest.raises(JoinRefused):
-            InventorySnapshot.of((WORKER, twin)).caller(
+            InventorySnapshot.of((WORKER, twin)).find_caller(
                 AttestedPeer("tpm", WORKER.identity), "worker-0", "10.0.0.5"
             )
 
-    def test_whose_name_two_instances_share_is_not_recognised_by_it(self) -> None:
-        """Names are told apart as Kubernetes does: `worker_1` and `worker-1` are one."""
+    def test_a_name_shared_by_two_instances_identifies_neither(self) -> None:
+        """Names are compared as node names: `worker_1` and `worker-1` are equal."""
         twin = replace(UNENROLLED, addresses=(ip_address("10.0.0.66"),))
         for instances in ((UNENROLLED, twin), (twin, UNENROLLED)):
-            with pytest.raises(JoinRefused, match="no instance is named 'worker-1'"):
-                InventorySnapshot.of(instances).caller(AttestedPeer("token"), "worker-1", "10.0.0.66")
+            with pytest.raises(JoinRefused, match="worker-1: not in the inventory"):
+                InventorySnapshot.of(instances).find_caller(AttestedPeer("token"), "worker-1", "10.0.0.66")
 
 
-class Infrastructure:
-    """A metadata service that can be counted on, or not."""
-
+class FakeMetadata:
     def __init__(self) -> None:
-        self.asked = 0
+        self.requests = 0
         self.instances: tuple[Instance, ...] = (WORKER,)
-        self.away = False
+        self.unavailable = False
         self.answering = asyncio.Event()
         self.answering.set()
 
     async def peers(self) -> tuple[Instance, ...]:
-        self.asked += 1
+        self.requests += 1
         await self.answering.wait()
-        if self.away:
+        if self.unavailable:
             raise MetadataUnavailable("no route")
         return self.instances
 
@@ -103,34 +106,34 @@ class Infrastructure:
 class TestMetadataInventory:
     def setup_method(self) -> None:
         self.now = 0.0
-        self.infrastructure = Infrastructure()
-        self.inventory = MetadataInventory(self.infrastructure, lambda: self.now)  # type: ignore[arg-type]
+        self.metadata = FakeMetadata()
+        self.inventory = MetadataInventory(self.metadata, lambda: self.now)  # type: ignore[arg-type]
 
-    async def test_a_thousand_callers_are_one_question(self) -> None:
-        self.infrastructure.answering.clear()
-        callers = [asyncio.ensure_future(self.inventory.listed()) for _ in range(1000)]
+    async def test_concurrent_callers_share_one_request(self) -> None:
+        self.metadata.answering.clear()
+        callers = [asyncio.ensure_future(self.inventory.snapshot()) for _ in range(1000)]
         await asyncio.sleep(0)
-        self.infrastructure.answering.set()
-        assert all("worker-0" in listed.by_name for listed in await asyncio.gather(*callers))
-        assert self.infrastructure.asked == 1
+        self.metadata.answering.set()
+        assert all("worker-0" in snapshot.by_name for snapshot in await asyncio.gather(*callers))
+        assert self.metadata.requests == 1
 
-    async def test_a_new_instance_is_known_soon(self) -> None:
-        await self.inventory.listed()
-        self.infrastructure.instances = INSTANCES
-        assert not self.inventory.knows(identity("b"))
+    async def test_a_new_instance_is_found_after_the_cache_expires(self) -> None:
+        await self.inventory.snapshot()
+        self.metadata.instances = INSTANCES
+        assert not self.inventory.has_identity(identity("b"))
         self.now += SNAPSHOT_SECONDS_MAX
-        await self.inventory.listed()
-        assert self.inventory.knows(identity("b"))
+        await self.inventory.snapshot()
+        assert self.inventory.has_identity(identity("b"))
 
-    async def test_while_the_infrastructure_is_away_nobody_is_refused_for_it(self) -> None:
-        self.infrastructure.away = True
-        with pytest.raises(RetryLater, match="the inventory cannot be read: no route"):
-            await self.inventory.listed()
-        self.infrastructure.away = False
-        assert "worker-0" in (await self.inventory.listed()).by_name
+    async def test_an_unavailable_metadata_service_causes_a_retry(self) -> None:
+        self.metadata.unavailable = True
+        with pytest.raises(RetryLater, match="inventory unavailable: no route"):
+            await self.inventory.snapshot()
+        self.metadata.unavailable = False
+        assert "worker-0" in (await self.inventory.snapshot()).by_name
 
 
-async def test_a_fixed_inventory_knows_the_enrolled_keys() -> None:
+async def test_a_static_inventory_has_its_enrolled_keys() -> None:
     inventory = StaticInventory(INSTANCES)
-    assert inventory.knows(WORKER.identity)
-    assert not inventory.knows("")
+    assert inventory.has_identity(WORKER.identity)
+    assert not inventory.has_identity("")

@@ -1,4 +1,4 @@
-"""Starting: what was given wrongly is an error, what is not there yet is waited for."""
+"""Start of the join service: invalid options are errors, missing dependencies are waited for."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tests.kube.conftest import free_port as free_port
 from tests.kube.conftest import running, until
 
 
-async def test_a_dependency_is_waited_for_and_missed_aloud_once(
+async def test_an_error_of_a_dependency_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(main, "PAUSE_SECONDS_MIN", 0.0)
-    troubles = [KubeUnreachable("no route")] * 5
+    errors = [KubeUnreachable("no route")] * 5
 
     async def attempt() -> str:
-        if troubles:
-            raise troubles.pop()
+        if errors:
+            raise errors.pop()
         return "there"
 
     assert await retry_until_available("the API server", attempt) == "there"
-    assert caplog.text.count("waiting for the API server") == 1
+    assert caplog.text.count("waiting for dependency") == 1
 
 
-async def test_without_a_cluster_it_is_alive_but_not_ready(tmp_path: Path, free_port: int) -> None:
-    """So that nobody restarts it, and nobody calls it."""
+async def test_without_a_cluster_it_is_healthy_but_not_ready(tmp_path: Path, free_port: int) -> None:
+    """So that it is neither restarted nor called."""
     options = JoinServiceOptions(
         kubeconfig=str(tmp_path / "not yet"), audit_file=str(tmp_path / "audit"), health_port=free_port
     )
@@ -59,14 +59,14 @@ async def test_without_a_cluster_it_is_alive_but_not_ready(tmp_path: Path, free_
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"carrier-pigeon": {}}'])
-async def test_evidence_that_is_none_is_an_error_at_once(tmp_path: Path, content: str) -> None:
+async def test_an_invalid_evidence_file_is_an_error(tmp_path: Path, content: str) -> None:
     path = tmp_path / "evidence.yaml"
     path.write_text(content)
     with pytest.raises(OperatorError):
         await run(JoinServiceOptions(evidence=str(path)))
 
 
-def test_the_audit_is_its_owners_alone_and_is_never_cut(tmp_path: Path) -> None:
+def test_the_audit_file_is_appended_to_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
     for word in ("one\n", "two\n"):
         with open_audit(str(path)) as stream:
@@ -75,13 +75,13 @@ def test_the_audit_is_its_owners_alone_and_is_never_cut(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_an_audit_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_an_unwritable_audit_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="--audit-file"):
         open_audit(str(tmp_path / "missing" / "audit.log"))
 
 
-class TestMeasurement:
-    def test_comes_back_from_its_secret(self) -> None:
+class TestMeasurementSecret:
+    def test_loads_what_its_manifest_holds(self) -> None:
         assert MeasurementSecret.load(MEASUREMENT.manifest("kube-system")) == MEASUREMENT
 
     @pytest.mark.parametrize(
@@ -93,6 +93,6 @@ class TestMeasurement:
             {"measurementSecret": "AAAA", "measurementSalt": "AAAA"},
         ],
     )
-    def test_a_secret_without_it_is_an_error(self, data: dict[str, str]) -> None:
+    def test_an_invalid_secret_is_an_error(self, data: dict[str, str]) -> None:
         with pytest.raises(OperatorError, match="bootbridge-measurement"):
             MeasurementSecret.load({"data": data})

@@ -1,4 +1,4 @@
-"""What is put into a cluster: as little as does the job."""
+"""The manifests have the permissions that a ticket needs, and no others."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def pod(deployment: JoinServiceDeployment = DEPLOYMENT) -> dict[str, Any]:
     return dict(made("DaemonSet", deployment)["spec"]["template"]["spec"])
 
 
-def test_it_runs_on_control_planes_on_the_hosts_network_whatever_taints_them() -> None:
+def test_it_runs_on_all_control_planes_on_the_host_network() -> None:
     spec = pod()
     assert spec["hostNetwork"]
     assert spec["nodeSelector"] == {"node-role.kubernetes.io/control-plane": ""}
     assert spec["tolerations"] == [{"operator": "Exists"}]
 
 
-def test_it_asks_the_api_server_of_its_own_node() -> None:
-    """There may be no kube-proxy to lead it anywhere."""
+def test_it_uses_the_api_server_of_its_node() -> None:
+    """kube-proxy may not run yet."""
     (container,) = pod()["containers"]
     host, port = container["env"]
     assert host["valueFrom"] == {"fieldRef": {"fieldPath": "status.hostIP"}}
     assert (port["name"], port["value"]) == ("KUBERNETES_SERVICE_PORT", "6443")
 
 
-def test_it_reads_the_clusters_keys_and_can_change_nothing_on_the_node() -> None:
+def test_it_mounts_the_pki_read_only_without_capabilities() -> None:
     (container,) = pod()["containers"]
     assert container["volumeMounts"] == [
         {"name": "pki", "mountPath": "/etc/kubernetes/pki", "readOnly": True}
@@ -51,26 +51,26 @@ def test_it_reads_the_clusters_keys_and_can_change_nothing_on_the_node() -> None
     assert (security["readOnlyRootFilesystem"], security["privileged"]) == (True, False)
 
 
-def test_its_own_evidence_comes_with_a_secret_and_devices() -> None:
+def test_evidence_adds_a_secret_and_devices() -> None:
     deployment = JoinServiceDeployment(
         "i", b"{}", MEASUREMENT, evidence=b'{"tpm": {}}', devices=("/dev/tpmrm0",)
     )
     (container,) = pod(deployment)["containers"]
     assert "--evidence=/etc/bootbridge/evidence/issuer.json" in container["args"]
     assert {"name": "device-0", "mountPath": "/dev/tpmrm0"} in container["volumeMounts"]
-    # The kernel lets no other container open a device that it was merely shown.
+    # The device cgroup denies a mounted device to unprivileged containers.
     assert container["securityContext"]["privileged"]
     assert len(manifests(deployment)) == len(manifests(DEPLOYMENT)) + 1
 
 
-def test_no_secret_is_in_an_argument_or_in_repr() -> None:
+def test_secrets_are_not_in_arguments_and_repr() -> None:
     (container,) = pod()["containers"]
     assert MEASUREMENT.secret.hex() not in str(container)
     assert repr(MEASUREMENT.secret) not in repr(DEPLOYMENT)
 
 
-def test_its_rights_name_what_they_are_for() -> None:
-    """All but creating, which Kubernetes cannot hold to names, and reading bonds, which are many."""
+def test_permissions_are_restricted_by_name() -> None:
+    """Except `create`, which RBAC cannot restrict by name, and reading name bindings, which are many."""
     rules = made("Role")["rules"] + made("ClusterRole")["rules"]
     assert {
         (rule["resources"][0], verb, *rule.get("resourceNames", ["*"]))
@@ -96,7 +96,7 @@ def test_its_rights_name_what_they_are_for() -> None:
     }
 
 
-async def test_deploying_again_changes_nothing() -> None:
+async def test_deploying_twice_changes_nothing() -> None:
     api = MemoryApi()
     await deploy(api, DEPLOYMENT)  # type: ignore[arg-type]
     before = {path: {**body, "metadata": body["metadata"]["name"]} for path, body in api.objects.items()}
@@ -106,7 +106,7 @@ async def test_deploying_again_changes_nothing() -> None:
     assert len(before) == len(manifests(DEPLOYMENT))
 
 
-async def test_kubeadms_approval_of_any_name_is_removed_once_ours_is_in_place() -> None:
+async def test_kubeadms_auto_approve_binding_is_removed_last() -> None:
     api = MemoryApi()
     api.put(AUTO_APPROVE_BINDING.path, {"metadata": {"name": AUTO_APPROVE_BINDING.name}})
     await deploy(api, DEPLOYMENT)  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ async def test_kubeadms_approval_of_any_name_is_removed_once_ours_is_in_place() 
     assert [request.method for request in api.requests] == ["PATCH"] * len(manifests(DEPLOYMENT)) + ["DELETE"]
 
 
-async def test_a_join_service_that_cannot_be_deployed_takes_nothing_away() -> None:
+async def test_a_failed_deployment_keeps_kubeadms_binding() -> None:
     api = MemoryApi()
     api.put(AUTO_APPROVE_BINDING.path, {"metadata": {"name": AUTO_APPROVE_BINDING.name}})
     api.faults.append(failing("PATCH", "/daemonsets", KubeError(500, "InternalError", "not now")))
@@ -123,14 +123,14 @@ async def test_a_join_service_that_cannot_be_deployed_takes_nothing_away() -> No
     assert AUTO_APPROVE_BINDING.path in api.objects
 
 
-async def test_a_right_to_remove_it_that_is_missing_is_not_passed_over() -> None:
+async def test_a_failed_removal_of_kubeadms_binding_is_raised() -> None:
     api = MemoryApi()
     api.faults.append(failing("DELETE", "/clusterrolebindings", KubeError(403, "Forbidden", "no")))
     with pytest.raises(KubeError):
         await deploy(api, DEPLOYMENT)  # type: ignore[arg-type]
 
 
-async def test_an_object_that_cannot_be_changed_is_named() -> None:
+async def test_the_error_names_an_immutable_object() -> None:
     api = MemoryApi()
     api.faults.append(failing("PATCH", "/secrets", KubeError(422, "Invalid", "data: is immutable")))
     with pytest.raises(OperatorError, match="Secret kube-system/bootbridge-measurement: data: is immutable"):

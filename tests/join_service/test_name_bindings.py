@@ -1,4 +1,4 @@
-"""A name belongs to the key that used it first, a token to the node that used it first."""
+"""A node name is bound to the first key that used it, a token to the first node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.join_service.memory_api import MemoryApi, failing
 
 CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 GRANT = Grant(WORKER, "worker-0", Role.WORKER, identity("a"))
-OTHER = replace(GRANT, holder=identity("f"))
+OTHER = replace(GRANT, identity=identity("f"))
 
 
 @pytest.fixture
@@ -30,19 +30,19 @@ def bindings(api: MemoryApi) -> NameBindings:
     return NameBindings(api, NAMESPACE)  # type: ignore[arg-type]
 
 
-async def test_the_first_key_takes_the_name_for_good(api: MemoryApi, bindings: NameBindings) -> None:
+async def test_the_first_key_is_bound_immutably(api: MemoryApi, bindings: NameBindings) -> None:
     await bindings.bind(GRANT)
-    bond = api.objects[f"{CONFIG_MAPS}/bootbridge-node-worker-0"]
-    assert bond["data"] == {"identity": identity("a")}
-    assert bond["immutable"]
+    binding = api.objects[f"{CONFIG_MAPS}/bootbridge-node-worker-0"]
+    assert binding["data"] == {"identity": identity("a")}
+    assert binding["immutable"]
 
 
-async def test_the_same_key_may_come_again(bindings: NameBindings) -> None:
+async def test_binding_the_same_key_again_succeeds(bindings: NameBindings) -> None:
     await bindings.bind(GRANT)
     await bindings.bind(GRANT)
 
 
-async def test_another_key_is_refused_and_told_how_an_operator_frees_the_name(
+async def test_another_key_is_refused_with_the_command_that_releases_the_name(
     api: MemoryApi, bindings: NameBindings
 ) -> None:
     await bindings.bind(GRANT)
@@ -52,12 +52,12 @@ async def test_another_key_is_refused_and_told_how_an_operator_frees_the_name(
     await bindings.bind(OTHER)
 
 
-async def test_of_many_keys_at_once_one_wins(api: MemoryApi) -> None:
-    """Through services that know nothing of one another."""
+async def test_one_of_many_concurrent_keys_is_bound(api: MemoryApi) -> None:
+    """Through independent join services."""
 
     async def attempt(number: int) -> bool:
         try:
-            await NameBindings(api, NAMESPACE).bind(replace(GRANT, holder=f"key {number}"))  # type: ignore[arg-type]
+            await NameBindings(api, NAMESPACE).bind(replace(GRANT, identity=f"key {number}"))  # type: ignore[arg-type]
         except JoinRefused:
             return False
         return True
@@ -65,7 +65,7 @@ async def test_of_many_keys_at_once_one_wins(api: MemoryApi) -> None:
     assert sum(await asyncio.gather(*map(attempt, range(20)))) == 1
 
 
-async def test_a_bond_freed_at_that_very_moment_means_try_again(
+async def test_a_binding_that_is_deleted_meanwhile_causes_a_retry(
     api: MemoryApi, bindings: NameBindings
 ) -> None:
     api.faults.append(failing("POST", "/configmaps", KubeError(409, "AlreadyExists", "")))
@@ -73,37 +73,37 @@ async def test_a_bond_freed_at_that_very_moment_means_try_again(
         await bindings.bind(GRANT)
 
 
-async def test_a_bond_without_its_key_binds_to_nobody(api: MemoryApi, bindings: NameBindings) -> None:
+async def test_a_binding_without_identity_matches_no_key(api: MemoryApi, bindings: NameBindings) -> None:
     api.put(f"{CONFIG_MAPS}/bootbridge-node-worker-0", {"metadata": {"name": "bootbridge-node-worker-0"}})
     with pytest.raises(JoinRefused):
         await bindings.bind(GRANT)
 
 
 class TestTokens:
-    async def test_a_token_is_used_up_by_the_first_node(self, bindings: NameBindings) -> None:
-        await bindings.bind(replace(GRANT, holder="token:alpha"), "alpha")
-        stranger = replace(GRANT, name="worker-9", holder="token:alpha")
-        with pytest.raises(JoinRefused, match="'alpha' is used up: worker-0 joined with it"):
-            await bindings.bind(stranger, "alpha")
+    async def test_a_token_is_bound_to_its_first_node(self, bindings: NameBindings) -> None:
+        await bindings.bind(replace(GRANT, identity="token:alpha"), "alpha")
+        other = replace(GRANT, name="worker-9", identity="token:alpha")
+        with pytest.raises(JoinRefused, match="'alpha' already used by worker-0"):
+            await bindings.bind(other, "alpha")
 
-    async def test_a_refused_token_takes_no_name(self, api: MemoryApi, bindings: NameBindings) -> None:
-        """Otherwise a used-up token could keep the rightful node out."""
-        await bindings.bind(replace(GRANT, holder="token:alpha"), "alpha")
+    async def test_a_refused_token_binds_no_name(self, api: MemoryApi, bindings: NameBindings) -> None:
+        """Otherwise a used token could block the rightful node."""
+        await bindings.bind(replace(GRANT, identity="token:alpha"), "alpha")
         with pytest.raises(JoinRefused):
-            await bindings.bind(replace(GRANT, name="worker-9", holder="token:alpha"), "alpha")
+            await bindings.bind(replace(GRANT, name="worker-9", identity="token:alpha"), "alpha")
         assert f"{CONFIG_MAPS}/bootbridge-node-worker-9" not in api.objects
 
-    async def test_the_node_itself_may_use_its_token_again(self, bindings: NameBindings) -> None:
-        await bindings.bind(replace(GRANT, holder="token:alpha"), "alpha")
-        await bindings.bind(replace(GRANT, holder="token:alpha"), "alpha")
+    async def test_a_node_may_use_its_token_again(self, bindings: NameBindings) -> None:
+        await bindings.bind(replace(GRANT, identity="token:alpha"), "alpha")
+        await bindings.bind(replace(GRANT, identity="token:alpha"), "alpha")
 
-    async def test_a_second_token_does_not_get_the_name(self, bindings: NameBindings) -> None:
-        await bindings.bind(replace(GRANT, holder="token:alpha"), "alpha")
+    async def test_a_name_is_bound_to_one_token(self, bindings: NameBindings) -> None:
+        await bindings.bind(replace(GRANT, identity="token:alpha"), "alpha")
         with pytest.raises(JoinRefused, match="bound to token:alpha"):
-            await bindings.bind(replace(GRANT, holder="token:beta"), "beta")
+            await bindings.bind(replace(GRANT, identity="token:beta"), "beta")
 
 
-def test_every_node_name_has_a_bond_of_its_own_that_kubernetes_can_name() -> None:
+def test_names_of_bindings_are_unique_and_valid() -> None:
     longest = ".".join(["n" * 61] * 4)
     assert node_binding_name("worker.example") == "bootbridge-node-worker.example"
     assert len(node_binding_name(longest)) <= 253

@@ -1,4 +1,4 @@
-"""Callers over real attested TLS, with quotes of TPMs; only the API server is in memory."""
+"""The join service over attested TLS with TPM quotes; only the API server is fake."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import ISSUE_TICKET, JOIN_LABEL, Ticket, TicketRequest
-from bootbridge.join_service.main import converse
+from bootbridge.join_service.main import serve_channel
 from bootbridge.join_service.service import CHANNELS_PER_KEY_MAX
 from bootbridge.runtime.grpc import GrpcClient, RpcError
 from bootbridge.trust.attested.channel import Attestation, AttestedListener, connect
@@ -21,7 +21,7 @@ from bootbridge.trust.evidence import EvidenceRefused
 from bootbridge.trust.evidence.configuration import verifiers_from
 from bootbridge.trust.evidence.token import TokenIssuer
 from bootbridge.wire import grpc_messages as grpc
-from tests.join_service.environment import World, asking, csr
+from tests.join_service.environment import Environment, asking, csr
 from tests.support.fake_clock import pass_time
 from tests.support.software_tpm import SoftwareTpm
 
@@ -29,8 +29,8 @@ HOST = "127.0.0.1"
 SECONDS = 20.0
 
 
-class Site:
-    """Machines with a TPM each, all enrolled, and the service that lets them in."""
+class JoiningMachines:
+    """Enrolled machines with a TPM each, and a join service."""
 
     def __init__(self, folder: Path, machines: int) -> None:
         self.tpms = [SoftwareTpm() for _ in range(machines)]
@@ -38,7 +38,7 @@ class Site:
             Instance(f"worker-{number}", Role.WORKER, (ip_address(HOST),), "", tpm.identity)
             for number, tpm in enumerate(self.tpms)
         )
-        self.world = World(folder, self.instances)
+        self.environment = Environment(folder, self.instances)
         self.port = 0
         self.evidence_seconds = SECONDS
 
@@ -50,128 +50,129 @@ class Site:
             0,
             label=JOIN_LABEL,
             attestation=lambda: side,
-            handle=lambda channel: converse(self.world.service, channel, seconds=self.evidence_seconds),
-            on_refused=self.world.service.audit.record_refused_evidence,
+            handle=lambda channel: serve_channel(
+                self.environment.service, channel, seconds=self.evidence_seconds
+            ),
+            on_refused=self.environment.service.audit.record_refused_evidence,
         )
         self.port = listener.port
         return listener
 
     async def audited(self) -> list[dict[str, Any]]:
-        """The audit once there is something in it; the peer hears of a refusal a moment earlier."""
+        """Waits for the first audit line: the peer receives a refusal slightly earlier."""
         async with asyncio.timeout(SECONDS):
-            while not self.world.audit:  # noqa: ASYNC110
+            while not self.environment.audit:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        return self.world.audit
+        return self.environment.audit
 
     async def ticket(
-        self, number: int, request: TicketRequest | None = None, *, patience: float = SECONDS
+        self, number: int, request: TicketRequest | None = None, *, seconds: float = SECONDS
     ) -> Ticket:
-        return await self.ask(self.tpms[number], request or asking(self.instances[number]), patience)
+        return await self.ask(self.tpms[number], request or asking(self.instances[number]), seconds)
 
-    async def ask(self, tpm: SoftwareTpm, request: TicketRequest, patience: float = SECONDS) -> Ticket:
+    async def ask(self, tpm: SoftwareTpm, request: TicketRequest, seconds: float = SECONDS) -> Ticket:
         channel = await connect(
-            HOST, self.port, label=JOIN_LABEL, attestation=Attestation(tpm), timeout=patience
+            HOST, self.port, label=JOIN_LABEL, attestation=Attestation(tpm), timeout=seconds
         )
         async with GrpcClient(channel.reader, channel.writer) as caller:
-            return Ticket.decode(await caller.unary(ISSUE_TICKET, request.encode(), patience))
+            return Ticket.decode(await caller.unary(ISSUE_TICKET, request.encode(), seconds))
 
 
 @pytest.fixture
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    site = Site(tmp_path, machines=50)
-    listener = await site.open()
-    yield site
+async def machines(tmp_path: Path) -> AsyncIterator[JoiningMachines]:
+    machines = JoiningMachines(tmp_path, machines=50)
+    listener = await machines.open()
+    yield machines
     await listener.stop()
 
 
-async def test_a_crowd_that_arrives_at_once_all_get_theirs(site: Site) -> None:
-    tickets = await asyncio.gather(*(site.ticket(number) for number in range(50)))
+async def test_50_concurrent_machines_get_tickets(machines: JoiningMachines) -> None:
+    tickets = await asyncio.gather(*(machines.ticket(number) for number in range(50)))
     assert [each.node_name for each in tickets] == [f"worker-{number}" for number in range(50)]
     assert len({each.token for each in tickets}) == 50
-    assert [line["outcome"] for line in site.world.audit] == ["issued"] * 50
+    assert [line["outcome"] for line in machines.environment.audit] == ["issued"] * 50
 
 
 @pytest.mark.slow
-async def test_a_thousand_that_arrive_at_once_all_get_theirs_from_one_address(tmp_path: Path) -> None:
-    """As behind one translated address: they wait for one another, and nobody is sent away."""
-    site = Site(tmp_path, machines=1000)
-    listener = await site.open()
-    tickets = await asyncio.gather(*(site.ticket(number, patience=600.0) for number in range(1000)))
+async def test_1000_concurrent_machines_behind_one_address_get_tickets(tmp_path: Path) -> None:
+    """As behind a NAT: they are queued, and none is disconnected."""
+    machines = JoiningMachines(tmp_path, machines=1000)
+    listener = await machines.open()
+    tickets = await asyncio.gather(*(machines.ticket(number, seconds=600.0) for number in range(1000)))
     assert [each.node_name for each in tickets] == [f"worker-{number}" for number in range(1000)]
     await listener.stop()
 
 
-async def test_one_key_does_not_hold_the_channels_of_all(site: Site) -> None:
-    """However many it opens, from wherever; who has another key is served."""
+async def test_one_key_cannot_use_all_channels(machines: JoiningMachines) -> None:
     channels = [
-        await connect(HOST, site.port, label=JOIN_LABEL, attestation=Attestation(site.tpms[0]))
+        await connect(HOST, machines.port, label=JOIN_LABEL, attestation=Attestation(machines.tpms[0]))
         for _ in range(CHANNELS_PER_KEY_MAX)
     ]
     with pytest.raises(RpcError) as refused:
-        await site.ticket(0)
+        await machines.ticket(0)
     assert refused.value.code == grpc.UNAVAILABLE
-    assert (await site.ticket(1)).node_name == "worker-1"
+    assert (await machines.ticket(1)).node_name == "worker-1"
     for channel in channels:
         await channel.close()
 
 
-async def test_a_false_claim_is_refused_with_one_reason_on_both_sides(site: Site) -> None:
+async def test_a_refusal_has_the_same_reason_in_the_response_and_the_audit(machines: JoiningMachines) -> None:
     with pytest.raises(RpcError) as refused:
-        await site.ticket(0, TicketRequest("worker-1", False, csr("worker-1")))
+        await machines.ticket(0, TicketRequest("worker-1", False, csr("worker-1")))
     assert refused.value.code == grpc.PERMISSION_DENIED
-    (line,) = site.world.audit
+    (line,) = machines.environment.audit
     assert line["reason"] == refused.value.message
-    assert site.world.api.objects == {}
+    assert machines.environment.api.objects == {}
 
 
-async def test_a_locked_machine_is_told_to_reboot(site: Site) -> None:
-    site.tpms[0].measure(15, b"another cluster")
+async def test_a_locked_machine_is_refused_with_the_advice_to_reboot(machines: JoiningMachines) -> None:
+    machines.tpms[0].measure(15, b"another cluster")
     with pytest.raises(RpcError, match=r"PCR 15 is .*reboot"):
-        await site.ticket(0)
+        await machines.ticket(0)
 
 
-async def test_evidence_is_good_for_a_while_and_not_for_as_long_as_its_channel_is_kept(
+async def test_a_channel_ends_when_its_evidence_is_too_old(
     tmp_path: Path,
 ) -> None:
-    """A machine could else be locked, or no longer be trusted, and still be given tickets."""
-    site = Site(tmp_path, machines=1)
-    # Less than what an idle connection is closed after.
-    site.evidence_seconds = 10.0
-    listener = await site.open()
-    channel = await connect(HOST, site.port, label=JOIN_LABEL, attestation=Attestation(site.tpms[0]))
+    """Else a machine could get tickets although it was locked since, or is no longer trusted."""
+    machines = JoiningMachines(tmp_path, machines=1)
+    # Shorter than the timeout of idle connections.
+    machines.evidence_seconds = 10.0
+    listener = await machines.open()
+    channel = await connect(HOST, machines.port, label=JOIN_LABEL, attestation=Attestation(machines.tpms[0]))
     refused = TicketRequest("worker-9", False, csr("worker-9")).encode()
     async with GrpcClient(channel.reader, channel.writer) as caller:
         with pytest.raises(RpcError) as failed:
             await caller.unary(ISSUE_TICKET, refused, SECONDS)
-        assert failed.value.code == grpc.PERMISSION_DENIED, "it is listened to"
-        pass_time(site.evidence_seconds)
+        assert failed.value.code == grpc.PERMISSION_DENIED, "the channel is open"
+        pass_time(machines.evidence_seconds)
         with pytest.raises(RpcError) as failed:
             await caller.unary(ISSUE_TICKET, refused, SECONDS)
-        assert failed.value.code == grpc.UNAVAILABLE, "it has to prove itself anew"
+        assert failed.value.code == grpc.UNAVAILABLE, "new evidence is required"
     await listener.stop()
 
 
-async def test_an_unknown_machine_gets_no_channel(site: Site) -> None:
+async def test_evidence_of_an_unknown_machine_is_refused_and_audited(machines: JoiningMachines) -> None:
     with pytest.raises(EvidenceRefused):
-        await site.ask(SoftwareTpm(), asking(site.instances[0]))
-    (line,) = await site.audited()
-    assert (line["what"], line["outcome"], line["address"]) == ("evidence", "refused", HOST)
+        await machines.ask(SoftwareTpm(), asking(machines.instances[0]))
+    (line,) = await machines.audited()
+    assert (line["event"], line["outcome"], line["address"]) == ("evidence", "refused", HOST)
     assert line["reason"]
-    assert site.world.api.requests == []
+    assert machines.environment.api.requests == []
 
 
-async def test_a_kind_of_evidence_that_is_not_accepted_is_audited(site: Site) -> None:
+async def test_an_unaccepted_kind_of_evidence_is_audited(machines: JoiningMachines) -> None:
     with pytest.raises(EvidenceRefused, match=r"\(accepted: tpm\)"):
         await connect(
-            HOST, site.port, label=JOIN_LABEL, attestation=Attestation(TokenIssuer("id", b"s" * 32))
+            HOST, machines.port, label=JOIN_LABEL, attestation=Attestation(TokenIssuer("id", b"s" * 32))
         )
-    (line,) = await site.audited()
+    (line,) = await machines.audited()
     assert "(accepted: tpm)" in line["reason"]
 
 
-async def test_what_is_audited_of_a_machine_is_what_it_proved(site: Site) -> None:
-    await site.ticket(3)
-    (line,) = site.world.audit
-    assert (line["evidence"], line["identity"]) == ("tpm", site.tpms[3].identity)
+async def test_the_audit_line_has_the_proven_facts(machines: JoiningMachines) -> None:
+    await machines.ticket(3)
+    (line,) = machines.environment.audit
+    assert (line["evidence"], line["identity"]) == ("tpm", machines.tpms[3].identity)
     assert line["facts"]["pcr15"] == "00" * 32
-    assert json.dumps(line).count(site.tpms[3].identity) == 1
+    assert json.dumps(line).count(machines.tpms[3].identity) == 1

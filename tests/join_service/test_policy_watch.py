@@ -1,4 +1,4 @@
-"""The policy in force: the newest that works, whatever happens to its ConfigMap."""
+"""The active policy is the newest valid one."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def document(version: str, **evidence: Any) -> str:
     )
 
 
-def by_metadata(version: str, url: str = "https://metadata.example") -> str:
-    """A policy that lists nobody itself: who is enrolled is what this service says."""
+def metadata_document(version: str, url: str = "https://metadata.example") -> str:
+    """A policy whose inventory is a metadata service."""
     return json.dumps(
         {
             "evidence": {"tpm": {}},
@@ -58,24 +58,24 @@ def by_metadata(version: str, url: str = "https://metadata.example") -> str:
     )
 
 
-class Infrastructure:
-    """Metadata services of which each one answers when a test lets them."""
+class FakeMetadata:
+    """Answers while `answering` is set."""
 
     def __init__(self) -> None:
         self.answering = asyncio.Event()
-        self.asked = 0
+        self.requests = 0
 
     async def peers(self) -> tuple[Instance, ...]:
-        self.asked += 1
+        self.requests += 1
         await self.answering.wait()
         return (ENROLLED,)
 
 
 @pytest.fixture
-def infrastructure(monkeypatch: pytest.MonkeyPatch) -> Infrastructure:
-    infrastructure = Infrastructure()
-    monkeypatch.setattr(active_policy, "metadata_from", lambda document, subject: infrastructure)
-    return infrastructure
+def metadata(monkeypatch: pytest.MonkeyPatch) -> FakeMetadata:
+    metadata = FakeMetadata()
+    monkeypatch.setattr(active_policy, "metadata_from", lambda document, subject: metadata)
+    return metadata
 
 
 class Watched:
@@ -93,7 +93,7 @@ class Watched:
 
     @property
     def enrolled(self) -> bool:
-        """Whether the machine that is listed could prove itself now."""
+        """Whether evidence of the enrolled machine would be accepted."""
         (verifier,) = self.watch.current().verifiers
         assert isinstance(verifier, TpmVerifier)
         return verifier.is_enrolled(KEY)
@@ -105,7 +105,7 @@ class Watched:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         async with running(self.watch.run()):
-            await self.watch.first()
+            await self.watch.wait_for_policy()
             await until(lambda: self.api.watches)
             yield
 
@@ -117,52 +117,52 @@ def watched() -> Watched:
     return watched
 
 
-async def test_a_change_is_in_force_at_once(watched: Watched) -> None:
+async def test_a_change_becomes_active(watched: Watched) -> None:
     async with watched.running():
         before = watched.watch.current()
         watched.write(document("v2"))
         await until(lambda: watched.version == "v2")
-        assert before.policy.cluster.kubernetes_version == "v1", "who has it may finish with it"
+        assert before.policy.cluster.kubernetes_version == "v1", "the old object is unchanged"
 
 
 @pytest.mark.parametrize(
-    "broken",
+    "invalid",
     [
         "",
         "}{",
         "{}",
         document("v2", carrier_pigeon={}),
         document("v2", x509={"cas": "not PEM"}),
-        # Not only YAML's own errors come out of YAML.
+        # PyYAML also raises other errors than its own.
         "evidence: {x509: {}}\nroles: 2026-13-45",
         "evidence: {x509: {}}\ninstances: [{1: x, name: worker-0, nmae: y}]",
         'evidence: {x509: {}}\ncluster: {kubernetesVersion: v1, apiServerEndpoint: "a:1"}\n'
         'inventory: {http: {url: "http://[::1"}}',
     ],
 )
-async def test_a_broken_policy_is_told_and_the_old_one_stays(
-    watched: Watched, broken: str, caplog: pytest.LogCaptureFixture
+async def test_an_invalid_policy_is_logged_and_the_previous_one_stays_active(
+    watched: Watched, invalid: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with watched.running():
-        watched.write(broken)
-        await until(lambda: "the one before stays in force" in caplog.text)
+        watched.write(invalid)
+        await until(lambda: "invalid join policy" in caplog.text)
         assert watched.version == "v1"
         watched.write(document("v3"))
         await until(lambda: watched.version == "v3")
 
 
-async def test_a_deleted_policy_stays_in_force_and_can_be_made_anew(
+async def test_a_deleted_policy_stays_active_until_a_new_one_is_created(
     watched: Watched, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with watched.running():
         watched.api.remove(PATH)
-        await until(lambda: "the join policy is gone" in caplog.text)
+        await until(lambda: "join policy not found" in caplog.text)
         assert watched.version == "v1"
         watched.write(document("v2"))
         await until(lambda: watched.version == "v2")
 
 
-async def test_a_kind_of_evidence_that_is_no_longer_accepted_is_not_offered_to_the_next_session(
+async def test_a_removed_kind_of_evidence_is_not_accepted_in_the_next_session(
     watched: Watched,
 ) -> None:
     async with watched.running():
@@ -172,7 +172,7 @@ async def test_a_kind_of_evidence_that_is_no_longer_accepted_is_not_offered_to_t
         assert [each.kind for each in watched.watch.current().verifiers] == ["tpm"]
 
 
-async def test_when_the_watch_ends_it_is_taken_up_again(watched: Watched) -> None:
+async def test_an_ended_watch_is_resumed(watched: Watched) -> None:
     async with watched.running():
         watched.write(document("v2"))
         await until(lambda: watched.version == "v2")
@@ -181,102 +181,101 @@ async def test_when_the_watch_ends_it_is_taken_up_again(watched: Watched) -> Non
         await until(lambda: watched.version == "v3")
 
 
-@pytest.mark.parametrize("trouble", [KubeUnreachable("no route"), KubeError(403, "Forbidden", "not yet")])
-async def test_before_there_is_an_api_server_or_a_policy_it_is_waited_for(trouble: Exception) -> None:
-    """And nothing ends: a program that gave up would be restarted ever more slowly."""
+@pytest.mark.parametrize("error", [KubeUnreachable("no route"), KubeError(403, "Forbidden", "not yet")])
+async def test_errors_of_the_api_server_and_a_missing_policy_are_waited_for(error: Exception) -> None:
     watched = Watched()
-    troubles = [trouble]
+    errors = [error]
 
     def fault(_: object) -> None:
-        if troubles:
-            raise troubles.pop()
+        if errors:
+            raise errors.pop()
 
     watched.api.faults.append(fault)
     async with running(watched.watch.run()):
         await until(lambda: watched.api.watches)
         watched.write(document("v1"))
-        assert (await watched.watch.first()).policy.cluster.kubernetes_version == "v1"
+        assert (await watched.watch.wait_for_policy()).policy.cluster.kubernetes_version == "v1"
 
 
-async def test_the_policy_can_be_written_many_times_in_a_row(watched: Watched) -> None:
+async def test_the_last_of_many_quick_changes_becomes_active(watched: Watched) -> None:
     async with watched.running():
         for number in range(50):
             watched.write(document(f"v{number}"))
         await until(lambda: watched.version == "v49")
 
 
-async def test_an_enrolled_machine_is_known_at_every_moment_while_something_else_changes(
-    infrastructure: Infrastructure,
+async def test_an_unchanged_inventory_is_kept_with_its_snapshot(
+    metadata: FakeMetadata,
 ) -> None:
-    """The inventory goes on; it is not even asked again, which may take its time."""
+    """Enrolled machines are accepted throughout, without another request."""
     watched = Watched()
-    watched.write(by_metadata("v1"))
-    infrastructure.answering.set()
+    watched.write(metadata_document("v1"))
+    metadata.answering.set()
     async with watched.running():
-        infrastructure.answering.clear()
-        watched.write(by_metadata("v2"))
+        metadata.answering.clear()
+        watched.write(metadata_document("v2"))
         while watched.version != "v2":
             assert watched.enrolled
             await asyncio.sleep(0)
         assert watched.enrolled
-        assert infrastructure.asked == 1
+        assert metadata.requests == 1
 
 
-async def test_another_inventory_is_listed_before_it_counts(infrastructure: Infrastructure) -> None:
+async def test_a_new_inventory_is_read_before_its_policy_becomes_active(metadata: FakeMetadata) -> None:
     watched = Watched()
-    watched.write(by_metadata("v1"))
-    infrastructure.answering.set()
+    watched.write(metadata_document("v1"))
+    metadata.answering.set()
     async with watched.running():
-        infrastructure.answering.clear()
-        watched.write(by_metadata("v2", "https://elsewhere.example"))
-        await until(lambda: infrastructure.asked == 2)
+        metadata.answering.clear()
+        watched.write(metadata_document("v2", "https://elsewhere.example"))
+        await until(lambda: metadata.requests == 2)
         assert (watched.version, watched.enrolled) == ("v1", True)
-        infrastructure.answering.set()
+        metadata.answering.set()
         await until(lambda: watched.version == "v2")
         assert watched.enrolled
 
 
-async def test_an_inventory_that_is_still_awaited_gives_way_to_a_newer_policy(
-    infrastructure: Infrastructure,
+async def test_a_policy_that_waits_for_its_inventory_is_superseded_by_a_newer_one(
+    metadata: FakeMetadata,
 ) -> None:
     watched = Watched()
     watched.write(document("v1"))
     async with watched.running():
-        watched.write(by_metadata("v2"))
-        await until(lambda: infrastructure.asked)
+        watched.write(metadata_document("v2"))
+        await until(lambda: metadata.requests)
         watched.write(document("v3"))
         await until(lambda: watched.version == "v3")
-        infrastructure.answering.set()
+        metadata.answering.set()
         watched.write(document("v4"))
         await until(lambda: watched.version == "v4")
 
 
-async def test_the_first_policy_is_there_once_its_inventory_is(infrastructure: Infrastructure) -> None:
-    """The join service listens from then on, and refuses nobody for its own haste."""
+async def test_the_first_policy_waits_for_its_inventory(metadata: FakeMetadata) -> None:
+    """The join service listens from then on, so that enrolled machines are not refused."""
     watched = Watched()
-    watched.write(by_metadata("v1"))
+    watched.write(metadata_document("v1"))
     async with running(watched.watch.run()):
-        await until(lambda: infrastructure.asked)
-        first = asyncio.ensure_future(watched.watch.first())
+        await until(lambda: metadata.requests)
+        first = asyncio.ensure_future(watched.watch.wait_for_policy())
         await asyncio.sleep(0)
         assert not first.done()
-        infrastructure.answering.set()
+        metadata.answering.set()
         await first
         assert watched.enrolled
 
 
-def test_a_policy_does_not_wait_for_ever_for_its_inventory(
-    infrastructure: Infrastructure, caplog: pytest.LogCaptureFixture
+def test_a_policy_becomes_active_without_its_inventory_after_a_timeout(
+    metadata: FakeMetadata, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It may say less than the one before: an infrastructure that is away must not keep that in force."""
+    """It may exclude a machine: an unavailable metadata service must not keep the old policy active."""
 
     async def scenario() -> None:
         watched = Watched()
-        watched.write(by_metadata("v1"))
+        watched.write(metadata_document("v1"))
         async with running(watched.watch.run()):
-            await watched.watch.first()
+            await watched.watch.wait_for_policy()
             assert asyncio.get_running_loop().time() == pytest.approx(INVENTORY_SECONDS_MAX)
             assert not watched.enrolled
 
     deterministic_loop.run(scenario())
-    assert "the inventory is not known yet" in caplog.text
+    assert "inventory unavailable" in caplog.text

@@ -324,7 +324,7 @@ class TestApproval:
         """What the audit says of certificates once it is so many lines: the kubelet may know first."""
         async with asyncio.timeout(CALL_SECONDS):
             while True:
-                lines = [line for line in cluster.audit() if line["what"] == "client certificate"]
+                lines = [line for line in cluster.audit() if line["event"] == "client certificate"]
                 if len(lines) >= count:
                     return lines
                 await asyncio.sleep(0.02)
@@ -349,7 +349,7 @@ class TestRaces:
 
         async def attempt(number: int) -> bool:
             try:
-                await leases[number].take(f"control-{number}", 600)
+                await leases[number].acquire(f"control-{number}", 600)
             except LeaseHeld:
                 return False
             return True

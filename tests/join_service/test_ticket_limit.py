@@ -1,4 +1,4 @@
-"""One machine has a few tickets whose tokens are good, and no more."""
+"""The limit of valid tickets per key."""
 
 from __future__ import annotations
 
@@ -13,79 +13,77 @@ from bootbridge.join_service.ticket_limit import TICKETS_PER_KEY_MAX, TicketLimi
 TOKEN_SECONDS = 900
 
 
-class Moment:
+class LimitWithClock:
     def __init__(self) -> None:
         self.now = 1000.0
         self.limit = TicketLimit(lambda: self.now)
 
-    def ticket(self, holder: str = "a", failing: BaseException | None = None) -> None:
-        with self.limit.one_more(holder, TOKEN_SECONDS):
+    def ticket(self, identity: str = "a", failing: BaseException | None = None) -> None:
+        with self.limit.reserve(identity, TOKEN_SECONDS):
             if failing:
                 raise failing
 
-    def all_of(self, holder: str = "a") -> None:
+    def use_up(self, identity: str = "a") -> None:
         for _ in range(TICKETS_PER_KEY_MAX):
-            self.ticket(holder)
+            self.ticket(identity)
 
 
 @pytest.fixture
-def moment() -> Moment:
-    return Moment()
+def limited() -> LimitWithClock:
+    return LimitWithClock()
 
 
-def test_whoever_has_them_all_is_told_when_to_come_again(moment: Moment) -> None:
-    moment.all_of()
-    moment.now += 100
-    for refused in (moment.ticket, lambda: moment.limit.require_room("a")):
-        with pytest.raises(
-            RetryLater, match=r"16 tickets were given to this key .* the next can be in 800 s"
-        ):
+def test_a_key_at_its_limit_is_refused_with_the_waiting_time(limited: LimitWithClock) -> None:
+    limited.use_up()
+    limited.now += 100
+    for refused in (limited.ticket, lambda: limited.limit.check("a")):
+        with pytest.raises(RetryLater, match=r"16 valid tickets for this key; the next is possible in 800 s"):
             refused()
 
 
-def test_another_is_not_held_up(moment: Moment) -> None:
-    moment.all_of("a")
-    moment.ticket("b")
+def test_other_keys_are_not_affected(limited: LimitWithClock) -> None:
+    limited.use_up("a")
+    limited.ticket("b")
 
 
-def test_a_ticket_whose_token_has_ended_does_not_count(moment: Moment) -> None:
-    moment.ticket()
-    moment.now += 1
+def test_a_ticket_with_an_expired_token_does_not_count(limited: LimitWithClock) -> None:
+    limited.ticket()
+    limited.now += 1
     for _ in range(TICKETS_PER_KEY_MAX - 1):
-        moment.ticket()
-    moment.now += TOKEN_SECONDS - 1
-    moment.ticket()
+        limited.ticket()
+    limited.now += TOKEN_SECONDS - 1
+    limited.ticket()
     with pytest.raises(RetryLater):
-        moment.ticket()
+        limited.ticket()
 
 
-def test_a_ticket_that_could_not_be_made_does_not_count(moment: Moment) -> None:
-    """An API server in trouble would else lock out whoever asks while it lasts."""
+def test_a_failed_ticket_does_not_count(limited: LimitWithClock) -> None:
+    """Else an outage of the API server would lock out the instances that retry during it."""
     for _ in range(10 * TICKETS_PER_KEY_MAX):
         with pytest.raises(PeerError):
-            moment.ticket(failing=PeerError("no"))
-    moment.all_of()
+            limited.ticket(failing=PeerError("no"))
+    limited.use_up()
 
 
-def test_a_ticket_counts_although_its_caller_has_left(moment: Moment) -> None:
+def test_a_ticket_counts_although_its_caller_disconnected(limited: LimitWithClock) -> None:
     for _ in range(TICKETS_PER_KEY_MAX):
         with pytest.raises(asyncio.CancelledError):
-            moment.ticket(failing=asyncio.CancelledError())
+            limited.ticket(failing=asyncio.CancelledError())
     with pytest.raises(RetryLater):
-        moment.ticket()
+        limited.ticket()
 
 
-def test_those_that_are_being_made_count_already(moment: Moment) -> None:
+def test_tickets_in_progress_count(limited: LimitWithClock) -> None:
     for _ in range(TICKETS_PER_KEY_MAX - 1):
-        moment.ticket()
-    with moment.limit.one_more("a", TOKEN_SECONDS), pytest.raises(RetryLater):
-        moment.ticket()
+        limited.ticket()
+    with limited.limit.reserve("a", TOKEN_SECONDS), pytest.raises(RetryLater):
+        limited.ticket()
 
 
-def test_machines_that_do_not_come_again_are_forgotten(moment: Moment) -> None:
+def test_expired_entries_are_removed(limited: LimitWithClock) -> None:
     for number in range(1000):
-        moment.ticket(f"machine {number}")
-    moment.now += TOKEN_SECONDS
+        limited.ticket(f"machine {number}")
+    limited.now += TOKEN_SECONDS
     for number in range(1000):
-        moment.ticket(f"another {number}")
-    assert len(moment.limit._live) == 1000
+        limited.ticket(f"another {number}")
+    assert len(limited.limit._expiries) == 1000

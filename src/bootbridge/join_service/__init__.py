@@ -1,15 +1,18 @@
-"""The cluster's side of a join: it looks at an instance's evidence and gives it what makes it a node.
+"""The join service: checks an instance's evidence and gives it a ticket, with which it becomes a node.
 
-In the order a caller meets them:
+Runs as its own process (`bootbridge join-service`) in its own image, as a DaemonSet on control planes.
+In the order in which a request meets them:
 
-policy      what the operator allows: evidence, instances, roles (`policy`, `policy_watch`)
-inventory   which instance is this? (`inventory`)
-claims      is what it says of itself what the inventory says? (`claims`)
-binding     has its name, or its token, been taken by another key? (`name_binding`)
-lease       one new control plane at a time (`control_plane_lease`)
-ticket      token, certificate and files (`tokens`, `kubelet_certificate`, `control_plane_files`)
-approval    its kubelet's first certificate, for no other name than the ticket's (`approver`)
-audit       one line for each ticket, approval and refusal (`audit`)
+active policy       what the operator allows: evidence, instances, roles (`active_policy`, `policy_watch`)
+inventory           the instances, and which of them is calling (`inventory`)
+authorization       the request's claims compared with the inventory; the result is a grant (`authorization`)
+ticket limit        how many valid tickets one key may have (`ticket_limit`)
+control-plane files the cluster's CA, and the keys for further control planes (`control_plane_files`)
+name binding        a node name belongs to the first key that used it (`name_bindings`, `write_batcher`)
+control-plane lease one control plane joins at a time (`control_plane_lease`)
+bootstrap token     valid for the ticket's node name only (`bootstrap_tokens`)
+CSR approval        the kubelet's client certificate, for that name only (`csr_approver`)
+audit log           one line for each ticket, refusal and CSR decision (`audit`)
 
-`service` does these in this order, `main` runs it, `manifests` and `deploy` put it into a cluster.
+`service` performs these steps, `main` runs it, `manifests` and `deploy` install it in a cluster.
 """

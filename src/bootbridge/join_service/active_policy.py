@@ -1,4 +1,4 @@
-"""A policy that works: its document, and the verifiers and the inventory that it describes."""
+"""A valid join policy with the verifiers and the inventory that it configures."""
 
 from __future__ import annotations
 
@@ -21,19 +21,16 @@ class ActivePolicy:
     inventory: Inventory
 
     @classmethod
-    def of(
-        cls, text: str, subject: str, clock: Callable[[], float], before: ActivePolicy | None = None
+    def load(
+        cls, text: str, subject: str, clock: Callable[[], float], previous: ActivePolicy | None = None
     ) -> ActivePolicy:
-        """Raises OperatorError for whatever is wrong with it.
-
-        An inventory that is described as it was `before` is that one, with all that it knows.
-        """
+        """Raises OperatorError. An inventory with unchanged settings is reused from `previous`."""
         policy = parse_policy(text, subject)
-        if before is not None and policy.inventory and policy.inventory == before.policy.inventory:
-            inventory = before.inventory
+        if previous is not None and policy.inventory and policy.inventory == previous.policy.inventory:
+            inventory = previous.inventory
         else:
             inventory = _inventory(policy, f"{subject}: inventory", clock)
-        evidence = verifiers_from(policy.evidence, f"{subject}: evidence", is_enrolled=inventory.knows)
+        evidence = verifiers_from(policy.evidence, f"{subject}: evidence", is_enrolled=inventory.has_identity)
         return cls(policy, evidence, inventory)
 
 
@@ -43,6 +40,6 @@ def _inventory(policy: JoinPolicy, subject: str, clock: Callable[[], float]) -> 
     reject_dns_inventory(policy, subject)
     settings = policy.inventory.get("http")
     if isinstance(settings, Mapping) and str(settings.get("url", "")).lower().startswith("http:"):
-        text = "the inventory comes over plain http: whoever is on the way decides who may be a control plane"
-        logs.event("join-service", logs.WARNING, text, policy=subject)
+        # An attacker on the path could change who may become a control plane.
+        logs.event("join-service", logs.WARNING, "inventory over unencrypted http", policy=subject)
     return MetadataInventory(metadata_from(policy.inventory, subject), clock)

@@ -1,7 +1,6 @@
-"""One JSON line for each ticket, each refusal and each kubelet's first certificate: who asked, by what
-evidence, and what came of it.
+"""The audit log: one JSON line for each ticket, refusal and CSR decision, with caller, evidence and outcome.
 
-A token is named by its id, never by its secret; nothing else of a ticket is written.
+A token appears by its id, never its secret; no other content of a ticket is written.
 """
 
 from __future__ import annotations
@@ -10,52 +9,59 @@ import json
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, Final, TextIO
 
 from bootbridge.errors import OperatorError
 from bootbridge.join_service.authorization import AttestedCaller
 from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
 
-ISSUED: Final = "issued"
-REFUSED: Final = "refused"
-NOT_YET: Final = "not yet"
-FAILED: Final = "failed"
-APPROVED: Final = "approved"
-DENIED: Final = "denied"
 
-_NOBODY: Final = AttestedCaller(AttestedPeer(""), "")
+class AuditOutcome(StrEnum):
+    ISSUED = "issued"
+    REFUSED = "refused"
+    NOT_YET = "not yet"  # resolves without operator action
+    FAILED = "failed"
+    APPROVED = "approved"
+    DENIED = "denied"
+
+
+_UNKNOWN_CALLER: Final = AttestedCaller(AttestedPeer(""), "")
 
 
 class AuditLog:
-    """Whole lines only, each handed to the system before the answer leaves."""
+    """Writes whole lines, each flushed before the response is sent."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self._stream = stream
         self._clock = clock
 
-    def record_refused_evidence(self, address: str, why: EvidenceRefused) -> None:
-        """Whoever's evidence does not convince never gets as far as asking, and nothing is known about it."""
-        self.record("evidence", REFUSED, AttestedCaller(AttestedPeer(""), address), name="", reason=str(why))
+    def record_refused_evidence(self, address: str, reason: EvidenceRefused) -> None:
+        """A caller whose evidence was refused makes no request: only its address is known."""
+        caller = AttestedCaller(AttestedPeer(""), address)
+        self.record("evidence", AuditOutcome.REFUSED, caller, name="", reason=str(reason))
 
-    def record_csr_decision(self, outcome: str, *, node: str, token: str, reason: str) -> None:
-        """What a bootstrap token asked for; the API server knows it by its token alone."""
-        self.record("client certificate", outcome, _NOBODY, name=node, reason=reason, token=token)
+    def record_csr_decision(self, outcome: AuditOutcome, *, node: str, token_id: str, reason: str) -> None:
+        """The API server identifies the requester by its bootstrap token only."""
+        self.record(
+            "client certificate", outcome, _UNKNOWN_CALLER, name=node, reason=reason, token_id=token_id
+        )
 
     def record(
         self,
-        what: str,
-        outcome: str,
+        event: str,
+        outcome: AuditOutcome,
         caller: AttestedCaller,
         *,
         name: str,
         role: str = "",
         reason: str = "",
-        token: str = "",
+        token_id: str = "",
     ) -> None:
         now = datetime.fromtimestamp(self._clock(), UTC)
         line: dict[str, Any] = {
             "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-            "what": what,
+            "event": event,
             "outcome": outcome,
             "node": name,
             "role": role,
@@ -65,14 +71,14 @@ class AuditLog:
             "facts": dict(caller.attested.facts),
             "warnings": list(caller.attested.warnings),
             "reason": reason,
-            "tokenID": token,
+            "tokenID": token_id,
         }
         self._stream.write(json.dumps({key: value for key, value in line.items() if value}) + "\n")
         self._stream.flush()
 
 
 def open_audit(path: str) -> TextIO:
-    """Appended to; one that is made now is readable by its owner alone."""
+    """Opens for appending; a new file is readable by its owner only."""
     try:
         return open(path, "a", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600))
     except OSError as error:

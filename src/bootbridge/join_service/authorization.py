@@ -1,7 +1,7 @@
-"""Is what a caller says of itself what is known about it? Request, evidence and inventory in, grant out.
+"""Compares a request's claims with the evidence and the inventory; the result is a grant.
 
-Nothing that a caller claims goes into its ticket. A claim that differs from the inventory is refused, not
-corrected: the instance is misconfigured, or it is not who it says.
+A ticket contains nothing that the caller claimed. A claim that differs from the inventory is refused, not
+corrected: the instance is misconfigured, or it is another machine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from bootbridge.join_api.messages import RejoinRequest, TicketRequest
 from bootbridge.join_service.inventory import InventorySnapshot
 from bootbridge.trust.evidence import AttestedPeer, tpm
 
-# Kinds whose evidence shows the lock register. The others cannot show that an instance is not locked.
+# Kinds whose evidence contains the lock register. Other kinds cannot show that an instance is unlocked.
 KINDS_WITH_LOCK_REGISTER: Final = (tpm.KIND,)
 
 
 @dataclass(frozen=True)
 class AttestedCaller:
-    """Who is at the other end of an attested channel."""
+    """The peer of an attested channel, and its address."""
 
     attested: AttestedPeer
     address: str
@@ -31,13 +31,13 @@ class AttestedCaller:
 
 @dataclass(frozen=True)
 class Grant:
-    """What a caller was found to be."""
+    """The instance that the caller is, with the name and role that it may have."""
 
     instance: Instance
     name: str
     role: Role
-    # What its node name is bound to for ever: see name_binding.py.
-    holder: str
+    # What the node name is bound to: see name_bindings.py.
+    identity: str
 
     @property
     def control_plane(self) -> bool:
@@ -46,59 +46,63 @@ class Grant:
 
 def authorize_ticket(
     request: TicketRequest,
-    key: str,
+    csr_key: str,
     caller: AttestedCaller,
-    listed: InventorySnapshot,
+    inventory: InventorySnapshot,
     roles: Collection[Role],
 ) -> Grant:
-    """`key` is the fingerprint of the key in the certificate request."""
-    grant = _judge(request.node_name, key, caller, listed)
+    """Raises JoinRefused. `csr_key` is the fingerprint of the CSR's key."""
+    grant = _authorize(request.node_name, csr_key, caller, inventory)
     claimed = Role.CONTROL_PLANE if request.control_plane else Role.WORKER
     if claimed is not grant.role:
-        raise JoinRefused(f"{grant.name} asks to be a {claimed}, but it is listed as a {grant.role}")
+        raise JoinRefused(f"{grant.name}: role {claimed} requested, but the inventory has {grant.role}")
     if grant.role not in roles:
-        raise JoinRefused(f"{grant.name} is a {grant.role}, and the policy lets no {grant.role} join now")
-    _must_be_unlocked(caller.attested)
+        raise JoinRefused(f"{grant.name}: role {grant.role} is not in the join policy's roles")
+    _require_unlocked(caller.attested)
     return grant
 
 
 def authorize_rejoin(
-    request: RejoinRequest, key: str, caller: AttestedCaller, listed: InventorySnapshot, locked_value: str
+    request: RejoinRequest,
+    csr_key: str,
+    caller: AttestedCaller,
+    inventory: InventorySnapshot,
+    locked_value: str,
 ) -> Grant:
-    """`locked_value`: what this cluster's nodes have in their lock register, in hex."""
-    grant = _judge(request.node_name, key, caller, listed)
-    _must_be_unlocked(caller.attested, locked_value)
+    """Raises JoinRefused. `locked_value` is the lock register's value on this cluster's nodes, in hex."""
+    grant = _authorize(request.node_name, csr_key, caller, inventory)
+    _require_unlocked(caller.attested, locked_value)
     return grant
 
 
-def _judge(claimed_name: str, key: str, caller: AttestedCaller, listed: InventorySnapshot) -> Grant:
+def _authorize(
+    claimed_name: str, csr_key: str, caller: AttestedCaller, inventory: InventorySnapshot
+) -> Grant:
     try:
         claimed = node_name(claimed_name)
     except OperatorError as error:
         raise JoinRefused(str(error)) from None
-    instance = listed.caller(caller.attested, claimed, caller.address)
+    instance = inventory.find_caller(caller.attested, claimed, caller.address)
     name = node_name(instance.name)
     if claimed_name != name:
-        raise JoinRefused(f"the caller says it is {claimed_name!r}, but by its key it is {name}")
-    return Grant(instance, name, instance.role, identity_for_binding(caller.attested, key))
+        raise JoinRefused(f"node name {claimed_name!r} requested, but the evidence's key belongs to {name}")
+    return Grant(instance, name, instance.role, identity_for_binding(caller.attested, csr_key))
 
 
-def identity_for_binding(attested: AttestedPeer, key: str = "") -> str:
-    """The evidence's own key. A token has none but is one node's; else the key of the kubelet counts."""
+def identity_for_binding(attested: AttestedPeer, csr_key: str = "") -> str:
+    """Returns the evidence's key; for a token, which is bound to one node, its id; else the kubelet's key."""
     if attested.identity:
         return attested.identity
     if token := attested.facts.get("token", ""):
         return f"token:{token}"
-    return key
+    return csr_key
 
 
-def _must_be_unlocked(attested: AttestedPeer, *others: str) -> None:
+def _require_unlocked(attested: AttestedPeer, *allowed: str) -> None:
     if attested.kind not in KINDS_WITH_LOCK_REGISTER:
         return
     value = attested.facts.get(tpm.LOCK_FACT, "")
     if not value:
-        raise JoinRefused("the evidence does not show PCR 15, which tells whether the instance is locked")
-    if value.strip("0") and value not in others:
-        raise JoinRefused(
-            f"PCR 15 is {value}: the instance has been bound to a cluster since it booted; reboot it"
-        )
+        raise JoinRefused("evidence without PCR 15, which shows whether the instance is locked")
+    if value.strip("0") and value not in allowed:
+        raise JoinRefused(f"PCR 15 is {value}: the instance joined a cluster since it booted (reboot it)")

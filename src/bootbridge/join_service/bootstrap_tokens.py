@@ -1,7 +1,7 @@
-"""Bootstrap tokens: what a kubelet asks for its first certificate with, each good for one node's name.
+"""Bootstrap tokens for a kubelet's first certificate, each valid for one node name.
 
-The name stands among the token's groups: the API server itself then writes it into every certificate request
-that the token makes, and whoever approves that needs no right to read Secrets.
+The name is one of the token's groups: the API server then writes it into every CSR made with the token, so
+that the approver needs no permission to read Secrets.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from bootbridge.join_api.errors import RetryLater
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.requests import Json
 
-# What kubeadm gives its own tokens: the right to ask for a kubelet's certificate and to read its documents.
+# kubeadm's group for its own tokens: may create CSRs and read kubeadm's ConfigMaps.
 GROUP: Final = "system:bootstrappers:kubeadm:default-node-token"
-# Bound to no right at all. Groups have no dots and nodes no colons in their names: one stands for the other.
+# Has no permissions. Group names must not contain dots and node names no colons, so one replaces the other.
 _NODE_GROUP: Final = "system:bootstrappers:bootbridge:node:"
 _USER: Final = "system:bootstrap:"
-# Token Secrets are looked for there and nowhere else.
+# The API server reads bootstrap token Secrets from this namespace only.
 NAMESPACE: Final = "kube-system"
 _ALPHABET: Final = string.ascii_lowercase + string.digits
 _ATTEMPTS: Final = 3
@@ -33,7 +33,7 @@ _ATTEMPTS: Final = 3
 class BootstrapToken:
     id: str
     secret: str = field(repr=False)
-    expires: int  # seconds since 1970
+    expires: int  # Unix time
 
     def __str__(self) -> str:
         return self.id
@@ -43,14 +43,14 @@ class BootstrapToken:
         return f"{self.id}.{self.secret}"
 
     @classmethod
-    def fresh(cls, now: float, seconds: int) -> BootstrapToken:
+    def generate(cls, now: float, seconds: int) -> BootstrapToken:
         return cls(_random(6), _random(16), int(now) + seconds)
 
     def manifest(self, node: str) -> Json:
         values = {
             "token-id": self.id,
             "token-secret": self.secret,
-            "description": f"For {node}, by Bootbridge's join service",
+            "description": f"Bootbridge join ticket of {node}",
             "expiration": datetime.fromtimestamp(self.expires, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "usage-bootstrap-authentication": "true",
             "usage-bootstrap-signing": "true",
@@ -69,35 +69,39 @@ def node_group(node: str) -> str:
     return _NODE_GROUP + node.replace(".", ":")
 
 
-def node_of(groups: Iterable[str]) -> str:
-    """The node that a token's groups name; empty if they name none, or several."""
+def node_from_groups(groups: Iterable[str]) -> str:
+    """Returns the node name in a token's groups; empty if there is none or more than one."""
     named = [each.removeprefix(_NODE_GROUP) for each in groups if each.startswith(_NODE_GROUP)]
     return named[0].replace(":", ".") if len(named) == 1 else ""
 
 
-def id_of(user: str) -> str:
-    """The id of the token that authenticates as this user; empty for everybody else."""
+def token_id_from_user(user: str) -> str:
+    """Returns the id of the token that authenticates as this user; empty for other users."""
     return user.removeprefix(_USER) if user.startswith(_USER) else ""
 
 
-async def mint(
-    client: KubeClient, node: str, now: float, seconds: int, note: Callable[[str], None] = lambda id: None
+async def create(
+    client: KubeClient,
+    node: str,
+    now: float,
+    seconds: int,
+    on_token_id: Callable[[str], None] = lambda token_id: None,
 ) -> BootstrapToken:
-    """A token that the API server knows; an id that is taken by chance is drawn again.
+    """Creates the token's Secret; a colliding id is generated again.
 
-    `note` is told the id before the API server is: its answer may be lost, and the token there all the same.
+    `on_token_id` is called before the request: the token may exist although the response was lost.
     """
     for _ in range(_ATTEMPTS):
-        token = BootstrapToken.fresh(now, seconds)
-        note(token.id)
+        token = BootstrapToken.generate(now, seconds)
+        on_token_id(token.id)
         if await client.create_or_conflict(token.manifest(node)) is not None:
             return token
-        note("")  # another join service created it
-    raise RetryLater("no free bootstrap token was found")
+        on_token_id("")  # an existing token has this id
+    raise RetryLater(f"no free bootstrap token id in {_ATTEMPTS} attempts")
 
 
 def _random(characters: int) -> str:
-    # One number for all of them: each drawn alone would cost as much as the Secret's encoding.
+    # One random number for all characters: one for each would cost as much as the Secret's encoding.
     number, text = secrets.randbelow(len(_ALPHABET) ** characters), ""
     for _ in range(characters):
         number, digit = divmod(number, len(_ALPHABET))

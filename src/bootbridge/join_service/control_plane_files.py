@@ -1,4 +1,4 @@
-"""The cluster's keys as kubeadm keeps them: given to new control planes, and used to certify kubelets."""
+"""kubeadm's PKI directory: the CA for kubelet certificates, and the files for further control planes."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile
 
 
 class ControlPlaneFiles:
-    """Read anew when they change: authorities are renewed in place."""
+    """Reloads the CA when its files change, as it is renewed in place."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._certificate, self._key = directory / "ca.crt", directory / "ca.key"
-        self._authority: KubeletCa | None = None
-        self._stamp: tuple[object, ...] = ()
+        self._ca: KubeletCa | None = None
+        self._version: tuple[object, ...] = ()
 
-    def authority(self) -> KubeletCa:
-        # Kept while the files stay as they are: to check an RSA key takes longer than all else in a ticket.
-        stamp = (_stamp_of(self._certificate), _stamp_of(self._key))
-        if self._authority is None or stamp != self._stamp:
-            self._authority = KubeletCa(self._read("ca.crt"), self._read("ca.key"))
-            self._stamp = stamp
-        return self._authority
+    def ca(self) -> KubeletCa:
+        # Cached: checking an RSA key takes longer than the rest of a ticket.
+        version = (_file_version(self._certificate), _file_version(self._key))
+        if self._ca is None or version != self._version:
+            self._ca = KubeletCa(self._read("ca.crt"), self._read("ca.key"))
+            self._version = version
+        return self._ca
 
-    def all(self) -> tuple[ControlPlaneFile, ...]:
-        """Every one of them, or an error that names the one that is missing."""
+    def read_all(self) -> tuple[ControlPlaneFile, ...]:
+        """Raises OperatorError with the name of a missing file."""
         return tuple(ControlPlaneFile(name, self._read(name)) for name in CONTROL_PLANE_FILES)
 
     def _read(self, name: str) -> bytes:
         return read_file(self._directory / name, "--pki")
 
 
-def _stamp_of(path: Path) -> tuple[int, ...]:
+def _file_version(path: Path) -> tuple[int, ...]:
     try:
         status = path.stat()
     except OSError:

@@ -1,13 +1,13 @@
-"""One control plane joins at a time: etcd takes one new member, and the next when that one has settled.
+"""The control-plane lease: one control plane joins at a time, as etcd must add one member after the other.
 
-The Lease names who is joining and for how long. It is taken before anything is minted, and it is free again
-when it has expired, or when its holder has become a control plane since it was taken. A holder that comes
-again has its time anew, but not for ever: one that reboots without end would keep all others out. Two
-services that want it at once both write the version they saw, and one of them is told that it changed.
+The Lease names the joining node and its duration. It is acquired before a token is created, and free again
+when it has expired or its holder has become a control plane. A holder that asks again gets a new turn, at
+most TURNS_IN_A_ROW: one that reboots in a loop must not block the others. Of two services that write at the
+same time, the API server refuses one with a conflict.
 
-No two clocks are compared where safety depends on it. A lease has expired when this service has seen it
-unchanged for as long as it lasts: that is never too early, whatever time its writer took it to be. And a Node
-is its holder's new one if it is another than was there when the lease was taken.
+Safety never depends on comparing two clocks. A lease has expired when this service has seen it unchanged for
+its whole duration, which is never too early. And a Node is the holder's new one if its UID differs from the
+one recorded when the lease was acquired.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from bootbridge.kube.requests import Json
 
 LEASE_NAME: Final = "bootbridge-control-plane-join"
 CONTROL_PLANE_LABEL: Final = "node-role.kubernetes.io/control-plane"
-# The UID of the Node that its holder had when it was taken; empty if it had none.
+# Annotation: the UID of the holder's Node when the lease was acquired; empty if there was none.
 NODE_UID_BEFORE: Final = "bootbridge.dev/node-before"
-# How often a holder has its time, in a row, while others wait.
+# Consecutive turns of one holder while others wait.
 TURNS_IN_A_ROW: Final = 3
 _ATTEMPTS: Final = 4
 
@@ -37,79 +37,81 @@ class LeaseHeld(RetryLater):
     """Another control plane is joining."""
 
     def __init__(self, holder: str, until: float) -> None:
-        super().__init__(f"{holder} is joining as a control plane, until {_hour(until)} at the latest")
+        super().__init__(f"control plane {holder} is joining, until {_hour(until)} at the latest")
         self.holder = holder
         self.until = until
 
 
 class ControlPlaneLease:
-    """`clock` says what time it is, `steady` how much of it has passed."""
+    """`clock` is the wall clock, `monotonic` measures durations."""
 
     def __init__(
         self,
         client: KubeClient,
         namespace: str,
         clock: Callable[[], float],
-        steady: Callable[[], float] = time.monotonic,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._ref = Ref(LEASE, LEASE_NAME, namespace)
         self._clock = clock
-        self._steady = steady
-        # The version of the Lease that this service saw last, and when it saw it first.
+        self._monotonic = monotonic
+        # The Lease's last seen resourceVersion, and when this service saw it first.
         self._seen = ("", 0.0)
 
-    async def take(self, node: str, seconds: int) -> None:
-        """For `node`, which may hold it already; raises LeaseHeld when it is another's."""
+    async def acquire(self, node: str, seconds: int) -> None:
+        """Acquires or renews it for `node`; raises LeaseHeld while another node holds it."""
         for _ in range(_ATTEMPTS):
             found = await self._client.get_or_none(self._ref)
             lease = Lease.from_json(found)
-            # By its own lease nobody is kept out but by fairness, and for that clocks are good enough.
-            again = lease.holder == node and lease.valid(self._clock())
-            if again:
+            # For a renewal only fairness is at stake, not safety: here comparing clocks is good enough.
+            renewal = lease.holder == node and lease.valid(self._clock())
+            if renewal:
                 self._require_another_turn(lease, seconds)
             elif lease.holder != node:
                 await self._require_free(lease, found)
-            acquired = lease.acquired if again else None
+            acquired = lease.acquired if renewal else None
             if await self._write(found, await self._desired(found, node, seconds, acquired)):
                 return
-        raise RetryLater(f"the lease {LEASE_NAME} is much wanted")
+        raise RetryLater(f"lease {LEASE_NAME}: write conflict after {_ATTEMPTS} attempts")
 
     def _require_another_turn(self, lease: Lease, seconds: int) -> None:
-        """A whole one, or none: the others are told when it ends."""
+        """Raises RetryLater unless a whole turn is left: others were given the end of the last one."""
         now = self._clock()
         if lease.acquired is not None and now + seconds > lease.acquired + TURNS_IN_A_ROW * seconds:
-            when = _hour(now + self._left(lease))
-            raise RetryLater(f"{lease.holder} has had its turns, and may ask as the others do from {when} on")
+            when = _hour(now + self._seconds_left(lease))
+            raise RetryLater(
+                f"{lease.holder} used {TURNS_IN_A_ROW} turns in a row; the next is possible from {when} on"
+            )
 
     async def _require_free(self, lease: Lease, found: Json | None) -> None:
-        if not lease.holder or (left := self._left(lease)) <= 0:
+        if not lease.holder or (left := self._seconds_left(lease)) <= 0:
             return
-        if not await self._has_arrived(lease.holder, found):
+        if not await self._has_joined(lease.holder, found):
             raise LeaseHeld(lease.holder, self._clock() + left)
 
-    def _left(self, lease: Lease) -> float:
-        """Seconds until it is free for others, by our own clock alone."""
-        now = self._steady()
+    def _seconds_left(self, lease: Lease) -> float:
+        """Returns the seconds until it expires, by our own monotonic clock."""
+        now = self._monotonic()
         version, since = self._seen
         if version != lease.resource_version:
             self._seen = (lease.resource_version, since := now)
         return since + (lease.duration or 0) - now
 
-    async def _has_arrived(self, holder: str, found: Json | None) -> bool:
-        """Whether the holder became a control plane under this lease; an older Node says nothing."""
+    async def _has_joined(self, holder: str, found: Json | None) -> bool:
+        """Whether the holder became a control plane under this lease; an older Node does not count."""
         metadata = await self._node_metadata(holder)
         before = (((found or {}).get("metadata") or {}).get("annotations") or {}).get(NODE_UID_BEFORE, "")
         return CONTROL_PLANE_LABEL in (metadata.get("labels") or {}) and metadata.get("uid", "") != before
 
     async def _node_metadata(self, name: str) -> Json:
-        """Empty where there is no such Node."""
+        """Returns {} if there is no such Node."""
         return (await self._client.get_or_none(Ref(NODE, name)) or {}).get("metadata") or {}
 
     async def _write(self, found: Json | None, lease: Json) -> bool:
-        """False: somebody else wrote first."""
+        """Returns False on a conflict."""
         client = self._client
-        since = self._steady()
+        since = self._monotonic()
         written = await (client.create_or_conflict if found is None else client.replace_or_conflict)(lease)
         if written is None:
             return False

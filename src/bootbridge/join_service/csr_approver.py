@@ -1,11 +1,10 @@
-"""Approves a kubelet's first certificate: a ticket's token is good for the ticket's node, and for no other.
+"""Approves the CSR of a kubelet's first client certificate: a ticket's token is valid for its node name only.
 
-kubeadm lets the controller manager approve whatever node's name a bootstrap token asks for, so that one
-compromised worker could become any other node. `deploy` takes that away, and this takes its place.
+By default kubeadm lets kube-controller-manager approve any node name that a bootstrap token requests, so
+that one compromised worker could become any other node. `deploy` removes that permission; this replaces it.
 
-Only requests that bootstrap tokens make are judged. A node that renews its own certificate, and everybody
-else, is left to whoever approved them before. Several replicas may judge the same request: they agree, and
-the API server takes the first.
+Only CSRs made with bootstrap tokens are decided here. All others, such as renewals, are left to their
+approvers. Several replicas may decide the same CSR: they agree, and the API server accepts the first.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from typing import Final
 from bootbridge.common.backoff import Backoff
 from bootbridge.join_api.errors import JoinRefused
 from bootbridge.join_api.kubelet_certificate import KubeletCsr
-from bootbridge.join_service import audit as outcomes
 from bootbridge.join_service import bootstrap_tokens
-from bootbridge.join_service.audit import AuditLog
+from bootbridge.join_service.audit import AuditLog, AuditOutcome
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.kinds import CERTIFICATE_REQUEST, CLUSTER_ROLE_BINDING
@@ -38,69 +36,69 @@ from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.runtime.tasks import spawn
 
 SIGNER: Final = "kubernetes.io/kube-apiserver-client-kubelet"
-# kubeadm's: whatever name a bootstrap token asks for is approved.
+# kubeadm's: lets kube-controller-manager approve any node name for a bootstrap token.
 AUTO_APPROVE_BINDING: Final = Ref(CLUSTER_ROLE_BINDING, "kubeadm:node-autoapprove-bootstrap")
 REASON: Final = "BootbridgeTicket"
-# Further requests wait where the list and the watch have put them; the API server bounds how many there are.
+# Further CSRs wait in the watch's cache; the API server bounds their number.
 DECISIONS_IN_PROGRESS_MAX: Final = 8
 _USAGES: Final = frozenset({"digital signature", "key encipherment", "client auth"})
 _PEM: Final = re.compile(
     rb"-----BEGIN CERTIFICATE REQUEST-----\n([A-Za-z0-9+/=\n]+)-----END CERTIFICATE REQUEST-----\n?"
 )
-_OURS: Final = f"spec.signerName={SIGNER}"
+_SIGNER_SELECTOR: Final = f"spec.signerName={SIGNER}"
 _APPROVED: Final = "Approved"
-# The API server will never take it: asking again would be answered the same.
+# Permanent: a retry would get the same answer.
 _INVALID: Final = (400, 422)
 
 
 @dataclass(frozen=True)
 class CsrDecision:
-    """On one certificate request of a bootstrap token."""
+    """About one CSR that was made with a bootstrap token."""
 
-    token: str  # its id
-    node: str  # whom the token is for; empty: for nobody
-    objection: str = ""  # empty: approved
+    token_id: str
+    node: str  # the token's node name; empty: not a ticket's token
+    denial: str = ""  # the reason; empty: approved
 
     @property
-    def outcome(self) -> str:
-        return outcomes.DENIED if self.objection else outcomes.APPROVED
+    def outcome(self) -> AuditOutcome:
+        return AuditOutcome.DENIED if self.denial else AuditOutcome.APPROVED
 
     def condition(self, replica: str) -> Json:
-        text = self.objection or f"the token's ticket is {self.node}'s"
+        text = self.denial or f"the token belongs to the ticket of {self.node}"
         return {
-            "type": "Denied" if self.objection else _APPROVED,
+            "type": "Denied" if self.denial else _APPROVED,
             "status": "True",
             "reason": REASON,
-            "message": f"{text}; judged by the join service on {replica}",
+            "message": f"{text}; decided by the join service on {replica}",
         }
 
 
 def decide_csr(found: Json) -> CsrDecision | None:
-    """None: it is not of a bootstrap token, or not for a kubelet's client certificate."""
-    spec, token = found.get("spec") or {}, _token(found)
-    if not token or spec.get("signerName") != SIGNER:
+    """Returns None unless a bootstrap token requests a kubelet client certificate."""
+    spec, token_id = found.get("spec") or {}, _token_id(found)
+    if not token_id or spec.get("signerName") != SIGNER:
         return None
-    # User and groups are the API server's words, not the caller's: it wrote down whom it had authenticated.
-    node = bootstrap_tokens.node_of(spec.get("groups") or [])
+    # The API server sets user and groups from the request's authentication; a caller cannot choose them.
+    node = bootstrap_tokens.node_from_groups(spec.get("groups") or [])
     try:
-        _must_be_for(node, spec)
+        _require_subject(node, spec)
     except JoinRefused as refusal:
-        return CsrDecision(token, node, str(refusal))
-    return CsrDecision(token, node)
+        return CsrDecision(token_id, node, str(refusal))
+    return CsrDecision(token_id, node)
 
 
-def _must_be_for(node: str, spec: Json) -> None:
+def _require_subject(node: str, spec: Json) -> None:
     if not node:
-        raise JoinRefused("the token is of no ticket")
-    request = KubeletCsr(_der(spec))
-    request.require_subject(node, ())
-    request.require_no_attributes()
+        raise JoinRefused("the bootstrap token does not belong to a ticket")
+    csr = KubeletCsr(_der(spec))
+    csr.require_subject(node, ())
+    csr.require_no_attributes()
     if others := set(spec.get("usages") or []) - _USAGES:
-        raise JoinRefused(f"the certificate would be for {min(others)}, too")
+        raise JoinRefused(f"usage not allowed: {min(others)}")
 
 
 def _der(spec: Json) -> bytes:
-    """Of the one form that every reader of PEM reads alike: the signer is another program than this one."""
+    """Accepts only the PEM form that all parsers read alike: the signer is another program."""
     try:
         pem = _PEM.fullmatch(base64.b64decode(spec.get("request") or "", validate=True))
         return base64.b64decode(pem[1].replace(b"\n", b""), validate=True) if pem else b""
@@ -109,50 +107,50 @@ def _der(spec: Json) -> bytes:
 
 
 class CsrApprover:
-    """`run` once, until cancelled. `replica` says in each verdict which of several join services it is of."""
+    """`run` once, until cancelled. `replica` identifies this join service in its decisions."""
 
     def __init__(self, client: KubeClient, audit: AuditLog, replica: str) -> None:
         self._client = client
         self._audit = audit
         self._replica = replica
         self._warned = False
-        # Not yet looked at: whatever has been is taken out.
-        self._state = ListWatch(random.Random())
-        self._judging: dict[str, asyncio.Task[None]] = {}
-        resource = WatchedResource(CERTIFICATE_REQUEST, fields=_OURS)
-        self._reflector = Reflector(client, resource, self._state, self._begin)
+        # Its objects are the CSRs that wait; each is removed when its decision starts.
+        self._list_watch = ListWatch(random.Random())
+        self._deciding: dict[str, asyncio.Task[None]] = {}
+        resource = WatchedResource(CERTIFICATE_REQUEST, fields=_SIGNER_SELECTOR)
+        self._reflector = Reflector(client, resource, self._list_watch, self._decide_waiting)
 
     async def run(self) -> None:
         try:
-            await self._look_for_another()
+            await self._check_auto_approve_binding()
             await self._reflector.run()
         finally:
-            self._state.objects.clear()  # so that no end of one is the beginning of another
-            await cancel_and_wait(*self._judging.values())
+            self._list_watch.objects.clear()  # else a finished decision would start the next
+            await cancel_and_wait(*self._deciding.values())
 
-    # --- which are ours
+    # --- selection
 
-    def _begin(self) -> None:
-        waiting = self._state.objects
-        while waiting and len(self._judging) < DECISIONS_IN_PROGRESS_MAX:
+    def _decide_waiting(self) -> None:
+        waiting = self._list_watch.objects
+        while waiting and len(self._deciding) < DECISIONS_IN_PROGRESS_MAX:
             found = waiting.pop(next(iter(waiting)))
             name = found["metadata"]["name"]
-            if name in self._judging or not _token(found):
+            if name in self._deciding or not _token_id(found):
                 continue
             if _conditions(found):
-                self._look_whose(found)
+                self._check_other_approver(found)
                 continue
-            self._judging[name] = spawn(self._settle(name, found), f"judge the certificate request {name}")
-            self._judging[name].add_done_callback(partial(self._settled, name))
+            self._deciding[name] = spawn(self._decide_until_done(name, found), f"decide CSR {name}")
+            self._deciding[name].add_done_callback(partial(self._done, name))
 
-    def _settled(self, name: str, _task: asyncio.Task[None]) -> None:
-        del self._judging[name]
-        self._begin()
+    def _done(self, name: str, _task: asyncio.Task[None]) -> None:
+        del self._deciding[name]
+        self._decide_waiting()
 
-    # --- one of them
+    # --- one CSR
 
-    async def _settle(self, name: str, seen: Json) -> None:
-        """Until it is decided, by whomever, or gone."""
+    async def _decide_until_done(self, name: str, seen: Json) -> None:
+        """Retries until the CSR is decided, here or elsewhere, or deleted."""
         backoff = Backoff(random.Random(), least=0.01, first=0.05, most=15.0)
         found: Json | None = seen
         while True:
@@ -162,56 +160,56 @@ class CsrApprover:
                 await self._decide(found)
                 return
             except KubeUnreachable as error:
-                _tell(logs.WARNING, "a certificate request cannot be judged yet", request=name, reason=error)
+                _log(logs.WARNING, "CSR decision delayed", csr=name, reason=error)
             except KubeError as error:
                 if error.is_not_found:
                     return
                 if not error.is_conflict:
-                    _tell(logs.WARNING, "a certificate request is not judged", request=name, reason=error)
+                    _log(logs.WARNING, "CSR decision failed", csr=name, reason=error)
                 if error.status in _INVALID:
                     return
-            # Somebody else may have decided, or another request may have the name by now: look at it anew.
+            # Read it again: another approver may have decided, or another CSR may have the name.
             found = None
             await asyncio.sleep(backoff.seconds())
 
     async def _decide(self, found: Json) -> None:
-        """Having told the audit of what was decided here: also when the answer to that was lost."""
-        verdict = decide_csr(found)
-        if verdict is None:
+        """Writes an audit line for each own decision, even if the response to its update was lost."""
+        decision = decide_csr(found)
+        if decision is None:
             return
-        condition = verdict.condition(self._replica)
-        before = _conditions(found)
-        if not before:
+        condition = decision.condition(self._replica)
+        conditions = _conditions(found)
+        if not conditions:
             await self._client.send(_with_condition(found, condition))
-        elif before[0].get("message") != condition["message"]:
-            self._look_whose(found)
+        elif conditions[0].get("message") != condition["message"]:
+            self._check_other_approver(found)
             return
         self._audit.record_csr_decision(
-            verdict.outcome, node=verdict.node, token=verdict.token, reason=verdict.objection
+            decision.outcome, node=decision.node, token_id=decision.token_id, reason=decision.denial
         )
 
-    # --- who else approves
+    # --- other approvers
 
-    async def _look_for_another(self) -> None:
-        """kubeadm brings its binding back when it upgrades a cluster, or is asked to."""
+    async def _check_auto_approve_binding(self) -> None:
+        """kubeadm restores its binding when it upgrades a cluster."""
         with suppress(KubeError, KubeUnreachable):
             await self._client.send(get_object(AUTO_APPROVE_BINDING))
-            self._warn()
+            self._warn_once()
 
-    def _look_whose(self, found: Json) -> None:
+    def _check_other_approver(self, found: Json) -> None:
         if any(each.get("type") == _APPROVED and each.get("reason") != REASON for each in _conditions(found)):
-            self._warn()
+            self._warn_once()
 
-    def _warn(self) -> None:
-        """Once: it stays so until an operator has done something about it."""
+    def _warn_once(self) -> None:
+        """Once, as it persists until an operator acts."""
         if not self._warned:
             self._warned = True
             advice = f"kubectl delete clusterrolebinding {AUTO_APPROVE_BINDING.name}"
-            _tell(logs.WARNING, "bootstrap tokens are approved as any node, not by us", advice=advice)
+            _log(logs.WARNING, "another approver accepts any node name for bootstrap tokens", advice=advice)
 
 
-def _token(found: Json) -> str:
-    return bootstrap_tokens.id_of(str((found.get("spec") or {}).get("username", "")))
+def _token_id(found: Json) -> str:
+    return bootstrap_tokens.token_id_from_user(str((found.get("spec") or {}).get("username", "")))
 
 
 def _conditions(found: Json) -> list[Json]:
@@ -219,7 +217,7 @@ def _conditions(found: Json) -> list[Json]:
 
 
 def _with_condition(found: Json, condition: Json) -> ApiRequest:
-    """Of the very version that was judged: any other is answered 409."""
+    """Updates the version that was decided; a newer one makes it a 409."""
     body = {
         **found,
         "apiVersion": "certificates.k8s.io/v1",
@@ -230,5 +228,5 @@ def _with_condition(found: Json, condition: Json) -> ApiRequest:
     return ApiRequest("PUT", f"{path}/approval", body=body)
 
 
-def _tell(level: int, message: str, **facts: object) -> None:
-    logs.event("join-service", level, message, **facts)
+def _log(level: int, message: str, **fields: object) -> None:
+    logs.event("join-service", level, message, **fields)

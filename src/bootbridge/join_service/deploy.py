@@ -1,4 +1,4 @@
-"""Puts the join service into a cluster; applied again it changes nothing."""
+"""Deploys the join service into a cluster; idempotent."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from bootbridge.kube.objects import apply_object, ref_of
 
 
 async def deploy(client: KubeClient, deployment: JoinServiceDeployment) -> None:
-    """The join service's objects; from then on it alone says which node a token may become.
+    """Applies the manifests; from then on the join service decides which node a bootstrap token may become.
 
-    Raises KubeUnreachable while the API server is away, OperatorError for what it will never take.
+    Raises KubeUnreachable while the API server is unavailable, OperatorError for a permanent refusal.
     """
     for manifest in manifests(deployment):
         try:
@@ -21,15 +21,15 @@ async def deploy(client: KubeClient, deployment: JoinServiceDeployment) -> None:
         except KubeError as error:
             if not (error.is_conflict or error.is_invalid):
                 raise
-            hint = "if it was meant to change, delete it first"
+            hint = "to change it, delete it first"
             raise OperatorError(error.message, subject=str(ref_of(manifest)), hint=hint) from error
-    await _take_approval_over(client)
+    await _remove_auto_approval(client)
 
 
-async def _take_approval_over(client: KubeClient) -> None:
-    """Removes kubeadm's binding by which any bootstrap token is approved as any node.
+async def _remove_auto_approval(client: KubeClient) -> None:
+    """Removes kubeadm's binding that lets any bootstrap token become any node.
 
-    Last, when the join service can approve instead. The first node is not affected: kubeadm has signed its
-    client certificate itself, and renewals are approved by another binding, which stays.
+    Last, when the join service can approve instead. The first node is not affected: kubeadm signed its client
+    certificate itself, and another binding, which stays, approves renewals.
     """
     await client.delete_if_found(AUTO_APPROVE_BINDING)

@@ -1,7 +1,7 @@
-"""Runs the join service: what it depends on is waited for, however long it takes, then it listens.
+"""Runs the join service: waits for its dependencies, without a limit, then listens.
 
-A pod that ended whenever something is not there yet would be restarted ever more slowly, and instances would
-wait for that instead of for what was missing.
+If it exited for each missing dependency, the kubelet would restart it with increasing back-off, and instances
+would wait for that instead.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import resource
 import socket
 import sys
 import time
@@ -43,8 +42,9 @@ from bootbridge.kube.kubeconfig import load_access
 from bootbridge.kube.objects import Ref, get_object
 from bootbridge.runtime import grpc, logs
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, AdminServer
+from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.runtime.event_loop import StopSignals
-from bootbridge.runtime.process_tuning import reduce_memory_use
+from bootbridge.runtime.process_tuning import raise_open_file_limit, reduce_memory_use
 from bootbridge.runtime.tasks import spawn
 from bootbridge.trust.attested.channel import Attestation, AttestedChannel, AttestedListener
 from bootbridge.trust.evidence import Issuer
@@ -52,8 +52,8 @@ from bootbridge.trust.evidence.configuration import issuer_from
 
 PAUSE_SECONDS_MIN: Final = 0.5
 PAUSE_SECONDS_MAX: Final = 15.0
-# Evidence tells what a machine was when it called. A channel that is kept would tell it for ever, also of one
-# that has been locked since, or that the policy has stopped trusting.
+# Evidence describes a machine at the time of the handshake. A longer channel would outlive a later lock, or a
+# policy that no longer accepts the machine.
 CHANNEL_SECONDS_MAX: Final = 60.0
 
 Value = TypeVar("Value")
@@ -61,30 +61,30 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class JoinServiceOptions:
-    """As the flags of `bootbridge join-service` say."""
+    """The flags of `bootbridge join-service`."""
 
-    kubeconfig: str = ""  # empty: the cluster that this process runs in
+    kubeconfig: str = ""  # empty: in-cluster configuration
     namespace: str = manifests.NAMESPACE
     host: str = ""  # empty: every address
     port: int = JOIN_PORT
     pki: Path = Path(node_paths.PKI)
-    evidence: str = ""  # file; empty: callers are shown none
+    evidence: str = ""  # file; empty: presents no evidence
     audit_file: str = ""  # empty: standard output
     health_host: str = "127.0.0.1"
-    health_port: int = 0  # 0: no such port
+    health_port: int = 0  # 0: disabled
 
 
 async def serve(options: JoinServiceOptions) -> int:
-    """Until SIGTERM or SIGINT; the exit code."""
+    """Runs until SIGTERM or SIGINT; returns the exit code."""
     reduce_memory_use()
-    _use_all_descriptors()
+    raise_open_file_limit()  # each waiting connection needs a descriptor
     signals = StopSignals()
     running = spawn(run(options), "join service", awaited=True)
     asked = spawn(signals.stop_requested(), "wait for a signal")
     await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
     if running.done():
-        await running  # it never ends by itself but for an error
+        await running  # raises: it ends only by an error
     running.cancel()
     await asyncio.wait({running})
     return 0
@@ -96,7 +96,7 @@ async def run(
     on_listening: Callable[[int], None] = lambda port: None,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Until cancelled. What was given wrongly is an error at once; what is not there yet is waited for."""
+    """Runs until cancelled. Raises OperatorError for invalid options; waits for missing dependencies."""
     issuer = _issuer(options.evidence)
     audit = AuditLog(open_audit(options.audit_file) if options.audit_file else sys.stdout, clock)
     health = _Health()
@@ -104,21 +104,21 @@ async def run(
         if options.health_port:
             await health.server.start(options.health_host, options.health_port)
             stack.push_async_callback(health.server.close)
-        access = await retry_until_available("the API server's address", lambda: _access(options.kubeconfig))
+        access = await retry_until_available("API server address", lambda: _access(options.kubeconfig))
         client = KubeClient(access, qps=-1, idle_connections_max=TICKETS_IN_PROGRESS_MAX)
         stack.push_async_callback(client.aclose)
         watch = PolicyWatch(client, options.namespace, rng=random.Random(), clock=time.monotonic)
-        following = spawn(watch.run(), "follow the join policy")
-        stack.push_async_callback(_ended, following)
+        watching = spawn(watch.run(), "watch the join policy")
+        stack.push_async_callback(cancel_and_wait, watching)
         approving = run_csr_approver(lambda: CsrApprover(client, audit, socket.gethostname()))
-        stack.push_async_callback(_ended, spawn(approving, "approve kubelets' certificates"))
+        stack.push_async_callback(cancel_and_wait, spawn(approving, "approve kubelet CSRs"))
         files = ControlPlaneFiles(options.pki)
-        await retry_until_available("the cluster's authority", lambda: _authority(files))
+        await retry_until_available("cluster CA", lambda: _load_ca(files))
         measurement = await retry_until_available(
-            "the measurement", lambda: _measurement(client, options.namespace)
+            "measurement secret", lambda: _read_measurement(client, options.namespace)
         )
-        await watch.first()  # and its inventory, so that nobody who is in it is refused
-        stack.push_async_callback(_ended, spawn(_keep_fresh(watch), "keep the inventory fresh"))
+        await watch.wait_for_policy()  # with its inventory, so that its machines are not refused
+        stack.push_async_callback(cancel_and_wait, spawn(_refresh_inventory(watch), "refresh the inventory"))
         service = JoinService(
             client,
             options.namespace,
@@ -135,62 +135,63 @@ async def run(
             options.port,
             label=JOIN_LABEL,
             attestation=lambda: Attestation(issuer, watch.current().verifiers),
-            handle=lambda channel: converse(service, channel),
+            handle=lambda channel: serve_channel(service, channel),
             on_refused=audit.record_refused_evidence,
         )
         stack.push_async_callback(listener.stop)
         logs.event("join-service", logs.INFO, "listening", port=listener.port, pki=options.pki)
         on_listening(listener.port)
-        await following
+        await watching
 
 
-async def retry_until_available(what: str, attempt: Callable[[], Awaitable[Value]]) -> Value:
-    """Try until it works; one line for each kind of trouble, not for each attempt."""
-    failures, complaint = 0, ""
+async def retry_until_available(dependency: str, attempt: Callable[[], Awaitable[Value]]) -> Value:
+    """Retries with back-off; logs each distinct error once."""
+    failures, logged = 0, ""
     while True:
         try:
             return await attempt()
         except BootbridgeError as error:
-            if str(error) != complaint:
-                complaint = str(error)
-                logs.event("join-service", logs.WARNING, f"waiting for {what}", reason=error)
+            if str(error) != logged:
+                logged = str(error)
+                logs.event(
+                    "join-service",
+                    logs.WARNING,
+                    "waiting for dependency",
+                    dependency=dependency,
+                    reason=error,
+                )
         longest = min(PAUSE_SECONDS_MIN * 2 ** min(failures, 10), PAUSE_SECONDS_MAX)
         failures += 1
         await asyncio.sleep(longest * random.uniform(0.5, 1.0))
 
 
-async def run_csr_approver(fresh: Callable[[], CsrApprover]) -> None:
-    """Tickets go on without it, and a kubelet that waits is approved when it is back."""
+async def run_csr_approver(create: Callable[[], CsrApprover]) -> None:
+    """Restarts it after errors: tickets do not depend on it, and kubelets wait for their approval."""
     backoff = Backoff(random.Random())
     while True:
         try:
-            await fresh().run()
+            await create().run()
         except Exception as error:
-            logs.event("join-service", logs.ERROR, "approving has failed, it begins anew", why=repr(error))
+            logs.event("join-service", logs.ERROR, "CSR approver failed", reason=repr(error))
         await asyncio.sleep(backoff.seconds())
 
 
-async def _keep_fresh(watch: PolicyWatch) -> None:
-    """A machine that was enrolled a moment ago is known when it calls."""
+async def _refresh_inventory(watch: PolicyWatch) -> None:
+    """Keeps the snapshot current, so that evidence of newly enrolled machines is accepted."""
     while True:
-        await retry_until_available("the inventory", lambda: watch.current().inventory.listed())
+        await retry_until_available("inventory", lambda: watch.current().inventory.snapshot())
         await asyncio.sleep(SNAPSHOT_SECONDS_MAX)
 
 
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    await asyncio.wait({task})
-
-
-async def converse(
+async def serve_channel(
     service: JoinService, channel: AttestedChannel, *, seconds: float = CHANNEL_SECONDS_MAX
 ) -> None:
-    """One caller, until its connection ends or its evidence has grown old."""
-    assert channel.peer is not None, "the policy always demands evidence"
+    """Serves one caller until its channel ends, at most for `seconds`."""
+    assert channel.peer is not None, "the policy always requires evidence"
     caller = AttestedCaller(channel.peer, channel.peer_address)
-    with suppress(TimeoutError), service.present(caller) as welcome:
-        if not welcome:
-            logs.event("join-service", logs.WARNING, "one key has too many channels", peer=caller.address)
+    with suppress(TimeoutError), service.count_channel(caller) as accepted:
+        if not accepted:
+            logs.event("join-service", logs.WARNING, "too many channels of one key", peer=caller.address)
             return
         async with asyncio.timeout(seconds):
             await grpc.serve(
@@ -198,21 +199,15 @@ async def converse(
             )
 
 
-def _use_all_descriptors() -> None:
-    """Whoever waits has one, and many may wait; systemd and containerd give 1024 to those who do not ask."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
 async def _access(kubeconfig: str) -> ClusterAccess:
     return load_access(kubeconfig)
 
 
-async def _authority(files: ControlPlaneFiles) -> None:
-    files.authority()
+async def _load_ca(files: ControlPlaneFiles) -> None:
+    files.ca()
 
 
-async def _measurement(client: KubeClient, namespace: str) -> MeasurementSecret:
+async def _read_measurement(client: KubeClient, namespace: str) -> MeasurementSecret:
     return MeasurementSecret.load((await client.send(get_object(Ref(SECRET, SECRET_NAME, namespace)))).body)
 
 
@@ -222,12 +217,12 @@ def _issuer(path: str) -> Issuer | None:
     try:
         document = yaml.safe_load(read_file(path, "--evidence"))
     except YAML_ERRORS:
-        raise OperatorError("is neither JSON nor YAML", subject=path) from None
+        raise OperatorError("invalid YAML or JSON", subject=path) from None
     return issuer_from(document, path)
 
 
 class _Health:
-    """Alive from the start, ready once tickets can be asked for."""
+    """/healthz is always ok, /readyz once the listener is open."""
 
     def __init__(self) -> None:
         self.service: JoinService | None = None
@@ -236,7 +231,7 @@ class _Health:
         )
 
     def _ready(self, _request: AdminRequest) -> AdminResponse:
-        return AdminResponse("ok") if self.service else AdminResponse("not listening yet", 503)
+        return AdminResponse("ok") if self.service else AdminResponse("not listening", 503)
 
     def _status(self, _request: AdminRequest) -> AdminResponse:
         counts = {"issued": self.service.issued, "refused": self.service.refused} if self.service else {}

@@ -1,12 +1,11 @@
-"""The join service in a cluster, as plain objects: who it is, what it may do, what it knows, where it runs.
+"""Kubernetes manifests of the join service: ServiceAccount, RBAC, policy, secrets and DaemonSet.
 
-**What it may do** is what a ticket needs, and no more: make token Secrets and bonds (it can read back no
-Secret but the measurement, and overwrite no bond), follow its policy, keep one Lease, look at Nodes, and
-judge the certificate requests that its tokens are for.
+**Permissions** are those that a ticket needs: create token Secrets and name bindings (it can read no Secret
+but the measurement secret, and change no binding), watch its policy, write one Lease, read Nodes, and approve
+the CSRs of its tokens.
 
-**Where it runs**: on control planes, on the host's network, because joining instances know nothing else yet;
-and as root without capabilities, because kubeadm's keys are root's. It asks the API server of its own node:
-there may be no kube-proxy that would lead it to another.
+**It runs** on control planes, on the host network, as joining instances have no other; and as root without
+capabilities, as root owns kubeadm's keys. It uses the API server of its own node: kube-proxy may not run yet.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from bootbridge.kube.pod_security import HARDENED
 Manifest = dict[str, Any]
 
 NAME: Final = "bootbridge-join-service"
-# Bootstrap tokens must be there, and with them all that belongs to them.
+# Bootstrap tokens must be in this namespace.
 NAMESPACE: Final = "kube-system"
 LABELS: Final = {"app": NAME, "app.kubernetes.io/managed-by": "bootbridge"}
 HEALTH_PORT: Final = 9091
@@ -38,7 +37,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True)
 class JoinServiceDeployment:
-    """All that differs from cluster to cluster."""
+    """What differs between clusters."""
 
     image: str
     policy: bytes = field(repr=False)  # as policy.with_cluster writes it
@@ -46,14 +45,14 @@ class JoinServiceDeployment:
     command: tuple[str, ...] = ("/usr/bin/bootbridge", "join-service")
     port: int = JOIN_PORT
     api_server_port: int = node_paths.API_PORT
-    # The service's own evidence, as trust/evidence/configuration reads it; empty: it shows none.
+    # The evidence that the service presents (trust/evidence/configuration.py); empty: none.
     evidence: bytes = field(default=b"", repr=False)
-    # Host paths that the evidence needs: a TPM's device or socket.
+    # Host paths for the evidence: a TPM device or socket, or files.
     devices: tuple[str, ...] = ()
 
 
 def manifests(deployment: JoinServiceDeployment) -> list[Manifest]:
-    """In the order in which they are applied."""
+    """Returns them in the order in which they are applied."""
     return [
         service_account(),
         *roles(),
@@ -79,7 +78,7 @@ def roles() -> list[Manifest]:
             "kind": "Role",
             "metadata": _metadata(NAME),
             "rules": [
-                # To create cannot be held to names.
+                # RBAC cannot restrict `create` by name.
                 _rule("", "secrets", ["create"]),
                 _rule("", "configmaps", ["create", "get"]),
                 _rule(leases, "leases", ["create"]),
@@ -127,7 +126,7 @@ def policy(document: bytes) -> Manifest:
 
 
 def evidence(document: bytes) -> Manifest:
-    """A Secret: a token's file may be named in it, or the token itself."""
+    """A Secret, as it may contain a token."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -187,14 +186,14 @@ def _pod(deployment: JoinServiceDeployment) -> Manifest:
 
 
 def _security(deployment: JoinServiceDeployment) -> Manifest:
-    """Root without any rights beyond reading; only a device of the host cannot be had otherwise."""
+    """Root without capabilities; a host device needs a privileged container."""
     device = any(path.startswith("/dev/") for path in deployment.devices)
     return {
         "runAsUser": 0,
         "runAsGroup": 0,
         **HARDENED,
         **({"privileged": True, "allowPrivilegeEscalation": True} if device else {}),
-        # Host directories carry labels that no ordinary container may read.
+        # SELinux: ordinary containers may not read host directories.
         "seLinuxOptions": {"type": "spc_t"},
     }
 

@@ -1,4 +1,4 @@
-"""What makes this cluster this cluster: the secret that its nodes measure when they take their lock."""
+"""A cluster's measurement secret: its nodes measure a value derived from it into their lock register."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MeasurementSecret:
 
     @cached_property
     def locked_value(self) -> str:
-        """What the lock register of this cluster's nodes holds, in hex."""
+        """The lock register's value on this cluster's nodes, in hex."""
         return lock_value(cluster_id(self.secret, self.salt)).hex()
 
     def manifest(self, namespace: str) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class MeasurementSecret:
             "metadata": {"name": SECRET_NAME, "namespace": namespace},
             "type": "Opaque",
             "data": {name: base64.b64encode(value).decode() for name, value in data.items()},
-            # With another secret it would be another cluster, and no node of this one could rejoin.
+            # With another secret no node of this cluster could rejoin.
             "immutable": True,
         }
 
@@ -46,11 +46,11 @@ class MeasurementSecret:
             value, salt = (base64.b64decode(data[name], validate=True) for name in (_SECRET, _SALT))
         except (KeyError, TypeError, ValueError, binascii.Error):
             raise OperatorError(
-                f"needs {_SECRET} and {_SALT} in base64", subject=f"Secret {SECRET_NAME}"
+                f"{_SECRET} or {_SALT} missing or not base64", subject=f"Secret {SECRET_NAME}"
             ) from None
         measurement = cls(value, salt)
         try:
-            _ = measurement.locked_value  # told now, not to the first caller
+            _ = measurement.locked_value  # fails now, not at the first request
         except KeyRefused as error:
             raise OperatorError(str(error), subject=f"Secret {SECRET_NAME}") from None
         return measurement

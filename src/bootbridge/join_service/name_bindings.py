@@ -1,8 +1,8 @@
-"""A node's name belongs to the key that used it first, and a token to the node that used it first.
+"""Name bindings: a node name belongs to the first key that used it, an evidence token to its first node.
 
-Each bond is a ConfigMap of its own. Creating one is atomic: whoever is answered 409 reads who was first.
-There is no way to overwrite a bond, and this service has no right to; an operator frees it by deleting it.
-Only a ticket makes a bond for a newcomer: whoever says that it is a node already is looked up.
+Each binding is an immutable ConfigMap. Creating one is atomic: after a 409 the service reads the existing
+one. The service has no permission to change a binding; an operator releases it by deleting the ConfigMap.
+A new instance is bound by a ticket only; a rejoin requires an existing node.
 """
 
 from __future__ import annotations
@@ -29,50 +29,50 @@ class NameBindings:
         self._namespace = namespace
 
     async def bind(self, grant: Grant, token: str = "") -> None:
-        """Take the name, and the evidence's token if it is one, or be refused; again by the same is fine."""
+        """Binds the name, and the evidence token if there is one; idempotent. Raises JoinRefused."""
         if token:
             await self._bind_token(token, grant.name)
-        bond = self._bond(node_binding_name(grant.name), "identity", grant.holder)
-        self._require_holder(grant, await self._first(bond, "identity"))
+        binding = self._manifest(node_binding_name(grant.name), "identity", grant.identity)
+        self._require_identity(grant, await self._create_or_read(binding, "identity"))
 
-    async def recognise(self, grant: Grant, token: str = "") -> None:
-        """Whether this is the node that has the name; refused where there is none.
+    async def require_node(self, grant: Grant, token: str = "") -> None:
+        """Raises JoinRefused unless a Node with this name exists and is bound to this identity.
 
-        A node without a bond is bound now: an operator has freed it, or it is the first, which had no ticket.
+        A Node without a binding is bound now: an operator released it, or it is the first node.
         """
-        bond = await self._client.get_or_none(Ref(CONFIG_MAP, node_binding_name(grant.name), self._namespace))
-        if bond is not None:
-            self._require_holder(grant, _value(bond, "identity"))
+        ref = Ref(CONFIG_MAP, node_binding_name(grant.name), self._namespace)
+        if (binding := await self._client.get_or_none(ref)) is not None:
+            self._require_identity(grant, _value(binding, "identity"))
         elif await self._client.get_or_none(Ref(NODE, grant.name)) is not None:
             await self.bind(grant, token)
         else:
-            raise JoinRefused(f"{grant.name} is not a node of this cluster: it has to ask for a ticket")
+            raise JoinRefused(f"{grant.name}: not a node of this cluster (request a join ticket)")
 
     async def _bind_token(self, token: str, name: str) -> None:
-        bond = self._bond(token_binding_name(token), "node", name)
-        first = await self._first(bond, "node")
-        if first != name:
-            raise JoinRefused(f"the token {token!r} is used up: {first} joined with it")
+        binding = self._manifest(token_binding_name(token), "node", name)
+        bound = await self._create_or_read(binding, "node")
+        if bound != name:
+            raise JoinRefused(f"token {token!r} already used by {bound}")
 
-    async def _first(self, bond: Json, field: str) -> str:
-        """What the bond says, having made it unless somebody else has."""
-        if await self._client.create_or_conflict(bond) is not None:
-            return str(bond["data"][field])
-        ref = Ref(CONFIG_MAP, bond["metadata"]["name"], self._namespace)
+    async def _create_or_read(self, binding: Json, field: str) -> str:
+        """Returns the field of the new binding, or of the existing one."""
+        if await self._client.create_or_conflict(binding) is not None:
+            return str(binding["data"][field])
+        ref = Ref(CONFIG_MAP, binding["metadata"]["name"], self._namespace)
         found = await self._client.get_or_none(ref)
         if found is None:
-            raise RetryLater(f"{ref} was freed just now")
+            raise RetryLater(f"{ref} was deleted just now")
         return _value(found, field)
 
-    def _require_holder(self, grant: Grant, first: str) -> None:
-        if first != grant.holder:
-            freed_by = f"kubectl -n {self._namespace} delete configmap {node_binding_name(grant.name)}"
+    def _require_identity(self, grant: Grant, bound: str) -> None:
+        if bound != grant.identity:
+            command = f"kubectl -n {self._namespace} delete configmap {node_binding_name(grant.name)}"
             raise JoinRefused(
-                f"the node name {grant.name} is bound to {first}, and this caller is {grant.holder}; "
-                f"if the instance was replaced: {freed_by}"
+                f"{grant.name}: node name bound to {bound}, but the caller is {grant.identity} "
+                f"(if the instance was replaced: {command})"
             )
 
-    def _bond(self, name: str, field: str, value: str) -> Json:
+    def _manifest(self, name: str, field: str, value: str) -> Json:
         metadata = {"name": name, "namespace": self._namespace, "labels": LABELS}
         return {
             "apiVersion": "v1",
@@ -83,12 +83,12 @@ class NameBindings:
         }
 
 
-def _value(bond: Json, field: str) -> str:
-    return str((bond.get("data") or {}).get(field, ""))
+def _value(binding: Json, field: str) -> str:
+    return str((binding.get("data") or {}).get(field, ""))
 
 
 def node_binding_name(name: str) -> str:
-    """The ConfigMap's name; a node's name that is too long beside the prefix is told by its digest."""
+    """Returns the ConfigMap's name; a node name too long for it is replaced by its digest."""
     whole = NODE_PREFIX + name
     if len(whole) <= _NAME_CHARACTERS_MAX:
         return whole
@@ -96,5 +96,5 @@ def node_binding_name(name: str) -> str:
 
 
 def token_binding_name(token: str) -> str:
-    """By digest: a token's id is free text."""
+    """By digest, as a token's id is free text."""
     return f"{TOKEN_PREFIX}{hashlib.sha256(token.encode()).hexdigest()[:40]}"

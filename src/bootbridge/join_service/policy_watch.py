@@ -1,7 +1,7 @@
-"""Follows the policy's ConfigMap: what an operator changes counts for the next session, if it is sound.
+"""Watches the policy's ConfigMap; a valid change applies to the next session.
 
-Evidence is judged without waiting, by the instances that are known. So another inventory is listed first, and
-its policy is in force from then on: else every enrolled machine that calls meanwhile would be refused.
+Evidence is verified against the last inventory snapshot, without I/O. So a new inventory is read before its
+policy becomes active: else enrolled machines that call meanwhile would be refused.
 """
 
 from __future__ import annotations
@@ -25,90 +25,90 @@ from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.runtime.tasks import spawn
 
 POLICY_NAME: Final = "bootbridge-join-policy"
-# A policy does not wait longer for its inventory: it may have been changed to keep somebody out.
+# A policy waits no longer for its inventory: the change may be meant to exclude a machine.
 INVENTORY_SECONDS_MAX: Final = 15.0
 INVENTORY_RETRY_SECONDS: Final = 0.5
 
 
 class PolicyWatch:
-    """`run` until cancelled; `first` waits for a policy that works, `current` is the newest such."""
+    """`run` until cancelled; `wait_for_policy` waits for the first valid policy, `current` is the newest."""
 
     def __init__(
         self, client: KubeClient, namespace: str, *, rng: random.Random, clock: Callable[[], float]
     ) -> None:
         self._ref = Ref(CONFIG_MAP, POLICY_NAME, namespace)
         self._clock = clock
-        self._state = ListWatch(rng)
-        self._seen = ""
-        self._in_force: ActivePolicy | None = None
-        self._there = asyncio.Event()
-        self._coming: asyncio.Task[None] | None = None
+        self._list_watch = ListWatch(rng)
+        self._last_text = ""
+        self._active: ActivePolicy | None = None
+        self._available = asyncio.Event()
+        self._activation: asyncio.Task[None] | None = None
         resource = WatchedResource(CONFIG_MAP, namespace, fields=f"metadata.name={POLICY_NAME}")
-        self._reflector = Reflector(client, resource, self._state, self._changed)
+        self._reflector = Reflector(client, resource, self._list_watch, self._changed)
 
     async def run(self) -> None:
         try:
             await self._reflector.run()
         finally:
-            if self._coming is not None:
-                await cancel_and_wait(self._coming)
+            if self._activation is not None:
+                await cancel_and_wait(self._activation)
 
-    async def first(self) -> ActivePolicy:
-        await self._there.wait()
+    async def wait_for_policy(self) -> ActivePolicy:
+        await self._available.wait()
         return self.current()
 
     def current(self) -> ActivePolicy:
-        assert self._in_force is not None, "asked for the policy before there is one"
-        return self._in_force
+        assert self._active is not None, "wait_for_policy() must return first"
+        return self._active
 
     def _changed(self) -> None:
-        found = self._state.objects.get(f"{self._ref.namespace}/{self._ref.name}")
+        found = self._list_watch.objects.get(f"{self._ref.namespace}/{self._ref.name}")
         if found is None:
-            self._tell(logs.WARNING, "the join policy is gone", "it was deleted, or never made")
+            self._log_kept(logs.WARNING, "join policy not found", "ConfigMap not found")
             return
         text = _text(found)
-        if text != self._seen:
-            self._seen = text
-            self._take(text)
+        if text != self._last_text:
+            self._last_text = text
+            self._load(text)
 
-    def _take(self, text: str) -> None:
-        before = self._in_force
+    def _load(self, text: str) -> None:
+        previous = self._active
         try:
-            new = ActivePolicy.of(text, str(self._ref), self._clock, before)
+            new = ActivePolicy.load(text, str(self._ref), self._clock, previous)
         except OperatorError as error:
-            self._tell(logs.ERROR, "the new join policy is broken", error)
+            self._log_kept(logs.ERROR, "invalid join policy", error)
             return
-        if self._coming is not None:
-            self._coming.cancel()  # this one is newer
-        if before is not None and new.inventory is before.inventory:
-            self._put_in_force(new)
+        if self._activation is not None:
+            self._activation.cancel()  # superseded
+        if previous is not None and new.inventory is previous.inventory:
+            self._activate(new)
         else:
-            self._coming = spawn(self._in_force_once_listed(new), "list a new inventory")
+            self._activation = spawn(self._activate_with_inventory(new), "read the new inventory")
 
-    async def _in_force_once_listed(self, new: ActivePolicy) -> None:
-        reason = "it does not answer"
+    async def _activate_with_inventory(self, new: ActivePolicy) -> None:
+        reason = "timed out"
         try:
             async with asyncio.timeout(INVENTORY_SECONDS_MAX):
                 while True:
                     try:
-                        await new.inventory.listed()
+                        await new.inventory.snapshot()
                         break
                     except BootbridgeError as error:
                         reason = str(error)
                     await asyncio.sleep(INVENTORY_RETRY_SECONDS)
         except TimeoutError:
-            text = "the inventory is not known yet: until it is, machines enrolled in it are refused"
-            logs.event("join-service", logs.ERROR, text, policy=self._ref, reason=reason)
-        self._put_in_force(new)
+            # Until it is available, machines enrolled in it are refused.
+            logs.event("join-service", logs.ERROR, "inventory unavailable", policy=self._ref, reason=reason)
+        self._activate(new)
 
-    def _put_in_force(self, new: ActivePolicy) -> None:
-        self._in_force = new
-        self._there.set()
-        logs.event("join-service", logs.INFO, "join policy in force", policy=self._ref)
+    def _activate(self, new: ActivePolicy) -> None:
+        self._active = new
+        self._available.set()
+        logs.event("join-service", logs.INFO, "join policy active", policy=self._ref)
 
-    def _tell(self, level: int, message: str, reason: BootbridgeError | str) -> None:
-        stays = "the one before stays in force" if self._in_force else "nobody can join"
-        logs.event("join-service", level, f"{message}, {stays}", policy=self._ref, reason=reason)
+    def _log_kept(self, level: int, message: str, reason: BootbridgeError | str) -> None:
+        effect = "the previous policy stays active" if self._active else "no instance can join"
+        logs.event("join-service", level, message, policy=self._ref, reason=reason, effect=effect)
 
 
 def _text(found: Json) -> str:

@@ -1,8 +1,7 @@
-"""The two calls of the join service: a ticket for a new instance, and one for a node that was rebooted.
+"""The two calls of the join service: a ticket for a new instance, and one for a rebooted node.
 
-Everything that can be refused is refused before anything is made: claims, certificate request, the bond of
-the name, the lease of control planes; the token comes last. Callers do not wait for one another, but for a
-place among those that are served at once.
+Every check comes before anything is created: claims, CSR, name binding, control-plane lease; the bootstrap
+token is created last. Requests do not wait for one another, up to TICKETS_IN_PROGRESS_MAX.
 """
 
 from __future__ import annotations
@@ -29,10 +28,9 @@ from bootbridge.join_api.messages import (
 )
 from bootbridge.join_api.node_addresses import node_addresses
 from bootbridge.join_api.policy import ClusterFacts
-from bootbridge.join_service import audit as outcomes
 from bootbridge.join_service import bootstrap_tokens
 from bootbridge.join_service.active_policy import ActivePolicy
-from bootbridge.join_service.audit import AuditLog
+from bootbridge.join_service.audit import AuditLog, AuditOutcome
 from bootbridge.join_service.authorization import AttestedCaller, Grant, authorize_rejoin, authorize_ticket
 from bootbridge.join_service.control_plane_files import ControlPlaneFiles
 from bootbridge.join_service.control_plane_lease import ControlPlaneLease
@@ -47,31 +45,31 @@ from bootbridge.runtime.grpc import Handler, RpcError, Send
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.proto import Message, MessageError
 
-# One convoy that is under way and one that gathers. More would only queue at the API server; whoever comes
-# later waits here, on an open and attested channel.
+# One batch at the API server and one that fills. More would only queue there; further requests wait here,
+# on their attested channels.
 TICKETS_IN_PROGRESS_MAX: Final = 2 * BATCH_MAX
 
-# An instance has a channel for each address that it finds the service at, a few at a time.
+# An instance opens a channel to each address of the service that it knows, a few at a time.
 CHANNELS_PER_KEY_MAX: Final = 8
 
-# A control plane whose turn is over undoes what it did, which takes its new member out of etcd again: the
-# next one has to wait for that, too. The limits of kubeadm's reset and of the kubelet's stop are below it.
+# A control plane whose turn has expired undoes its join, which removes its new etcd member: the next one
+# waits for that, too. The timeouts of kubeadm reset and of stopping the kubelet are below it.
 UNDO_SECONDS: Final = 300
 
-Asked = TypeVar("Asked", TicketRequest, RejoinRequest)
+RequestT = TypeVar("RequestT", TicketRequest, RejoinRequest)
 
 
 @dataclass
-class _Account:
-    """What the audit will say about one call, as far as it is known."""
+class _AuditEntry:
+    """What is known so far about one call, for its audit line."""
 
-    what: str
+    event: str
     name: str = ""
     role: str = ""
-    token: str = ""
+    token_id: str = ""
 
-    def noted(self, token: str) -> None:
-        self.token = token
+    def set_token_id(self, token_id: str) -> None:
+        self.token_id = token_id
 
 
 @dataclass
@@ -83,68 +81,72 @@ class JoinService:
     files: ControlPlaneFiles
     audit: AuditLog
     clock: Callable[[], float]
-    # How much time has passed, whatever the time is.
-    steady: Callable[[], float] = time.monotonic
+    monotonic: Callable[[], float] = time.monotonic
     tickets_in_progress_max: int = TICKETS_IN_PROGRESS_MAX
-    # Open channels and those that are becoming one; whoever has asked is among them.
+    # Open channels, including those in the handshake and those with a request in progress.
     connections: Callable[[], int] = lambda: 0
     issued: int = 0
     refused: int = 0
-    _present: Counter[str] = field(init=False, repr=False, default_factory=Counter)
-    _places: asyncio.Semaphore = field(init=False, repr=False)
-    _asking: int = field(init=False, repr=False, default=0)
+    _channels: Counter[str] = field(init=False, repr=False, default_factory=Counter)
+    _in_progress: asyncio.Semaphore = field(init=False, repr=False)
+    _requests: int = field(init=False, repr=False, default=0)
 
     def __post_init__(self) -> None:
-        self._places = asyncio.Semaphore(self.tickets_in_progress_max)
-        self._convoy = WriteBatcher(lambda: self.connections() - self._asking)
+        self._in_progress = asyncio.Semaphore(self.tickets_in_progress_max)
+        self._batcher = WriteBatcher(lambda: self.connections() - self._requests)
         self._bindings = NameBindings(self.client, self.namespace)
         self._tickets = TicketLimit(self.clock)
         self._rejoins = TicketLimit(self.clock)
-        self._lease = ControlPlaneLease(self.client, self.namespace, self.clock, self.steady)
+        self._lease = ControlPlaneLease(self.client, self.namespace, self.clock, self.monotonic)
 
     @contextmanager
-    def present(self, caller: AttestedCaller) -> Iterator[bool]:
-        """Around a channel of the caller's; False: its key has as many as it may have."""
+    def count_channel(self, caller: AttestedCaller) -> Iterator[bool]:
+        """Counts a channel while it is open; yields False if its key has CHANNELS_PER_KEY_MAX already."""
         key = caller.attested.identity
-        if key and self._present[key] >= CHANNELS_PER_KEY_MAX:
+        if key and self._channels[key] >= CHANNELS_PER_KEY_MAX:
             yield False
             return
-        self._present[key] += 1
+        self._channels[key] += 1
         try:
             yield True
         finally:
-            self._present[key] -= 1
-            if not self._present[key]:
-                del self._present[key]
+            self._channels[key] -= 1
+            if not self._channels[key]:
+                del self._channels[key]
 
     def handlers(self, caller: AttestedCaller) -> dict[str, Handler]:
-        """For one attested channel."""
+        """Returns the gRPC handlers of one attested channel."""
         return {
-            ISSUE_TICKET: self._handler("ticket", caller, TicketRequest, self._ticket),
-            ISSUE_REJOIN_TICKET: self._handler("rejoin ticket", caller, RejoinRequest, self._rejoin_ticket),
+            ISSUE_TICKET: self._handler("ticket", caller, TicketRequest, self._issue_ticket),
+            ISSUE_REJOIN_TICKET: self._handler(
+                "rejoin ticket", caller, RejoinRequest, self._issue_rejoin_ticket
+            ),
         }
 
-    # --- what is given
+    # --- tickets
 
-    async def _ticket(self, request: TicketRequest, caller: AttestedCaller, account: _Account) -> Ticket:
-        force = self.policy()
-        policy, cluster = force.policy, force.policy.cluster
-        asked = KubeletCsr(request.certificate_request)
-        listed = await force.inventory.listed()
-        grant = authorize_ticket(request, asked.fingerprint, caller, listed, policy.roles)
-        account.role = grant.role
-        self._tickets.require_room(grant.holder)
-        authority = self.files.authority()
-        certificate = self._certificate(authority, asked, grant, policy.ticket.certificate_days)
-        addresses = _addresses(grant, cluster)
-        files = self.files.all() if grant.control_plane else ()
-        await self._bind(grant, caller)
+    async def _issue_ticket(
+        self, request: TicketRequest, caller: AttestedCaller, entry: _AuditEntry
+    ) -> Ticket:
+        active = self.policy()
+        policy, cluster = active.policy, active.policy.cluster
+        csr = KubeletCsr(request.certificate_request)
+        inventory = await active.inventory.snapshot()
+        grant = authorize_ticket(request, csr.fingerprint, caller, inventory, policy.roles)
+        entry.role = grant.role
+        self._tickets.check(grant.identity)
+        ca = self.files.ca()
+        certificate = self._sign(ca, csr, grant, policy.ticket.certificate_days)
+        addresses = _node_addresses(grant, cluster)
+        files = self.files.read_all() if grant.control_plane else ()
+        await self._batcher.wait_for_batch()
+        await self._bindings.bind(grant, _evidence_token(caller))
         turn = policy.ticket.control_plane_join_seconds if grant.control_plane else 0
         if turn:
-            await self._lease.take(grant.name, turn + UNDO_SECONDS)
-        with self._tickets.one_more(grant.holder, policy.ticket.token_seconds):
-            token = await bootstrap_tokens.mint(
-                self.client, grant.name, self.clock(), policy.ticket.token_seconds, account.noted
+            await self._lease.acquire(grant.name, turn + UNDO_SECONDS)
+        with self._tickets.reserve(grant.identity, policy.ticket.token_seconds):
+            token = await bootstrap_tokens.create(
+                self.client, grant.name, self.clock(), policy.ticket.token_seconds, entry.set_token_id
             )
         return Ticket(
             node_name=grant.name,
@@ -154,7 +156,7 @@ class JoinService:
             token=token.text,
             token_seconds=policy.ticket.token_seconds,
             turn_seconds=turn,
-            ca_certificate_hashes=authority.pins,
+            ca_certificate_hashes=ca.pins,
             kubelet_certificate=certificate,
             control_plane_files=files,
             measurement_secret=self.measurement.secret,
@@ -166,87 +168,86 @@ class JoinService:
             ignore_preflight_errors=cluster.ignore_preflight_errors,
         )
 
-    async def _rejoin_ticket(
-        self, request: RejoinRequest, caller: AttestedCaller, account: _Account
+    async def _issue_rejoin_ticket(
+        self, request: RejoinRequest, caller: AttestedCaller, entry: _AuditEntry
     ) -> RejoinTicket:
-        """For one that is a node: so neither the roles that may join nor the lease have a say in it."""
-        force = self.policy()
-        terms = force.policy.ticket
-        asked = KubeletCsr(request.certificate_request)
-        listed = await force.inventory.listed()
-        grant = authorize_rejoin(request, asked.fingerprint, caller, listed, self.measurement.locked_value)
-        account.role = grant.role
-        with self._rejoins.one_more(grant.holder, terms.token_seconds):
-            certificate = self._certificate(self.files.authority(), asked, grant, terms.certificate_days)
-            await self._bindings.recognise(grant, _evidence_token(caller))
+        """For an existing node: the policy's roles and the control-plane lease do not apply."""
+        active = self.policy()
+        settings = active.policy.ticket
+        csr = KubeletCsr(request.certificate_request)
+        inventory = await active.inventory.snapshot()
+        grant = authorize_rejoin(request, csr.fingerprint, caller, inventory, self.measurement.locked_value)
+        entry.role = grant.role
+        with self._rejoins.reserve(grant.identity, settings.token_seconds):
+            certificate = self._sign(self.files.ca(), csr, grant, settings.certificate_days)
+            await self._bindings.require_node(grant, _evidence_token(caller))
         return RejoinTicket(grant.name, certificate)
 
-    async def _bind(self, grant: Grant, caller: AttestedCaller) -> None:
-        """The first that is asked of the API server for a ticket; what follows, follows in step."""
-        await self._convoy.join()
-        await self._bindings.bind(grant, _evidence_token(caller))
-
-    def _certificate(self, authority: KubeletCa, asked: KubeletCsr, grant: Grant, days: int) -> bytes:
-        return authority.sign(
-            asked, grant.name, grant.instance.addresses, now=self.clock(), validity=timedelta(days=days)
+    def _sign(self, ca: KubeletCa, csr: KubeletCsr, grant: Grant, days: int) -> bytes:
+        return ca.sign(
+            csr, grant.name, grant.instance.addresses, now=self.clock(), validity=timedelta(days=days)
         )
 
-    # --- how it is answered
+    # --- responses
 
     def _handler(
         self,
-        what: str,
+        event: str,
         caller: AttestedCaller,
-        kind: type[Asked],
-        give: Callable[[Asked, AttestedCaller, _Account], Awaitable[Message]],
+        kind: type[RequestT],
+        issue: Callable[[RequestT, AttestedCaller, _AuditEntry], Awaitable[Message]],
     ) -> Handler:
         async def handle(body: bytes, send: Send) -> None:
-            account = _Account(what)
-            self._asking += 1
+            entry = _AuditEntry(event)
+            self._requests += 1
             try:
                 request = kind.decode(body)
-                account.name = request.node_name
-                async with self._places:
-                    answer = await give(request, caller, account)
+                entry.name = request.node_name
+                async with self._in_progress:
+                    ticket = await issue(request, caller, entry)
             except BootbridgeError as error:
-                raise self._told(error, caller, account) from error
+                raise self._rpc_error(error, caller, entry) from error
             except asyncio.CancelledError:
-                self._note(outcomes.FAILED, caller, account, "the caller left")
+                self._record(AuditOutcome.FAILED, caller, entry, "the caller disconnected")
                 raise
             finally:
-                self._asking -= 1
+                self._requests -= 1
             self.issued += 1
-            self._note(outcomes.ISSUED, caller, account)
-            await send(answer.encode())
+            self._record(AuditOutcome.ISSUED, caller, entry)
+            await send(ticket.encode())
 
         return handle
 
-    def _told(self, error: BootbridgeError, caller: AttestedCaller, account: _Account) -> RpcError:
-        """What the caller is told, after the audit was; our own troubles are for the log."""
+    def _rpc_error(self, error: BootbridgeError, caller: AttestedCaller, entry: _AuditEntry) -> RpcError:
+        """Writes the audit line; returns the caller's error, without the details of internal ones."""
         if isinstance(error, MessageError):
-            error = JoinRefused(f"the request cannot be read: {error}")
+            error = JoinRefused(f"malformed request: {error}")
         if isinstance(error, JoinRefused):
             self.refused += 1
-            self._note(outcomes.REFUSED, caller, account, str(error))
+            self._record(AuditOutcome.REFUSED, caller, entry, str(error))
             return RpcError(grpc.PERMISSION_DENIED, str(error))
         if isinstance(error, RetryLater):
-            self._note(outcomes.NOT_YET, caller, account, str(error))
-            return RpcError(grpc.UNAVAILABLE, f"try again: {error}")
-        self._note(outcomes.FAILED, caller, account, str(error))
-        logs.event("join-service", logs.ERROR, "a ticket cannot be issued", node=account.name, reason=error)
+            self._record(AuditOutcome.NOT_YET, caller, entry, str(error))
+            return RpcError(grpc.UNAVAILABLE, f"retry later: {error}")
+        self._record(AuditOutcome.FAILED, caller, entry, str(error))
+        logs.event("join-service", logs.ERROR, "issuing a ticket failed", node=entry.name, reason=error)
         if isinstance(error, KubeError | KubeUnreachable):
-            return RpcError(grpc.UNAVAILABLE, "try again: the join service has trouble with its API server")
-        return RpcError(grpc.UNAVAILABLE, "try again: the join service is not in order; its log says why")
+            return RpcError(
+                grpc.UNAVAILABLE, "retry later: a request of the join service to its API server failed"
+            )
+        return RpcError(grpc.UNAVAILABLE, "retry later: internal error of the join service (see its log)")
 
-    def _note(self, outcome: str, caller: AttestedCaller, account: _Account, reason: str = "") -> None:
+    def _record(
+        self, outcome: AuditOutcome, caller: AttestedCaller, entry: _AuditEntry, reason: str = ""
+    ) -> None:
         self.audit.record(
-            account.what,
+            entry.event,
             outcome,
             caller,
-            name=account.name,
-            role=account.role,
+            name=entry.name,
+            role=entry.role,
             reason=reason,
-            token=account.token,
+            token_id=entry.token_id,
         )
 
 
@@ -254,8 +255,8 @@ def _evidence_token(caller: AttestedCaller) -> str:
     return caller.attested.facts.get("token", "")
 
 
-def _addresses(grant: Grant, cluster: ClusterFacts) -> tuple[str, ...]:
-    """Those that the first node would go by, were it this machine."""
+def _node_addresses(grant: Grant, cluster: ClusterFacts) -> tuple[str, ...]:
+    """Selects addresses as the init does for the first node."""
     try:
         return tuple(map(str, node_addresses(grant.instance.addresses, cluster.families)))
     except OperatorError as error:

@@ -63,14 +63,14 @@ def test_a_quote_of_another_session(trick: str, cluster: Instances, spare: str) 
 
 def test_a_worker_that_wants_to_be_a_control_plane(cluster: Instances, spare: str) -> None:
     refused = cluster.trick("honest", spare, role=Role.CONTROL_PLANE)["refused"]
-    assert f"{spare} asks to be a control-plane, but it is listed as a worker" in refused
-    cluster.until_audited(spare, "listed as a worker")
+    assert f"{spare}: role control-plane requested, but the inventory has worker" in refused
+    cluster.until_audited(spare, "the inventory has worker")
 
 
 def test_an_instance_that_calls_itself_by_another_s_name(cluster: Instances, spare: str) -> None:
     refused = cluster.trick("honest", spare, name="node3")["refused"]
-    assert f"says it is 'node3', but by its key it is {spare}" in refused
-    cluster.until_audited("node3", "by its key it is")
+    assert f"node name 'node3' requested, but the evidence's key belongs to {spare}" in refused
+    cluster.until_audited("node3", "the evidence's key belongs to")
 
 
 def test_a_worker_whose_metadata_says_that_it_is_a_control_plane(cluster: Instances, spare: str) -> None:
@@ -82,8 +82,8 @@ def test_a_worker_whose_metadata_says_that_it_is_a_control_plane(cluster: Instan
     cluster.lab.write(spare, {path: Asset(to_yaml(document), 0o600)})
     try:
         cluster.start_bootstrapper(spare)
-        cluster.until_said(spare, "asks to be a control-plane")
-        cluster.until_audited(spare, "asks to be a control-plane, but it is listed as a worker")
+        cluster.until_said(spare, "role control-plane requested")
+        cluster.until_audited(spare, "role control-plane requested, but the inventory has worker")
         assert cluster.got_nothing(spare), "before what lies on its tmpfs is gone"
     finally:
         cluster.power_cycle(spare)
@@ -107,7 +107,7 @@ def test_a_key_that_nobody_enrolled(cluster: Instances, spare: str) -> None:
         cluster.until(lambda: text in cluster.join_service_said(), "the join service says so, too")
     finally:
         cluster.change_policy(original)
-        cluster.until(lambda: "listed as a worker" in refused(), "the old policy is in force again")
+        cluster.until(lambda: "the inventory has worker" in refused(), "the old policy is in force again")
 
 
 def test_a_worker_whose_token_asks_to_be_another_node(cluster: Instances, spare: str) -> None:

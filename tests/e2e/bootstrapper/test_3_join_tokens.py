@@ -35,6 +35,6 @@ def test_a_token_that_has_made_one_node_makes_no_other(cluster: Instances, spare
         "the changed policy is in force",
     )
     refused = cluster.trick("token", spare, name=second, token=TOKEN)["refused"]
-    assert "used up" in refused
-    cluster.until_audited(second, "used up")
+    assert "already used by" in refused
+    cluster.until_audited(second, "already used by")
     assert TOKEN_SECRET not in cluster.join_service_said()

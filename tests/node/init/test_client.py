@@ -274,7 +274,7 @@ async def test_an_instance_of_another_cluster_is_told_nothing(instance: Instance
 
 async def test_a_chip_that_hides_its_lock_is_told_nothing(instance: Instance) -> None:
     instance.peer = AttestedPeer("tpm", "sha256:00", {})
-    with pytest.raises(EvidenceRefused, match="does not show PCR 15"):
+    with pytest.raises(EvidenceRefused, match="evidence without PCR 15"):
         await instance.asked_by(saying(WELL))
     assert instance.requests == []
 

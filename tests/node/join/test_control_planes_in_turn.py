@@ -33,7 +33,7 @@ class Cluster:
     """The services are an hour apart, and each says that it knows the time."""
 
     def __init__(self, folder: Path, join_seconds: float) -> None:
-        self.services = join_service_environment.World(folder)
+        self.services = join_service_environment.Environment(folder)
         self.by_address = {
             ("10.0.0.1", 1): self.services.service,
             ("10.0.0.2", 1): self.services.another_service(ahead=3600.0),

@@ -15,6 +15,7 @@ from typing import Final
 
 from bootbridge.errors import BootbridgeError, LocalError
 from bootbridge.runtime import logs, tasks
+from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.trust.attested import exchange
 from bootbridge.trust.attested.admission_queue import AdmissionLimits, AdmissionQueue, source_of
 from bootbridge.trust.attested.channel_binding import NONCE_BYTES
@@ -192,13 +193,13 @@ class AttestedListener:
     async def stop(self, seconds: float = STOP_SECONDS_MAX) -> None:
         """Stops accepting; handlers that have not finished after ``seconds`` are cancelled."""
         self._stopping.set()
-        await _cancel(self._accepting)
+        await cancel_and_wait(*self._accepting)
         for sock in (*self._sockets, *(waiting.sock for waiting in self._queue.drain())):
             sock.close()
-        await _cancel([*self._handshaking])
+        await cancel_and_wait(*self._handshaking)
         if self._handling:
             await asyncio.wait(set(self._handling), timeout=seconds)
-        await _cancel([*self._handling])
+        await cancel_and_wait(*self._handling)
 
     # --- per connection
 
@@ -289,10 +290,3 @@ class AttestedListener:
                 await close_gracefully(writer)
             raise
         return AttestedChannel(reader, writer, peer, address, self._stopping)
-
-
-async def _cancel(running: Sequence[asyncio.Task[None]]) -> None:
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running)
