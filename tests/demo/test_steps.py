@@ -124,7 +124,7 @@ def test_waiting_is_printed_after_two_seconds() -> None:
             clock.now += 0.1
             steps.waiting("2 agents")
     assert out.getvalue().count("waiting: 2 agents") == 2
-    assert "2.0 s   1 proxy-agents          waiting: 2 agents" in out.getvalue()
+    assert "2.1 s   1 proxy-agents          waiting: 2 agents" in out.getvalue()
 
 
 def test_wait_until_returns_false_after_its_timeout() -> None:
