@@ -1,4 +1,4 @@
-"""The place where one tunnel is laid: its plan, the node, the cluster, and what is known of them."""
+"""What all resources of one installation work on: plan, node, cluster, and the install record."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from bootbridge.kube.blocking_client import ClusterClient
 
 @dataclass
 class InstallContext:
-    """Shared by all resources of one tunnel."""
-
     plan: Plan
     host: Host
-    cluster: ClusterClient | None = None  # None: there is none yet
+    cluster: ClusterClient | None = None  # None: there is no cluster yet
     addresses: tuple[IPAddress, ...] = ()  # of the node; needed to apply, not to find or remove
     firewall: bool = False
     kubeconfig: str = ""  # as given with --kubeconfig
@@ -37,36 +35,36 @@ class InstallContext:
     def record(self) -> InstallRecord:
         return install_record.load(self.host, self.plan) or InstallRecord()
 
-    def save(self, noted: InstallRecord) -> None:
-        """Write down what is about to be done."""
-        if noted != install_record.load(self.host, self.plan):
-            self.host.write(install_record.path(self.plan), noted.dump())
+    def save(self, record: InstallRecord) -> None:
+        """Writes the record if it has changed; call it before the change that it describes."""
+        if record != install_record.load(self.host, self.plan):
+            self.host.write(install_record.path(self.plan), record.dump())
 
     def record_directories(self, directory: str) -> None:
-        """Those that have to be made for this one to be there are ours to remove."""
+        """Records the missing directories on this path: `down` removes those that `up` creates."""
         if missing := self.host.missing_directories(directory):
             self.save(self.record().with_directories(missing))
 
     def record_cluster(self) -> None:
         self.save(replace(self.record(), cluster=True))
 
-    def bundle(self) -> CertificateSet | None:
+    def certificates(self) -> CertificateSet | None:
         return certificates.load(self.host.root, self.plan)
 
     def values(self) -> NodeValues | None:
-        """What the manifests are filled with; None as long as there are no certificates."""
-        bundle = self.bundle()
-        if bundle is None:
+        """Returns the values for the manifests' placeholders; None while there are no certificates."""
+        held = self.certificates()
+        if held is None:
             return None
         return node_values(
             self.plan,
             self.plan.image.reference,
             self.addresses,
-            ca=bundle.ca_cert,
-            agent_cert=bundle.agent.cert_pem,
-            agent_key=bundle.agent.key_pem,
+            ca=held.ca_cert,
+            agent_cert=held.agent.cert_pem,
+            agent_key=held.agent.key_pem,
         )
 
     def server_pids(self) -> list[int]:
-        """The server's processes: its command line names the socket."""
+        """Returns the server's processes, recognised by the socket on their command line."""
         return self.host.processes_with_argument(f"--uds-name={self.host.path(self.plan.paths.socket)}")

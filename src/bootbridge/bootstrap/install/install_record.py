@@ -1,4 +1,4 @@
-"""What `up` noted down before it did it: all that `down` could not know from the plan alone."""
+"""The install record: what `up` is about to create and `down` cannot derive from the plan."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class InstallRecord:
-    """Noted ahead of the deed: what is noted may be missing, what is not noted was never done."""
+    """Write-ahead record: an entry may not exist yet, but nothing is created without an entry here."""
 
-    directories: tuple[str, ...] = ()  # made by us where others keep their files; removed if empty
-    cluster: bool = False  # objects were sent to the API
-    firewall: bool = False  # the rule is ours to remove
-    kubeconfig: str = ""  # given with --kubeconfig; empty: the plan's
+    directories: tuple[str, ...] = ()  # created by `up` outside the state directory; removed if empty
+    cluster: bool = False  # objects were sent to the API server
+    firewall: bool = False  # `up` created the firewall rule
+    kubeconfig: str = ""  # from --kubeconfig; empty: the plan's
 
     def with_directories(self, more: list[str]) -> InstallRecord:
         return replace(self, directories=tuple(dict.fromkeys((*self.directories, *more))))
@@ -40,7 +40,7 @@ def path(plan: Plan) -> str:
 
 
 def load(host: Host, plan: Plan) -> InstallRecord | None:
-    """The note, or None when there is none that can be read: a half-written one is never seen."""
+    """Returns the record, or None if it is missing or invalid; writes are atomic."""
     try:
         document = json.loads(host.read(path(plan)) or b"")
         return InstallRecord(

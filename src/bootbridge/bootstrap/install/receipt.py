@@ -1,14 +1,14 @@
-"""The receipt of a removal: what was there, what was removed, what remains, and what went wrong on the way.
+"""The receipt of a removal: what was found, what was removed, what remains, and warnings.
 
-One JSON document, version 1, written whole or not at all by `bootbridge down` and by the cleanup
-function of the generated shell alike:
+One JSON document, version 1, written atomically by `bootbridge down` and by the clean-up function of the
+generated shell script:
 
     {
       "version": 1,
       "writtenAt": "2026-01-31T12:00:00Z",            UTC, RFC 3339, whole seconds
       "writtenBy": "bootbridge down",                 or "bootbridge_cleanup"
       "plan": {"flavour": "kubeadm", "platform": "none", "infraID": "", "namespace": "…",
-               "agentPort": 8091, "recorded": true},  recorded: from the plan's record, else default names
+               "agentPort": 8091, "recorded": true},  recorded: from the plan record, else default names
       "clean": true,                                  nothing remains
       "found":    [{"resource": "secret", "name": "Secret bootstrap-konnectivity/konnectivity-agent-certs"}],
       "removed":  [{"resource": "secret", "name": "…"}],  in the order of removal
@@ -48,7 +48,7 @@ RESOURCE_NAMES = (
 
 @dataclass(frozen=True)
 class ReceiptItem:
-    """One thing of the tunnel; `why` is said only of what remains."""
+    """One thing that was found; `reason` is set only if it remains."""
 
     resource: str
     name: str
@@ -97,15 +97,14 @@ class Receipt:
         return (json.dumps(self.document(), indent=2, ensure_ascii=False) + "\n").encode()
 
     def sentence(self) -> str:
-        """The outcome for people."""
         if not self.found and self.clean:
-            return "Nothing of the tunnel was there, and nothing is."
+            return "Nothing was installed, and nothing remains."
         removed = f"{len(self.removed)} of {len(self.found)} removed"
-        return f"{removed}, nothing is left." if self.clean else f"{removed}, {len(self.remains)} remain."
+        return f"{removed}, nothing remains." if self.clean else f"{removed}, {len(self.remains)} remain."
 
 
 def summary(plan: Plan, recorded: bool) -> dict[str, Any]:
-    """Enough of the plan to know whose receipt it is."""
+    """Returns the fields of the plan that identify the installation."""
     return {
         "flavour": plan.flavour,
         "platform": plan.platform,

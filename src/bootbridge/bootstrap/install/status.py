@@ -1,4 +1,4 @@
-"""What of the tunnel is there, whether it is as the plan says, and whether it carries."""
+"""Inspects every resource once: whether it exists, matches the plan, and is ready."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class InstallStatus:
     resources: tuple[ResourceStatus, ...]
     server_healthy: bool
     server_ready: bool
-    agents: tuple[str, ...] | None  # None: the server does not say who they are
+    agents: tuple[str, ...] | None  # None: the server does not list them
     certificates_expire: datetime | None
 
     @property
@@ -63,7 +63,7 @@ class InstallStatus:
 
 
 def inspect(context: InstallContext) -> InstallStatus:
-    """Looks at everything once, waits for nothing."""
+    """Inspects everything once, without waiting."""
     port = context.plan.ports.server_health
     healthy, ready = (context.host.http_get(port, page)[0] == 200 for page in ("/healthz", "/readyz"))
     if context.cluster:
@@ -81,10 +81,10 @@ def _resource_status(resource: Resource) -> ResourceStatus:
     try:
         if not resource.find():
             return ResourceStatus(resource.name, resource.title, ABSENT)
-        outcome = resource.preview()
-        if outcome.change is not ResourceChange.UNCHANGED:
+        applied = resource.preview()
+        if applied.change is not ResourceChange.UNCHANGED:
             return ResourceStatus(
-                resource.name, resource.title, CHANGED, outcome.detail or "differs from the plan"
+                resource.name, resource.title, CHANGED, applied.detail or "differs from the plan"
             )
         return ResourceStatus(resource.name, resource.title, PRESENT, resource.unready_reason())
     except OperatorError as error:
@@ -92,7 +92,7 @@ def _resource_status(resource: Resource) -> ResourceStatus:
 
 
 def _agents(context: InstallContext) -> tuple[str, ...] | None:
-    """Ours says who is connected; the original has no such page."""
+    """Only our server lists its agents; the Go server has no such page."""
     status, body = context.host.http_get(context.plan.ports.server_health, "/status")
     if status != 200:
         return None
@@ -103,13 +103,11 @@ def _agents(context: InstallContext) -> tuple[str, ...] | None:
 
 
 def _expiry(context: InstallContext) -> datetime | None:
-    bundle = context.bundle()
-    if bundle is None:
+    held = context.certificates()
+    if held is None:
         return None
     try:
-        held = [
-            x509.load_pem_x509_certificate(pem) for pem in (bundle.server.cert_pem, bundle.agent.cert_pem)
-        ]
+        loaded = [x509.load_pem_x509_certificate(pem) for pem in (held.server.cert_pem, held.agent.cert_pem)]
     except ValueError:
         return None
-    return min(certificate.not_valid_after_utc for certificate in held)
+    return min(certificate.not_valid_after_utc for certificate in loaded)

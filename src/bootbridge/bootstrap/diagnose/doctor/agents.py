@@ -43,7 +43,7 @@ def daemonset(context: DiagnosisContext) -> CheckResult:
 
 def secret(context: DiagnosisContext) -> CheckResult:
     """The agents' certificates are the cluster's copy of those on this node."""
-    plan, bundle = context.plan, context.install.bundle()
+    plan, bundle = context.plan, context.install.certificates()
     if context.cluster is None or bundle is None:
         return not_run(f"the cluster cannot be asked: {context.no_cluster_because}")
     name = f"Secret {plan.namespace}/{plan.secret_name}"

@@ -48,7 +48,7 @@ def certificate_files(context: DiagnosisContext) -> CheckResult:
     if missing or opened:
         return failed("; ".join([*missing, *opened]), RENEW[plan.flavour])
     why = certificates.renewal_reason(
-        context.install.bundle(), plan, certificates.addresses_of(_held(context)[1]), context.now
+        context.install.certificates(), plan, certificates.addresses_of(_held(context)[1]), context.now
     )
     # Addresses and time are steps of their own.
     faults = [why] if why and not why.startswith(_ABOUT_TIME) else []
@@ -195,7 +195,7 @@ def _greeted(context: DiagnosisContext, address: str, port: int) -> str:
 
 
 def _agent_tls(context: DiagnosisContext) -> ssl.SSLContext:
-    bundle = context.install.bundle()
+    bundle = context.install.certificates()
     assert bundle
     tls = ssl.create_default_context(cadata=bundle.ca_cert.decode())
     tls.set_alpn_protocols(["h2"])

@@ -1,15 +1,14 @@
-"""The resources of a tunnel, in one list.
+"""The resources of the tunnel, in one ordered list.
 
-resource       found, applied, waited for, removed (``resource``)
-context       where: plan, node, cluster, and notes of what was done (``context``)
-host       record, egress configuration, certificates, socket, static pod (``host_parts``)
-apiserver  the egress setting in a kube-apiserver's manifest (``apiserver``)
-           and in the configuration that kubeadm keeps in the cluster (``kubeadm_config``)
-firewall   the cloud's rule, on request (``firewall``)
-cluster    namespace, Secret, DaemonSet (``cluster_parts``)
+resource        what each can do: find, preview, apply, wait, remove
+host            plan record, egress configuration, certificates, socket, static pod
+apiserver       the egress setting in the kube-apiserver's static pod manifest
+kubeadm_config  the same setting in the ClusterConfiguration that kubeadm keeps in the cluster
+firewall        the cloud's rule, on request
+cluster         namespace, Secret, DaemonSet
 
-`resources(context)` is the order of creation, its reverse the order of removal: nobody's support goes before
-what stands on it.
+`resources(context)` is the order of creation, its reverse the order of removal: a resource is removed before
+those on which it depends.
 """
 
 from __future__ import annotations
@@ -18,17 +17,23 @@ from bootbridge.bootstrap.install.context import InstallContext
 from bootbridge.bootstrap.install.resources.apiserver import ApiserverSetting
 from bootbridge.bootstrap.install.resources.cluster import AgentDaemonSet, AgentSecret, Namespace
 from bootbridge.bootstrap.install.resources.firewall import FirewallRule
-from bootbridge.bootstrap.install.resources.host import Certificates, EgressConfig, Record, ServerPod, Socket
+from bootbridge.bootstrap.install.resources.host import (
+    CertificateFiles,
+    EgressConfig,
+    PlanRecord,
+    ServerPod,
+    SocketDirectory,
+)
 from bootbridge.bootstrap.install.resources.kubeadm_config import KubeadmConfig
 from bootbridge.bootstrap.install.resources.resource import Resource
 from bootbridge.bootstrap.plan.plan import Flavour
 
 _ORDER: tuple[type[Resource], ...] = (
-    Record,
+    PlanRecord,
     FirewallRule,
     EgressConfig,
-    Certificates,
-    Socket,
+    CertificateFiles,
+    SocketDirectory,
     ServerPod,
     ApiserverSetting,
     KubeadmConfig,
@@ -39,7 +44,7 @@ _ORDER: tuple[type[Resource], ...] = (
 
 
 def resources(context: InstallContext) -> list[Resource]:
-    """In the order of creation."""
+    """Returns the resources of this installation in the order of creation."""
     wanted = [make for make in _ORDER if _belongs(make, context)]
     return [make(context) for make in wanted]  # type: ignore[call-arg]
 
@@ -48,6 +53,6 @@ def _belongs(make: type[Resource], context: InstallContext) -> bool:
     if make is FirewallRule:
         return context.firewall or context.record().firewall
     if make in (ApiserverSetting, KubeadmConfig):
-        # On an OpenShift bootstrap node the setting is rendered into the kube-apiserver, and goes with it.
+        # On an OpenShift bootstrap node the setting is rendered into the kube-apiserver and removed with it.
         return context.plan.flavour is Flavour.KUBEADM
     return True

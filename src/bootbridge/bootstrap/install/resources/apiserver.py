@@ -1,4 +1,4 @@
-"""The resource in the kube-apiserver: its static pod manifest gets the egress setting, and loses it again."""
+"""The egress setting in the kube-apiserver's static pod manifest."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bootbridge.common.yaml_text import to_yaml
 
 
 class ApiserverSetting(Resource):
-    """Needs a kubelet to act upon, and a kube-apiserver that comes back with, or without, the flag."""
+    """Edits the manifest; the kubelet then restarts the kube-apiserver with, or without, the flag."""
 
     name, title = "apiserver", "kube-apiserver setting"
 
@@ -30,8 +30,8 @@ class ApiserverSetting(Resource):
 
     def find(self) -> list[str]:
         data = self.host.read(self.manifest)
-        carried = apiserver_manifest.find_setting(data, self._ours(), self.manifest) if data else []
-        found = [f"{self.manifest}: {text}" for text in carried] + self.host.temporary_files(self.manifest)
+        settings = apiserver_manifest.find_setting(data, self._ours(), self.manifest) if data else []
+        found = [f"{self.manifest}: {text}" for text in settings] + self.host.temporary_files(self.manifest)
         return found + [f"process {pid} (kube-apiserver with the setting)" for pid in self._pids()]
 
     def preview(self) -> ApplyResult:
@@ -42,21 +42,21 @@ class ApiserverSetting(Resource):
         return ApplyResult(ResourceChange.CHANGED, self.setting.arguments[0]) if changed else _SAME
 
     def apply(self) -> ApplyResult:
-        outcome = self.preview()
+        result = self.preview()
         data = self.host.read(self.manifest)
         if data is None:
             self.host.write(self.kubeadm_patch, self._patch())
-        elif outcome.change is ResourceChange.CHANGED:
+        elif result.change is ResourceChange.CHANGED:
             self.host.write(self.original, Asset(self._bare(data), 0o600))
             self._write(apiserver_manifest.add(data, self.setting, self.manifest))
-        return outcome
+        return result
 
     def _preview_patch(self) -> ApplyResult:
-        """No kube-apiserver of kubeadm's yet: what it needs is written down for `kubeadm init`."""
-        said = f"merge {self.kubeadm_patch} into your kubeadm configuration before `kubeadm init`"
+        """There is no manifest yet: the setting is written as a configuration for `kubeadm init`."""
+        detail = f"merge {self.kubeadm_patch} into your kubeadm configuration before `kubeadm init`"
         if self.host.matches(self.kubeadm_patch, self._patch()):
-            return ApplyResult(ResourceChange.UNCHANGED, said)
-        return ApplyResult(ResourceChange.CREATED, said)
+            return ApplyResult(ResourceChange.UNCHANGED, detail)
+        return ApplyResult(ResourceChange.CREATED, detail)
 
     def _patch(self) -> Asset:
         return Asset(to_yaml(kubeadm.patch(self.context.plan)), 0o644)
@@ -66,7 +66,7 @@ class ApiserverSetting(Resource):
             return ""
         if not self._pids():
             return "the kubelet has not restarted the kube-apiserver yet"
-        return self._silent()
+        return self._unreachable_reason()
 
     def remove(self) -> None:
         data = self.host.read(self.manifest)
@@ -75,15 +75,13 @@ class ApiserverSetting(Resource):
         for path in self.host.temporary_files(self.manifest):
             self.host.remove(path)
 
-    def removal_blocker(self, what: str) -> str:
-        return (
-            "the kubelet has not restarted it: is it running?"
-            if what.startswith("process")
-            else "still there"
-        )
+    def removal_blocker(self, name: str) -> str:
+        if name.startswith("process"):
+            return "the kubelet has not restarted it: is the kubelet running?"
+        return super().removal_blocker(name)
 
     def _without(self, data: bytes) -> bytes:
-        """The original, byte for byte, unless somebody has changed the manifest since."""
+        """Returns the original, byte for byte, unless the manifest has been changed since."""
         original = self.host.read(self.original)
         if original and apiserver_manifest.add(original, self.setting, self.manifest) == data:
             return original
@@ -93,7 +91,7 @@ class ApiserverSetting(Resource):
         return apiserver_manifest.remove(data, self._ours(), self.manifest)
 
     def _ours(self) -> EgressSetting:
-        """What we may take away: not a flag that was there before us, to the same end."""
+        """What `down` may remove: not a flag that the manifest had before `up`."""
         original = self.host.read(self.original)
         if original:
             return self.setting.without(apiserver_manifest.words(original, self.original))
@@ -110,11 +108,11 @@ class ApiserverSetting(Resource):
 
     @property
     def _argument_seen(self) -> str:
-        """As it stands in the command line: below another root, paths are that root's."""
+        """The flag as it is on the command line; below another root, with that root's path."""
         path = self.context.plan.paths.egress_config_seen_by_apiserver
         return f"--{FLAG}={self.host.path(path)}"
 
-    def _silent(self) -> str:
+    def _unreachable_reason(self) -> str:
         cluster = self.context.cluster
         return cluster.probe() if cluster else ""
 

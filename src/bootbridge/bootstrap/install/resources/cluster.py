@@ -1,4 +1,4 @@
-"""The resources in the cluster: the agents' namespace, their Secret, their DaemonSet."""
+"""The resources in the cluster: the agents' namespace, Secret and DaemonSet."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from bootbridge.kube.kinds import DAEMON_SET, NAMESPACE, POD, SECRET, Kind
 from bootbridge.kube.objects import Ref, ref_of
 from bootbridge.kube.requests import Json
 
-# How a namespace's controller says that some API did not answer when it asked for what it keeps there.
+# The condition of a namespace whose deletion waits for an API that does not answer.
 UNDISCOVERED = "NamespaceDeletionDiscoveryFailure"
 
 
 class ClusterResource(Resource):
-    """One object by server-side apply; removal takes everything of its kind that carries our label."""
+    """One object, by server-side apply; the removal deletes all objects of its kind with our label."""
 
     in_cluster = True
     kind: Kind
@@ -33,13 +33,13 @@ class ClusterResource(Resource):
     @property
     def cluster(self) -> ClusterClient:
         if self.context.cluster is None:
-            hint = f"give --kubeconfig=FILE, or mend {self.plan.paths.kubeconfig}"
-            raise OperatorError("there is no access to the cluster", subject="--kubeconfig", hint=hint)
+            hint = f"give --kubeconfig=FILE, or fix {self.plan.paths.kubeconfig}"
+            raise OperatorError("no access to the cluster", subject="--kubeconfig", hint=hint)
         return self.context.cluster
 
     @abstractmethod
     def manifest(self, values: NodeValues) -> Json:
-        """The object as the plan wants it."""
+        """Returns the object that the plan requires."""
 
     def ref(self) -> Ref:
         return ref_of(self.manifest(PLACEHOLDERS))
@@ -60,7 +60,7 @@ class ClusterResource(Resource):
     def apply(self) -> ApplyResult:
         values = self.context.values()
         if values is None:
-            raise OperatorError("there are no certificates", subject=self.plan.paths.tls)
+            raise OperatorError("certificates missing", subject=self.plan.paths.tls)
         before = self.cluster.get(self.ref())
         self.context.record_cluster()
         after = self.cluster.apply(self.manifest(values))
@@ -70,10 +70,12 @@ class ClusterResource(Resource):
         for found in self.present():
             self.cluster.delete(self._ref_of(found), found["metadata"].get("uid", ""))
 
-    def removal_blocker(self, what: str) -> str:
-        found = next((each for each in self.present() if str(self._ref_of(each)) == what), {})
+    def removal_blocker(self, name: str) -> str:
+        found = next((each for each in self.present() if str(self._ref_of(each)) == name), {})
         finalizers = found.get("metadata", {}).get("finalizers")
-        return f"held by the finalizers {', '.join(finalizers)}" if finalizers else "still there"
+        return (
+            f"blocked by finalizers: {', '.join(finalizers)}" if finalizers else super().removal_blocker(name)
+        )
 
     def _ref_of(self, found: Json) -> Ref:
         metadata = found["metadata"]
@@ -87,49 +89,49 @@ class Namespace(ClusterResource):
         return manifests.namespace(self.plan)
 
     def present(self) -> list[dict[str, Any]]:
-        """Ours by name and by label: one that somebody else made under this name stays."""
+        """Ours by name and label: a namespace of this name that others created is not removed."""
         found = self.cluster.get(self.ref())
         return [dict(found)] if found and _is_ours(found) else []
 
     def preview(self) -> ApplyResult:
-        self._refuse_a_foreign_one()
+        self._refuse_foreign()
         return super().preview()
 
     def apply(self) -> ApplyResult:
-        self._refuse_a_foreign_one()
+        self._refuse_foreign()
         return super().apply()
 
     def apply_blocker(self) -> str:
-        """One that is still going away from an earlier `down` takes no new objects."""
+        """A namespace that an earlier `down` is still deleting accepts no new objects."""
         found = self.cluster.get(self.ref())
         going = found is not None and _phase(found) == "Terminating"
-        return f"the old one is still being removed: {conditions(found)}" if found and going else ""
+        return f"the old namespace is still being deleted: {conditions(found)}" if found and going else ""
 
     def force_remove(self) -> str:
-        """Finish it ourselves where only an API that cannot be reached keeps it.
+        """Removes the finalizer if the deletion waits only for an API that does not answer.
 
-        The agents that we have removed before may have been that API's only way. What we put into the
-        namespace is looked for once more; if any of it is left, it stays as it is.
+        That API may have been reachable only through the agents, which are removed by now. Nothing is
+        forced while objects of ours are left in the namespace.
         """
         for found in self.present():
-            if _held_by(found) == {UNDISCOVERED} and not self._content():
+            if _true_conditions(found) == {UNDISCOVERED} and not self._content():
                 self.cluster.finalise(self.ref(), found)
-                return f"finished by force, because {conditions(found)}"
+                return f"deletion forced: {conditions(found)}"
         return ""
 
     def _content(self) -> list[dict[str, Any]]:
         kinds = (POD, SECRET, DAEMON_SET)
         return [each for kind in kinds for each in self.cluster.list(kind, self.plan.namespace)]
 
-    def removal_blocker(self, what: str) -> str:
+    def removal_blocker(self, name: str) -> str:
         found = self.cluster.get(self.ref())
-        return conditions(found) if found else "still there"
+        return conditions(found) if found else super().removal_blocker(name)
 
-    def _refuse_a_foreign_one(self) -> None:
+    def _refuse_foreign(self) -> None:
         found = self.cluster.get(self.ref())
         if found and not _is_ours(found):
             hint = f"remove it, or label it {BOOTSTRAP_ONLY}=true to have `bootbridge down` remove it"
-            raise OperatorError("is there already, and not ours", subject=str(self.ref()), hint=hint)
+            raise OperatorError("exists already and is not ours", subject=str(self.ref()), hint=hint)
 
 
 class AgentSecret(ClusterResource):
@@ -140,7 +142,7 @@ class AgentSecret(ClusterResource):
 
 
 class AgentDaemonSet(ClusterResource):
-    """The agents. They work when each that is wanted is ready, and the server has one at least."""
+    """The agents; ready when all scheduled pods are ready and at least one is connected to the server."""
 
     name, title, kind = "daemonset", "agent DaemonSet", DAEMON_SET
 
@@ -151,7 +153,7 @@ class AgentDaemonSet(ClusterResource):
         return super().find() + [str(pod) for pod in self._pods()]
 
     def remove(self) -> None:
-        """The pods too: there may be no garbage collector to do it."""
+        """Deletes the pods too: the garbage collector may not be running."""
         super().remove()
         for pod in self._pods():
             self.cluster.delete(pod)
@@ -159,20 +161,20 @@ class AgentDaemonSet(ClusterResource):
     def unready_reason(self) -> str:
         status, text = self.context.host.http_get(self.plan.ports.server_health, "/readyz")
         if status != 200:
-            return f"the server has no agent: {text.decode('utf-8', 'replace').strip()[:200]}"
+            return f"no agent is connected to the server: {text.decode('utf-8', 'replace').strip()[:200]}"
         found = self.cluster.get(self.ref())
         if found is None:
-            return "it is not there"
+            return "the DaemonSet does not exist"
         counts = found.get("status") or {}
         wanted = counts.get("desiredNumberScheduled", 0)
-        # Agents of an older kind are ready too, until they have gone.
+        # Pods of the previous generation count as ready until they are replaced.
         ready = min(counts.get("numberReady", 0), counts.get("updatedNumberScheduled", 0))
         if counts.get("observedGeneration", 0) < found["metadata"].get("generation", 0):
-            return "the cluster has not looked at it yet"
+            return "the controller has not observed it yet"
         return "" if wanted and ready >= wanted else f"{ready} of {wanted} agents are ready"
 
-    def removal_blocker(self, what: str) -> str:
-        return "its node has not ended it" if what.startswith("Pod ") else super().removal_blocker(what)
+    def removal_blocker(self, name: str) -> str:
+        return "its kubelet has not stopped it" if name.startswith("Pod ") else super().removal_blocker(name)
 
     def _pods(self) -> list[Ref]:
         found = self.cluster.list(POD, self.plan.namespace, self.plan.selector)
@@ -180,18 +182,17 @@ class AgentDaemonSet(ClusterResource):
 
 
 def conditions(namespace: Json) -> str:
-    """What the API server says about a namespace that does not go away."""
-    said = [
+    """Returns the conditions of a namespace whose deletion does not complete."""
+    found = [
         f"{condition.get('type')}: {condition.get('message')}"
         for condition in (namespace.get("status") or {}).get("conditions") or ()
         if condition.get("status") == "True"
     ]
-    silent = "no condition says why: is the kube-controller-manager running?"
-    return "; ".join(said) or f"phase {_phase(namespace) or 'unknown'}, {silent}"
+    none = "no condition gives a reason: is the kube-controller-manager running?"
+    return "; ".join(found) or f"phase {_phase(namespace) or 'unknown'}, {none}"
 
 
-def _held_by(namespace: Json) -> set[str]:
-    """The conditions that keep a namespace from ending."""
+def _true_conditions(namespace: Json) -> set[str]:
     found = (namespace.get("status") or {}).get("conditions") or []
     return {each["type"] for each in found if each.get("status") == "True"}
 
@@ -211,7 +212,7 @@ def _compared(before: Json, after: Json) -> ApplyResult:
 
 
 def _content(found: Json) -> dict[str, Any]:
-    """What people decide about; versions, timestamps and status are the cluster's."""
+    """Returns what the plan decides; versions, timestamps and status are the cluster's."""
     kept = {key: value for key, value in found.items() if key not in ("metadata", "status")}
     metadata = found["metadata"]
     return {**kept, "labels": metadata.get("labels"), "annotations": metadata.get("annotations")}

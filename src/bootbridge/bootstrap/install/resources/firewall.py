@@ -1,4 +1,4 @@
-"""The resource in the cloud: the rule that lets nodes reach the server, by the cloud's own CLI."""
+"""The cloud's firewall rule that lets nodes reach the server, managed with the cloud's CLI."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from bootbridge.errors import OperatorError
 
 
 class FirewallRule(Resource):
-    """In the list only on request, or when our note says so; what is there, the cloud's CLI finds out."""
+    """In the list only on request, or if the install record names it; its CLI reports what exists."""
 
     name, title = "firewall", "firewall rule"
 
     def __init__(self, context: InstallContext) -> None:
         self.context = context
-        self._gone = False
+        self._removed = False
 
     def find(self) -> list[str]:
-        if self._gone:
+        if self._removed:
             return []
         return [f"firewall rule {rule.name}" for rule in firewall.rules(self.context.plan)]
 
@@ -32,19 +32,19 @@ class FirewallRule(Resource):
         )
 
     def apply(self) -> ApplyResult:
-        outcome = self.preview()
+        result = self.preview()
         actions = firewall.create(self.context.plan)
         require_programs(actions)
         self.context.save(replace(self.context.record(), firewall=True))
         results = firewall.run(actions)
         _raise_failures(results)
         done = any(result.outcome is firewall.ActionOutcome.DONE for result in results)
-        return outcome if done else ApplyResult(ResourceChange.UNCHANGED, outcome.detail)
+        return result if done else ApplyResult(ResourceChange.UNCHANGED, result.detail)
 
     def remove(self) -> None:
         self._refuse_unmanaged()
         _raise_failures(firewall.run(firewall.remove(self.context.plan), keep_going=True))
-        self._gone = True
+        self._removed = True
 
     def _refuse_unmanaged(self) -> None:
         if not firewall.is_managed(self.context.plan):

@@ -1,10 +1,10 @@
-"""The resources on the node: record, egress configuration, certificates, socket, static pod."""
+"""The resources on the node: plan record, egress configuration, certificates, socket, static pod."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 
-from bootbridge.bootstrap.install import install_record
 from bootbridge.bootstrap.install.context import InstallContext
 from bootbridge.bootstrap.install.resources.resource import ApplyResult, Resource, ResourceChange
 from bootbridge.bootstrap.machine import certificates
@@ -19,7 +19,7 @@ PUBLIC, PRIVATE = 0o755, 0o700
 
 
 class FileResource(Resource):
-    """Some files with known content, in a directory that may have to be made."""
+    """Files with known content; missing directories are created and recorded."""
 
     directory_mode = PUBLIC
 
@@ -30,28 +30,28 @@ class FileResource(Resource):
 
     @abstractmethod
     def wanted(self) -> Tree:
-        """The files as they shall be."""
+        """Returns the files that the plan requires."""
 
     @abstractmethod
-    def places(self) -> list[str]:
-        """Where they lie; known without their content."""
+    def file_paths(self) -> list[str]:
+        """Returns their paths, which do not depend on their content."""
 
     def find(self) -> list[str]:
-        present = [path for path in self.places() if self.host.exists(path)]
-        return present + [left for path in self.places() for left in self.host.temporary_files(path)]
+        present = [path for path in self.file_paths() if self.host.exists(path)]
+        return present + [left for path in self.file_paths() for left in self.host.temporary_files(path)]
 
     def preview(self) -> ApplyResult:
-        if not any(self.host.exists(path) for path in self.places()):
+        if not any(self.host.exists(path) for path in self.file_paths()):
             return ApplyResult(ResourceChange.CREATED)
         same = all(self.host.matches(path, asset) for path, asset in self.wanted().items())
         return ApplyResult(ResourceChange.UNCHANGED if same else ResourceChange.CHANGED)
 
     def apply(self) -> ApplyResult:
-        outcome = self.preview()
-        if outcome.change is not ResourceChange.UNCHANGED:
+        result = self.preview()
+        if result.change is not ResourceChange.UNCHANGED:
             for path, asset in self.wanted().items():
                 self.write(path, asset)
-        return outcome
+        return result
 
     def write(self, path: str, asset: Asset) -> None:
         if not self.host.matches(path, asset):
@@ -65,47 +65,40 @@ class FileResource(Resource):
             self.host.remove(path)
 
 
-class Record(FileResource):
-    """The state directory with the plan: there before everything else, gone after everything else."""
+class PlanRecord(FileResource):
+    """The state directory with plan and install record: created first, removed last."""
 
     name, title = "record", "plan record"
 
     def wanted(self) -> Tree:
         return {self.paths.plan_record: Asset(record.dump(self.context.plan))}
 
-    def places(self) -> list[str]:
+    def file_paths(self) -> list[str]:
         return [self.paths.plan_record]
 
     def find(self) -> list[str]:
-        made = [path for path in self.context.record().directories if self._empty(path)]
-        return self.host.files_below(self.paths.state) + made
+        created = [path for path in self.context.record().directories if self._is_empty(path)]
+        return self.host.files_below(self.paths.state) + created
 
     def apply(self) -> ApplyResult:
         above = self.host.missing_directories(self.paths.state)[:-1]
         self.host.make_directory(self.paths.state, PUBLIC)
-        noted = self.context.record().with_directories(above)
-        self.context.save(
-            install_record.InstallRecord(
-                noted.directories,
-                noted.cluster,
-                noted.firewall,
-                self.context.kubeconfig or noted.kubeconfig,
-            )
-        )
+        record = self.context.record().with_directories(above)
+        self.context.save(replace(record, kubeconfig=self.context.kubeconfig or record.kubeconfig))
         return super().apply()
 
     def remove(self) -> None:
-        """The note goes after what only it knows of; what lies above it can only go after it."""
-        made = sorted(self.context.record().directories, key=len, reverse=True)
-        above = [path for path in made if f"{self.paths.state}/".startswith(f"{path}/")]
-        for path in made:
+        """Removes recorded directories, then the state directory, then the directories that contain it."""
+        created = sorted(self.context.record().directories, key=len, reverse=True)
+        above = [path for path in created if f"{self.paths.state}/".startswith(f"{path}/")]
+        for path in created:
             if path not in above:
                 self.host.remove_directory(path)
         self.host.remove_tree(self.paths.state)
         for path in above:
             self.host.remove_directory(path)
 
-    def _empty(self, path: str) -> bool:
+    def _is_empty(self, path: str) -> bool:
         found = self.host.path(path)
         return found.is_dir() and not any(found.iterdir()) and path != self.paths.state
 
@@ -120,7 +113,7 @@ class EgressConfig(FileResource):
             )
         }
 
-    def places(self) -> list[str]:
+    def file_paths(self) -> list[str]:
         return [self.paths.egress_config]
 
     def remove(self) -> None:
@@ -130,24 +123,24 @@ class EgressConfig(FileResource):
             self.host.remove_directory(folder)
 
 
-class Certificates(FileResource):
-    """Made anew, all of them, as soon as one does not fit or ends soon."""
+class CertificateFiles(FileResource):
+    """All are replaced as soon as one does not match the plan or expires soon."""
 
     name, title = "certificates", "certificates"
     directory_mode = PRIVATE
 
     def wanted(self) -> Tree:
-        bundle = self.context.bundle()
-        if bundle is None or self._why_renew():
-            bundle = certificates.issue(self.context.plan, self.context.addresses)
-        return certificates.files(self.context.plan, bundle)
+        held = self.context.certificates()
+        if held is None or self._why_renew():
+            held = certificates.issue(self.context.plan, self.context.addresses)
+        return certificates.files(self.context.plan, held)
 
-    def places(self) -> list[str]:
+    def file_paths(self) -> list[str]:
         paths = self.paths
         return [paths.ca_cert, paths.server_key, paths.server_cert, paths.agent_key, paths.agent_cert]
 
     def preview(self) -> ApplyResult:
-        if not any(self.host.exists(path) for path in self.places()):
+        if not any(self.host.exists(path) for path in self.file_paths()):
             return ApplyResult(ResourceChange.CREATED, self._names())
         why = self._why_renew() or self._wrong_mode()
         return (
@@ -166,20 +159,20 @@ class Certificates(FileResource):
 
     def _why_renew(self) -> str:
         return certificates.renewal_reason(
-            self.context.bundle(), self.context.plan, self.context.addresses, self.context.now
+            self.context.certificates(), self.context.plan, self.context.addresses, self.context.now
         )
 
     def _wrong_mode(self) -> str:
         keys = (self.paths.server_key, self.paths.agent_key)
         opened = [path for path in keys if self.host.mode(path) != certificates.KEY_MODE]
-        return f"{opened[0]} was open to others" if opened else ""
+        return f"{opened[0]} was readable by others" if opened else ""
 
     def _names(self) -> str:
         return ", ".join(map(str, self.context.addresses))
 
 
-class Socket(Resource):
-    """The directory of the socket is made here; the socket itself comes with the server."""
+class SocketDirectory(Resource):
+    """`up` creates the directory, the server creates the socket; `down` removes both."""
 
     name, title = "socket", "socket directory"
 
@@ -190,51 +183,53 @@ class Socket(Resource):
 
     def find(self) -> list[str]:
         found = [self.paths.socket] if self.host.exists(self.paths.socket) else []
-        if self._own_directory and self.host.exists(self.paths.socket_directory):
+        if self._directory_is_ours and self.host.exists(self.paths.socket_directory):
             found.append(self.paths.socket_directory)
         return found
 
     def preview(self) -> ApplyResult:
-        there = self.host.exists(self.paths.socket_directory)
-        return ApplyResult(ResourceChange.UNCHANGED if there else ResourceChange.CREATED)
+        exists = self.host.exists(self.paths.socket_directory)
+        return ApplyResult(ResourceChange.UNCHANGED if exists else ResourceChange.CREATED)
 
     def apply(self) -> ApplyResult:
-        outcome = self.preview()
+        result = self.preview()
         self.context.record_directories(self.paths.socket_directory)
         self.host.make_directory(self.paths.socket_directory, PUBLIC)
-        return outcome
+        return result
 
     def remove(self) -> None:
         self.host.remove(self.paths.socket)
-        if self._own_directory:
+        if self._directory_is_ours:
             self.host.remove_directory(self.paths.socket_directory)
 
-    def removal_blocker(self, what: str) -> str:
-        if what == self.paths.socket_directory:
-            return "something else lies in it, which is not ours to remove"
-        return "the server still holds it" if self.host.socket_accepts(what) else "still there"
+    def removal_blocker(self, name: str) -> str:
+        if name == self.paths.socket_directory:
+            return "directory not empty: it contains files that are not ours"
+        return (
+            "the server still listens on it"
+            if self.host.socket_accepts(name)
+            else super().removal_blocker(name)
+        )
 
     @property
-    def _own_directory(self) -> bool:
-        """On an OpenShift bootstrap node the directory is bootkube's."""
+    def _directory_is_ours(self) -> bool:
+        """On an OpenShift bootstrap node bootkube owns the directory."""
         return "bootbridge" in self.paths.socket_directory
 
 
 class ServerPod(FileResource):
-    """The static pod, the process that the kubelet makes of it, and its mirror in the API."""
+    """The static pod, the process that the kubelet starts from it, and its mirror pod in the API."""
 
     name, title = "static-pod", "server static pod"
 
     def wanted(self) -> Tree:
         values = self.context.values()
         if values is None:
-            raise OperatorError(
-                "there are no certificates", subject=self.paths.tls, hint="run `bootbridge up`"
-            )
+            raise OperatorError("certificates missing", subject=self.paths.tls, hint="run `bootbridge up`")
         pod = manifests.server_pod(self.context.plan, values)
         return {self.paths.server_pod: Asset(manifests.to_yaml(pod), 0o600)}
 
-    def places(self) -> list[str]:
+    def file_paths(self) -> list[str]:
         return [self.paths.server_pod]
 
     def find(self) -> list[str]:
@@ -244,21 +239,21 @@ class ServerPod(FileResource):
         return found + ([f"TCP port {port}"] if self.host.listens(port, pids) else []) + self._mirrors()
 
     def unready_reason(self) -> str:
-        """Healthy is enough here: it is ready only with its first agent."""
+        """Waits for healthy only: the server is ready when its first agent is connected."""
         status, text = self.host.http_get(self.context.plan.ports.server_health, "/healthz")
         if status == 200:
             return ""
         reason = text.decode("utf-8", "replace").strip()[:200]
-        return f"the server does not answer on port {self.context.plan.ports.server_health}: {reason}"
+        return f"no healthy answer from the server on port {self.context.plan.ports.server_health}: {reason}"
 
     def remove(self) -> None:
         for path in super().find():
             self.host.remove(path)
 
-    def removal_blocker(self, what: str) -> str:
-        if what.startswith("/"):
-            return super().removal_blocker(what)
-        return "the kubelet has not ended it: is it running?"
+    def removal_blocker(self, name: str) -> str:
+        if name.startswith("/"):
+            return super().removal_blocker(name)
+        return "the kubelet has not stopped it: is the kubelet running?"
 
     def _mirrors(self) -> list[str]:
         plan, cluster = self.context.plan, self.context.cluster
@@ -268,5 +263,5 @@ class ServerPod(FileResource):
         try:
             pods = cluster.list(POD, plan.server_pod_namespace, selector)
         except (ApiRequestError, ApiUnreachableError):
-            return []  # the process is what counts; that the API is silent is told elsewhere
+            return []  # the process decides; an unreachable API server is reported elsewhere
         return [f"Pod {plan.server_pod_namespace}/{pod['metadata']['name']}" for pod in pods]

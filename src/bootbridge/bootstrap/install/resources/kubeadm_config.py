@@ -1,7 +1,7 @@
 """The egress setting in the ClusterConfiguration that kubeadm keeps in the cluster.
 
-`kubeadm init` with the configuration from before the cluster stores it, and every later `kubeadm upgrade`
-or join of a control plane would bring the setting back, long after the tunnel is gone.
+`kubeadm init` with our configuration stores it, and every later `kubeadm upgrade` or control-plane join
+would restore the setting after the tunnel was removed. Only `down` handles it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEY = "ClusterConfiguration"
 
 
 class KubeadmConfig(ClusterResource):
-    """Its removal leaves the ConfigMap, without the tunnel."""
+    """The removal edits the ConfigMap; it does not delete it."""
 
     name, title, kind = "apiserver", "kubeadm configuration", CONFIG_MAP
     installed_by_up = False
@@ -35,7 +35,7 @@ class KubeadmConfig(ClusterResource):
         return Ref(CONFIG_MAP, "kubeadm-config", "kube-system")
 
     def find(self) -> list[str]:
-        return [f"{self.ref()}: apiServer of {KEY}"] if self._carrying() else []
+        return [f"{self.ref()}: apiServer of {KEY}"] if self._with_setting() else []
 
     def preview(self) -> ApplyResult:
         return ApplyResult(ResourceChange.UNCHANGED)
@@ -44,16 +44,16 @@ class KubeadmConfig(ClusterResource):
         return self.preview()
 
     def remove(self) -> None:
-        held = self._carrying()
+        held = self._with_setting()
         if held:
             text = to_yaml(self._without(_configuration(held))).decode()
             version = {"resourceVersion": held["metadata"].get("resourceVersion")}
             self.cluster.merge(self.ref(), {"metadata": version, "data": {KEY: text}})
 
-    def removal_blocker(self, what: str) -> str:
-        return "an upgrade with kubeadm would bring the setting back"
+    def removal_blocker(self, name: str) -> str:
+        return "kubeadm still holds the setting, and would restore it at the next upgrade"
 
-    def _carrying(self) -> Json | None:
+    def _with_setting(self) -> Json | None:
         held = self.cluster.get(self.ref())
         if held is None:
             return None
@@ -61,7 +61,7 @@ class KubeadmConfig(ClusterResource):
         return held if self._without(configuration) != configuration else None
 
     def _without(self, configuration: dict[str, Any]) -> dict[str, Any]:
-        """Both flags are ours if the egress setting is: they came with the same patch."""
+        """Returns it without our flags and volumes; both flags are ours if the egress setting is."""
         setting = apiserver_manifest.egress_setting(self.plan)
         server = dict(configuration.get("apiServer") or {})
         flags = _flags(server.get("extraArgs"))
@@ -80,12 +80,14 @@ def _configuration(held: Json) -> dict[str, Any]:
     try:
         document = yaml.safe_load((held.get("data") or {}).get(KEY) or "")
     except yaml.YAMLError as error:
-        raise OperatorError(f"{KEY} is no YAML", subject="ConfigMap kube-system/kubeadm-config") from error
+        raise OperatorError(
+            f"invalid YAML in {KEY}", subject="ConfigMap kube-system/kubeadm-config"
+        ) from error
     return document if isinstance(document, dict) else {}
 
 
 def _flags(given: Any) -> list[str]:
-    """v1beta3 has a map, v1beta4 a list of names and values."""
+    """Reads both formats: v1beta3 has a map, v1beta4 a list of names and values."""
     if isinstance(given, dict):
         return [f"--{name}={value}" for name, value in given.items()]
     return [f"--{entry.get('name')}={entry.get('value')}" for entry in given or ()]

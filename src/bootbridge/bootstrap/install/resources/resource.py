@@ -1,4 +1,4 @@
-"""What a resource of the tunnel is: something that can be found, applied, waited for and removed."""
+"""The interface of a resource: find, preview, apply, wait, remove."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ class ApplyResult:
 
 
 class Resource(ABC):
-    """One resource. Creation order is the order of the list of resources, removal order is its reverse."""
+    """One thing that `up` creates and `down` removes. Reasons are texts; an empty text means none."""
 
-    name: ClassVar[str]  # as the receipt calls it
+    name: ClassVar[str]  # in receipts and JSON
     title: ClassVar[str]
     in_cluster: ClassVar[bool] = False
-    installed_by_up: ClassVar[bool] = True  # by `up`; if not, it comes by other hands, and `down` alone cares
+    installed_by_up: ClassVar[bool] = True  # False: others create it, and only `down` handles it
 
     @abstractmethod
     def find(self) -> list[str]:
-        """Everything of this resource that is there now: paths, objects, processes."""
+        """Returns what exists of it now: paths, objects, processes."""
 
     @abstractmethod
     def preview(self) -> ApplyResult:
-        """What `apply` would do; touches nothing."""
+        """Returns what `apply` would do; changes nothing."""
 
     @abstractmethod
     def apply(self) -> ApplyResult:
-        """Bring it to what the plan says; nothing is touched that is so already."""
+        """Creates or changes it as the plan requires; does nothing if it matches already."""
 
     @abstractmethod
     def remove(self) -> None:
-        """Start to take it away; it is gone when `find` finds nothing."""
+        """Starts the removal, which is complete when `find` returns nothing."""
 
     def force_remove(self) -> str:
-        """After `remove` has not been enough for a while: do what more can be done, and say it."""
+        """Completes a removal that is stuck, if that is safe; returns what was done."""
         return ""
 
     def apply_blocker(self) -> str:
-        """Why it cannot be applied yet; empty when it can."""
+        """Why it cannot be applied yet."""
         return ""
 
     def unready_reason(self) -> str:
-        """Why it does not work yet; empty when it does."""
+        """Why it is not ready yet."""
         return ""
 
-    def removal_blocker(self, what: str) -> str:
-        """Of something found after `remove`: what keeps it."""
-        return "still there"
+    def removal_blocker(self, name: str) -> str:
+        """Why `name`, which `find` returned after `remove`, still exists."""
+        return "not removed yet"
