@@ -1,4 +1,4 @@
-"""The node's own files, processes and listeners, below a root directory (`/` unless told otherwise)."""
+"""A node's files, processes and listeners, below a root directory (default `/`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bootbridge.common.files import Asset, read_file, write_error, write_file
@@ -20,7 +20,7 @@ _LISTENING = "0A"
 
 
 class Host:
-    """Paths in and out are the node's, absolute; only this class knows the root below which they lie."""
+    """Accesses a node. All paths are absolute paths on the node; only this class adds the root."""
 
     def __init__(self, root: Path | str = "/") -> None:
         self.root = Path(root)
@@ -31,10 +31,10 @@ class Host:
     def path(self, node_path: str) -> Path:
         return self.root / node_path.lstrip("/")
 
-    # --- looking
+    # --- reading
 
     def exists(self, node_path: str) -> bool:
-        """Whether anything lies there, a broken link too."""
+        """Whether the path exists; a broken link does."""
         return os.path.lexists(self.path(node_path))
 
     def read(self, node_path: str) -> bytes | None:
@@ -45,11 +45,11 @@ class Host:
         return self.path(node_path).stat().st_mode & 0o7777
 
     def matches(self, node_path: str, asset: Asset) -> bool:
-        """Whether the file is there with this very content and mode."""
+        """Whether the file exists with this content and mode."""
         return self.read(node_path) == asset.data and self.mode(node_path) == asset.mode
 
     def files_below(self, node_path: str) -> list[str]:
-        """Every file below a directory, and the directory itself first; nothing if it is not there."""
+        """Returns the directory and every file below it; nothing if it does not exist."""
         if not self.exists(node_path):
             return []
         below = sorted(
@@ -58,7 +58,7 @@ class Host:
         return [node_path, *(f"/{path.relative_to(self.root)}" for path in below)]
 
     def temporary_files(self, node_path: str) -> list[str]:
-        """Temporary files of a write to this path that was killed half-way."""
+        """Returns temporary files that an interrupted write to this path left behind."""
         path = self.path(node_path)
         pattern = re.compile(rf"\.{re.escape(path.name)}\.[a-z0-9_]{{8}}")
         names = os.listdir(path.parent) if path.parent.is_dir() else []
@@ -66,20 +66,20 @@ class Host:
         return [f"{folder}/{name}" for name in sorted(names) if pattern.fullmatch(name)]
 
     def missing_directories(self, node_path: str) -> list[str]:
-        """This directory and those above it that are not there, the uppermost first."""
+        """Returns the missing directories of this path, the uppermost first."""
         missing: list[str] = []
         while node_path and not self.exists(node_path):
             missing.insert(0, node_path)
             node_path = node_path.rpartition("/")[0]
         return missing
 
-    # --- touching
+    # --- changing
 
     def write(self, node_path: str, asset: Asset) -> None:
         write_file(self.path(node_path), asset)
 
     def sync_directory(self, directory: str) -> None:
-        """What was put into the directory is there even if the power fails now."""
+        """Makes the entries of the directory durable (fsync)."""
         path = self.path(directory)
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -91,7 +91,7 @@ class Host:
             raise write_error(path, error) from error
 
     def make_directory(self, node_path: str, mode: int = 0o755) -> None:
-        """Make the directory, and those above it; one that is there stays as it is."""
+        """Creates the directory and its parents; an existing one keeps its mode."""
         path = self.path(node_path)
         if path.is_dir():
             return
@@ -103,32 +103,31 @@ class Host:
             raise write_error(path, error) from error
 
     def remove(self, node_path: str) -> None:
-        """Remove a file, socket or link; that it is gone already is fine."""
+        """Removes a file, socket or link if it exists."""
         self._removing(node_path, lambda path: path.unlink(missing_ok=True))
 
     def remove_directory(self, node_path: str) -> None:
-        """Remove a directory if it is empty."""
+        """Removes a directory if it is empty."""
         with contextlib.suppress(OSError):
             self.path(node_path).rmdir()
 
     def remove_tree(self, node_path: str) -> None:
-        """Remove a directory that is ours with all below it; links are not followed."""
+        """Removes a directory and everything below it; does not follow links."""
         if self.path(node_path).is_symlink():
             self.remove(node_path)
         elif self.exists(node_path):
             self._removing(node_path, shutil.rmtree)
 
-    def _removing(self, node_path: str, act: object) -> None:
-        assert callable(act)
+    def _removing(self, node_path: str, act: Callable[[Path], None]) -> None:
         try:
             act(self.path(node_path))
         except OSError as error:
-            hint = "remove it by hand, or mend this and run `bootbridge down` again"
+            hint = "fix this and run `bootbridge down` again, or remove it by hand"
             raise OperatorError(f"cannot remove {node_path}: {error.strerror or error}", hint=hint) from error
 
     @contextlib.contextmanager
     def locked(self, node_path: str) -> Iterator[None]:
-        """One at a time: a lock on the nearest directory that is there, which leaves no file behind."""
+        """Holds an exclusive lock on the nearest existing directory, so that no lock file remains."""
         path = self.path(node_path)
         while not path.is_dir() and path != self.root:
             path = path.parent
@@ -137,15 +136,15 @@ class Host:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError:
-            hint = "wait until it is done"
-            raise OperatorError("another bootbridge is at work on this node", hint=hint) from None
+            hint = "wait until it has finished"
+            raise OperatorError("another bootbridge process is running on this node", hint=hint) from None
         finally:
             os.close(descriptor)
 
     # --- processes, sockets, ports
 
     def processes_with_argument(self, argument: str) -> list[int]:
-        """Processes with this text in one of their arguments; ours carry the socket's path."""
+        """Returns the processes with this text in one of their arguments."""
         own, wanted = os.getpid(), os.fsencode(argument)
         return sorted(
             int(entry)
@@ -159,7 +158,7 @@ class Host:
         return any(inode in inodes for pid in pids for inode in _socket_inodes(pid))
 
     def http_get(self, port: int, page: str) -> tuple[int, bytes]:
-        """GET a page from a health or admin port on loopback; status 0 and the reason when nobody answers."""
+        """Gets a page from a port on loopback; returns status 0 and the reason if there is no answer."""
         connection = http.client.HTTPConnection("localhost", port, timeout=PROBE_SECONDS_MAX)
         try:
             connection.request("GET", page)
@@ -171,7 +170,7 @@ class Host:
             connection.close()
 
     def socket_accepts(self, node_path: str) -> bool:
-        """Whether somebody accepts on a unix socket; opened by directory, for its path may be too long."""
+        """Whether a unix socket accepts connections; a relative path avoids the limit of 108 bytes."""
         path = self.path(node_path)
         if not path.is_socket():
             return False

@@ -1,4 +1,4 @@
-"""`bootbridge down`: everything goes, in order, whatever state it is in, and what remains is told."""
+"""`bootbridge down`: removes everything in order, from any state, and reports what remains."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def test_after_down_the_node_and_the_cluster_are_as_before_up(node: BootstrapNod
     before = node.scan()
     node.up()
     during = node.scan()
-    assert all(during[kind] != before[kind] for kind in before), "the scan sees every kind of thing"
+    assert all(during[kind] != before[kind] for kind in before), "the scan covers every kind"
     node.down()
     assert node.scan() == before
 
 
-def test_the_receipt_tells_what_was_there_and_that_it_is_gone(node: BootstrapNode) -> None:
-    """Found and removed are the same, part by part in the order of removal; nothing remains."""
+def test_the_receipt_lists_what_was_found_and_removed(node: BootstrapNode) -> None:
+    """Found and removed are equal, in the order of removal; nothing remains."""
     node.up()
     node.down()
     receipt = node.receipt()
@@ -60,8 +60,8 @@ def test_the_receipt_tells_what_was_there_and_that_it_is_gone(node: BootstrapNod
     }
 
 
-def test_removal_goes_from_daemonset_to_certificates(node: BootstrapNode) -> None:
-    """In the cluster DaemonSet, Secret, namespace; then the kube-apiserver, and only then the server."""
+def test_the_order_of_removal(node: BootstrapNode) -> None:
+    """DaemonSet, Secret, namespace; then the kube-apiserver's setting, and only then the server."""
     node.up()
     seen = len(node.kubelet.history)
     node.down()
@@ -74,21 +74,20 @@ def test_removal_goes_from_daemonset_to_certificates(node: BootstrapNode) -> Non
     ]
 
 
-def test_down_twice_is_fine(node: BootstrapNode) -> None:
-    """The second finds nothing and says so."""
+def test_a_second_down_finds_nothing(node: BootstrapNode) -> None:
     before = node.scan()
     node.up()
     node.down()
     node.down()
-    assert "Nothing of the tunnel was there" in node.output
+    assert "Nothing was installed" in node.output
     assert node.receipt()["found"] == []
     assert node.scan() == before
 
 
-def test_a_server_that_the_kubelet_starts_late_is_waited_for(
+def test_a_server_that_the_kubelet_starts_late_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It had read the manifest before that was removed, and ends the server as soon as it looks again."""
+    """The kubelet read the manifest before the removal, and stops the server at its next sync."""
     with bootstrap_node(tmp_path, initialised=False) as node:
         before = node.scan()
         node.kubelet.may_start.clear()
@@ -108,14 +107,14 @@ def test_a_server_that_the_kubelet_starts_late_is_waited_for(
         assert node.scan() == before
 
 
-def test_down_without_up_touches_nothing(node: BootstrapNode) -> None:
+def test_down_without_up_changes_nothing(node: BootstrapNode) -> None:
     before = node.scan()
     node.down()
     assert node.scan() == before
 
 
-def test_a_namespace_stuck_in_finalisation_is_told_and_not_waited_for_long(node: BootstrapNode) -> None:
-    """Everything else goes; the namespace remains, with the cluster's own words, and exit code 2."""
+def test_a_namespace_stuck_in_finalisation_remains_with_the_reason(node: BootstrapNode) -> None:
+    """Everything else is removed; the receipt quotes the condition of the namespace."""
     node.up()
     node.api.stuck[node.plan.namespace] = "Some resources are remaining: widgets.example.com has 1"
     assert node.run("down", "--timeout", "2s") == 2
@@ -128,50 +127,50 @@ def test_a_namespace_stuck_in_finalisation_is_told_and_not_waited_for_long(node:
     assert not node.path(node.plan.paths.state).exists()
 
 
-def test_up_waits_for_the_old_namespace_to_go(node: BootstrapNode) -> None:
-    """What is being finalised takes no objects; the reason is said."""
+def test_up_waits_until_the_old_namespace_is_deleted(node: BootstrapNode) -> None:
+    """A terminating namespace accepts no objects."""
     node.up()
     node.api.stuck[node.plan.namespace] = "finalizers remaining: example.com/slow in 1 resource instances"
     assert node.run("down", "--timeout", "1s") == 2
     assert node.run("up", "--timeout", "10s") == 1
-    assert "still being removed" in node.output
+    assert "still being deleted" in node.output
     assert "example.com/slow" in node.output
     node.api.stuck.clear()
     node.up()
 
 
 @pytest.mark.parametrize("silence", ["drop", "hang"])
-def test_an_api_server_that_does_not_answer_stops_nothing_on_the_node(
+def test_an_unreachable_api_server_does_not_stop_the_removal_on_the_node(
     node: BootstrapNode, silence: str
 ) -> None:
-    """The node is cleaned, and what could not be checked in the cluster is said to remain."""
+    """What could not be verified in the cluster is listed as remaining."""
     node.up()
     node.api.faults.append(lambda method, path: silence)
     assert node.run("down", "--timeout", "2s") == 2
     assert {"daemonset", "secret", "namespace"} <= set(remains(node))
-    assert "cannot be checked" in remains(node)["namespace"]
+    assert "verification failed" in remains(node)["namespace"]
     assert not node.path(node.plan.paths.server_pod).exists()
     assert not node.path(node.plan.paths.socket_directory).exists()
     node.api.faults.clear()
     node.down()
 
 
-def test_missing_rights_are_a_warning_and_the_rest_goes(node: BootstrapNode) -> None:
-    """One object that may not be deleted keeps nothing else."""
+def test_a_forbidden_deletion_is_a_warning(node: BootstrapNode) -> None:
+    """The rest is removed."""
     node.up()
     refusal = (403, "Forbidden", "may not delete secrets")
     node.api.faults.append(
         lambda method, path: refusal if method == "DELETE" and "/secrets/" in path else None
     )
-    # The namespace takes the Secret along.
+    # The Secret is deleted with its namespace.
     node.down()
     warnings: Any = node.receipt()["warnings"]
     assert any("may not delete secrets" in text for text in warnings)
 
 
 @pytest.mark.parametrize("record", [None, b"{ not json"])
-def test_without_its_record_the_default_names_are_used(node: BootstrapNode, record: bytes | None) -> None:
-    """Names and paths do not depend on the record, so nothing is missed."""
+def test_without_a_plan_record_default_names_are_used(node: BootstrapNode, record: bytes | None) -> None:
+    """Names and paths do not depend on the record."""
     before = node.scan()
     node.up()
     path = node.path(node.plan.paths.plan_record)
@@ -184,8 +183,7 @@ def test_without_its_record_the_default_names_are_used(node: BootstrapNode, reco
     assert node.scan() == before
 
 
-def test_a_manifest_that_somebody_changed_since_keeps_their_change(node: BootstrapNode) -> None:
-    """Only what was added is taken away."""
+def test_later_changes_of_the_manifest_are_kept(node: BootstrapNode) -> None:
     node.up()
     text = node.manifest.read_text()
     node.manifest.write_text(text.replace("kube-apiserver:v1.33.0", "kube-apiserver:v1.33.1"))
@@ -198,8 +196,8 @@ def test_a_manifest_that_somebody_changed_since_keeps_their_change(node: Bootstr
     assert stat.S_IMODE(node.manifest.stat().st_mode) == 0o600
 
 
-def test_the_setting_is_also_taken_out_of_what_kubeadm_remembers(node: BootstrapNode) -> None:
-    """Else the next `kubeadm upgrade` would bring it back."""
+def test_the_setting_is_also_removed_from_kubeadms_configuration(node: BootstrapNode) -> None:
+    """Otherwise the next `kubeadm upgrade` would restore it."""
     own = {"apiVersion": "kubeadm.k8s.io/v1beta4", "kind": "ClusterConfiguration", "clusterName": "c"}
     merged = kubeadm.merge(yaml.safe_dump(own).encode(), node.plan).decode()
     config = {
@@ -214,17 +212,16 @@ def test_the_setting_is_also_taken_out_of_what_kubeadm_remembers(node: Bootstrap
     assert yaml.safe_load(held["data"]["ClusterConfiguration"]) == own
 
 
-def test_a_socket_directory_with_something_else_in_it_is_left_and_told(node: BootstrapNode) -> None:
-    """What is not ours is not removed."""
+def test_a_socket_directory_with_foreign_files_remains(node: BootstrapNode) -> None:
     node.up()
     foreign = node.path(node.plan.paths.socket_directory) / "notes"
     foreign.write_text("mine")
     assert node.run("down", "--timeout", "1s") == 2
-    assert "not ours to remove" in remains(node)["socket"]
+    assert "files that are not ours" in remains(node)["socket"]
     assert foreign.read_text() == "mine"
 
 
-def test_a_dry_run_lists_what_is_there_and_touches_nothing(node: BootstrapNode) -> None:
+def test_a_dry_run_lists_what_exists_and_changes_nothing(node: BootstrapNode) -> None:
     node.up()
     before = node.scan()
     node.down("--dry-run")
@@ -232,28 +229,27 @@ def test_a_dry_run_lists_what_is_there_and_touches_nothing(node: BootstrapNode) 
     assert node.scan() == before
 
 
-def test_a_receipt_that_cannot_be_written_is_said_but_removal_is_done(node: BootstrapNode) -> None:
+def test_an_unwritable_receipt_is_a_warning(node: BootstrapNode) -> None:
     before = node.scan()
     node.up()
     node.run("down", "--receipt", "/proc/no/receipt.json")
-    assert "the receipt could not be written" in node.output
+    assert "receipt not written" in node.output
     assert node.scan() == before
 
 
 @pytest.mark.parametrize("at", [1, 3, 6, 10, 13])
-def test_a_killed_up_can_be_taken_away(node: BootstrapNode, at: int) -> None:
-    """After kill -9 at a few places; all of them are tried by the slow test below."""
+def test_a_killed_up_can_be_removed(node: BootstrapNode, at: int) -> None:
+    """Killed at a few points; the slow test below covers all of them."""
     _crash_then_down(node, at)
 
 
 @pytest.mark.slow
-def test_up_killed_after_each_single_deed_can_be_continued_and_taken_away(tmp_path: Path) -> None:
-    """Whatever was done last, `down` finds all of it, and `up` goes on from it."""
+def test_up_killed_after_each_change_can_be_continued_and_removed(tmp_path: Path) -> None:
     with bootstrap_node(tmp_path) as node:
         for at in range(1, 40):
             if not _crash_then_down(node, at):
                 break
-        assert at > 15, "there are more deeds than these"
+        assert at > 15, "there are more changes than these"
         for at in range(2, 16, 4):
             assert _crash(node, "up", at) == -9
             node.up()
@@ -262,17 +258,17 @@ def test_up_killed_after_each_single_deed_can_be_continued_and_taken_away(tmp_pa
 
 
 @pytest.mark.slow
-def test_down_killed_after_each_single_deed_can_be_continued(tmp_path: Path) -> None:
+def test_down_killed_after_each_change_can_be_continued(tmp_path: Path) -> None:
     with bootstrap_node(tmp_path) as node:
         before = node.scan()
         for at in range(1, 40):
             node.up()
             code = _crash(node, "down", at)
             node.down()
-            assert node.scan() == before, f"after deed {at}"
+            assert node.scan() == before, f"after change {at}"
             if code == 0:
                 break
-        assert at > 8, "there are more deeds than these"
+        assert at > 8, "there are more changes than these"
 
 
 def _crash(node: BootstrapNode, verb: str, at: int) -> int:
@@ -284,11 +280,11 @@ def _crash_then_down(node: BootstrapNode, at: int) -> bool:
     code = _crash(node, "up", at)
     assert code in (-9, 0), node.output
     node.down()
-    assert node.scan() == before, f"after deed {at}"
+    assert node.scan() == before, f"after change {at}"
     return code == -9
 
 
-def test_everything_that_down_prints_as_json_is_the_receipt(node: BootstrapNode) -> None:
+def test_json_output_is_the_receipt(node: BootstrapNode) -> None:
     node.up()
     node.down("--json")
     assert json.loads(node.stdout) == node.receipt()

@@ -1,4 +1,4 @@
-"""The receipt of a removal: one JSON document whose fields others rely on."""
+"""The receipt of a removal: a JSON document with a fixed set of fields."""
 
 from __future__ import annotations
 
@@ -38,20 +38,19 @@ def test_a_receipt_has_exactly_these_fields() -> None:
     }
 
 
-def test_the_time_is_utc_wherever_it_was_taken() -> None:
-    there = NOON.astimezone(timezone(timedelta(hours=5)))
-    assert Receipt(PLAN, True, there).document()["writtenAt"] == "2026-01-31T12:00:00Z"
+def test_the_time_is_converted_to_utc() -> None:
+    local = NOON.astimezone(timezone(timedelta(hours=5)))
+    assert Receipt(PLAN, True, local).document()["writtenAt"] == "2026-01-31T12:00:00Z"
 
 
-def test_the_sentence_says_whether_anything_is_left() -> None:
-    assert Receipt(PLAN, True, NOON).sentence() == "Nothing of the tunnel was there, and nothing is."
-    assert Receipt(PLAN, True, NOON, (SECRET,), (SECRET,)).sentence() == "1 of 1 removed, nothing is left."
+def test_the_summary_counts_what_was_removed_and_what_remains() -> None:
+    assert Receipt(PLAN, True, NOON).sentence() == "Nothing was installed, and nothing remains."
+    assert Receipt(PLAN, True, NOON, (SECRET,), (SECRET,)).sentence() == "1 of 1 removed, nothing remains."
     left = Receipt(PLAN, True, NOON, (SECRET, NAMESPACE), (SECRET,), (NAMESPACE,))
     assert left.sentence() == "1 of 2 removed, 1 remain."
 
 
 def test_removal_order_is_the_reverse_of_creation_order() -> None:
-    """One list of parts; the receipt's names are its reverse."""
-    site = resources.InstallContext(PLAN, Host("/nonexistent"), firewall=True)
-    created = [part.name for part in resources.resources(site)]
+    context = resources.InstallContext(PLAN, Host("/nonexistent"), firewall=True)
+    created = [resource.name for resource in resources.resources(context)]
     assert list(dict.fromkeys(reversed(created))) == list(RESOURCE_NAMES)

@@ -1,4 +1,4 @@
-"""`bootbridge up` and `down` with a real kube-apiserver and controllers; only the kubelet is a stand-in."""
+"""`bootbridge up` and `down` with a real kube-apiserver and controllers, and a fake kubelet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 class RealCluster:
-    """A control plane with controllers, and two nodes that exist by name."""
+    """A control plane with controllers, and two Node objects."""
 
     def __init__(self, folder: Path) -> None:
         self._plane = ControlPlane(folder)
@@ -31,8 +31,10 @@ class RealCluster:
         for name in NODES:
             metadata = {"name": name, "labels": {"kubernetes.io/os": "linux"}}
             self._plane.api.create("/api/v1/nodes", {"metadata": metadata})
-        # What controllers put into each namespace must be there before anything is compared.
-        self._plane.until(lambda: len(self._config_maps()) >= 4, "the controllers have made what they make")
+        # The controllers create a ConfigMap in each namespace; wait before anything is compared.
+        self._plane.until(
+            lambda: len(self._config_maps()) >= 4, "the controllers have created their ConfigMaps"
+        )
 
     def _config_maps(self) -> list[str]:
         return [name for name in self.names() if name.startswith("configmaps/") and "root-ca" in name]
@@ -63,7 +65,7 @@ def node(tmp_path: Path) -> Iterator[BootstrapNode]:
 
 
 def test_up_twice_then_down_leaves_a_real_cluster_as_it_was(node: BootstrapNode) -> None:
-    """Agents get ready through real controllers, nothing changes the second time, and nothing is left."""
+    """Real controllers make the agents ready; the second run changes nothing."""
     before = node.scan()
     node.up("--timeout=90s")
     assert node.run("status") == 0, node.output
@@ -73,8 +75,8 @@ def test_up_twice_then_down_leaves_a_real_cluster_as_it_was(node: BootstrapNode)
     assert node.scan() == before
 
 
-def test_a_finalizer_that_nobody_removes_is_named(node: BootstrapNode) -> None:
-    """The real namespace controller's own words are in the receipt."""
+def test_a_blocking_finalizer_is_named(node: BootstrapNode) -> None:
+    """The receipt quotes the condition that the namespace controller sets."""
     node.up("--timeout=90s")
     name = node.plan.namespace
     held = {"metadata": {"name": "held", "namespace": name, "finalizers": ["example.com/never"]}}
@@ -85,8 +87,8 @@ def test_a_finalizer_that_nobody_removes_is_named(node: BootstrapNode) -> None:
     assert "example.com/never" in remains[0]["reason"]
 
 
-def test_an_api_that_nobody_can_reach_does_not_keep_the_namespace(node: BootstrapNode) -> None:
-    """The tunnel may have been its only way: the namespace is finished, empty, and the receipt says how."""
+def test_an_unreachable_api_does_not_block_the_namespace(node: BootstrapNode) -> None:
+    """It may have been reachable only through the tunnel: the deletion of the empty namespace is forced."""
     node.up("--timeout=90s")
     spec = {"group": "gone.example.com", "version": "v1", "groupPriorityMinimum": 1000, "versionPriority": 1}
     unreachable = {
@@ -98,6 +100,6 @@ def test_an_api_that_nobody_can_reach_does_not_keep_the_namespace(node: Bootstra
     node.down()
     receipt = node.receipt()
     assert receipt["remains"] == []
-    (forced,) = [text for text in receipt["warnings"] if "finished by force" in text]
+    (forced,) = [text for text in receipt["warnings"] if "deletion forced" in text]
     assert "gone.example.com" in forced
     assert node.api.call("GET", f"/api/v1/namespaces/{node.plan.namespace}")[0] == 404

@@ -1,4 +1,4 @@
-"""Is the API server there? One that is starting again says yes too early, and is not believed."""
+"""`ClusterClient.probe`: whether the API server answers; one that is restarting counts as unreachable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Answers = dict[str, Exception | None]
 
 @pytest.fixture
 def answers() -> Answers:
-    """What the API server says to which question; None is yes."""
+    """Maps a request path to the error of the API server; None is success."""
     return {READY: None, VERSION: None}
 
 
@@ -38,14 +38,12 @@ def refused(status: int) -> KubeError:
     return KubeError(status, "", "no", 0.0)
 
 
-def test_one_that_is_ready_is_there(cluster: ClusterClient) -> None:
+def test_a_ready_api_server_is_reachable(cluster: ClusterClient) -> None:
     assert cluster.probe() == ""
 
 
-def test_one_that_was_ready_and_does_not_know_its_roles_any_more_is_starting(
-    cluster: ClusterClient, answers: Answers
-) -> None:
-    """Its first answers are refusals, to everybody whose rights come from a role."""
+def test_403_after_ready_means_restarting(cluster: ClusterClient, answers: Answers) -> None:
+    """A restarting API server denies all requests until it has loaded the RBAC roles."""
     cluster.probe()
     answers[READY] = refused(403)
     assert "127.0.0.1:6443" in cluster.probe()
@@ -54,18 +52,18 @@ def test_one_that_was_ready_and_does_not_know_its_roles_any_more_is_starting(
 
 
 @pytest.mark.parametrize("status", [403, 404, 500])
-def test_one_that_never_said_it_was_ready_is_there_if_it_answers(
+def test_an_error_before_the_first_ready_counts_as_reachable(
     cluster: ClusterClient, answers: Answers, status: int
 ) -> None:
     answers[READY] = refused(status)
     assert cluster.probe() == ""
 
 
-def test_one_that_refuses_everything_is_there_all_the_same(cluster: ClusterClient, answers: Answers) -> None:
+def test_an_api_server_that_denies_everything_is_reachable(cluster: ClusterClient, answers: Answers) -> None:
     answers[READY] = answers[VERSION] = refused(401)
     assert cluster.probe() == ""
 
 
-def test_one_that_cannot_be_reached_is_not(cluster: ClusterClient, answers: Answers) -> None:
-    answers[READY] = KubeUnreachable("nobody listens")
-    assert cluster.probe() == "nobody listens"
+def test_a_connection_failure_is_the_reason(cluster: ClusterClient, answers: Answers) -> None:
+    answers[READY] = KubeUnreachable("connection refused")
+    assert cluster.probe() == "connection refused"
