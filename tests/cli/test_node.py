@@ -132,7 +132,7 @@ class Machine:
 
     def record(self, phase: Phase, **more: str) -> None:
         record = BootstrapRecord(phase, Flow.INIT, CLUSTER, b"work-secret", **more)  # type: ignore[arg-type]
-        (self.run / "phase.json").write_bytes(record.dump(BOOT_ID.read_text().strip()))
+        (self.run / "bootstrap-record.json").write_bytes(record.dump(BOOT_ID.read_text().strip()))
 
     def status(self, capsys: pytest.CaptureFixture[str]) -> tuple[int, dict[str, object]]:
         code = main.main(["node", "status", "--json", "--config", str(self.configuration)])
@@ -149,7 +149,7 @@ def machine(tmp_path: Path) -> Machine:
 
 def test_a_blank_instance_waits(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     code, seen = machine.status(capsys)
-    assert (code, seen["phase"], seen["lock"], seen["node"]) == (0, "waiting", "nobody", None)
+    assert (code, seen["phase"], seen["lock"], seen["node"]) == (0, "waiting", "free", None)
     assert seen["register"] == "00" * 32
 
 
@@ -174,7 +174,7 @@ def test_an_instance_that_failed_repeats_its_advice(
     assert "what to do   reboot it\n" in capsys.readouterr().out
 
 
-def test_a_register_that_does_not_fit_is_not_sound(
+def test_a_register_that_does_not_fit_is_not_healthy(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.register.write_bytes(lock_value(b"another"))
@@ -187,8 +187,12 @@ def test_a_record_of_an_earlier_boot_does_not_count(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.record(Phase.KUBEADM)
-    text = (machine.run / "phase.json").read_text().replace(BOOT_ID.read_text().strip(), "another-boot")
-    (machine.run / "phase.json").write_text(text)
+    text = (
+        (machine.run / "bootstrap-record.json")
+        .read_text()
+        .replace(BOOT_ID.read_text().strip(), "another-boot")
+    )
+    (machine.run / "bootstrap-record.json").write_text(text)
     code, seen = machine.status(capsys)
     assert (code, seen["phase"], seen["clusterID"]) == (0, "waiting", "")
 
@@ -199,7 +203,7 @@ def test_a_rebooted_node_is_told_from_a_stranger(
     state = {"role": "worker", "name": "worker-0", "clusterID": CLUSTER.hex()}
     machine.state.write_text(json.dumps(state))
     code, seen = machine.status(capsys)
-    assert (code, seen["lock"], seen["node"]) == (0, "nobody", {"name": "worker-0", "role": "worker"})
+    assert (code, seen["lock"], seen["node"]) == (0, "free", {"name": "worker-0", "role": "worker"})
     machine.register.write_bytes(lock_value(CLUSTER))
     code, seen = machine.status(capsys)
     assert (code, seen["lock"]) == (0, "this node")
@@ -209,7 +213,7 @@ def test_a_register_that_cannot_be_read_is_told(machine: Machine, capsys: pytest
     machine.register.write_bytes(b"half")
     code, seen = machine.status(capsys)
     assert (code, seen["lock"], seen["register"]) == (2, "unknown", "")
-    assert "holds 4 bytes" in str(seen["registerTrouble"])
+    assert "holds 4 bytes" in str(seen["registerError"])
 
 
 # --- enrol

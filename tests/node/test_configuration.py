@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,3 +117,8 @@ def test_an_error_names_the_file(tmp_path: Path, text: str, error: str) -> None:
 def test_a_file_that_is_not_there_is_the_flags_fault(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="--config: cannot read"):
         read_configuration(tmp_path / "node.yaml")
+
+
+def test_a_configuration_shows_no_secret() -> None:
+    secret = "0123456789abcdef0123456789abcdef"
+    assert secret not in repr(replace(configured(), evidence={"token": {"file": secret}}))

@@ -26,12 +26,12 @@ from bootbridge.node.join.flow import JoinFlow
 from bootbridge.node.kubeadm.kubelet_service import KubeletFailed
 from bootbridge.node.kubeadm.machine import KubeadmMachine
 from bootbridge.node.kubeadm.run import Kubeadm
-from bootbridge.node.lock.boot_clock import seconds_since_boot
-from bootbridge.node.lock.bootstrap_record import FileRecordStore, Flow, Phase, read
-from bootbridge.node.lock.flow_inputs import InitInputs, JoinInputs
+from bootbridge.node.lock.bootstrap_record import FileRecordStore, Flow, Phase, read_record
+from bootbridge.node.lock.flow_inputs import InitInputs, JoinInputs, seconds_since_boot
 from bootbridge.node.lock.node_lock import NodeLock
 from bootbridge.node.lock.node_state import FileNodeStateStore
-from bootbridge.node.ports import JoinServiceSetup, ProgressCallback
+from bootbridge.node.machine import JoinServiceSetup
+from bootbridge.node.stages import ProgressCallback
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.key_hierarchy import cluster_id
 from bootbridge.trust.measurement import FileRegister
@@ -126,7 +126,7 @@ class Scene:
 
     @property
     def phase(self) -> Phase | None:
-        record, _ = read(self.run)
+        record, _ = read_record(self.run)
         return record.phase if record else None
 
 
@@ -160,7 +160,7 @@ async def test_a_failed_init_leaves_no_key(scene: Scene, bridged: bool) -> None:
 async def test_a_kubeadm_that_is_gone_does_not_keep_the_keys(scene: Scene) -> None:
     """The reset that should precede the second attempt cannot be run either."""
     scene.program.does('rm "$0"; exit 1')
-    with pytest.raises(Fatal, match="there is no program"):
+    with pytest.raises(Fatal, match="program not found"):
         await scene.join()
     assert (scene.left, scene.phase) == ([], Phase.FAILED)
 
@@ -202,7 +202,7 @@ async def test_a_node_that_only_cannot_be_written_down_is_not_undone(
 
 async def test_an_init_after_a_failed_one_builds_on_nothing_of_it(scene: Scene) -> None:
     """As its advice says."""
-    assert "nothing of this attempt is kept" in ADVICE
+    assert "nothing of this init is kept" in ADVICE
     with pytest.raises(Fatal) as failure:
         await scene.init()
     assert failure.value.advice == ADVICE

@@ -15,7 +15,7 @@ from bootbridge.common.backoff import Backoff
 from bootbridge.common.failures import Fatal, Transient
 from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket, TicketRequest
 from bootbridge.node.init.messages import InitEvent
-from bootbridge.node.ports import Address
+from bootbridge.node.join.endpoints import Address
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime import tasks
 from bootbridge.runtime.concurrency import Turn
@@ -191,7 +191,7 @@ def test_hazard_18_after_a_slow_round_the_next_one_still_waits_and_two_instances
             raise Transient("no")
 
         process = started(environment)
-        environment.service.ticket = slow  # type: ignore[method-assign]
+        environment.service.request_ticket = slow  # type: ignore[method-assign]
         await asyncio.sleep(600)
         environment.stop.set()
         await process

@@ -34,12 +34,12 @@ from bootbridge.join_api.messages import (
 )
 from bootbridge.node import run
 from bootbridge.node.configuration import read_configuration
-from bootbridge.node.init import tunnel
+from bootbridge.node.init import tunnel, tunnel_removal
 from bootbridge.node.init.log_buffer import LogBuffer
 from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.init.session import InitOptions, InitSession
 from bootbridge.node.lock.bootstrap_record import FileRecordStore
-from bootbridge.node.ports import ProgressCallback
+from bootbridge.node.stages import ProgressCallback
 from bootbridge.node.status import read_status
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime import tasks
@@ -97,7 +97,7 @@ class RecordingReport:
         self.stages.append((event.name, event.state))
         self.on_stage.set()
 
-    def begun(self, init_id: str) -> None: ...
+    def started(self, init_id: str) -> None: ...
     def tick(self) -> None: ...
 
     def succeeded(self, cluster_id: bytes, kubeconfig: str) -> None:
@@ -269,11 +269,11 @@ async def test_a_wrong_secret_is_refused_without_logs_and_without_a_trace(instan
     async with node_run(instance) as node:
         assert not await init(instance, told)
         status = await read_status(read_configuration(instance.configuration))
-        assert (status.phase, status.lock, status.register) == ("waiting", "nobody", bytes(32))
+        assert (status.phase, status.lock, status.register) == ("waiting", "free", bytes(32))
         assert await node.code() == INTERRUPTED
     assert told.failure is not None
     reason, advice, log = told.failure
-    assert "the init secret is wrong" in reason
+    assert "wrong init secret" in reason
     assert "--init-secret-file" in advice
     assert log == ""
     assert not instance.init_runs
@@ -301,7 +301,7 @@ async def test_a_worker_that_answers_in_a_control_planes_place_is_told_nothing(
         assert not await init(instance, told)
         assert await node.code() == INTERRUPTED
     assert told.failure is not None
-    assert "the instance shows the key of cp-0, which is a worker in --policy" in told.failure[0]
+    assert "instance: has the key of cp-0, which is a worker in --policy" in told.failure[0]
     assert told.peer is None
 
 
@@ -313,7 +313,7 @@ async def test_a_machine_whose_key_is_not_the_listed_one_is_told_nothing(instanc
         assert not await init(instance, told)
         assert await node.code() == INTERRUPTED
     assert told.failure is not None
-    assert f"the key {instance.identity}; --policy lists no control plane with it" in told.failure[0]
+    assert f"key {instance.identity} is not that of a control plane in --policy" in told.failure[0]
     assert told.peer is None
     assert not instance.init_runs
 
@@ -386,9 +386,9 @@ async def test_a_secret_that_has_made_a_cluster_makes_no_other(
         assert not await init(instance, again, kubeconfig=other)
         assert await node.code() == FINISHED
     assert again.failure is not None
-    assert "the instance refused: this instance has been initialised" in again.failure[0]
-    (told,) = [vars(each)["fields"] for each in caplog.records if each.message == "an init was refused"]
-    assert told == {"why": "this instance has been initialised"}
+    assert "instance rejected the request: instance is already initialised" in again.failure[0]
+    (told,) = [vars(each)["fields"] for each in caplog.records if each.message == "init rejected"]
+    assert told == {"reason": "instance is already initialised"}
     assert not other.exists()
     assert instance.kubeadm_arguments.count(" init --config") == 1
 
@@ -413,7 +413,9 @@ async def test_a_failed_init_brings_reason_advice_and_a_log_without_secrets(inst
 def test_a_node_does_not_start_until_it_is_said_whom_to_believe(instance: LocalInstance) -> None:
     """A join service that proves nothing would be handed this machine, by default."""
     instance.configure(joinService={})
-    with pytest.raises(OperatorError, match=r"joinService\.evidence: nothing says .* none: whoever answers"):
+    with pytest.raises(
+        OperatorError, match=r"joinService\.evidence: required field missing .*`none` accepts any"
+    ):
         run.run(read_configuration(instance.configuration))
     assert not instance.init_runs
 
@@ -425,8 +427,8 @@ async def test_a_worker_is_not_initialised_and_may_be_corrected(instance: LocalI
     async with node_run(instance) as node:
         assert not await init(instance, told)
         assert told.failure is not None
-        assert "this instance is a worker" in told.failure[0]
-        assert "may be asked again" in told.failure[1]
+        assert "role is worker" in told.failure[0]
+        assert "nothing was changed" in told.failure[1]
         instance.write_metadata()
         assert await init(instance, RecordingReport())
         assert await node.code() == FINISHED
@@ -438,7 +440,7 @@ async def test_a_finished_node_says_so_and_starts_again_as_one(instance: LocalIn
         assert await init(instance, RecordingReport())
         assert await node.code() == FINISHED
     status = await read_status(read_configuration(instance.configuration))
-    assert (status.phase, status.lock, status.sound) == ("done", "init", True)
+    assert (status.phase, status.lock, status.healthy) == ("done", "init", True)
     assert status.document["node"] == {"name": "cp-0", "role": "control-plane"}
     async with node_run(instance) as node:
         assert await node.code() == FINISHED
@@ -543,16 +545,16 @@ async def test_a_node_renews_its_serving_certificate_once_it_is_due(instance: Lo
         instance.write_metadata(role="worker", loadBalancer="127.0.0.1")
         configuration = read_configuration(instance.configuration)
         with pytest.raises(OperatorError, match="this instance is not a node"):
-            await run._renewed(configuration, DEADLINE_SECONDS)
+            await run.renew_certificate(configuration, DEADLINE_SECONDS)
         async with node_run(instance) as node:
             assert await node.running == FINISHED
         old = (pki / "bootbridge-serving.pem").read_bytes()
         service.age_seconds = 0
-        assert await run._renewed(configuration, DEADLINE_SECONDS)
+        assert await run.renew_certificate(configuration, DEADLINE_SECONDS)
         new = (pki / "bootbridge-serving.pem").read_bytes()
         assert new != old
         service.refusal = "nobody asks for what is not due"
-        assert await run._renewed(configuration, DEADLINE_SECONDS)
+        assert await run.renew_certificate(configuration, DEADLINE_SECONDS)
     assert (pki / "bootbridge-serving.pem").read_bytes() == new
     assert mode(pki / "bootbridge-serving.pem") == 0o600
     assert instance.kubeadm_arguments.count(" join --config") == 1
@@ -569,18 +571,18 @@ async def test_a_bridge_that_is_waited_for_keeps_no_certificate_from_being_renew
         await asyncio.Event().wait()
 
     plan = tunnel.plan_for(spec(tunnel_image="registry.example/bootbridge:1"), first_instance())
-    monkeypatch.setattr(tunnel, "installed_plan", lambda host: plan)
-    monkeypatch.setattr(tunnel, "wait_until_unneeded", for_ever)
+    monkeypatch.setattr(tunnel_removal, "installed_plan", lambda host: plan)
+    monkeypatch.setattr(tunnel_removal, "wait_until_unneeded", for_ever)
     service = LocalJoinService(instance, age_seconds=3000)
     async with service.listening() as port, asyncio.timeout(DEADLINE_SECONDS):
         instance.configure(joinService={"port": port, "evidence": "none"})
         instance.write_metadata(role="worker", loadBalancer="127.0.0.1")
         configuration = read_configuration(instance.configuration)
         configuration.tunnel_marker.touch()
-        running = tasks.spawn(run._run(configuration), "node run")
+        running = tasks.spawn(run._run_until_stopped(configuration), "node run")
         await waiting.wait()
         service.age_seconds = 0
-        assert await run._renewed(configuration, DEADLINE_SECONDS)
+        assert await run.renew_certificate(configuration, DEADLINE_SECONDS)
         assert not running.done()
         await cancel_and_wait(running)
 
@@ -592,7 +594,7 @@ async def test_a_certificate_that_is_due_and_cannot_be_renewed_is_a_failure(inst
         instance.write_metadata(role="worker", loadBalancer="127.0.0.1")
         async with node_run(instance) as node:
             assert await node.running == FINISHED
-    assert not await run._renewed(read_configuration(instance.configuration), seconds=0.1)
+    assert not await run.renew_certificate(read_configuration(instance.configuration), seconds=0.1)
 
 
 async def test_a_refusal_is_logged_with_its_reason_and_an_init_is_still_possible(
@@ -609,9 +611,9 @@ async def test_a_refusal_is_logged_with_its_reason_and_an_init_is_still_possible
             assert await init(instance, RecordingReport())
             assert await node.code() == FINISHED
     assert f"127.0.0.1:{port}: the policy does not know cp-0" in refused
-    assert (waiting.phase, waiting.document["reason"]) == ("waiting", f"refused: {refused}")
-    assert f"last answer  refused: {refused}\n" in waiting.text
-    assert mode(instance.root / "run/node/last-answer") == 0o600
+    assert (waiting.phase, waiting.document["reason"]) == ("waiting", f"ticket refused: {refused}")
+    assert f"last error   ticket refused: {refused}\n" in waiting.text
+    assert mode(instance.root / "run/node/last-join-error") == 0o600
     assert (await read_status(read_configuration(instance.configuration))).document["reason"] == "", (
         "it is a node"
     )
@@ -622,8 +624,8 @@ async def refusal(caplog: pytest.LogCaptureFixture) -> str:
     async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             for record in caplog.records:
-                if record.message == "refused":
-                    return str(vars(record)["fields"]["why"])
+                if record.message == "ticket refused":
+                    return str(vars(record)["fields"]["reason"])
             await asyncio.sleep(0.01)
 
 

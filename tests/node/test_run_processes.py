@@ -167,7 +167,7 @@ def test_for_a_program_every_event_is_a_line_of_json(stage: Stage) -> None:
     assert init.code() == 0, init.output
     events = [json.loads(line) for line in init.output.splitlines()]
     kinds = [event["event"] for event in events if event["event"] != "waiting"]
-    assert (kinds[:2], kinds[-1]) == (["begun", "connected"], "succeeded")
+    assert (kinds[:2], kinds[-1]) == (["started", "connected"], "succeeded")
     assert {"event": "stage", "stage": "certs", "state": "done", "text": ""} in events
     assert len(events[-1]["clusterID"]) == 64
 
@@ -242,4 +242,4 @@ def test_only_one_node_runs_at_a_time(stage: Stage) -> None:
     first.said("waiting for an init")
     second = stage.node()
     assert second.code() == 1
-    assert "another `bootbridge node run` holds" in second.output
+    assert "locked by another bootbridge process holds" in second.output

@@ -258,7 +258,7 @@ def test_a_record_that_cannot_be_written_is_told_and_ends_the_process() -> None:
     async def scenario() -> int:
         environment = Environment(persistent=rebooted())
         process = started(environment)
-        full = OperatorError("cannot write phase.json: No space left on device")
+        full = OperatorError("cannot write bootstrap-record.json: No space left on device")
 
         def save(record: BootstrapRecord) -> None:
             raise full

@@ -1,6 +1,6 @@
 """An instance that wants more than it is due: run on its network, with its TPM, it says what it was told.
 
-    python -m tests.support.lab_attacker TRICK DEVICE HOST PORT NAME ROLE
+    python -m tests.support.lab_imposter TRICK DEVICE HOST PORT NAME ROLE
 
 The answer is one JSON line: what it got, or the words with which it was refused.
 """
@@ -25,7 +25,7 @@ from bootbridge.trust.attested.session_key import SessionKey, client_context
 from bootbridge.trust.evidence import Issuer
 from bootbridge.trust.evidence.token import TokenIssuer
 from bootbridge.trust.evidence.tpm import TpmIssuer
-from bootbridge.trust.tpm.device import TpmDevice
+from bootbridge.trust.tpm.device import Device
 
 PIECE = 65536
 
@@ -65,24 +65,24 @@ class Overheard:
 async def ask(issuer: Issuer, host: str, port: int, name: str, role: Role) -> str:
     """Ask for a ticket as that node and in that role."""
     request = TicketRequest(name, role is Role.CONTROL_PLANE, new_request(name).request)
-    ticket = await JoinServiceClient(Attestation(issuer)).ticket((host, port), request)
+    ticket = await JoinServiceClient(Attestation(issuer)).request_ticket((host, port), request)
     return f"a ticket for {ticket.node_name}"
 
 
 async def honestly(device: str, host: str, port: int, name: str, role: Role) -> str:
     """A true quote; what is asked for may not be its due."""
-    return await ask(TpmIssuer(TpmDevice(device)), host, port, name, role)
+    return await ask(TpmIssuer(Device(device)), host, port, name, role)
 
 
 async def stale(device: str, host: str, port: int, name: str, role: Role) -> str:
     """A true quote about a statement that nobody has made."""
-    old = await TpmIssuer(TpmDevice(device)).issue(os.urandom(32))
+    old = await TpmIssuer(Device(device)).issue(os.urandom(32))
     return await ask(Replaying(old), host, port, name, role)
 
 
 async def replayed(device: str, host: str, port: int, name: str, role: Role) -> str:
     """A quote that convinced the very same service, a moment ago."""
-    overheard = Overheard(TpmIssuer(TpmDevice(device)))
+    overheard = Overheard(TpmIssuer(Device(device)))
     channel = await connect(host, port, label=JOIN_LABEL, attestation=Attestation(overheard))
     await channel.close()
     return await ask(Replaying(overheard.document), host, port, name, role)
@@ -99,7 +99,7 @@ async def relayed(device: str, host: str, port: int, name: str, role: Role) -> s
         await _pumped(reader, onward[1])
 
     async with await asyncio.start_server(between, sock=sockets[0], ssl=key.context):
-        return await ask(TpmIssuer(TpmDevice(device)), "127.0.0.1", sockets[0].getsockname()[1], name, role)
+        return await ask(TpmIssuer(Device(device)), "127.0.0.1", sockets[0].getsockname()[1], name, role)
 
 
 async def _pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

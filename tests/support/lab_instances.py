@@ -352,7 +352,7 @@ class Instances:
             path
             for folder in (node_paths.PKI, str(node_state.STATE.parent), str(bootstrap_record.DIRECTORY))
             for path in self.lab.file(node, folder).rglob("*")
-            if path.is_file() and path.name not in (bootstrap_record.GUARD, last_error.FILE)
+            if path.is_file() and path.name not in (bootstrap_record.PROCESS_LOCK, last_error.FILE)
         ]
         files += [self.lab.file(node, path) for path in ONLY_A_NODE_HAS if self.lab.file(node, path).exists()]
         return files == [] and node not in self.nodes()

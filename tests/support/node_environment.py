@@ -34,17 +34,21 @@ from bootbridge.join_api.messages import (
 )
 from bootbridge.node.init.events import InitEvent
 from bootbridge.node.init.flow import InitFlow
+from bootbridge.node.init.listener import HandlersFor
 from bootbridge.node.init.log_buffer import LogBuffer
 from bootbridge.node.init.messages import ACKNOWLEDGE, INIT, InitRequest, StageEvent
 from bootbridge.node.init.server import InitServer, InitSources
-from bootbridge.node.join.client import JoinClient, JoinSources
+from bootbridge.node.join.client import JoinClient
+from bootbridge.node.join.endpoints import Address
 from bootbridge.node.join.flow import JoinFlow
 from bootbridge.node.join.rejoin import Rejoin
 from bootbridge.node.join.serving_renewal import ServingRenewal
+from bootbridge.node.join.sources import JoinSources
 from bootbridge.node.lock.bootstrap_record import BootstrapRecord
 from bootbridge.node.lock.node_lock import ZERO, NodeLock
 from bootbridge.node.lock.node_state import NodeState
-from bootbridge.node.ports import Address, HandlersFor, JoinServiceSetup, ProgressCallback
+from bootbridge.node.machine import JoinServiceSetup
+from bootbridge.node.stages import ProgressCallback
 from bootbridge.node.supervisor import Supervisor
 from bootbridge.runtime import tasks
 from bootbridge.runtime.concurrency import Turn
@@ -275,7 +279,7 @@ class FakeJoinService:
     asked: int = 0
     answered: int = 0
 
-    async def ticket(self, address: Address, request: TicketRequest, turn: Turn) -> Ticket:
+    async def request_ticket(self, address: Address, request: TicketRequest, turn: Turn) -> Ticket:
         await turn()
         self.asked += 1
         await self.environment.call("ticket")
@@ -284,7 +288,9 @@ class FakeJoinService:
         self.answered += 1
         return self.environment.ticket()
 
-    async def rejoin_ticket(self, address: Address, request: RejoinRequest, turn: Turn) -> RejoinTicket:
+    async def request_rejoin_ticket(
+        self, address: Address, request: RejoinRequest, turn: Turn
+    ) -> RejoinTicket:
         await turn()
         await self.environment.call("rejoin ticket")
         return RejoinTicket(request.node_name, b"renewed certificate")
@@ -327,7 +333,7 @@ class FakeMachine:
         await self.environment.call("join service")
         assert self.environment.persistent.kubeadm == "whole", "founded without an API server"
         self.environment.persistent.join_service_deployed = True
-        self.environment.point("after founding")
+        self.environment.point("after the join service")
 
     async def write_ticket_files(self, ticket: Ticket, kubelet_key: bytes) -> None:
         await self.environment.call("ticket files")
@@ -385,7 +391,7 @@ class FakeInitListener:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def open(self, handlers: HandlersFor) -> FakeInitListener:
-        await self.environment.call("open the door")
+        await self.environment.call("open listener")
         self.handlers = handlers
         self.opened.set()
         return self

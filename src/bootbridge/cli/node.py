@@ -101,7 +101,7 @@ def _init(flags: argparse.Namespace) -> int:
     try:
         return ExitCode.OK if asyncio.run(session.run()) else ExitCode.ERROR
     except KeyboardInterrupt:
-        if not session.may_go_on:
+        if not session.may_be_running:
             raise
         print_error(
             f"{flags.program}: interrupted; the init goes on on the instance: run the same command again to "
@@ -156,7 +156,7 @@ def _status(flags: argparse.Namespace) -> int:
 
     status = asyncio.run(read_status(read_configuration(Path(flags.config))))
     print_output(json.dumps(status.document, indent=2) + "\n" if flags.json else status.text)
-    return ExitCode.OK if status.sound else ExitCode.FINDINGS
+    return ExitCode.OK if status.healthy else ExitCode.FINDINGS
 
 
 # --- renew

@@ -19,7 +19,7 @@ from bootbridge.lab.lab import Lab
 from bootbridge.lab.layout import LabNode
 
 READY_SECONDS = 400.0
-_REFUSED = re.compile(r'node: refused why="?(.*?)"? again_in=')
+_REFUSED = re.compile(r'node: ticket refused reason="?(.*?)"? retry_in=')
 # What a changed boot loader would be measured into.
 BOOT_LOADER_REGISTER = 4
 

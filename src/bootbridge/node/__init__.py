@@ -1,5 +1,7 @@
-"""The program on every new instance: it makes the instance a node, by init or by join, once.
+"""The program on every instance, `bootbridge node run`: makes the instance a node once, by init or by join.
 
-`supervisor` runs the InitServer and the JoinClient side by side; `node_lock` lets one of them pass. What the
-winner does is in `init_flow` and `join_flow`; the cluster's side of a join is `join_service`.
+`run` reads the configuration and builds everything; `supervisor` runs InitServer (`init`) and JoinClient
+(`join`) concurrently; `lock` admits one of the two flows, which then uses `machine` (implemented by `kubeadm`
+and `components`). `stages` is how flows report progress; `own_identity` and `status` serve `node enrol` and
+`node status`. The join service, which runs in the cluster, is the package `join_service`.
 """

@@ -37,7 +37,7 @@ from bootbridge.join_api.messages import JOIN_PORT
 from bootbridge.metadata.configuration import metadata_from
 from bootbridge.node.init.messages import INIT_PORT
 from bootbridge.node.init.server import LINGER_SECONDS
-from bootbridge.node.init.tunnel import QUIET_SECONDS
+from bootbridge.node.init.tunnel_removal import QUIET_SECONDS
 from bootbridge.node.kubeadm.kubelet_service import (
     UNIT,
     KubeletCommands,

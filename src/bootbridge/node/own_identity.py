@@ -1,7 +1,7 @@
-"""This instance as a join policy would list it: how an operator enrols a machine, on the machine itself.
+"""The identity of this instance as its evidence proves it, and as a join policy lists it.
 
-The identity must come from the chip or key here, over a way the operator trusts, and not from whoever asks to
-be enrolled.
+An operator runs `bootbridge node enrol` on the machine: the identity must come from its TPM or key, not from
+whoever asks to be added to the policy.
 """
 
 from __future__ import annotations
@@ -16,20 +16,23 @@ from bootbridge.trust.evidence.x509 import X509Issuer
 
 
 async def evidence_identity(issuer: Issuer) -> str:
-    """As `AttestedPeer.identity` will be; empty for a kind that knows no key. Raises EvidenceUnavailable."""
+    """Returns the value of `Attested.identity`; empty for evidence without a key.
+
+    Raises EvidenceUnavailable.
+    """
     if isinstance(issuer, TpmIssuer):
         return await issuer.identity()
     return issuer.identity if isinstance(issuer, X509Issuer) else ""
 
 
 async def own_attestation(issuer: Issuer) -> AttestedPeer:
-    """Who a verifier will find this machine to be, without what is measured."""
+    """Returns what a verifier will find about this instance, without measured facts."""
     facts = {"token": issuer.id} if isinstance(issuer, TokenIssuer) else {}
     return AttestedPeer(issuer.kind, await evidence_identity(issuer), facts)
 
 
 def policy_entry(instance: Instance, identity: str) -> dict[str, Any]:
-    """One element of the policy's `instances`."""
+    """Returns one element of the policy's `instances`."""
     entry = {
         "name": instance.name,
         "role": str(instance.role),

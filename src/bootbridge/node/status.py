@@ -1,4 +1,4 @@
-"""How far an instance is, for whoever looks at it: nothing is changed, and no secret is shown."""
+"""The state of an instance for `bootbridge node status`; reads only, and contains no secret."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from bootbridge.trust.measurement import ZERO, lock_value
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """`record` is of this boot; `remembered` is what the instance was before it, or has become.
+    """`record` is that of this boot; `remembered` is the node state, which survives reboots.
 
-    `last_answer` is what a join service said to an instance that waits.
+    `last_join_error` is why an instance that waits has no ticket.
     """
 
     record: BootstrapRecord | None
     remembered: NodeState | None
     register: bytes | None
-    register_trouble: str = ""
+    register_error: str = ""
     last_join_error: str = ""
 
     @property
@@ -34,17 +34,17 @@ class NodeStatus:
 
     @property
     def lock(self) -> str:
-        """Who holds it, as far as record and register agree."""
+        """The flow that holds the lock, as far as record and register agree."""
         if self.record is not None:
             return self.record.flow
         if self.register is None:
             return "unknown"
         if self.register == ZERO:
-            return "nobody"
-        return "this node" if self.sound else "measured, and nothing says by whom"
+            return "free"
+        return "this node" if self.healthy else "measured without a bootstrap record"
 
     @property
-    def sound(self) -> bool:
+    def healthy(self) -> bool:
         if self.register is None or (self.record and self.record.phase is Phase.FAILED):
             return False
         return self.register in self._expected
@@ -64,46 +64,44 @@ class NodeStatus:
             "phase": self.phase,
             "lock": self.lock,
             "register": self.register.hex() if self.register is not None else "",
-            "registerTrouble": self.register_trouble,
+            "registerError": self.register_error,
             "clusterID": record.cluster_id.hex() if record else node.cluster_id.hex() if node else "",
             "node": {"name": node.name, "role": node.role} if node else None,
             "resumed": record.resumed if record else 0,
             "reason": record.reason if record else self.last_join_error,
             "advice": record.advice if record else "",
-            "sound": self.sound,
+            "healthy": self.healthy,
         }
 
     @property
     def text(self) -> str:
         seen = self.document
-        node = f"{seen['node']['name']} ({seen['node']['role']})" if seen["node"] else "not yet"
+        node = f"{seen['node']['name']} ({seen['node']['role']})" if seen["node"] else "none"
         rows = {
             "phase": self.phase,
             "lock": self.lock,
-            "register": seen["register"] or f"unknown: {self.register_trouble}",
+            "register": seen["register"] or f"unknown: {self.register_error}",
             "cluster": seen["clusterID"] or "none",
             "node": node,
-            "failed" if self.record else "last answer": seen["reason"],
+            "failed" if self.record else "last error": seen["reason"],
             "what to do": seen["advice"],
         }
         return "".join(f"{name:<12} {value}\n" for name, value in rows.items() if value)
 
 
 async def read_status(configuration: NodeConfiguration) -> NodeStatus:
-    """Raises OperatorError where not even the files can be read."""
+    """Raises OperatorError if a file cannot be read; an unreadable register is part of the status."""
     try:
-        record, boot = bootstrap_record.read(configuration.run)
+        record, boot = bootstrap_record.read_record(configuration.run)
         if boot and boot != bootstrap_record.BOOT_ID.read_text().strip():
             record = None
         remembered = FileNodeStateStore(configuration.state).load()
-        answer = LastJoinError(configuration.run).read()
+        last_error = LastJoinError(configuration.run).read()
     except Fatal as error:
         raise OperatorError(str(error)) from None
     except OSError as error:
-        raise OperatorError(
-            f"cannot read {error.filename}: {error.strerror}", hint="run it as root"
-        ) from None
+        raise OperatorError(str(error.strerror), subject=str(error.filename), hint="run as root") from None
     try:
-        return NodeStatus(record, remembered, await configuration.register.read(), last_join_error=answer)
+        return NodeStatus(record, remembered, await configuration.register.read(), last_join_error=last_error)
     except BootbridgeError as error:
-        return NodeStatus(record, remembered, None, str(error), answer)
+        return NodeStatus(record, remembered, None, str(error), last_error)

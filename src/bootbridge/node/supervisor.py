@@ -1,7 +1,7 @@
-"""From start to exit code: what this boot has begun is gone on with; else init and join run side by side.
+"""Decides what this process does: resume a flow, rejoin after a reboot, or run init and join concurrently.
 
-Three want the lock: the init server, the join client, and whoever asks this process to stop. The lock's one
-decision ends the other two, so that none needs to know of the others.
+The init server, the join client and a stop request compete for the lock. Its one decision ends the others, so
+none of them knows about the others.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ class Supervisor:
     rejoin: Rejoin
 
     async def run(self, stop: asyncio.Event) -> int:
-        """The exit code. Before the lock a stop is obeyed at once, after it when the work is done."""
+        """Returns the exit code. A stop takes effect at once before the lock, after the flow otherwise."""
         stopping = tasks.spawn(self._stop_on(stop), "node: stop")
         try:
-            outcome = await self._outcome()
+            outcome = await self._become_node()
         except Fatal as failure:
             logs.event("node", logs.ERROR, str(failure.args[0]), advice=failure.advice)
             return FATAL
         except OperatorError as error:
-            # A directory that is full or read-only; the text says which, and what to do.
+            # For example a directory that is full or read-only.
             logs.event("node", logs.ERROR, str(error))
             return FATAL
         finally:
             await cancel_and_wait(stopping)
         if not outcome:
-            logs.event("node", logs.INFO, "stopped before anything was begun")
+            logs.event("node", logs.INFO, "stopped before init or join started")
             return INTERRUPTED
         logs.event("node", logs.INFO, outcome)
         return FINISHED
@@ -59,48 +59,48 @@ class Supervisor:
     async def _stop_on(self, stop: asyncio.Event) -> None:
         await stop.wait()
         self.lock.close()
-        self.init_server.hurry()
-        self.rejoin.hurry()
+        self.init_server.stop_lingering()
+        self.rejoin.stop_renewal()
 
-    async def _outcome(self) -> str:
-        """What this instance is now; empty if it was stopped before it became anything."""
+    async def _become_node(self) -> str:
+        """Returns a log message about the outcome; empty if stopped before the lock was taken."""
         state = self.state_store.load()
         record = await self.lock.restore(state.cluster_id if state else b"")
         if record is not None:
-            return await self._resumed(record)
+            await self._resume(record)
+            return "node is running"
         if state is not None:
-            return "this instance is a node again" if await self.rejoin.run(state) else ""
-        return await self._race()
+            return "node rejoined after reboot" if await self.rejoin.run(state) else ""
+        return await self._race_init_and_join()
 
-    async def _resumed(self, record: BootstrapRecord) -> str:
+    async def _resume(self, record: BootstrapRecord) -> None:
         if record.flow is Flow.INIT and (record.phase is not Phase.DONE or record.result):
             await self.init_server.resume(record)
         elif record.phase is Phase.DONE:
-            await self.rejoin.settle(self.state_store.load())
+            await self.rejoin.ensure_running(self.state_store.load())
         elif record.flow is Flow.JOIN:
             await self.join_flow.resume(record)
         else:
-            await self._rejoined()
-        return "this instance is a node"
+            await self._resume_rejoin()
 
-    async def _rejoined(self) -> None:
+    async def _resume_rejoin(self) -> None:
         state = self.state_store.load()
         if state is None:
-            raise Fatal("what this instance remembered is gone", advice="reboot it: it then joins anew")
+            raise Fatal("node state: file missing", advice="reboot the instance: it then joins again")
         await self.rejoin.run(state)
 
-    async def _race(self) -> str:
+    async def _race_init_and_join(self) -> str:
         serving = tasks.spawn(self.init_server.serve(), "node: init server", awaited=True)
         joining = tasks.spawn(self.join_client.run(), "node: join client", awaited=True)
         both = {serving, joining}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
         finally:
-            # Both have ended, unless one failed or we are cancelled ourselves.
+            # Both have ended, unless one failed or this task was cancelled.
             await cancel_and_wait(*both)
         for task in (serving, joining):
             if not task.cancelled():
                 task.result()
         if serving.result() is not None:
-            return "this instance is the first node of its cluster"
-        return "this instance has joined its cluster" if joining.result() is not None else ""
+            return "cluster created"
+        return "cluster joined" if joining.result() is not None else ""

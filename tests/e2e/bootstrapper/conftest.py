@@ -38,7 +38,7 @@ class Inits:
 def inits(blank: Instances) -> Inits:
     other = operator_files(blank.lab).directory / "second.conf"
     with blank.init_running() as running:
-        blank.until_said("node1", "initialising")
+        blank.until_said("node1", "init started")
         second = blank.init(f"--kubeconfig={other}", "--timeout=1m")
         said, complained = running.communicate(timeout=INIT_SECONDS)
     return Inits(Done(running.args, running.returncode, said, complained), second)

@@ -41,8 +41,8 @@ def test_calls_go_through_the_tunnel_from_the_first_hour_on(cluster: Instances) 
 
 def test_it_is_gone_once_all_nodes_have_been_ready_for_a_while(cluster: Instances) -> None:
     cluster.until(
-        lambda: "the bridge is taken down" in cluster.said("node1"),
-        "the bridge is taken down",
+        lambda: "tunnel removed" in cluster.said("node1"),
+        "tunnel removed",
         REMOVAL_SECONDS,
     )
     receipt = json.loads(cluster.lab.file("node1", RECEIPT).read_bytes())

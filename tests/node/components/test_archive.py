@@ -76,23 +76,23 @@ def test_what_lies_there_stays_unless_the_archive_brings_it(directory: Path) -> 
 @pytest.mark.parametrize(
     ("bad", "said"),
     [
-        (file("../out"), "leads out"),
-        (file("a/../../out"), "leads out"),
-        (file("a/../b"), "leads out"),
-        (file("/etc/out"), "leads out"),
-        (member("../out/", tarfile.DIRTYPE), "leads out"),
-        (link("a", "../out"), "leads out"),
-        (link("a/b", "../../out"), "leads out"),
-        (link("a", "/etc/out"), "leads out"),
-        (link("a", "b/../../out"), "leads out"),
-        (link("../a", "b"), "leads out"),
-        (link("a", ""), "leads nowhere"),
-        (file(" "), "no name"),
-        (file("."), "no name"),
-        (member("a", tarfile.LNKTYPE, link="good"), "neither"),
-        (member("a", tarfile.FIFOTYPE), "neither"),
-        (member("a", tarfile.CHRTYPE), "neither"),
-        (member("a", tarfile.BLKTYPE), "neither"),
+        (file("../out"), "outside the archive"),
+        (file("a/../../out"), "outside the archive"),
+        (file("a/../b"), "outside the archive"),
+        (file("/etc/out"), "outside the archive"),
+        (member("../out/", tarfile.DIRTYPE), "outside the archive"),
+        (link("a", "../out"), "outside the archive"),
+        (link("a/b", "../../out"), "outside the archive"),
+        (link("a", "/etc/out"), "outside the archive"),
+        (link("a", "b/../../out"), "outside the archive"),
+        (link("../a", "b"), "outside the archive"),
+        (link("a", ""), "without a target"),
+        (file(" "), "without a name"),
+        (file("."), "without a name"),
+        (member("a", tarfile.LNKTYPE, link="good"), "unsupported file type"),
+        (member("a", tarfile.FIFOTYPE), "unsupported file type"),
+        (member("a", tarfile.CHRTYPE), "unsupported file type"),
+        (member("a", tarfile.BLKTYPE), "unsupported file type"),
     ],
 )
 def test_an_archive_with_one_bad_member_installs_nothing_at_all(
@@ -104,7 +104,7 @@ def test_an_archive_with_one_bad_member_installs_nothing_at_all(
 
 
 def test_no_file_is_written_through_a_link_of_the_archives(directory: Path) -> None:
-    with pytest.raises(BadArchive, match="lies behind a link"):
+    with pytest.raises(BadArchive, match="path below a symbolic link"):
         unpacked(directory, [member("real", tarfile.DIRTYPE), link("way", "real"), file("way/file")])
 
 
@@ -112,7 +112,7 @@ def test_no_file_is_written_through_a_link_that_lies_there(directory: Path, tmp_
     directory.mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     (directory / "sub").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(BadArchive, match="is a link"):
+    with pytest.raises(BadArchive, match="is a symbolic link"):
         unpacked(directory, [file("sub/file")])
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -132,5 +132,5 @@ def test_an_archive_that_would_fill_the_disk_is_refused(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(component_archive, "UNPACKED_BYTES_MAX", 1000)
-    with pytest.raises(BadArchive, match="more than"):
+    with pytest.raises(BadArchive, match="archive exceeds"):
         unpacked(directory, [file("a"), file("b")], b"x" * 501)

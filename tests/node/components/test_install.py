@@ -99,7 +99,7 @@ async def install_once(host: Host, component: Component, seconds: float = 20.0) 
     """Time is up when the first attempt has failed."""
 
     def progress(event: StageEvent) -> None:
-        if event.text.endswith("trying again"):
+        if event.text.endswith("retrying"):
             pass_time(seconds)
 
     await Installer(host, Random(1), seconds).install((component,), progress)
@@ -122,7 +122,7 @@ async def test_a_component_is_downloaded_and_can_be_run(host: Host) -> None:
 
 async def test_a_bad_hash_installs_nothing_and_is_not_tried_again(host: Host) -> None:
     async with serving(answer()) as server:
-        with pytest.raises(Fatal, match=rf"has the hash {HASH}, not {OTHER_HASH}"):
+        with pytest.raises(Fatal, match=rf"hash mismatch: got {HASH}, want {OTHER_HASH}"):
             await install(host, Component(server.url, OTHER_HASH, PLACE))
     assert in_folder(host) == []
     assert len(server.asked) == 1
@@ -185,15 +185,15 @@ async def test_a_status_that_means_later_is_tried_again(host: Host, waits: list[
         events = await install(host, Component(server.url, HASH, PLACE))
     assert host.read(PLACE) == BODY
     assert len(waits) == 2
-    assert [event.text for event in events if "trying again" in event.text] == [
-        f"{server.url}: the server answers {status}; trying again"
+    assert [event.text for event in events if "retrying" in event.text] == [
+        f"{server.url}: HTTP status {status}; retrying"
     ] * 2
 
 
 @pytest.mark.parametrize("status", [204, 400, 401, 403, 404, 410])
 async def test_any_other_status_is_final(host: Host, waits: list[float], status: int) -> None:
     async with serving(answer(status)) as server:
-        with pytest.raises(Fatal, match=f"the server answers {status}"):
+        with pytest.raises(Fatal, match=f"HTTP status {status}"):
             await install(host, Component(server.url, HASH, PLACE))
     assert (len(server.asked), waits) == (1, [])
 
@@ -213,7 +213,7 @@ async def test_a_connection_that_is_refused_or_reset_is_tried_again(host: Host, 
 
 async def test_when_time_is_up_the_last_reason_is_told(host: Host) -> None:
     async with serving(answer(503)) as server:
-        with pytest.raises(ComponentUnavailable, match=r"not there within 20 s: .*answers 503"):
+        with pytest.raises(ComponentUnavailable, match=r"timed out after 20 s: .*HTTP status 503"):
             await install_once(host, Component(server.url, HASH, PLACE))
     assert issubclass(ComponentUnavailable, Transient)
     assert in_folder(host) == []
@@ -229,7 +229,7 @@ async def test_a_server_that_says_nothing_is_given_up(host: Host) -> None:
     server = await asyncio.start_server(mute, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     async with server:
-        with pytest.raises(ComponentUnavailable, match=r"silent for 30 s"):
+        with pytest.raises(ComponentUnavailable, match=r"no data for 30 s"):
             await install_once(host, Component(url, HASH, PLACE), seconds=100.0)
 
 
@@ -259,13 +259,13 @@ async def test_redirections_are_followed_but_not_for_ever(host: Host) -> None:
         await install(host, Component(server.url, HASH, PLACE))
         assert server.asked[1] == "GET /elsewhere?a=b HTTP/1.1"
     async with serving(answer(307, b"", Location="/round")) as server:
-        with pytest.raises(Fatal, match="more than 5 redirections"):
+        with pytest.raises(Fatal, match="more than 5 redirects"):
             await install(host, Component(server.url, HASH, "/usr/bin/other"))
 
 
 async def test_a_redirection_to_another_kind_of_url_leads_nowhere(host: Host) -> None:
     async with serving(answer(302, b"", Location="file:///etc/shadow")) as server:
-        with pytest.raises(Fatal, match="leads nowhere"):
+        with pytest.raises(Fatal, match="without a valid location"):
             await install(host, Component(server.url, HASH, PLACE))
 
 
@@ -288,7 +288,7 @@ async def test_a_url_that_cannot_be_fetched_is_final(host: Host, url: str) -> No
 
 async def test_a_url_that_http_cannot_ask_for_is_final(host: Host) -> None:
     async with serving(answer()) as server:
-        with pytest.raises(Fatal, match="not a URL that can be asked for"):
+        with pytest.raises(Fatal, match="invalid URL"):
             await install(host, Component(f"{server.url} latest", HASH, PLACE))
 
 
@@ -307,11 +307,11 @@ async def test_what_a_url_carries_in_secret_is_not_told(host: Host) -> None:
 
 async def test_a_component_without_a_url_is_looked_for(host: Host) -> None:
     component = Component("", HASH, PLACE)
-    with pytest.raises(Fatal, match=r"/usr/bin/kubelet is not there .*image that brings it"):
+    with pytest.raises(Fatal, match=r"/usr/bin/kubelet: file not found .*image that contains it"):
         await install(host, component)
     host.make_directory("/usr/bin")
     host.path(PLACE).write_bytes(b"other")
-    with pytest.raises(Fatal, match="has another hash"):
+    with pytest.raises(Fatal, match="hash mismatch"):
         await install(host, component)
     host.path(PLACE).write_bytes(BODY)
     await install(host, component)
@@ -319,7 +319,7 @@ async def test_a_component_without_a_url_is_looked_for(host: Host) -> None:
 
 async def test_one_without_url_and_hash_only_has_to_be_there(host: Host) -> None:
     component = Component(install_path=PLACE)
-    with pytest.raises(Fatal, match="is not there"):
+    with pytest.raises(Fatal, match="file not found"):
         await install(host, component)
     host.make_directory("/usr/bin")
     host.path(PLACE).write_bytes(b"anything")
@@ -368,6 +368,6 @@ async def test_an_archive_is_unpacked_below_its_place(host: Host) -> None:
 async def test_what_is_no_whole_archive_is_final_and_leaves_nothing(host: Host, body: bytes) -> None:
     async with serving(answer(body=body)) as server:
         digest = "sha256:" + hashlib.sha256(body).hexdigest()
-        with pytest.raises(Fatal, match=r"/opt/cni/bin: it (is no whole|cannot be unpacked)"):
+        with pytest.raises(Fatal, match=r"/opt/cni/bin: (invalid tar.gz|unpacking to)"):
             await install(host, Component(server.url, digest, "/opt/cni/bin", extract=True))
     assert in_folder(host, "/opt/cni/bin/x") == []

@@ -24,7 +24,7 @@ from tests.support.deterministic_loop import run
 CHANNELS, CALLS = 32, 2
 
 
-class Site:
+class InstallContext:
     """A limit, and strangers who guess without end."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Site:
 @pytest.mark.parametrize("seed", range(5))
 def test_one_stranger_who_guesses_all_day_does_not_keep_the_owner_out(seed: int) -> None:
     async def scenario() -> None:
-        site = Site()
+        site = InstallContext()
         async with site.strangers(CHANNELS // 4 * CALLS, lambda number: "203.0.113.1"):
             await asyncio.sleep(60)
             assert await site.owner_waits() <= GAP_SECONDS
@@ -68,7 +68,7 @@ def test_one_stranger_who_guesses_all_day_does_not_keep_the_owner_out(seed: int)
 
 def test_strangers_from_everywhere_delay_the_owner_by_a_turn_of_each() -> None:
     async def scenario() -> None:
-        site = Site()
+        site = InstallContext()
         async with site.strangers((CHANNELS - 1) * CALLS, lambda number: f"203.0.113.{number // CALLS}"):
             await asyncio.sleep(60)
             assert await site.owner_waits() <= PAUSE_SECONDS_MAX
@@ -78,7 +78,7 @@ def test_strangers_from_everywhere_delay_the_owner_by_a_turn_of_each() -> None:
 
 def test_one_source_guesses_once_in_eight_seconds() -> None:
     async def scenario() -> None:
-        site = Site()
+        site = InstallContext()
         async with site.strangers(16, lambda number: "203.0.113.1"):
             await asyncio.sleep(15)  # one, two, four and eight seconds
             site.guesses.clear()
@@ -92,7 +92,7 @@ def test_all_sources_together_guess_four_times_a_second() -> None:
     """However many there are; and each has its turn."""
 
     async def scenario() -> None:
-        site = Site()
+        site = InstallContext()
         async with site.strangers(200, lambda number: f"203.0.113.{number}"):
             await asyncio.sleep(100)
             assert site.guesses.total() <= 100 / GAP_SECONDS + 1

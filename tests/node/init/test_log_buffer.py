@@ -77,7 +77,7 @@ def test_it_comes_in_pieces_that_fit_a_message() -> None:
 def test_known_secrets_do_not_come_out_in_any_shape(written: str) -> None:
     log_buffer = LogBuffer()
     log_buffer.append(f"before was noted: {written}!")
-    log_buffer.hide(SECRET, b"pass phrase", b"")
+    log_buffer.redact(SECRET, b"pass phrase", b"")
     text = text_of(log_buffer)
     assert written.encode() not in text
     assert b"redacted" in text
@@ -101,5 +101,5 @@ def test_a_collector_that_fails_costs_only_its_own_part(error: Exception) -> Non
 
     collectors: dict[str, Collector] = {"broken": broken, "good": good}
     text = text_of(LogBuffer(collectors))
-    assert f"cannot be collected: {error}".encode() in text
+    assert f"collecting failed: {error}".encode() in text
     assert text.endswith(b"--- good\ngood")

@@ -45,7 +45,7 @@ def test_each_stage_is_a_line_with_its_time(text: TextReport, clock: Clock, show
     clock.now = 4.0
     text.stage(StageEvent("certs", "done"))
     assert shown.getvalue().splitlines() == [
-        "ok      1.5 s  instance                 proved by tpm sha256:ab",
+        "ok      1.5 s  instance                 verified by tpm sha256:ab",
         "     warning: PCR 4 is 01, expected 02",
         "ok      2.5 s  certs",
     ]
@@ -72,16 +72,16 @@ def test_a_connection_that_comes_back_does_not_look_like_a_new_instance(
 ) -> None:
     text.connected(PEER)
     text.connected(PEER)
-    assert shown.getvalue().count("proved by") == 1
-    assert "connected again" in shown.getvalue()
+    assert shown.getvalue().count("verified by") == 1
+    assert "reconnected" in shown.getvalue()
 
 
 def test_a_failure_says_what_to_do_and_where_the_log_is(text: TextReport, shown: io.StringIO) -> None:
     text.failed("kubeadm broke", "reboot it", "admin.conf.log")
     assert shown.getvalue().splitlines() == [
-        "The init failed: kubeadm broke",
+        "Init failed: kubeadm broke",
         "What to do: reboot it",
-        "The instance's log is in admin.conf.log",
+        "Log of the instance: admin.conf.log",
     ]
 
 
@@ -95,7 +95,7 @@ def test_what_an_instance_says_cannot_drive_the_terminal(text: TextReport, shown
 
 def test_for_a_program_every_event_is_one_object(shown: io.StringIO) -> None:
     report: InitReport = JsonReport(shown)
-    report.begun("id")
+    report.started("id")
     report.waiting("Connection refused")
     report.connected(PEER)
     report.stage(StageEvent("certs", "output", "one\ntwo"))
@@ -103,7 +103,7 @@ def test_for_a_program_every_event_is_one_object(shown: io.StringIO) -> None:
     report.succeeded(b"\xab", "admin.conf")
     report.failed("broke", "mend it", "")
     assert [json.loads(line) for line in shown.getvalue().splitlines()] == [
-        {"event": "begun", "initID": "id"},
+        {"event": "started", "initID": "id"},
         {"event": "waiting", "reason": "Connection refused"},
         {
             "event": "connected",

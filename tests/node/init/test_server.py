@@ -141,7 +141,7 @@ def test_nothing_is_looked_at_before_the_secret() -> None:
         asked = environment.calls.count("myself")
         request = init_request(init_secret=b"", init_id="", cluster_spec=b"broken", join_policy=b"broken")
         failure, _ = await refused(environment, request)
-        assert (failure.code, failure.message) == (grpc.PERMISSION_DENIED, "the init secret is wrong")
+        assert (failure.code, failure.message) == (grpc.PERMISSION_DENIED, "wrong init secret")
         assert environment.calls.count("myself") == asked
 
     scenario(lone(addresses=()), play)
@@ -353,7 +353,7 @@ async def serving_alone() -> Environment:
     """The server without the rest of its process."""
     environment = lone()
     environment.assemble()
-    await environment.init_server._open()
+    await environment.init_server._open_listener()
     assert environment.listener.opened.is_set()
     return environment
 
@@ -454,10 +454,10 @@ def test_nobody_can_say_that_the_end_was_fetched_but_who_was_told_it() -> None:
         ours, another = (environment.init_server.handlers("user", lambda: None) for _ in range(2))
         watching = tasks.spawn(ours[INIT](init_request().encode(), send_nothing), "user")
         await environment.lock.wait_until_decided()
-        with pytest.raises(RpcError, match="nothing was fetched"):
+        with pytest.raises(RpcError, match="no outcome was sent"):
             await ours[ACKNOWLEDGE](b"", send_nothing)
         await watching
-        with pytest.raises(RpcError, match="nothing was fetched"):
+        with pytest.raises(RpcError, match="no outcome was sent"):
             await another[ACKNOWLEDGE](b"", send_nothing)
         assert not environment.listener.closed.is_set()
         await ours[ACKNOWLEDGE](b"", send_nothing)
@@ -547,7 +547,7 @@ def test_a_young_api_server_is_given_time() -> None:
 def test_a_defect_of_ours_is_told_to_the_user_too() -> None:
     async def play(environment: Environment) -> None:
         events = await environment.listener.call(init_request())
-        assert any(event.failure and "defect" in event.failure.reason for event in events)
+        assert any(event.failure and "internal error" in event.failure.reason for event in events)
 
     with pytest.raises(ZeroDivisionError):
         scenario(lone(faults={"init": [ZeroDivisionError("oops")]}), play)

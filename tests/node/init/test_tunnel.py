@@ -1,8 +1,7 @@
-"""An init lays the bridge around kubeadm, and it is taken down when the cluster can do without."""
+"""An init installs the tunnel: on the node before kubeadm init, in the cluster after it."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,97 +105,5 @@ async def test_after_kubeadm_the_clusters_parts_follow(host: Host, api: ApiStand
     }
 
 
-async def test_it_is_taken_down_without_remains(host: Host, api: ApiStandIn) -> None:
-    events: list[StageEvent] = []
-    plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
-    await tunnel.install_on_node(host, plan, lambda event: None)
-    kubeadm_has_run(host, api)
-    await tunnel.install_in_cluster(host, plan, lambda event: None)
-    receipt = await tunnel.remove(host, plan, events.append)
-    assert receipt.clean, receipt.remains
-    assert not host.exists(EGRESS)
-    assert not host.exists(SERVER_POD)
-    assert b"egress-selector" not in (host.read(f"{node_paths.MANIFESTS}/kube-apiserver.yaml") or b"")
+def test_without_a_tunnel_there_is_no_installed_plan(host: Host) -> None:
     assert tunnel.installed_plan(host) is None
-    assert host.exists(plan.paths.receipt)
-    assert events[-1].state == "done"
-
-
-def test_where_none_stands_there_is_none(host: Host) -> None:
-    assert tunnel.installed_plan(host) is None
-
-
-# --- whether it is needed
-
-
-def node(name: str, ready: str = "True") -> dict[str, Any]:
-    conditions = [{"type": "MemoryPressure", "status": "False"}, {"type": "Ready", "status": ready}]
-    return {"metadata": {"name": name, "uid": name}, "status": {"conditions": conditions if ready else []}}
-
-
-@pytest.mark.parametrize(
-    ("nodes", "why"),
-    [
-        ([], "there are no nodes yet"),
-        ([node("cp-0", "False")], "not Ready: cp-0"),
-        ([node("cp-0", "")], "not Ready: cp-0"),
-        ([node("cp-0"), node("w-1", "Unknown"), node("w-0", "False")], "not Ready: w-0, w-1"),
-        ([node("cp-0"), node("w-0")], ""),
-    ],
-)
-def test_it_is_needed_until_every_node_is_ready(nodes: list[dict[str, Any]], why: str) -> None:
-    """A kubelet is Ready only when its network plugin works."""
-    assert tunnel.reason_needed(nodes) == why
-
-
-class Nodes:
-    """An API server that lists other nodes each time it is asked, and the last ones for ever."""
-
-    def __init__(self, *lists: list[dict[str, Any]] | int) -> None:
-        self._lists = lists
-        self.asked = 0
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        given = self._lists[min(self.asked, len(self._lists) - 1)]
-        self.asked += 1
-        status, body = (given, {}) if isinstance(given, int) else (200, {"items": given})
-        data = json.dumps(body)
-        head = f"HTTP/1.1 {status} x\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
-        writer.write((head + data).encode())
-        writer.close()
-
-
-async def waited_for(nodes: Nodes, host: Host, progress: list[str]) -> None:
-    server = await asyncio.start_server(nodes.serve, "127.0.0.1", 0)
-    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    document = {
-        "current-context": "c",
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [{"name": "c", "cluster": {"server": url}}],
-        "users": [{"name": "u", "user": {}}],
-    }
-    host.make_directory(node_paths.KUBERNETES)
-    host.write(node_paths.ADMIN_KUBECONFIG, Asset(json.dumps(document).encode()))
-    async with server:
-        # A second from each look to the next.
-        await tunnel.wait_until_unneeded(
-            host, lambda event: progress.append(event.text), quiet_seconds=3, clock=lambda: float(nodes.asked)
-        )
-
-
-async def test_it_stays_until_the_same_nodes_have_been_ready_for_a_while(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tunnel, "POLL_SECONDS", 0.01)
-    one, both = [node("cp-0")], [node("cp-0"), node("w-0")]
-    nodes = Nodes([], [node("cp-0", "False")], 503, one, [node("cp-0"), node("w-0", "False")], both)
-    said: list[str] = []
-    await waited_for(nodes, host, said)
-    assert nodes.asked == 6 + 3
-    assert [text.removeprefix("stays: ") for text in said] == [
-        "there are no nodes yet",
-        "not Ready: cp-0",
-        "503: no message",
-        "not Ready: w-0",
-    ]

@@ -12,9 +12,10 @@ from bootbridge.common.failures import Fatal, MetadataUnavailable, PeerRefused, 
 from bootbridge.join_api.components import Component
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket, TicketRequest
+from bootbridge.node.join.endpoints import Address
 from bootbridge.node.lock.bootstrap_record import Flow, Phase
 from bootbridge.node.lock.flow_inputs import JoinInputs
-from bootbridge.node.ports import Address, ProgressCallback
+from bootbridge.node.stages import ProgressCallback
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
 from bootbridge.runtime.concurrency import Turn
 from tests.support.deterministic_loop import run
@@ -40,7 +41,7 @@ def joins(environment: Environment) -> None:
 
 def answering(environment: Environment, answer: Answer) -> asyncio.Task[int]:
     process = started(environment)
-    environment.service.ticket = answer  # type: ignore[method-assign]
+    environment.service.request_ticket = answer  # type: ignore[method-assign]
     return process
 
 
@@ -274,8 +275,8 @@ def test_one_refusal_outweighs_addresses_that_did_not_answer(caplog: pytest.LogC
         assert asyncio.get_running_loop().time() >= 15
 
     run(scenario())
-    (line,) = [record for record in caplog.records if record.message == "refused"]
-    assert "PCR 15 differs" in vars(line)["fields"]["why"]
+    (line,) = [record for record in caplog.records if record.message == "ticket refused"]
+    assert "PCR 15 differs" in vars(line)["fields"]["reason"]
 
 
 # --- tickets
@@ -406,7 +407,7 @@ def test_a_lock_that_is_held_means_no_join_and_no_files() -> None:
             reached.set()
             return environment.ticket()
 
-        environment.service.ticket = answer  # type: ignore[method-assign]
+        environment.service.request_ticket = answer  # type: ignore[method-assign]
         await environment.lock.try_lock(Flow.INIT, b"\xaa" * 32, b"")
         assert await environment.join_client.run() is None
         assert not {"ticket files", "install", "join"} & set(environment.calls)
@@ -418,7 +419,7 @@ def test_a_lock_that_is_held_means_no_join_and_no_files() -> None:
 # --- being stopped
 
 
-@pytest.mark.parametrize("where", ["myself", "endpoints", "ticket", "pause"])
+@pytest.mark.parametrize("where", ["myself", "endpoints", "request_ticket", "pause"])
 def test_a_stop_interrupts_whatever_is_under_way_before_the_lock(where: str) -> None:
     """A ticket request in flight as well: it may be silent for half a minute at each address."""
 
@@ -553,5 +554,5 @@ def test_a_control_planes_turn_counts_from_its_question_over_a_crash() -> None:
     again = environment.again(booted_before=350.0)
     assert run(resume(again)) == 650.0
     assert again.persistent.record is not None
-    assert "within its turn of 600 s" in again.persistent.record.reason
+    assert "after its turn of 600 s" in again.persistent.record.reason
     assert not again.persistent.kubeadm

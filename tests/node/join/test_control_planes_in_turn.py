@@ -17,7 +17,8 @@ from bootbridge.common.failures import Transient
 from bootbridge.join_api.instance import Instance
 from bootbridge.join_api.messages import Ticket, TicketRequest
 from bootbridge.join_service.control_plane_lease import CONTROL_PLANE_LABEL
-from bootbridge.node.ports import Address, ProgressCallback
+from bootbridge.node.join.endpoints import Address
+from bootbridge.node.stages import ProgressCallback
 from bootbridge.node.supervisor import FATAL, FINISHED
 from bootbridge.runtime.concurrency import Turn
 from bootbridge.runtime.grpc import RpcError
@@ -58,7 +59,7 @@ class Cluster:
         class Slow(Environment):
             def assemble(self) -> Any:
                 supervisor = super().assemble()
-                self.service.ticket = self.ticket_from  # type: ignore[method-assign]
+                self.service.request_ticket = self.ticket_from  # type: ignore[method-assign]
                 join, reset = self.machine.join, self.machine.reset
 
                 async def slow_join(ticket: Ticket, progress: ProgressCallback) -> None:

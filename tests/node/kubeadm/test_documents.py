@@ -194,7 +194,7 @@ def test_a_control_plane_joins_with_its_endpoint_and_with_the_files_that_it_has(
 
 
 def test_a_ticket_that_pins_no_authority_makes_no_document() -> None:
-    with pytest.raises(OperatorError, match="names no authority"):
+    with pytest.raises(OperatorError, match="required field missing"):
         documents.join_documents(ticket(ca_certificate_hashes=()))
 
 

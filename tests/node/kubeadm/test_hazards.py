@@ -24,7 +24,8 @@ from bootbridge.node.kubeadm import documents
 from bootbridge.node.kubeadm.kubelet_service import unmanaged_kubelet
 from bootbridge.node.kubeadm.machine import KubeadmMachine
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
-from bootbridge.node.ports import JoinServiceSetup, ProgressCallback
+from bootbridge.node.machine import JoinServiceSetup
+from bootbridge.node.stages import ProgressCallback
 from bootbridge.trust.authority import Authority
 from tests.node.kubeadm.examples import FAMILIES, instance, spec, ticket
 from tests.node.kubeadm.fake_kubeadm import FakeKubeadm
@@ -64,7 +65,7 @@ def test_8_a_control_plane_file_of_any_other_name_is_refused_and_nothing_is_writ
         kubelet_certificate=serving.cert_pem,
         control_plane_files=(*files, ControlPlaneFile(name, b"x")),
     )
-    with pytest.raises(TicketUnusable, match="has no place here"):
+    with pytest.raises(TicketUnusable, match="unknown control plane file"):
         write_ticket(host, bad, serving.key_pem)
     assert list(host.root.rglob("*")) == []
 
@@ -91,12 +92,12 @@ async def test_13_a_kubeadm_that_is_missing_or_broken_is_fatal_at_its_first_use(
     host: Host, tmp_path: Path
 ) -> None:
     """An error that is only logged where it arises becomes a riddle later."""
-    with pytest.raises(Fatal, match=r"no program .*kubeadm .*among the components"):
+    with pytest.raises(Fatal, match=r"kubeadm: program not found .*to the components"):
         await machine(host, tmp_path / "kubeadm").join(ticket(), lambda event: None)
     broken = tmp_path / "broken"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
-    with pytest.raises(Fatal, match="bring a kubeadm that runs"):
+    with pytest.raises(Fatal, match="install a kubeadm that runs"):
         await machine(host, broken).join(ticket(), lambda event: None)
     assert not host.exists(node_paths.CONFIGURATION)
 

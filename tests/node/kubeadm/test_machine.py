@@ -24,7 +24,8 @@ from bootbridge.node.kubeadm.api_server import ApiServerNotReady
 from bootbridge.node.kubeadm.kubelet_service import KubeletFailed
 from bootbridge.node.kubeadm.machine import KubeadmMachine
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
-from bootbridge.node.ports import JoinServiceSetup, Machine, ProgressCallback
+from bootbridge.node.machine import JoinServiceSetup, Machine
+from bootbridge.node.stages import ProgressCallback
 from bootbridge.trust.authority import Authority
 from tests.node.kubeadm.examples import instance, spec, ticket
 from tests.node.kubeadm.fake_kubeadm import FakeKubeadm
@@ -205,11 +206,11 @@ async def test_an_init_fails_when_its_api_server_does_not_come(
 
 
 async def test_init_and_join_of_another_release_touch_nothing(environment: Environment) -> None:
-    with pytest.raises(Fatal, match="is wanted"):
+    with pytest.raises(Fatal, match="is required"):
         await environment.machine.init(
             spec(kubernetes_version="v1.19.0"), instance(), 365, environment.events.append
         )
-    with pytest.raises(Fatal, match="is wanted"):
+    with pytest.raises(Fatal, match="is required"):
         await environment.machine.join(ticket(kubernetes_version="v1.19.0"), environment.events.append)
     assert (environment.program.calls, environment.kubelet.notes) == ([], [])
 

@@ -111,7 +111,7 @@ def test_a_release_that_is_too_old_is_refused_by_kubeadm_itself(tmp_path: Path) 
 
 
 async def test_our_check_of_its_version_agrees_with_the_real_one(program: str, host: Host) -> None:
-    await Kubeadm(program, host).expect_version("v1.36.3")
+    await Kubeadm(program, host).require_version("v1.36.3")
 
 
 @pytest.mark.parametrize("families", FAMILIES)

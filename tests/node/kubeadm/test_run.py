@@ -82,7 +82,7 @@ async def test_no_secret_is_an_argument_or_reaches_a_message(host: Host, program
 async def test_a_failure_says_what_kubeadm_said_last(host: Host, program: FakeKubeadm) -> None:
     program.does("echo '[preflight] Running'; echo 'error: something is missing' >&2; exit 2")
     events: list[StageEvent] = []
-    with pytest.raises(KubeadmFailed, match=r"kubeadm ended with status 2: .*something is missing"):
+    with pytest.raises(KubeadmFailed, match=r"kubeadm: exit status 2: .*something is missing"):
         await Kubeadm(str(program.path), host).preflight(b"", events.append)
     assert (events[-1].name, events[-1].state) == ("preflight", "failed")
 
@@ -111,7 +111,7 @@ async def test_another_minor_release_than_the_wanted_one_is_fatal_before_anythin
     host: Host, program: FakeKubeadm
 ) -> None:
     kubeadm = Kubeadm(str(program.path), host)
-    await kubeadm.expect_version("v1.36.0")
-    with pytest.raises(Fatal, match=r"has kubeadm v1\.36\.3, and v1\.19\.0 is wanted"):
-        await kubeadm.expect_version("v1.19.0")
+    await kubeadm.require_version("v1.36.0")
+    with pytest.raises(Fatal, match=r"version is v1\.36\.3, v1\.19\.0 is required"):
+        await kubeadm.require_version("v1.19.0")
     assert program.calls == []

@@ -19,8 +19,8 @@ from bootbridge.node.lock.bootstrap_record import (
     FileRecordStore,
     Flow,
     Phase,
-    outlives_a_reboot,
-    read,
+    read_record,
+    survives_reboot,
 )
 from bootbridge.node.lock.node_state import FileNodeStateStore, NodeState
 
@@ -79,7 +79,7 @@ def test_a_second_process_is_kept_out_until_the_first_is_gone(tmp_path: Path, bo
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "open\n"
-        with pytest.raises(OperatorError, match="another `bootbridge node run`"):
+        with pytest.raises(OperatorError, match="locked by another bootbridge process"):
             FileRecordStore.open(tmp_path / "node", boot)
         first.kill()
         first.wait()
@@ -100,9 +100,9 @@ def test_a_record_that_cannot_be_read_is_fatal_not_a_fresh_start(
 
 def test_a_record_can_be_looked_at_while_its_owner_works(tmp_path: Path, boot: Path) -> None:
     records = FileRecordStore.open(tmp_path / "node", boot)
-    assert read(tmp_path / "node") == (None, "")
+    assert read_record(tmp_path / "node") == (None, "")
     records.save(RECORDED)
-    assert read(tmp_path / "node") == (RECORDED, "first-boot")
+    assert read_record(tmp_path / "node") == (RECORDED, "first-boot")
     records.close()
 
 
@@ -113,7 +113,7 @@ def test_a_record_does_not_show_its_secrets() -> None:
 
 def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path, boot: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(OperatorError, match="cannot use"):
+    with pytest.raises(OperatorError, match="run: Not a directory"):
         FileRecordStore.open(tmp_path / "file" / "node", boot)
 
 
@@ -139,7 +139,7 @@ def test_a_directory_behind_a_link_is_not_used(tmp_path: Path, boot: Path) -> No
     """Whoever can put a link there would choose what is done as root, and whose directory is closed."""
     (tmp_path / "elsewhere").mkdir(mode=0o755)
     (tmp_path / "node").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OperatorError, match="is a link"):
+    with pytest.raises(OperatorError, match="symbolic link"):
         FileRecordStore.open(tmp_path / "node", boot)
     assert (tmp_path / "elsewhere").stat().st_mode & 0o777 == 0o755
     assert list((tmp_path / "elsewhere").iterdir()) == []
@@ -150,7 +150,7 @@ def test_a_directory_of_somebody_elses_is_not_used(
 ) -> None:
     (tmp_path / "node").mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(OperatorError, match="belongs to somebody else"):
+    with pytest.raises(OperatorError, match="owned by another user"):
         FileRecordStore.open(tmp_path / "node", boot)
 
 
@@ -166,7 +166,7 @@ def test_a_record_that_cannot_be_opened_is_fatal_with_advice(tmp_path: Path, boo
     ("path", "outlives"),
     [("/run/bootbridge-node", False), ("/run/disk/node", True), ("/var/run", True), ("/running", True)],
 )
-def test_what_outlives_a_reboot_is_told_by_what_is_mounted_there(
+def test_what_survives_reboot_is_told_by_what_is_mounted_there(
     tmp_path: Path, path: str, outlives: bool
 ) -> None:
     mounts = tmp_path / "mounts"
@@ -176,4 +176,4 @@ def test_what_outlives_a_reboot_is_told_by_what_is_mounted_there(
         "tmpfs /run tmpfs rw,nosuid 0 0\n"
         "/dev/sdb1 /run/disk xfs rw 0 0\n"
     )
-    assert outlives_a_reboot(Path(path), mounts) is outlives
+    assert survives_reboot(Path(path), mounts) is outlives

@@ -150,7 +150,7 @@ LOCKING = BootstrapRecord(Phase.LOCKING, Flow.JOIN, CLUSTER, b"work")
         (replace(LOCKING, phase=Phase.KUBEADM), lock_value(CLUSTER), 0),
         (replace(LOCKING, phase=Phase.JOIN_SERVICE), lock_value(CLUSTER), 0),
     ],
-    ids=["not measured yet", "measured, not noted", "locked", "kubeadm", "founding"],
+    ids=["not measured yet", "measured, not noted", "locked", "kubeadm", "join service"],
 )
 def test_a_restart_goes_on_with_what_was_begun(
     record: BootstrapRecord, register: bytes, extensions: int
@@ -192,7 +192,7 @@ def test_a_measured_instance_without_a_record_is_fatal_unless_it_remembers_that_
     async def scenario() -> None:
         environment = Environment()
         environment.persistent.register = lock_value(CLUSTER)
-        with pytest.raises(Fatal, match="nothing says by whom"):
+        with pytest.raises(Fatal, match="no bootstrap record"):
             await lock_in(environment).restore()
         assert await lock_in(environment).restore(CLUSTER) is None
 

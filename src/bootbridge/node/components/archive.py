@@ -1,8 +1,8 @@
-"""Unpacks a component's tar.gz below a directory, and not one byte beside it.
+"""Unpacks a component's tar.gz into a directory and never outside it.
 
-Names and the targets of links are checked; only directories, files and symbolic links are known. All of it
-is unpacked into a directory of its own first, so that an archive that turns out bad half-way leaves what was
-there before; then each file takes its place at once.
+Only directories, files and symbolic links are accepted; names and link targets are checked. The archive is
+unpacked into a staging directory first, so that an invalid one changes nothing; then each file is renamed to
+its path.
 """
 
 from __future__ import annotations
@@ -19,33 +19,32 @@ from typing import Final
 
 from bootbridge.errors import BootbridgeError
 
-# A small archive can hold a very large file.
+# Bounds for a compression bomb.
 UNPACKED_BYTES_MAX: Final = 8 << 30
 MEMBERS_MAX: Final = 100_000
 COPY_BYTES: Final = 1 << 20
 
 
 class BadArchive(BootbridgeError):
-    """It cannot be unpacked, or must not be."""
+    """The archive is invalid or unsafe."""
 
 
 def unpack(archive: Path, directory: Path) -> None:
-    """Into `directory`, beside what is there already; files of the same name are replaced."""
+    """Adds the contents to `directory`; replaces files of the same name."""
     directory.mkdir(parents=True, exist_ok=True)
-    workshop = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     try:
         with tarfile.open(archive, "r:gz") as members:
             for member, name in _checked(members):
-                _put(members, member, workshop / name)
-        _move(workshop, directory)
+                _extract(members, member, staging / name)
+        _move_into(staging, directory)
     except (tarfile.TarError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise BadArchive(f"it is no whole tar.gz: {error}") from error
+        raise BadArchive(f"invalid tar.gz: {error}") from error
     except OSError as error:
-        # gzip's own complaints have no errno.
-        what = error.strerror or str(error)
-        raise BadArchive(f"it cannot be unpacked to {directory}: {what}") from error
+        # Errors of the gzip module have no strerror.
+        raise BadArchive(f"unpacking to {directory} failed: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(workshop, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _checked(members: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, str]]:
@@ -54,35 +53,35 @@ def _checked(members: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, str]]:
     for member in members:
         count, size = count + 1, size + member.size
         if count > MEMBERS_MAX or size > UNPACKED_BYTES_MAX:
-            raise BadArchive(f"it holds more than {MEMBERS_MAX} files or {UNPACKED_BYTES_MAX} bytes")
+            raise BadArchive(f"archive exceeds {MEMBERS_MAX} files or {UNPACKED_BYTES_MAX} bytes")
         name = _name(member.name)
         if any(parent in links for parent in _parents(name)):
-            raise BadArchive(f"{member.name!r} lies behind a link")
+            raise BadArchive(f"path below a symbolic link: {member.name!r}")
         if member.issym():
             _check_target(name, member.linkname)
             links.add(name)
         elif not (member.isdir() or member.isreg()):
-            raise BadArchive(f"{member.name!r} is neither a directory nor a file nor a symbolic link")
+            raise BadArchive(f"unsupported file type: {member.name!r}")
         elif name == "." and not member.isdir():
-            raise BadArchive("a file has no name")
+            raise BadArchive("file without a name")
         yield member, name
 
 
 def _name(given: str) -> str:
-    """Relative, inside, and spelled in one way."""
+    """Returns the normalised relative path; raises BadArchive if it leaves the directory."""
     if not given.strip():
-        raise BadArchive("a member has no name")
+        raise BadArchive("member without a name")
     if given.startswith("/") or ".." in given.split("/") or "\0" in given:
-        raise BadArchive(f"{given!r} leads out of the archive")
+        raise BadArchive(f"path outside the archive: {given!r}")
     return posixpath.normpath(given)
 
 
 def _check_target(name: str, target: str) -> None:
     if not target:
-        raise BadArchive(f"the link {name!r} leads nowhere")
-    led = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
-    if target.startswith("/") or led == ".." or led.startswith("../"):
-        raise BadArchive(f"the link {name!r} leads out of the archive, to {target!r}")
+        raise BadArchive(f"symbolic link without a target: {name!r}")
+    resolved = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
+    if target.startswith("/") or resolved == ".." or resolved.startswith("../"):
+        raise BadArchive(f"symbolic link {name!r} to a target outside the archive: {target!r}")
 
 
 def _parents(name: str) -> Iterator[str]:
@@ -90,7 +89,7 @@ def _parents(name: str) -> Iterator[str]:
         yield name
 
 
-def _put(members: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+def _extract(members: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
     if member.isdir():
         path.mkdir(parents=True, exist_ok=True)
         return
@@ -103,17 +102,17 @@ def _put(members: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
     assert source is not None, "a regular file"
     with source, path.open("xb") as file:
         shutil.copyfileobj(source, file, COPY_BYTES)
-        # Of the archive's modes only "may be run" counts: nothing gets a set-user-id bit from a download.
+        # Of the archive's modes only the execute bit is kept: no setuid bits from a download.
         os.fchmod(file.fileno(), 0o755 if member.mode & 0o111 else 0o644)
 
 
-def _move(source: Path, directory: Path) -> None:
+def _move_into(source: Path, directory: Path) -> None:
     for entry in sorted(source.iterdir()):
-        place = directory / entry.name
+        target = directory / entry.name
         if entry.is_dir() and not entry.is_symlink():
-            if place.is_symlink():
-                raise BadArchive(f"{place} is a link, and the archive has a directory there")
-            place.mkdir(exist_ok=True)
-            _move(entry, place)
+            if target.is_symlink():
+                raise BadArchive(f"{target} is a symbolic link, but a directory in the archive")
+            target.mkdir(exist_ok=True)
+            _move_into(entry, target)
         else:
-            os.replace(entry, place)
+            os.replace(entry, target)

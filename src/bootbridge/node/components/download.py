@@ -1,7 +1,7 @@
-"""Brings a component's bytes into a file: from an HTTP server, from this machine, or out of the URL itself.
+"""Downloads a component into a file from an http, https, file or data URL.
 
-Which failures may pass by themselves is decided here: no connection, a connection that broke, and the few
-statuses that mean "later". Any other status is final, however often one asks.
+Failures are classified here: a connection error, and the few HTTP statuses that mean "retry later", may be
+retried (DownloadInterrupted); any other status is final (DownloadImpossible).
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from bootbridge.common.failures import Transient
 from bootbridge.errors import BootbridgeError
 
 COMPONENT_BYTES_MAX: Final = 2 << 30
-# A server that sends nothing for so long is gone; one that is slow may take its time.
+# The limit for a server that sends nothing; a slow download has no limit here.
 SILENCE_SECONDS: Final = 30.0
 READ_BYTES: Final = 1 << 18
 REDIRECTS_MAX: Final = 5
 _REDIRECTS: Final = frozenset((301, 302, 303, 307, 308))
-_LATER: Final = frozenset((408, 425, 429))
+_RETRY_STATUSES: Final = frozenset((408, 425, 429))
 _PORTS: Final = {"http": 80, "https": 443}
 
 
 class DownloadInterrupted(Transient):
-    """Another attempt may succeed."""
+    """A retry may succeed."""
 
 
 class DownloadImpossible(BootbridgeError):
-    """No attempt will."""
+    """No retry will succeed."""
 
 
 async def download(url: str, into: BinaryIO, *, tls: ssl.SSLContext | None = None) -> None:
-    """One attempt, written to `into` from where it stands; a caller that tries again begins at its start."""
+    """Makes one attempt and writes to the current position; a caller that retries truncates the file."""
     try:
         scheme = urlsplit(url).scheme.lower()
     except ValueError:
-        # Its own text may quote a password.
-        raise DownloadImpossible("its URL cannot be read") from None
+        # Without the cause: its text may quote a password.
+        raise DownloadImpossible("invalid URL") from None
     if scheme == "data":
         _decode(url, into)
     elif scheme == "file":
@@ -51,11 +51,11 @@ async def download(url: str, into: BinaryIO, *, tls: ssl.SSLContext | None = Non
     elif scheme in _PORTS:
         await _follow(url, into, tls)
     else:
-        raise DownloadImpossible(f"{shown(url)}: a URL begins with https:, http:, file: or data:")
+        raise DownloadImpossible(f"{shown(url)}: unsupported scheme (use https:, http:, file: or data:)")
 
 
 def shown(url: str) -> str:
-    """A URL as it may be told: without the data, a password or a signature that it carries."""
+    """Returns the URL without user info, query (signatures) and inline data."""
     parts = urlsplit(url)
     if parts.scheme.lower() == "data":
         return "data:…"
@@ -81,26 +81,26 @@ def _copy(path: str, into: BinaryIO) -> None:
 async def _follow(url: str, into: BinaryIO, tls: ssl.SSLContext | None) -> None:
     for _ in range(REDIRECTS_MAX + 1):
         try:
-            place = await _get(url, into, tls)
+            redirect = await _get(url, into, tls)
         except ssl.SSLCertVerificationError as error:
             raise DownloadImpossible(f"{shown(url)}: {error.verify_message}") from error
         except TimeoutError:
-            raise DownloadInterrupted(f"{shown(url)}: silent for {SILENCE_SECONDS:g} s") from None
+            raise DownloadInterrupted(f"{shown(url)}: no data for {SILENCE_SECONDS:g} s") from None
         except (OSError, h11.RemoteProtocolError) as error:
             raise DownloadInterrupted(f"{shown(url)}: {error}") from error
         except (h11.LocalProtocolError, ValueError) as error:
-            # A blank in the path, a host that no name can be, a redirection to such.
-            raise DownloadImpossible(f"{shown(url)}: not a URL that can be asked for: {error}") from error
-        if not place:
+            # For example a space in the path or an invalid host name.
+            raise DownloadImpossible(f"{shown(url)}: invalid URL: {error}") from error
+        if not redirect:
             return
-        if urlsplit(url).scheme == "https" and urlsplit(place).scheme != "https":
-            raise DownloadImpossible(f"{shown(url)}: leads to {shown(place)}, which is not protected")
-        url = place
-    raise DownloadImpossible(f"{shown(url)}: more than {REDIRECTS_MAX} redirections")
+        if urlsplit(url).scheme == "https" and urlsplit(redirect).scheme != "https":
+            raise DownloadImpossible(f"{shown(url)}: redirect to an unencrypted URL: {shown(redirect)}")
+        url = redirect
+    raise DownloadImpossible(f"{shown(url)}: more than {REDIRECTS_MAX} redirects")
 
 
 async def _get(url: str, into: BinaryIO, tls: ssl.SSLContext | None) -> str:
-    """Empty when the file has come, else where it is to be got instead."""
+    """Returns the target of a redirect; empty if the file was downloaded."""
     parts = _parts(url)
     secured = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
     async with asyncio.timeout(SILENCE_SECONDS):
@@ -131,26 +131,26 @@ class _Exchange:
         response = await self._event()
         assert isinstance(response, h11.Response)
         if response.status_code in _REDIRECTS:
-            return self._elsewhere(response)
-        self._judge(response.status_code)
-        await self._body(into)
+            return self._redirect_target(response)
+        self._check_status(response.status_code)
+        await self._write_body(into)
         return ""
 
-    def _elsewhere(self, response: h11.Response) -> str:
-        place = dict(response.headers).get(b"location", b"").decode("ascii", "replace")
-        url = urljoin(self._url, place)
-        if not place or urlsplit(url).scheme not in _PORTS:
-            raise DownloadImpossible(f"{shown(self._url)}: leads nowhere")
+    def _redirect_target(self, response: h11.Response) -> str:
+        location = dict(response.headers).get(b"location", b"").decode("ascii", "replace")
+        url = urljoin(self._url, location)
+        if not location or urlsplit(url).scheme not in _PORTS:
+            raise DownloadImpossible(f"{shown(self._url)}: redirect without a valid location")
         return url
 
-    def _judge(self, status: int) -> None:
-        said = f"{shown(self._url)}: the server answers {status}"
-        if status in _LATER or status >= 500:
-            raise DownloadInterrupted(said)
+    def _check_status(self, status: int) -> None:
+        problem = f"{shown(self._url)}: HTTP status {status}"
+        if status in _RETRY_STATUSES or status >= 500:
+            raise DownloadInterrupted(problem)
         if status != 200:
-            raise DownloadImpossible(said)
+            raise DownloadImpossible(problem)
 
-    async def _body(self, into: BinaryIO) -> None:
+    async def _write_body(self, into: BinaryIO) -> None:
         size = 0
         while isinstance(event := await self._event(), h11.Data):
             size += len(event.data)
@@ -173,9 +173,9 @@ def _parts(url: str) -> SplitResult:
     try:
         _ = parts.port
     except ValueError:
-        raise DownloadImpossible(f"{shown(url)}: has no valid port") from None
+        raise DownloadImpossible(f"{shown(url)}: invalid port") from None
     if not parts.hostname:
-        raise DownloadImpossible(f"{shown(url)}: names no host")
+        raise DownloadImpossible(f"{shown(url)}: host missing")
     return parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.rpartition("@")[2])
 
 

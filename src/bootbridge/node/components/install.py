@@ -1,7 +1,7 @@
-"""Puts components in place: fetched, checked by hash, and moved there whole; or found there already.
+"""Installs components: downloads them, verifies their hashes and renames them to their paths.
 
-What does not pass by itself is Fatal: the operator named a component that is not to be had, or is another
-than the one whose hash was named.
+A component that is already installed with the right hash is kept. An error that a retry cannot fix is Fatal:
+a component that does not exist, or that has another hash.
 """
 
 from __future__ import annotations
@@ -26,24 +26,23 @@ from bootbridge.join_api.components import Component
 from bootbridge.node.components.archive import BadArchive, unpack
 from bootbridge.node.components.download import DownloadImpossible, DownloadInterrupted, download
 from bootbridge.node.init.messages import OUTPUT, StageEvent
-from bootbridge.node.ports import ProgressCallback
-from bootbridge.node.stages import stages
+from bootbridge.node.stages import ProgressCallback, stages
 
 STAGE: Final = "components"
 MODE: Final = 0o755
 INSTALL_SECONDS: Final = 900.0
 _ALGORITHM: Final = "sha256"
 _PREFIX: Final = f"{_ALGORITHM}:"
-_ADVICE: Final = "correct the component in the cluster's specification"
+_ADVICE: Final = "correct the component in the cluster spec"
 
 
 class ComponentUnavailable(Transient):
-    """Its source did not give it in time."""
+    """The download timed out."""
 
 
 @dataclass(frozen=True)
 class Installer:
-    """Installs on `host`; `seconds` is the limit for each component, all attempts and waits together."""
+    """`seconds` limits each component, including all retries and waits."""
 
     host: Host
     random: random.Random = field(default_factory=random.Random)
@@ -57,22 +56,21 @@ class Installer:
                 await self._install(component, progress)
 
     async def _install(self, component: Component, progress: ProgressCallback) -> None:
-        if wrong := component.faults:
-            raise Fatal(f"component {component.install_path}: {'; '.join(wrong)}", advice=_ADVICE)
+        if faults := component.faults:
+            raise Fatal(f"{component.install_path}: {'; '.join(faults)}", advice=_ADVICE)
         path = self.host.path(component.install_path)
         wanted = component.hash.removeprefix(_PREFIX).lower()
-        if not component.extract and await asyncio.to_thread(_is_there, path, wanted):
+        if not component.extract and await asyncio.to_thread(_is_installed, path, wanted):
             return
         if not component.url:
-            _must_be_there(component, path)
+            _require_present(component, path)
             return
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             await self._fetch(component, path, wanted, progress)
         except OSError as error:
-            advice = "make room, or mend what keeps it from being written"
-            said = f"{component.install_path}: {error.strerror or error}"
-            raise Fatal(said, advice=advice) from error
+            advice = "free disk space, or make the path writable"
+            raise Fatal(f"{component.install_path}: {error.strerror or error}", advice=advice) from error
         except (DownloadImpossible, BadArchive) as error:
             raise Fatal(f"{component.install_path}: {error}", advice=_ADVICE) from error
 
@@ -80,8 +78,8 @@ class Installer:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
             with os.fdopen(descriptor, "w+b") as file:
-                await self._patiently(component, file, progress)
-                await asyncio.to_thread(_finish, file, component, wanted)
+                await self._download_with_retries(component, file, progress)
+                await asyncio.to_thread(_verify_and_sync, file, component, wanted)
             if component.extract:
                 await asyncio.to_thread(unpack, Path(temporary), path)
             else:
@@ -90,8 +88,10 @@ class Installer:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
 
-    async def _patiently(self, component: Component, file: BinaryIO, progress: ProgressCallback) -> None:
-        """Again and again, at growing distances: a server that many machines ask at once needs air."""
+    async def _download_with_retries(
+        self, component: Component, file: BinaryIO, progress: ProgressCallback
+    ) -> None:
+        """Backs off between attempts, because many machines may download from one server at once."""
         backoff, last = Backoff(self.random), ""
         try:
             async with asyncio.timeout(self.seconds):
@@ -102,15 +102,15 @@ class Installer:
                         return await download(component.url, file, tls=self.tls)
                     except DownloadInterrupted as error:
                         last = str(error)
-                        progress(StageEvent(STAGE, OUTPUT, f"{last}; trying again"))
+                        progress(StageEvent(STAGE, OUTPUT, f"{last}; retrying"))
                     await asyncio.sleep(backoff.seconds())
         except TimeoutError:
-            said = f"{component.install_path}: not there within {self.seconds:g} s"
-            raise ComponentUnavailable(f"{said}: {last}" if last else said) from None
+            problem = f"{component.install_path}: timed out after {self.seconds:g} s"
+            raise ComponentUnavailable(f"{problem}: {last}" if last else problem) from None
 
 
-def _is_there(path: Path, wanted: str) -> bool:
-    """The very file, by its hash; one without a hash is fetched anew."""
+def _is_installed(path: Path, wanted: str) -> bool:
+    """Compares hashes; a component without a hash counts as missing."""
     if not wanted or not path.is_file():
         return False
     with path.open("rb") as file:
@@ -120,23 +120,23 @@ def _is_there(path: Path, wanted: str) -> bool:
     return found == wanted
 
 
-def _must_be_there(component: Component, path: Path) -> None:
-    """One without a URL; that its hash matches was seen before, if it has one."""
-    advice = "boot the machine from an image that brings it, or give the component a url"
+def _require_present(component: Component, path: Path) -> None:
+    """For a component without a URL; a matching hash was checked before."""
+    advice = "boot from a machine image that contains it, or add a url to the component"
     if component.hash and not component.extract:
-        what = "has another hash" if path.exists() else "is not there"
-        raise Fatal(f"{component.install_path} {what}", advice=advice)
+        problem = "hash mismatch" if path.exists() else "file not found"
+        raise Fatal(f"{component.install_path}: {problem}", advice=advice)
     if not path.exists():
-        raise Fatal(f"{component.install_path} is not there", advice=advice)
+        raise Fatal(f"{component.install_path}: file not found", advice=advice)
 
 
-def _finish(file: BinaryIO, component: Component, wanted: str) -> None:
+def _verify_and_sync(file: BinaryIO, component: Component, wanted: str) -> None:
     file.flush()
     if wanted:
         file.seek(0)
         found = hashlib.file_digest(file, _ALGORITHM).hexdigest()  # type: ignore[arg-type]
         if not hmac.compare_digest(found, wanted):
-            said = f"{component.install_path}: what came has the hash {_PREFIX}{found}, not {component.hash}"
-            raise Fatal(said, advice=_ADVICE)
+            problem = f"{component.install_path}: hash mismatch: got {_PREFIX}{found}, want {component.hash}"
+            raise Fatal(problem, advice=_ADVICE)
     os.fchmod(file.fileno(), MODE)
     os.fsync(file.fileno())

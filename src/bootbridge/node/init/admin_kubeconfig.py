@@ -1,7 +1,7 @@
-"""The kubeconfig that an init brings home: nothing in it but keys, and a server that the user can reach.
+"""Validates the admin kubeconfig that an instance returns and points it at a reachable server.
 
-It comes from the instance, and kubectl does what a kubeconfig says: run a program, read a file, ask a proxy.
-So only the cluster's own keys and names are let through.
+A kubeconfig can make kubectl run a program, read a file or use a proxy. The instance must not cause that, so
+only names, keys and certificates are accepted.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ _FIELDS: Final = frozenset(
 
 
 def with_server_host(kubeconfig: bytes, host: str) -> bytes:
-    """The same kubeconfig with another host in its one cluster's URL; the port is kept."""
-    document = _document(kubeconfig)
+    """Replaces the host in the cluster's URL and keeps its port; raises PeerError if it is invalid."""
+    document = _parse(kubeconfig)
     try:
         (entry,) = document["clusters"]
         cluster, users = entry["cluster"], [each["user"] for each in document.get("users") or ()]
         url = urlsplit(cluster["server"])
         port = f":{url.port}" if url.port else ""
-        strange = _strange(document, cluster, users)
+        unexpected = _unexpected_field(document, cluster, users)
     except (LookupError, TypeError, ValueError, AttributeError):
-        raise PeerError("the instance's kubeconfig does not hold exactly one cluster with a URL") from None
-    if strange:
-        raise PeerError(f"the instance's kubeconfig holds {strange!r}, which no kubeadm writes")
+        raise PeerError("kubeconfig of the instance: exactly one cluster with a URL is required") from None
+    if unexpected:
+        raise PeerError(f"kubeconfig of the instance: unknown field {unexpected!r}")
     cluster["server"] = f"{url.scheme}://{f'[{host}]' if ':' in host else host}{port}"
     return to_yaml(document)
 
 
-def _strange(document: dict[str, Any], cluster: dict[str, Any], users: list[Any]) -> str:
-    """A field that must not be in it; empty if there is none."""
+def _unexpected_field(document: dict[str, Any], cluster: dict[str, Any], users: list[Any]) -> str:
+    """Returns the first field that kubeadm does not write; empty if there is none."""
     unknown = [*(document.keys() - _FIELDS), *(cluster.keys() - _CLUSTER_FIELDS)]
     unknown += [field for user in users for field in user.keys() - _USER_FIELDS]
     return min(map(str, unknown), default="")
 
 
-def _document(kubeconfig: bytes) -> dict[str, Any]:
+def _parse(kubeconfig: bytes) -> dict[str, Any]:
     try:
         document = yaml.safe_load(kubeconfig)
-    # Without the cause: its text quotes the file, and that holds a key.
+    # Without the cause: its text quotes the file, which contains a key.
     except YAML_ERRORS:
-        raise PeerError("the instance's kubeconfig cannot be read") from None
+        raise PeerError("kubeconfig of the instance: invalid YAML") from None
     if not isinstance(document, dict):
-        raise PeerError("the instance's kubeconfig cannot be read")
+        raise PeerError("kubeconfig of the instance: not a mapping")
     return document

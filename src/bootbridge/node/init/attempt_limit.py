@@ -1,8 +1,8 @@
-"""Slows down whoever guesses a secret: a source makes one attempt at a time, and pauses after each wrong one.
+"""Limits the rate of guesses of the init secret, per source address and in total.
 
-Sources go round: a stranger who guesses all day delays whoever comes from elsewhere by one turn, not by its
-queue and its pauses. Many sources together are held to a few guesses a second, which is what keeps a secret
-of 256 bits from whoever has a network full of them.
+A source makes one attempt at a time and pauses after each wrong one. Sources alternate: a source that guesses
+continuously delays a client from another address by one attempt, not by its whole queue. All sources together
+are limited to a few guesses a second.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import dataclass, field
 from typing import Final
 
 PAUSE_SECONDS: Final = 1.0
-# Bounded: somebody who knows the secret may share an address with somebody who guesses.
+# Bounded: a client that knows the secret may share an address with one that guesses.
 PAUSE_SECONDS_MAX: Final = 8.0
-# After a wrong attempt nobody's is looked at: at most four guesses a second, from wherever they come, and
-# whoever knows waits no longer than this for each of the others who are there.
+# After a wrong attempt no attempt is checked for this long: at most four guesses a second in total. A client
+# that knows the secret waits at most this long per other waiting source.
 GAP_SECONDS: Final = 0.25
-# Callers of one source that wait for their turn; above this they are sent away at once.
+# Waiting attempts of one source; further ones are rejected at once.
 WAITING_MAX: Final = 8
-# Those that are remembered. For another one, who has been away longest is forgotten with its pause: the gap
-# still holds. While somebody of each is waiting, another is sent away; there are fewer channels than that.
+# Remembered sources. A new one replaces the least recently used one and its pause; GAP_SECONDS still applies.
+# If all of them have waiting attempts, the new one is rejected; there are fewer channels than that.
 SOURCES_MAX: Final = 256
 
 
 class TooManyAttempts(Exception):
-    """Come again later."""
+    """The attempt was not checked; the client may retry later."""
 
 
 @dataclass
@@ -39,28 +39,28 @@ class _Source:
 
 class AttemptLimit:
     def __init__(self) -> None:
-        # Who was here last is the last.
+        # In order of last use.
         self._sources: dict[str, _Source] = {}
-        # First come, first served, and one of each source comes at a time: so they go round.
+        # FIFO with at most one attempt per source, so sources alternate.
         self._turn = asyncio.Lock()
         self._not_before = 0.0
 
     async def attempt(self, source: str, check: Callable[[], bool]) -> bool:
-        """What the check says, in turn; TooManyAttempts if too many wait for theirs."""
-        own = self._of(source)
+        """Returns the result of `check`, after a delay; raises TooManyAttempts if too many are waiting."""
+        own = self._source(source)
         if own.waiting >= WAITING_MAX:
             raise TooManyAttempts
         own.waiting += 1
         try:
             async with own.turn:
-                await _until(own.not_before)
+                await _sleep_until(own.not_before)
                 async with self._turn:
-                    await _until(self._not_before)
-                    return self._checked(own, check)
+                    await _sleep_until(self._not_before)
+                    return self._check(own, check)
         finally:
             own.waiting -= 1
 
-    def _checked(self, own: _Source, check: Callable[[], bool]) -> bool:
+    def _check(self, own: _Source, check: Callable[[], bool]) -> bool:
         if check():
             own.pause = PAUSE_SECONDS
             return True
@@ -70,12 +70,12 @@ class AttemptLimit:
         own.pause = min(own.pause * 2, PAUSE_SECONDS_MAX)
         return False
 
-    def _of(self, source: str) -> _Source:
-        own = self._sources.pop(source, None) or self._new()
+    def _source(self, source: str) -> _Source:
+        own = self._sources.pop(source, None) or self._add_source()
         self._sources[source] = own
         return own
 
-    def _new(self) -> _Source:
+    def _add_source(self) -> _Source:
         if len(self._sources) >= SOURCES_MAX:
             idle = next((name for name, each in self._sources.items() if not each.waiting), None)
             if idle is None:
@@ -84,6 +84,6 @@ class AttemptLimit:
         return _Source()
 
 
-async def _until(moment: float) -> None:
+async def _sleep_until(moment: float) -> None:
     if (wait := moment - asyncio.get_running_loop().time()) > 0:
         await asyncio.sleep(wait)

@@ -1,7 +1,7 @@
-"""The user's side of an init: reach the instance, see what it proves, send the request, and watch to the end.
+"""The client of an init: connects to the instance, verifies it, sends the request and watches the init.
 
-An init that has begun goes on without us. So a lost connection is made anew with the same init ID, and the
-instance tells what has happened since; only what an instance *says* is final, never that it is silent.
+An init continues without its client. After a lost connection the client reconnects with the same init ID and
+receives the events it missed. Only an answer of the instance is final; a lost connection never is.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from bootbridge.trust.key_hierarchy import cluster_id
 from bootbridge.trust.measurement import ZERO, lock_value
 from bootbridge.wire import grpc_messages as grpc
 
-# For an instance that still boots, and a load balancer without a healthy one behind it.
+# Covers an instance that still boots, and a load balancer without a healthy backend.
 REACH_SECONDS: Final = 15 * 60.0
-# To be told that it need not wait for us is a kindness to the instance, which does not need it.
+# Short: the acknowledgement only saves the instance from lingering.
 ACKNOWLEDGE_SECONDS: Final = 5.0
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -42,7 +42,7 @@ Dial = Callable[[], Awaitable[AttestedChannel]]
 
 
 class InitRefused(BootbridgeError):
-    """The instance would not have this call; what it may be doing otherwise is not touched by that."""
+    """The instance rejected the request; an init that runs there is not affected."""
 
     def __init__(self, reason: str, advice: str = "") -> None:
         super().__init__(reason)
@@ -50,7 +50,7 @@ class InitRefused(BootbridgeError):
 
 
 class InitFailed(BootbridgeError):
-    """The init has ended, badly; `advice` is what to do, `log` what the instance sent along."""
+    """The init has failed; `advice` is the fix, `log` the log of the instance."""
 
     def __init__(self, reason: str, advice: str = "", *, may_retry: bool = False, log: bytes = b"") -> None:
         super().__init__(reason)
@@ -60,18 +60,16 @@ class InitFailed(BootbridgeError):
 
 
 class InstanceUnreachable(BootbridgeError):
-    """Time ran out without a word from the instance; `begun` if the init may have begun there."""
+    """The time limit passed without an answer; `request_sent`: the init may be running there."""
 
-    def __init__(self, reason: str, *, begun: bool) -> None:
+    def __init__(self, reason: str, *, request_sent: bool) -> None:
         super().__init__(reason)
-        self.begun = begun
+        self.request_sent = request_sent
 
 
-class Report(Protocol):
-    """Who is told what happens."""
-
+class InitProgress(Protocol):
     def waiting(self, reason: str) -> None:
-        """The instance cannot be reached, yet or any more; told at every attempt."""
+        """The connection failed or was lost; called after every attempt."""
         ...
 
     def connected(self, peer: AttestedPeer | None) -> None: ...
@@ -82,52 +80,55 @@ class Report(Protocol):
 class InitClient:
     dial: Dial
     request: InitRequest
-    report: Report
+    report: InitProgress
     backoff: Backoff
     reach_seconds: float = REACH_SECONDS
-    # Puts the result where it is safe: before that, the instance goes on holding it for us.
-    keep: Callable[[InitSuccess], None] = lambda success: None
-    # Whether the request was sent: from then on the init may be going on.
-    begun: bool = False
+    # Stores the result; called before it is acknowledged to the instance.
+    store: Callable[[InitSuccess], None] = lambda success: None
+    # From then on the init may be running.
+    request_sent: bool = False
 
     async def run(self) -> InitSuccess:
-        """Until the init has ended; raises InitFailed, InitRefused, EvidenceRefused, Unreachable."""
+        """Returns when the init has succeeded.
+
+        Raises InitFailed, InitRefused, EvidenceRefused or InstanceUnreachable.
+        """
         loop = asyncio.get_running_loop()
-        gives_up_at = loop.time() + self.reach_seconds
+        deadline = loop.time() + self.reach_seconds
         while True:
             seen = self.request.seen
             try:
-                return await self._connection()
-            except (ChannelFailed, _Lost) as error:
+                return await self._connect_and_watch()
+            except (ChannelFailed, _ConnectionLost) as error:
                 reason = str(error)
             if self.request.seen > seen:
-                # It was there and spoke: the patience for a lost connection begins anew.
-                gives_up_at = loop.time() + self.reach_seconds
+                # The instance sent events on this connection: the time limit starts again.
+                deadline = loop.time() + self.reach_seconds
                 self.backoff.reset()
-            if loop.time() >= gives_up_at:
-                raise InstanceUnreachable(reason, begun=self.begun)
+            if loop.time() >= deadline:
+                raise InstanceUnreachable(reason, request_sent=self.request_sent)
             self.report.waiting(reason)
             await asyncio.sleep(self.backoff.seconds())
 
-    async def _connection(self) -> InitSuccess:
+    async def _connect_and_watch(self) -> InitSuccess:
         channel = await self.dial()
         try:
-            self._refuse_if_locked(channel.peer)
+            self._require_unlocked(channel.peer)
             self.report.connected(channel.peer)
             async with GrpcClient(channel.reader, channel.writer) as caller:
-                return await self._fetch(caller)
+                return await self._fetch_result(caller)
         finally:
             await channel.close()
 
-    async def _fetch(self, caller: GrpcClient) -> InitSuccess:
-        """The end, which is ours before the instance hears that we have it."""
+    async def _fetch_result(self, caller: GrpcClient) -> InitSuccess:
+        """Stores the result before acknowledging it."""
         try:
             success = await self._watch(caller)
         except InitFailed as failure:
             if not failure.may_retry:
                 await self._acknowledge(caller)
             raise
-        self.keep(success)
+        self.store(success)
         await self._acknowledge(caller)
         return success
 
@@ -135,19 +136,17 @@ class InitClient:
         with suppress(RpcError):
             await caller.unary(ACKNOWLEDGE, b"", ACKNOWLEDGE_SECONDS)
 
-    def _refuse_if_locked(self, peer: AttestedPeer | None) -> None:
-        """An instance that was measured for another cluster must not be told this one's secret."""
-        shown = peer.facts.get(LOCK_FACT) if peer else None
-        if peer and peer.kind == TPM and shown is None:
-            raise EvidenceRefused("the instance does not show PCR 15, which says whether it is locked")
+    def _require_unlocked(self, peer: AttestedPeer | None) -> None:
+        """An instance that was measured for another cluster must not receive this cluster's secret."""
+        register = peer.facts.get(LOCK_FACT) if peer else None
+        if peer and peer.kind == TPM and register is None:
+            raise EvidenceRefused("evidence lacks PCR 15, which contains the node lock")
         ours = lock_value(cluster_id(self.request.measurement_secret, self.request.measurement_salt))
-        if shown is not None and shown not in (ZERO.hex(), ours.hex()):
-            raise EvidenceRefused(
-                f"the instance is locked for another cluster: PCR 15 is {shown} (reboot it)"
-            )
+        if register is not None and register not in (ZERO.hex(), ours.hex()):
+            raise EvidenceRefused(f"instance is locked for another cluster: PCR 15 is {register} (reboot it)")
 
     async def _watch(self, caller: GrpcClient) -> InitSuccess:
-        self.begun = True
+        self.request_sent = True
         failure: InitFailure | None = None
         log = bytearray()
         try:
@@ -155,7 +154,7 @@ class InitClient:
                 async for body in events:
                     event = InitEvent.decode(body)
                     if failure is not None:
-                        # Only logs follow a failure; whatever else came could not undo it.
+                        # Only the log follows a failure; other fields are ignored.
                         log += event.log[: LOG_BYTES_MAX - len(log)]
                     elif event.success is not None:
                         return event.success
@@ -164,37 +163,35 @@ class InitClient:
                     elif event.stage is not None:
                         self.report.stage(event.stage)
                     else:
-                        raise PeerError("the instance sent an event that says nothing")
-                    self._note(event)
+                        raise PeerError("instance sent an empty event")
+                    self._mark_seen(event)
         except RpcError as error:
-            if failure is None or (failure.may_retry and error.code in _SILENCE):
-                raise _meaning(error) from error
+            if failure is None or (failure.may_retry and error.code in _RETRYABLE):
+                raise _error_from(error) from error
         if failure is None:
-            raise _Lost("the instance ended the call without a result")
+            raise _ConnectionLost("instance ended the call without a result")
         raise InitFailed(failure.reason, failure.advice, may_retry=failure.may_retry, log=bytes(log))
 
-    def _note(self, event: InitEvent) -> None:
+    def _mark_seen(self, event: InitEvent) -> None:
         if event.number > self.request.seen:
             self.request = replace(self.request, seen=event.number)
 
 
-class _Lost(BootbridgeError):
-    """Nothing was said; the instance may be asked again."""
+class _ConnectionLost(BootbridgeError):
+    """No final answer was received; the request may be repeated."""
 
 
-def _meaning(error: RpcError) -> BootbridgeError:
-    """Silence is asked again, an answer is final."""
-    if error.code in _SILENCE:
-        return _Lost(error.message)
+def _error_from(error: RpcError) -> BootbridgeError:
+    if error.code in _RETRYABLE:
+        return _ConnectionLost(error.message)
     return InitRefused(error.message, _ADVICE.get(error.code, ""))
 
 
-# Too many attempts, too: others may have made them.
-_SILENCE: Final = (grpc.UNAVAILABLE, grpc.CANCELLED, grpc.DEADLINE_EXCEEDED, grpc.RESOURCE_EXHAUSTED)
+# RESOURCE_EXHAUSTED: the attempt limit may be reached because of other clients.
+_RETRYABLE: Final = (grpc.UNAVAILABLE, grpc.CANCELLED, grpc.DEADLINE_EXCEEDED, grpc.RESOURCE_EXHAUSTED)
 _ADVICE: Final = {
-    grpc.PERMISSION_DENIED: "see that the file given by --init-secret-file holds the secret whose hash is in "
-    "the instance's metadata",
-    grpc.FAILED_PRECONDITION: "watch the init that is running with --resume and its ID, or choose another "
-    "instance",
-    grpc.UNIMPLEMENTED: "see that the instance runs this version of bootbridge",
+    grpc.PERMISSION_DENIED: "check that the file given by --init-secret-file contains the secret whose hash "
+    "is in the metadata of the instance",
+    grpc.FAILED_PRECONDITION: "watch the running init with --resume and its ID, or choose another instance",
+    grpc.UNIMPLEMENTED: "check that the instance runs the same version of bootbridge",
 }

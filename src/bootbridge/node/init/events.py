@@ -1,4 +1,4 @@
-"""What happened during an init, numbered and kept, so that whoever comes late or again misses nothing."""
+"""The numbered events of an init, kept so that a client that reconnects receives the ones it missed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Final
 
 from bootbridge.node.init.messages import InitEvent, InitFailure, InitSuccess, StageEvent
 
-# An init says a few hundred things. Above this the oldest are forgotten.
+# An init has a few hundred events; beyond this bound the oldest are dropped.
 EVENTS_MAX: Final = 5000
 TEXT_CHARACTERS_MAX: Final = 2000
-# After a crash the numbers go on far above those of before, whatever these were: none is used twice.
+# After a crash numbering continues far above the numbers used before, which are unknown: none is reused.
 NUMBERS_PER_START: Final = 1_000_000
 
 
 class InitEvents:
-    """Grows until it has an end: one success or one failure."""
+    """An append-only list that ends with one success or one failure."""
 
     def __init__(self, resumed: int = 0) -> None:
         self._number = resumed * NUMBERS_PER_START
@@ -27,25 +27,26 @@ class InitEvents:
         self._over = False
 
     def stage(self, event: StageEvent) -> None:
-        """As `ports.Say`; what a stage says after the end is nobody's business any more."""
+        """A ProgressCallback; ignores events after the end."""
         if not self._over:
             self._add(InitEvent(stage=replace(event, text=event.text[:TEXT_CHARACTERS_MAX])))
 
-    def end(self, how: InitSuccess | InitFailure) -> None:
+    def end(self, outcome: InitSuccess | InitFailure) -> None:
         assert not self._over, "an init ends once"
         self._over = True
-        self._add(InitEvent(success=how) if isinstance(how, InitSuccess) else InitEvent(failure=how))
+        self._add(
+            InitEvent(success=outcome) if isinstance(outcome, InitSuccess) else InitEvent(failure=outcome)
+        )
 
     def close(self) -> None:
-        """There is no more to come, not even an end: it never began."""
+        """Ends the list without an outcome: the init never started."""
         self._over = True
-        self._grown.set()
-        self._grown = asyncio.Event()
+        self._wake()
 
     async def after(self, seen: int) -> AsyncIterator[InitEvent]:
-        """Everything above that number, as it comes, until the end. The end is told to everyone who asks."""
+        """Yields the events with a number above `seen`, as they are added, up to and including the end."""
         while True:
-            # Kept before looking: what grows while an event is on its way sets this very one.
+            # Read before the list: an event that is added during a yield sets this same asyncio.Event.
             grown, over = self._grown, self._over
             for event in [each for each in self._kept if each.number > seen]:
                 seen = event.number
@@ -57,5 +58,8 @@ class InitEvents:
     def _add(self, event: InitEvent) -> None:
         self._number += 1
         self._kept.append(replace(event, number=self._number))
+        self._wake()
+
+    def _wake(self) -> None:
         self._grown.set()
         self._grown = asyncio.Event()

@@ -1,7 +1,7 @@
-"""What makes others able to join: the join service in the new cluster, with its policy and measurement.
+"""Deploys the join service into the new cluster, with its policy and measurement secret.
 
-It shows what its control plane shows: every control plane proves itself the same way, so the service is
-given this instance's own kind of evidence, and what that needs of the machine.
+This is the only module of `node` that imports `join_service`. All control planes of a cluster use the same
+kind of evidence, so the join service gets this instance's evidence settings and the devices they name.
 """
 
 from __future__ import annotations
@@ -30,37 +30,35 @@ from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.kubeconfig import load_kubeconfig
 from bootbridge.node.init.messages import OUTPUT, StageEvent
+from bootbridge.node.machine import JoinServiceSetup
 from bootbridge.node.own_identity import own_attestation
-from bootbridge.node.ports import JoinServiceSetup, ProgressCallback
-from bootbridge.node.stages import stages
+from bootbridge.node.stages import ProgressCallback, stages
 from bootbridge.trust.evidence import EvidenceUnavailable, Issuer
 from bootbridge.trust.evidence.configuration import DEFAULT_DEVICE
 from bootbridge.trust.evidence.tpm import KIND as TPM
 
 STAGE: Final = "join-service"
-ADVICE: Final = "correct the policy or the specification, reboot the instance and init again"
+ADVICE: Final = "correct the policy or the cluster spec, reboot the instance and run init again"
 
 
 @dataclass(frozen=True)
 class JoinServiceInstaller:
-    """As `kubeadm.machine.SetUpJoinService`. `evidence` is this instance's own, as its node.yaml has it."""
+    """`evidence` is the `evidence` field of this instance's node.yaml."""
 
     host: Host
     issuer: Issuer
     evidence: Mapping[str, Any] = field(repr=False)
     join_port: int
-    # Written when the init laid the bridge: whoever finds it takes the bridge down in time.
+    # Created if this init has installed the tunnel; `tunnel_removal` removes the tunnel only if it exists.
     tunnel_marker: Path
 
-    async def __call__(self, setup: JoinServiceSetup, progress: ProgressCallback) -> None:
+    async def install(self, setup: JoinServiceSetup, progress: ProgressCallback) -> None:
         if setup.spec.tunnel:
             self.tunnel_marker.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_file(self.tunnel_marker, Asset(b"", 0o600))
         with stages(STAGE, progress):
             if not setup.spec.join_service_image:
-                progress(
-                    StageEvent(STAGE, OUTPUT, "the specification names no joinServiceImage: nobody can join")
-                )
+                progress(StageEvent(STAGE, OUTPUT, "joinServiceImage is not set: no instance can join"))
                 return
             await self._deploy(setup)
 
@@ -80,10 +78,10 @@ class JoinServiceInstaller:
             raise Fatal(str(error), advice=ADVICE) from error
 
     async def _bind_name(self, instance: Instance, client: KubeClient) -> None:
-        """To this machine's own key, before there is a join service that another could ask for the name."""
-        shown = await own_attestation(self.issuer)
-        grant = Grant(instance, node_name(instance.name), instance.role, identity_for_binding(shown))
-        await NameBindings(client, NAMESPACE).bind(grant, shown.facts.get("token", ""))
+        """Binds the node name to this instance's key, before the join service could bind it to another."""
+        attestation = await own_attestation(self.issuer)
+        grant = Grant(instance, node_name(instance.name), instance.role, identity_for_binding(attestation))
+        await NameBindings(client, NAMESPACE).bind(grant, attestation.facts.get("token", ""))
 
     def _deployment(self, setup: JoinServiceSetup, access: ClusterAccess) -> JoinServiceDeployment:
         facts = ClusterFacts.of(setup.spec, access.authority)
@@ -99,7 +97,7 @@ class JoinServiceInstaller:
 
 
 def _paths_in(evidence: Mapping[str, Any]) -> tuple[str, ...]:
-    """What an issuer's settings name on this machine: a device, a socket, or files."""
+    """Returns the device, socket and file paths in the settings of an evidence issuer."""
     if TPM in evidence:
         named = [(evidence[TPM] or {}).get("device", DEFAULT_DEVICE)]
     else:

@@ -1,6 +1,6 @@
-"""What this process and kubeadm said lately, for a user whose init failed; secrets taken out.
+"""The last log lines of this process, sent to the client of a failed init, with secrets redacted.
 
-It may be read any number of times. Whoever gets it must have shown the init secret before.
+Collectors add other logs, such as the kubelet's. Reading does not consume the buffer.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from bootbridge.common.redaction import Redactor
 from bootbridge.errors import BootbridgeError
 from bootbridge.runtime.logs import TextFormatter
 
-# The newest lines that fit; older ones are forgotten.
+# Beyond this the oldest lines are dropped.
 LINES_BYTES_MAX: Final = 512 * 1024
 LINE_CHARACTERS_MAX: Final = 4096
-# What one collector may add, its end: the last lines are those that matter.
+# Of one collector; the end of its log is kept, since it contains the failure.
 COLLECTED_BYTES_MAX: Final = 512 * 1024
 CHUNK_BYTES: Final = 16 * 1024
 
@@ -26,7 +26,7 @@ Collector = Callable[[], Awaitable[bytes]]
 
 
 class LogBuffer(logging.Handler):
-    """A ring of lines; add it to the root logger to keep what this process logs."""
+    """A ring buffer of lines; add it to the root logger to capture the log of this process."""
 
     def __init__(self, collectors: dict[str, Collector] | None = None) -> None:
         super().__init__()
@@ -35,14 +35,14 @@ class LogBuffer(logging.Handler):
         self._lines: deque[bytes] = deque()
         self._bytes = 0
         self._redactor = Redactor()
-        self._hidden: set[bytes] = set()
+        self._secrets: set[bytes] = set()
 
-    def hide(self, *secrets: bytes) -> None:
-        """These must not come out, neither as they are nor in the ways binary is written."""
+    def redact(self, *secrets: bytes) -> None:
+        """Redacts these from what `read` yields: as they are, in hex and in base64."""
         for secret in filter(None, secrets):
             self._redactor.learn(secret)
-            self._hidden |= {secret, secret.hex().encode(), base64.b64encode(secret)}
-            self._hidden |= {base64.urlsafe_b64encode(secret), base64.b64encode(secret).rstrip(b"=")}
+            self._secrets |= {secret, secret.hex().encode(), base64.b64encode(secret)}
+            self._secrets |= {base64.urlsafe_b64encode(secret), base64.b64encode(secret).rstrip(b"=")}
 
     def emit(self, record: logging.LogRecord) -> None:
         self.append(self.format(record))
@@ -55,23 +55,23 @@ class LogBuffer(logging.Handler):
             self._bytes -= len(self._lines.popleft())
 
     async def read(self) -> AsyncIterator[bytes]:
-        """All of it in pieces: first our own lines, then each collector's under its name."""
+        """Yields the lines of this process, then the log of each collector under its name, in chunks."""
         parts = [b"".join(self._lines)]
         for name, collect in self._collectors.items():
-            parts.append(f"\n--- {name}\n".encode() + await self._collected(collect))
+            parts.append(f"\n--- {name}\n".encode() + await self._collect(collect))
         for text in parts:
-            cleaned = self._cleaned(text)
-            for at in range(0, len(cleaned), CHUNK_BYTES):
-                yield cleaned[at : at + CHUNK_BYTES]
+            redacted = self._redacted(text)
+            for at in range(0, len(redacted), CHUNK_BYTES):
+                yield redacted[at : at + CHUNK_BYTES]
 
-    async def _collected(self, collect: Collector) -> bytes:
+    async def _collect(self, collect: Collector) -> bytes:
         try:
             return (await collect())[-COLLECTED_BYTES_MAX:]
         except (BootbridgeError, OSError) as error:
-            # A log that cannot be had must not cost the others.
-            return f"cannot be collected: {error}\n".encode()
+            # One unreadable log must not prevent the others from being sent.
+            return f"collecting failed: {error}\n".encode()
 
-    def _cleaned(self, text: bytes) -> bytes:
-        for secret in self._hidden:
+    def _redacted(self, text: bytes) -> bytes:
+        for secret in self._secrets:
             text = text.replace(secret, b"[redacted]")
         return self._redactor.clean(text)

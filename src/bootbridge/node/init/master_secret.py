@@ -1,7 +1,7 @@
-"""The user's master secret: made on first use, kept in one file, and never sent anywhere.
+"""The operator's master secret: generated on first use, stored in one file, never sent to an instance.
 
-From it comes the measurement secret, which the first node is given; with the measurement salt, which is
-no secret but belongs to the same cluster, both give the cluster's ID.
+The measurement secret is derived from it and sent to the first node. Measurement secret and measurement salt
+(not secret) determine the cluster ID.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class MasterSecret:
 
     @classmethod
     def load_or_create(cls, path: Path) -> Self:
-        """The one in the file, which is made if it is not there yet."""
+        """Reads the file; generates the secret and creates the file if it does not exist."""
         if not path.exists():
-            made = cls(secrets.token_bytes(BYTES), secrets.token_bytes(BYTES), secrets.token_bytes(BYTES))
-            write_new_secret(path, made._dump(), _FLAG)
-            return made
+            created = cls(secrets.token_bytes(BYTES), secrets.token_bytes(BYTES), secrets.token_bytes(BYTES))
+            write_new_secret(path, created._dump(), _FLAG)
+            return created
         return cls._load(read_secret(path, _FLAG), path)
 
     @property
@@ -54,10 +54,12 @@ class MasterSecret:
         try:
             document = json.loads(data)
             return cls(*(_bytes(document[name]) for name in ("key", "salt", "measurementSalt")))
-        # The error's own text could show a piece of the secret.
+        # Without the cause: its text could contain a part of the secret.
         except (ValueError, TypeError, LookupError):
-            hint = "restore it from a copy; a new one makes another cluster"
-            raise OperatorError(f"{path} holds no master secret", subject=_FLAG, hint=hint) from None
+            hint = "restore it from a backup; a new secret gives another cluster ID"
+            raise OperatorError(
+                f"invalid master secret file: {str(path)!r}", subject=_FLAG, hint=hint
+            ) from None
 
 
 def _text(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What a user sends to the instance that shall become the first node, and what is streamed back."""
+"""Messages between `bootbridge node init` and the instance that becomes the first node."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from bootbridge.wire.proto import Message, at
 
 INIT_PORT: Final = 9000
 INIT: Final = "/bootbridge.init.v1.Init/Init"
-# On the same connection, once the end is on the user's disk; says nothing, and is answered with nothing.
-ACKNOWLEDGE: Final = "/bootbridge.init.v1.Init/Fetched"
+# On the same connection, after the client has stored the result; request and response are empty.
+ACKNOWLEDGE: Final = "/bootbridge.init.v1.Init/Acknowledge"
 INIT_LABEL: Final = "bootbridge init v1"
 
 
 @dataclass(frozen=True, slots=True)
 class InitRequest(Message):
-    """The user's master secret stays at home: the measurement secret is derived from it before."""
+    """Contains the measurement secret, which is derived from the master secret; that one is never sent."""
 
-    # Names this attempt: the same one again resumes watching, another one is refused once one has begun.
+    # Identifies the attempt: the same ID resumes watching it, another one is rejected once an init runs.
     init_id: str = at(1, "")
     init_secret: bytes = at(2, b"", secret=True)
     measurement_secret: bytes = at(3, b"", secret=True)
     measurement_salt: bytes = at(4, b"")
     cluster_spec: bytes = at(5, b"")  # ClusterSpec.dump()
     join_policy: bytes = at(6, b"")  # the join service's policy document, as JSON
-    # Of an earlier connection: everything up to this event is known already.
+    # The number of the last event that the client has received on an earlier connection.
     seen: int = at(7, 0)
 
 
@@ -38,8 +38,6 @@ FAILED: Final = "failed"
 
 @dataclass(frozen=True, slots=True)
 class StageEvent(Message):
-    """A stage began, said something, ended well or failed."""
-
     name: str = at(1, "")
     state: str = at(2, "")
     text: str = at(3, "")
@@ -55,13 +53,13 @@ class InitSuccess(Message):
 class InitFailure(Message):
     reason: str = at(1, "")
     advice: str = at(2, "")
-    # Nothing was changed yet: the very same instance may be asked again.
+    # Nothing was changed on the instance: the request may be repeated.
     may_retry: bool = at(3, False)
 
 
 @dataclass(frozen=True, slots=True)
 class InitEvent(Message):
-    """One of the last four is set. Logs follow a failure, in pieces, for a caller who knew the secret."""
+    """Exactly one of the last four fields is set; after a failure the log follows in pieces."""
 
     number: int = at(1, 0)
     stage: StageEvent | None = at(2, None)

@@ -1,4 +1,4 @@
-"""Shows an init as it goes: on a terminal line by line with its times, or as JSON lines for a program."""
+"""Displays a running init: as text with durations, or as JSON lines."""
 
 from __future__ import annotations
 
@@ -7,23 +7,21 @@ import sys
 from typing import Any, Protocol, TextIO
 
 from bootbridge.common.progress import Progress
+from bootbridge.node.init.client import InitProgress
 from bootbridge.node.init.messages import DONE, FAILED, OUTPUT, STARTED, StageEvent
 from bootbridge.trust.evidence import AttestedPeer
 
-# More does not help whoever reads it; the log has it all.
+# Longer texts are cut; the log of the instance has them in full.
 TEXT_CHARACTERS_MAX = 1000
 
 
-class InitReport(Protocol):
-    """What `InitClient` tells, and how it ended."""
+class InitReport(InitProgress, Protocol):
+    """The progress of `InitClient`, and the outcome."""
 
-    def waiting(self, reason: str) -> None: ...
-    def connected(self, peer: AttestedPeer | None) -> None: ...
-    def stage(self, event: StageEvent) -> None: ...
-    def begun(self, init_id: str) -> None: ...
+    def started(self, init_id: str) -> None: ...
 
     def tick(self) -> None:
-        """Time has passed and nothing happened; called every second."""
+        """Called every second."""
         ...
 
     def succeeded(self, cluster_id: bytes, kubeconfig: str) -> None: ...
@@ -31,25 +29,25 @@ class InitReport(Protocol):
 
 
 class TextReport:
-    """Stages for people. What a stage says is shown only while it lasts, or when it fails."""
+    """Shows one line per stage; the output of a stage is shown while it runs, or when it fails."""
 
     def __init__(self, progress: Progress, out: TextIO) -> None:
         self._progress = progress
         self._out = out
-        self._said = ""
-        self._reached = False
+        self._last_output = ""
+        self._connected = False
         self._begin("instance")
 
     def waiting(self, reason: str) -> None:
-        self._said = _cut(reason)
-        self._progress.waiting(self._said)
+        self._last_output = _cut(reason)
+        self._progress.waiting(self._last_output)
 
     def connected(self, peer: AttestedPeer | None) -> None:
-        if self._reached:
-            self._progress.line("     connected again")
+        if self._connected:
+            self._progress.line("     reconnected")
             return
-        self._reached = True
-        self._progress.end(_proof(peer))
+        self._connected = True
+        self._progress.end(_describe(peer))
         for warning in peer.warnings if peer else ():
             self._progress.line(f"     warning: {_cut(warning)}")
         self._begin("init")
@@ -58,41 +56,41 @@ class TextReport:
         if event.state == STARTED:
             self._begin(_cut(event.name))
         elif event.state == OUTPUT:
-            self._said = _cut(event.text)
-            self._progress.waiting(self._said)
+            self._last_output = _cut(event.text)
+            self._progress.waiting(self._last_output)
         elif event.state == DONE:
             self._progress.end(_cut(event.text))
         elif event.state == FAILED:
-            self._progress.end(_cut(event.text) or self._said, good=False)
+            self._progress.end(_cut(event.text) or self._last_output, good=False)
 
-    def begun(self, init_id: str) -> None:
-        self._progress.line(f"     init {init_id}; should this terminal be lost, the same command watches it")
+    def started(self, init_id: str) -> None:
+        self._progress.line(f"     init ID {init_id}; if interrupted, run the same command again to resume")
 
     def tick(self) -> None:
-        self._progress.waiting(self._said or "under way")
+        self._progress.waiting(self._last_output or "running")
 
     def succeeded(self, cluster_id: bytes, kubeconfig: str) -> None:
         self._out.write(
-            f"The cluster is there, with the ID {cluster_id.hex()}.\n"
-            f"Its administrator's kubeconfig is {kubeconfig}: kubectl --kubeconfig {kubeconfig} get nodes\n"
+            f"Cluster created, ID {cluster_id.hex()}.\n"
+            f"Admin kubeconfig: {kubeconfig} (try: kubectl --kubeconfig {kubeconfig} get nodes)\n"
         )
 
     def failed(self, reason: str, advice: str, log: str) -> None:
-        lines = [f"The init failed: {reason}"]
+        lines = [f"Init failed: {reason}"]
         lines += [f"What to do: {advice}"] if advice else []
-        lines += [f"The instance's log is in {log}"] if log else []
+        lines += [f"Log of the instance: {log}"] if log else []
         for line in lines:
             self._progress.line(_cut(line))
 
     def _begin(self, title: str) -> None:
-        self._said = ""
+        self._last_output = ""
         self._progress.begin(title)
 
 
-def _proof(peer: AttestedPeer | None) -> str:
+def _describe(peer: AttestedPeer | None) -> str:
     if peer is None:
-        return "reached; nothing was asked to be proven"
-    return f"proved by {peer.kind} {peer.identity}".rstrip()
+        return "connected; no evidence required"
+    return f"verified by {peer.kind} {peer.identity}".rstrip()
 
 
 def _cut(text: str) -> str:
@@ -100,19 +98,19 @@ def _cut(text: str) -> str:
 
 
 class JsonReport:
-    """One object for each event, on one line."""
+    """Writes one JSON object per event and line."""
 
     def __init__(self, out: TextIO = sys.stdout) -> None:
         self._out = out
 
     def waiting(self, reason: str) -> None:
-        self._say("waiting", reason=reason)
+        self._write("waiting", reason=reason)
 
     def connected(self, peer: AttestedPeer | None) -> None:
         if peer is None:
-            self._say("connected")
+            self._write("connected")
         else:
-            self._say(
+            self._write(
                 "connected",
                 kind=peer.kind,
                 identity=peer.identity,
@@ -121,21 +119,21 @@ class JsonReport:
             )
 
     def stage(self, event: StageEvent) -> None:
-        self._say("stage", stage=event.name, state=event.state, text=event.text)
+        self._write("stage", stage=event.name, state=event.state, text=event.text)
 
-    def begun(self, init_id: str) -> None:
-        self._say("begun", initID=init_id)
+    def started(self, init_id: str) -> None:
+        self._write("started", initID=init_id)
 
     def tick(self) -> None:
-        """Not worth a line."""
+        """Writes nothing."""
 
     def succeeded(self, cluster_id: bytes, kubeconfig: str) -> None:
-        self._say("succeeded", clusterID=cluster_id.hex(), kubeconfig=kubeconfig)
+        self._write("succeeded", clusterID=cluster_id.hex(), kubeconfig=kubeconfig)
 
     def failed(self, reason: str, advice: str, log: str) -> None:
-        self._say("failed", reason=reason, advice=advice, log=log)
+        self._write("failed", reason=reason, advice=advice, log=log)
 
-    def _say(self, event: str, **fields: Any) -> None:
-        # In ASCII: what an instance says may hold what drives a terminal, and JSON escapes only some of it.
+    def _write(self, event: str, **fields: Any) -> None:
+        # ASCII only: text of an instance may contain terminal control sequences beyond those JSON escapes.
         self._out.write(json.dumps({"event": event, **fields}) + "\n")
         self._out.flush()

@@ -1,7 +1,7 @@
-"""One `bootbridge node init`, from the user's files to the user's kubeconfig.
+"""One run of `bootbridge node init`, from the operator's files to the admin kubeconfig.
 
-Which init it is stands in a file beside the kubeconfig until the end is known: the same command again
-watches the same init.
+The init ID is stored in a file beside the kubeconfig until the outcome is known, so that running the same
+command again watches the same init.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class InitOptions:
     init_secret: Path
     secrets: Path
     kubeconfig: Path
-    # What the instance must prove, where the policy's own evidence is not it.
+    # The evidence required of the instance, if not the one in the policy.
     evidence: Path | None = None
     tunnel: bool = False
-    # Watch this init; empty: a new one, or the one that the record names.
+    # The ID of the init to watch; empty: a new one, or the recorded one.
     resume: str = ""
     reach_seconds: float = REACH_SECONDS
 
@@ -72,16 +72,16 @@ class InitOptions:
 
 
 class InitSession:
-    """Everything that can be wrong with the user's files is found before the instance is called."""
+    """Validates all files before connecting to the instance."""
 
     def __init__(self, options: InitOptions, report: InitReport) -> None:
         self._options = options
         self._report = report
-        recorded = _recorded(options)
+        recorded = _recorded_init_id(options)
         self._init_id = options.resume or recorded or secrets.token_hex(INIT_ID_BYTES)
         if not (options.resume or recorded):
-            _refuse_to_overwrite(options.kubeconfig)
-        _check_directory(options.kubeconfig)
+            _require_new_file(options.kubeconfig)
+        _require_writable_directory(options.kubeconfig)
         spec = _spec(options)
         document = _policy(options, spec)
         policy = parse_policy(document)
@@ -97,12 +97,12 @@ class InitSession:
                 measurement_secret=master.measurement_secret,
                 measurement_salt=master.measurement_salt,
                 cluster_spec=spec.dump(),
-                join_policy=_as_sent(document),
+                join_policy=_without_cluster_facts(document),
             ),
             report,
             Backoff(SystemRandom(), least=0.2, first=1.0, most=15.0),
             options.reach_seconds,
-            self._keep,
+            self._store,
         )
 
     @property
@@ -110,28 +110,28 @@ class InitSession:
         return self._init_id
 
     @property
-    def may_go_on(self) -> bool:
-        """Whether the init may be going on without us."""
-        return self._client.begun
+    def may_be_running(self) -> bool:
+        """Whether the init may be running on the instance."""
+        return self._client.request_sent
 
     async def run(self) -> bool:
-        """Whether there is a cluster now; every other end is reported."""
-        _remember(self._options, self._init_id)
-        self._report.begun(self._init_id)
+        """Returns whether the init succeeded; reports every other outcome."""
+        _record_init_id(self._options, self._init_id)
+        self._report.started(self._init_id)
         ticking = tasks.spawn(self._ticking(), "init: ticking")
         try:
             await self._client.run()
         except InitFailed as failure:
             self._options.record.unlink(missing_ok=True)
-            again = "the same instance may be asked again" if failure.may_retry else ""
+            again = "nothing was changed on the instance" if failure.may_retry else ""
             advice = "; ".join(filter(None, (failure.advice, again)))
             self._report.failed(str(failure), advice, self._write_log(failure.log))
         except InitRefused as refusal:
-            self._report.failed(f"the instance refused: {refusal}", refusal.advice, "")
+            self._report.failed(f"instance rejected the request: {refusal}", refusal.advice, "")
         except EvidenceRefused as refusal:
-            self._report.failed(str(refusal), _PROOF_ADVICE, "")
-        except InstanceUnreachable as silence:
-            self._report.failed(f"the instance cannot be reached: {silence}", _silence_advice(silence), "")
+            self._report.failed(str(refusal), _EVIDENCE_ADVICE, "")
+        except InstanceUnreachable as unreachable:
+            self._report.failed(f"instance unreachable: {unreachable}", _advice(unreachable), "")
         except BootbridgeError as error:
             self._report.failed(str(error), "run the same command again", "")
         else:
@@ -154,17 +154,17 @@ class InitSession:
             attestation=Attestation(verifiers=self._verifiers),
         )
         try:
-            # It may still be another machine on the way: only a control plane is told secrets.
-            assert channel.peer is not None, "some kind of evidence is always demanded"
-            control_plane_keys.refuse_others(
-                channel.peer, self._instances, called="the instance", by="--policy"
+            # Another machine with valid evidence may have answered: only a control plane gets secrets.
+            assert channel.peer is not None, "evidence is always required"
+            control_plane_keys.require_control_plane_key(
+                channel.peer, self._instances, subject="instance", source="--policy"
             )
         except EvidenceRefused:
             await channel.close()
             raise
         return channel
 
-    def _keep(self, success: InitSuccess) -> None:
+    def _store(self, success: InitSuccess) -> None:
         kubeconfig = with_server_host(success.kubeconfig, self._options.host)
         write_file(self._options.kubeconfig, Asset(kubeconfig, 0o600))
         self._report.succeeded(success.cluster_id, str(self._options.kubeconfig))
@@ -176,49 +176,49 @@ class InitSession:
         return str(self._options.log)
 
 
-_PROOF_ADVICE: Final = "do not trust this instance, or let the policy given by --policy expect what it shows"
+_EVIDENCE_ADVICE: Final = "do not trust this instance, or correct the file given by --policy"
 
 
-def _silence_advice(silence: InstanceUnreachable) -> str:
-    if silence.begun:
-        return "the init may be going on: run the same command again to watch it"
-    return "see that the instance runs `bootbridge node run` and that its port can be reached from here"
+def _advice(unreachable: InstanceUnreachable) -> str:
+    if unreachable.request_sent:
+        return "the init may be running: run the same command again to watch it"
+    return "check that the instance runs `bootbridge node run` and that its port is reachable from here"
 
 
-# --- the user's files
+# --- input files
 
 
 def _spec(options: InitOptions) -> ClusterSpec:
     spec = ClusterSpec.load(_document(options.spec, "--spec"), f"--spec: {options.spec}")
-    # The kubeconfig will name the host that the instance was reached at, so the API server must answer to it.
+    # The kubeconfig will contain this host, so it must be in the API server's certificate.
     if options.host not in spec.api_server_sans:
         spec = replace(spec, api_server_sans=(*spec.api_server_sans, options.host))
     return replace(spec, tunnel=True) if options.tunnel else spec
 
 
 def _policy(options: InitOptions, spec: ClusterSpec) -> bytes:
-    """Read as the join service will read it: what is wrong with it must not wait until then."""
+    """Parses the policy as the join service does, to report its errors before the init."""
     facts = ClusterFacts.of(spec, f"{options.host}:6443")
     return with_cluster(read_file(options.policy, "--policy"), facts, "--policy")
 
 
-def _as_sent(policy: bytes) -> bytes:
-    """The facts of the cluster are not ours to say."""
+def _without_cluster_facts(policy: bytes) -> bytes:
+    """The instance adds the facts of the cluster itself."""
     document = json.loads(policy)
     del document["cluster"]
     return json.dumps(document).encode()
 
 
 def _verifiers(options: InitOptions, policy: JoinPolicy) -> tuple[Verifier, ...]:
-    """The policy's are made in any case: what is wrong with them would be found when nobody can join."""
+    """Creates the policy's verifiers even if unused, to report their errors before the init."""
     enrolled = frozenset(each.identity for each in policy.instances if each.identity)
     is_enrolled = enrolled.__contains__ if enrolled or options.evidence else None
-    theirs = verifiers_from(policy.evidence, "--policy: evidence", is_enrolled=is_enrolled)
+    from_policy = verifiers_from(policy.evidence, "--policy: evidence", is_enrolled=is_enrolled)
     if options.evidence is None:
-        return theirs
+        return from_policy
     verifiers = verifiers_from(_document(options.evidence, "--evidence"), "--evidence")
     if not verifiers:
-        raise OperatorError("no kind of evidence is asked for", subject="--evidence")
+        raise OperatorError("at least one kind of evidence is required", subject="--evidence")
     return verifiers
 
 
@@ -226,29 +226,31 @@ def _document(path: Path, flag: str) -> Any:
     data = read_file(path, flag)
     try:
         return yaml.safe_load(data)
-    # Without the cause: a policy may hold tokens, and the error's text quotes the file.
+    # Without the cause: its text quotes the file, and a policy may contain tokens.
     except YAML_ERRORS:
-        raise OperatorError(f"{path} is neither YAML nor JSON", subject=flag) from None
+        raise OperatorError(f"invalid YAML: {str(path)!r}", subject=flag) from None
 
 
-def _refuse_to_overwrite(kubeconfig: Path) -> None:
+def _require_new_file(kubeconfig: Path) -> None:
     if kubeconfig.exists():
-        hint = "name another file, or move that one away"
-        raise OperatorError(f"{kubeconfig} is there already", subject="--kubeconfig", hint=hint)
+        hint = "choose another file, or move the existing one"
+        raise OperatorError(f"file exists: {str(kubeconfig)!r}", subject="--kubeconfig", hint=hint)
 
 
-def _check_directory(kubeconfig: Path) -> None:
-    """An init cannot be repeated for the sake of its result."""
+def _require_writable_directory(kubeconfig: Path) -> None:
+    """Checked first, because an init cannot be repeated if storing its result fails."""
     if not os.access(kubeconfig.parent, os.W_OK | os.X_OK):
-        hint = "name a file in a directory that exists and is writable"
-        raise OperatorError(f"cannot write to {kubeconfig.parent}", subject="--kubeconfig", hint=hint)
+        hint = "choose a file in an existing, writable directory"
+        raise OperatorError(
+            f"directory not writable: {str(kubeconfig.parent)!r}", subject="--kubeconfig", hint=hint
+        )
 
 
-# --- which init it is
+# --- init ID
 
 
-def _recorded(options: InitOptions) -> str:
-    """The ID of an init at this very endpoint whose end was not seen; empty if there is none."""
+def _recorded_init_id(options: InitOptions) -> str:
+    """Returns the ID of an unfinished init at the same endpoint; empty if there is none."""
     try:
         document = json.loads(options.record.read_bytes())
         same = document["endpoint"] == [options.host, options.port]
@@ -257,6 +259,6 @@ def _recorded(options: InitOptions) -> str:
         return ""
 
 
-def _remember(options: InitOptions, init_id: str) -> None:
+def _record_init_id(options: InitOptions, init_id: str) -> None:
     document = {"initID": init_id, "endpoint": [options.host, options.port]}
     write_file(options.record, Asset(json.dumps(document).encode() + b"\n", 0o600))

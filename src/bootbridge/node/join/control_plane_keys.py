@@ -1,7 +1,7 @@
-"""Whose key a machine that answers as a control plane must have: evidence shows a machine of ours, not which.
+"""Requires that a peer which acts as a control plane has the key of a listed control plane.
 
-Once the keys of control planes are listed, only these will do. An authority vouches for many machines, and
-somebody else's may be among them.
+Evidence proves that a machine is trusted by an authority, not which machine it is. One authority may vouch
+for many machines, including workers and machines of other clusters.
 """
 
 from __future__ import annotations
@@ -12,13 +12,18 @@ from bootbridge.join_api.instance import Instance, Role
 from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
 
 
-def refuse_others(peer: AttestedPeer, listed: Iterable[Instance], *, called: str, by: str) -> None:
-    """Unless `peer` has a listed control plane's key, or none is listed; `by` is whose list it is."""
-    named = {each.identity: each for each in listed if each.identity}
-    found = named.get(peer.identity)
+def require_control_plane_key(
+    peer: AttestedPeer, listed: Iterable[Instance], *, subject: str, source: str
+) -> None:
+    """Raises EvidenceRefused unless `peer` has a listed control plane's key, or no such key is listed.
+
+    `source` names the list in the error.
+    """
+    by_identity = {each.identity: each for each in listed if each.identity}
+    found = by_identity.get(peer.identity)
     if found is None:
-        if any(each.role is Role.CONTROL_PLANE for each in named.values()):
-            shown = f"the key {peer.identity}" if peer.identity else f"{peer.kind} evidence, which has no key"
-            raise EvidenceRefused(f"{called} shows {shown}; {by} lists no control plane with it")
+        if any(each.role is Role.CONTROL_PLANE for each in by_identity.values()):
+            key = f"key {peer.identity}" if peer.identity else f"{peer.kind} evidence, which has no key,"
+            raise EvidenceRefused(f"{subject}: {key} is not that of a control plane in {source}")
     elif found.role is not Role.CONTROL_PLANE:
-        raise EvidenceRefused(f"{called} shows the key of {found.name}, which is a {found.role} in {by}")
+        raise EvidenceRefused(f"{subject}: has the key of {found.name}, which is a {found.role} in {source}")

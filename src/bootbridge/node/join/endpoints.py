@@ -1,4 +1,4 @@
-"""Where join services may be reached: the load balancer, and every control plane by its own addresses."""
+"""The addresses of join services: the load balancer, then every control plane."""
 
 from __future__ import annotations
 
@@ -11,46 +11,50 @@ from bootbridge.join_api.instance import Instance, Metadata, Role
 from bootbridge.join_api.messages import JOIN_PORT
 from bootbridge.runtime import logs
 
-Endpoint = tuple[str, int]
+Address = tuple[str, int]
 
 
-async def join_endpoints(metadata: Metadata, port: int = JOIN_PORT, *, own: bool = False) -> list[Endpoint]:
-    """The load balancer first, then the control planes; with `own`, a control plane's own join service, too.
+async def join_endpoints(metadata: Metadata, port: int = JOIN_PORT, *, own: bool = False) -> list[Address]:
+    """Returns the load balancer, then the control planes; `own` adds this instance if it is one.
 
-    All are asked independently, and one that does not answer leaves the others' endpoints;
-    MetadataUnavailable is raised only if all fail.
+    Sources are queried independently; MetadataUnavailable is raised only if all of them fail.
     """
     answers = await asyncio.gather(
-        _asked(partial(_balanced, metadata)),
-        _asked(partial(_control_planes, metadata.peers)),
-        *([_asked(partial(_control_planes, partial(_itself, metadata)))] if own else []),
+        _query(partial(_load_balancer, metadata)),
+        _query(partial(_control_planes, metadata.peers)),
+        *([_query(partial(_control_planes, partial(_this_instance, metadata)))] if own else []),
     )
     failures = [answer for answer in answers if isinstance(answer, MetadataUnavailable)]
     if len(failures) == len(answers):
         raise MetadataUnavailable("; ".join(str(failure) for failure in failures))
     for failure in failures:
-        logs.event("metadata", logs.WARNING, "some endpoints are unknown", why=str(failure))
+        logs.event("metadata", logs.WARNING, "metadata source failed", error=str(failure))
     hosts = [host for answer in answers if isinstance(answer, list) for host in answer]
     return [(host, port) for host in dict.fromkeys(hosts)]
 
 
 def host_of(endpoint: str) -> str:
-    """The host of `host`, `host:port`, `[v6]:port` or a bare IPv6 address; the port is the API server's."""
+    """Returns the host of `host`, `host:port`, `[IPv6]:port` or a bare IPv6 address."""
     if endpoint.startswith("["):
         return endpoint[1:].partition("]")[0]
     host, colon, port = endpoint.rpartition(":")
     return host if colon and port.isdecimal() and ":" not in host else endpoint
 
 
-async def _asked(question: Callable[[], Awaitable[list[str]]]) -> list[str] | MetadataUnavailable:
+def format_address(address: Address) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+async def _query(source: Callable[[], Awaitable[list[str]]]) -> list[str] | MetadataUnavailable:
     try:
-        return await question()
+        return await source()
     except MetadataUnavailable as error:
         return error
 
 
-async def _balanced(metadata: Metadata) -> list[str]:
-    """Nothing rather than an empty host, which would be dialled as this very machine."""
+async def _load_balancer(metadata: Metadata) -> list[str]:
+    """Omits an empty host, which would be dialled as localhost."""
     host = host_of(await metadata.load_balancer())
     return [host] if host else []
 
@@ -64,5 +68,5 @@ async def _control_planes(instances: Callable[[], Awaitable[tuple[Instance, ...]
     ]
 
 
-async def _itself(metadata: Metadata) -> tuple[Instance, ...]:
+async def _this_instance(metadata: Metadata) -> tuple[Instance, ...]:
     return (await metadata.myself(),)

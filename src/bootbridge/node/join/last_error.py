@@ -1,4 +1,4 @@
-"""Why an instance still waits: the last that was said to it, kept for whoever looks (`node status`)."""
+"""The reason why the last attempt to get a ticket failed, stored for `bootbridge node status`."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from bootbridge.common.files import Asset, write_file
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import logs
 
-FILE: Final = "last-answer"
+FILE: Final = "last-join-error"
 CHARACTERS_MAX: Final = 4096
 
 
 class LastJoinError:
-    """In the run directory, which is root's and does not outlive the boot."""
+    """A file in the run directory, which belongs to root and is cleared by a reboot."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE
-        self._kept = ""
+        self._saved = ""
 
-    def keep(self, text: str) -> None:
-        """Nothing depends on it: what cannot be written is only missing."""
-        if text == self._kept:
+    def save(self, text: str) -> None:
+        """Best effort: a write error is only logged."""
+        if text == self._saved:
             return
-        self._kept = text
+        self._saved = text
         try:
             write_file(self._path, Asset(text[:CHARACTERS_MAX].encode(errors="replace"), 0o600))
         except (OSError, OperatorError) as error:
-            logs.event("node", logs.DEBUG, "the last answer cannot be kept", why=str(error))
+            logs.event("node", logs.DEBUG, "last join error not saved", error=str(error))
 
-    def forget(self) -> None:
-        self._kept = ""
+    def clear(self) -> None:
+        self._saved = ""
         self._path.unlink(missing_ok=True)
 
     def read(self) -> str:
-        """Empty if there was none yet."""
+        """Returns an empty string if no attempt has failed."""
         try:
             return self._path.read_text(errors="replace")
         except FileNotFoundError:

@@ -1,9 +1,8 @@
-"""A node that was rebooted is a node again: measured for its cluster, its kubelet started.
+"""Rejoins after a reboot: measures the cluster ID again and starts the kubelet.
 
-Its serving certificate is renewed on the way, where it is due and a join service can be asked: best before
-the kubelet starts, which would show the old one. A lone control plane, whose join service comes up with its
-own kubelet, asks afterwards: a rejoin takes a register that is measured as well as one at zero. Neither keeps
-the node from starting.
+Renews the serving certificate if it is due, if possible before the kubelet starts and would use the old one.
+A single control plane, whose join service starts with its own kubelet, renews afterwards: a rejoin ticket is
+granted for a measured register as well as for a zero one. A failed renewal does not block the node.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bootbridge.node.join.serving_renewal import ServingRenewal
 from bootbridge.node.lock.bootstrap_record import Flow, Phase
 from bootbridge.node.lock.node_lock import NodeLock
 from bootbridge.node.lock.node_state import NodeState
-from bootbridge.node.ports import Machine
+from bootbridge.node.machine import Machine
 from bootbridge.runtime import logs
 from bootbridge.runtime.concurrency import run_unless
 
@@ -34,18 +33,18 @@ class Rejoin:
         self._machine = machine
         self._renewal = renewal
         self._random = random
-        self._hurried = asyncio.Event()
+        self._renewal_stopped = asyncio.Event()
 
-    def hurry(self) -> None:
-        """A renewal may wait for the next occasion: this process is wanted gone."""
-        self._hurried.set()
+    def stop_renewal(self) -> None:
+        """Aborts a renewal after the kubelet has started: the process was asked to stop."""
+        self._renewal_stopped.set()
 
     async def run(self, state: NodeState) -> NodeState | None:
-        """The node that this instance is again; None if it was stopped before it was measured."""
-        await self._require_configuration()
-        due = await self._renewal.due()
+        """Returns `state` when the node is running; None if the process was stopped before measuring."""
+        await self._require_kubelet_configuration()
+        due = await self._renewal.is_due()
         if due and self._lock.is_available:
-            before = self._renewal.done_within(RENEWAL_SECONDS_BEFORE, state.name)
+            before = self._renewal.renew_within(RENEWAL_SECONDS_BEFORE, state.name)
             due = not await run_unless(self._lock.wait_until_decided(), before)
         if self._lock.holder is None and not await self._lock.try_lock(Flow.REJOIN, state.cluster_id, b""):
             return None
@@ -55,18 +54,19 @@ class Rejoin:
             await self._renew(state)
         return state
 
-    async def settle(self, state: NodeState | None) -> None:
-        """In the boot in which it has become a node: see that it is one still."""
+    async def ensure_running(self, state: NodeState | None) -> None:
+        """Ensures that the kubelet runs, in the same boot in which the instance became a node."""
         await self._start_kubelet()
-        if state is not None and await self._renewal.due():
+        if state is not None and await self._renewal.is_due():
             await self._renew(state)
 
     async def _renew(self, state: NodeState) -> None:
-        await run_unless(self._hurried.wait(), self._renewal.done_within(RENEWAL_SECONDS_AFTER, state.name))
+        await run_unless(
+            self._renewal_stopped.wait(), self._renewal.renew_within(RENEWAL_SECONDS_AFTER, state.name)
+        )
 
     async def _start_kubelet(self) -> None:
-        """See that the kubelet runs, and never without its configuration."""
-        await self._require_configuration()
+        await self._require_kubelet_configuration()
         waits = Backoff(self._random)
         for attempt in range(1, KUBELET_ATTEMPTS_MAX + 1):
             try:
@@ -74,14 +74,14 @@ class Rejoin:
                 return
             except (BootbridgeError, OSError) as error:
                 if isinstance(error, Fatal) or attempt == KUBELET_ATTEMPTS_MAX:
-                    advice = "see why the kubelet does not start, then start this program again"
-                    raise Fatal(f"the kubelet cannot be started: {error}", advice=advice) from error
-                logs.event("node", logs.WARNING, "the kubelet does not start", why=str(error))
+                    advice = "fix the kubelet and start `bootbridge node run` again"
+                    raise Fatal(f"kubelet: start failed: {error}", advice=advice) from error
+                logs.event("node", logs.WARNING, "kubelet start failed", attempt=attempt, error=str(error))
             await asyncio.sleep(waits.seconds())
 
-    async def _require_configuration(self) -> None:
+    async def _require_kubelet_configuration(self) -> None:
         if not await self._machine.is_kubelet_configured():
             raise Fatal(
-                "this instance remembers that it is a node, but the kubelet's configuration is gone",
-                advice="restore it, or remove the node's state file to let the instance join anew",
+                "kubelet: configuration missing, although the node state exists",
+                advice="restore it, or delete the node state file to let the instance join again",
             )

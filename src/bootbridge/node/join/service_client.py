@@ -1,4 +1,4 @@
-"""An instance's calls to join services: one attested connection for each, and what their failures mean."""
+"""The client of join services: one attested TLS connection per call, and the classification of failures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from bootbridge.common.failures import PeerRefused, Transient
-from bootbridge.errors import BootbridgeError, PeerError
+from bootbridge.errors import PeerError
 from bootbridge.join_api.instance import Instance
 from bootbridge.join_api.messages import (
     ISSUE_REJOIN_TICKET,
@@ -17,8 +17,8 @@ from bootbridge.join_api.messages import (
     Ticket,
     TicketRequest,
 )
-from bootbridge.node.join import control_plane_keys
-from bootbridge.node.ports import Address
+from bootbridge.node.join.control_plane_keys import require_control_plane_key
+from bootbridge.node.join.endpoints import Address, format_address
 from bootbridge.runtime.concurrency import Turn
 from bootbridge.runtime.grpc import GrpcClient, RpcError
 from bootbridge.trust.attested.channel import Attestation, ChannelFailed, connect
@@ -27,14 +27,14 @@ from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.proto import Message
 
 ANSWER_SECONDS: Final = 25.0
-CALLED: Final = "the join service"
-# An answer that only an operator can change; everything else may be gone by itself.
-_SAID_NO: Final = (grpc.PERMISSION_DENIED, grpc.INVALID_ARGUMENT, grpc.UNAUTHENTICATED)
+PEER: Final = "the join service"
+# Answers that only an operator can change; all others may change without one.
+_REFUSALS: Final = (grpc.PERMISSION_DENIED, grpc.INVALID_ARGUMENT, grpc.UNAUTHENTICATED)
 
-Answer = TypeVar("Answer", bound=Message)
+Response = TypeVar("Response", bound=Message)
 
 
-async def nobody_known() -> tuple[Instance, ...]:
+async def no_instances() -> tuple[Instance, ...]:
     return ()
 
 
@@ -42,73 +42,67 @@ async def no_key() -> str:
     return ""
 
 
-async def at_once() -> None:
-    """The turn of one who asks nobody else."""
+async def no_turn() -> None:
+    """The Turn of a call without concurrent attempts."""
 
 
 class JoinServiceClient:
-    """`ports.JoinService` by attested TLS; the side says what we show and what we demand.
+    """Implements `sources.JoinService`; `side` has the evidence that we send and that we require.
 
-    `peers` tells whose keys are known, `own_key` which is ours: a control plane may ask its own join service.
+    `peers` returns the instances whose keys are known, `own_key` this instance's key: a control plane may
+    call the join service that runs on itself.
     """
 
     def __init__(
         self,
         side: Attestation,
-        peers: Callable[[], Awaitable[tuple[Instance, ...]]] = nobody_known,
+        peers: Callable[[], Awaitable[tuple[Instance, ...]]] = no_instances,
         own_key: Callable[[], Awaitable[str]] = no_key,
     ) -> None:
         self._side = side
         self._peers = peers
         self._own_key = own_key
 
-    async def ticket(self, address: Address, request: TicketRequest, turn: Turn = at_once) -> Ticket:
-        return await self._asked(address, ISSUE_TICKET, request, Ticket, turn)
+    async def request_ticket(self, address: Address, request: TicketRequest, turn: Turn = no_turn) -> Ticket:
+        return await self._call(address, ISSUE_TICKET, request, Ticket, turn)
 
-    async def rejoin_ticket(
-        self, address: Address, request: RejoinRequest, turn: Turn = at_once
+    async def request_rejoin_ticket(
+        self, address: Address, request: RejoinRequest, turn: Turn = no_turn
     ) -> RejoinTicket:
-        return await self._asked(address, ISSUE_REJOIN_TICKET, request, RejoinTicket, turn)
+        return await self._call(address, ISSUE_REJOIN_TICKET, request, RejoinTicket, turn)
 
-    async def _asked(
-        self, address: Address, path: str, request: Message, answer: type[Answer], turn: Turn
-    ) -> Answer:
+    async def _call(
+        self, address: Address, path: str, request: Message, response: type[Response], turn: Turn
+    ) -> Response:
+        """Raises Refused if only an operator can change the answer, else Transient; both name the address."""
+        where = format_address(address)
         try:
-            return answer.decode(await self._called(address, path, request.encode(), turn))
+            return response.decode(await self._call_over_channel(address, path, request.encode(), turn))
         except EvidenceRefused as error:
-            raise PeerRefused(f"{_named(address)}: {error}") from error
+            raise PeerRefused(f"{where}: {error}") from error
         except RpcError as error:
-            kind = PeerRefused if error.code in _SAID_NO else Transient
-            raise kind(f"{_named(address)}: {error.message}") from error
+            kind = PeerRefused if error.code in _REFUSALS else Transient
+            raise kind(f"{where}: {error.message}") from error
         except (ChannelFailed, EvidenceUnavailable, PeerError) as error:
-            raise Transient(_told(address, error)) from error
+            text = str(error)
+            raise Transient(text if where in text else f"{where}: {text}") from error
 
-    async def _called(self, address: Address, path: str, body: bytes, turn: Turn) -> bytes:
-        channel = await connect(*address, label=JOIN_LABEL, attestation=self._side, peer_name=CALLED)
+    async def _call_over_channel(self, address: Address, path: str, body: bytes, turn: Turn) -> bytes:
+        channel = await connect(*address, label=JOIN_LABEL, attestation=self._side, peer_name=PEER)
         try:
-            await self._refuse_others(channel.peer)
+            await self._require_control_plane(channel.peer)
             await turn()
             async with GrpcClient(channel.reader, channel.writer) as caller:
                 return await caller.unary(path, body, ANSWER_SECONDS)
         finally:
             await channel.close()
 
-    async def _refuse_others(self, service: AttestedPeer | None) -> None:
-        """Whoever else answers in a join service's place would choose the cluster that we become part of."""
-        if service is None:
+    async def _require_control_plane(self, peer: AttestedPeer | None) -> None:
+        """A worker that answered in place of a join service could choose the cluster that we join."""
+        if peer is None:
             return
         try:
-            control_plane_keys.refuse_others(service, await self._peers(), called=CALLED, by="the metadata")
+            require_control_plane_key(peer, await self._peers(), subject="join service", source="metadata")
         except EvidenceRefused:
-            if not service.identity or service.identity != await self._own_key():
+            if not peer.identity or peer.identity != await self._own_key():
                 raise
-
-
-def _named(address: Address) -> str:
-    host, port = address
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _told(address: Address, error: BootbridgeError) -> str:
-    text = str(error)
-    return text if _named(address) in text else f"{_named(address)}: {text}"

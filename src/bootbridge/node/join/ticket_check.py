@@ -1,4 +1,4 @@
-"""Whether a ticket can be ours, before it is used: the join service is trusted, but not blindly."""
+"""Validates a ticket before it is used."""
 
 from __future__ import annotations
 
@@ -17,45 +17,47 @@ _ENDPOINT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z.-]+):\d{1,5}")
 
 
 def check(ticket: Ticket, instance: Instance) -> None:
-    """Raises Transient with all that is wrong: another join service may have a better one."""
-    if wrong := _faults(ticket, instance):
-        raise Transient(f"the ticket cannot be used: {'; '.join(wrong)}")
+    """Raises Transient with all faults: another join service may issue a valid ticket."""
+    if faults := _faults(ticket, instance):
+        raise Transient(f"invalid ticket: {'; '.join(faults)}")
 
 
 def _faults(ticket: Ticket, instance: Instance) -> list[str]:
     control_plane = instance.role is Role.CONTROL_PLANE
     checks = {
-        f"it is for {ticket.node_name!r}": ticket.node_name == node_name(instance.name),
-        "it is for another role": ticket.control_plane is control_plane,
-        f"{ticket.kubernetes_version!r} is no Kubernetes version": _VERSION.fullmatch(
+        f"node name is {ticket.node_name!r}": ticket.node_name == node_name(instance.name),
+        "wrong role": ticket.control_plane is control_plane,
+        f"invalid Kubernetes version {ticket.kubernetes_version!r}": _VERSION.fullmatch(
             ticket.kubernetes_version
         ),
-        f"{ticket.api_server_endpoint!r} is no API server": _ENDPOINT.fullmatch(ticket.api_server_endpoint),
-        "its token is none of kubeadm's": _TOKEN.fullmatch(ticket.token),
-        "it gives no time to join": ticket.token_seconds > 0 and (ticket.turn_seconds > 0) is control_plane,
-        "it pins no authority": ticket.ca_certificate_hashes
+        f"invalid API server endpoint {ticket.api_server_endpoint!r}": _ENDPOINT.fullmatch(
+            ticket.api_server_endpoint
+        ),
+        "invalid bootstrap token": _TOKEN.fullmatch(ticket.token),
+        "invalid token or turn duration": ticket.token_seconds > 0
+        and (ticket.turn_seconds > 0) is control_plane,
+        "CA certificate hash missing or invalid": ticket.ca_certificate_hashes
         and all(map(is_fingerprint, ticket.ca_certificate_hashes)),
-        "its addresses cannot be read": _are_addresses(ticket.addresses),
-        "it has no kubelet certificate": ticket.kubelet_certificate,
+        "invalid address": _are_addresses(ticket.addresses),
+        "kubelet certificate missing": ticket.kubelet_certificate,
     }
     faults = [fault for fault, good in checks.items() if not good]
     return faults + file_faults(ticket) + _component_faults(ticket)
 
 
 def file_faults(ticket: Ticket) -> list[str]:
-    """A name is a path below the authorities' directory: all of the known ones, each once, and no other."""
+    """Names are paths below the PKI directory: every known name is required once, any other is rejected."""
     files = ticket.control_plane_files
     names = [file.name for file in files]
     faults = [
-        f"it brings a file named {name!r}, which has no place here"
-        for name in sorted(set(names) - set(CONTROL_PLANE_FILES))
+        f"unknown control plane file {name!r}" for name in sorted(set(names) - set(CONTROL_PLANE_FILES))
     ]
     if not ticket.control_plane:
-        return [*faults, "it is a worker's, and brings files of a control plane"] if files else []
+        return [*faults, "worker ticket with control plane files"] if files else []
     if missing := [name for name in CONTROL_PLANE_FILES if name not in names]:
-        faults.append(f"it is a control plane's, and lacks {', '.join(missing)}")
+        faults.append(f"control plane files missing: {', '.join(missing)}")
     if len(names) != len(set(names)) or not all(file.data for file in files):
-        faults.append("it brings a file twice, or one that is empty")
+        faults.append("duplicate or empty control plane file")
     return faults
 
 

@@ -1,6 +1,6 @@
-"""Puts what a ticket brings where kubeadm and the kubelet look for it: checked, whole, keys for root alone.
+"""Writes the certificates and keys of a ticket to the paths where kubeadm and the kubelet expect them.
 
-A retry writes its own files again. Nothing is written before everything has been looked at.
+Everything is validated before the first write. Keys are readable by root only. May be repeated.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _PUBLIC_KEY = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPub
 
 
 class TicketUnusable(PeerError):
-    """What the join service sent must not be, or cannot be, put on this machine."""
+    """The ticket contains files that cannot or must not be written."""
 
 
 def write_ticket(host: Host, ticket: Ticket, kubelet_key: bytes) -> None:
-    """The kubelet's certificate and key, and on a control plane its authorities."""
-    if wrong := file_faults(ticket):
-        raise TicketUnusable(f"the ticket cannot be used: {'; '.join(wrong)}")
+    """Writes the kubelet's certificate and key and, on a control plane, the CA files."""
+    if faults := file_faults(ticket):
+        raise TicketUnusable(f"invalid ticket: {'; '.join(faults)}")
     assets = dict(map(_control_plane_asset, ticket.control_plane_files))
     check_pair(ticket.kubelet_certificate, kubelet_key)
-    # First, since it is what shows that a ticket was at work here (kubeadm/reset.py), if power fails now.
+    # First: after a power failure, this file tells `kubeadm.leftovers` that a ticket was written.
     _write_serving(host, ticket.kubelet_certificate, kubelet_key)
     for path, asset in assets.items():
         host.make_directory(path.rpartition("/")[0])
@@ -36,9 +36,9 @@ def write_ticket(host: Host, ticket: Ticket, kubelet_key: bytes) -> None:
 
 
 def write_serving(host: Host, certificate: bytes, key: bytes) -> None:
-    """The kubelet's serving certificate (PEM) and its key; a kubelet that runs reads them again by itself.
+    """Writes the kubelet's serving certificate and key (PEM); a running kubelet reloads them.
 
-    In one file and with one rename: at no moment does a certificate lie beside another's key.
+    One file and one rename, so that certificate and key always match.
     """
     check_pair(certificate, key)
     _write_serving(host, certificate, key)
@@ -56,15 +56,15 @@ def _control_plane_asset(file: ControlPlaneFile) -> tuple[str, Asset]:
 
 
 def check_pair(certificate: bytes, key: bytes) -> x509.Certificate:
-    """A kubelet with another's certificate would not start, and nobody would know why.
+    """Raises TicketUnusable unless the key belongs to the certificate; else the kubelet would not start.
 
-    Both may be the whole file: whatever else is in it is passed over, as a kubelet does.
+    Both arguments may be the whole PEM file: other blocks are ignored, as the kubelet does.
     """
     try:
         shown = x509.load_pem_x509_certificate(certificate)
         own = serialization.load_pem_private_key(key, None).public_key()
     except (ValueError, TypeError):
-        raise TicketUnusable("the kubelet's certificate or its key cannot be read") from None
+        raise TicketUnusable("kubelet certificate or key: invalid PEM") from None
     if shown.public_key().public_bytes(*_PUBLIC_KEY) != own.public_bytes(*_PUBLIC_KEY):
-        raise TicketUnusable("the kubelet's certificate is for another key than ours")
+        raise TicketUnusable("kubelet certificate: does not match the key")
     return shown

@@ -1,7 +1,7 @@
-"""kubeadm, as the node's flows use it: documents from typed values, runs as stages, leftovers removed.
+"""kubeadm and the kubelet on this machine, as the flows of a node use them.
 
-documents  a cluster's specification or a ticket → v1beta4 (``documents``, ``addresses``)
-running    its lines bounded, clean of secrets, as stages (``commands``, ``stages``, ``run``)
-traces     what kubeadm leaves on a machine, and a reset that leaves nothing (``reset``)
-machine    all of it in the order that an init, a join or a retry needs (``machine``)
+`documents` converts a cluster spec or a ticket to kubeadm's v1beta4 documents; `run` runs kubeadm with them
+through `commands`, which bounds and redacts its output; `leftovers` finds and removes what kubeadm leaves
+behind; `kubelet_service` starts the kubelet; `api_server` waits for the API server. `machine` combines them
+in the order that an init, a join or a reset needs. All of it runs in `bootbridge node run`.
 """

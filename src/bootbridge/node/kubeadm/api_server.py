@@ -1,4 +1,4 @@
-"""Waits until an API server that was just started is ready to be used."""
+"""Waits until an API server that was just started is ready."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ PROBE_SECONDS: Final = 5.0
 
 
 class ApiServerNotReady(Transient):
-    """It did not answer well in time; the text says what it answered last."""
+    """The time limit passed; the message contains the last error."""
 
 
 async def wait_until_ready(kubeconfig: Path, *, seconds: float = READY_SECONDS) -> None:
-    """Ready by its own word, asked with the administrator's rights: so these are in force, too."""
+    """Polls /readyz with the admin kubeconfig, which also proves that its permissions are in effect."""
     client = KubeClient(load_kubeconfig(kubeconfig))
     last = ""
     try:
         async with asyncio.timeout(seconds):
             while True:
-                if not (last := await _trouble(client)):
+                if not (last := await _probe(client)):
                     return
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError:
-        said = f"the API server is not ready after {seconds:g} s"
-        raise ApiServerNotReady(f"{said}: {last}" if last else said) from None
+        problem = f"API server: not ready after {seconds:g} s"
+        raise ApiServerNotReady(f"{problem}: {last}" if last else problem) from None
     finally:
         await client.aclose()
 
 
-async def _trouble(client: KubeClient) -> str:
+async def _probe(client: KubeClient) -> str:
+    """Returns the error; empty if the API server is ready."""
     try:
         await client.text(ApiRequest("GET", "/readyz"), timeout=PROBE_SECONDS)
     except (KubeError, KubeUnreachable) as error:

@@ -1,8 +1,7 @@
-"""Runs another program to its end: its lines as they come, within a time limit, with nothing left behind.
+"""Runs a program with a time limit and passes on its redacted output line by line.
 
-The program leads a process group of its own. When time is up or the caller is cancelled, the whole group
-is asked to end, then made to, and its leader is reaped before the caller goes on. No secret leaves here:
-each line is cleaned before anybody hears or keeps it.
+The program leads a new process group. On timeout or cancellation the group gets SIGTERM, then SIGKILL, and
+the leader is reaped before the caller continues. Each line is redacted before it is passed on or kept.
 """
 
 from __future__ import annotations
@@ -22,33 +21,33 @@ from bootbridge.common.failures import Fatal, Transient
 from bootbridge.common.redaction import Redactor
 from bootbridge.runtime.tasks import spawn
 
-# A longer line is cut: no message of a person's is longer, and some consumer holds it in memory.
+# Longer lines are cut: consumers keep them in memory.
 LINE_BYTES_MAX: Final = 2048
 TAIL_LINES_MAX: Final = 12
 GRACE_SECONDS: Final = 5.0
-# For what was written before the end and not read yet; a child that lives on may hold the pipe open for ever.
+# To read remaining output after the exit; a surviving child may keep the pipe open without limit.
 DRAIN_SECONDS: Final = 1.0
 READ_BYTES: Final = 65536
 
-Line = Callable[[str], None]
+OnLine = Callable[[str], None]
 _REDACTOR: Final = Redactor()
 _KEY_BEGINS: Final = re.compile(rb"-----BEGIN[A-Z ]{0,60} PRIVATE KEY-----")
 _KEY_LINE: Final = re.compile(rb"[A-Za-z0-9+/=]*")
 
 
 class CommandFailed(Transient):
-    """The program ended badly, or not in time; its last lines are in the text."""
+    """The program failed or timed out; the message contains its last lines."""
 
 
 @dataclass
 class _Lines:
-    """Bytes → lines; what exceeds a line's limit is dropped up to its end."""
+    """Splits bytes into lines; cuts lines at LINE_BYTES_MAX."""
 
-    tell: Line
+    on_line: OnLine
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL_LINES_MAX))
     _pending: bytes = b""
     _cut: bool = False
-    # Lines are cleaned one by one, and those of a key show only by what came before them that they are.
+    # Lines are redacted one by one; a line of a key is recognised only by the header before it.
     _in_key: bool = False
 
     def feed(self, data: bytes) -> None:
@@ -67,7 +66,7 @@ class _Lines:
 
     def _line(self, line: bytes) -> None:
         if self._cut:
-            # The end of a line whose beginning was told.
+            # The end of a line whose beginning was passed on.
             self._cut = False
             return
         if self._in_key and _KEY_LINE.fullmatch(line.strip()):
@@ -78,13 +77,13 @@ class _Lines:
             text += " …"
         if text:
             self.tail.append(text)
-            self.tell(text)
+            self.on_line(text)
 
 
-async def run_command(argv: Sequence[str], *, seconds: float, tell: Line = lambda line: None) -> None:
-    """Run it; `tell` hears each line that it says. CommandFailed if it does not end well in time."""
+async def run_command(argv: Sequence[str], *, seconds: float, on_line: OnLine = lambda line: None) -> None:
+    """Raises CommandFailed if the program fails or times out, Fatal if it cannot be started."""
     name = os.path.basename(argv[0])
-    lines = _Lines(tell)
+    lines = _Lines(on_line)
     reader, writer = os.pipe()
     pipe = os.fdopen(reader, "rb", 0)
     try:
@@ -97,8 +96,8 @@ async def run_command(argv: Sequence[str], *, seconds: float, tell: Line = lambd
         )
     except OSError as error:
         pipe.close()
-        advice = f"bring {name} with the machine's image, or name it among the components"
-        raise Fatal(f"cannot run {argv[0]}: {error.strerror or error}", advice=advice) from error
+        advice = f"add {name} to the machine image or to the components"
+        raise Fatal(f"{argv[0]}: {error.strerror or error}", advice=advice) from error
     finally:
         os.close(writer)
     reading = spawn(_read(pipe, lines), f"output of {name}")
@@ -106,15 +105,15 @@ async def run_command(argv: Sequence[str], *, seconds: float, tell: Line = lambd
         async with asyncio.timeout(seconds):
             status = await process.wait()
     except TimeoutError:
-        raise CommandFailed(_said(f"{name} was not done within {seconds:g} s", lines.tail)) from None
+        raise CommandFailed(_with_output(f"{name}: timed out after {seconds:g} s", lines.tail)) from None
     finally:
-        await _end(process)
+        await _terminate(process)
         with suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 await reading
         lines.end()
     if status:
-        raise CommandFailed(_said(f"{name} ended with status {status}", lines.tail))
+        raise CommandFailed(_with_output(f"{name}: exit status {status}", lines.tail))
 
 
 async def _read(pipe: FileIO, lines: _Lines) -> None:
@@ -129,8 +128,8 @@ async def _read(pipe: FileIO, lines: _Lines) -> None:
         transport.close()
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """A program that still runs is ended with all that it started."""
+async def _terminate(process: asyncio.subprocess.Process) -> None:
+    """Ends the process group if the leader still runs."""
     if process.returncode is not None:
         return
     try:
@@ -140,10 +139,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
                 await process.wait()
         if process.returncode is None:
             _signal(process, signal.SIGKILL)
-            # Nothing withstands it, and whoever went on before it has ended would run beside it.
+            # Must have exited before the caller continues, or both would change the machine.
             await process.wait()
     except asyncio.CancelledError:
-        # Somebody insists: no grace any more.
+        # Cancelled during the grace period.
         _signal(process, signal.SIGKILL)
         raise
 
@@ -153,5 +152,5 @@ def _signal(process: asyncio.subprocess.Process, number: signal.Signals) -> None
         os.killpg(process.pid, number)
 
 
-def _said(what: str, tail: Sequence[str]) -> str:
-    return f"{what}: {' | '.join(tail)}" if tail else what
+def _with_output(problem: str, tail: Sequence[str]) -> str:
+    return f"{problem}: {' | '.join(tail)}" if tail else problem

@@ -1,8 +1,8 @@
-"""kubeadm's documents, v1beta4: an init's from the cluster's specification, a join's from its ticket.
+"""Generates kubeadm's v1beta4 documents: for an init from the cluster spec, for a join from the ticket.
 
-Whatever describes this one machine to its kubelet is made by one function for both, so that the first node
-never differs from those that follow. What holds for every node stands in the KubeletConfiguration and the
-ClusterConfiguration, which kubeadm keeps in the cluster and gives to whoever joins.
+One function generates the settings of a single node for both, so that the first node does not differ from
+later ones. Settings of all nodes are in the KubeletConfiguration and the ClusterConfiguration, which kubeadm
+stores in the cluster and applies to every node that joins.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from bootbridge.join_api.node_addresses import host_and_port, node_addresses
 
 Document = dict[str, Any]
 
-# Run on their own before, since a kubelet's certificate is signed in between; what is skipped here counts for
-# the whole init, and not for a phase that is run by its name.
+# These phases run separately before, since the kubelet's certificate is signed in between. skipPhases applies
+# to `kubeadm init`, not to `kubeadm init phase`.
 _RUN_BEFORE_INIT = ("preflight", "certs")
-# It would print a command with a token in it.
+# It would print a token.
 _NEVER_RUN = ("show-join-command",)
-# Its control-plane files come with the ticket, not from a Secret.
+# The ticket contains the control plane files; kubeadm need not read them from a Secret.
 _FILES_COME_WITH_TICKET = ("control-plane-prepare/download-certs",)
-# kubeadm insists on making a token; nobody is told this one, and it is gone before anybody could guess it.
+# kubeadm always creates a token. This one is unused and expires before it could be guessed.
 _UNUSED_TOKEN_TTL = "1m0s"
-# Each is a part of a run, whose own limit in run.py is above their sum.
+# RUN_SECONDS in run.py is larger than their sum.
 _TIMEOUTS = {
     "controlPlaneComponentHealthCheck": "4m0s",
     "kubeletHealthCheck": "4m0s",
@@ -41,7 +41,7 @@ _ADDONS = {"coredns": "dns", "kube-proxy": "proxy"}
 
 
 def init_documents(spec: ClusterSpec, instance: Instance, *, patches: str = "") -> tuple[Document, ...]:
-    """For the first node, all of its runs; `patches` is a folder of them for its static pods."""
+    """Returns the documents of the first node; `patches` is a directory of patches for its static pods."""
     addresses = node_addresses(instance.addresses, spec.families)
     initial: Document = {
         "apiVersion": V1BETA4,
@@ -64,7 +64,7 @@ def init_documents(spec: ClusterSpec, instance: Instance, *, patches: str = "") 
 
 
 def join_documents(ticket: Ticket) -> tuple[Document, ...]:
-    """For every other node: all that is said here, the join service knows from the metadata."""
+    """Returns the documents of a further node; every value comes from the ticket."""
     addresses = node_addresses(ticket.addresses)
     joining: Document = {
         "apiVersion": V1BETA4,
@@ -96,14 +96,14 @@ def dump(documents: Iterable[Document]) -> bytes:
 
 
 def audit_policy() -> Document:
-    """Who did what, and never the bodies: they hold Secrets."""
+    """Logs requests without bodies, which may contain Secrets."""
     return {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "Metadata"}]}
 
 
 def _pins(ticket: Ticket) -> tuple[str, ...]:
-    """Without one, kubeadm would ask for consent to trust whoever answers."""
+    """Required: without a pin, kubeadm would trust any API server that answers."""
     if not ticket.ca_certificate_hashes:
-        raise OperatorError("names no authority to trust", subject="caCertificateHashes of the ticket")
+        raise OperatorError("required field missing", subject="caCertificateHashes of the ticket")
     return ticket.ca_certificate_hashes
 
 
@@ -137,10 +137,10 @@ def _cluster(spec: ClusterSpec, addresses: tuple[IPAddress, ...]) -> Document:
         "kind": "ClusterConfiguration",
         "clusterName": spec.name,
         "kubernetesVersion": spec.kubernetes_version,
-        # Always set: without it no second control plane could ever join.
+        # Always set: without it a second control plane could not join.
         "controlPlaneEndpoint": spec.control_plane_endpoint
         or host_and_port(addresses[0], node_paths.API_PORT),
-        # A signature takes a tenth of what RSA takes, and the join service makes one for every ticket.
+        # Signing takes a tenth of the time of RSA, and the join service signs a certificate for every ticket.
         "encryptionAlgorithm": "ECDSA-P256",
         "networking": {key: value for key, value in networking.items() if value},
         "apiServer": _api_server(spec, addresses),
@@ -154,7 +154,7 @@ def _cluster(spec: ClusterSpec, addresses: tuple[IPAddress, ...]) -> Document:
     if spec.etcd_image_tag:
         document["etcd"] = {"local": {"imageTag": spec.etcd_image_tag, "dataDir": node_paths.ETCD_DATA}}
     for addon in spec.without_addons:
-        # The phase is skipped now; this is for the upgrades to come.
+        # skipPhases applies to this init only; this field applies to later upgrades.
         document[_ADDONS[addon]] = {"disabled": True}
     return document
 
@@ -168,7 +168,7 @@ def _api_server(spec: ClusterSpec, addresses: tuple[IPAddress, ...]) -> Document
         "audit-log-maxsize": "100",
         "audit-log-path": f"{node_paths.AUDIT_LOGS}/audit.log",
         "audit-policy-file": node_paths.AUDIT_POLICY,
-        # Every kubelet's serving certificate is signed by the cluster's authority: it can be insisted upon.
+        # The cluster CA signs every kubelet's serving certificate, so the API server can verify it.
         "kubelet-certificate-authority": f"{node_paths.PKI}/ca.crt",
         "profiling": "false",
     }
@@ -192,7 +192,7 @@ def _kubelet(spec: ClusterSpec) -> Document:
         **spec.kubelet,
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
-        # Each takes its own kind of block from it.
+        # One PEM file with both; the kubelet picks the blocks it needs.
         "tlsCertFile": node_paths.SERVING,
         "tlsPrivateKeyFile": node_paths.SERVING,
     }

@@ -1,7 +1,7 @@
-"""Who starts the kubelet: systemd, a command that the operator names, or somebody else altogether.
+"""Starts and stops the kubelet: with systemd, with configured commands, or not at all.
 
-It is started before kubeadm and waits, restarting, for the configuration that kubeadm writes: that is how
-every distribution's unit does it, and what a supervisor of one's own has to do, too.
+The kubelet is started before kubeadm and restarts until kubeadm has written its configuration, as in the
+systemd units of all distributions. Configured commands must behave in the same way.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ START_SECONDS: Final = 90.0
 
 
 class KubeletFailed(Transient):
-    """The kubelet could not be started or stopped."""
+    """The start or stop command failed."""
 
 
 class KubeletService(Protocol):
-    """Both may be repeated."""
+    """Both methods may be repeated."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -30,29 +30,29 @@ class KubeletService(Protocol):
 
 @dataclass(frozen=True)
 class KubeletCommands:
-    """By commands: systemd's, or an operator's own. An empty one does nothing."""
+    """An empty command does nothing."""
 
-    starting: Sequence[str]
-    stopping: Sequence[str] = ()
+    start_command: Sequence[str]
+    stop_command: Sequence[str] = ()
 
     async def start(self) -> None:
-        await _commanded(self.starting)
+        await _run(self.start_command)
 
     async def stop(self) -> None:
-        await _commanded(self.stopping)
+        await _run(self.stop_command)
 
 
 def systemd_kubelet(systemctl: str = "systemctl") -> KubeletCommands:
-    """Enabled too: a node whose bootstrapper fails after a reboot is a node nevertheless."""
+    """Enables the unit too: after a reboot the node must run even if `bootbridge node run` fails."""
     return KubeletCommands((systemctl, "enable", "--now", UNIT), (systemctl, "stop", UNIT))
 
 
 def unmanaged_kubelet() -> KubeletCommands:
-    """Somebody else starts it when its configuration appears, as the lab does."""
+    """For a kubelet that another program starts when its configuration appears, as in the lab."""
     return KubeletCommands(())
 
 
-async def _commanded(argv: Sequence[str]) -> None:
+async def _run(argv: Sequence[str]) -> None:
     if argv:
         try:
             await run_command(argv, seconds=START_SECONDS)

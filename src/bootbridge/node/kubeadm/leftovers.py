@@ -1,8 +1,8 @@
-"""What kubeadm leaves on a machine: how half a node is recognised, and how it is made blank again.
+"""Finds and removes the files that kubeadm and tickets leave on a machine.
 
-`kubeadm reset` is best effort: without an etcd manifest it cannot find etcd's data, without a runtime that
-answers it gives up before the files. A second `kubeadm join` on what is left would refuse, or worse, go on
-with another cluster's etcd. So the same few directories are looked at again afterwards.
+`kubeadm reset` is best effort: without an etcd manifest it does not find etcd's data, and without a container
+runtime it stops before it deletes files. A second `kubeadm join` would then fail, or start with another
+cluster's etcd data. So the same directories are cleaned again after it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
 from bootbridge.join_api import node_paths
 
-# What kubeadm or a ticket of ours brings, each of which alone means that somebody was at work. Not the
-# authorities' files, which an image may bring: beside those of an init lies what they signed, and a ticket's
-# come after the kubelet's serving certificate.
+# Each of these alone means that kubeadm has run or a ticket was written. CA files are not listed, since a
+# machine image may contain them: those of an init come with apiserver.crt, those of a ticket after SERVING.
 _TRACES: Final = (
     f"{node_paths.PKI}/apiserver.crt",
     node_paths.SERVING,
@@ -32,18 +31,17 @@ _TRACES: Final = (
     f"{node_paths.MANIFESTS}/kube-apiserver.yaml",
     f"{node_paths.MANIFESTS}/kube-controller-manager.yaml",
     f"{node_paths.MANIFESTS}/kube-scheduler.yaml",
-    # Beside it may lie what a file system of its own brings along.
+    # Not ETCD_DATA itself, which may be a mount point with a lost+found directory.
     f"{node_paths.ETCD_DATA}/member",
 )
-# Where the kubelet keeps what the cluster gave it; each file has the day of its making in its name.
+# The kubelet's client certificates; each file name contains a date.
 _KUBELET_CREDENTIALS: Final = f"{node_paths.KUBELET_PKI}/kubelet-client-"
-# Of another attempt: its authorities, the kubelet's credentials, and its pods, which kubeadm's preflight does
-# not want to see.
+# CA files, kubelet credentials, and static pods, which kubeadm's preflight rejects.
 _EMPTIED: Final = (node_paths.PKI, node_paths.KUBELET_PKI, node_paths.MANIFESTS)
 
 
 def find_traces(host: Host) -> list[str]:
-    """What shows that kubeadm was at work here; a static pod that an image brings does not."""
+    """Returns the paths which show that kubeadm has run; a static pod of the machine image does not."""
     credentials = [
         path for path in _children(host, node_paths.KUBELET_PKI) if path.startswith(_KUBELET_CREDENTIALS)
     ]
@@ -51,9 +49,9 @@ def find_traces(host: Host) -> list[str]:
 
 
 def remove_all(host: Host) -> None:
-    """Remove what a reset may have left, and nothing else; the directories themselves stay.
+    """Removes the files that `kubeadm reset` may have left; keeps the directories.
 
-    What cannot be removed keeps nothing else from being removed; it is told afterwards.
+    Continues after an error and raises OperatorError with all of them at the end.
     """
     failures: list[OperatorError] = []
     below = [child for directory in _EMPTIED for child in _children(host, directory)]

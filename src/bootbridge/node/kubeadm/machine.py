@@ -1,8 +1,7 @@
-"""This machine, made a node with kubeadm: every step that a flow takes on it (`ports.Machine`).
+"""Implements `node.machine.Machine` with kubeadm.
 
-An init's certificates are made before the rest of it, so that the kubelet's serving certificate can be signed
-by the cluster's own authority before the kubelet is started for the first time; the join service does the
-same for all others.
+An init creates the certificates in a separate kubeadm phase, so that the new cluster CA can sign the
+kubelet's serving certificate before the kubelet first starts. For further nodes, the join service signs it.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from bootbridge.node.kubeadm import documents, leftovers
 from bootbridge.node.kubeadm.api_server import wait_until_ready
 from bootbridge.node.kubeadm.kubelet_service import KubeletService
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
-from bootbridge.node.ports import JoinServiceSetup, ProgressCallback
-from bootbridge.node.stages import stages
+from bootbridge.node.machine import JoinServiceSetup
+from bootbridge.node.stages import ProgressCallback, stages
 from bootbridge.runtime import logs
 
 SetUpJoinService = Callable[[JoinServiceSetup, ProgressCallback], Awaitable[None]]
@@ -41,13 +40,11 @@ SetUpJoinService = Callable[[JoinServiceSetup, ProgressCallback], Awaitable[None
 
 @dataclass(frozen=True)
 class KubeadmMachine:
-    """`set_up` is what an init does with its new cluster: another room's work, done with our kubeconfig."""
-
     host: Host
     kubeadm: Kubeadm
     kubelet: KubeletService
     installer: Installer
-    set_up: SetUpJoinService
+    join_service: SetUpJoinService
 
     async def install_components(self, components: tuple[Component, ...], progress: ProgressCallback) -> None:
         await self.installer.install(components, progress)
@@ -56,7 +53,7 @@ class KubeadmMachine:
         return bool(leftovers.find_traces(self.host))
 
     async def reset(self, cri_socket: str, progress: ProgressCallback) -> None:
-        """Blank again, even where kubeadm gives up half-way."""
+        """Removes the remaining files even if `kubeadm reset` fails."""
         await self.kubelet.stop()
         await self._reset_by_kubeadm(cri_socket, progress)
         leftovers.remove_all(self.host)
@@ -65,31 +62,31 @@ class KubeadmMachine:
         try:
             await self.kubeadm.reset(cri_socket, progress)
         except KubeadmFailed as error:
-            progress(StageEvent("reset", OUTPUT, f"what kubeadm left is removed without it: {error}"))
+            progress(StageEvent("reset", OUTPUT, f"kubeadm reset failed, removing files directly: {error}"))
 
     async def reset_best_effort(self, cri_socket: str, progress: ProgressCallback) -> None:
-        """Each part whatever becomes of the others; kubeadm's first, for it takes the member out of etcd."""
-        with self._going_on(progress):
+        """Runs every step even if another fails; kubeadm first, since it removes the etcd member."""
+        with self._ignore_errors(progress):
             await self.kubelet.stop()
-        with self._going_on(progress):
+        with self._ignore_errors(progress):
             await self._reset_by_kubeadm(cri_socket, progress)
-        with self._going_on(progress):
+        with self._ignore_errors(progress):
             leftovers.remove_all(self.host)
-        with self._going_on(progress):
+        with self._ignore_errors(progress):
             tunnel.remove_state(self.host)
 
     @contextmanager
-    def _going_on(self, progress: ProgressCallback) -> Iterator[None]:
+    def _ignore_errors(self, progress: ProgressCallback) -> Iterator[None]:
         try:
             yield
         except (BootbridgeError, OSError) as error:
-            logs.event("node", logs.ERROR, "not everything could be undone", why=str(error))
-            progress(StageEvent("reset", OUTPUT, f"not everything could be undone: {error}"))
+            logs.event("node", logs.ERROR, "reset incomplete", error=str(error))
+            progress(StageEvent("reset", OUTPUT, f"reset incomplete: {error}"))
 
     async def init(
         self, spec: ClusterSpec, instance: Instance, certificate_days: int, progress: ProgressCallback
     ) -> bytes:
-        await self.kubeadm.expect_version(spec.kubernetes_version)
+        await self.kubeadm.require_version(spec.kubernetes_version)
         self._write_audit_policy()
         patches = str(self.host.path(node_paths.PATCHES)) if spec.tunnel else ""
         configuration = documents.dump(documents.init_documents(spec, instance, patches=patches))
@@ -108,13 +105,13 @@ class KubeadmMachine:
         return self._admin_kubeconfig()
 
     async def set_up_join_service(self, setup: JoinServiceSetup, progress: ProgressCallback) -> None:
-        await self.set_up(setup, progress)
+        await self.join_service(setup, progress)
 
     async def write_ticket_files(self, ticket: Ticket, kubelet_key: bytes) -> None:
         ticket_files.write_ticket(self.host, ticket, kubelet_key)
 
     async def join(self, ticket: Ticket, progress: ProgressCallback) -> None:
-        await self.kubeadm.expect_version(ticket.kubernetes_version)
+        await self.kubeadm.require_version(ticket.kubernetes_version)
         if ticket.control_plane:
             self._write_audit_policy()
         await self.kubelet.start()
@@ -133,7 +130,7 @@ class KubeadmMachine:
         ticket_files.write_serving(self.host, certificate, kubelet_key)
 
     def _write_audit_policy(self) -> None:
-        """On every control plane: the kube-apiserver's flags, which name it, are the cluster's."""
+        """Needed on every control plane: the flags of the kube-apiserver, cluster-wide, contain its path."""
         self.host.make_directory(node_paths.KUBERNETES)
         self.host.write(node_paths.AUDIT_POLICY, Asset(to_yaml(documents.audit_policy())))
 
@@ -142,33 +139,32 @@ class KubeadmMachine:
     ) -> None:
         name = node_name(instance.name)
         with stages("kubelet-certificate", progress):
-            authority = KubeletCa(self._made("ca.crt"), self._made("ca.key"))
-            asked = new_request(name)
+            authority = KubeletCa(self._read_pki("ca.crt"), self._read_pki("ca.key"))
+            fresh = new_request(name)
             certificate = authority.sign(
-                KubeletCsr(asked.request),
+                KubeletCsr(fresh.request),
                 name,
                 instance.addresses,
                 now=time.time(),
                 validity=validity,
             )
-            ticket_files.write_serving(self.host, certificate, asked.key)
+            ticket_files.write_serving(self.host, certificate, fresh.key)
 
-    def _made(self, name: str) -> bytes:
+    def _read_pki(self, name: str) -> bytes:
         data = self.host.read(f"{node_paths.PKI}/{name}")
         if not data:
-            raise KubeadmFailed(f"kubeadm made no {node_paths.PKI}/{name}")
+            raise KubeadmFailed(f"{node_paths.PKI}/{name}: not created by kubeadm")
         return data
 
     async def _install_tunnel_in_cluster(self, plan: tunnel.Plan, progress: ProgressCallback) -> None:
-        """A cluster without its bridge is a cluster: it is not undone, and `bootbridge up` lays the rest."""
+        """A failure does not fail the init: `bootbridge up` can install the rest later."""
         try:
             await tunnel.install_in_cluster(self.host, plan, progress)
         except OperatorError as error:
-            progress(StageEvent(tunnel.STAGE, OUTPUT, f"run `bootbridge up` on this node: {error}"))
+            progress(StageEvent(tunnel.STAGE, OUTPUT, f"{error} (run `bootbridge up` on this node)"))
 
     def _admin_kubeconfig(self) -> bytes:
-        """It names the control plane's endpoint, as kubeadm wrote it."""
         data = self.host.read(node_paths.ADMIN_KUBECONFIG)
         if not data:
-            raise KubeadmFailed(f"kubeadm wrote no {node_paths.ADMIN_KUBECONFIG}")
+            raise KubeadmFailed(f"{node_paths.ADMIN_KUBECONFIG}: not created by kubeadm")
         return data

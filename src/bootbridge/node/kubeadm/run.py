@@ -1,6 +1,6 @@
-"""kubeadm's runs: each with its configuration in a file that only root reads, and that is gone afterwards.
+"""Runs kubeadm, with its configuration in a temporary file that only root can read.
 
-No secret is ever an argument: whoever may list processes could read it.
+Secrets are never passed as arguments: every user who can list processes could read them.
 """
 
 from __future__ import annotations
@@ -15,95 +15,94 @@ from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
 from bootbridge.join_api import node_paths
 from bootbridge.node.kubeadm.commands import CommandFailed, run_command
-from bootbridge.node.ports import ProgressCallback
-from bootbridge.node.stages import stages
+from bootbridge.node.stages import ProgressCallback, stages
 from bootbridge.runtime import logs
 
 PHASE_SECONDS: Final = 300.0  # preflight pulls images
 RUN_SECONDS: Final = 900.0
 RESET_SECONDS: Final = 180.0
-ASK_SECONDS: Final = 20.0
+VERSION_SECONDS: Final = 20.0
 
 
 class KubeadmFailed(Transient):
-    """kubeadm said no, or nothing in time. A reset and another attempt may help."""
+    """kubeadm failed or timed out. A reset and another attempt may succeed."""
 
 
 class Kubeadm:
-    """One kubeadm, on one machine."""
-
     def __init__(self, program: str, host: Host) -> None:
         self._program = program
         self._host = host
 
-    async def expect_version(self, wanted: str) -> None:
-        """Fatal unless this kubeadm is of that minor release; it would refuse itself, but later.
+    async def require_version(self, wanted: str) -> None:
+        """Raises Fatal unless kubeadm has the same minor version; kubeadm itself would fail later.
 
-        Another patch of it is what kubeadm allows: a fleet's images need not change in one moment.
+        Another patch version is allowed, as in kubeadm: machine images need not all change at once.
         """
         found = await self._version()
         if _minor(found) != _minor(wanted):
-            advice = f"bring kubeadm {wanted}, or ask for Kubernetes {found}"
-            raise Fatal(f"this machine has kubeadm {found}, and {wanted} is wanted", advice=advice)
+            advice = f"install kubeadm {wanted}, or set kubernetesVersion to {found}"
+            raise Fatal(f"kubeadm: version is {found}, {wanted} is required", advice=advice)
         if found != wanted:
-            logs.event("node", logs.WARNING, "kubeadm is of another patch release", here=found, wanted=wanted)
+            logs.event("node", logs.WARNING, "kubeadm patch version differs", found=found, wanted=wanted)
 
     async def preflight(self, configuration: bytes, progress: ProgressCallback) -> None:
-        await self._configured(
+        await self._run_with_configuration(
             ["init", "phase", "preflight"], configuration, "preflight", progress, PHASE_SECONDS
         )
 
     async def make_certificates(self, configuration: bytes, progress: ProgressCallback) -> None:
-        await self._configured(
+        await self._run_with_configuration(
             ["init", "phase", "certs", "all"], configuration, "certs", progress, PHASE_SECONDS
         )
 
     async def init(self, configuration: bytes, progress: ProgressCallback) -> None:
-        await self._configured(["init"], configuration, "init", progress, RUN_SECONDS)
+        await self._run_with_configuration(["init"], configuration, "init", progress, RUN_SECONDS)
 
     async def join(self, configuration: bytes, progress: ProgressCallback) -> None:
-        await self._configured(["join"], configuration, "join", progress, RUN_SECONDS)
+        await self._run_with_configuration(["join"], configuration, "join", progress, RUN_SECONDS)
 
     async def reset(self, cri_socket: str, progress: ProgressCallback) -> None:
-        words = ["reset", "--force", f"--cri-socket={cri_socket}"]
-        await self._run(words, "reset", progress, RESET_SECONDS)
+        arguments = ["reset", "--force", f"--cri-socket={cri_socket}"]
+        await self._run(arguments, "reset", progress, RESET_SECONDS)
 
-    async def _configured(
+    async def _run_with_configuration(
         self,
-        words: Sequence[str],
+        arguments: Sequence[str],
         configuration: bytes,
         stage: str,
         progress: ProgressCallback,
         seconds: float,
     ) -> None:
         with self._configuration(configuration) as path:
-            await self._run([*words, f"--config={path}"], stage, progress, seconds)
+            await self._run([*arguments, f"--config={path}"], stage, progress, seconds)
 
     async def _run(
-        self, words: Sequence[str], stage: str, progress: ProgressCallback, seconds: float
+        self, arguments: Sequence[str], stage: str, progress: ProgressCallback, seconds: float
     ) -> None:
-        with stages(stage, progress) as told:
+        with stages(stage, progress) as tracker:
             try:
-                await run_command([self._found(), *words], seconds=seconds, tell=told.line)
+                await run_command([self._program_path(), *arguments], seconds=seconds, on_line=tracker.line)
             except CommandFailed as error:
                 raise KubeadmFailed(str(error)) from None
 
     async def _version(self) -> str:
-        said: list[str] = []
+        output: list[str] = []
         try:
             await run_command(
-                [self._found(), "version", "--output=short"], seconds=ASK_SECONDS, tell=said.append
+                [self._program_path(), "version", "--output=short"],
+                seconds=VERSION_SECONDS,
+                on_line=output.append,
             )
         except CommandFailed as error:
-            raise Fatal(str(error), advice="bring a kubeadm that runs on this machine") from None
-        return said[-1] if said else ""
+            raise Fatal(str(error), advice="install a kubeadm that runs on this machine") from None
+        return output[-1] if output else ""
 
-    def _found(self) -> str:
-        """Looked for before each run: a component may have brought it since."""
+    def _program_path(self) -> str:
+        """Searched before each run: a component may have installed it since."""
         path = shutil.which(self._program)
         if path is None:
-            advice = "bring it with the machine's image, or name it among the components"
-            raise Fatal(f"there is no program {self._program}", advice=advice)
+            advice = "add it to the machine image or to the components"
+            raise Fatal(f"{self._program}: program not found", advice=advice)
         return path
 
     @contextmanager

@@ -1,7 +1,7 @@
-"""How far this boot's bootstrap has come, kept where a crash leaves it and a reboot does not.
+"""The phase and the inputs of this boot's flow, stored on tmpfs: survives a crash, not a reboot.
 
-The record holds the work itself, so that whoever restarts after a crash can go on with it. It is as
-secret as what it holds: directory 0700, file 0600, and the work is dropped once it is done.
+The record contains the flow inputs, so that a restarted process can resume the flow. It is therefore secret:
+directory 0700, file 0600, and the inputs are removed when the flow is done.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from bootbridge.join_api import node_paths
 DIRECTORY: Final = Path(node_paths.RUN)
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 MOUNTS: Final = Path("/proc/self/mounts")
-RECORD: Final = "phase.json"
-GUARD: Final = "guard"
-REBOOT: Final = "reboot the instance: it then starts anew"
+RECORD: Final = "bootstrap-record.json"
+PROCESS_LOCK: Final = "process.lock"
+REBOOT: Final = "reboot the instance to start over"
 
 
 class Flow(StrEnum):
@@ -36,16 +36,16 @@ class Flow(StrEnum):
 
 
 class Phase(StrEnum):
-    """In this order. From LOCKED on the register says so, too."""
+    """In this order. From LOCKED on, the register contains the cluster ID."""
 
     LOCKING = "locking"
     LOCKED = "locked"
-    # kubeadm may have begun: whoever comes after a crash begins with a reset.
+    # kubeadm may have started: resuming begins with a reset.
     KUBEADM = "kubeadm"
-    # Init only: the API server is there, others may be joining it, so no reset from here on.
-    JOIN_SERVICE = "founding"
+    # Init only: the API server is ready and other nodes may be joining it, so no reset from here on.
+    JOIN_SERVICE = "join-service"
     DONE = "done"
-    # Told to the operator; only a reboot leads on.
+    # Final until the next reboot.
     FAILED = "failed"
 
 
@@ -54,10 +54,10 @@ class BootstrapRecord:
     phase: Phase
     flow: Flow
     cluster_id: bytes
-    # The flow's work (node/work.py), and what has come of it: kept only as long as a restart may need it.
+    # The flow inputs (`flow_inputs`) and the flow's result, kept only as long as a restart may need them.
     inputs: bytes = field(default=b"", repr=False)
     result: bytes = field(default=b"", repr=False)
-    # How often the work was taken up again after a crash.
+    # How often the flow was resumed after a crash.
     resumed: int = 0
     reason: str = ""
     advice: str = ""
@@ -68,7 +68,7 @@ class BootstrapRecord:
             "phase": self.phase,
             "flow": self.flow,
             "clusterID": self.cluster_id.hex(),
-            "work": base64.b64encode(self.inputs).decode(),
+            "inputs": base64.b64encode(self.inputs).decode(),
             "result": base64.b64encode(self.result).decode(),
             "resumed": self.resumed,
             "reason": self.reason,
@@ -82,7 +82,7 @@ class BootstrapRecord:
             Phase(document["phase"]),
             Flow(document["flow"]),
             bytes.fromhex(document["clusterID"]),
-            base64.b64decode(document["work"], validate=True),
+            base64.b64decode(document["inputs"], validate=True),
             base64.b64decode(document["result"], validate=True),
             int(document["resumed"]),
             str(document["reason"]),
@@ -91,48 +91,53 @@ class BootstrapRecord:
 
 
 class RecordStore(Protocol):
-    """Where the record is. Both are synchronous: between a question and its answer nobody else acts."""
+    """Loads and saves the record; synchronous, so that no other task runs in between."""
 
     def load(self) -> BootstrapRecord | None: ...
     def save(self, record: BootstrapRecord) -> None: ...
 
 
 class FileRecordStore:
-    """The record in a directory on tmpfs, which one process at a time may own."""
+    """Stores the record in a directory on tmpfs; a file lock admits one process at a time."""
 
-    def __init__(self, directory: Path, boot: str, guard: int) -> None:
+    def __init__(self, directory: Path, boot: str, process_lock: int) -> None:
         self._directory = directory
         self._boot = boot
-        self._guard = guard
+        self._process_lock = process_lock
 
     @classmethod
     def open(cls, directory: Path = DIRECTORY, boot_id: Path = BOOT_ID) -> Self:
-        """PeerRefused while another process of ours is at work; its death frees the directory at once."""
+        """Raises OperatorError while another process holds the lock; the kernel releases it on exit."""
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            _must_be_ours(directory)
+            _require_own_directory(directory)
             directory.chmod(0o700)
-            guard = os.open(directory / GUARD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            process_lock = os.open(directory / PROCESS_LOCK, flags, 0o600)
         except OSError as error:
             raise OperatorError(
-                f"cannot use {directory}: {error.strerror}", hint="run as root, or choose another directory"
+                f"{error.strerror}: {str(directory)!r}",
+                subject="run",
+                hint="run as root, or configure another directory",
             ) from error
         try:
-            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(process_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(guard)
+            os.close(process_lock)
             raise OperatorError(
-                f"another `bootbridge node run` holds {directory}", hint="let it end, or stop it first"
+                f"locked by another bootbridge process: {str(directory)!r}",
+                subject="run",
+                hint="wait until that process has ended, or stop it",
             ) from None
-        return cls(directory, boot_id.read_text().strip(), guard)
+        return cls(directory, boot_id.read_text().strip(), process_lock)
 
     def close(self) -> None:
-        os.close(self._guard)
+        os.close(self._process_lock)
 
     def load(self) -> BootstrapRecord | None:
-        """This boot's record; one of an earlier boot is removed, its secrets with it."""
+        """Returns the record of this boot; deletes one of an earlier boot with its secrets."""
         try:
-            record, boot = read(self._directory)
+            record, boot = read_record(self._directory)
             if record is not None and boot != self._boot:
                 (self._directory / RECORD).unlink()
                 return None
@@ -144,8 +149,8 @@ class FileRecordStore:
         write_file(self._directory / RECORD, Asset(record.dump(self._boot), 0o600))
 
 
-def read(directory: Path) -> tuple[BootstrapRecord | None, str]:
-    """The record and the boot it is of, for whoever only looks; needs no ownership."""
+def read_record(directory: Path) -> tuple[BootstrapRecord | None, str]:
+    """Returns the record and its boot ID without taking the lock; raises Fatal if it is invalid."""
     path = directory / RECORD
     try:
         document = json.loads(path.read_bytes())
@@ -153,27 +158,27 @@ def read(directory: Path) -> tuple[BootstrapRecord | None, str]:
     except FileNotFoundError:
         return None, ""
     except (ValueError, KeyError, TypeError) as error:
-        # Written whole or not at all, so this is not the trace of a crash: nothing here can be relied on.
-        raise Fatal(f"{path} cannot be read: {error!r}", advice=REBOOT) from None
+        # Writes are atomic, so a crash cannot cause this; the file was changed by something else.
+        raise Fatal(f"{path}: invalid bootstrap record: {error!r}", advice=REBOOT) from None
 
 
-def _must_be_ours(directory: Path) -> None:
-    """What lies here is done as root: a directory that another user put in our way is not used."""
+def _require_own_directory(directory: Path) -> None:
+    """Rejects a directory that another user controls: the record decides what is run as root."""
     status = directory.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise OperatorError(
-            f"{directory} is a link, or belongs to somebody else",
+            f"symbolic link, or owned by another user: {str(directory)!r}",
             subject="run",
-            hint="name a directory on tmpfs whose parents only this user can write to",
+            hint="configure a directory on tmpfs whose parents only this user can write to",
         )
 
 
-def outlives_a_reboot(path: Path, mounts: Path = MOUNTS) -> bool:
-    """Whether what is written there is still there afterwards: advice to reboot would then lead nowhere."""
-    place, kind = Path("/"), ""
+def survives_reboot(path: Path, mounts: Path = MOUNTS) -> bool:
+    """Returns whether `path` is outside tmpfs: a reboot would then not clear it."""
+    mount_point, kind = Path("/"), ""
     for line in mounts.read_text().splitlines():
         _, mounted, found, *_ = line.split()
-        # The last one mounted is the one that is seen.
-        if path.is_relative_to(mounted) and Path(mounted).is_relative_to(place):
-            place, kind = Path(mounted), found
+        # Of several mounts on one directory, the last one is visible.
+        if path.is_relative_to(mounted) and Path(mounted).is_relative_to(mount_point):
+            mount_point, kind = Path(mounted), found
     return kind not in ("tmpfs", "ramfs")

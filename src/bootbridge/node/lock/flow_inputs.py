@@ -1,8 +1,10 @@
-"""The work of a flow as it is kept over a crash: all that is needed to begin it again."""
+"""The inputs of a flow, persisted in the bootstrap record so that a restart can repeat the flow."""
 
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Self
@@ -14,18 +16,25 @@ from bootbridge.join_api.policy import ticket_settings
 from bootbridge.node.init.messages import InitRequest
 from bootbridge.wire.proto import Message, at
 
+BootClock = Callable[[], float]
+
+
+def seconds_since_boot() -> float:
+    """A BootClock: unlike time.monotonic it includes suspend, and unlike wall time it is never set."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
 
 @dataclass(frozen=True, slots=True)
 class JoinInputs(Message):
     ticket: Ticket = at(1, Ticket())
     kubelet_key: bytes = at(2, b"", secret=True)
-    # When the ticket was asked for, by this boot's clock (`boot_clock`).
-    asked: int = at(3, 0)
+    # Seconds since boot when the ticket was requested; valid across restarts of this process.
+    requested_at: int = at(3, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class InitInputs(Message):
-    """An init request that was found good, and the instance it is for; the init secret has done its part."""
+    """A validated init request and the instance that it is for; the init secret is no longer needed."""
 
     init_id: str = at(1, "")
     measurement_secret: bytes = at(2, b"", secret=True)
@@ -59,7 +68,7 @@ class InitInputs(Message):
 
     @property
     def certificate_days(self) -> int:
-        """The first kubelet's serving certificate lasts as long as those that the join service will sign."""
+        """The validity of the first kubelet's certificate; the join service uses the same policy field."""
         return ticket_settings(self.join_policy).certificate_days
 
     @property
@@ -75,7 +84,7 @@ class InitInputs(Message):
 
 @dataclass(frozen=True, slots=True)
 class InitResult(Message):
-    """What an init has to hand over, and to whom."""
+    """The result of a finished init, kept until the client of that init ID acknowledges it."""
 
     init_id: str = at(1, "")
     kubeconfig: bytes = at(2, b"", secret=True)

@@ -1,9 +1,9 @@
-"""The one-way lock between init and join: taken once, never given back before a reboot.
+"""The one-way lock between init and join: taken once, released only by a reboot.
 
-Taking it is decided without awaiting anything, so among tasks of this loop there is one winner. The winner
-then *measures*: the cluster's ID is extended into the register, and from there on the instance can prove
-only that it belongs to that cluster. What it is about to do is written down before, so that a crash at
-any point in between can be told apart from a finished bootstrap.
+`try_lock` decides without awaiting, so exactly one task of this event loop wins. The winner then *measures*:
+it extends the register (PCR 15) with the cluster ID, after which the instance can prove membership in that
+cluster only. A bootstrap record is written before and after, so that `restore` can tell every crash in
+between from a finished bootstrap.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from bootbridge.node.lock.bootstrap_record import REBOOT, BootstrapRecord, Flow,
 from bootbridge.runtime import logs
 from bootbridge.trust.measurement import ZERO, Register, lock_value
 
-# Leads back to a blank machine; never fails.
+# Removes what kubeadm created; must not raise.
 Undo = Callable[[], Awaitable[None]]
 
 
 async def nothing_to_undo() -> None:
-    """To undo, as far as anyone knows."""
+    """The Undo for a step that has not changed the machine."""
 
 
 class NodeLock:
@@ -42,45 +42,45 @@ class NodeLock:
 
     @property
     def is_available(self) -> bool:
-        """Whether it can still be taken."""
         return not self._decided.is_set()
 
     async def wait_until_decided(self) -> None:
-        """Wait until somebody has it, or nobody shall any more."""
+        """Waits until a flow has taken the lock or `close` was called."""
         await self._decided.wait()
 
     def close(self) -> None:
-        """Nobody shall take it any more in this process; whoever has it keeps it."""
+        """Prevents any further flow of this process from taking the lock; the holder keeps it."""
         self._decided.set()
 
     async def try_lock(self, flow: Flow, cluster_id: bytes, inputs: bytes) -> bool:
-        """Takes the lock and measures the instance; False if it is taken already. Fatal if that fails."""
+        """Takes the lock and measures the instance; False if the lock is taken, Fatal if measuring fails."""
         if self._decided.is_set():
             return False
         self._holder = flow
         self._decided.set()
-        await self._mark(BootstrapRecord(Phase.LOCKING, flow, cluster_id, inputs), write=True)
+        await self._record_and_measure(BootstrapRecord(Phase.LOCKING, flow, cluster_id, inputs), write=True)
         return True
 
     async def restore(self, remembered: bytes = b"") -> BootstrapRecord | None:
-        """What this boot has begun before, with the lock taken if so; None on a fresh boot.
+        """Returns the record of this boot and takes the lock for its flow; None on a fresh boot.
 
-        `remembered` is the cluster that the instance belonged to before it was rebooted.
+        `remembered` is the cluster ID of the node state, if the instance was a node before the reboot. Raises
+        Fatal if record and register contradict each other, or if the recorded flow has failed.
         """
         record = self._records.load()
         if record is None:
-            value = await self._read()
+            value = await self._read_register()
             if value != ZERO and not (remembered and value == lock_value(remembered)):
-                raise Fatal("this instance was measured, and nothing says by whom", advice=REBOOT)
+                raise Fatal("register: measured, but there is no bootstrap record", advice=REBOOT)
             return None
         self._holder = record.flow
         self._decided.set()
         if record.phase is Phase.FAILED:
             raise Fatal(record.reason, advice=record.advice)
         if record.phase is Phase.LOCKING:
-            await self._mark(record, write=False)
-        elif await self._read() != lock_value(record.cluster_id):
-            raise Fatal("the register does not say what this boot has measured", advice=REBOOT)
+            await self._record_and_measure(record, write=False)
+        elif await self._read_register() != lock_value(record.cluster_id):
+            raise Fatal("register: does not match the bootstrap record of this boot", advice=REBOOT)
         else:
             self._record = record
         if record.phase is not Phase.DONE:
@@ -88,30 +88,30 @@ class NodeLock:
         return self._record
 
     def advance(self, phase: Phase, result: bytes = b"") -> None:
-        """The holder has come further. Nothing is left to resume once it is done: the work's secrets go."""
+        """Records the next phase of the holder; DONE discards the flow inputs and their secrets."""
         if phase is Phase.DONE:
             self._save(phase=phase, result=result, inputs=b"")
         else:
             self._save(phase=phase, result=result)
 
     def discard_result(self) -> None:
-        """The result has been fetched, or nobody came for it: it is not kept."""
+        """Removes the result from the record, after it was acknowledged or nobody fetched it in time."""
         try:
             self._save(result=b"")
         except (BootbridgeError, OSError) as error:
-            # The cluster is there all the same; the next boot forgets what was kept.
-            logs.event("node", logs.WARNING, "the result could not be dropped", why=str(error))
+            # The cluster works all the same, and the record does not survive the next boot.
+            logs.event("node", logs.WARNING, "result not removed from the record", error=str(error))
 
     def mark_completed(self) -> None:
-        """The work is done: if only this cannot be written down, nothing of it is undone."""
+        """Disables undo: the node works, even if recording so fails."""
         self._completed = True
 
     @asynccontextmanager
     async def recording_failure(self, undo: Undo) -> AsyncIterator[None]:
-        """Around the holder's work: what fails here has failed until the reboot, and is remembered as such.
+        """Converts an error of the holder's flow to Fatal and records it as final until the next reboot.
 
-        So a restart repeats the advice and not the failure. A crash leaves no such mark, and is resumed. What
-        kubeadm was given or has made is undone before: nobody comes back for the keys that lie there.
+        A restart then repeats the advice instead of the attempt; a crash leaves no such record and is
+        resumed. In phase KUBEADM `undo` runs first, because no later attempt removes the keys on disk.
         """
         try:
             yield
@@ -119,23 +119,23 @@ class NodeLock:
             failure = error if isinstance(error, Fatal) else Fatal(str(error), advice=REBOOT)
             if self._record is not None and self._record.phase is Phase.KUBEADM and not self._completed:
                 await undo()
-            self._fail(failure)
+            self._record_failure(failure)
             raise failure from error
 
-    def _fail(self, failure: Fatal) -> None:
+    def _record_failure(self, failure: Fatal) -> None:
         reason, advice = str(failure.args[0]), failure.advice
         try:
             self._save(phase=Phase.FAILED, inputs=b"", result=b"", reason=reason, advice=advice)
         except (BootbridgeError, OSError) as error:
-            # Then a restart tries once more; the failure itself is what the operator must hear of.
-            logs.event("node", logs.ERROR, "the failure could not be written down", why=str(error))
+            # A restart then tries once more. The original failure is the one to report.
+            logs.event("node", logs.ERROR, "failure not recorded", error=str(error))
 
-    async def _mark(self, record: BootstrapRecord, *, write: bool) -> None:
-        """Write, measure, write: every crash in between is one that `restore` understands."""
+    async def _record_and_measure(self, record: BootstrapRecord, *, write: bool) -> None:
+        """Writes LOCKING, extends the register, writes LOCKED; `restore` handles a crash after each."""
         try:
             value = await self._register.read()
             if value not in (ZERO, lock_value(record.cluster_id)):
-                raise Fatal("this instance was measured for another cluster", advice=REBOOT)
+                raise Fatal("register: measured for another cluster", advice=REBOOT)
             if write:
                 self._records.save(record)
                 self._record = record
@@ -146,18 +146,18 @@ class NodeLock:
         except Fatal:
             raise
         except (BootbridgeError, OSError) as error:
-            failure = Fatal(f"cannot lock this instance: {error}", advice=REBOOT)
+            failure = Fatal(f"node lock: measuring failed: {error}", advice=REBOOT)
             if self._record is not None:
-                self._fail(failure)
+                self._record_failure(failure)
             raise failure from error
 
-    async def _read(self) -> bytes:
+    async def _read_register(self) -> bytes:
         try:
             return await self._register.read()
         except (BootbridgeError, OSError) as error:
             raise Fatal(
-                f"cannot read the register: {error}",
-                advice="see that the TPM, or the register's directory, can be used, and start again",
+                f"register: read failed: {error}",
+                advice="check that the TPM or the register file is accessible, then restart",
             ) from error
 
     def _save(self, **changes: object) -> None:

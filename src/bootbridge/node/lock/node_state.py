@@ -1,6 +1,7 @@
-"""What an instance remembers over a reboot: that it is a node, which one, and of which cluster.
+"""What an instance remembers across reboots: its node name, its role and its cluster.
 
-Written last of all, so that whatever it says is true. The cluster's ID is no secret.
+Written as the last step of a flow, so that its existence proves that the flow completed. The cluster ID is
+not secret.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ class FileNodeStateStore:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise Fatal(
-                f"{self._path} cannot be read: {error!r}",
-                advice="restore it, or remove it to let the instance join anew",
+                f"{self._path}: invalid node state: {error!r}",
+                advice="restore the file, or delete it to let the instance join again",
             ) from None
 
     def save(self, state: NodeState) -> None:
