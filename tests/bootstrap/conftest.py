@@ -1,10 +1,12 @@
-"""Which of these tests take their time: those that run real programs on nodes of their own."""
+"""Marks the test files that run real programs on simulated nodes as slow."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-# Not in `make test`, but in `make slow` and CI. What they prove in whole, others here prove in parts.
+# Not in `make test`, but in `make slow` and CI. Faster tests here cover the parts.
 ON_NODES = frozenset(
     {
         "test_address",
@@ -13,12 +15,12 @@ ON_NODES = frozenset(
         "test_doctor_destination",
         "test_doctor_openshift",
         "test_down",
-        "test_runner",
-        "test_probe",
         "test_gather",
         "test_gather_remote",
         "test_injected_node",
         "test_manifests_run",
+        "test_probe",
+        "test_runner",
         "test_shell_cleanup",
         "test_shell_setup",
         "test_up",
@@ -28,5 +30,5 @@ ON_NODES = frozenset(
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.stem in ON_NODES and item.path.parent.name == "bootstrap":
+        if item.path.stem in ON_NODES and Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slow)
