@@ -20,7 +20,7 @@ import pytest
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.bootstrap.render import node_files
 from bootbridge.demo.network import NetworkContext, namespaces_unavailable_reason
-from tests.bootstrap.render import shell_standins
+from tests.bootstrap.render import fake_programs
 
 NEEDED = ("bash", "chroot", "ip", "jq", "mount", "openssl", "sed", "unshare")
 # Under CI they run, and fail where they cannot.
@@ -134,10 +134,10 @@ class Node:
             (root / "etc/ssl").mkdir()
             shutil.copy("/etc/ssl/openssl.cnf", root / "etc/ssl/openssl.cnf")
         self.offer(TOOLS)
-        self._program("podman", shell_standins.PODMAN)
-        self._program("oc", shell_standins.OC)
-        (root / "local/bootstrap-service-record.sh").write_text(shell_standins.RECORDS)
-        (root / "local/release-image.sh").write_text(shell_standins.RELEASE_IMAGE)
+        self._program("podman", fake_programs.PODMAN)
+        self._program("oc", fake_programs.OC)
+        (root / "local/bootstrap-service-record.sh").write_text(fake_programs.RECORDS)
+        (root / "local/release-image.sh").write_text(fake_programs.RELEASE_IMAGE)
         self.lay(self.plan)
         self.render_apiserver(with_egress=True)
 

@@ -78,12 +78,12 @@ def test_everything_that_was_laid_is_gone_and_nothing_else(node: Node) -> None:
     """Files are as before the tunnel was laid, but for the receipt; what is not ours stays."""
     before = node.files()
     stranger = node.root / "cluster/secret/somebody-elses"
-    node.must(LAY)
+    node.run_checked(LAY)
     create_objects(node)
     stranger.write_text("kind: Secret\n")
     node.path(node.plan.paths.socket).touch()
 
-    node.must(END)
+    node.run_checked(END)
 
     after = node.files()
     gone = set(before) - set(after)
@@ -99,9 +99,9 @@ def test_everything_that_was_laid_is_gone_and_nothing_else(node: Node) -> None:
 
 def test_the_receipt_says_what_was_there_and_went_in_pythons_own_form(node: Node) -> None:
     """`down` writes the same document, so one reader does for both."""
-    node.must(LAY)
+    node.run_checked(LAY)
     create_objects(node)
-    node.must(END)
+    node.run_checked(END)
     written = receipt_of(node)
     blank = receipt.Receipt(node.plan, recorded=True, written_at=receipt.datetime.now()).document()
 
@@ -122,17 +122,17 @@ def test_the_receipt_says_what_was_there_and_went_in_pythons_own_form(node: Node
 
 def test_the_stage_is_recorded(node: Node) -> None:
     """As one that worked."""
-    node.must(LAY)
-    node.must(END)
+    node.run_checked(LAY)
+    node.run_checked(END)
 
     assert node.records()[-2:] == ["start konnectivity-cleanup", "success konnectivity-cleanup"]
 
 
 def test_objects_go_in_order_without_waiting_and_with_a_time_limit(node: Node) -> None:
     """DaemonSet, Secret, namespace; each by label, in our namespace or by our name."""
-    node.must(LAY)
+    node.run_checked(LAY)
     create_objects(node)
-    node.must(END)
+    node.run_checked(END)
     deleted = [call.split() for call in node.calls("oc") if " delete " in call]
 
     assert [words[words.index("delete") + 1] for words in deleted] == ["daemonset", "secret", "namespace"]
@@ -144,17 +144,17 @@ def test_objects_go_in_order_without_waiting_and_with_a_time_limit(node: Node) -
 
 def test_twice_is_fine_and_keeps_the_receipt(node: Node) -> None:
     """The second time there is nothing to do."""
-    node.must(LAY)
-    node.must(END)
+    node.run_checked(LAY)
+    node.run_checked(END)
     first = receipt_of(node)
 
-    assert "removed already" in node.must(END)
+    assert "removed already" in node.run_checked(END)
     assert receipt_of(node) == first
 
 
 def test_a_node_on_which_nothing_was_ever_laid_is_fine(node: Node) -> None:
     """Only the file that came with the ignition is there to be removed."""
-    node.must(END)
+    node.run_checked(END)
 
     assert receipt_of(node)["clean"] is True
     assert whats(receipt_of(node)["found"]) == [node.plan.paths.egress_config]
@@ -163,9 +163,9 @@ def test_a_node_on_which_nothing_was_ever_laid_is_fine(node: Node) -> None:
 def test_half_a_tunnel_is_removed_as_well(node: Node) -> None:
     """After a bootstrap that failed early, with the API never up."""
     (node.root / "cluster/down").touch()
-    node.must("bootbridge_setup")
+    node.run_checked("bootbridge_setup")
 
-    node.must(END)
+    node.run_checked(END)
 
     written = receipt_of(node)
     assert written["clean"] is True
@@ -175,7 +175,7 @@ def test_half_a_tunnel_is_removed_as_well(node: Node) -> None:
 
 def test_by_hand_it_works_without_the_installers_libraries(node: Node) -> None:
     """For a bootstrap that was given up."""
-    node.must(LAY)
+    node.run_checked(LAY)
 
     done = node.run(f"{node.plan.paths.hook_script} cleanup")
 
@@ -185,12 +185,12 @@ def test_by_hand_it_works_without_the_installers_libraries(node: Node) -> None:
 
 def test_a_tunnel_that_is_laid_again_can_be_removed_again(node: Node) -> None:
     """The marker of an earlier removal does not count any more."""
-    node.must(LAY)
-    node.must(CLEANUP)
-    node.must(LAY)
+    node.run_checked(LAY)
+    node.run_checked(CLEANUP)
+    node.run_checked(LAY)
     assert not node.path(node.plan.paths.receipt).exists()
 
-    node.must(END)
+    node.run_checked(END)
 
     assert receipt_of(node)["clean"] is True
     assert node.plan.paths.server_pod in whats(receipt_of(node)["removed"])
@@ -201,10 +201,10 @@ def test_a_tunnel_that_is_laid_again_can_be_removed_again(node: Node) -> None:
 
 def test_an_api_that_is_down_does_not_keep_the_node_from_being_cleaned(node: Node) -> None:
     """The files go, and the receipt admits that nobody knows of the namespace."""
-    node.must(LAY)
+    node.run_checked(LAY)
     (node.root / "cluster/down").touch()
 
-    node.must(END)
+    node.run_checked(END)
 
     written = receipt_of(node)
     assert written["clean"] is False
@@ -216,11 +216,11 @@ def test_an_api_that_is_down_does_not_keep_the_node_from_being_cleaned(node: Nod
 
 def test_an_api_that_hangs_is_waited_for_once(node: Node) -> None:
     """The limits are what the settings say; here they are made short."""
-    node.must(LAY)
+    node.run_checked(LAY)
     (node.root / "cluster/hangs").touch()
     started = time.monotonic()
 
-    node.must(f"BOOTBRIDGE_OC_SECONDS=5\n{END}")
+    node.run_checked(f"BOOTBRIDGE_OC_SECONDS=5\n{END}")
 
     assert time.monotonic() - started < 60
     assert len(node.calls("oc")) == 1
@@ -229,11 +229,11 @@ def test_an_api_that_hangs_is_waited_for_once(node: Node) -> None:
 
 def test_a_namespace_that_never_ends_does_not_hold_up_the_bootstrap(node: Node) -> None:
     """It is told as remaining, with the reason, and another call later looks again."""
-    node.must(LAY)
+    node.run_checked(LAY)
     create_objects(node)
     (node.root / "cluster/finalises-for-ever").touch()
 
-    node.must(f"BOOTBRIDGE_OBJECTS_END_SECONDS=1\n{END}")
+    node.run_checked(f"BOOTBRIDGE_OBJECTS_END_SECONDS=1\n{END}")
 
     first = receipt_of(node)
     assert first["clean"] is False
@@ -246,7 +246,7 @@ def test_a_namespace_that_never_ends_does_not_hold_up_the_bootstrap(node: Node) 
     ]
     assert node.records()[-1] == "success konnectivity-cleanup"
     (node.root / "cluster/finalises-for-ever").unlink()
-    node.must(END)
+    node.run_checked(END)
     second = receipt_of(node)
     assert second["clean"] is True
     assert set(whats(first["found"])) <= set(whats(second["removed"]))
@@ -254,11 +254,11 @@ def test_a_namespace_that_never_ends_does_not_hold_up_the_bootstrap(node: Node) 
 
 def test_a_refused_deletion_is_warned_of_and_the_rest_goes_on(node: Node) -> None:
     """Also in the receipt."""
-    node.must(LAY)
+    node.run_checked(LAY)
     create_objects(node)
     (node.root / "cluster/forbids").touch()
 
-    node.must(f"BOOTBRIDGE_OBJECTS_END_SECONDS=1\n{END}")
+    node.run_checked(f"BOOTBRIDGE_OBJECTS_END_SECONDS=1\n{END}")
 
     written = receipt_of(node)
     assert [item["resource"] for item in written["remains"]] == ["daemonset", "secret", "namespace"]
@@ -269,11 +269,11 @@ def test_a_refused_deletion_is_warned_of_and_the_rest_goes_on(node: Node) -> Non
 
 def test_a_record_that_cannot_be_written_does_not_hold_up_the_bootstrap(node: Node) -> None:
     """As on a full disk."""
-    node.must(LAY)
+    node.run_checked(LAY)
     (node.root / "cluster/records").unlink()
     (node.root / "cluster/records").mkdir()
 
-    node.must(END)
+    node.run_checked(END)
 
     assert receipt_of(node)["clean"] is True
 
@@ -289,10 +289,10 @@ def start_server(node: Node, stay: float) -> subprocess.Popen[str]:
 
 def test_the_servers_end_is_waited_for_before_its_socket_and_certificates_go(node: Node) -> None:
     """A server that still runs would make its socket again."""
-    node.must(LAY)
+    node.run_checked(LAY)
     server = start_server(node, stay=1.0)
 
-    node.must(END)
+    node.run_checked(END)
 
     assert server.poll() is not None or server.wait(5) == 0
     assert receipt_of(node)["clean"] is True
@@ -300,10 +300,10 @@ def test_the_servers_end_is_waited_for_before_its_socket_and_certificates_go(nod
 
 def test_a_server_that_does_not_end_is_told_as_remaining(node: Node) -> None:
     """After a bounded wait."""
-    node.must(LAY)
+    node.run_checked(LAY)
     server = start_server(node, stay=600)
     try:
-        node.must(f"BOOTBRIDGE_SERVER_END_SECONDS=1\n{END}")
+        node.run_checked(f"BOOTBRIDGE_SERVER_END_SECONDS=1\n{END}")
     finally:
         server.kill()
         server.wait()
@@ -315,13 +315,13 @@ def test_a_server_that_does_not_end_is_told_as_remaining(node: Node) -> None:
 
 def test_an_interrupted_removal_is_told_of_in_the_next_receipt(node: Node) -> None:
     """What the first one removed before it ended is not forgotten."""
-    node.must(LAY)
+    node.run_checked(LAY)
     (node.root / "tools/oc").unlink()
     killed = "bootbridge_verify_objects() { kill -KILL $BASHPID; }"
     node.run(f". {node.plan.paths.hook_script}\n{killed}\nbootbridge_cleanup")
     assert not node.path(node.plan.paths.receipt).exists()
     assert not node.path(node.plan.paths.tls).exists()
 
-    node.must(END)
+    node.run_checked(END)
 
     assert node.plan.paths.tls in whats(receipt_of(node)["removed"])

@@ -21,8 +21,8 @@ from bootbridge.bootstrap.plan.plan import Networking, Plan, ProxyImage
 from bootbridge.bootstrap.render import manifests
 from bootbridge.common.files import write_file
 from bootbridge.trust.authority import Authority
+from tests.bootstrap.render.fake_programs import PAYLOAD_IMAGE
 from tests.bootstrap.render.shell_node import Network, Node, needs_node
-from tests.bootstrap.render.shell_standins import PAYLOAD_IMAGE
 from tests.support.process_program import until
 
 ALL = "bootbridge_setup\nbootbridge_manifests"
@@ -54,7 +54,7 @@ def both_ends(stages: list[str]) -> list[str]:
 
 def test_what_is_rendered_on_the_node_equals_what_python_would_render(node: Node) -> None:
     """Field by field, with the node's image, address and certificates in it."""
-    node.must(ALL)
+    node.run_checked(ALL)
     bundle = certificates.load(node.root, node.plan)
     assert bundle is not None
     papers = {"ca": bundle.ca_cert, "agent_cert": bundle.agent.cert_pem, "agent_key": bundle.agent.key_pem}
@@ -83,7 +83,7 @@ def test_dual_stack_gives_our_agents_all_addresses_and_the_originals_the_primary
     for kind in ("bootbridge", "konnectivity"):
         plan = replace(QUICK, networks=networks, image=ProxyImage(kind, "registry.example/proxy:1"))  # type: ignore[arg-type]
         node = Node(tmp_path / kind, network, plan)
-        node.must(ALL)
+        node.run_checked(ALL)
         bundle = certificates.load(node.root, plan)
         addresses = (ip_address("10.0.0.5"), ip_address("fd00:1::5"))
         assert certificates.renewal_reason(bundle, plan, addresses, datetime.now(UTC)) == ""
@@ -98,15 +98,15 @@ def test_dual_stack_gives_our_agents_all_addresses_and_the_originals_the_primary
 
 def test_stages_are_recorded_in_order(node: Node) -> None:
     """So that the installer's gather names the one that failed."""
-    node.must(ALL)
+    node.run_checked(ALL)
 
     assert node.records() == both_ends(STAGES)
 
 
 def test_the_image_is_asked_for_once(node: Node) -> None:
     """Each question starts a container."""
-    node.must(ALL)
-    node.must(ALL)
+    node.run_checked(ALL)
+    node.run_checked(ALL)
 
     assert len(node.calls("podman")) == 1
 
@@ -123,7 +123,7 @@ def test_it_runs_without_the_installers_library(node: Node) -> None:
 def test_no_secret_is_said_or_shown_in_arguments(node: Node) -> None:
     """Neither a line nor the base64 of any key stands in the journal or in an argument of any program."""
     node.listen_to_arguments()
-    said = node.must(ALL)
+    said = node.run_checked(ALL)
     shown = said + (node.root / "cluster/arguments").read_text()
     paths = node.plan.paths
 
@@ -139,10 +139,10 @@ def test_no_secret_is_said_or_shown_in_arguments(node: Node) -> None:
 
 def test_a_second_start_changes_nothing(node: Node) -> None:
     """No byte, no mode and no stage: bootkube.sh is restarted whenever anything in it fails."""
-    node.must(ALL)
+    node.run_checked(ALL)
     before, records = node.files(), node.records()
 
-    node.must(ALL)
+    node.run_checked(ALL)
 
     assert node.files() == before
     assert node.records() == records
@@ -150,12 +150,12 @@ def test_a_second_start_changes_nothing(node: Node) -> None:
 
 def test_another_address_makes_certificates_and_manifests_anew(node: Node, network: Network) -> None:
     """All of them, and the stages are recorded again."""
-    node.must(ALL)
+    node.run_checked(ALL)
     before = node.files()
     network.ip("addr del 10.0.0.5/24 dev nic0")
     network.address("nic0", "10.0.0.77/24")
 
-    said = node.must(ALL)
+    said = node.run_checked(ALL)
 
     paths = node.plan.paths
     renewed = [paths.ca_cert, paths.server_cert, paths.server_key, paths.agent_cert, paths.agent_key]
@@ -170,7 +170,7 @@ def test_another_address_makes_certificates_and_manifests_anew(node: Node, netwo
 @pytest.mark.parametrize("left", [timedelta(hours=-1), timedelta(hours=1)], ids=["expired", "nearly expired"])
 def test_certificates_without_time_left_are_made_anew_with_the_manifests(node: Node, left: timedelta) -> None:
     """Of one day, less than a quarter is left."""
-    node.must(ALL)
+    node.run_checked(ALL)
     authority = Authority.create("bootbridge-signer", validity=left)
     server = authority.issue_server(["10.0.0.5"], validity=left)
     agent = authority.issue_client("konnectivity-agent", validity=left)
@@ -178,7 +178,7 @@ def test_certificates_without_time_left_are_made_anew_with_the_manifests(node: N
     for path, asset in old.items():
         write_file(node.path(path), asset)
 
-    said = node.must(ALL)
+    said = node.run_checked(ALL)
 
     secret = yaml.safe_load(node.path(node.plan.paths.secret_manifest).read_text())
     assert "expire" in said
@@ -189,7 +189,7 @@ def test_certificates_without_time_left_are_made_anew_with_the_manifests(node: N
 
 def test_new_certificates_replace_the_agents_objects_that_exist_already(node: Node, network: Network) -> None:
     """cluster-bootstrap leaves those alone, so after a failed attempt they would keep the old ones."""
-    node.must(ALL)
+    node.run_checked(ALL)
     paths = node.plan.paths
     existing = {
         "secret": (node.root / "cluster/secret" / node.plan.secret_name, paths.secret_manifest),
@@ -201,7 +201,7 @@ def test_new_certificates_replace_the_agents_objects_that_exist_already(node: No
     network.ip("addr del 10.0.0.5/24 dev nic0")
     network.address("nic0", "10.0.0.77/24")
 
-    node.must(ALL + "\nwait")
+    node.run_checked(ALL + "\nwait")
 
     for place, manifest in existing.values():
         assert place.read_bytes() == node.path(manifest).read_bytes()
@@ -210,13 +210,13 @@ def test_new_certificates_replace_the_agents_objects_that_exist_already(node: No
 
 def test_a_lost_file_is_made_again(node: Node) -> None:
     """A marker alone is not believed."""
-    node.must(ALL)
+    node.run_checked(ALL)
     before = node.files()
     paths = node.plan.paths
     for path in (paths.server_pod, paths.egress_config, paths.secret_manifest):
         node.path(path).unlink()
 
-    node.must(ALL)
+    node.run_checked(ALL)
 
     assert node.files() == before
 
@@ -226,7 +226,7 @@ def test_an_egress_configuration_of_the_operators_is_kept(node: Node) -> None:
     config = node.path(node.plan.paths.egress_config)
     config.write_text("# mine\n")
 
-    node.must(ALL)
+    node.run_checked(ALL)
 
     assert config.read_text() == "# mine\n"
 
@@ -257,7 +257,7 @@ def test_an_interrupted_run_leaves_no_authority_key_behind(node: Node) -> None:
     slow.unlink()
     node.offer(["openssl"])
     (node.root / "cluster/signing").unlink()
-    node.must(ALL)
+    node.run_checked(ALL)
 
 
 def test_what_a_killed_run_left_is_swept_by_the_next(node: Node) -> None:
@@ -267,7 +267,7 @@ def test_what_a_killed_run_left_is_swept_by_the_next(node: Node) -> None:
     (left / "ca.key").write_text("PRIVATE KEY")
     (node.path(node.plan.paths.static_pods) / ".bootbridge.abcdefgh").write_text("half")
 
-    node.must(ALL)
+    node.run_checked(ALL)
 
     assert not left.exists()
     assert not list(node.path(node.plan.paths.static_pods).glob(".*"))
@@ -294,7 +294,7 @@ def test_a_node_without_openssl_uses_the_payloads(node: Node) -> None:
     node.without("openssl")
     (node.root / "cluster/payload-has-openssl").touch()
 
-    said = node.must(ALL)
+    said = node.run_checked(ALL)
 
     bundle = certificates.load(node.root, node.plan)
     assert certificates.renewal_reason(bundle, node.plan, (ip_address("10.0.0.5"),), datetime.now(UTC)) == ""
@@ -348,14 +348,14 @@ def test_a_configuration_without_the_argument_is_mended_and_told(node: Node) -> 
     config = node.path(node.plan.paths.apiserver_config)
     before = yaml.safe_load(config.read_text())
 
-    said = node.must(ALL)
+    said = node.run_checked(ALL)
     after = yaml.safe_load(config.read_text())
 
     value = after["apiServerArguments"].pop("egress-selector-config-file")
     assert value == [node.plan.paths.egress_config_seen_by_apiserver]
     assert after == before
     assert "lacks egress-selector-config-file: adding it" in said
-    assert "adding it" not in node.must(ALL)
+    assert "adding it" not in node.run_checked(ALL)
 
 
 def test_a_configuration_in_an_unknown_shape_stops_the_bootstrap(node: Node) -> None:
