@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.bootstrap.render.shell_node import Network
 
 # Not in `make test`, but in `make slow` and CI. Faster tests here cover the parts.
 ON_NODES = frozenset(
@@ -32,3 +35,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem in ON_NODES and Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network()
+    yield network
+    network.remove()

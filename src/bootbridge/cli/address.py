@@ -1,4 +1,4 @@
-"""``bootbridge address``: which addresses of this node the agents will dial, and why."""
+"""``bootbridge address``: print the addresses of this node that agents dial, and why."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
-Finds the addresses of this node that go into the server's certificate and that agents dial.
+Prints the addresses of this node that agents dial. They are also in the server's certificate. There is one
+address per IP version of the service networks, the primary version first.
 
-What --node-ip or $OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP says wins. Else it is the address inside the
-machine networks, else the source address of the default route; one per IP version of the service
-networks, the primary one first. Several inside the machine networks are narrowed down by the default
-route. Link-local, temporary, deprecated and tentative addresses do not count, nor do virtual ones
-(secondary, or with a whole-length static prefix) where there is another.
+Order of precedence:
+  1. --node-ip, then $OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP
+  2. the address inside the machine networks; if there are several, the one on the default route
+  3. the source address of the default route
 
-Nothing is changed and nothing is sent."""
+Link-local, temporary, deprecated and tentative addresses are ignored. Virtual addresses (secondary, or static
+with prefix length /32 or /128) are used only if there is no other.
+
+Nothing is changed or sent."""
 
 _EXAMPLES = """
 {program}
@@ -42,19 +45,19 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 def _run(flags: argparse.Namespace) -> int:
     plan = plan_from(flags)
     decision = address.decide(
-        plan.node_ips, plan.networks.machine, _seen(bool(plan.node_ips)), plan.networks.families
+        plan.node_ips, plan.networks.machine, _network(bool(plan.node_ips)), plan.networks.families
     )
     print_error(*(f"{flags.program}: warning: {text}" for text in decision.warnings))
     print_output(_as_json(decision) if flags.json else _as_table(decision))
     return ExitCode.OK
 
 
-def _seen(said: bool) -> NodeNetwork:
-    """What is said needs no looking, so a machine without `ip` does for it."""
+def _network(given: bool) -> NodeNetwork:
+    """Returns this machine's network. Given addresses work without `ip`."""
     try:
         return network.observe()
     except OperatorError:
-        if said:
+        if given:
             return NodeNetwork()
         raise
 
@@ -67,13 +70,13 @@ def _as_json(decision: AddressDecision) -> str:
         ],
         "candidates": [
             {
-                "address": str(verdict.seen.address),
-                "prefixLength": verdict.seen.prefix_length,
-                "interface": verdict.seen.interface,
-                "chosen": verdict.chosen,
-                "why": verdict.why,
+                "address": str(candidate.found.address),
+                "prefixLength": candidate.found.prefix_length,
+                "interface": candidate.found.interface,
+                "chosen": candidate.chosen,
+                "reason": candidate.reason,
             }
-            for verdict in decision.candidates
+            for candidate in decision.candidates
         ],
         "warnings": list(decision.warnings),
     }
@@ -81,16 +84,16 @@ def _as_json(decision: AddressDecision) -> str:
 
 
 def _as_table(decision: AddressDecision) -> str:
-    lines = [f"{each}  ({why})" for each, why in zip(decision.addresses, decision.reasons, strict=True)]
+    lines = [f"{each}  ({reason})" for each, reason in zip(decision.addresses, decision.reasons, strict=True)]
     rows = [
-        (f"{each.seen.address}/{each.seen.prefix_length}", each.seen.interface)
+        (f"{each.found.address}/{each.found.prefix_length}", each.found.interface)
         for each in decision.candidates
     ]
     if rows:
-        wide, narrow = (max(map(len, column)) for column in zip(*rows, strict=True))
+        wide, width = (max(map(len, column)) for column in zip(*rows, strict=True))
         lines += [""] + [
-            f"{'*' if each.chosen else ' '} {one:{wide}}  {two:{narrow}}  {_coloured(each.why, each.chosen)}"
-            for (one, two), each in zip(rows, decision.candidates, strict=True)
+            f"{'*' if each.chosen else ' '} {ip:{wide}}  {nic:{width}}  {_coloured(each.reason, each.chosen)}"
+            for (ip, nic), each in zip(rows, decision.candidates, strict=True)
         ]
     return "\n".join(lines) + "\n"
 
@@ -104,5 +107,5 @@ COMMAND = Command(
     _DESCRIPTION,
     _EXAMPLES,
     _add_flags,
-    exit_codes={ExitCode.OK: "found", ExitCode.ERROR: "no address, or several and no rule to choose"},
+    exit_codes={ExitCode.OK: "found", ExitCode.ERROR: "no address, or an ambiguous one"},
 )

@@ -167,7 +167,7 @@ def test_a_key_that_is_not_the_certificates(node: LaidNode) -> None:
     """Or a certificate of somebody else."""
     stranger = Authority.create("stranger").issue_server(["127.0.0.1"])
     node.path(node.plan.paths.server_key).write_bytes(stranger.key_pem)
-    broken(node.doctor(), "certificates", "do not belong together", "makes all certificates")
+    broken(node.doctor(), "certificates", "do not match", "makes all certificates")
 
 
 def test_a_key_that_others_can_read(node: LaidNode) -> None:

@@ -1,11 +1,11 @@
-"""Which addresses agents dial: the Python and the shell, in real network namespaces, by the same table."""
+"""Runs one table of address selections in real network namespaces, with Python and with the shell."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,14 +25,14 @@ pytestmark = needs_node
 
 @dataclass(frozen=True)
 class Case:
-    """A node's network, what the operator said, and what comes out of it."""
+    """Holds a node's network, the operator's input, and the expected result."""
 
-    promise: str
+    name: str
     links: dict[str, list[str]]
     machine: list[str] = field(default_factory=lambda: ["10.0.0.0/16"])
     service: list[str] = field(default_factory=lambda: [V4])
     routes: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
+    explicit: list[str] = field(default_factory=list)
     variable: str = ""
     found: list[str] = field(default_factory=list)
     error: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Case:
             machine=tuple(map(ipaddress.ip_network, self.machine)),
             service=tuple(map(ipaddress.ip_network, self.service)),
         )
-        return Plan(networks=networks, node_ips=tuple(map(ipaddress.ip_address, self.said)))
+        return Plan(networks=networks, node_ips=tuple(map(ipaddress.ip_address, self.explicit)))
 
 
 CASES = [
@@ -74,9 +74,9 @@ CASES = [
         found=["10.0.2.5"],
     ),
     Case(
-        "two interfaces inside the machine network and no default route: nobody can choose",
+        "two interfaces inside the machine network and no default route: ambiguous",
         {"nic0": ["10.0.1.5/24"], "nic1": ["10.0.2.5/24"]},
-        error=["several IPv4 addresses", "10.0.1.5/24 on nic0", "10.0.2.5/24 on nic1", "--node-ip", VARIABLE],
+        error=["ambiguous IPv4 address", "10.0.1.5/24 on nic0", "10.0.2.5/24 on nic1", "--node-ip", VARIABLE],
     ),
     Case(
         "no default route and nothing inside the machine networks: no candidate",
@@ -90,25 +90,25 @@ CASES = [
             VARIABLE,
         ],
     ),
-    Case("no interface at all: no candidate", {}, error=["127.0.0.1/8 on lo (reaches this machine only)"]),
+    Case("no interface at all: no candidate", {}, error=["127.0.0.1/8 on lo (local to this machine)"]),
     Case(
-        "a load balancer's /32 on the same interface is passed over",
+        "a load balancer's /32 on the same interface is ignored",
         {"nic0": ["10.0.0.5/24", "10.0.0.100/32"]},
         found=["10.0.0.5"],
     ),
     Case(
-        "a secondary address is passed over",
+        "a secondary address is ignored",
         {"nic0": ["10.0.0.5/24", "10.0.0.6/24"]},
         found=["10.0.0.5"],
     ),
     Case(
-        "a cloud's whole-length address from DHCP is as good as any",
+        "a /32 from DHCP is used",
         {"nic0": ["10.0.0.5/32 valid_lft 3600 preferred_lft 3600"]},
         found=["10.0.0.5"],
     ),
-    Case("an only address counts, even if it looks virtual", {"nic0": ["10.0.0.5/32"]}, found=["10.0.0.5"]),
+    Case("a virtual address is used if it is the only one", {"nic0": ["10.0.0.5/32"]}, found=["10.0.0.5"]),
     Case(
-        "link-local addresses never count",
+        "link-local addresses are ignored",
         {"nic0": ["169.254.7.7/16", "fe80::7/64"]},
         machine=["169.254.0.0/16"],
         error=["169.254.7.7/16 on nic0 (link-local)", "fe80::7/64 on nic0 (link-local)"],
@@ -136,18 +136,18 @@ CASES = [
         found=["fd00:1:0:8000::5"],
     ),
     Case(
-        "deprecated addresses do not count, such as a virtual IPv6 address",
+        "deprecated addresses are ignored, such as a virtual IPv6 address",
         {"nic0": ["fd00:1::5/64", "fd00:1::100/64 preferred_lft 0 valid_lft 3600"]},
         machine=["fd00:1::/48"],
         service=[V6],
         found=["fd00:1::5"],
     ),
     Case(
-        "two IPv6 addresses on one interface without a default route: nobody can choose",
+        "two IPv6 addresses on one interface without a default route: ambiguous",
         {"nic0": ["fd00:1::5/64", "fd00:1::6/64"]},
         machine=["fd00:1::/48"],
         service=[V6],
-        error=["several IPv6 addresses", "fd00:1::5/64 on nic0", "fd00:1::6/64 on nic0"],
+        error=["ambiguous IPv6 address", "fd00:1::5/64 on nic0", "fd00:1::6/64 on nic0"],
     ),
     Case(
         "dual stack: one of each, the primary IP version first",
@@ -175,39 +175,39 @@ CASES = [
         {"nic0": ["10.0.0.5/24"]},
         service=[V4, V6],
         found=["10.0.0.5"],
-        warning="no IPv6 address was found",
+        warning="no IPv6 address found",
     ),
     Case(
-        "what the operator says wins over everything",
+        "--node-ip has precedence over detection",
         {"nic0": ["10.0.0.5/24", "192.168.1.5/24"]},
         routes=["default via 10.0.0.1"],
-        said=["192.168.1.5"],
+        explicit=["192.168.1.5"],
         found=["192.168.1.5"],
     ),
     Case(
-        "what the operator says is kept in order and not doubled",
+        "--node-ip keeps its order and is deduplicated",
         {"nic0": ["10.0.0.5/24", "fd00:1::5/64"]},
         service=[V4, V6],
-        said=["fd00:1::5", "10.0.0.5", "fd00:1::5"],
+        explicit=["fd00:1::5", "10.0.0.5", "fd00:1::5"],
         found=["fd00:1::5", "10.0.0.5"],
     ),
     Case(
-        "a said address that is on no interface is taken with a warning: it may be a translated one",
+        "a given address on no interface is used with a warning: it may be translated (NAT)",
         {"nic0": ["10.0.0.5/24"]},
-        said=["203.0.113.7"],
+        explicit=["203.0.113.7"],
         found=["203.0.113.7"],
-        warning="203.0.113.7 is on no interface of this node",
+        warning="address not found on any interface: 203.0.113.7",
     ),
     Case(
-        "the installer's variable says it too",
+        "the installer's variable gives the address",
         {"nic0": ["10.0.0.5/24", "192.168.1.5/24"]},
         variable="192.168.1.5",
         found=["192.168.1.5"],
     ),
     Case(
-        "the plan wins over the installer's variable",
+        "the plan has precedence over the installer's variable",
         {"nic0": ["10.0.0.5/24", "192.168.1.5/24"]},
-        said=["10.0.0.5"],
+        explicit=["10.0.0.5"],
         variable="192.168.1.5",
         found=["10.0.0.5"],
     ),
@@ -219,24 +219,23 @@ CASES = [
         found=["fd00:1::5"],
     ),
     Case(
-        "what is no address is refused", {}, variable="10.0.0.256", error=["10.0.0.256", "invalid IP address"]
+        "an invalid IPv4 address is rejected",
+        {},
+        variable="10.0.0.256",
+        error=["10.0.0.256", "invalid IP address"],
     ),
     Case(
-        "nor is half an IPv6 address one", {}, variable="fd00:::5", error=["fd00:::5", "invalid IP address"]
+        "an invalid IPv6 address is rejected",
+        {},
+        variable="fd00:::5",
+        error=["fd00:::5", "invalid IP address"],
     ),
-    Case("loopback cannot be said", {}, variable="127.0.0.1", error=["unreachable from other machines"]),
-    Case("link-local cannot be said", {}, variable="fe80::1", error=["unreachable from other machines"]),
+    Case("loopback is rejected", {}, variable="127.0.0.1", error=["unreachable from other machines"]),
+    Case("link-local is rejected", {}, variable="fe80::1", error=["unreachable from other machines"]),
 ]
 
 
-@pytest.fixture
-def network() -> Iterator[Network]:
-    network = Network()
-    yield network
-    network.remove()
-
-
-Outcome = tuple[int, list[str], str]  # exit code, addresses, what was said about them
+Outcome = tuple[int, list[str], str]  # exit code, addresses, stderr
 Find = Callable[[Case, Network], Outcome]
 
 
@@ -251,12 +250,12 @@ def find(
         monkeypatch.setenv(VARIABLE, case.variable)
         flags = [f"--machine-network={each}" for each in case.machine]
         flags += [f"--service-network={each}" for each in case.service]
-        flags += [f"--node-ip={each}" for each in case.said]
+        flags += [f"--node-ip={each}" for each in case.explicit]
         with network.entered():
             code = main(["address", "--json", *flags])
-        said = capsys.readouterr()
-        found = json.loads(said.out)["addresses"] if said.out else []
-        return code, [each["address"] for each in found], said.err
+        out, err = capsys.readouterr()
+        found = json.loads(out)["addresses"] if out else []
+        return code, [each["address"] for each in found], err
 
     def in_shell(case: Case, network: Network) -> Outcome:
         node = Node(tmp_path / "node", network, case.plan)
@@ -266,26 +265,25 @@ def find(
     return in_python if request.param == "python" else in_shell
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.promise)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_addresses(case: Case, network: Network, find: Find) -> None:
-    """Each row of the table is a promise that both implementations keep."""
+    """Both implementations give the expected result for each row of the table."""
     for name, addresses in case.links.items():
         network.interface(name, *addresses)
     for route in case.routes:
         version, words = ("-6 ", route[3:]) if route.startswith("-6 ") else ("", route)
         network.ip(f"{version}route add {words}")
 
-    code, found, said = find(case, network)
+    code, found, stderr = find(case, network)
 
-    assert found == case.found, said
+    assert found == case.found, stderr
     assert code == (0 if case.found else 1)
-    assert all(part in said for part in case.error), said
-    assert case.warning in said
-    assert said.count("\n") == (1 if case.error or case.warning else 0), said
+    assert all(part in stderr for part in case.error), stderr
+    assert case.warning in stderr
+    assert stderr.count("\n") == (1 if case.error or case.warning else 0), stderr
 
 
-def test_an_address_on_an_interface_that_is_down_does_not_count(network: Network, find: Find) -> None:
-    """Nobody can reach it there."""
+def test_an_interface_that_is_down_is_ignored(network: Network, find: Find) -> None:
     network.interface("nic0", "10.0.0.5/24")
     network.interface("nic1", "10.0.1.5/24")
     network.ip("link set nic1 down")
@@ -293,7 +291,7 @@ def test_an_address_on_an_interface_that_is_down_does_not_count(network: Network
     assert find(CASES[0], network)[1] == ["10.0.0.5"]
 
 
-def test_an_interface_without_carrier_does_not_count(network: Network, find: Find) -> None:
+def test_an_interface_without_carrier_is_ignored(network: Network, find: Find) -> None:
     """Such as a container bridge that nothing is attached to."""
     network.interface("nic0", "10.0.0.5/24")
     network.interface("nic1", "10.0.1.5/24")
@@ -302,10 +300,8 @@ def test_an_interface_without_carrier_does_not_count(network: Network, find: Fin
     assert find(CASES[0], network)[1] == ["10.0.0.5"]
 
 
-def test_a_temporary_address_does_not_count_even_if_the_kernel_would_leave_from_it(
-    network: Network, find: Find
-) -> None:
-    """It is gone tomorrow; the stable one on the same interface stays."""
+def test_a_temporary_address_is_ignored(network: Network, find: Find) -> None:
+    """Even if it is the kernel's source address. The stable one on the same interface is used."""
     network.interface("nic0")
     prefer = "echo 2 > /proc/sys/net/ipv6/conf/nic0/use_tempaddr"
     subprocess.run(network.command(["sh", "-c", prefer]), check=True)
@@ -316,35 +312,34 @@ def test_a_temporary_address_does_not_count_even_if_the_kernel_would_leave_from_
     assert find(case, network)[1] == ["fd00:9::5"]
 
 
-def test_the_table_says_what_became_of_each_address(network: Network) -> None:
-    """People see every address of the node, the chosen one marked, and why not the others."""
+def test_the_table_gives_the_reason_for_each_address(network: Network) -> None:
+    """It lists every address of the node and marks the chosen one."""
     network.interface("nic0", "10.0.0.5/24", "10.0.0.9/32")
     network.interface("nic1", "192.168.1.5/24", "fd00:1::5/64")
     command = network.command([str(OURS / "bootbridge"), "address"])
 
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-    rows = {line.strip("* ").partition(" ")[0]: line for line in said.splitlines()}
-    assert said.startswith("10.0.0.5  (inside the machine networks)\n\n")
-    assert "* 10.0.0.5/24" in said
-    assert "\033" not in said
-    assert "looks virtual" in rows["10.0.0.9/32"]
+    rows = {line.strip("* ").partition(" ")[0]: line for line in printed.splitlines()}
+    assert printed.startswith("10.0.0.5  (inside the machine networks)\n\n")
+    assert "* 10.0.0.5/24" in printed
+    assert "\033" not in printed
+    assert "virtual address" in rows["10.0.0.9/32"]
     assert "outside the machine networks" in rows["192.168.1.5/24"]
-    assert "the cluster does not use IPv6" in rows["fd00:1::5/64"]
+    assert "IPv6 is not used by the cluster" in rows["fd00:1::5/64"]
 
 
-def test_without_ip_the_address_can_still_be_said(
+def test_without_iproute2_the_address_must_be_given(
     tmp_path: Path, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node without iproute2 needs the operator, and tells so; then it works."""
     node = Node(tmp_path / "node", network)
     node.without("ip")
-    unsaid = node.run(f"{node.plan.paths.hook_script} address")
-    said = node.run(f"{node.plan.paths.hook_script} address", {VARIABLE: "10.0.0.5"})
+    failed = node.run(f"{node.plan.paths.hook_script} address")
+    given = node.run(f"{node.plan.paths.hook_script} address", {VARIABLE: "10.0.0.5"})
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    assert (unsaid.returncode, said.stdout) == (1, "10.0.0.5\n")
-    assert "the program ip is not here" in unsaid.stderr
-    assert VARIABLE in unsaid.stderr
-    with pytest.raises(OperatorError, match="the program ip is not here"):
+    assert (failed.returncode, given.stdout) == (1, "10.0.0.5\n")
+    assert "command not found: ip" in failed.stderr
+    assert VARIABLE in failed.stderr
+    with pytest.raises(OperatorError, match="command not found: ip"):
         node_network.observe()

@@ -1,4 +1,4 @@
-"""The rules in Python and the rules in jq agree on any network that `ip` could print."""
+"""Compares the address rules in Python with those in jq, on generated networks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bootbridge.bootstrap.machine import address, network
 from bootbridge.errors import OperatorError
 
 RULES = (resources.files("bootbridge.bootstrap.render.shell") / "address.jq").read_text()
-# Few and close together, so that they collide, fall inside and just outside of networks.
+# Few and close together, so that they collide, and are just inside or outside of networks.
 V4 = ["10.0.0.5", "10.0.0.6", "10.0.127.255", "10.0.128.0", "169.254.1.1", "127.0.0.2", "192.168.1.5"]
 V6 = ["fd00:1::5", "fd00:1:0:7fff::1", "fd00:1:0:8000::", "fe80::7", "::1", "2001:db8::5", "64:ff9b::a00:5"]
 NETWORKS = [
@@ -63,14 +63,14 @@ def routes(sources: list[str]) -> st.SearchStrategy[list[dict[str, str]]]:
 
 
 def by_python(
-    links: list[Any], routes: dict[str, Any], said: list[str], networks: list[str], families: list[int]
+    links: list[Any], routes: dict[str, Any], explicit: list[str], networks: list[str], families: list[int]
 ) -> list[str]:
-    seen = network.parse(json.dumps(links), {int(v): json.dumps(route) for v, route in routes.items()})
+    found = network.parse(json.dumps(links), {int(v): json.dumps(route) for v, route in routes.items()})
     try:
         decision = address.decide(
-            [ipaddress.ip_address(each) for each in said],
+            [ipaddress.ip_address(each) for each in explicit],
             [ipaddress.ip_network(each) for each in networks],
-            seen,
+            found,
             families,
         )
     except OperatorError as error:
@@ -81,11 +81,11 @@ def by_python(
 
 
 def by_jq(
-    links: list[Any], routes: dict[str, Any], said: list[str], networks: list[str], families: list[int]
+    links: list[Any], routes: dict[str, Any], explicit: list[str], networks: list[str], families: list[int]
 ) -> list[str]:
-    given = {"links": links, "routes": routes, "networks": networks, "families": families}
-    arguments = [word for name, value in given.items() for word in ("--argjson", name, json.dumps(value))]
-    command = ["jq", "--raw-output", "--null-input", *arguments, "--arg", "said", " ".join(said), RULES]
+    inputs = {"links": links, "routes": routes, "networks": networks, "families": families}
+    arguments = [word for name, value in inputs.items() for word in ("--argjson", name, json.dumps(value))]
+    command = ["jq", "--raw-output", "--null-input", *arguments, "--arg", "given", " ".join(explicit), RULES]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -96,7 +96,7 @@ def by_jq(
     links=links,
     route4=routes(V4),
     route6=routes(V6),
-    said=st.lists(st.sampled_from(["10.0.0.5", "fd00:1::5", "203.0.113.7"]), max_size=2),
+    explicit=st.lists(st.sampled_from(["10.0.0.5", "fd00:1::5", "203.0.113.7"]), max_size=2),
     networks=st.lists(st.sampled_from(NETWORKS), min_size=1, max_size=3, unique=True),
     families=st.sampled_from([[4], [6], [4, 6], [6, 4]]),
 )
@@ -104,13 +104,13 @@ def test_python_and_shell_decide_the_same(
     links: list[Any],
     route4: list[Any],
     route6: list[Any],
-    said: list[str],
+    explicit: list[str],
     networks: list[str],
     families: list[int],
 ) -> None:
-    """The same addresses in the same order, the same warnings, and word for word the same errors."""
+    """Same addresses in the same order, same warnings, same error texts."""
     routes = {"4": route4, "6": route6}
 
-    python = by_python(links, routes, said, networks, families)
+    python = by_python(links, routes, explicit, networks, families)
 
-    assert by_jq(links, routes, said, networks, families) == python
+    assert by_jq(links, routes, explicit, networks, families) == python

@@ -1,14 +1,13 @@
-"""What a test node has in place of podman, oc and the installer's own libraries.
+"""Fakes podman, oc and the installer's shell libraries on a simulated bootstrap node.
 
-Everything else on the node is real. The stand-ins write down how they were called and keep their
-state in files below /cluster, where tests put and look for things.
+The fakes record their calls and keep their state in files below /cluster, which tests read and write.
 """
 
 from __future__ import annotations
 
 PAYLOAD_IMAGE = "registry.example/payload/apiserver-network-proxy@sha256:0123"
 
-# Answers `image NAME` as a release image does; runs openssl where one is asked for by entrypoint.
+# Prints an image for `image NAME`, as a release image does. Runs openssl if it is the entrypoint.
 PODMAN = """#!/usr/bin/bash
 printf '%s\\n' "$*" >>/cluster/podman.calls
 words=("$@")
@@ -25,7 +24,7 @@ done
 exit 125
 """
 
-# A cluster in a directory: /cluster/KIND/NAME holds an object's manifest.
+# Keeps a cluster in a directory: /cluster/KIND/NAME contains an object's manifest.
 OC = r"""#!/usr/bin/bash
 printf '%s\n' "$*" >>/cluster/oc.calls
 [[ ! -e /cluster/hangs ]] || exec sleep 600
@@ -70,7 +69,7 @@ case $verb in
 esac
 """
 
-# The part of the installer's service-record library that stages use, one line per entry.
+# The functions of the installer's service-record library that stages use. Writes one line per entry.
 RECORDS = """
 record() { printf '%s\\n' "$1 ${STAGE_NAME-}" >>/cluster/records; }
 record_service_stage_start() {

@@ -1,7 +1,7 @@
-"""A bootstrap node for tests: its own root directory, network namespace and only the tools that RHCOS has.
+"""Simulates an OpenShift bootstrap node: a root directory, a network namespace, and only the tools of RHCOS.
 
-bash, coreutils, sed, jq, ip and openssl are the real ones; nothing else is found on its PATH but the
-stand-ins for podman and oc. Nothing of the machine is written to.
+bash, coreutils, sed, jq, ip and openssl are real; podman and oc are fakes. Nothing else is on the PATH, and
+nothing is written outside the root directory.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ _numbers = itertools.count()
 
 
 class Network:
-    """A network namespace, made of `ip` commands; every interface has carrier."""
+    """Creates a network namespace with `ip` commands. Every interface has carrier."""
 
     def __init__(self) -> None:
         self.name = f"bb-node-{os.getpid()}-{next(_numbers)}"
@@ -86,7 +86,7 @@ class Network:
         _run("ip", "-n", self.name, *words.split())
 
     def interface(self, name: str, *addresses: str) -> None:
-        """A link that is up; an address may be followed by words for `ip addr add`."""
+        """Adds an interface that is up. Arguments for `ip addr add` may follow an address."""
         self.ip(f"link add {name} type veth peer name {name}-peer")
         for end in (name, f"{name}-peer"):
             self.ip(f"link set {end} addrgenmode none")
@@ -101,7 +101,7 @@ class Network:
         return ["ip", "netns", "exec", self.name, *argv]
 
     def entered(self) -> AbstractContextManager[None]:
-        """As long as it lasts, this thread and what it starts are in the namespace."""
+        """Moves this thread and its child processes into the namespace."""
         return NetworkContext("node", self.name)._entered()
 
     def remove(self) -> None:
@@ -109,7 +109,7 @@ class Network:
 
 
 class Node:
-    """A directory that is the root of a bootstrap node."""
+    """Holds the root directory of a bootstrap node."""
 
     def __init__(self, root: Path, network: Network, plan: Plan | None = None) -> None:
         self.root = root
@@ -117,7 +117,7 @@ class Node:
         self.plan = plan or Plan()
         for name in ("usr", "dev", "proc", "run", "tools", "local", "cluster", "root"):
             (root / name).mkdir(parents=True)
-        # Whoever reads the node from outside sees these; inside they are /usr/local/bin and /tmp.
+        # Inside the node, these are /usr/local/bin and /tmp.
         (root / "tmp").mkdir(mode=0o1777)
         for name in ("bin", "sbin", "lib", "lib64"):
             if Path("/", name).is_symlink():
@@ -129,7 +129,7 @@ class Node:
             "var/log",
         ):
             (root / name).mkdir(parents=True)
-        # openssl reads its own defaults, as on any node.
+        # openssl reads its defaults.
         if Path("/etc/ssl/openssl.cnf").exists():
             (root / "etc/ssl").mkdir()
             shutil.copy("/etc/ssl/openssl.cnf", root / "etc/ssl/openssl.cnf")
@@ -138,14 +138,14 @@ class Node:
         self._program("oc", fake_programs.OC)
         (root / "local/bootstrap-service-record.sh").write_text(fake_programs.RECORDS)
         (root / "local/release-image.sh").write_text(fake_programs.RELEASE_IMAGE)
-        self.lay(self.plan)
+        self.install(self.plan)
         self.render_apiserver(with_egress=True)
 
-    def lay(self, plan: Plan) -> None:
-        """Put there what an injected ignition file would have put there."""
+    def install(self, plan: Plan) -> None:
+        """Writes the files of an injected ignition file."""
         self.plan = plan
         for path, asset in node_files.node_files(plan).items():
-            # The machine's /usr is mounted over ours, and this directory over that one.
+            # The machine's /usr is mounted over the node's, and local/ over /usr/local/bin.
             place = self.path(path.replace("/usr/local/bin/", "/local/"))
             place.parent.mkdir(parents=True, exist_ok=True)
             place.unlink(missing_ok=True)
@@ -153,7 +153,7 @@ class Node:
             place.chmod(asset.mode)
 
     def render_apiserver(self, *, with_egress: bool) -> None:
-        """What the operator's render command leaves, with or without the effect of our override."""
+        """Writes the output of the operator's render command, with or without the effect of our override."""
         line = f"  egress-selector-config-file:\n  - {self.plan.paths.egress_config_seen_by_apiserver}\n"
         config = self.path(self.plan.paths.apiserver_config)
         config.write_text(_KAS_CONFIG.format(egress=line if with_egress else ""))
@@ -167,8 +167,8 @@ class Node:
     def without(self, tool: str) -> None:
         (self.root / "tools" / tool).unlink()
 
-    def listen_to_arguments(self) -> None:
-        """From now on every tool writes its arguments down before it runs."""
+    def record_arguments(self) -> None:
+        """Makes every tool append its arguments to a file before it runs."""
         for tool in (self.root / "tools").iterdir():
             if tool.is_symlink() and tool.name not in ("bash", "env"):
                 real = os.readlink(tool)
@@ -188,7 +188,7 @@ class Node:
 
     def command(self, script: str, env: Mapping[str, str] | None = None) -> list[str]:
         inside = [*(f"{name}={value}" for name, value in (env or {}).items()), "/usr/bin/bash", "-c", script]
-        # When the first process ends, so do all others: as systemd ends those of a service.
+        # When the first process ends, all others end, as in a systemd service.
         enter = [
             "unshare",
             "--mount",
@@ -205,7 +205,7 @@ class Node:
         return self.network.command(["env", f"ROOT={self.root}", *enter])
 
     def run(self, script: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a script on the node; `env` is all of its environment but PATH."""
+        """Runs a script on the node. `env` is its whole environment except PATH."""
         return subprocess.run(
             self.command(script, env), capture_output=True, text=True, check=False, timeout=120
         )
@@ -213,17 +213,17 @@ class Node:
     def bootkube(
         self, functions: str, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Call our functions as bootkube.sh does, with its options and libraries."""
+        """Calls our functions as bootkube.sh does, with its options and libraries."""
         return self.run(_BOOTKUBE + functions, env)
 
     def run_checked(self, functions: str, env: Mapping[str, str] | None = None) -> str:
-        """The same, and it has to work; what it said."""
+        """Does the same, asserts success and returns the output."""
         done = self.bootkube(functions, env)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
 
     def records(self) -> list[str]:
-        """The stages that were recorded so far, and how they ended."""
+        """Returns the stages recorded so far, and their results."""
         path = self.root / "cluster/records"
         return path.read_text().splitlines() if path.exists() else []
 
@@ -232,7 +232,7 @@ class Node:
         return path.read_text().splitlines() if path.exists() else []
 
     def files(self) -> dict[str, tuple[int, bytes]]:
-        """Mode and content of every file on the node but the test's own."""
+        """Returns mode and content of every file on the node, except the test's."""
         own = ("opt", "etc", "run", "var", "tmp")
         return {
             f"/{path.relative_to(self.root)}": (stat.S_IMODE(path.stat().st_mode), path.read_bytes())

@@ -1,4 +1,4 @@
-"""The removal on a node: complete, bounded in time, repeatable, and honest in its receipt."""
+"""Runs the shell's cleanup on a node: complete, with time limits, idempotent, with a true receipt."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from bootbridge.bootstrap.install import receipt
 from bootbridge.bootstrap.plan.plan import Plan
 from tests.bootstrap.render.shell_node import Network, Node, needs_node
 
-LAY = "bootbridge_setup\nbootbridge_manifests"
+INSTALL = "bootbridge_setup\nbootbridge_manifests"
 CLEANUP = "bootbridge_cleanup"
-# As bootkube.sh ends: its marker must come, whatever happened before.
+# The end of bootkube.sh: its marker must be written in every case.
 END = f"{CLEANUP}\ntouch /opt/openshift/.bootkube.done"
-# A server that goes on for a moment after its manifest is gone, as the kubelet's does, then closes its port.
+# Listens until `stay` seconds after its manifest is removed, as a server under a kubelet does.
 SERVER = """
 import os, socket, sys, time
 manifest, stay = sys.argv[1], float(sys.argv[2])
@@ -33,11 +32,9 @@ pytestmark = needs_node
 
 
 @pytest.fixture
-def network() -> Iterator[Network]:
-    network = Network()
+def network(network: Network) -> Network:
     network.interface("nic0", "10.0.0.5/24")
-    yield network
-    network.remove()
+    return network
 
 
 @pytest.fixture
@@ -46,7 +43,7 @@ def node(tmp_path: Path, network: Network) -> Node:
 
 
 def create_objects(node: Node) -> None:
-    """What cluster-bootstrap makes of the manifests."""
+    """Creates what cluster-bootstrap creates from the manifests."""
     paths, plan = node.plan.paths, node.plan
     for kind, name, manifest in (
         ("namespace", plan.namespace, paths.namespace_manifest),
@@ -70,17 +67,17 @@ def receipt_of(node: Node) -> dict[str, Any]:
     return found
 
 
-def whats(items: list[dict[str, str]]) -> list[str]:
+def names_of(items: list[dict[str, str]]) -> list[str]:
     return [item["name"] for item in items]
 
 
-def test_everything_that_was_laid_is_gone_and_nothing_else(node: Node) -> None:
-    """Files are as before the tunnel was laid, but for the receipt; what is not ours stays."""
+def test_everything_is_removed_and_nothing_else(node: Node) -> None:
+    """The files are as before the installation, except for the receipt. Other objects stay."""
     before = node.files()
-    stranger = node.root / "cluster/secret/somebody-elses"
-    node.run_checked(LAY)
+    other = node.root / "cluster/secret/other-secret"
+    node.run_checked(INSTALL)
     create_objects(node)
-    stranger.write_text("kind: Secret\n")
+    other.write_text("kind: Secret\n")
     node.path(node.plan.paths.socket).touch()
 
     node.run_checked(END)
@@ -93,13 +90,13 @@ def test_everything_that_was_laid_is_gone_and_nothing_else(node: Node) -> None:
         f"{node.plan.paths.state}/konnectivity-cleanup.done",
         "/opt/openshift/.bootkube.done",
     }
-    assert objects(node) == ["somebody-elses"]
+    assert objects(node) == ["other-secret"]
     assert not any(b"PRIVATE KEY" in content for _, content in after.values())
 
 
-def test_the_receipt_says_what_was_there_and_went_in_pythons_own_form(node: Node) -> None:
-    """`down` writes the same document, so one reader does for both."""
-    node.run_checked(LAY)
+def test_the_receipt_has_the_format_of_down(node: Node) -> None:
+    """And lists what was found and removed."""
+    node.run_checked(INSTALL)
     create_objects(node)
     node.run_checked(END)
     written = receipt_of(node)
@@ -111,26 +108,25 @@ def test_the_receipt_says_what_was_there_and_went_in_pythons_own_form(node: Node
     assert written["writtenBy"] == "bootbridge_cleanup"
     assert written["found"] == written["removed"]
     namespace = node.plan.namespace
-    assert whats(written["removed"])[:3] == [
+    assert names_of(written["removed"])[:3] == [
         f"DaemonSet {namespace}/konnectivity-agent",
         f"Secret {namespace}/konnectivity-agent-certs",
         f"Namespace {namespace}",
     ]
-    assert {node.plan.paths.server_pod, node.plan.paths.tls} <= set(whats(written["removed"]))
+    assert {node.plan.paths.server_pod, node.plan.paths.tls} <= set(names_of(written["removed"]))
     assert {item["resource"] for item in written["found"]} <= set(receipt.RESOURCE_NAMES)
 
 
 def test_the_stage_is_recorded(node: Node) -> None:
-    """As one that worked."""
-    node.run_checked(LAY)
+    node.run_checked(INSTALL)
     node.run_checked(END)
 
     assert node.records()[-2:] == ["start konnectivity-cleanup", "success konnectivity-cleanup"]
 
 
-def test_objects_go_in_order_without_waiting_and_with_a_time_limit(node: Node) -> None:
-    """DaemonSet, Secret, namespace; each by label, in our namespace or by our name."""
-    node.run_checked(LAY)
+def test_objects_are_deleted_in_order_with_a_time_limit(node: Node) -> None:
+    """DaemonSet, Secret, namespace; each by label, without waiting."""
+    node.run_checked(INSTALL)
     create_objects(node)
     node.run_checked(END)
     deleted = [call.split() for call in node.calls("oc") if " delete " in call]
@@ -142,26 +138,25 @@ def test_objects_go_in_order_without_waiting_and_with_a_time_limit(node: Node) -
     assert f"--field-selector=metadata.name={node.plan.namespace}" in deleted[2]
 
 
-def test_twice_is_fine_and_keeps_the_receipt(node: Node) -> None:
-    """The second time there is nothing to do."""
-    node.run_checked(LAY)
+def test_a_second_cleanup_keeps_the_receipt(node: Node) -> None:
+    node.run_checked(INSTALL)
     node.run_checked(END)
     first = receipt_of(node)
 
-    assert "removed already" in node.run_checked(END)
+    assert "tunnel already removed" in node.run_checked(END)
     assert receipt_of(node) == first
 
 
-def test_a_node_on_which_nothing_was_ever_laid_is_fine(node: Node) -> None:
-    """Only the file that came with the ignition is there to be removed."""
+def test_cleanup_without_an_installation(node: Node) -> None:
+    """Only the file written by Ignition is removed."""
     node.run_checked(END)
 
     assert receipt_of(node)["clean"] is True
-    assert whats(receipt_of(node)["found"]) == [node.plan.paths.egress_config]
+    assert names_of(receipt_of(node)["found"]) == [node.plan.paths.egress_config]
 
 
-def test_half_a_tunnel_is_removed_as_well(node: Node) -> None:
-    """After a bootstrap that failed early, with the API never up."""
+def test_an_incomplete_installation_is_removed(node: Node) -> None:
+    """After a bootstrap that failed before the API server started."""
     (node.root / "cluster/down").touch()
     node.run_checked("bootbridge_setup")
 
@@ -169,13 +164,13 @@ def test_half_a_tunnel_is_removed_as_well(node: Node) -> None:
 
     written = receipt_of(node)
     assert written["clean"] is True
-    assert "the API does not answer" in written["warnings"][0]
+    assert "API server unreachable" in written["warnings"][0]
     assert not node.path(node.plan.paths.tls).exists()
 
 
-def test_by_hand_it_works_without_the_installers_libraries(node: Node) -> None:
-    """For a bootstrap that was given up."""
-    node.run_checked(LAY)
+def test_a_manual_cleanup_works_without_the_installers_libraries(node: Node) -> None:
+    """After an abandoned bootstrap."""
+    node.run_checked(INSTALL)
 
     done = node.run(f"{node.plan.paths.hook_script} cleanup")
 
@@ -183,25 +178,25 @@ def test_by_hand_it_works_without_the_installers_libraries(node: Node) -> None:
     assert receipt_of(node)["clean"] is True
 
 
-def test_a_tunnel_that_is_laid_again_can_be_removed_again(node: Node) -> None:
-    """The marker of an earlier removal does not count any more."""
-    node.run_checked(LAY)
+def test_install_after_cleanup_can_be_removed_again(node: Node) -> None:
+    """The marker of the earlier cleanup is deleted."""
+    node.run_checked(INSTALL)
     node.run_checked(CLEANUP)
-    node.run_checked(LAY)
+    node.run_checked(INSTALL)
     assert not node.path(node.plan.paths.receipt).exists()
 
     node.run_checked(END)
 
     assert receipt_of(node)["clean"] is True
-    assert node.plan.paths.server_pod in whats(receipt_of(node)["removed"])
+    assert node.plan.paths.server_pod in names_of(receipt_of(node)["removed"])
 
 
-# --- when something is in the way
+# --- failures
 
 
-def test_an_api_that_is_down_does_not_keep_the_node_from_being_cleaned(node: Node) -> None:
-    """The files go, and the receipt admits that nobody knows of the namespace."""
-    node.run_checked(LAY)
+def test_an_unreachable_api_server(node: Node) -> None:
+    """The files are removed. The receipt lists the namespace as remaining."""
+    node.run_checked(INSTALL)
     (node.root / "cluster/down").touch()
 
     node.run_checked(END)
@@ -214,9 +209,9 @@ def test_an_api_that_is_down_does_not_keep_the_node_from_being_cleaned(node: Nod
     assert node.records()[-1] == "failure konnectivity-cleanup"
 
 
-def test_an_api_that_hangs_is_waited_for_once(node: Node) -> None:
-    """The limits are what the settings say; here they are made short."""
-    node.run_checked(LAY)
+def test_a_hanging_api_server_is_waited_for_once(node: Node) -> None:
+    """With a short time limit in the settings."""
+    node.run_checked(INSTALL)
     (node.root / "cluster/hangs").touch()
     started = time.monotonic()
 
@@ -227,9 +222,9 @@ def test_an_api_that_hangs_is_waited_for_once(node: Node) -> None:
     assert node.path("/opt/openshift/.bootkube.done").exists()
 
 
-def test_a_namespace_that_never_ends_does_not_hold_up_the_bootstrap(node: Node) -> None:
-    """It is told as remaining, with the reason, and another call later looks again."""
-    node.run_checked(LAY)
+def test_a_namespace_with_finalizers_does_not_block_the_bootstrap(node: Node) -> None:
+    """The receipt gives the reason. A later cleanup checks again."""
+    node.run_checked(INSTALL)
     create_objects(node)
     (node.root / "cluster/finalises-for-ever").touch()
 
@@ -241,7 +236,7 @@ def test_a_namespace_that_never_ends_does_not_hold_up_the_bootstrap(node: Node) 
         {
             "resource": "namespace",
             "name": f"Namespace {node.plan.namespace}",
-            "reason": "the cluster is still finalising it",
+            "reason": "waiting for finalizers",
         }
     ]
     assert node.records()[-1] == "success konnectivity-cleanup"
@@ -249,12 +244,12 @@ def test_a_namespace_that_never_ends_does_not_hold_up_the_bootstrap(node: Node) 
     node.run_checked(END)
     second = receipt_of(node)
     assert second["clean"] is True
-    assert set(whats(first["found"])) <= set(whats(second["removed"]))
+    assert set(names_of(first["found"])) <= set(names_of(second["removed"]))
 
 
-def test_a_refused_deletion_is_warned_of_and_the_rest_goes_on(node: Node) -> None:
-    """Also in the receipt."""
-    node.run_checked(LAY)
+def test_cleanup_continues_after_a_failed_deletion(node: Node) -> None:
+    """The receipt contains the warning."""
+    node.run_checked(INSTALL)
     create_objects(node)
     (node.root / "cluster/forbids").touch()
 
@@ -262,14 +257,14 @@ def test_a_refused_deletion_is_warned_of_and_the_rest_goes_on(node: Node) -> Non
 
     written = receipt_of(node)
     assert [item["resource"] for item in written["remains"]] == ["daemonset", "secret", "namespace"]
-    assert "oc could not delete the DaemonSet" in written["warnings"]
+    assert "oc failed to delete the DaemonSet" in written["warnings"]
     assert not node.path(node.plan.paths.server_pod).exists()
     assert node.records()[-1] == "failure konnectivity-cleanup"
 
 
-def test_a_record_that_cannot_be_written_does_not_hold_up_the_bootstrap(node: Node) -> None:
-    """As on a full disk."""
-    node.run_checked(LAY)
+def test_an_unwritable_service_record_does_not_block_the_bootstrap(node: Node) -> None:
+    """For example on a full disk."""
+    node.run_checked(INSTALL)
     (node.root / "cluster/records").unlink()
     (node.root / "cluster/records").mkdir()
 
@@ -287,9 +282,9 @@ def start_server(node: Node, stay: float) -> subprocess.Popen[str]:
     return server
 
 
-def test_the_servers_end_is_waited_for_before_its_socket_and_certificates_go(node: Node) -> None:
-    """A server that still runs would make its socket again."""
-    node.run_checked(LAY)
+def test_cleanup_waits_for_the_server(node: Node) -> None:
+    """A running server would create its socket again."""
+    node.run_checked(INSTALL)
     server = start_server(node, stay=1.0)
 
     node.run_checked(END)
@@ -298,9 +293,9 @@ def test_the_servers_end_is_waited_for_before_its_socket_and_certificates_go(nod
     assert receipt_of(node)["clean"] is True
 
 
-def test_a_server_that_does_not_end_is_told_as_remaining(node: Node) -> None:
-    """After a bounded wait."""
-    node.run_checked(LAY)
+def test_a_server_that_does_not_end_remains(node: Node) -> None:
+    """After a wait with a time limit."""
+    node.run_checked(INSTALL)
     server = start_server(node, stay=600)
     try:
         node.run_checked(f"BOOTBRIDGE_SERVER_END_SECONDS=1\n{END}")
@@ -310,12 +305,11 @@ def test_a_server_that_does_not_end_is_told_as_remaining(node: Node) -> None:
 
     written = receipt_of(node)
     assert written["clean"] is False
-    assert whats(written["remains"]) == ["TCP port 8091"]
+    assert names_of(written["remains"]) == ["TCP port 8091"]
 
 
-def test_an_interrupted_removal_is_told_of_in_the_next_receipt(node: Node) -> None:
-    """What the first one removed before it ended is not forgotten."""
-    node.run_checked(LAY)
+def test_the_next_receipt_contains_what_an_interrupted_cleanup_removed(node: Node) -> None:
+    node.run_checked(INSTALL)
     (node.root / "tools/oc").unlink()
     killed = "bootbridge_verify_objects() { kill -KILL $BASHPID; }"
     node.run(f". {node.plan.paths.hook_script}\n{killed}\nbootbridge_cleanup")
@@ -324,4 +318,4 @@ def test_an_interrupted_removal_is_told_of_in_the_next_receipt(node: Node) -> No
 
     node.run_checked(END)
 
-    assert node.plan.paths.tls in whats(receipt_of(node)["removed"])
+    assert node.plan.paths.tls in names_of(receipt_of(node)["removed"])

@@ -1,4 +1,4 @@
-"""The node's shell before a real kube-apiserver: kubectl, which oc is made of, does what we ask it for."""
+"""Runs the node's shell against a real kube-apiserver, with kubectl as oc."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ from tests.support.kubernetes import BIN, ControlPlane
 
 pytest_plugins = ["tests.support.kubernetes"]
 pytestmark = [pytest.mark.kubernetes, needs_node]
-LAY = "bootbridge_setup\nbootbridge_manifests"
+INSTALL = "bootbridge_setup\nbootbridge_manifests"
 
 
 @pytest.fixture
-def network() -> Iterator[Network]:
-    network = Network()
+def network(network: Network) -> Network:
     network.interface("nic0", "10.0.0.5/24")
-    yield network
-    network.remove()
+    return network
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, network: Network) -> Iterator[ControlPlane]:
-    """In the node's own network, where its kubeconfigs lead."""
+    """In the node's network namespace."""
     folder = tmp_path / "cluster"
     folder.mkdir()
     with ControlPlane(folder, NetworkContext("node", network.name)) as control_plane:
@@ -50,27 +48,27 @@ def node(tmp_path: Path, network: Network, cluster: ControlPlane) -> Node:
 
 
 def create_objects(node: Node, cluster: ControlPlane) -> None:
-    """What cluster-bootstrap does, and leaves alone once it is done."""
+    """Creates what cluster-bootstrap creates, and does not update."""
     paths = node.plan.paths
     for manifest in (paths.namespace_manifest, paths.secret_manifest, paths.daemonset_manifest):
         done = cluster.kubectl("create", "-f", str(node.path(manifest)))
         assert done.returncode == 0, done.stderr
 
 
-def test_removal_is_asked_for_and_judged_rightly(node: Node, cluster: ControlPlane) -> None:
-    """Without controllers the namespace never ends, which holds up nobody; with them all is gone."""
-    node.run_checked(LAY)
+def test_cleanup_deletes_the_objects(node: Node, cluster: ControlPlane) -> None:
+    """Without controllers the namespace waits for finalizers; with them it is deleted."""
+    node.run_checked(INSTALL)
     create_objects(node, cluster)
     secrets = f"/api/v1/namespaces/{node.plan.namespace}/secrets"
-    cluster.api.create(secrets, {"metadata": {"name": "somebody-elses"}})
+    cluster.api.create(secrets, {"metadata": {"name": "other-secret"}})
 
     node.run_checked("BOOTBRIDGE_OBJECTS_END_SECONDS=1\nbootbridge_cleanup")
 
     first = json.loads(node.path(node.plan.paths.receipt).read_text())
     assert [(item["resource"], item["reason"]) for item in first["remains"]] == [
-        ("namespace", "the cluster is still finalising it")
+        ("namespace", "waiting for finalizers")
     ]
-    assert [item["metadata"]["name"] for item in cluster.api.get(secrets)["items"]] == ["somebody-elses"]
+    assert [item["metadata"]["name"] for item in cluster.api.get(secrets)["items"]] == ["other-secret"]
     cluster.start_controller_manager("namespace-controller")
     node.run_checked("BOOTBRIDGE_OBJECTS_END_SECONDS=60\nbootbridge_cleanup")
     second = json.loads(node.path(node.plan.paths.receipt).read_text())
@@ -81,18 +79,18 @@ def test_removal_is_asked_for_and_judged_rightly(node: Node, cluster: ControlPla
 def test_new_certificates_reach_objects_that_exist(
     node: Node, cluster: ControlPlane, network: Network
 ) -> None:
-    """The Secret and the DaemonSet are replaced after a change of address."""
-    node.run_checked(LAY)
+    """Secret and DaemonSet are replaced after a change of address."""
+    node.run_checked(INSTALL)
     create_objects(node, cluster)
     network.ip("addr del 10.0.0.5/24 dev nic0")
     network.address("nic0", "10.0.0.77/24")
 
-    said = node.run_checked(f"{LAY}\nwait")
+    logged = node.run_checked(f"{INSTALL}\nwait")
 
     namespace, plan = node.plan.namespace, node.plan
     secret = cluster.api.get(f"/api/v1/namespaces/{namespace}/secrets/{plan.secret_name}")
     daemonset = cluster.api.get(f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{plan.daemonset_name}")
-    assert "have the new certificates" in said
+    assert "agent Secret and DaemonSet replaced" in logged
     assert base64.b64decode(secret["data"]["tls.crt"]) == node.path(plan.paths.agent_cert).read_bytes()
     arguments = daemonset["spec"]["template"]["spec"]["containers"][0]["args"]
     assert "--proxy-server-host=10.0.0.77" in arguments

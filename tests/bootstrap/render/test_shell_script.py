@@ -1,4 +1,4 @@
-"""The generated script as a text: clean, complete, and safe whatever stands in the plan."""
+"""Checks the text of the generated script: ShellCheck, settings, quoting."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def script(plan: Plan) -> str:
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
-def test_shellcheck_has_nothing_to_say(tmp_path: Path, plan: Plan) -> None:
-    """Down to its lowest level, of the script as a whole."""
+def test_shellcheck_accepts_the_script(tmp_path: Path, plan: Plan) -> None:
+    """At its strictest level."""
     if shutil.which("shellcheck") is None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)("shellcheck is missing")
     path = tmp_path / "hook.sh"
@@ -48,8 +48,8 @@ def test_shellcheck_has_nothing_to_say(tmp_path: Path, plan: Plan) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_script_is_one_executable_file_where_bootkube_sources_it() -> None:
-    """With the installer's own mode for programs."""
+def test_the_script_is_one_executable_file() -> None:
+    """At the path that bootkube.sh sources, with the mode of the installer's programs."""
     plan = Plan()
 
     assert {path: oct(asset.mode) for path, asset in shell.scripts(plan).items()} == {
@@ -57,21 +57,21 @@ def test_the_script_is_one_executable_file_where_bootkube_sources_it() -> None:
     }
 
 
-def test_kubeadm_has_no_use_for_it() -> None:
-    """There `bootbridge up` does the same in Python."""
+def test_kubeadm_needs_no_script() -> None:
+    """`bootbridge up` does the same in Python."""
     assert shell.scripts(Plan(flavour=Flavour.KUBEADM, image=ProxyImage("bootbridge", "x.example/y"))) == {}
 
 
 def test_the_same_plan_gives_the_same_bytes() -> None:
-    """So that injecting twice equals injecting once."""
+    """So that injecting twice gives the same file."""
     assert shell.scripts(Plan()) == shell.scripts(Plan())
 
 
-def test_no_path_of_the_plan_stands_anywhere_but_among_the_settings() -> None:
-    """One place decides; the functions know names of settings only."""
+def test_functions_contain_no_path() -> None:
+    """They use settings, which come from the plan."""
     parts = "".join(
         (resources.files("bootbridge.bootstrap.render.shell") / f"{name}.sh").read_text()
-        for name in shell.PARTS
+        for name in shell.SECTIONS
     )
     paths = [getattr(OPENSHIFT_PATHS, field.name) for field in fields(OPENSHIFT_PATHS)]
 
@@ -79,11 +79,11 @@ def test_no_path_of_the_plan_stands_anywhere_but_among_the_settings() -> None:
     assert "konnectivity" not in parts
 
 
-def test_every_setting_is_used_and_every_used_one_is_set() -> None:
-    """A name that is misspelled on either side is found here, and not on a node."""
+def test_settings_and_their_uses_agree() -> None:
+    """No setting is unused, and no variable undefined."""
     text = script(Plan())
     settings = set(shell._settings(Plan())) | set(shell.RULES)
-    functions = text[text.index("# --- what all the steps share") :]
+    functions = text[text.index("# --- functions shared by all stages") :]
 
     assert not {name for name in settings if f"BOOTBRIDGE_{name}" not in functions}
     undefined = [
@@ -96,8 +96,8 @@ def test_every_setting_is_used_and_every_used_one_is_set() -> None:
     assert undefined == []
 
 
-def test_a_hostile_image_reference_stays_a_word(tmp_path: Path) -> None:
-    """Settings are quoted: nothing in a plan is ever run."""
+def test_a_hostile_image_reference_is_quoted(tmp_path: Path) -> None:
+    """No text of a plan is executed."""
     reference = f"x.example/a'b\"$(touch {tmp_path}/ran)`touch {tmp_path}/ran`;&|\\y"
     path = tmp_path / "hook.sh"
     path.write_text(script(Plan(image=ProxyImage("bootbridge", reference))))
@@ -109,8 +109,8 @@ def test_a_hostile_image_reference_stays_a_word(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_by_hand_it_says_how_to_be_used(tmp_path: Path) -> None:
-    """Sourcing it does nothing; running it without a word shows the words."""
+def test_usage_of_a_manual_run(tmp_path: Path) -> None:
+    """Sourcing does nothing; running without arguments prints the usage."""
     path = tmp_path / "hook.sh"
     path.write_text(script(Plan()))
 

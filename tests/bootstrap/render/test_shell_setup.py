@@ -1,4 +1,4 @@
-"""Before cluster-bootstrap: certificates, server and manifests, at the first start and at every other."""
+"""Runs the shell's stages before cluster-bootstrap, at the first start and at later ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import base64
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address, ip_network
@@ -32,12 +31,10 @@ pytestmark = needs_node
 
 
 @pytest.fixture
-def network() -> Iterator[Network]:
-    network = Network()
+def network(network: Network) -> Network:
     network.interface("nic0", "10.0.0.5/24", "fd00:1::5/64")
     network.ip("route add default via 10.0.0.1")
-    yield network
-    network.remove()
+    return network
 
 
 @pytest.fixture
@@ -49,16 +46,16 @@ def both_ends(stages: list[str]) -> list[str]:
     return [f"{end} {stage}" for stage in stages for end in ("start", "success")]
 
 
-# --- the first time
+# --- first start
 
 
-def test_what_is_rendered_on_the_node_equals_what_python_would_render(node: Node) -> None:
-    """Field by field, with the node's image, address and certificates in it."""
+def test_shell_and_python_render_the_same_manifests(node: Node) -> None:
+    """With the node's image, address and certificates."""
     node.run_checked(ALL)
     bundle = certificates.load(node.root, node.plan)
     assert bundle is not None
-    papers = {"ca": bundle.ca_cert, "agent_cert": bundle.agent.cert_pem, "agent_key": bundle.agent.key_pem}
-    values = node_values(node.plan, PAYLOAD_IMAGE, (ip_address("10.0.0.5"),), **papers)
+    pems = {"ca": bundle.ca_cert, "agent_cert": bundle.agent.cert_pem, "agent_key": bundle.agent.key_pem}
+    values = node_values(node.plan, PAYLOAD_IMAGE, (ip_address("10.0.0.5"),), **pems)
     paths = node.plan.paths
     wanted = {
         paths.server_pod: manifests.server_pod(node.plan, values),
@@ -71,10 +68,8 @@ def test_what_is_rendered_on_the_node_equals_what_python_would_render(node: Node
         assert yaml.safe_load(node.path(path).read_text()) == manifest, path
 
 
-def test_dual_stack_gives_our_agents_all_addresses_and_the_originals_the_primary_one(
-    tmp_path: Path, network: Network
-) -> None:
-    """Ours tries all at once, the original dials a single host; the certificate serves under both."""
+def test_agents_get_all_addresses_and_go_agents_the_primary_one(tmp_path: Path, network: Network) -> None:
+    """On dual stack. The certificate contains both addresses."""
     networks = Networking(
         machine=(ip_network("10.0.0.0/16"), ip_network("fd00:1::/48")),
         service=(ip_network("172.30.0.0/16"), ip_network("fd02::/112")),
@@ -97,14 +92,14 @@ def test_dual_stack_gives_our_agents_all_addresses_and_the_originals_the_primary
 
 
 def test_stages_are_recorded_in_order(node: Node) -> None:
-    """So that the installer's gather names the one that failed."""
+    """The installer's gather names the stage that failed."""
     node.run_checked(ALL)
 
     assert node.records() == both_ends(STAGES)
 
 
-def test_the_image_is_asked_for_once(node: Node) -> None:
-    """Each question starts a container."""
+def test_the_image_lookup_is_cached(node: Node) -> None:
+    """Each lookup starts a container."""
     node.run_checked(ALL)
     node.run_checked(ALL)
 
@@ -112,7 +107,7 @@ def test_the_image_is_asked_for_once(node: Node) -> None:
 
 
 def test_it_runs_without_the_installers_library(node: Node) -> None:
-    """Where nobody records stages, there is simply no record."""
+    """Then no stages are recorded."""
     done = node.run(f". /usr/local/bin/release-image.sh; . {node.plan.paths.hook_script}; {ALL}")
 
     assert done.returncode == 0, done.stderr
@@ -120,11 +115,11 @@ def test_it_runs_without_the_installers_library(node: Node) -> None:
     assert node.path(node.plan.paths.daemonset_manifest).exists()
 
 
-def test_no_secret_is_said_or_shown_in_arguments(node: Node) -> None:
-    """Neither a line nor the base64 of any key stands in the journal or in an argument of any program."""
-    node.listen_to_arguments()
-    said = node.run_checked(ALL)
-    shown = said + (node.root / "cluster/arguments").read_text()
+def test_no_key_is_logged_or_passed_as_an_argument(node: Node) -> None:
+    """Neither PEM nor base64 of a key is in the journal or in the arguments of a program."""
+    node.record_arguments()
+    logged = node.run_checked(ALL)
+    shown = logged + (node.root / "cluster/arguments").read_text()
     paths = node.plan.paths
 
     for key in (paths.server_key, paths.agent_key):
@@ -134,11 +129,11 @@ def test_no_secret_is_said_or_shown_in_arguments(node: Node) -> None:
     assert "genpkey" in shown
 
 
-# --- every other time
+# --- later starts
 
 
 def test_a_second_start_changes_nothing(node: Node) -> None:
-    """No byte, no mode and no stage: bootkube.sh is restarted whenever anything in it fails."""
+    """No file and no stage: systemd restarts bootkube.sh whenever it fails."""
     node.run_checked(ALL)
     before, records = node.files(), node.records()
 
@@ -148,14 +143,14 @@ def test_a_second_start_changes_nothing(node: Node) -> None:
     assert node.records() == records
 
 
-def test_another_address_makes_certificates_and_manifests_anew(node: Node, network: Network) -> None:
-    """All of them, and the stages are recorded again."""
+def test_a_changed_address_renews_certificates_and_manifests(node: Node, network: Network) -> None:
+    """All of them. The stages are recorded again."""
     node.run_checked(ALL)
     before = node.files()
     network.ip("addr del 10.0.0.5/24 dev nic0")
     network.address("nic0", "10.0.0.77/24")
 
-    said = node.run_checked(ALL)
+    logged = node.run_checked(ALL)
 
     paths = node.plan.paths
     renewed = [paths.ca_cert, paths.server_cert, paths.server_key, paths.agent_cert, paths.agent_key]
@@ -163,13 +158,13 @@ def test_another_address_makes_certificates_and_manifests_anew(node: Node, netwo
     after = node.files()
     assert [path for path in renewed if after[path] == before[path]] == []
     assert "10.0.0.77" in after[paths.daemonset_manifest][1].decode()
-    assert "addresses have changed" in said
+    assert "addresses changed" in logged
     assert node.records() == both_ends(STAGES) * 2
 
 
 @pytest.mark.parametrize("left", [timedelta(hours=-1), timedelta(hours=1)], ids=["expired", "nearly expired"])
-def test_certificates_without_time_left_are_made_anew_with_the_manifests(node: Node, left: timedelta) -> None:
-    """Of one day, less than a quarter is left."""
+def test_expiring_certificates_are_renewed_with_the_manifests(node: Node, left: timedelta) -> None:
+    """When less than a quarter of the validity is left."""
     node.run_checked(ALL)
     authority = Authority.create("bootbridge-signer", validity=left)
     server = authority.issue_server(["10.0.0.5"], validity=left)
@@ -178,17 +173,17 @@ def test_certificates_without_time_left_are_made_anew_with_the_manifests(node: N
     for path, asset in old.items():
         write_file(node.path(path), asset)
 
-    said = node.run_checked(ALL)
+    logged = node.run_checked(ALL)
 
     secret = yaml.safe_load(node.path(node.plan.paths.secret_manifest).read_text())
-    assert "expire" in said
+    assert "expire" in logged
     assert all(node.path(path).read_bytes() != asset.data for path, asset in old.items())
     agent_key = node.path(node.plan.paths.agent_key).read_bytes()
     assert base64.b64decode(secret["data"]["tls.key"]) == agent_key
 
 
-def test_new_certificates_replace_the_agents_objects_that_exist_already(node: Node, network: Network) -> None:
-    """cluster-bootstrap leaves those alone, so after a failed attempt they would keep the old ones."""
+def test_new_certificates_replace_existing_objects(node: Node, network: Network) -> None:
+    """cluster-bootstrap does not update them, so after a failed attempt they would keep the old ones."""
     node.run_checked(ALL)
     paths = node.plan.paths
     existing = {
@@ -208,8 +203,8 @@ def test_new_certificates_replace_the_agents_objects_that_exist_already(node: No
         assert place.read_bytes()
 
 
-def test_a_lost_file_is_made_again(node: Node) -> None:
-    """A marker alone is not believed."""
+def test_a_missing_file_is_written_again(node: Node) -> None:
+    """Although the stage's marker exists."""
     node.run_checked(ALL)
     before = node.files()
     paths = node.plan.paths
@@ -221,8 +216,8 @@ def test_a_lost_file_is_made_again(node: Node) -> None:
     assert node.files() == before
 
 
-def test_an_egress_configuration_of_the_operators_is_kept(node: Node) -> None:
-    """Everything that was rendered may be changed before the boot."""
+def test_an_edited_egress_configuration_is_kept(node: Node) -> None:
+    """An operator may edit every rendered file before the boot."""
     config = node.path(node.plan.paths.egress_config)
     config.write_text("# mine\n")
 
@@ -231,11 +226,11 @@ def test_an_egress_configuration_of_the_operators_is_kept(node: Node) -> None:
     assert config.read_text() == "# mine\n"
 
 
-# --- when something is wrong
+# --- failures
 
 
-def test_an_interrupted_run_leaves_no_authority_key_behind(node: Node) -> None:
-    """Ended in the middle of signing, everything private is gone, and the next run works."""
+def test_an_interrupted_run_deletes_the_ca_key(node: Node) -> None:
+    """After SIGTERM while signing. The next run works."""
     (node.root / "tools/openssl").unlink()
     slow = node.root / "tools/openssl"
     slow.write_text(
@@ -253,15 +248,15 @@ def test_an_interrupted_run_leaves_no_authority_key_behind(node: Node) -> None:
     os.killpg(running.pid, signal.SIGTERM)
 
     assert running.wait(20) != 0
-    until(lambda: not list((node.root / "run").iterdir()), "the authority's key is gone")
+    until(lambda: not list((node.root / "run").iterdir()), "the CA key is deleted")
     slow.unlink()
     node.offer(["openssl"])
     (node.root / "cluster/signing").unlink()
     node.run_checked(ALL)
 
 
-def test_what_a_killed_run_left_is_swept_by_the_next(node: Node) -> None:
-    """Not even SIGKILL or a power cut makes a key stay."""
+def test_the_next_run_deletes_what_a_killed_run_left(node: Node) -> None:
+    """Such as a CA key after SIGKILL or a power failure."""
     left = node.root / "run/bootbridge.abcdefgh"
     left.mkdir()
     (left / "ca.key").write_text("PRIVATE KEY")
@@ -273,8 +268,8 @@ def test_what_a_killed_run_left_is_swept_by_the_next(node: Node) -> None:
     assert not list(node.path(node.plan.paths.static_pods).glob(".*"))
 
 
-def test_a_failing_openssl_is_quoted_and_ends_the_stage(node: Node) -> None:
-    """Its own words are on stderr, the stage is recorded as failed, and no key stays."""
+def test_a_failing_openssl_fails_the_stage(node: Node) -> None:
+    """Its output is on stderr, and no key is left."""
     (node.root / "tools/openssl").unlink()
     broken = node.root / "tools/openssl"
     broken.write_text("#!/usr/bin/bash\necho 'unable to write random state' >&2\nexit 1\n")
@@ -284,57 +279,61 @@ def test_a_failing_openssl_is_quoted_and_ends_the_stage(node: Node) -> None:
 
     assert done.returncode == 1
     assert "unable to write random state" in done.stderr
-    assert "could not make the certificates" in done.stderr
+    assert "openssl failed to create the certificates" in done.stderr
     assert node.records() == ["start konnectivity-certs", "failure konnectivity-certs"]
     assert not list((node.root / "run").iterdir())
 
 
 def test_a_node_without_openssl_uses_the_payloads(node: Node) -> None:
-    """In a container without network; the certificates are as good."""
+    """In a container without network."""
     node.without("openssl")
     (node.root / "cluster/payload-has-openssl").touch()
 
-    said = node.run_checked(ALL)
+    logged = node.run_checked(ALL)
 
     bundle = certificates.load(node.root, node.plan)
     assert certificates.renewal_reason(bundle, node.plan, (ip_address("10.0.0.5"),), datetime.now(UTC)) == ""
-    assert "this node has no openssl" in said
+    assert "openssl not found on this node" in logged
     runs = [call for call in node.calls("podman") if "--entrypoint=openssl" in call]
     assert runs
     assert all("--net=none" in call for call in runs)
 
 
-def test_no_openssl_anywhere_is_an_error_that_says_so(node: Node) -> None:
-    """And which images were looked into."""
+def test_no_openssl_anywhere_fails_the_stage(node: Node) -> None:
+    """The error names the images that were searched."""
     node.without("openssl")
 
     done = node.bootkube(ALL)
 
     assert done.returncode == 1
-    assert "there is no openssl, neither on this node nor in the payload's images cli tools" in done.stderr
+    assert (
+        "command not found: openssl, neither on this node nor in the payload images cli tools" in done.stderr
+    )
     assert node.records()[-1] == "failure konnectivity-certs"
 
 
-def test_no_address_ends_the_stage_of_the_certificates(node: Node, network: Network) -> None:
-    """With what was seen and how to say it."""
+def test_no_address_fails_the_certificates_stage(node: Node, network: Network) -> None:
+    """The error lists the addresses found, and names the variable."""
     network.ip("addr flush dev nic0")
 
     done = node.bootkube(ALL)
 
     assert done.returncode == 1
-    assert "seen: 127.0.0.1/8 on lo" in done.stderr
+    assert "found: 127.0.0.1/8 on lo" in done.stderr
     assert "OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP" in done.stderr
     assert node.records() == ["start konnectivity-certs", "failure konnectivity-certs"]
 
 
-def test_a_payload_without_the_image_ends_the_stage_of_the_server(node: Node) -> None:
-    """Releases before 4.11 have none."""
+def test_a_payload_without_the_image_fails_the_server_stage(node: Node) -> None:
+    """As in releases before 4.11."""
     (node.root / "cluster/payload-is-old").touch()
 
     done = node.bootkube(ALL)
 
     assert done.returncode == 1
-    assert "the release payload holds no apiserver-network-proxy (it does from 4.11 on" in done.stderr
+    assert (
+        "image apiserver-network-proxy not found in the release payload (releases before 4.11" in done.stderr
+    )
     assert node.records()[-1] == "failure konnectivity-server-bootstrap"
     assert not node.path(node.plan.paths.server_pod).exists()
 
@@ -342,45 +341,45 @@ def test_a_payload_without_the_image_ends_the_stage_of_the_server(node: Node) ->
 # --- the kube-apiserver's configuration
 
 
-def test_a_configuration_without_the_argument_is_mended_and_told(node: Node) -> None:
-    """The rest of it stays as it is; the next start finds nothing to mend."""
+def test_a_missing_egress_argument_is_added(node: Node) -> None:
+    """The rest of the configuration stays unchanged. The next start adds nothing."""
     node.render_apiserver(with_egress=False)
     config = node.path(node.plan.paths.apiserver_config)
     before = yaml.safe_load(config.read_text())
 
-    said = node.run_checked(ALL)
+    logged = node.run_checked(ALL)
     after = yaml.safe_load(config.read_text())
 
     value = after["apiServerArguments"].pop("egress-selector-config-file")
     assert value == [node.plan.paths.egress_config_seen_by_apiserver]
     assert after == before
-    assert "lacks egress-selector-config-file: adding it" in said
-    assert "adding it" not in node.run_checked(ALL)
+    assert "adding egress-selector-config-file" in logged
+    assert "adding egress" not in node.run_checked(ALL)
 
 
-def test_a_configuration_in_an_unknown_shape_stops_the_bootstrap(node: Node) -> None:
-    """Better now than as webhooks that time out."""
+def test_an_unknown_configuration_format_stops_the_bootstrap(node: Node) -> None:
+    """Otherwise webhooks would time out later."""
     node.path(node.plan.paths.apiserver_config).write_text("kind: KubeAPIServerConfig\n")
 
     done = node.bootkube(ALL)
 
     assert done.returncode == 1
-    assert "has no apiServerArguments" in done.stderr
+    assert "apiServerArguments not found" in done.stderr
     assert node.records()[-1] == "failure konnectivity-agent-manifest"
 
 
 def test_a_missing_configuration_stops_the_bootstrap(node: Node) -> None:
-    """It is named."""
+    """The error names the file."""
     node.path(node.plan.paths.apiserver_config).unlink()
 
     done = node.bootkube(ALL)
 
     assert done.returncode == 1
-    assert f"{node.plan.paths.apiserver_config} is missing" in done.stderr
+    assert f"file not found: {node.plan.paths.apiserver_config}" in done.stderr
 
 
-def test_another_tunnel_is_not_fought_with(node: Node) -> None:
-    """An egress configuration that is not ours is left, and the bootstrap stops."""
+def test_another_egress_configuration_stops_the_bootstrap(node: Node) -> None:
+    """It is not changed."""
     config = node.path(node.plan.paths.apiserver_config)
     config.write_text('apiServerArguments:\n  egress-selector-config-file:\n    - "/other.yaml"\nkind: X\n')
     before = config.read_bytes()
@@ -388,5 +387,5 @@ def test_another_tunnel_is_not_fought_with(node: Node) -> None:
     done = node.bootkube(ALL)
 
     assert done.returncode == 1
-    assert "another egress configuration already: /other.yaml" in done.stderr
+    assert "another egress configuration: /other.yaml" in done.stderr
     assert config.read_bytes() == before

@@ -1,8 +1,8 @@
-"""The certificates of one tunnel: a throw-away authority, the server's and the agents'.
+"""Issues the certificates of one tunnel: a CA, the server's certificate and the agents' certificate.
 
-The authority's key lives in memory while it signs, and nowhere after. Nothing is mended piece by
-piece: as soon as `renewal_reason` has a reason, all of it is made anew, and the manifests with it.
-The generated shell does the same with openssl, and passes the same tests.
+The CA key exists only in memory, while it signs. If `renewal_reason` returns a reason, all certificates are
+issued again, and the manifests rendered again. The generated shell does the same with openssl and passes the
+same tests.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from bootbridge.common.files import Asset, Tree
 from bootbridge.trust.authority import Authority, Certificate
 
 CERT_MODE, KEY_MODE = 0o644, 0o600
-# Renewed when less than this part of the validity is left.
-RENEWED_IN_THE_LAST = 4
+# Renewed when less than 1/4 of the validity is left.
+RENEWAL_FRACTION = 4
 
 
 @dataclass(frozen=True)
 class CertificateSet:
-    """What the server and the agents need; the authority's key is not among it."""
+    """Holds what the server and the agents need. The CA key is not included."""
 
     ca_cert: bytes
     server: Certificate
@@ -36,7 +36,7 @@ class CertificateSet:
 
 
 def issue(plan: Plan, addresses: Sequence[IPAddress]) -> CertificateSet:
-    """A new authority and all that it ever signs; its key ends with this call."""
+    """Creates a CA and issues both certificates. The CA key is discarded."""
     authority = Authority.create(plan.ca_common_name, key=plan.key_kind, validity=plan.validity)
     return CertificateSet(
         authority.cert_pem,
@@ -46,7 +46,7 @@ def issue(plan: Plan, addresses: Sequence[IPAddress]) -> CertificateSet:
 
 
 def files(plan: Plan, bundle: CertificateSet) -> Tree:
-    """Where they lie on the node, keys for their owner only."""
+    """Returns the files on the node. Only their owner can read the keys."""
     paths = plan.paths
     return {
         paths.ca_cert: Asset(bundle.ca_cert, CERT_MODE),
@@ -58,7 +58,7 @@ def files(plan: Plan, bundle: CertificateSet) -> Tree:
 
 
 def load(root: Path, plan: Plan) -> CertificateSet | None:
-    """What lies below `root` ("/" on the node), unless a file is missing or cannot be read."""
+    """Reads the files below `root`. Returns None if one is missing or unreadable."""
 
     def read(path: str) -> bytes:
         return (root / path.lstrip("/")).read_bytes()
@@ -77,41 +77,41 @@ def load(root: Path, plan: Plan) -> CertificateSet | None:
 def renewal_reason(
     bundle: CertificateSet | None, plan: Plan, addresses: Sequence[IPAddress], now: datetime
 ) -> str:
-    """Why all must be made anew; empty when it serves as it is."""
+    """Returns why the certificates must be renewed; empty if they are valid."""
     if bundle is None:
-        return "there are none yet, or not all of them can be read"
+        return "certificates missing or unreadable"
     try:
         ca = x509.load_pem_x509_certificate(bundle.ca_cert)
         server = x509.load_pem_x509_certificate(bundle.server.cert_pem)
         agent = x509.load_pem_x509_certificate(bundle.agent.cert_pem)
         keys = [load_pem_private_key(each.key_pem, None) for each in (bundle.server, bundle.agent)]
     except (ValueError, TypeError) as error:
-        return f"one of them cannot be read: {type(error).__name__}"
+        return f"invalid certificate or key: {type(error).__name__}"
     if any(leaf.public_key() != key.public_key() for leaf, key in zip((server, agent), keys, strict=True)):
-        return "a certificate and its key do not belong together"
+        return "certificate and key do not match"
     if not all(_signed_by(ca, each) for each in (ca, server, agent)):
-        return "the authority has not signed them"
-    if any(_kind(each) != plan.key_kind for each in (ca, server, agent)):
-        return f"the keys are no {plan.key_kind}"
-    return _why_not_these(server, addresses) or _why_not_now((ca, server, agent), plan, now)
+        return "certificates are not signed by this CA"
+    if any(_key_kind(each) != plan.key_kind for each in (ca, server, agent)):
+        return f"key type is not {plan.key_kind}"
+    return _address_mismatch(server, addresses) or _expiry_reason((ca, server, agent), plan, now)
 
 
-def _why_not_these(server: x509.Certificate, addresses: Sequence[IPAddress]) -> str:
+def _address_mismatch(server: x509.Certificate, addresses: Sequence[IPAddress]) -> str:
     held = set(addresses_of(server))
     if held == set(addresses):
         return ""
     listed = ", ".join(sorted(map(str, held))) or "none"
-    return f"the node's addresses have changed: the certificate holds {listed}"
+    return f"node addresses changed: the certificate contains {listed}"
 
 
-def _why_not_now(certificates: Sequence[x509.Certificate], plan: Plan, now: datetime) -> str:
+def _expiry_reason(certificates: Sequence[x509.Certificate], plan: Plan, now: datetime) -> str:
     if any(now < each.not_valid_before_utc for each in certificates):
-        return "they are not valid yet"
+        return "certificates are not valid yet"
     ends = min(each.not_valid_after_utc for each in certificates)
     if now >= ends:
-        return f"they expired at {ends:%Y-%m-%dT%H:%M:%SZ}"
-    if ends - now < plan.validity / RENEWED_IN_THE_LAST:
-        return f"they expire soon, at {ends:%Y-%m-%dT%H:%M:%SZ}"
+        return f"certificates expired at {ends:%Y-%m-%dT%H:%M:%SZ}"
+    if ends - now < plan.validity / RENEWAL_FRACTION:
+        return f"certificates expire soon, at {ends:%Y-%m-%dT%H:%M:%SZ}"
     return ""
 
 
@@ -123,7 +123,7 @@ def _signed_by(ca: x509.Certificate, certificate: x509.Certificate) -> bool:
     return True
 
 
-def _kind(certificate: x509.Certificate) -> KeyKind | None:
+def _key_kind(certificate: x509.Certificate) -> KeyKind | None:
     key = certificate.public_key()
     if isinstance(key, rsa.RSAPublicKey) and key.key_size == 2048:
         return "rsa-2048"
@@ -133,7 +133,7 @@ def _kind(certificate: x509.Certificate) -> KeyKind | None:
 
 
 def addresses_of(certificate: x509.Certificate) -> tuple[IPAddress, ...]:
-    """The addresses that a certificate is for, in its order."""
+    """Returns the IP addresses in a certificate, in its order."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

@@ -1,7 +1,6 @@
-"""What a node's network looks like: its addresses, and where traffic to the outside would leave from.
+"""Reads this machine's addresses and default routes from iproute2.
 
-`parse` makes the value out of what iproute2 prints as JSON, `observe` asks iproute2 on this machine.
-Nothing is sent: a route lookup asks the kernel's tables only.
+`parse` converts the JSON output, `observe` runs `ip`. A route lookup sends nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from bootbridge.bootstrap.plan.plan import IPAddress
 from bootbridge.errors import OperatorError
 
-# Somewhere outside every cluster: with no more specific route, these follow the default route.
+# Addresses outside every cluster, so that a lookup returns the default route.
 OUTSIDE = {4: "1.1.1.1", 6: "2001:4860:4860::8888"}
 _COMMAND_SECONDS = 10
 _FLAGS = ("secondary", "dynamic", "deprecated", "temporary", "tentative", "dadfailed")
@@ -24,7 +23,7 @@ _FLAGS = ("secondary", "dynamic", "deprecated", "temporary", "tentative", "dadfa
 
 @dataclass(frozen=True)
 class NodeAddress:
-    """An address on an interface; `flags` are iproute2's words for it."""
+    """Holds an address on an interface. `flags` are those of iproute2."""
 
     interface: str
     address: IPAddress
@@ -38,13 +37,13 @@ class NodeAddress:
 
     @property
     def unusable(self) -> str:
-        """Why no agent should dial it; empty if it can be dialled."""
+        """Returns why agents cannot dial the address; empty if they can."""
         if self.address.is_loopback or self.scope == "host":
-            return "reaches this machine only"
+            return "local to this machine"
         if self.address.is_link_local or self.scope == "link":
             return "link-local"
         if not self.link_up:
-            return "its interface is down"
+            return "interface down"
         for flag in ("tentative", "dadfailed", "deprecated", "temporary"):
             if flag in self.flags:
                 return flag
@@ -52,17 +51,17 @@ class NodeAddress:
 
     @property
     def looks_virtual(self) -> bool:
-        """As a load balancer's address does: it may move to another machine at any time.
+        """Returns whether a load balancer may have assigned it, so that it can move to another machine.
 
-        DHCP hands out whole-length prefixes too, but marks them dynamic.
+        DHCP also assigns /32 and /128, but marks them dynamic.
         """
-        whole = self.prefix_length == self.address.max_prefixlen and "dynamic" not in self.flags
-        return whole or "secondary" in self.flags
+        full_length = self.prefix_length == self.address.max_prefixlen and "dynamic" not in self.flags
+        return full_length or "secondary" in self.flags
 
 
 @dataclass(frozen=True)
 class DefaultRoute:
-    """Where traffic to the outside leaves; the kernel may know no source address for it."""
+    """Holds the interface and the source address, if the kernel has one."""
 
     interface: str
     source: IPAddress | None
@@ -70,7 +69,7 @@ class DefaultRoute:
 
 @dataclass(frozen=True)
 class NodeNetwork:
-    """All addresses in the kernel's order, and the default route of each IP version that has one."""
+    """Holds all addresses in the kernel's order, and the default route of each IP version that has one."""
 
     addresses: tuple[NodeAddress, ...] = ()
     default_routes: Mapping[int, DefaultRoute] = field(default_factory=dict)
@@ -80,25 +79,25 @@ class NodeNetwork:
 
 
 def observe() -> NodeNetwork:
-    """This machine's network as `ip` sees it."""
+    """Returns this machine's network. Raises OperatorError if `ip` fails."""
     shown = _ip("addr", "show")
     if shown.returncode:
-        raise OperatorError(f"ip -j addr show failed: {shown.stderr.strip()}", hint=_SAY_IT)
+        raise OperatorError(f"ip -j addr show failed: {shown.stderr.strip()}", hint=_HINT)
     return parse(shown.stdout, {version: _route(version) for version in OUTSIDE})
 
 
 def parse(addresses: str, routes: Mapping[int, str]) -> NodeNetwork:
-    """From the output of `ip -j addr show`, and per version of `ip -j route get`; empty: no route."""
+    """Parses `ip -j addr show`, and `ip -j route get` per IP version (empty: no route)."""
     try:
         links = json.loads(addresses)
         found = tuple(each for link in links for each in _addresses(link))
         looked_up = {version: _default_route(text) for version, text in routes.items()}
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        raise OperatorError(f"what ip -j printed cannot be read: {error!r}", hint=_SAY_IT) from error
+        raise OperatorError(f"invalid output of ip -j: {error!r}", hint=_HINT) from error
     return NodeNetwork(found, {version: route for version, route in looked_up.items() if route})
 
 
-_SAY_IT = "name the node's address with --node-ip"
+_HINT = "give the node's address with --node-ip"
 
 
 def _route(version: int) -> str:
@@ -111,15 +110,15 @@ def _ip(*words: str) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_SECONDS, check=False)
     except FileNotFoundError:
-        raise OperatorError("the program ip is not here", hint=f"install iproute2, or {_SAY_IT}") from None
+        raise OperatorError("command not found: ip", hint=f"install iproute2, or {_HINT}") from None
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise OperatorError(f"{' '.join(command)} failed: {error}", hint=_SAY_IT) from error
+        raise OperatorError(f"{' '.join(command)} failed: {error}", hint=_HINT) from error
 
 
 def _addresses(link: dict[str, Any]) -> Iterator[NodeAddress]:
     flags = link.get("flags", [])
     for entry in link.get("addr_info", []):
-        if "local" not in entry:  # an empty object stands where a filter left something out
+        if "local" not in entry:  # iproute2 prints an empty object for an address that it filtered out
             continue
         yield NodeAddress(
             interface=link["ifname"],

@@ -1,8 +1,7 @@
-"""What only the bootstrap node knows: its addresses, the image it found, the certificates it made.
+"""Holds the values that only the bootstrap node knows: addresses, image, certificates.
 
-Manifests are rendered from a plan and these values. Rendered ahead of time, they carry
-placeholders in their stead, which the node's shell replaces with sed; rendered by
-`bootbridge up`, the values themselves.
+Manifests are rendered from a plan and these values. `bootbridge up` renders them with the values themselves.
+`render` and `inject` render them with placeholders, which the node's shell replaces with sed.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from bootbridge.bootstrap.plan.plan import IPAddress, Plan
 
 @dataclass(frozen=True)
 class NodeValues:
-    """Text as it goes into a manifest. The agent's key stays out of `repr`."""
+    """Holds text as it appears in a manifest. `repr` omits the agent's key."""
 
     image: str
-    server_hosts: str  # the addresses that agents dial, comma separated; the original takes only one
+    server_hosts: str  # the addresses that agents dial, comma separated; the Go agent accepts only one
     ca_cert_base64: str
     agent_cert_base64: str
     agent_key_base64: str = field(repr=False)
@@ -34,7 +33,7 @@ PLACEHOLDERS = NodeValues(
 
 
 def server_hosts(plan: Plan, addresses: tuple[IPAddress, ...]) -> str:
-    """Ours tries all addresses in parallel; the original dials exactly one, so it gets the primary."""
+    """Returns the addresses that agents dial: ours dial all of them in parallel, the Go agents only one."""
     dialled = addresses if plan.image.is_ours else addresses[:1]
     return ",".join(map(str, dialled))
 
@@ -48,7 +47,7 @@ def node_values(
     agent_cert: bytes,
     agent_key: bytes,
 ) -> NodeValues:
-    """The real values, from PEM."""
+    """Returns the values of this node, from PEM."""
     return NodeValues(
         image=image,
         server_hosts=server_hosts(plan, addresses),

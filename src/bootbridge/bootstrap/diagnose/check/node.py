@@ -142,7 +142,7 @@ def _certificates(node: Node) -> CheckResult:
     except OperatorError as error:
         return failed(f"this node's addresses are not clear: {error.args[0]}", error.hint)
     reason = certificates.renewal_reason(bundle, plan, wanted, node.now)
-    if reason.startswith("they expire soon"):
+    if reason.startswith("certificates expire soon"):
         return warned(reason, LAY_ANEW)
     shown = ", ".join(map(str, wanted))
     return judged([reason] if reason else [], f"chain, keys and validity fit; for {shown}", LAY_ANEW)

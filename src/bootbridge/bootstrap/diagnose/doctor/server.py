@@ -28,7 +28,7 @@ RENEW = {
 LOGS = "`crictl ps -a --name konnectivity-server`, then `crictl logs` of it; or `bootbridge gather`"
 PORT_SECONDS = 3.0
 SETTLED_SECONDS = 2.0
-_ABOUT_TIME = ("they expire", "they are not valid yet")
+_ABOUT_TIME = ("certificates expire", "certificates are not valid yet")
 
 
 # --- certificates
@@ -64,7 +64,7 @@ def certificate_expiry(context: DiagnosisContext) -> CheckResult:
     if context.now < max(each.not_valid_before_utc for each in held):
         return failed("the certificates are not valid yet: this node's clock is behind", "set the clock")
     left = ends - context.now
-    if left < context.plan.validity / certificates.RENEWED_IN_THE_LAST:
+    if left < context.plan.validity / certificates.RENEWAL_FRACTION:
         return warned(f"the certificates expire soon, at {_time(ends)}", fix)
     return passed(f"until {_time(ends)}")
 

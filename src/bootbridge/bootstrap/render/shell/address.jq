@@ -1,6 +1,6 @@
-# Which of this node's addresses the agents dial: the rules of address.py, for a node without Python.
-# In: $links (ip -j addr show), $routes (version -> ip -j route get), $said (words), $networks, $families.
-# Out: a line per "address", "warning" or "error", primary address first.
+# Selects the addresses that agents dial. Implements the rules of address.py for nodes without Python.
+# Input: $links (ip -j addr show), $routes (IP version -> ip -j route get), $given (text), $networks, $families.
+# Output: lines "address TEXT" (primary first), "warning TEXT" or "error TEXT".
 
 def hex: ascii_downcase | explode | reduce .[] as $c (0; . * 16 + (if $c >= 97 then $c - 87 else $c - 48 end));
 
@@ -26,12 +26,12 @@ def bytes6:
     else [null] end
   | if length == 8 and all(.[]; . != null) then map((. / 256 | floor), . % 256) else null end;
 
-# Four or sixteen bytes; null if the text is no address.
+# Converts an address to 4 or 16 bytes; null if the text is invalid.
 def bytes: if contains(":") then bytes6 else bytes4 end;
 
 def ip_version: if length == 4 then 4 else 6 end;
 
-# Whether the bytes lie inside a network written as CIDR.
+# Tests whether the bytes are inside a CIDR.
 def inside($network):
   . as $bytes
   | ($network | split("/")) as $parts
@@ -47,23 +47,23 @@ def inside($network):
 def in_any($list): . as $bytes | any($list[]; . as $network | $bytes | inside($network));
 
 def never_dialled:
-  if in_any(["127.0.0.0/8", "::1/128"]) then "reaches this machine only"
+  if in_any(["127.0.0.0/8", "::1/128"]) then "local to this machine"
   elif in_any(["169.254.0.0/16", "fe80::/10"]) then "link-local"
-  elif in_any(["0.0.0.0/32", "::/128", "224.0.0.0/4", "ff00::/8"]) then "no machine has it"
+  elif in_any(["0.0.0.0/32", "::/128", "224.0.0.0/4", "ff00::/8"]) then "not assignable"
   else "" end;
 
 def unusable($link):
   (.local | bytes | never_dialled) as $never
-  | if .scope == "host" or $never == "reaches this machine only" then "reaches this machine only"
+  | if .scope == "host" or $never == "local to this machine" then "local to this machine"
     elif .scope == "link" or $never == "link-local" then "link-local"
-    elif ($link.flags | index("UP") == null or index("NO-CARRIER") != null) then "its interface is down"
+    elif ($link.flags | index("UP") == null or index("NO-CARRIER") != null) then "interface down"
     elif .tentative then "tentative"
     elif .dadfailed then "dadfailed"
     elif .deprecated then "deprecated"
     elif .temporary then "temporary"
     else "" end;
 
-# A load balancer's address may move away; DHCP's whole-length prefixes are marked dynamic.
+# A load balancer's address can move to another machine. DHCP also assigns /32 and /128, but marks them dynamic.
 def looks_virtual: (.prefixlen == (if .family == "inet" then 32 else 128 end) and (.dynamic | not)) or (.secondary // false);
 
 def seen:
@@ -88,7 +88,7 @@ def narrowed($version; $route):
   keep(.virtual | not)
   | if $route then keep(.bytes == $route.source) | keep(.interface == $route.dev) else . end
   | if (map(.text) | unique | length) == 1 then {address: .[0].text}
-    else {error: "several IPv\($version) addresses could be the node's: \(map(.shown) | join(", "))"} end;
+    else {error: "ambiguous IPv\($version) address: \(map(.shown) | join(", "))"} end;
 
 def find($version; $seen):
   [$seen[] | select((.bytes | ip_version) == $version and .unusable == "")] as $usable
@@ -108,32 +108,32 @@ def no_candidate($seen):
   ($families | map("IPv\(.)") | join(" or ")) as $versions
   | ($seen | map(.shown + (if .unusable == "" then "" else " (\(.unusable))" end)) | join(", ")) as $listed
   | ([4, 6] | map(select(route(.))) | map("IPv\(.)") | join(", ")) as $found
-  | "no \($versions) address of this node lies inside the machine networks (\($networks | join(", "))) or is the "
-    + "source of a default route; seen: \(if $listed == "" then "no address at all" else $listed end); "
+  | "no \($versions) address inside the machine networks (\($networks | join(", "))) or at the source of a "
+    + "default route; found: \(if $listed == "" then "none" else $listed end); "
     + "default routes: \(if $found == "" then "none" else $found end)";
 
-def as_said($seen):
-  (reduce ($said | splits("[[:space:]]+") | select(. != "") | {text: ascii_downcase, bytes: bytes}) as $one
+def as_given($seen):
+  (reduce ($given | splits("[[:space:]]+") | select(. != "") | {text: ascii_downcase, bytes: bytes}) as $one
     ([]; if $one.bytes != null and any(.[]; .bytes == $one.bytes) then . else . + [$one] end)) as $parsed
   | ([$parsed[] | select(.bytes == null) | .text]) as $wrong
   | ([$parsed[] | select(.bytes != null) | select(.bytes | never_dialled != "") | .text]) as $useless
   | if ($wrong | length) > 0 then {error: "invalid IP address: \($wrong[0])"}
     elif ($useless | length) > 0 then {error: "unreachable from other machines: \($useless[0])"}
     else
-      # An address is shown as the node itself writes it.
+      # Prints an address in the spelling of `ip`.
       [$parsed[] | . as $one | ([$seen[] | select(.bytes == $one.bytes) | .text] + [$one.text])[0]] as $texts
       | {
           addresses: $texts,
           warnings: (
             [$parsed[] | . as $one | select([$seen[] | select(.bytes == $one.bytes)] == [])
-              | "\(.text) is on no interface of this node"]
+              | "address not found on any interface: \(.text)"]
             + [$parsed[] | (.bytes | ip_version) as $version | select($families | index($version) == null)
-              | "\(.text) is IPv\($version), which the cluster does not use"])
+              | "IPv\($version) is not used by the cluster: \(.text)"])
         }
     end;
 
 def decision($seen):
-  if $said | test("[^[:space:]]") then as_said($seen)
+  if $given | test("[^[:space:]]") then as_given($seen)
   else
     [$families[] | {version: ., found: find(.; $seen)}] as $found
     | ([$found[] | .found.error | select(.)]) as $errors
@@ -142,7 +142,7 @@ def decision($seen):
       else {
         addresses: [$found[] | .found.address | select(.)],
         warnings: [$found[] | select(.found.address == null)
-          | "no IPv\(.version) address was found: agents can dial the other one only"]
+          | "no IPv\(.version) address found: agents can dial only the other IP version"]
       } end
   end;
 

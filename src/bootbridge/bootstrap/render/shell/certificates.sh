@@ -1,6 +1,6 @@
 # --- certificates
 
-# The node's openssl; where it has none, one from the release payload, without network.
+# Runs the node's openssl, or one from the release payload in a container without network.
 bootbridge_openssl() {
   if [[ -z $BOOTBRIDGE_OPENSSL_IMAGE ]]; then
     openssl "$@"
@@ -19,41 +19,41 @@ bootbridge_find_openssl() {
     image=$(image_for "$name" 2>/dev/null) || continue
     BOOTBRIDGE_OPENSSL_IMAGE=$image
     if [[ -n $image ]] && bootbridge_openssl version >/dev/null 2>&1; then
-      bootbridge_log "this node has no openssl: using the one in $image"
+      bootbridge_log "openssl not found on this node: using the one in $image"
       return 0
     fi
   done
   BOOTBRIDGE_OPENSSL_IMAGE=
-  bootbridge_fail "there is no openssl, neither on this node nor in the payload's images $BOOTBRIDGE_OPENSSL_PAYLOAD_IMAGES" \
+  bootbridge_fail "command not found: openssl, neither on this node nor in the payload images $BOOTBRIDGE_OPENSSL_PAYLOAD_IMAGES" \
     "install openssl on the node"
 }
 
-# Prints why all must be made anew, and nothing when they serve as they are.
-bootbridge_why_renew() {
+# Prints why the certificates must be renewed, or nothing if they are valid.
+bootbridge_renewal_reason() {
   local file
   for file in "$BOOTBRIDGE_CA_CERT" "$BOOTBRIDGE_SERVER_CERT" "$BOOTBRIDGE_SERVER_KEY" \
     "$BOOTBRIDGE_AGENT_CERT" "$BOOTBRIDGE_AGENT_KEY"; do
     if [[ ! -s $file || ! -r $file ]]; then
-      printf 'there are none yet, or not all of them can be read'
+      printf 'certificates missing or unreadable'
       return
     fi
   done
-  if ! { bootbridge_belongs "$BOOTBRIDGE_SERVER_CERT" "$BOOTBRIDGE_SERVER_KEY" \
-    && bootbridge_belongs "$BOOTBRIDGE_AGENT_CERT" "$BOOTBRIDGE_AGENT_KEY"; }; then
-    printf 'a certificate and its key do not belong together'
+  if ! { bootbridge_key_matches "$BOOTBRIDGE_SERVER_CERT" "$BOOTBRIDGE_SERVER_KEY" \
+    && bootbridge_key_matches "$BOOTBRIDGE_AGENT_CERT" "$BOOTBRIDGE_AGENT_KEY"; }; then
+    printf 'certificate and key do not match'
     return
   fi
   for file in "$BOOTBRIDGE_CA_CERT" "$BOOTBRIDGE_SERVER_CERT" "$BOOTBRIDGE_AGENT_CERT"; do
-    bootbridge_is_key_kind "$file" || { printf 'the keys are no %s' "$BOOTBRIDGE_KEY_KIND" && return; }
-    bootbridge_openssl x509 -noout -checkend "$((BOOTBRIDGE_VALIDITY_SECONDS / BOOTBRIDGE_RENEWED_IN_THE_LAST))" -in "$file" \
-      >/dev/null 2>&1 || { printf 'they have expired or expire soon' && return; }
+    bootbridge_is_key_kind "$file" || { printf 'key type is not %s' "$BOOTBRIDGE_KEY_KIND" && return; }
+    bootbridge_openssl x509 -noout -checkend "$((BOOTBRIDGE_VALIDITY_SECONDS / BOOTBRIDGE_RENEWAL_FRACTION))" -in "$file" \
+      >/dev/null 2>&1 || { printf 'certificates expired or expire soon' && return; }
   done
-  bootbridge_holds_addresses || { printf "the node's addresses have changed" && return; }
+  bootbridge_has_addresses || { printf "node addresses changed" && return; }
   bootbridge_verify sslserver "$BOOTBRIDGE_SERVER_CERT" && bootbridge_verify sslclient "$BOOTBRIDGE_AGENT_CERT" \
-    || printf 'the authority has not signed them, or they are not valid yet'
+    || printf 'certificates are not signed by this CA, or not valid yet'
 }
 
-bootbridge_belongs() {
+bootbridge_key_matches() {
   local of_cert of_key
   of_cert=$(bootbridge_openssl x509 -noout -pubkey -in "$1" 2>/dev/null) || return
   of_key=$(bootbridge_openssl pkey -pubout -in "$2" 2>/dev/null) || return
@@ -75,8 +75,8 @@ bootbridge_verify() {
   bootbridge_openssl verify -purpose "$purpose" "$@" -CAfile "$BOOTBRIDGE_CA_CERT" "$leaf" >/dev/null 2>&1
 }
 
-# As many addresses as there should be, and each of them: so exactly these.
-bootbridge_holds_addresses() {
+# Tests that the certificate has exactly these addresses: the same number, and each of them.
+bootbridge_has_addresses() {
   local names without address mark='IP Address:'
   names=$(bootbridge_openssl x509 -noout -ext subjectAltName -in "$BOOTBRIDGE_SERVER_CERT" 2>/dev/null) || return
   without=${names//$mark/}
@@ -87,40 +87,40 @@ bootbridge_holds_addresses() {
   done
 }
 
-# The authority's key lies in memory (/run), in a directory of root's alone, and is never copied.
-# Whatever happens in the subshell, its trap destroys it.
+# The CA key is kept in memory (/run), in a directory that only root can read, and is never copied.
+# The subshell's trap deletes it in every case.
 bootbridge_make_certificates() {
   local work
   work=$(mktemp -d /run/bootbridge.XXXXXXXX) \
-    || bootbridge_fail "cannot make a directory below /run" "check that it is writable" || return
+    || bootbridge_fail "cannot create a directory below /run" "check that it is writable" || return
   (
     trap - ERR
     trap 'rm -rf -- "$work"' EXIT
     trap 'exit 143' HUP INT TERM
     umask 077
-    bootbridge_sign_all >"$work/log" 2>&1 || bootbridge_tell_log "$work/log" || exit
+    bootbridge_sign_all >"$work/log" 2>&1 || bootbridge_show_log "$work/log" || exit
     bootbridge_install_certificates
   )
 }
 
-bootbridge_tell_log() {
+bootbridge_show_log() {
   cat "$1" >&2
-  bootbridge_fail "openssl could not make the certificates" "its own words stand above"
+  bootbridge_fail "openssl failed to create the certificates" "see its output above"
 }
 
 bootbridge_install_certificates() {
   mkdir -p "$BOOTBRIDGE_TLS" || return
-  bootbridge_put 0644 "$BOOTBRIDGE_CA_CERT" <"$work/ca.crt" || return
-  bootbridge_put 0600 "$BOOTBRIDGE_SERVER_KEY" <"$work/server.key" || return
-  bootbridge_put 0644 "$BOOTBRIDGE_SERVER_CERT" <"$work/server.crt" || return
-  bootbridge_put 0600 "$BOOTBRIDGE_AGENT_KEY" <"$work/agent.key" || return
-  bootbridge_put 0644 "$BOOTBRIDGE_AGENT_CERT" <"$work/agent.crt"
+  bootbridge_write_file 0644 "$BOOTBRIDGE_CA_CERT" <"$work/ca.crt" || return
+  bootbridge_write_file 0600 "$BOOTBRIDGE_SERVER_KEY" <"$work/server.key" || return
+  bootbridge_write_file 0644 "$BOOTBRIDGE_SERVER_CERT" <"$work/server.crt" || return
+  bootbridge_write_file 0600 "$BOOTBRIDGE_AGENT_KEY" <"$work/agent.key" || return
+  bootbridge_write_file 0644 "$BOOTBRIDGE_AGENT_CERT" <"$work/agent.crt"
 }
 
 bootbridge_sign_all() {
   local now starts ends
   now=$(date +%s)
-  # From a little before now: clocks of two machines differ.
+  # Valid from 5 minutes ago, because the clocks of two machines differ.
   starts=$(date -u -d "@$((now - 300))" +%Y%m%d%H%M%SZ) || return
   ends=$(date -u -d "@$((now + BOOTBRIDGE_VALIDITY_SECONDS))" +%Y%m%d%H%M%SZ) || return
   bootbridge_openssl_config >"$work/config" && : >"$work/index.txt" || return
@@ -130,7 +130,7 @@ bootbridge_sign_all() {
   rm -f "$work/ca.key"
 }
 
-# bootbridge_sign NAME COMMON_NAME ISSUER...: `openssl ca`, because no other command takes hours.
+# bootbridge_sign NAME COMMON_NAME ISSUER...: uses `openssl ca`, the only command with a validity in hours.
 bootbridge_sign() {
   local name=$1 subject=$2
   shift 2
@@ -147,7 +147,7 @@ bootbridge_sign() {
 
 bootbridge_openssl_config() {
   local usage=digitalSignature names
-  # An RSA key may also be used to wrap another one.
+  # TLS 1.2 key exchange with RSA needs keyEncipherment.
   [[ $BOOTBRIDGE_KEY_KIND != rsa-2048 ]] || usage=digitalSignature,keyEncipherment
   names=$(printf ',IP:%s' "${BOOTBRIDGE_ADDRESSES[@]}")
   cat <<CONFIG

@@ -1,7 +1,7 @@
-# --- what all the steps share
+# --- functions shared by all stages
 #
-# Under bootkube.sh's `set -e` a failing step ends the script and systemd starts it again, so every
-# step can be repeated. No step relies on `set -e` itself: bash turns it off inside conditions.
+# bootkube.sh runs with `set -e`: a failing stage ends the script and systemd restarts it, so every stage
+# is idempotent. No function relies on `set -e`: bash disables it inside conditions.
 
 bootbridge_log() {
   printf 'bootbridge: %s\n' "$1"
@@ -11,7 +11,7 @@ bootbridge_warn() {
   printf 'bootbridge: warning: %s\n' "$1" >&2
 }
 
-# bootbridge_fail MESSAGE FIX: tell what is wrong and how to mend it.
+# bootbridge_fail PROBLEM FIX: prints both to stderr and returns 1.
 bootbridge_fail() {
   printf 'bootbridge: %s (%s)\n' "$1" "$2" >&2
   return 1
@@ -20,11 +20,11 @@ bootbridge_fail() {
 bootbridge_require() {
   local tool
   for tool in "$@"; do
-    command -v "$tool" >/dev/null || bootbridge_fail "the program $tool is not here" "install it on the node" || return
+    command -v "$tool" >/dev/null || bootbridge_fail "command not found: $tool" "install it on the node" || return
   done
 }
 
-# Stages are recorded where bootkube.sh's library is loaded; run by hand there is no record.
+# Records stages through bootkube.sh's service-record library. A manual run has no such library.
 bootbridge_stage_start() {
   bootbridge_log "stage $1"
   if declare -F record_service_stage_start >/dev/null; then record_service_stage_start "$1"; fi
@@ -38,25 +38,25 @@ bootbridge_stage_failure() {
   if declare -F record_service_stage_failure >/dev/null; then record_service_stage_failure; fi
 }
 
-# bootbridge_put MODE PATH: the file is there whole or not at all. The temporary name begins with a
-# dot, which the kubelet skips, and lies beside the target, so that it gets the label of that place.
-bootbridge_put() {
+# bootbridge_write_file MODE PATH: writes stdin atomically. The temporary file starts with a dot, so that the
+# kubelet skips it, and is in the target's directory, so that it gets the right SELinux label.
+bootbridge_write_file() {
   local mode=$1 path=$2 temporary
   temporary=$(mktemp "${path%/*}/.bootbridge.XXXXXXXX") \
-    || bootbridge_fail "cannot write into ${path%/*}" "check that it exists, is writable and has space" || return
+    || bootbridge_fail "cannot write to ${path%/*}" "check that it exists, is writable and has free space" || return
   if cat >"$temporary" && chmod "$mode" "$temporary" && mv -f "$temporary" "$path"; then return 0; fi
   rm -f "$temporary"
-  bootbridge_fail "cannot write $path" "check that the directory is writable and has space"
+  bootbridge_fail "cannot write $path" "check that the directory is writable and has free space"
 }
 
-# What an interrupted bootbridge_put or certificate run left behind.
-bootbridge_sweep() {
+# Removes what an interrupted bootbridge_write_file or bootbridge_make_certificates left behind.
+bootbridge_remove_temporary_files() {
   rm -f "${BOOTBRIDGE_SERVER_POD%/*}"/.bootbridge.???????? "$BOOTBRIDGE_CLUSTER_MANIFESTS"/.bootbridge.???????? \
     "${BOOTBRIDGE_EGRESS_CONFIG%/*}"/.bootbridge.???????? "$BOOTBRIDGE_STATE"/.bootbridge.????????
   rm -rf /run/bootbridge.????????
 }
 
-# The image of server and agents: the plan's, else the release payload's, asked for once.
+# Prints the image of server and agents: the plan's, or the release payload's, which is cached.
 bootbridge_image() {
   local cached=$BOOTBRIDGE_STATE/image image
   if [[ -n $BOOTBRIDGE_IMAGE ]]; then
@@ -68,9 +68,9 @@ bootbridge_image() {
     return
   fi
   image=$(image_for "$BOOTBRIDGE_PAYLOAD_IMAGE_NAME") && [[ -n $image && $image != *[[:space:]]* ]] \
-    || bootbridge_fail "the release payload holds no $BOOTBRIDGE_PAYLOAD_IMAGE_NAME" \
-      "it does from 4.11 on; else inject the tunnel with --image=REFERENCE" || return
-  printf '%s' "$image" | bootbridge_put 0644 "$cached" || return
+    || bootbridge_fail "image $BOOTBRIDGE_PAYLOAD_IMAGE_NAME not found in the release payload" \
+      "releases before 4.11 have none: inject the tunnel with --image=REFERENCE" || return
+  printf '%s' "$image" | bootbridge_write_file 0644 "$cached" || return
   printf '%s' "$image"
 }
 
@@ -78,8 +78,8 @@ bootbridge_image_is_known() {
   [[ -n $BOOTBRIDGE_IMAGE || -s $BOOTBRIDGE_STATE/image ]]
 }
 
-# A placeholder and its value as a line for sed; the value goes in by the builtin printf alone, so
-# that no key ever stands among a process's arguments.
+# bootbridge_substitution PLACEHOLDER VALUE: prints a sed command. The builtin printf writes the value, so that
+# no private key appears in the arguments of a process.
 bootbridge_substitution() {
   local value=${2//\\/\\\\}
   value=${value//|/\\|}
@@ -90,7 +90,7 @@ bootbridge_substitution() {
 bootbridge_substitutions() {
   local hosts
   hosts=$(IFS=, && printf '%s' "${BOOTBRIDGE_ADDRESSES[*]}")
-  # The original dials one address only.
+  # The Go agent dials only one address.
   [[ $BOOTBRIDGE_IMAGE_KIND == bootbridge ]] || hosts=${BOOTBRIDGE_ADDRESSES[0]}
   bootbridge_substitution "$BOOTBRIDGE_MARK_IMAGE" "$1"
   bootbridge_substitution "$BOOTBRIDGE_MARK_SERVER_HOSTS" "$hosts"
@@ -102,15 +102,16 @@ bootbridge_substitutions() {
 # bootbridge_render TEMPLATE IMAGE MODE TARGET
 bootbridge_render() {
   local template=$BOOTBRIDGE_TEMPLATES/$1 text
-  [[ -r $template ]] || bootbridge_fail "the template $template is missing" "inject the tunnel again" || return
+  [[ -r $template ]] || bootbridge_fail "template not found: $template" "inject the tunnel again" || return
   text=$(bootbridge_substitutions "$2" | sed -f /dev/stdin "$template") \
-    || bootbridge_fail "cannot fill in $template" "the lines above say why" || return
+    || bootbridge_fail "cannot render $template" "see the lines above" || return
   [[ $text != *@BOOTBRIDGE_* ]] \
-    || bootbridge_fail "$template has a placeholder that nobody fills in" "inject the tunnel again" || return
-  printf '%s\n' "$text" | bootbridge_put "$3" "$4"
+    || bootbridge_fail "unknown placeholder in $template" "inject the tunnel again" || return
+  printf '%s\n' "$text" | bootbridge_write_file "$3" "$4"
 }
 
-# bootbridge_digest IMAGE TEMPLATE...: what a rendered manifest is made of; the key goes with its certificate.
+# bootbridge_digest IMAGE TEMPLATE...: prints a digest of everything that a rendered manifest contains. The key
+# is left out: it changes together with its certificate.
 bootbridge_digest() {
   local image=$1
   shift
@@ -120,7 +121,7 @@ bootbridge_digest() {
   } | sha256sum
 }
 
-# bootbridge_is_marked MARKER DIGEST
-bootbridge_is_marked() {
+# bootbridge_marker_matches MARKER DIGEST
+bootbridge_marker_matches() {
   [[ -s $1 && $(<"$1") == "$2" ]]
 }

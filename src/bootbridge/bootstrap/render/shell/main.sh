@@ -1,4 +1,4 @@
-# --- run by hand, not sourced: on a node whose bootstrap is given up, say
+# --- manual run: executed, not sourced, for example after an abandoned bootstrap
 
 if [[ ${BASH_SOURCE[0]} == "$0" ]]; then
   set -uo pipefail

@@ -1,4 +1,4 @@
-# --- before cluster-bootstrap: the agents' manifests, and a last look at the kube-apiserver's configuration
+# --- stage before cluster-bootstrap: the agents' manifests, and a check of the kube-apiserver's configuration
 
 bootbridge_manifests() {
   local image made_before=
@@ -18,7 +18,7 @@ bootbridge_manifests() {
 bootbridge_manifests_are_current() {
   bootbridge_image_is_known \
     && [[ -s $BOOTBRIDGE_NAMESPACE_MANIFEST && -s $BOOTBRIDGE_SECRET_MANIFEST && -s $BOOTBRIDGE_DAEMONSET_MANIFEST ]] \
-    && bootbridge_is_marked "$BOOTBRIDGE_AGENT_MARKER" "$(bootbridge_agent_digest "$(bootbridge_image)")"
+    && bootbridge_marker_matches "$BOOTBRIDGE_AGENT_MARKER" "$(bootbridge_agent_digest "$(bootbridge_image)")"
 }
 
 bootbridge_agent_digest() {
@@ -30,47 +30,47 @@ bootbridge_write_manifests() {
   bootbridge_render namespace.yaml "$1" 0644 "$BOOTBRIDGE_NAMESPACE_MANIFEST" || return
   bootbridge_render agent-secret.yaml "$1" 0600 "$BOOTBRIDGE_SECRET_MANIFEST" || return
   bootbridge_render agent-daemonset.yaml "$1" 0644 "$BOOTBRIDGE_DAEMONSET_MANIFEST" || return
-  bootbridge_agent_digest "$1" | bootbridge_put 0644 "$BOOTBRIDGE_AGENT_MARKER"
+  bootbridge_agent_digest "$1" | bootbridge_write_file 0644 "$BOOTBRIDGE_AGENT_MARKER"
 }
 
-# Whether the rendered kube-apiserver configuration names our egress configuration.
+# Tests whether the rendered kube-apiserver configuration refers to our egress configuration.
 bootbridge_has_egress_argument() {
   [[ -r $BOOTBRIDGE_APISERVER_CONFIG ]] && [[ $(bootbridge_egress_argument) == "$BOOTBRIDGE_EGRESS_CONFIG_SEEN" ]]
 }
 
-# The value of the argument, without its quotes: the item in the line after the key.
+# Prints the argument's value without quotes: the list item in the line after the key.
 bootbridge_egress_argument() {
   sed -n '/^[[:space:]]*egress-selector-config-file:/{n;s/^[[:space:]]*-[[:space:]]*//;s/^["'\'']//;s/["'\'']*[[:space:]]*$//;p;q}' \
     "$BOOTBRIDGE_APISERVER_CONFIG"
 }
 
-# The operator's render command was given the override. Should that have had no effect, webhooks
-# would time out much later and nobody would know why, so it is mended here or the bootstrap stops.
+# The operator's render command applied the override. If that had no effect, webhooks would time out much
+# later for no visible reason. So this adds the argument, or stops the bootstrap.
 bootbridge_ensure_egress_argument() {
   local other text
   [[ -s $BOOTBRIDGE_EGRESS_CONFIG ]] \
-    || bootbridge_fail "$BOOTBRIDGE_EGRESS_CONFIG is missing" "restart bootkube.service: it is written again" || return
+    || bootbridge_fail "file not found: $BOOTBRIDGE_EGRESS_CONFIG" "restart bootkube.service, which writes it" || return
   if bootbridge_has_egress_argument; then return 0; fi
   [[ -r $BOOTBRIDGE_APISERVER_CONFIG ]] \
-    || bootbridge_fail "$BOOTBRIDGE_APISERVER_CONFIG is missing" "look into the stage kube-apiserver-bootstrap" || return
+    || bootbridge_fail "file not found: $BOOTBRIDGE_APISERVER_CONFIG" "check the stage kube-apiserver-bootstrap" || return
   other=$(bootbridge_egress_argument)
-  [[ -z $other ]] || bootbridge_fail "$BOOTBRIDGE_APISERVER_CONFIG has another egress configuration already: $other" \
-    "use the installer's own tunnel, or this one: not both" || return
-  bootbridge_log "$BOOTBRIDGE_APISERVER_CONFIG lacks egress-selector-config-file: adding it"
+  [[ -z $other ]] || bootbridge_fail "$BOOTBRIDGE_APISERVER_CONFIG refers to another egress configuration: $other" \
+    "use either the installer's tunnel or this one" || return
+  bootbridge_log "adding egress-selector-config-file to $BOOTBRIDGE_APISERVER_CONFIG"
   text=$(sed "/^apiServerArguments:[[:space:]]*\$/a\\
 \\  egress-selector-config-file:\\
 \\  - $BOOTBRIDGE_EGRESS_CONFIG_SEEN" "$BOOTBRIDGE_APISERVER_CONFIG") || return
-  printf '%s\n' "$text" | bootbridge_put "$(stat -c %a "$BOOTBRIDGE_APISERVER_CONFIG")" "$BOOTBRIDGE_APISERVER_CONFIG" || return
+  printf '%s\n' "$text" | bootbridge_write_file "$(stat -c %a "$BOOTBRIDGE_APISERVER_CONFIG")" "$BOOTBRIDGE_APISERVER_CONFIG" || return
   bootbridge_has_egress_argument \
-    || bootbridge_fail "$BOOTBRIDGE_APISERVER_CONFIG has no apiServerArguments, so the kube-apiserver would not use the tunnel" \
-      "this release renders it in a shape that bootbridge does not know"
+    || bootbridge_fail "apiServerArguments not found in $BOOTBRIDGE_APISERVER_CONFIG: the kube-apiserver would not use the tunnel" \
+      "bootbridge does not support the format of this release"
 }
 
-# cluster-bootstrap leaves objects alone that exist already. After a failed attempt the agents' ones may,
-# with certificates that the server does not know any more; so they are replaced as soon as an API
-# answers. It ends with bootkube.service at the latest.
+# cluster-bootstrap does not update existing objects. After a failed attempt the agents' objects may exist
+# with certificates that the server no longer accepts, so they are replaced as soon as the API server answers.
+# The background process ends with bootkube.service at the latest.
 bootbridge_refresh_in_background() {
-  bootbridge_log "the agents' Secret and DaemonSet are replaced once the API answers"
+  bootbridge_log "agent Secret and DaemonSet will be replaced when the API server answers"
   bootbridge_refresh </dev/null &
 }
 
@@ -79,19 +79,19 @@ bootbridge_refresh() (
   set +e
   ends=$((SECONDS + BOOTBRIDGE_REFRESH_SECONDS))
   while ((SECONDS < ends)); do
-    if said=$(bootbridge_oc "$BOOTBRIDGE_LOOPBACK_KUBECONFIG" replace \
+    if output=$(bootbridge_oc "$BOOTBRIDGE_LOOPBACK_KUBECONFIG" replace \
       --filename="$BOOTBRIDGE_SECRET_MANIFEST" --filename="$BOOTBRIDGE_DAEMONSET_MANIFEST" 2>&1); then
-      bootbridge_log "the agents' Secret and DaemonSet have the new certificates"
+      bootbridge_log "agent Secret and DaemonSet replaced"
       exit 0
     fi
-    # What is not there yet is created by cluster-bootstrap, from the new manifests.
-    if [[ $said == *NotFound* || ! -e $BOOTBRIDGE_SECRET_MANIFEST ]]; then exit 0; fi
+    # cluster-bootstrap creates missing objects from the new manifests.
+    if [[ $output == *NotFound* || ! -e $BOOTBRIDGE_SECRET_MANIFEST ]]; then exit 0; fi
     sleep 2
   done
-  bootbridge_warn "the agents' Secret could not be replaced within $BOOTBRIDGE_REFRESH_SECONDS s"
+  bootbridge_warn "replacing the agent Secret timed out after ${BOOTBRIDGE_REFRESH_SECONDS}s"
 )
 
-# bootbridge_oc KUBECONFIG ARGUMENT...: bounded twice, as a request and as a process.
+# bootbridge_oc KUBECONFIG ARGUMENT...: runs oc with a time limit for the request and one for the process.
 bootbridge_oc() {
   local kubeconfig=$1
   shift

@@ -1,11 +1,11 @@
-# The events of a removal as a receipt (its form is described in receipt.py).
-# In: the events; $earlier: the receipt of an earlier run or null; $plan, $now.
+# Converts the events of a removal to a receipt (receipt.py documents the format).
+# Input: the events; $earlier: the receipt of an earlier run or null; $plan; $now.
 def items($list): [.[] | select(.list == $list) | .item];
-def once: reduce .[] as $one ([]; if index([$one]) then . else . + [$one] end);
+def deduplicated: reduce .[] as $one ([]; if index([$one]) then . else . + [$one] end);
 
 items("remains") as $remains
 | ($remains | map(.name)) as $left
-| (($earlier.found // []) + items("found") | once) as $found
+| (($earlier.found // []) + items("found") | deduplicated) as $found
 | {
     version: 1,
     writtenAt: $now,
