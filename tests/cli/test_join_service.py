@@ -61,8 +61,8 @@ def test_what_the_daemon_set_says_is_understood(served: list[JoinServiceOptions]
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--port=70000"], "--port: 70000 is no port"),
-        (["--health-port=-1"], "--health-port: -1 is no port"),
+        (["--port=70000"], "--port: invalid port 70000"),
+        (["--health-port=-1"], "--health-port: invalid port -1"),
         (["--port=x"], "invalid int value: 'x'"),
         (["extra"], "unrecognized arguments: extra"),
     ],

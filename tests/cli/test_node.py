@@ -67,7 +67,7 @@ def test_an_endpoint_may_leave_its_port_out(text: str, endpoint: tuple[str, int]
 
 @pytest.mark.parametrize("text", ["", ":9000", "host:0", "host:99999"])
 def test_what_is_no_endpoint_is_refused(text: str) -> None:
-    with pytest.raises(OperatorError, match="is no endpoint"):
+    with pytest.raises(OperatorError, match="invalid address"):
         cli._endpoint(text)
 
 

@@ -1,4 +1,4 @@
-"""``bootbridge join-service``: lets instances that prove what they are into the cluster it runs in."""
+"""``bootbridge join-service``: issues tickets to instances that may join the cluster."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from bootbridge.errors import OperatorError
 from bootbridge.join_api.messages import JOIN_PORT
 
 _DESCRIPTION = """\
-Runs on every control plane, deployed by `bootbridge node init`. An instance calls it by attested TLS, and is
-given a ticket if its evidence convinces and the policy knows it: a token for `kubeadm join`, the cluster's
-CA pin, a certificate for its kubelet, and on a control plane the authorities' files. Name, role and
-addresses are what the policy says, never what the instance claims.
+Runs on every control plane, deployed by `bootbridge node init`. An instance connects with attested TLS and
+receives a ticket if its evidence is valid and the policy lists it. A ticket contains a token for
+`kubeadm join`, the hash of the cluster CA, a serving certificate for the kubelet and, for a control plane,
+the CA files. Name, role and addresses come from the policy, never from the request.
 
-The policy is the ConfigMap bootbridge-join-policy; a change takes effect at once, a broken one is logged
-and the last good one stays. Every ticket and every refusal is one JSON line in the audit log."""
+The policy is the ConfigMap bootbridge-join-policy; a change takes effect at once. An invalid policy is logged
+and the last valid one stays in effect. Every ticket and every refusal is one JSON line in the audit log."""
 
 _EXAMPLES = """
 {program}
@@ -27,28 +27,39 @@ _EXAMPLES = """
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--kubeconfig", metavar="FILE", default="", help="for the cluster's API (default: as a pod in it)")
-    add("--namespace", default="kube-system", help="of the policy and the secrets (%(default)s)")
-    add("--host", metavar="ADDRESS", default="", help="to listen on (default: every address)")
-    add("--port", type=int, default=JOIN_PORT, help="to listen on (%(default)s)")
-    add("--pki", metavar="DIR", default="/etc/kubernetes/pki", help="the authorities' files (%(default)s)")
+    add(
+        "--kubeconfig",
+        metavar="FILE",
+        default="",
+        help="kubeconfig for the API server (default: service account of the pod)",
+    )
+    add("--namespace", default="kube-system", help="namespace of the policy and the secrets (%(default)s)")
+    add("--host", metavar="ADDRESS", default="", help="address to listen on (default: all addresses)")
+    add("--port", type=int, default=JOIN_PORT, help="port to listen on (%(default)s)")
+    add("--pki", metavar="DIR", default="/etc/kubernetes/pki", help="directory of the CA files (%(default)s)")
     add(
         "--evidence",
         metavar="FILE",
         default="",
-        help="what it proves itself with (default: nothing)",
+        help="settings of the evidence that it sends (default: no evidence)",
     )
-    add("--audit-file", metavar="FILE", default="", help="where the audit log goes (default: stdout)")
-    add("--health-host", metavar="ADDRESS", default="127.0.0.1", help="for the probes (%(default)s)")
-    add("--health-port", type=int, default=0, help="for /healthz, /readyz, /status (0: none)")
-    add("--log-format", default="text", choices=("text", "json"), help="how a log line is written (text)")
+    add("--audit-file", metavar="FILE", default="", help="audit log (default: stdout)")
+    add(
+        "--health-host",
+        metavar="ADDRESS",
+        default="127.0.0.1",
+        help="address for the health endpoints (%(default)s)",
+    )
+    add("--health-port", type=int, default=0, help="port for /healthz, /readyz and /status (0: disabled)")
+    add("--log-format", default="text", choices=("text", "json"), help="log format (%(default)s)")
 
 
 def _run(flags: argparse.Namespace) -> int:
     for name in ("port", "health_port"):
         if not 0 <= getattr(flags, name) < 65536:
-            raise OperatorError(f"{getattr(flags, name)} is no port", subject=f"--{name.replace('_', '-')}")
-    # Late: a bad flag or a wish for help is answered without loading the service.
+            flag = f"--{name.replace('_', '-')}"
+            raise OperatorError(f"invalid port {getattr(flags, name)}", subject=flag)
+    # Imported late, so that --help and flag errors do not load the service.
     from bootbridge.join_service.main import JoinServiceOptions, serve
     from bootbridge.runtime import logs
 

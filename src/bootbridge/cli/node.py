@@ -1,4 +1,4 @@
-"""``bootbridge node``: what runs on every new instance, and the user's side of making a cluster of them."""
+"""``bootbridge node``: the bootstrapper on every instance, and the operator's commands for it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.node.init.messages import INIT_PORT
 
 DESCRIPTION = """\
-Makes nodes of blank instances. `{program} run` runs on every instance and waits: either a user
-calls it by `{program} init`, and a cluster begins there, or the join service of a cluster
-lets it in. Which of the two it is, is decided once. An instance proves what it is before it is told
-anything secret."""
+Turns blank instances into Kubernetes nodes. `{program} run` runs on every instance and waits until
+an operator initialises a cluster on it with `{program} init`, or until the join service of a
+cluster issues a ticket. The decision between the two is final until the next reboot. An instance must prove
+its identity before it receives a secret."""
 EXAMPLES = """
 {program} secret --out init-secret
 {program} run --config /etc/bootbridge/node.yaml
@@ -34,14 +34,17 @@ CONFIGURATION = "/etc/bootbridge/node.yaml"
 def _run_flags(parser: argparse.ArgumentParser) -> None:
     _add_configuration(parser)
     parser.add_argument(
-        "--log-format", default="text", choices=("text", "json"), help="how a log line is written (text)"
+        "--log-format", default="text", choices=("text", "json"), help="log format (%(default)s)"
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="say more")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log debug messages")
 
 
 def _add_configuration(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config", metavar="FILE", default=CONFIGURATION, help="this instance's node.yaml (%(default)s)"
+        "--config",
+        metavar="FILE",
+        default=CONFIGURATION,
+        help="configuration file of this instance (%(default)s)",
     )
 
 
@@ -59,22 +62,43 @@ def _run(flags: argparse.Namespace) -> int:
 
 def _init_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("endpoint", metavar="ENDPOINT", help=f"the instance: host or host:port (port {INIT_PORT})")
-    add("--spec", metavar="FILE", required=True, help="the cluster to make: kubernetesVersion, podSubnets, …")
-    add("--policy", metavar="FILE", required=True, help="what instances must prove, and which may join")
-    add("--init-secret-file", metavar="FILE", required=True, help="as `bootbridge node secret` wrote it")
+    add(
+        "endpoint",
+        metavar="ENDPOINT",
+        help=f"address of the instance: host or host:port (default port {INIT_PORT})",
+    )
+    add("--spec", metavar="FILE", required=True, help="cluster spec: kubernetesVersion, podSubnets, …")
+    add(
+        "--policy",
+        metavar="FILE",
+        required=True,
+        help="join policy: required evidence, and instances that may join",
+    )
+    add(
+        "--init-secret-file",
+        metavar="FILE",
+        required=True,
+        help="init secret, as written by `bootbridge node secret`",
+    )
     add(
         "--secrets",
         metavar="FILE",
         default="bootbridge-secrets.json",
-        help="the master secret; made if missing",
+        help="master secret; created if missing (%(default)s)",
     )
-    add("--kubeconfig", metavar="FILE", default="admin.conf", help="where to write it (%(default)s)")
-    add("--evidence", metavar="FILE", help="what this instance must prove, if not as the policy says")
-    add("--tunnel", action="store_true", help="lay the tunnel until the pod network is reachable")
-    add("--timeout", metavar="DURATION", default="15m", help="to reach the instance (default 15m)")
-    add("--resume", metavar="ID", default="", help="watch the init with this ID, begun elsewhere")
-    add("--json", action="store_true", help="each event as one line of JSON on stdout")
+    add(
+        "--kubeconfig",
+        metavar="FILE",
+        default="admin.conf",
+        help="output file for the admin kubeconfig (%(default)s)",
+    )
+    add(
+        "--evidence", metavar="FILE", help="evidence required of this instance, instead of that in the policy"
+    )
+    add("--tunnel", action="store_true", help="install the tunnel until the pod network is reachable")
+    add("--timeout", metavar="DURATION", default="15m", help="time limit to reach the instance (%(default)s)")
+    add("--resume", metavar="ID", default="", help="watch the init with this ID, which was started elsewhere")
+    add("--json", action="store_true", help="print each event as one line of JSON")
 
 
 def _init(flags: argparse.Namespace) -> int:
@@ -104,8 +128,8 @@ def _init(flags: argparse.Namespace) -> int:
         if not session.may_be_running:
             raise
         print_error(
-            f"{flags.program}: interrupted; the init goes on on the instance: run the same command again to "
-            f"watch it, or elsewhere add --resume {session.init_id}"
+            f"{flags.program}: interrupted; the init continues on the instance (run the same command again "
+            f"to watch it, or add --resume {session.init_id} on another machine)"
         )
         return ExitCode.INTERRUPTED
 
@@ -116,8 +140,8 @@ def _endpoint(text: str) -> tuple[str, int]:
     host = host_of(text)
     port = text.rpartition(":")[2] if text not in (host, f"[{host}]") else str(INIT_PORT)
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        hint = "host, host:port or [IPv6]:port"
-        raise OperatorError(f"{text!r} is no endpoint", subject="ENDPOINT", hint=hint)
+        hint = "use host, host:port or [IPv6]:port"
+        raise OperatorError(f"invalid address {text!r}", subject="ENDPOINT", hint=hint)
     return host, int(port)
 
 
@@ -126,8 +150,8 @@ def _endpoint(text: str) -> tuple[str, int]:
 
 def _secret_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--out", metavar="FILE", default="init-secret", help="where to write the secret (%(default)s)")
-    add("--json", action="store_true", help="for scripts")
+    add("--out", metavar="FILE", default="init-secret", help="output file (%(default)s)")
+    add("--json", action="store_true", help="print JSON")
 
 
 def _secret(flags: argparse.Namespace) -> int:
@@ -138,7 +162,7 @@ def _secret(flags: argparse.Namespace) -> int:
     write_new_secret(Path(flags.out), secret + b"\n", "--out")
     if flags.json:
         return print_output(json.dumps({"secretFile": flags.out, "initSecretHash": hashed}) + "\n")
-    print_error(f"{flags.program}: the secret is in {flags.out}; its hash, for the instance's metadata:")
+    print_error(f"{flags.program}: secret written to {flags.out}; initSecretHash for the instance metadata:")
     return print_output(f"{hashed}\n")
 
 
@@ -147,7 +171,7 @@ def _secret(flags: argparse.Namespace) -> int:
 
 def _status_flags(parser: argparse.ArgumentParser) -> None:
     _add_configuration(parser)
-    parser.add_argument("--json", action="store_true", help="for scripts")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _status(flags: argparse.Namespace) -> int:
@@ -164,7 +188,9 @@ def _status(flags: argparse.Namespace) -> int:
 
 def _renew_flags(parser: argparse.ArgumentParser) -> None:
     _add_configuration(parser)
-    parser.add_argument("--timeout", metavar="DURATION", default="3m", help="to get one (default 3m)")
+    parser.add_argument(
+        "--timeout", metavar="DURATION", default="3m", help="time limit for the renewal (%(default)s)"
+    )
 
 
 def _renew(flags: argparse.Namespace) -> int:
@@ -182,7 +208,7 @@ def _renew(flags: argparse.Namespace) -> int:
 
 def _enrol_flags(parser: argparse.ArgumentParser) -> None:
     _add_configuration(parser)
-    parser.add_argument("--json", action="store_true", help="for scripts")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def _enrol(flags: argparse.Namespace) -> int:
@@ -205,39 +231,38 @@ def _enrol(flags: argparse.Namespace) -> int:
 
 
 _RUN_DETAILS = """\
-It waits for a user's `bootbridge node init` and, at the same time, asks the join services that its
-metadata names. The first to succeed takes the node lock, which is measured into PCR 15 and cannot be
-given back before a reboot; the other stops. The process ends when the instance is a node. After a
-crash it goes on where it was; after a reboot it measures again and starts the kubelet. Run it as root,
-restarted on failure.
+Listens for `bootbridge node init` and at the same time requests a ticket from the join services in the
+metadata. The first to succeed takes the node lock, which is measured into PCR 15 and is released only by a
+reboot; the other stops. The process exits when the instance is a node. After a crash it resumes; after a
+reboot it measures again and starts the kubelet. Run it as root and restart it on failure.
 
-SIGTERM before the lock stops it; after the lock, what is under way is finished first."""
+SIGTERM stops it before the lock is taken; afterwards it finishes the init or join first."""
 
 _INIT_DETAILS = """\
-The instance must prove what the policy asks for before anything is sent to it. Stages are shown as
-they happen; a lost connection is made anew and nothing is missed. The same command again watches an
-init that was left.
+Verifies the evidence of the instance against the policy before it sends anything. Shows the stages of the
+init as they happen, and reconnects after a lost connection. Running the same command again watches an init
+that was interrupted.
 
-The master secret is made on first use (--secrets) and never leaves this machine: keep the file. If
-the init fails, the instance's log is written beside the kubeconfig."""
+The master secret (--secrets) is created on first use and is never sent: keep the file. If the init fails, the
+log of the instance is written beside the kubeconfig."""
 
 _SECRET_DETAILS = """\
-Whoever knows it may initialise the instance whose metadata holds its hash (initSecretHash), which is
-printed. The file is for `bootbridge node init`; one that is there already is not overwritten."""
+The secret permits to initialise an instance whose metadata contains its hash. Writes the secret to a new
+file for `bootbridge node init` and prints the hash, which is `initSecretHash` in the metadata."""
 
 _STATUS_DETAILS = """\
-Its phase in this boot, who holds the node lock, what the register says, which node it is, and while it
-waits, what it was told last: why it was refused, or why there is no ticket yet. Changes nothing."""
+Shows the phase in this boot, the holder of the node lock, the register (PCR 15), the node, and for an
+instance that waits, the last error of a join service. Changes nothing."""
 
 _RENEW_DETAILS = """\
-For a node that runs for long: asks a join service for a new serving certificate once two thirds of the
-old one's life are over, and does nothing before. The kubelet takes it up by itself. Have a timer run it
-once an hour; after a reboot `bootbridge node run` does the same."""
+Requests a new certificate from a join service when two thirds of the validity of the current one have passed;
+does nothing before. The kubelet reloads the file by itself. Run it once an hour with a timer; after a reboot
+`bootbridge node run` does the same."""
 
 _ENROL_DETAILS = """\
-Prints this instance as an element of `instances` in the policy: its name, role and addresses as its
-metadata says, and the identity of the key that it proves itself with. Changes nothing. Run it on the
-machine itself, or otherwise in a way that you trust: whoever is listed is let in."""
+Prints an element for `instances` in the policy: name, role and addresses from the metadata, and the identity
+of the key in the evidence. Changes nothing. Run it on the machine itself, or over a connection that you
+trust: every instance in the policy may join."""
 
 _INIT_EXAMPLES = """
 {program} 10.0.0.5 --spec cluster.yaml --policy policy.yaml --init-secret-file init-secret

@@ -1,7 +1,7 @@
 """The identity of this instance as its evidence proves it, and as a join policy lists it.
 
-An operator runs `bootbridge node enrol` on the machine: the identity must come from its TPM or key, not from
-whoever asks to be added to the policy.
+An operator runs `bootbridge node enrol` on the machine, because the identity must be read from its TPM or
+key, not taken from a request.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class NodeLock:
             self._save(phase=phase, result=result)
 
     def discard_result(self) -> None:
-        """Removes the result from the record, after it was acknowledged or nobody fetched it in time."""
+        """Removes the result from the record, after it was acknowledged or `lingerSeconds` have passed."""
         try:
             self._save(result=b"")
         except (BootbridgeError, OSError) as error:
