@@ -129,8 +129,8 @@ class TestWithCluster:
     ) -> None:
         for url, warned in (("https://metadata.example", False), ("http://10.0.0.1:8080", True)):
             whole = {"evidence": {"tpm": {}}, "inventory": {"http": {"url": url}}, "cluster": CLUSTER}
-            ActivePolicy.of(json.dumps(whole), "policy", lambda: 0.0)
-            assert ("comes over plain http" in caplog.text) is warned
+            ActivePolicy.load(json.dumps(whole), "policy", lambda: 0.0)
+            assert ("inventory over unencrypted http" in caplog.text) is warned
 
     def test_dns_is_no_inventory(self) -> None:
         inventory = {"dns": {"controlPlanes": "cp.example", "file": "/etc/bootbridge/instance.yaml"}}
@@ -138,7 +138,7 @@ class TestWithCluster:
             check_policy(json.dumps({"evidence": {"tpm": {}}, "inventory": inventory}))
         whole = {"evidence": {"tpm": {}}, "inventory": inventory, "cluster": CLUSTER}
         with pytest.raises(OperatorError, match="would choose the control planes"):
-            ActivePolicy.of(json.dumps(whole), "policy", lambda: 0.0)
+            ActivePolicy.load(json.dumps(whole), "policy", lambda: 0.0)
 
 
 def test_evidence_stays_out_of_repr() -> None:

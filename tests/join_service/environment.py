@@ -21,8 +21,8 @@ from cryptography.x509.oid import NameOID
 
 from bootbridge.join_api.components import Component
 from bootbridge.join_api.instance import Instance, Role
+from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
 from bootbridge.join_api.messages import (
-    CONTROL_PLANE_FILES,
     ISSUE_REJOIN_TICKET,
     ISSUE_TICKET,
     RejoinRequest,

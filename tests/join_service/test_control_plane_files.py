@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 
 from bootbridge.errors import OperatorError
-from bootbridge.join_api.messages import CONTROL_PLANE_FILES
+from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
 from bootbridge.join_service.control_plane_files import ControlPlaneFiles
 from bootbridge.trust.authority import Authority
 from tests.join_service.environment import pki

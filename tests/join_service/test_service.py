@@ -14,8 +14,8 @@ import pytest
 from cryptography import x509
 
 from bootbridge.join_api.instance import Instance, Role
+from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
 from bootbridge.join_api.messages import (
-    CONTROL_PLANE_FILES,
     ISSUE_TICKET,
     RejoinRequest,
     RejoinTicket,

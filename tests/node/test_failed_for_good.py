@@ -17,8 +17,9 @@ import pytest
 from bootbridge.common.backoff import Backoff
 from bootbridge.common.failures import Fatal
 from bootbridge.common.host import Host
-from bootbridge.join_api import node_paths
-from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile
+from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
+from bootbridge.join_api.messages import ControlPlaneFile
+from bootbridge.node import node_paths
 from bootbridge.node.components.install import Installer
 from bootbridge.node.init.flow import ADVICE, InitFlow
 from bootbridge.node.init.messages import StageEvent

@@ -13,7 +13,8 @@ import pytest
 
 from bootbridge.common.backoff import Backoff
 from bootbridge.common.failures import Fatal, Transient
-from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket, TicketRequest
+from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
+from bootbridge.join_api.messages import ControlPlaneFile, Ticket, TicketRequest
 from bootbridge.node.init.messages import InitEvent
 from bootbridge.node.join.endpoints import Address
 from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED

@@ -15,9 +15,9 @@ from collections.abc import Awaitable, Callable
 
 from bootbridge.common.failures import PeerRefused, Transient
 from bootbridge.join_api.instance import Role
-from bootbridge.join_api.kubelet_certificate_request import new_request
 from bootbridge.join_api.messages import JOIN_LABEL, TicketRequest
 from bootbridge.node.join.service_client import JoinServiceClient
+from bootbridge.node.kubelet_csr import new_kubelet_csr
 from bootbridge.runtime.tasks import spawn
 from bootbridge.trust.attested.channel import Attestation, connect
 from bootbridge.trust.attested.listening_sockets import listening_sockets
@@ -64,7 +64,7 @@ class Overheard:
 
 async def ask(issuer: Issuer, host: str, port: int, name: str, role: Role) -> str:
     """Ask for a ticket as that node and in that role."""
-    request = TicketRequest(name, role is Role.CONTROL_PLANE, new_request(name).request)
+    request = TicketRequest(name, role is Role.CONTROL_PLANE, new_kubelet_csr(name).csr)
     ticket = await JoinServiceClient(Attestation(issuer)).request_ticket((host, port), request)
     return f"a ticket for {ticket.node_name}"
 

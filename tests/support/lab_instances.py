@@ -21,10 +21,8 @@ from typing import Any
 from bootbridge.common.files import Asset
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
-from bootbridge.join_api import node_paths
 from bootbridge.join_api.instance import Role
 from bootbridge.join_api.kubelet_certificate import KubeletCa, KubeletCsr
-from bootbridge.join_api.kubelet_certificate_request import new_request
 from bootbridge.join_api.messages import JOIN_PORT
 from bootbridge.join_service import manifests
 from bootbridge.join_service.bootstrap_tokens import GROUP, node_group
@@ -35,7 +33,9 @@ from bootbridge.lab.images import Images
 from bootbridge.lab.instances import InstancesBuilder
 from bootbridge.lab.lab import ENVIRONMENT, Lab
 from bootbridge.lab.layout import LabNode, Layout
+from bootbridge.node import node_paths
 from bootbridge.node.join import last_error
+from bootbridge.node.kubelet_csr import new_kubelet_csr
 from bootbridge.node.lock import bootstrap_record, node_state
 from tests.support.lab import CALL_SECONDS, IMAGES, SHORT_PAUSES, WAIT_SECONDS, keep_logs, until
 from tests.support.process_program import ROOT
@@ -311,7 +311,7 @@ class Instances:
                 for name in ("ca.crt", "ca.key")
             )
         )
-        fresh = new_request(node)
+        fresh = new_kubelet_csr(node)
         certificate = authority.sign(
             KubeletCsr(fresh.request),
             node,

@@ -23,9 +23,8 @@ from bootbridge.errors import OperatorError
 from bootbridge.join_api.cluster_spec import ClusterSpec
 from bootbridge.join_api.components import Component
 from bootbridge.join_api.instance import Instance, Role
-from bootbridge.join_api.kubelet_certificate_request import CertificateRequest
+from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
 from bootbridge.join_api.messages import (
-    CONTROL_PLANE_FILES,
     ControlPlaneFile,
     RejoinRequest,
     RejoinTicket,
@@ -44,6 +43,7 @@ from bootbridge.node.join.flow import JoinFlow
 from bootbridge.node.join.rejoin import Rejoin
 from bootbridge.node.join.serving_renewal import ServingRenewal
 from bootbridge.node.join.sources import JoinSources
+from bootbridge.node.kubelet_csr import KeyAndCsr
 from bootbridge.node.lock.bootstrap_record import BootstrapRecord
 from bootbridge.node.lock.node_lock import ZERO, NodeLock
 from bootbridge.node.lock.node_state import NodeState
@@ -177,8 +177,8 @@ class Environment:
         await self.call("endpoints")
         return self.addresses
 
-    def new_request(self, name: str) -> CertificateRequest:
-        return CertificateRequest(f"key {len(self.calls)}".encode(), f"request of {name}".encode())
+    def new_request(self, name: str) -> KeyAndCsr:
+        return KeyAndCsr(f"key {len(self.calls)}".encode(), f"request of {name}".encode())
 
     def secret_matches(self, secret: bytes, secret_hash: str) -> bool:
         self.calls.append("secret")

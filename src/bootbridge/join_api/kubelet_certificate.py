@@ -20,11 +20,12 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from bootbridge.errors import OperatorError
 from bootbridge.join_api.errors import JoinRefused
 from bootbridge.join_api.instance import IPAddress
-from bootbridge.join_api.kubelet_certificate_request import COMMON_NAME_PREFIX, ORGANISATION
 from bootbridge.trust.authority import BACKDATED
 from bootbridge.trust.certificate_chain import CERTIFICATE_PARSE_ERRORS
 from bootbridge.trust.fingerprint import fingerprint
 
+ORGANISATION: Final = "system:nodes"
+COMMON_NAME_PREFIX: Final = "system:node:"
 # A request with a P-256 key and a handful of addresses is below 1 KiB.
 REQUEST_BYTES_MAX: Final = 8 * 1024
 # Of a caller's words, in a refusal: twice what fits into a sound name.

@@ -14,18 +14,6 @@ ISSUE_REJOIN_TICKET: Final = "/bootbridge.join.v1.Join/IssueRejoinTicket"
 # The label that binds evidence to this use of it (trust/attested/channel_binding.py).
 JOIN_LABEL: Final = "bootbridge join v1"
 
-# What an additional control plane needs, below /etc/kubernetes/pki. Nothing else is ever written there.
-CONTROL_PLANE_FILES: Final = (
-    "ca.crt",
-    "ca.key",
-    "sa.pub",
-    "sa.key",
-    "front-proxy-ca.crt",
-    "front-proxy-ca.key",
-    "etcd/ca.crt",
-    "etcd/ca.key",
-)
-
 
 @dataclass(frozen=True, slots=True)
 class TicketRequest(Message):

@@ -1,4 +1,4 @@
-"""Which of a machine's addresses its kubelet and its API server go by."""
+"""Selects the addresses that a node's kubelet and API server use."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from bootbridge.join_api.instance import IPAddress
 def node_addresses(
     addresses: Iterable[IPAddress | str], families: Sequence[int] = ()
 ) -> tuple[IPAddress, ...]:
-    """One for each IP version, as a kubelet takes them: in the order of the cluster's `families`, or as come.
+    """Returns one address per IP version, in the order of the cluster's `families`, or as given.
 
-    The first one's family is the primary one. A machine without an address of the primary family cannot be a
-    node; one without the second merely has no second address.
+    The first family is the primary one: a machine without such an address cannot be a node. A machine without
+    the second family has no second address.
     """
     first: dict[int, IPAddress] = {}
     for each in addresses:
@@ -24,10 +24,6 @@ def node_addresses(
     wanted = families or tuple(first)
     if not wanted or wanted[0] not in first:
         missing = f"no IPv{wanted[0]} address" if wanted else "no address"
-        hint = "name one in the metadata, or give serviceSubnets of the family that the machines have"
-        raise OperatorError(f"the instance has {missing}", subject="addresses", hint=hint)
+        hint = "add one to the metadata, or use serviceSubnets of the machines' IP family"
+        raise OperatorError(missing, subject="addresses", hint=hint)
     return tuple(first[family] for family in wanted if family in first)
-
-
-def host_and_port(address: IPAddress, port: int) -> str:
-    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

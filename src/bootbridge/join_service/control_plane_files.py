@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from bootbridge.common.files import read_file
+from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
 from bootbridge.join_api.kubelet_certificate import KubeletCa
-from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile
+from bootbridge.join_api.messages import ControlPlaneFile
 
 
 class ControlPlaneFiles:

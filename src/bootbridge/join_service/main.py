@@ -24,7 +24,7 @@ from bootbridge.common.backoff import Backoff
 from bootbridge.common.files import read_file
 from bootbridge.common.yaml_text import YAML_ERRORS
 from bootbridge.errors import BootbridgeError, OperatorError
-from bootbridge.join_api import node_paths
+from bootbridge.join_api import kubeadm_defaults
 from bootbridge.join_api.messages import JOIN_LABEL, JOIN_PORT
 from bootbridge.join_service import manifests
 from bootbridge.join_service.audit import AuditLog, open_audit
@@ -67,7 +67,7 @@ class JoinServiceOptions:
     namespace: str = manifests.NAMESPACE
     host: str = ""  # empty: every address
     port: int = JOIN_PORT
-    pki: Path = Path(node_paths.PKI)
+    pki: Path = Path(kubeadm_defaults.PKI)
     evidence: str = ""  # file; empty: presents no evidence
     audit_file: str = ""  # empty: standard output
     health_host: str = "127.0.0.1"

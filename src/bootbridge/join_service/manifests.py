@@ -14,7 +14,7 @@ import base64
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from bootbridge.join_api import node_paths
+from bootbridge.join_api import kubeadm_defaults
 from bootbridge.join_api.messages import JOIN_PORT
 from bootbridge.join_api.policy import POLICY_KEY
 from bootbridge.join_service.control_plane_lease import CONTROL_PLANE_LABEL, LEASE_NAME
@@ -44,7 +44,7 @@ class JoinServiceDeployment:
     measurement: MeasurementSecret
     command: tuple[str, ...] = ("/usr/bin/bootbridge", "join-service")
     port: int = JOIN_PORT
-    api_server_port: int = node_paths.API_PORT
+    api_server_port: int = kubeadm_defaults.API_PORT
     # The evidence that the service presents (trust/evidence/configuration.py); empty: none.
     evidence: bytes = field(default=b"", repr=False)
     # Host paths for the evidence: a TPM device or socket, or files.
@@ -199,15 +199,17 @@ def _security(deployment: JoinServiceDeployment) -> Manifest:
 
 
 def _arguments(deployment: JoinServiceDeployment) -> list[str]:
-    arguments = [f"--port={deployment.port}", f"--health-port={HEALTH_PORT}", f"--pki={node_paths.PKI}"]
+    arguments = [f"--port={deployment.port}", f"--health-port={HEALTH_PORT}", f"--pki={kubeadm_defaults.PKI}"]
     if deployment.evidence:
         arguments.append(f"--evidence={EVIDENCE_FOLDER}/{EVIDENCE_FILE}")
     return arguments
 
 
 def _volumes(deployment: JoinServiceDeployment) -> tuple[list[Manifest], list[Manifest]]:
-    volumes: list[Manifest] = [{"name": "pki", "hostPath": {"path": node_paths.PKI, "type": "Directory"}}]
-    mounts: list[Manifest] = [{"name": "pki", "mountPath": node_paths.PKI, "readOnly": True}]
+    volumes: list[Manifest] = [
+        {"name": "pki", "hostPath": {"path": kubeadm_defaults.PKI, "type": "Directory"}}
+    ]
+    mounts: list[Manifest] = [{"name": "pki", "mountPath": kubeadm_defaults.PKI, "readOnly": True}]
     if deployment.evidence:
         secret = {"secretName": f"{NAME}-evidence", "defaultMode": 0o400}
         volumes.append({"name": "evidence", "secret": secret})

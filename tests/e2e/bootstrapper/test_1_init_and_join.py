@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from bootbridge.join_api.node_paths import PKI
 from bootbridge.lab.instances import operator_files
+from bootbridge.node.node_paths import PKI
 from tests.e2e.bootstrapper.conftest import SPARE, Inits
 from tests.support.lab import SHORT_PAUSES, WAIT_SECONDS, until
 from tests.support.lab_instances import Instances

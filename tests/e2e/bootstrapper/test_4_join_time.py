@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from bootbridge.join_api import node_paths
 from bootbridge.join_service.bootstrap_tokens import GROUP, node_group
 from bootbridge.lab.bootstrapper_files import INSTANCE_CONFIG
+from bootbridge.node import node_paths
 from tests.e2e.results import concurrency_note
 from tests.support.lab_instances import Instances
 from tests.support.process_program import ROOT

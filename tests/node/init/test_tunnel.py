@@ -13,7 +13,7 @@ import yaml
 from bootbridge.bootstrap.render import apiserver_manifest
 from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
-from bootbridge.join_api import node_paths
+from bootbridge.node import node_paths
 from bootbridge.node.init import tunnel
 from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.kubeadm import documents

@@ -13,7 +13,7 @@ from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.common.failures import Transient
 from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
-from bootbridge.join_api import node_paths
+from bootbridge.node import node_paths
 from bootbridge.node.init import tunnel, tunnel_removal
 from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.init.tunnel_removal import remove_when_unneeded

@@ -11,7 +11,8 @@ import pytest
 from bootbridge.common.failures import Fatal, MetadataUnavailable, PeerRefused, Transient
 from bootbridge.join_api.components import Component
 from bootbridge.join_api.instance import Instance, Role
-from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket, TicketRequest
+from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
+from bootbridge.join_api.messages import ControlPlaneFile, Ticket, TicketRequest
 from bootbridge.node.join.endpoints import Address
 from bootbridge.node.lock.bootstrap_record import Flow, Phase
 from bootbridge.node.lock.flow_inputs import JoinInputs

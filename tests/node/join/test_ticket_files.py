@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from bootbridge.common.host import Host
-from bootbridge.join_api import node_paths
-from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile, Ticket
+from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
+from bootbridge.join_api.messages import ControlPlaneFile, Ticket
+from bootbridge.node import node_paths
 from bootbridge.node.join.ticket_files import TicketUnusable, check_pair, write_serving, write_ticket
 from bootbridge.trust.authority import Authority
 from tests.node.kubeadm.examples import ticket

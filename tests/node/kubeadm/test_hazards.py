@@ -13,9 +13,10 @@ import pytest
 from bootbridge.common.failures import Fatal
 from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
-from bootbridge.join_api import node_paths
 from bootbridge.join_api.components import Component
-from bootbridge.join_api.messages import CONTROL_PLANE_FILES, ControlPlaneFile
+from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
+from bootbridge.join_api.messages import ControlPlaneFile
+from bootbridge.node import node_paths
 from bootbridge.node.components import install
 from bootbridge.node.components.install import ComponentUnavailable, Installer
 from bootbridge.node.init.messages import StageEvent

@@ -9,7 +9,7 @@ import pytest
 from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
-from bootbridge.join_api import node_paths
+from bootbridge.node import node_paths
 from bootbridge.node.kubeadm import leftovers
 
 

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from bootbridge.common.failures import Fatal
 from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
-from bootbridge.join_api import node_paths
+from bootbridge.node import node_paths
 from bootbridge.node.components.install import Installer
 from bootbridge.node.init import tunnel
 from bootbridge.node.init.messages import StageEvent

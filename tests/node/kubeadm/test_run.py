@@ -9,7 +9,7 @@ import pytest
 
 from bootbridge.common.failures import Fatal
 from bootbridge.common.host import Host
-from bootbridge.join_api import node_paths
+from bootbridge.node import node_paths
 from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.kubeadm import documents
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed

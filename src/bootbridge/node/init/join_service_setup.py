@@ -16,7 +16,6 @@ from bootbridge.common.failures import Fatal, Transient
 from bootbridge.common.files import Asset, write_file
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
-from bootbridge.join_api import node_paths
 from bootbridge.join_api.errors import JoinRefused, RetryLater
 from bootbridge.join_api.instance import Instance, node_name
 from bootbridge.join_api.policy import ClusterFacts, with_cluster
@@ -29,6 +28,7 @@ from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.kubeconfig import load_kubeconfig
+from bootbridge.node import node_paths
 from bootbridge.node.init.messages import OUTPUT, StageEvent
 from bootbridge.node.machine import JoinServiceSetup
 from bootbridge.node.own_identity import own_attestation

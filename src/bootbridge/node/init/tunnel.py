@@ -27,11 +27,11 @@ from bootbridge.bootstrap.render import apiserver_manifest
 from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
 from bootbridge.common.progress import Progress
-from bootbridge.join_api import node_paths
 from bootbridge.join_api.cluster_spec import ClusterSpec
 from bootbridge.join_api.instance import Instance
 from bootbridge.join_api.node_addresses import node_addresses
 from bootbridge.kube.blocking_client import ClusterClient
+from bootbridge.node import node_paths
 from bootbridge.node.init.messages import OUTPUT, StageEvent
 from bootbridge.node.stages import ProgressCallback, stages
 

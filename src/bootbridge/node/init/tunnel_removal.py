@@ -22,13 +22,13 @@ from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
 from bootbridge.common.progress import Progress
 from bootbridge.errors import BootbridgeError
-from bootbridge.join_api import node_paths
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.kinds import NODE
 from bootbridge.kube.kubeconfig import load_kubeconfig
 from bootbridge.kube.objects import list_objects
 from bootbridge.kube.requests import Json
+from bootbridge.node import node_paths
 from bootbridge.node.init.messages import OUTPUT, StageEvent
 from bootbridge.node.init.tunnel import STAGE, installed_plan, open_cluster, stage_output
 from bootbridge.node.stages import ProgressCallback, log_stage, stages

@@ -6,7 +6,6 @@ from functools import partial
 from random import Random
 
 from bootbridge.errors import OperatorError
-from bootbridge.join_api.kubelet_certificate_request import new_request
 from bootbridge.node.configuration import NodeConfiguration
 from bootbridge.node.join.client import JoinClient
 from bootbridge.node.join.endpoints import join_endpoints
@@ -16,6 +15,7 @@ from bootbridge.node.join.rejoin import Rejoin
 from bootbridge.node.join.service_client import JoinServiceClient
 from bootbridge.node.join.serving_renewal import ServingRenewal
 from bootbridge.node.join.sources import JoinSources
+from bootbridge.node.kubelet_csr import new_kubelet_csr
 from bootbridge.node.lock.node_lock import NodeLock
 from bootbridge.node.machine import Machine
 from bootbridge.node.own_identity import evidence_identity
@@ -53,4 +53,4 @@ def _join_sources(configuration: NodeConfiguration, *, own: bool = False) -> Joi
         Attestation(issuer, configuration.join_verifiers), metadata.peers, partial(evidence_identity, issuer)
     )
     endpoints = partial(join_endpoints, metadata, configuration.join_port, own=own)
-    return JoinSources(metadata, endpoints, client, new_request)
+    return JoinSources(metadata, endpoints, client, new_kubelet_csr)

@@ -104,7 +104,7 @@ class JoinClient:
         """Requests a ticket at one address, with a new key for every request."""
         name = node_name(instance.name)
         fresh = self._sources.new_request(name)
-        request = TicketRequest(name, instance.role is Role.CONTROL_PLANE, fresh.request)
+        request = TicketRequest(name, instance.role is Role.CONTROL_PLANE, fresh.csr)
         where = format_address(address)
         # Before the request: the validity of the ticket starts later, so its age is never underestimated.
         requested_at = int(self._clock())

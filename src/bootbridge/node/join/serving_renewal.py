@@ -79,7 +79,7 @@ class ServingRenewal:
 
     async def _renew(self, name: str) -> None:
         fresh = self._sources.new_request(name)
-        request = RejoinRequest(name, fresh.request)
+        request = RejoinRequest(name, fresh.csr)
         attempts: list[Callable[[Turn], Awaitable[bytes]]] = [
             partial(self._request_certificate, address, request)
             for address in await self._sources.endpoints()

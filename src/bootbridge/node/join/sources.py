@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from bootbridge.join_api.instance import Metadata
-from bootbridge.join_api.kubelet_certificate_request import CertificateRequest
 from bootbridge.join_api.messages import RejoinRequest, RejoinTicket, Ticket, TicketRequest
 from bootbridge.node.join.endpoints import Address
+from bootbridge.node.kubelet_csr import KeyAndCsr
 from bootbridge.runtime.concurrency import Turn
 
 # The limit for every metadata request.
@@ -37,4 +37,4 @@ class JoinSources:
     endpoints: Callable[[], Awaitable[Sequence[Address]]]
     service: JoinService
     # Generates a key and a certificate request for the node of this name.
-    new_request: Callable[[str], CertificateRequest]
+    new_request: Callable[[str], KeyAndCsr]

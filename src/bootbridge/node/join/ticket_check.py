@@ -8,7 +8,8 @@ from ipaddress import ip_address
 
 from bootbridge.common.failures import Transient
 from bootbridge.join_api.instance import Instance, Role, node_name
-from bootbridge.join_api.messages import CONTROL_PLANE_FILES, Ticket
+from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
+from bootbridge.join_api.messages import Ticket
 from bootbridge.trust.fingerprint import is_fingerprint
 
 _VERSION = re.compile(r"v1\.\d{1,3}\.\d{1,3}(-[0-9A-Za-z.-]{1,64})?")

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives import serialization
 from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
 from bootbridge.errors import PeerError
-from bootbridge.join_api import node_paths
 from bootbridge.join_api.messages import ControlPlaneFile, Ticket
+from bootbridge.node import node_paths
 from bootbridge.node.join.ticket_check import file_faults
 
 _PUBLIC_KEY = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)

@@ -13,11 +13,11 @@ from typing import Any
 from bootbridge.bootstrap.render.kubeadm import V1BETA4
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
-from bootbridge.join_api import node_paths
 from bootbridge.join_api.cluster_spec import ClusterSpec
 from bootbridge.join_api.instance import Instance, IPAddress, node_name
 from bootbridge.join_api.messages import Ticket
-from bootbridge.join_api.node_addresses import host_and_port, node_addresses
+from bootbridge.join_api.node_addresses import node_addresses
+from bootbridge.node import node_paths
 
 Document = dict[str, Any]
 
@@ -139,7 +139,7 @@ def _cluster(spec: ClusterSpec, addresses: tuple[IPAddress, ...]) -> Document:
         "kubernetesVersion": spec.kubernetes_version,
         # Always set: without it a second control plane could not join.
         "controlPlaneEndpoint": spec.control_plane_endpoint
-        or host_and_port(addresses[0], node_paths.API_PORT),
+        or _host_and_port(addresses[0], node_paths.API_PORT),
         # Signing takes a tenth of the time of RSA, and the join service signs a certificate for every ticket.
         "encryptionAlgorithm": "ECDSA-P256",
         "networking": {key: value for key, value in networking.items() if value},
@@ -200,3 +200,7 @@ def _kubelet(spec: ClusterSpec) -> Document:
 
 def _arguments(flags: Mapping[str, str]) -> list[dict[str, str]]:
     return [{"name": name, "value": value} for name, value in flags.items()]
+
+
+def _host_and_port(address: IPAddress, port: int) -> str:
+    return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"

@@ -11,7 +11,7 @@ from typing import Final
 
 from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
-from bootbridge.join_api import node_paths
+from bootbridge.node import node_paths
 
 # Each of these alone means that kubeadm has run or a ticket was written. CA files are not listed, since a
 # machine image may contain them: those of an init come with apiserver.crt, those of a ticket after SERVING.

@@ -16,13 +16,12 @@ from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import BootbridgeError, OperatorError
-from bootbridge.join_api import node_paths
 from bootbridge.join_api.cluster_spec import ClusterSpec
 from bootbridge.join_api.components import Component
 from bootbridge.join_api.instance import Instance, node_name
 from bootbridge.join_api.kubelet_certificate import KubeletCa, KubeletCsr
-from bootbridge.join_api.kubelet_certificate_request import new_request
 from bootbridge.join_api.messages import Ticket
+from bootbridge.node import node_paths
 from bootbridge.node.components.install import Installer
 from bootbridge.node.init import tunnel
 from bootbridge.node.init.messages import OUTPUT, StageEvent
@@ -31,6 +30,7 @@ from bootbridge.node.kubeadm import documents, leftovers
 from bootbridge.node.kubeadm.api_server import wait_until_ready
 from bootbridge.node.kubeadm.kubelet_service import KubeletService
 from bootbridge.node.kubeadm.run import Kubeadm, KubeadmFailed
+from bootbridge.node.kubelet_csr import new_kubelet_csr
 from bootbridge.node.machine import JoinServiceSetup
 from bootbridge.node.stages import ProgressCallback, stages
 from bootbridge.runtime import logs
@@ -140,9 +140,9 @@ class KubeadmMachine:
         name = node_name(instance.name)
         with stages("kubelet-certificate", progress):
             authority = KubeletCa(self._read_pki("ca.crt"), self._read_pki("ca.key"))
-            fresh = new_request(name)
+            fresh = new_kubelet_csr(name)
             certificate = authority.sign(
-                KubeletCsr(fresh.request),
+                KubeletCsr(fresh.csr),
                 name,
                 instance.addresses,
                 now=time.time(),

@@ -13,7 +13,7 @@ from typing import Final
 from bootbridge.common.failures import Fatal, Transient
 from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
-from bootbridge.join_api import node_paths
+from bootbridge.node import node_paths
 from bootbridge.node.kubeadm.commands import CommandFailed, run_command
 from bootbridge.node.stages import ProgressCallback, stages
 from bootbridge.runtime import logs

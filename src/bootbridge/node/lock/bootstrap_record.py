@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol, Self
 from bootbridge.common.failures import Fatal
 from bootbridge.common.files import Asset, write_file
 from bootbridge.errors import OperatorError
-from bootbridge.join_api import node_paths
+from bootbridge.node import node_paths
 
 DIRECTORY: Final = Path(node_paths.RUN)
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")

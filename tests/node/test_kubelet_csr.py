@@ -10,12 +10,12 @@ from cryptography.x509.oid import NameOID
 
 from bootbridge.errors import OperatorError
 from bootbridge.join_api.kubelet_certificate import KubeletCsr
-from bootbridge.join_api.kubelet_certificate_request import new_request
+from bootbridge.node.kubelet_csr import new_kubelet_csr
 
 
 def test_it_names_the_node_in_the_group_of_nodes_and_is_signed_with_its_key() -> None:
-    made = new_request("node-1")
-    request = x509.load_der_x509_csr(made.request)
+    made = new_kubelet_csr("node-1")
+    request = x509.load_der_x509_csr(made.csr)
     assert [(each.oid, each.value) for each in request.subject] == [
         (NameOID.ORGANIZATION_NAME, "system:nodes"),
         (NameOID.COMMON_NAME, "system:node:node-1"),
@@ -28,21 +28,21 @@ def test_it_names_the_node_in_the_group_of_nodes_and_is_signed_with_its_key() ->
 
 
 def test_the_join_service_takes_it_as_it_is() -> None:
-    KubeletCsr(new_request("node-1").request).require_subject("node-1", ())
+    KubeletCsr(new_kubelet_csr("node-1").csr).require_subject("node-1", ())
 
 
 def test_the_name_is_as_kubernetes_spells_it() -> None:
-    request = x509.load_der_x509_csr(new_request("NODE_1").request)
+    request = x509.load_der_x509_csr(new_kubelet_csr("NODE_1").csr)
     assert request.subject.rfc4514_string() == "CN=system:node:node-1,O=system:nodes"
 
 
 def test_each_has_a_key_of_its_own_that_stays_out_of_repr() -> None:
-    one, other = new_request("node-1"), new_request("node-1")
+    one, other = new_kubelet_csr("node-1"), new_kubelet_csr("node-1")
     assert one.key != other.key
     assert "PRIVATE" not in repr(one)
 
 
 def test_a_name_that_does_not_fit_into_a_certificate_is_refused() -> None:
-    new_request("n" * 52)
+    new_kubelet_csr("n" * 52)
     with pytest.raises(OperatorError, match="at most 52 characters"):
-        new_request("n" * 53)
+        new_kubelet_csr("n" * 53)
