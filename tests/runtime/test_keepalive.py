@@ -64,7 +64,7 @@ def test_a_silent_peer_is_dead_when_a_ping_stays_unanswered(watched: Watched) ->
 def test_a_doubted_peer_is_asked_at_once(watched: Watched) -> None:
     """Nobody waits for the interval, which is an hour by default."""
     watched.answers = False
-    watched.connection.on_doubt()
+    watched.connection.on_suspected()
     watched.after(ANSWER_SECONDS_MAX)
     assert len(watched.dead) == 1
 
@@ -73,7 +73,7 @@ def test_doubting_again_and_again_does_not_put_off_the_verdict(watched: Watched)
     """Every dial that it leaves unanswered raises the same doubt."""
     watched.answers = False
     for _ in range(4):
-        watched.connection.on_doubt()
+        watched.connection.on_suspected()
         watched.after(ANSWER_SECONDS_MAX / 4)
     assert len(watched.dead) == 1
 
@@ -81,10 +81,10 @@ def test_doubting_again_and_again_does_not_put_off_the_verdict(watched: Watched)
 def test_a_doubted_peer_that_answers_is_left_alone(watched: Watched) -> None:
     """It may be doubted again later."""
     for _ in range(3):
-        watched.connection.on_doubt()
+        watched.connection.on_suspected()
         watched.after(ANSWER_SECONDS_MAX)
     assert watched.dead == []
     watched.answers = False
-    watched.connection.on_doubt()
+    watched.connection.on_suspected()
     watched.after(ANSWER_SECONDS_MAX)
     assert len(watched.dead) == 1

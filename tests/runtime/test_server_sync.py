@@ -18,7 +18,7 @@ from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.tunnel.agent_core import AgentCore
 from bootbridge.tunnel.agent_metrics import AgentMetrics
-from bootbridge.tunnel.server_set import Outcome
+from bootbridge.tunnel.server_set import SyncOutcome
 from tests.support.sim_script import RecordedEvents
 
 PATIENCE = 20.0
@@ -64,13 +64,13 @@ def test_an_address_that_never_answers_does_not_delay_the_search_for_a_lost_serv
         search, _ = new_sync("192.0.2.1", "192.0.2.2")
         asked: asyncio.Queue[str] = asyncio.Queue()
 
-        async def attempt(target: Target) -> Outcome:
+        async def attempt(target: Target) -> SyncOutcome:
             search._in_flight.add(target.key)
             asked.put_nowait(target.host)
             if target.host == "192.0.2.1":
                 await asyncio.Event().wait()
             search._in_flight.discard(target.key)
-            return Outcome.FAILED
+            return SyncOutcome.FAILED
 
         search._attempt = attempt  # type: ignore[method-assign]
         with searching(search):

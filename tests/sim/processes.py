@@ -208,11 +208,11 @@ class GoLikeAgentCore(AgentCore):
         connection: Http2Connection,
         authority: str,
         token: str | None,
-        greeted: Callable[[ServerStream], None],
+        on_answer: Callable[[ServerStream], None],
     ) -> ServerStream:
         metadata = [("agentid", self.agent_id), ("agentidentifiers", self.identifiers)]
         headers = grpc.request_headers("/AgentService/Connect", authority, metadata)
-        return connection.open_stream(headers, lambda stream: ServerStream(self, stream, greeted))
+        return connection.open_stream(headers, lambda stream: ServerStream(self, stream, on_answer))
 
 
 @dataclass(eq=False)
@@ -263,8 +263,8 @@ class AgentProcess(Process):
         transport = http2_transport(near, client=True, keepalive_seconds=KEEPALIVE_SECONDS)
         server_connection = ServerConnection(server_index, transport, port=near)
         self.server_connections[server_connection] = None
-        greeted = partial(self._greeted, server_connection)
-        server_connection.stream = self.core.connect(transport.http2, "server", None, greeted)
+        on_answer = partial(self._on_answer, server_connection)
+        server_connection.stream = self.core.connect(transport.http2, "server", None, on_answer)
         self.pump.soon(GREETING_SECONDS_MAX, lambda: self._check_greeting(server_connection))
         self.pump.end_turn()
 
@@ -276,7 +276,7 @@ class AgentProcess(Process):
         ):
             self._ended(server_connection)
 
-    def _greeted(self, server_connection: ServerConnection, stream: ServerStream) -> None:
+    def _on_answer(self, server_connection: ServerConnection, stream: ServerStream) -> None:
         if not stream.connected or stream.ended:
             self._ended(server_connection)
             return

@@ -469,7 +469,7 @@ class AgentStage(Stage):
 
         core, far = Http2Connection(client=True), Http2Connection(client=False, on_request=on_request)
         peer.wire = self.join(core, far)
-        self.core.connect(core, "server", None, _greeted)
+        self.core.connect(core, "server", None, _on_answer)
         self.settle()
         assert offered == [extension.offer()]
         peer.headers.clear()
@@ -488,5 +488,5 @@ class AgentStage(Stage):
         self.settle()
 
 
-def _greeted(stream: ServerStream) -> None:
+def _on_answer(stream: ServerStream) -> None:
     return None

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from bootbridge.tunnel.agent_registry import AgentRegistry
 from bootbridge.tunnel.backend_selection import (
-    Chosen,
-    Direct,
-    Refused,
+    AgentBackend,
+    DirectBackend,
+    NoBackend,
     Strategy,
     parse_strategies,
     ready,
@@ -45,8 +45,8 @@ def select(
     direct: str = "",
     exclude: tuple[FakeStream, ...] = (),
     rng: Random | None = None,
-) -> FakeStream | Direct | Refused:
-    """The chosen stream itself, Direct, or the refusal."""
+) -> FakeStream | DirectBackend | NoBackend:
+    """The chosen stream itself, DirectBackend, or the refusal."""
     registry: AgentRegistry[FakeStream] = AgentRegistry()
     for each in streams:
         registry.add(each)
@@ -54,11 +54,11 @@ def select(
     answer = select_backend(
         address, registry, parse_strategies(strategies), rng or Random(1), cidrs, frozenset(exclude)
     )
-    return answer.stream if isinstance(answer, Chosen) else answer
+    return answer.stream if isinstance(answer, AgentBackend) else answer
 
 
-def detail(answer: FakeStream | Direct | Refused) -> str:
-    assert isinstance(answer, Refused)
+def detail(answer: FakeStream | DirectBackend | NoBackend) -> str:
+    assert isinstance(answer, NoBackend)
     assert answer.reason == "No agent available"
     return answer.detail
 
@@ -265,12 +265,12 @@ def test_cidr_goes_on_to_a_shorter_prefix_when_the_longest_drains() -> None:
 def test_direct_is_used_only_where_it_is_listed_and_the_destination_lies_inside() -> None:
     """Both conditions, and the order of the list."""
     a = stream("a")
-    assert select("direct,default", a, direct="10.0.0.0/8") == Direct()
+    assert select("direct,default", a, direct="10.0.0.0/8") == DirectBackend()
     assert select("default,direct", a, direct="10.0.0.0/8") is a
-    assert select("default,direct", direct="10.0.0.0/8") == Direct()
+    assert select("default,direct", direct="10.0.0.0/8") == DirectBackend()
     assert select("direct,default", a, direct="192.0.2.0/24") is a
-    assert isinstance(select("default", direct="10.0.0.0/8"), Refused)
-    assert select("direct", address="[2001:db8::1]:1", direct="10.0.0.0/8,2001:db8::/32") == Direct()
+    assert isinstance(select("default", direct="10.0.0.0/8"), NoBackend)
+    assert select("direct", address="[2001:db8::1]:1", direct="10.0.0.0/8,2001:db8::/32") == DirectBackend()
 
 
 def test_direct_never_dials_a_name() -> None:
@@ -281,7 +281,7 @@ def test_direct_never_dials_a_name() -> None:
 
 def test_direct_comes_before_a_draining_agent() -> None:
     """It is another that can take the dial."""
-    assert select("default,direct", stream("a", draining=True), direct="10.0.0.0/8") == Direct()
+    assert select("default,direct", stream("a", draining=True), direct="10.0.0.0/8") == DirectBackend()
 
 
 # --- draining -----------------------------------------------------------------------------

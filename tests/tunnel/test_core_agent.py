@@ -14,7 +14,7 @@ def test_only_a_server_that_was_lost_counts_as_a_failure(ours: bool) -> None:
     with AgentStage() as stage:
         server = stage.server()
         (stream,) = stage.core.streams
-        stream.let_go = ours
+        stream.closed_by_us = ours
         server.hang_up()
         assert stage.metrics.server_connection_failure_count.labels("from_server").value == (not ours)
 

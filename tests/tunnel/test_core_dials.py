@@ -77,7 +77,7 @@ def test_a_dial_without_an_answer_has_the_agents_connection_looked_at() -> None:
     with ServerStage(dial_seconds=0.5) as stage:
         agent = stage.agent()
         doubts: list[str] = []
-        agent.wire.core.on_doubt = lambda: doubts.append("doubted")
+        agent.wire.core.on_suspected = lambda: doubts.append("doubted")
         stage.connect_caller().connect()
         dial = _dial_id(agent)
         stage.after(0.6)

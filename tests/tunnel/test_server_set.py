@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from bootbridge.tunnel.server_set import Admission, CountSource, Outcome, ServerSet, best_of
+from bootbridge.tunnel.server_set import Admission, CountSource, ServerSet, SyncOutcome, best_of
 
 LB = "lb:8091"
 
@@ -86,9 +86,9 @@ def test_the_end_of_a_leaving_server_begins_the_search_anew() -> None:
     servers = server_set()
     leaving = hold(servers, "s1")
     servers.on_closed(leaving)
-    waits = [servers.next_delay(Outcome.FAILED) for _ in range(10)]
+    waits = [servers.next_delay(SyncOutcome.FAILED) for _ in range(10)]
     servers.on_server_over()
-    assert servers.next_delay(Outcome.FAILED) < waits[-1] / 2
+    assert servers.next_delay(SyncOutcome.FAILED) < waits[-1] / 2
 
 
 def test_an_attempt_that_succeeds_while_draining_is_not_kept() -> None:
@@ -277,15 +277,15 @@ def test_an_address_that_left_the_name_is_forgotten() -> None:
 def test_failures_back_off_up_to_the_cap_and_success_starts_over() -> None:
     """1, 1.5, 2.25 … 10, 10 seconds with the defaults."""
     servers = server_set()
-    delays = [servers.next_delay(Outcome.FAILED) for _ in range(8)]
+    delays = [servers.next_delay(SyncOutcome.FAILED) for _ in range(8)]
     assert delays == pytest.approx([1, 1.5, 2.25, 3.375, 5.0625, 7.59375, 10, 10])
     hold(servers, "s1")
-    assert servers.next_delay(Outcome.CONNECTED) == 1
-    assert servers.next_delay(Outcome.FAILED) == 1
+    assert servers.next_delay(SyncOutcome.CONNECTED) == 1
+    assert servers.next_delay(SyncOutcome.FAILED) == 1
 
 
-@pytest.mark.parametrize("outcome", [Outcome.FAILED, Outcome.IDLE])
-def test_every_delay_carries_up_to_a_tenth_of_jitter(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [SyncOutcome.FAILED, SyncOutcome.IDLE])
+def test_every_delay_carries_up_to_a_tenth_of_jitter(outcome: SyncOutcome) -> None:
     """So that agents that lost their server together do not return in step."""
     assert server_set(FullJitter()).next_delay(outcome) == pytest.approx(1.1)
 
@@ -294,22 +294,22 @@ def test_nothing_to_do_and_success_wait_one_interval() -> None:
     """Steady state."""
     servers = server_set()
     hold(servers, "s1")
-    assert [servers.next_delay(outcome) for outcome in (Outcome.CONNECTED, Outcome.IDLE)] == [1, 1]
+    assert [servers.next_delay(outcome) for outcome in (SyncOutcome.CONNECTED, SyncOutcome.IDLE)] == [1, 1]
 
 
 def test_issue_816_a_duplicate_does_not_cost_an_interval() -> None:
     """While servers are missing the next try comes within a twentieth of it."""
     servers = server_set(FullJitter())
     hold(servers, "s1", count=5)
-    assert servers.next_delay(Outcome.CONNECTED) == pytest.approx(0.05)
-    assert servers.next_delay(Outcome.DUPLICATE) == pytest.approx(0.05)
+    assert servers.next_delay(SyncOutcome.CONNECTED) == pytest.approx(0.05)
+    assert servers.next_delay(SyncOutcome.DUPLICATE) == pytest.approx(0.05)
 
 
 def test_quick_retries_are_bounded_when_the_count_is_wrong() -> None:
     """A missing fifth server costs one burst, then one dial per interval."""
     servers = server_set(FullJitter())
     hold(servers, "s1", count=5)
-    delays = [servers.next_delay(Outcome.DUPLICATE) for _ in range(100)]
+    delays = [servers.next_delay(SyncOutcome.DUPLICATE) for _ in range(100)]
     assert sum(delay < 0.1 for delay in delays) == 20
     assert delays[20:] == pytest.approx([1.1] * 80)
 
@@ -318,7 +318,7 @@ def test_quick_retries_are_bounded_whatever_a_server_claims() -> None:
     """A server count of a billion is no reason for a flood."""
     servers = server_set(FullJitter())
     hold(servers, "s1", count=10**9)
-    assert sum(servers.next_delay(Outcome.DUPLICATE) < 0.1 for _ in range(1000)) == 32
+    assert sum(servers.next_delay(SyncOutcome.DUPLICATE) < 0.1 for _ in range(1000)) == 32
 
 
 def test_a_flapping_server_is_not_dialled_in_a_tight_loop() -> None:
@@ -327,7 +327,7 @@ def test_a_flapping_server_is_not_dialled_in_a_tight_loop() -> None:
     quick = 0
     for _ in range(200):
         connection = hold(servers, "s1", count=3)
-        quick += servers.next_delay(Outcome.CONNECTED) < 0.1
+        quick += servers.next_delay(SyncOutcome.CONNECTED) < 0.1
         servers.on_closed(connection)
     assert quick <= 12
 
@@ -336,18 +336,18 @@ def test_quick_retries_are_there_again_after_all_servers_were_held() -> None:
     """So a later loss is mended as fast as the first connection was made."""
     servers = server_set(FullJitter())
     hold(servers, "s1", count=2)
-    while servers.next_delay(Outcome.DUPLICATE) < 0.1:
+    while servers.next_delay(SyncOutcome.DUPLICATE) < 0.1:
         pass
     lost = hold(servers, "s2", count=2)
     servers.on_closed(lost)
-    assert servers.next_delay(Outcome.DUPLICATE) < 0.1
+    assert servers.next_delay(SyncOutcome.DUPLICATE) < 0.1
 
 
 def test_a_duplicate_found_by_sync_forever_waits_the_interval() -> None:
     """Nothing is missing, so there is no hurry."""
     servers = server_set(sync_forever=True)
     hold(servers, "s1")
-    assert servers.next_delay(Outcome.DUPLICATE) == 1
+    assert servers.next_delay(SyncOutcome.DUPLICATE) == 1
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -358,14 +358,18 @@ def test_five_servers_behind_a_random_balancer_are_found_in_seconds(seed: int) -
     waited = 0.0
     while servers.attempts([LB]):
         admission = servers.on_connected(f"s{rng.randrange(5)}", Connection(), server_count=5, address=LB)
-        waited += servers.next_delay(Outcome.CONNECTED if admission is Admission.KEEP else Outcome.DUPLICATE)
+        waited += servers.next_delay(
+            SyncOutcome.CONNECTED if admission is Admission.KEEP else SyncOutcome.DUPLICATE
+        )
     assert len(servers) == 5
     assert waited - 1.1 < 2
 
 
 def test_the_best_news_of_a_round_decides_the_pace() -> None:
     """One dead address does not slow down the others."""
-    assert best_of([]) is Outcome.IDLE
-    assert best_of([Outcome.FAILED, Outcome.FAILED]) is Outcome.FAILED
-    assert best_of([Outcome.FAILED, Outcome.DUPLICATE]) is Outcome.DUPLICATE
-    assert best_of([Outcome.DUPLICATE, Outcome.CONNECTED, Outcome.FAILED]) is Outcome.CONNECTED
+    assert best_of([]) is SyncOutcome.IDLE
+    assert best_of([SyncOutcome.FAILED, SyncOutcome.FAILED]) is SyncOutcome.FAILED
+    assert best_of([SyncOutcome.FAILED, SyncOutcome.DUPLICATE]) is SyncOutcome.DUPLICATE
+    assert (
+        best_of([SyncOutcome.DUPLICATE, SyncOutcome.CONNECTED, SyncOutcome.FAILED]) is SyncOutcome.CONNECTED
+    )

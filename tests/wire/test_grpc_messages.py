@@ -68,7 +68,7 @@ def test_messages_before_a_bad_one_are_delivered(messages: list[bytes], bad: byt
 
 def test_compression_is_refused() -> None:
     """None was agreed on."""
-    assert read([b"\x01\0\0\0\x01x"])[1] == "compressed message, but no compression was agreed on"
+    assert read([b"\x01\0\0\0\x01x"])[1] == "compressed message without an agreed compression"
 
 
 def test_the_largest_message_is_read_and_a_larger_one_refused() -> None:

@@ -283,7 +283,7 @@ def test_an_interim_response_is_passed_over() -> None:
     """A 1xx comes before the response and is not it."""
     wire = Wire()
     _, client, served, _ = answering(wire)
-    served.send_headers(((":status", "103"), ("connection", "x")))
+    served.send_headers(((":status", "103"), ("link", "x")))
     served.send_headers(RESPONSE)
     wire.carry()
     assert client.all_of("headers") == [(RESPONSE, False)]

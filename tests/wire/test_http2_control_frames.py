@@ -8,8 +8,8 @@ import pytest
 from bootbridge.wire import frames as f
 from bootbridge.wire.hpack_headers import HEADER_LIST_BYTES_MAX
 from bootbridge.wire.http2_connection import (
-    AT_EASE_MAX,
     CLOSED_REMEMBERED,
+    DEFERRED_FRAMES_MAX,
     FRAME_BYTES_MAX,
     REPLIES_WAITING_MAX,
     Http2Connection,
@@ -37,7 +37,7 @@ def request(stream_id: int, flags: int = f.END_HEADERS, *more: tuple[str, str]) 
 
 
 def server() -> tuple[Http2Connection, list[Recorder]]:
-    """A server connection that was greeted, and the handlers of its requests."""
+    """A server connection behind its first SETTINGS, and the handlers of its requests."""
     handlers: list[Recorder] = []
 
     def on_request(stream: object, headers: object) -> Recorder:
@@ -51,7 +51,7 @@ def server() -> tuple[Http2Connection, list[Recorder]]:
 
 
 def client() -> tuple[Http2Connection, Recorder]:
-    """A client connection that was greeted and has one request open."""
+    """A client connection behind its first SETTINGS that has one request open."""
     connection = Http2Connection(client=True)
     recorder = connection.open_stream(REQUEST, lambda stream: Recorder(stream=stream))
     connection.receive(f.settings({}))
@@ -70,7 +70,9 @@ def test_the_answer_to_a_ping_leaves_with_what_is_said_next() -> None:
     """Go peers ping behind nearly every message: an answer of its own would cost as much as the message."""
     calls: list[str] = []
     connection = Http2Connection(
-        client=True, touched=lambda: calls.append("touched"), resting=lambda: calls.append("resting")
+        client=True,
+        on_output=lambda: calls.append("touched"),
+        on_deferred_output=lambda: calls.append("resting"),
     )
     connection.receive(f.settings({}))
     take(connection)
@@ -84,11 +86,11 @@ def test_the_answer_to_a_ping_leaves_with_what_is_said_next() -> None:
 
 def test_many_answers_do_not_wait_for_something_to_leave_with() -> None:
     calls: list[str] = []
-    connection = Http2Connection(client=True, touched=lambda: calls.append("touched"))
+    connection = Http2Connection(client=True, on_output=lambda: calls.append("touched"))
     connection.receive(f.settings({}))
     take(connection)
     calls.clear()
-    connection.receive(f.frame(f.PING, 0, 0, b"12345678") * (AT_EASE_MAX - 1))
+    connection.receive(f.frame(f.PING, 0, 0, b"12345678") * (DEFERRED_FRAMES_MAX - 1))
     assert calls == []
     connection.receive(f.frame(f.PING, 0, 0, b"12345678"))
     assert calls == ["touched"]
@@ -483,7 +485,7 @@ def test_a_server_refuses_what_is_not_http2(data: bytes) -> None:
     connection = Http2Connection(client=False, on_request=lambda stream, headers: Recorder())
     connection.receive(data)
     assert connection.error is not None
-    assert "not HTTP/2" in str(connection.error)
+    assert "invalid HTTP/2 connection preface" in str(connection.error)
     assert goaway_of(connection)[1] == f.PROTOCOL_ERROR
 
 

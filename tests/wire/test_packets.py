@@ -83,7 +83,7 @@ def test_an_absent_payload_reads_as_zero_values(raw: str, packet: p.Packet) -> N
         ("7b8401", "wire type 4"),
         ("7b", "truncated"),
         ("79000000", "truncated field"),
-        ("12040a02c328", "not UTF-8"),
+        ("12040a02c328", "invalid UTF-8"),
     ],
 )
 def test_a_malformed_body_is_a_packet_error(raw: str, reason: str) -> None:

@@ -141,10 +141,10 @@ def test_a_list_of_very_many_elements_is_read_in_one_pass() -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (bytes([1 << 3 | 2, 2, 0xC3, 0x28]), "Sample.text: not UTF-8"),
+        (bytes([1 << 3 | 2, 2, 0xC3, 0x28]), "Sample.text: invalid UTF-8"),
         (bytes([4 << 3 | 0, *[0xFF] * 9, 1]), "Sample.number: negative"),
         (bytes([2 << 3 | 2, 9, 1]), "Sample: "),
-        (bytes([5 << 3 | 2, 3, 1 << 3 | 2, 1, 0xFF]), "File.name: not UTF-8"),
+        (bytes([5 << 3 | 2, 3, 1 << 3 | 2, 1, 0xFF]), "File.name: invalid UTF-8"),
     ],
 )
 def test_an_error_names_the_message_and_the_field(body: bytes, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The border: what the cores ask of the world, and what the world tells them."""
+"""Byte streams and dials, as the protocol cores see them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bootbridge.wire.packets import Buffer
 
 
 class Sink(Protocol):
-    """Something that takes bytes and may be slow. A buffer is only valid during the call."""
+    """Accepts bytes, and queues what its receiver has not taken. A buffer is valid only during the call."""
 
     @property
     def backlog(self) -> int: ...
@@ -16,42 +16,41 @@ class Sink(Protocol):
 
 
 class PausableSource(Protocol):
-    """Something that brings bytes and can be asked to wait."""
+    """Delivers bytes, and can be paused."""
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
 
 class BytePort(Sink, PausableSource, Protocol):
-    """A connected byte stream: a frontend's socket or an endpoint's."""
+    """A connected byte stream: the socket of a frontend or an endpoint."""
 
     @property
     def unread(self) -> bool:
         """Whether the peer has not taken all that was written, as far as the kernel knows."""
 
     def finish(self) -> bool:
-        """Half-close: no more bytes from us, once the backlog is written. False: this port knows no
-        half-close, so it is closed."""
+        """Half-closes once the backlog is written. False: this port knows no half-close, and closes."""
 
     def close(self) -> None:
-        """Close in order: write the backlog, then part without losing it. No more callbacks."""
+        """Writes the backlog, then closes without losing it. No more callbacks."""
 
     def abort(self) -> None:
-        """Close at once, and let the other end see that it was no orderly end. No more callbacks."""
+        """Closes at once, with a reset where the transport knows one. No more callbacks."""
 
 
 class ByteHandler(Protocol):
-    """What a byte port tells its owner."""
+    """Callbacks of a byte port to its owner."""
 
     def on_bytes(self, data: memoryview) -> None: ...
     def on_eof(self, gone: bool) -> None:
-        """The peer sends no more; ``gone``: it does not read any more either."""
+        """The peer sends no more; ``gone``: it does not read either."""
 
     def on_drained(self) -> None:
         """Some of the backlog was written."""
 
     def on_lost(self, reason: str) -> None:
-        """The connection broke."""
+        """The connection is lost, and the port closed."""
 
 
 class PendingDial(Protocol):
@@ -59,13 +58,13 @@ class PendingDial(Protocol):
 
 
 class DialResult(Protocol):
-    """Who waits for a TCP dial: exactly one of the two is called, unless it was cancelled."""
+    """Callbacks of a dial: exactly one of them is called, unless the dial is cancelled."""
 
     def on_dialled(self, port: BytePort) -> ByteHandler: ...
     def on_dial_failed(self, error: str, timed_out: bool) -> None: ...
 
 
 class Dialler(Protocol):
-    """Makes TCP connections: names resolved, every address tried, within its time limit."""
+    """Makes TCP connections: resolves names and tries every address, within a time limit."""
 
     def dial(self, protocol: str, address: str, result: DialResult) -> PendingDial: ...

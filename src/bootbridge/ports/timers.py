@@ -1,8 +1,8 @@
-"""Deadlines, kept in one heap. The only notion of time that the cores have.
+"""Timers in one heap. The cores know time only through them.
 
-Nearly every timer here is cancelled long before it is due (a dial is answered, a connection
-closed). Cancelled ones stay in the heap until they are more than half of it; then it is built
-anew, so that memory follows the timers that live and cancelling costs next to nothing.
+Nearly every timer is cancelled long before it is due (a dial is answered, a connection closed).
+Cancelled timers stay in the heap until they are more than half of it; then the heap is rebuilt. So
+cancelling is cheap, and memory is proportional to the active timers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Timers:
         self._cancelled = 0
 
     def __len__(self) -> int:
-        """How many are still going to fire."""
+        """Returns the number of active timers."""
         return len(self._heap) - self._cancelled
 
     def after(self, seconds: float, action: Callable[[], None]) -> Timer:

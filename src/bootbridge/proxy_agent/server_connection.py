@@ -1,4 +1,4 @@
-"""One connection to one server: dialled, secured, greeted."""
+"""One connection to one server: dialled, secured, accepted."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class ServerConnection:
     async def open(
         self, host: str, address: str, port: int, tls: TlsFiles, token: str | None
     ) -> ServerStream:
-        """Raises NotConnected, or returns the stream of a server that has greeted us."""
+        """Raises NotConnected, or returns the stream of a server that has answered us."""
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX + GREETING_SECONDS_MAX):
                 sock = await self._dial(address, port)
                 stream = await self._secure(sock, host, tls)
-                return await self._greet(stream, join_host_port(host, port), token)
+                return await self._send_preface(stream, join_host_port(host, port), token)
         except TimeoutError:
             self.close("timed out")
             raise NotConnected("the server did not answer in time") from None
@@ -97,10 +97,10 @@ class ServerConnection:
             raise NotConnected("the server does not speak HTTP/2 over TLS (no ALPN protocol agreed on)")
         return stream
 
-    async def _greet(self, stream: TlsStream, authority: str, token: str | None) -> ServerStream:
+    async def _send_preface(self, stream: TlsStream, authority: str, token: str | None) -> ServerStream:
         done: asyncio.Future[ServerStream] = self._pump.loop.create_future()
 
-        def greeted(server: ServerStream) -> None:
+        def on_answer(server: ServerStream) -> None:
             if done.done():
                 return
             if server.connected and not server.ended:
@@ -109,7 +109,7 @@ class ServerConnection:
                 done.set_exception(NotConnected(server.error or "the server closed the stream"))
 
         self._transport = Http2Transport(stream, client=True, keepalive_seconds=self._keepalive_seconds)
-        self._stream = self._core.connect(self._transport.http2, authority, token, greeted)
+        self._stream = self._core.connect(self._transport.http2, authority, token, on_answer)
         self._pump.end_turn()
         server = await done
         server.on_ended = lambda ended: self._on_ended(ended.error)
@@ -134,7 +134,7 @@ class ServerConnection:
 
     def close(self, reason: str) -> None:
         if self._stream is not None:
-            self._stream.let_go = True
+            self._stream.closed_by_us = True
         if self._transport is not None:
             self._transport.close(reason)
             self._pump.end_turn()

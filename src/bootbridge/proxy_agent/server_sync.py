@@ -14,7 +14,7 @@ from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn
 from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.tunnel.agent_core import AgentCore
-from bootbridge.tunnel.server_set import Admission, CountSource, Outcome, ServerSet, best_of
+from bootbridge.tunnel.server_set import Admission, CountSource, ServerSet, SyncOutcome, best_of
 from bootbridge.wire.addresses import parse_ip
 
 LOOKUP_SECONDS_MAX: Final = 5.0
@@ -56,7 +56,7 @@ class ServerSync:
             hosts=len(self._hosts),
         )
         core.metrics.known_server_count.set_function(lambda: self.servers.wanted)
-        # Not every stream that was greeted: a duplicate is closed in the same moment.
+        # Not every stream that was accepted: a duplicate is closed in the same moment.
         core.metrics.open_server_connections.set_function(lambda: len(self.servers))
 
     def on_lease_count(self, count: int) -> None:
@@ -77,17 +77,17 @@ class ServerSync:
             except TimeoutError:
                 pass
 
-    async def _round(self) -> Outcome:
+    async def _round(self) -> SyncOutcome:
         targets = {target.key: target for target in await self._targets()}
         self._forget_errors_but(self._hosts, targets)
         wanted = self.servers.attempts(list(targets), self._in_flight)
         if not wanted:
-            return Outcome.IDLE if targets else Outcome.FAILED
+            return SyncOutcome.IDLE if targets else SyncOutcome.FAILED
         attempts = [spawn(self._attempt(targets[key]), f"connect to {key}") for key in wanted]
         await self._first_of(attempts)
-        return best_of([_outcome(task) for task in attempts if task.done()] or [Outcome.FAILED])
+        return best_of([_outcome(task) for task in attempts if task.done()] or [SyncOutcome.FAILED])
 
-    async def _first_of(self, attempts: list[asyncio.Task[Outcome]]) -> None:
+    async def _first_of(self, attempts: list[asyncio.Task[SyncOutcome]]) -> None:
         """Until all are done. A slow server must not keep us from the others: what is not done after a
         while, or when another server was lost, goes on by itself."""
         woken = spawn(self._wake.wait(), "wait for a lost server")
@@ -119,7 +119,7 @@ class ServerSync:
         self._last_errors.pop(host, None)
         return [Target(host, str(address)) for address in dict.fromkeys(entry[4][0] for entry in entries)]
 
-    async def _attempt(self, target: Target) -> Outcome:
+    async def _attempt(self, target: Target) -> SyncOutcome:
         self._in_flight.add(target.key)
         connection = ServerConnection(self._pump, self._core, self._options.keepalive_time)
         try:
@@ -129,7 +129,7 @@ class ServerSync:
             )
         except NotConnected as error:
             self._complain(target.key, str(error))
-            return Outcome.FAILED
+            return SyncOutcome.FAILED
         finally:
             self._in_flight.discard(target.key)
         self._last_errors.pop(target.key, None)
@@ -138,7 +138,7 @@ class ServerSync:
         )
         if admission is not Admission.KEEP:
             connection.close("held already")
-            return Outcome.DUPLICATE
+            return SyncOutcome.DUPLICATE
         self._connections.add(connection)
         connection.on_lost = self._on_lost
         connection.on_leaving(lambda: self._on_leaving(connection))
@@ -149,7 +149,7 @@ class ServerSync:
             extension="credit" if server.extension else "none",
             servers=f"{len(self.servers)}/{self.servers.wanted}",
         )
-        return Outcome.CONNECTED
+        return SyncOutcome.CONNECTED
 
     def _token(self) -> str | None:
         path = self._options.service_account_token_path
@@ -196,6 +196,6 @@ class ServerSync:
             connection.close("the agent stopped")
 
 
-def _outcome(task: asyncio.Task[Outcome]) -> Outcome:
+def _outcome(task: asyncio.Task[SyncOutcome]) -> SyncOutcome:
     """A bug in one attempt was logged when its task ended; it is no reason to stop looking for servers."""
-    return Outcome.FAILED if task.cancelled() or task.exception() is not None else task.result()
+    return SyncOutcome.FAILED if task.cancelled() or task.exception() is not None else task.result()

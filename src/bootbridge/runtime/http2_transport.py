@@ -57,8 +57,8 @@ class Http2Transport:
         self.http2 = Http2Connection(
             client=client,
             on_request=on_request,
-            touched=self._touched,
-            resting=self._resting,
+            on_output=self._on_output,
+            on_deferred_output=self._on_deferred_output,
             streams_max=streams_max,
         )
         self._keepalive = Keepalive(self.http2, stream.pump.timers, keepalive_seconds, self.close)
@@ -78,10 +78,10 @@ class Http2Transport:
         """Whether something that was said is not with the kernel yet."""
         return bool(self._gathered or self.http2.out or self._stream.backlog)
 
-    def _touched(self) -> None:
+    def _on_output(self) -> None:
         self._stream.pump.dirty.append(self)
 
-    def _resting(self) -> None:
+    def _on_deferred_output(self) -> None:
         if self._rest is None:
             timers = self._stream.pump.timers
             # The next tick of a clock that all connections share: one wake-up is enough for all of them.

@@ -24,7 +24,7 @@ class Keepalive:
         self._seen = connection.reads_seen
         self._asked = False
         self._timer: Timer = timers.after(self._interval, self._look)
-        connection.on_doubt = self.probe
+        connection.on_suspected = self.probe
 
     def close(self) -> None:
         self._timer.cancel()

@@ -36,7 +36,7 @@ class Listener:
         self._path = path
         self._inode = _inode(path) if path else None
         self._closed = False
-        self._resting = False  # said once, however often it is tried meanwhile
+        self._on_deferred_output = False  # said once, however often it is tried meanwhile
         self._start()
 
     @property
@@ -56,7 +56,7 @@ class Listener:
             except OSError as error:
                 self._rest(error)
                 break
-            self._resting = False
+            self._on_deferred_output = False
             sock.setblocking(False)
             if not self._is_unix:
                 set_tcp_options(sock)
@@ -65,8 +65,8 @@ class Listener:
 
     def _rest(self, error: OSError) -> None:
         """Out of file descriptors or memory: let the running connections go on meanwhile."""
-        if not self._resting:
-            self._resting = True
+        if not self._on_deferred_output:
+            self._on_deferred_output = True
             logs.event("listener", logs.WARNING, "cannot accept connections", why=error.strerror)
         self._pump.sockets.unwatch(self._sock.fileno())
         self._pump.timers.after(RETRY_SECONDS, self._start)

@@ -27,18 +27,18 @@ CONNECT_PATH: Final = "/AgentService/Connect"
 class ServerStream(PacketStream):
     """One server's Connect stream, as the agent sees it."""
 
-    def __init__(self, core: AgentCore, stream: Stream, greeted: Callable[[ServerStream], None]) -> None:
+    def __init__(self, core: AgentCore, stream: Stream, on_answer: Callable[[ServerStream], None]) -> None:
         super().__init__(stream, core.counters, core.timers)
         self.core = core
         self.server_id = ""
         self.server_count = 0
         self.connected = False
         self.error = ""
-        self.let_go = False  # we end it, so that it ends is no failure
+        self.closed_by_us = False  # we end it, so that it ends is no failure
         self.dials: dict[int, EndpointDial] = {}
         self.endpoints: dict[int, Endpoint] = {}
-        self.on_ended: Callable[[ServerStream], None] = greeted
-        self._greeted = greeted
+        self.on_ended: Callable[[ServerStream], None] = on_answer
+        self._on_answer = on_answer
         self._last_connect_id = 0
 
     def __repr__(self) -> str:
@@ -63,7 +63,7 @@ class ServerStream(PacketStream):
             self.bound_receivers(agreed, self.core.stall_seconds)
             self.connected = True
             self.core.streams[self] = None
-            self._greeted(self)
+            self._on_answer(self)
 
     # --- packets
 
@@ -135,7 +135,7 @@ class ServerStream(PacketStream):
     def on_gone(self, status: int, reason: str) -> None:
         self.error = self.error or reason
         self.core.streams.pop(self, None)
-        if self.connected and not self.let_go and status != grpc.OK:
+        if self.connected and not self.closed_by_us and status != grpc.OK:
             self.core.metrics.server_connection_failure_count.labels("from_server").value += 1
             self.core.metrics.stream_errors_total.labels(
                 "to_agent", grpc.STATUS_NAMES[status], "Unknown"
@@ -171,7 +171,7 @@ class AgentCore:
         self.event_log = event_log
         self.dialler = dialler
         self.draining = False
-        self.streams: dict[ServerStream, None] = {}  # those that were greeted, oldest first
+        self.streams: dict[ServerStream, None] = {}  # those that the server accepted, oldest first
         self.changed: Callable[[], None] = lambda: None
         self.counters = _counters(metrics)
         metrics.open_server_connections.set_function(lambda: len(self.streams))
@@ -188,9 +188,9 @@ class AgentCore:
         connection: Http2Connection,
         authority: str,
         token: str | None,
-        greeted: Callable[[ServerStream], None],
+        on_answer: Callable[[ServerStream], None],
     ) -> ServerStream:
-        """Call Connect on a new connection; ``greeted`` is told when the server has answered or gone."""
+        """Calls Connect. ``on_answer`` is called when the server has answered or the stream is over."""
         metadata = [
             ("agentid", self.agent_id),
             ("agentidentifiers", self.identifiers),
@@ -199,7 +199,7 @@ class AgentCore:
         if token is not None:
             metadata.append(("authorization", f"Bearer {token}"))
         headers = grpc.request_headers(CONNECT_PATH, authority, metadata)
-        return connection.open_stream(headers, lambda stream: ServerStream(self, stream, greeted))
+        return connection.open_stream(headers, lambda stream: ServerStream(self, stream, on_answer))
 
     @property
     def endpoint_count(self) -> int:

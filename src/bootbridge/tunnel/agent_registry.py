@@ -51,7 +51,7 @@ class AgentEntry(Protocol):
 Stream = TypeVar("Stream", bound=AgentEntry)
 
 
-class Agents(Generic[Stream]):
+class AgentIndex(Generic[Stream]):
     """Streams grouped by agent id; ``ids`` allows a random draw in constant time."""
 
     __slots__ = ("_streams", "ids")
@@ -78,7 +78,7 @@ class Agents(Generic[Stream]):
             self.ids.remove(agent_id)
 
 
-class Networks(Generic[Stream]):
+class NetworkIndex(Generic[Stream]):
     """Streams by advertised network: one dict per prefix length, asked longest first."""
 
     __slots__ = ("_by_length",)
@@ -121,9 +121,9 @@ class AgentRegistry(Generic[Stream]):
         # Ids and identifiers as they were at arrival: what was indexed is what gets removed.
         self._members: dict[Stream, tuple[str, AgentIdentifiers]] = {}
         self._hosts: dict[str, list[Stream]] = {}
-        self.agents: Agents[Stream] = Agents()
-        self.default_route_agents: Agents[Stream] = Agents()
-        self.networks: Networks[Stream] = Networks()
+        self.agents: AgentIndex[Stream] = AgentIndex()
+        self.default_route_agents: AgentIndex[Stream] = AgentIndex()
+        self.networks: NetworkIndex[Stream] = NetworkIndex()
 
     def __len__(self) -> int:
         return len(self._members)

@@ -29,7 +29,7 @@ class AgentStream(PacketStream):
         self._core = core
         self.agent_id, self.identifiers = parse_agent_metadata(headers)
         self.draining = False
-        self._doubted_at = -1
+        self._suspected_at = -1
         self.connected_at = timers.now()
         self.dials: dict[int, Dial] = {}
         self.routes: dict[int, AgentRoute] = {}
@@ -41,22 +41,22 @@ class AgentStream(PacketStream):
     @property
     def silent(self) -> bool:
         """Whether nothing at all has come since it left a dial without an answer."""
-        return self.stream.connection.reads_seen == self._doubted_at
+        return self.stream.connection.reads_seen == self._suspected_at
 
     @property
     def last_resort(self) -> bool:
         return self.draining or self.silent
 
-    def doubt(self) -> None:
+    def suspect(self) -> None:
         """It should have answered: find out soon whether it lives, and rather ask others meanwhile."""
-        self._doubted_at = self.stream.connection.reads_seen
-        self.stream.connection.on_doubt()
+        self._suspected_at = self.stream.connection.reads_seen
+        self.stream.connection.on_suspected()
 
     @property
     def route_count(self) -> int:
         return len(self.routes) + len(self.dials)
 
-    def welcome(self, server_id: str, server_count: int) -> None:
+    def accept(self, server_id: str, server_count: int) -> None:
         agreed = ((extension.KEY, extension.offer()),) if self.extension else ()
         metadata = (("serverid", server_id), ("servercount", str(server_count)), *agreed)
         self.stream.send_headers(grpc.response_headers(metadata))
@@ -93,7 +93,7 @@ class AgentStream(PacketStream):
             case p.Data(connect_id, data):
                 self._on_uncommon_data(connect_id, data)
             case p.CloseDial(random):
-                self._core.on_agent_gave_up(self, random)
+                self._core.on_dial_cancelled_by_agent(self, random)
             case p.Drain():
                 self.draining = True
                 self._core.event_log.info("agent is draining", agent=self.agent_id)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from bootbridge.tunnel.agent_registry import AgentRegistry, Agents, Stream
+from bootbridge.tunnel.agent_registry import AgentIndex, AgentRegistry, Stream
 from bootbridge.tunnel.agent_registry import Strategy as Strategy
 from bootbridge.wire.addresses import IPNetwork, host_of, parse_ip
 
@@ -32,7 +32,7 @@ NO_AGENT = "No agent available"  # on the wire; Go clients and their tests know 
 _HOST_SHOWN_MAX = 253  # the longest DNS name; a caller may send anything
 
 
-class Chosen(Generic[Stream]):
+class AgentBackend(Generic[Stream]):
     """This agent stream takes the dial."""
 
     __slots__ = ("stream",)
@@ -42,12 +42,12 @@ class Chosen(Generic[Stream]):
 
 
 @dataclass(frozen=True, slots=True)
-class Direct:
+class DirectBackend:
     """The server dials from its own host."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NoBackend:
     """Nobody can take the dial: ``reason`` is for the caller, ``detail`` for the log."""
 
     reason: str
@@ -86,7 +86,7 @@ def select_backend(
     rng: Random,
     direct_cidrs: Sequence[IPNetwork] = (),
     exclude: Collection[Stream] = frozenset(),
-) -> Chosen[Stream] | Direct | Refused:
+) -> AgentBackend[Stream] | DirectBackend | NoBackend:
     """Decide who dials ``address``; ``exclude`` are the streams that already failed it."""
     search = _Search(host_of(address), registry, rng, exclude)
     for accept_last_resort in (False, True):
@@ -94,10 +94,10 @@ def select_backend(
         for strategy in strategies:
             if strategy is Strategy.DIRECT:
                 if search.lies_in(direct_cidrs):
-                    return Direct()
+                    return DirectBackend()
             elif (stream := search.find(strategy)) is not None:
-                return Chosen(stream)
-    return Refused(NO_AGENT, "; ".join(search.why_not(strategy) for strategy in dict.fromkeys(strategies)))
+                return AgentBackend(stream)
+    return NoBackend(NO_AGENT, "; ".join(search.why_not(strategy) for strategy in dict.fromkeys(strategies)))
 
 
 class _Search(Generic[Stream]):
@@ -141,7 +141,7 @@ class _Search(Generic[Stream]):
                 return stream
         return None
 
-    def _least_loaded_agent(self, agents: Agents[Stream]) -> Stream | None:
+    def _least_loaded_agent(self, agents: AgentIndex[Stream]) -> Stream | None:
         return self._least_loaded(agents.ids, lambda agent_id: self._oldest(agents.streams_of(agent_id)))
 
     def _least_loaded(self, of: Sequence[T], stream_of: Callable[[T], Stream | None]) -> Stream | None:

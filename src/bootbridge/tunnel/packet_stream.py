@@ -164,11 +164,11 @@ class PacketStream:
         if self._urgent or not self.stream.ready:
             self._urgent.append(message)
             if len(self._urgent) == BOUNDS.control_packets:
-                self.timers.after(0.0, self._give_up_talking)  # not in the middle of what we do now
+                self.timers.after(0.0, self._reset_unread_stream)  # not in the middle of what we do now
         else:
             self.stream.send(message)
 
-    def _give_up_talking(self) -> None:
+    def _reset_unread_stream(self) -> None:
         """The peer makes us say ever more and does not listen."""
         if len(self._urgent) >= BOUNDS.control_packets:
             self._over(grpc.RESOURCE_EXHAUSTED, f"{len(self._urgent)} control packets wait for the peer")
@@ -180,7 +180,7 @@ class PacketStream:
         """Whether data may go out at once, because nobody waits for a turn."""
         return not self._turns and not self._urgent and self.stream.ready
 
-    def take_turns(self, send_queue: SendQueue) -> None:
+    def wait_for_turn(self, send_queue: SendQueue) -> None:
         self._turns.append(send_queue)
 
     def on_ready(self) -> None:
@@ -317,7 +317,7 @@ class SendQueue:
     def _wait_for_turn(self) -> None:
         if not self._waiting and self.credit > 0:
             self._waiting = True
-            self.stream.take_turns(self)
+            self.stream.wait_for_turn(self)
             if self.stream.stream.ready:
                 self.stream.on_ready()
 

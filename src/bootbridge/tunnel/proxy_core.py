@@ -15,7 +15,7 @@ from bootbridge.ports.event_log import EventLog
 from bootbridge.ports.timers import Timer, Timers
 from bootbridge.tunnel.agent_registry import AgentRegistry, Strategy
 from bootbridge.tunnel.agent_stream import AgentStream, InvalidAgentMetadata
-from bootbridge.tunnel.backend_selection import Direct, Refused, ready, select_backend
+from bootbridge.tunnel.backend_selection import DirectBackend, NoBackend, ready, select_backend
 from bootbridge.tunnel.frontend import ConnectFrontend, DialFailure, DialFailureCause, Frontend, GrpcFrontend
 from bootbridge.tunnel.packet_stream import StreamCounters
 from bootbridge.tunnel.route import AgentRoute, DirectRoute
@@ -75,7 +75,7 @@ class Dial:
     def _too_late(self) -> None:
         self._withdraw()
         if self.agent is not None:
-            self.agent.doubt()
+            self.agent.suspect()
         self._core.refuse(self, DialFailure(DialFailureCause.TIMEOUT, DIAL_TIMEOUT_TEXT))
 
     def _withdraw(self) -> None:
@@ -194,7 +194,7 @@ class ProxyCore:
 
     def _admit(self, agent: AgentStream) -> None:
         self._agents_waiting.discard(agent)
-        agent.welcome(self.server_id, self.server_count())
+        agent.accept(self.server_id, self.server_count())
         self.agent_registry.add(agent)
         self.event_log.info(
             "agent connected",
@@ -242,12 +242,12 @@ class ProxyCore:
             front.refused(DialFailure(DialFailureCause.NO_AGENT, STOPPING_TEXT))
             return None
         if len(protocol) + len(address) > ADDRESS_CHARS_MAX:
-            self._refuse_endless(front, address)
+            self._refuse_long_address(front, address)
             return None
         dial = Dial(self, front, protocol, address, next(self._dial_ids))
         return self._send_to_agent(dial)
 
-    def _refuse_endless(self, front: Frontend, address: str) -> None:
+    def _refuse_long_address(self, front: Frontend, address: str) -> None:
         self.metrics.dial_failure_count.labels(DialFailureCause.ENDPOINT.value).value += 1
         self.event_log.warning(
             "dial refused", address=address[:40], hop="caller to server", why=TOO_LONG_TEXT
@@ -258,12 +258,12 @@ class ProxyCore:
         choice = select_backend(
             dial.address, self.agent_registry, self.strategies, self._rng, self.direct_cidrs, dial.lost
         )
-        if isinstance(choice, Refused):
+        if isinstance(choice, NoBackend):
             cause = DialFailureCause.AGENT_LOST if dial.lost else DialFailureCause.NO_AGENT
             text = AGENT_LOST_TEXT if dial.lost else choice.reason
             self.refuse(dial, DialFailure(cause, text), choice.detail)
             return None
-        if isinstance(choice, Direct):
+        if isinstance(choice, DirectBackend):
             return self._dial_directly(dial)
         dial.agent = choice.stream
         dial.agent.dials[dial.id] = dial
@@ -312,7 +312,7 @@ class ProxyCore:
         self.metrics.dial_duration_seconds.observe(self.timers.now() - dial.started_at)
         dial.front.established(route, connect_id)
 
-    def on_agent_gave_up(self, agent: AgentStream, dial_id: int) -> None:
+    def on_dial_cancelled_by_agent(self, agent: AgentStream, dial_id: int) -> None:
         dial = agent.dials.pop(dial_id, None)
         if dial is not None:
             self.refuse(dial, DialFailure(DialFailureCause.AGENT_LOST, "the agent gave up the dial"))

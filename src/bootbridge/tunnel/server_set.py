@@ -42,7 +42,7 @@ class Admission(Enum):
     DRAINING = auto()  # we are leaving: close it too
 
 
-class Outcome(Enum):
+class SyncOutcome(Enum):
     """What a round of attempts led to, the best news last."""
 
     IDLE = 0  # nothing was tried
@@ -58,9 +58,9 @@ class CountSource(Enum):
     MAX = "max"  # the larger of both
 
 
-def best_of(outcomes: Iterable[Outcome]) -> Outcome:
+def best_of(outcomes: Iterable[SyncOutcome]) -> SyncOutcome:
     """The outcome of a round: its best news, IDLE if nothing was tried."""
-    return max(outcomes, key=lambda outcome: outcome.value, default=Outcome.IDLE)
+    return max(outcomes, key=lambda outcome: outcome.value, default=SyncOutcome.IDLE)
 
 
 class SyncPace:
@@ -203,11 +203,11 @@ class ServerSet(Generic[Connection]):
             attempts += self._one_in_turn([address for address in covered if address not in in_flight])
         return attempts
 
-    def next_delay(self, outcome: Outcome) -> float:
+    def next_delay(self, outcome: SyncOutcome) -> float:
         """Seconds until the next round."""
-        if outcome is Outcome.FAILED:
+        if outcome is SyncOutcome.FAILED:
             return self._pace.after_failure()
-        if outcome is not Outcome.IDLE and self._quick_retries and len(self) < self.wanted:
+        if outcome is not SyncOutcome.IDLE and self._quick_retries and len(self) < self.wanted:
             self._quick_retries -= 1
             return self._pace.quick()
         return self._pace.steady()

@@ -1,9 +1,8 @@
-"""Addresses as text: which part is the host, and when two spellings mean one host.
+"""Parses host:port, IP addresses and CIDRs, and compares hosts.
 
-Frontends name their destination ``host:port``; agents advertise hosts without a
-port. ``host_of`` is lenient because it only chooses an agent; ``split_host_port`` is
-strict because its result is dialled, and words its errors as Go does, since those
-texts travel to Go peers.
+Frontends send ``host:port``; agents advertise hosts without a port. ``host_of`` is lenient because it
+only selects an agent. ``split_host_port`` is strict because its result is dialled; its error texts are
+Go's, since they are sent to Go peers.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ IPAddress = IPv4Address | IPv6Address
 IPNetwork = IPv4Network | IPv6Network
 
 _MAPPED_PREFIX_BITS = 96  # ::ffff:0:0/96 holds the IPv4 addresses
-# A name has at most 255. What waits for a peer is bounded in packets, so a packet must be: dials
-# with more, and errors that repeat it, would be megabytes each.
+# A name has at most 255. Queues are bounded in packets, so the size of a packet must be bounded too:
+# dials with long addresses, and errors that repeat them, could have megabytes each.
 ADDRESS_CHARS_MAX = 512
 TOO_LONG_TEXT = f"address: more than {ADDRESS_CHARS_MAX} characters"
 _IP_CHARS_MAX = 128  # the longest IPv6 spelling has 45, and a zone may follow
 
 
 def host_of(address: str) -> str:
-    """The host in ``address``, whether or not a port follows."""
+    """Returns the host in ``address``, with or without a port."""
     if address.count(":") <= 1:
         return address.partition(":")[0].strip("[]")
     if "[" in address and not address.endswith("]"):
@@ -32,11 +31,11 @@ def host_of(address: str) -> str:
 
 
 def parse_ip(host: str) -> IPAddress | None:
-    """The IP address that ``host`` spells, an IPv4-mapped one as IPv4; None for a name."""
+    """Parses an IP address, an IPv4-mapped one as IPv4; None for a name."""
     return _parse_ip(host) if len(host) <= _IP_CHARS_MAX else None
 
 
-@lru_cache(maxsize=1024)  # the same few addresses are asked for with every dial
+@lru_cache(maxsize=1024)  # dials repeat the same few addresses
 def _parse_ip(host: str) -> IPAddress | None:
     try:
         ip = ip_address(host)
@@ -48,7 +47,7 @@ def _parse_ip(host: str) -> IPAddress | None:
 
 
 def parse_cidr(text: str) -> IPNetwork | None:
-    """The network that ``text`` (``address/bits``) spells, host bits cleared; None if it is none."""
+    """Parses ``address/bits``, with host bits cleared; None if it is invalid."""
     host, slash, bits = text.partition("/")
     if not slash or not bits.isascii() or not bits.isdigit() or len(bits) > 3 or "%" in host:
         return None
@@ -64,13 +63,13 @@ def parse_cidr(text: str) -> IPNetwork | None:
 
 
 def comparable_host(host: str) -> str:
-    """One spelling for all that mean the same host: ``0:0::1`` is ``::1``, names ignore case."""
+    """Normalises a host for comparison: ``0:0::1`` is ``::1``, names are lower case."""
     ip = parse_ip(host)
     return host.lower() if ip is None else str(ip)
 
 
 def split_host_port(address: str) -> tuple[str, int]:
-    """Host and port of an address to dial; ValueError says what is wrong with it."""
+    """Splits an address to dial. Raises ValueError with Go's error text."""
     host, port = _split(address)
     if not host:
         raise ValueError(f"address {address}: missing host in address")
@@ -100,5 +99,4 @@ def _split(address: str) -> tuple[str, str]:
 
 
 def join_host_port(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

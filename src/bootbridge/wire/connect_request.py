@@ -1,13 +1,11 @@
-"""The HTTP CONNECT frontend's bytes: one request head in, one reply out.
+"""Parses HTTP CONNECT requests, and formats the replies.
 
-A kube-apiserver sends exactly ``CONNECT host:port HTTP/1.1`` with a ``Host`` header
-and nothing else; curl and friends add headers, some end their lines with a bare LF
-or speak HTTP/1.0, as Go's server allows too. Whatever follows the head belongs to
-the tunnel and is kept in ``leftover``.
+A kube-apiserver sends exactly ``CONNECT host:port HTTP/1.1`` with a ``Host`` header. Other clients
+add headers, end lines with a bare LF or use HTTP/1.0, all of which Go's server accepts. Bytes behind
+the head belong to the tunnel and stay in ``leftover``.
 
-What a stream of bytes leads to depends on the bytes alone, never on how they were
-cut: a first byte that cannot start a method is refused at once, an end of head
-within the limit is parsed, a head that reaches the limit without an end is refused.
+The result depends on the bytes only, not on how they were split. A first byte that cannot start a
+method is refused at once. A head that reaches the limit without its end is refused.
 """
 
 from __future__ import annotations
@@ -18,9 +16,8 @@ from functools import lru_cache
 
 from bootbridge.errors import LocalError
 
-# Go's server allows 1 MiB. The head comes before any check of who is calling, so what
-# it may hold is what thousands of idle callers may hold; 64 KiB is a thousand times
-# the head a kube-apiserver sends, and what other HTTP servers settle on.
+# Go's server allows 1 MiB. But the caller is not authenticated yet, and thousands of idle callers may
+# each hold this much. 64 KiB is a thousand times the head of a kube-apiserver.
 HEAD_BYTES_MAX = 64 * 1024
 _REMEMBERED_BYTES_MAX = 512
 
@@ -50,7 +47,7 @@ _AUTHORITY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ConnectRequest:
-    """A wish to reach ``target``, always ``host:port`` or ``[v6]:port``."""
+    """``target`` is always ``host:port`` or ``[v6]:port``."""
 
     target: str
     user_agent: str = ""
@@ -58,7 +55,7 @@ class ConnectRequest:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A head we do not serve: ``reply`` is what to send before closing."""
+    """A rejected head; send ``reply`` before closing."""
 
     status: int
     reason: str
@@ -71,7 +68,7 @@ class Refusal:
 
 
 class ConnectParser:
-    """Takes bytes as they come until the head is decided, once."""
+    """Collects bytes until the head is complete or invalid. Parses one head only."""
 
     __slots__ = ("_buffer", "_decided", "_head_bytes_max", "_searched", "leftover")
 
@@ -83,7 +80,7 @@ class ConnectParser:
         self.leftover = b""
 
     def receive(self, data: bytes) -> ConnectRequest | Refusal | None:
-        """The request, a refusal, or None while the head is incomplete."""
+        """Returns the request, a refusal, or None while the head is incomplete."""
         if self._decided:
             raise LocalError("bytes after a CONNECT head belong to the tunnel, not to its parser")
         self._buffer += data
@@ -112,7 +109,7 @@ class ConnectParser:
 
 
 def parse_head(head: bytes) -> ConnectRequest | Refusal:
-    """Judge a whole head, given without its last line end and the empty line."""
+    """Parses a complete head, given without its last line end and the empty line."""
     request_line, *header_lines = [line.removesuffix(b"\r") for line in head.split(b"\n")]
     request = _REQUEST_LINE.fullmatch(request_line)
     if request is None:
@@ -137,7 +134,7 @@ _parse_again = lru_cache(maxsize=256)(parse_head)
 
 
 def _parse(head: bytes) -> ConnectRequest | Refusal:
-    """A kube-apiserver sends the same few short heads over and over."""
+    """Parses with a cache: a kube-apiserver repeats the same few short heads."""
     return (_parse_again if len(head) <= _REMEMBERED_BYTES_MAX else parse_head)(head)
 
 
@@ -163,12 +160,12 @@ _PLAIN_UTF8 = "Content-Type: text/plain; charset=utf-8"
 
 
 def no_agent_reply(error: str = "No agent available") -> bytes:
-    """No strategy found an agent."""
+    """For a dial that no agent can take."""
     return _reply(500, f"currently no tunnels available: {error}", "Content-Type: text/plain")
 
 
 def dial_error_status(error: str) -> int:
-    """The status for an agent's dial error; Go peers leave nothing but its text to tell by."""
+    """Returns the status for an agent's dial error, by its text: Go agents send nothing else."""
     text = error.lower()
     if "timeout" in text or "deadline exceeded" in text:
         return 504
@@ -176,17 +173,17 @@ def dial_error_status(error: str) -> int:
 
 
 def dial_error_reply(error: str) -> bytes:
-    """The agent answered that it could not reach the endpoint."""
+    """For a dial that failed in the agent."""
     return _reply(dial_error_status(error), error, _CLOSE, _PLAIN_UTF8)
 
 
 def agent_lost_reply() -> bytes:
-    """The agent's stream ended while the dial was pending."""
+    """For a dial whose agent was lost."""
     return _hop_failed(502, "Backend context error: context canceled")
 
 
 def dial_timeout_reply() -> bytes:
-    """Nobody answered the dial in time."""
+    """For a dial without an answer in time."""
     return _hop_failed(504, "Backend dial timeout: timed out waiting for backend dial")
 
 

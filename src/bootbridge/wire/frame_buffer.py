@@ -1,7 +1,7 @@
-"""Something that arrives in pieces, put together in one buffer.
+"""A frame or message that arrives in pieces, joined in one buffer.
 
-A bytearray that grows by what is added is moved nearly every time. This one doubles; and what a peer
-announces to send is not set aside before it comes, so an announcement alone costs next to nothing.
+A bytearray that grows piece by piece is copied nearly every time, so this buffer doubles. It allocates
+as bytes arrive, never the announced size at once: a peer cannot reserve memory by an announcement.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _NO_ROOM: Final = memoryview(bytearray())
 
 
 class FrameBuffer:
-    """``need`` bytes, once ``size`` has come up to it. ``need`` may be raised in between."""
+    """Collects bytes until ``size`` reaches ``need``. ``need`` may grow meanwhile."""
 
     __slots__ = ("_room", "need", "size")
 
@@ -42,7 +42,7 @@ class FrameBuffer:
         return self._room[: self.size]
 
     def take(self, need: int) -> memoryview:
-        """The whole; the next, of ``need`` bytes, gets a buffer of its own."""
+        """Returns the complete content, and starts the next one of ``need`` bytes in a new buffer."""
         whole = self.view()
         self.need = need
         self.size = 0

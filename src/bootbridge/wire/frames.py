@@ -78,11 +78,11 @@ GOAWAY_HEAD: Final = Struct(">LL")
 
 
 class Http2ConnectionError(PeerError):
-    """The whole connection is lost: GOAWAY with ``code``, then close."""
+    """A connection error of RFC 9113: sends GOAWAY with ``code`` and closes the connection."""
 
 
 class StreamError(PeerError):
-    """One stream is lost: RST_STREAM with ``code``; the connection goes on."""
+    """A stream error of RFC 9113: sends RST_STREAM with ``code``; the connection continues."""
 
     def __init__(self, stream_id: int, message: str, code: int) -> None:
         super().__init__(message, code)
@@ -99,7 +99,7 @@ def settings(values: dict[int, int]) -> bytes:
 
 
 def parse_settings(payload: memoryview) -> list[tuple[int, int]]:
-    """The (identifier, value) pairs, each checked against the range RFC 9113 §6.5.2 allows."""
+    """Returns (identifier, value) pairs, checked against the ranges of RFC 9113, section 6.5.2."""
     pairs: list[tuple[int, int]] = list(SETTING.iter_unpack(payload))
     for key, value in pairs:
         if key == ENABLE_PUSH and value > 1:

@@ -1,8 +1,7 @@
 """gRPC over HTTP/2: length-prefixed messages, request and response headers, status.
 
-``MessageReader`` turns the DATA of one stream into messages. It hands each message out as
-(buffer, start, end), still lying in the buffer it arrived in wherever possible: the five
-prefix bytes then stand right before ``start``, so a proxy can pass both on unchanged.
+``MessageReader`` splits the DATA of one stream into messages. It passes each message on as
+(buffer, start, end), where possible in the buffer in which it was received.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from bootbridge.wire.frame_buffer import FrameBuffer
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.packets import Buffer
 
-# Status codes that we send or look at.
+# Status codes that we send or handle.
 OK: Final = 0
 CANCELLED: Final = 1
 UNKNOWN: Final = 2
@@ -55,12 +54,12 @@ STATUS_NAMES: Final = (
     "Unauthenticated",
 )
 
-# grpc-go refuses to receive more by default, so nobody can depend on more.
+# The default limit of grpc-go, so no peer depends on more.
 MESSAGE_BYTES_MAX: Final = 4 * 1024 * 1024
 PREFIX: Final = Struct(">BL")
 PREFIX_SIZE: Final = 5
 
-# RFC 3986 would escape these too; in a grpc-message they are written as they are.
+# RFC 3986 would escape these too; a grpc-message does not.
 _PLAIN_IN_MESSAGES: Final = " !\"#$&'()*+,/:;<=>?@[\\]^`{|}"
 
 # The units of a grpc-timeout, and how many seconds each is.
@@ -71,7 +70,7 @@ MessageSink = Callable[[Buffer, int, int], None]
 
 
 class GrpcError(PeerError):
-    """A gRPC-level fault of the peer; ``code`` is the gRPC status."""
+    """A gRPC error of the peer; ``code`` is the gRPC status."""
 
 
 def message_prefix(size: int) -> bytes:
@@ -79,7 +78,7 @@ def message_prefix(size: int) -> bytes:
 
 
 class MessageReader:
-    """One stream's DATA → messages, handed to ``sink(buffer, start, end)``."""
+    """Splits one stream's DATA into messages, and calls ``sink(buffer, start, end)`` for each."""
 
     __slots__ = ("_held", "_sink", "mid_message")
 
@@ -108,7 +107,7 @@ class MessageReader:
             try:
                 stop = start + PREFIX_SIZE + _size_at(buffer, start)
             except GrpcError:
-                # What follows cannot be framed any more: keep the prefix, so that it fails again.
+                # The framing is lost: keep the prefix, so that the next call fails too.
                 self._hold(buffer, start, start + PREFIX_SIZE)
                 raise
             if stop > end:
@@ -128,7 +127,7 @@ class MessageReader:
 def _size_at(buffer: Buffer, start: int) -> int:
     compressed, size = PREFIX.unpack_from(buffer, start)
     if compressed:
-        raise GrpcError("compressed message, but no compression was agreed on", INTERNAL)
+        raise GrpcError("compressed message without an agreed compression", INTERNAL)
     if size > MESSAGE_BYTES_MAX:
         raise GrpcError(
             f"received message larger than max ({size} vs. {MESSAGE_BYTES_MAX})", RESOURCE_EXHAUSTED
@@ -166,12 +165,12 @@ def trailers(status: int, message: str = "") -> tuple[tuple[str, str], ...]:
 
 
 def refusal(status: int, message: str) -> tuple[tuple[str, str], ...]:
-    """Trailers-only: the call failed before it began."""
+    """Returns a trailers-only response: the call is rejected."""
     return (*response_headers(), *trailers(status, message))
 
 
 def request_refusal(headers: Headers) -> tuple[tuple[str, str], ...] | None:
-    """What to answer to a request that is not gRPC at all, or None."""
+    """Returns the response to a request that is not gRPC, or None if it is."""
     fields = dict(headers)
     if fields.get(":method") != "POST":
         text = "gRPC requires HTTP POST"
@@ -183,7 +182,7 @@ def request_refusal(headers: Headers) -> tuple[tuple[str, str], ...] | None:
 
 
 def timeout_field(seconds: float) -> tuple[str, str]:
-    """A request's deadline, in milliseconds where they fit: at most eight digits are allowed."""
+    """Formats a deadline, in milliseconds if they fit into the eight digits that gRPC allows."""
     milliseconds = max(1, round(seconds * 1000))
     if len(str(milliseconds)) <= _TIMEOUT_DIGITS_MAX:
         return ("grpc-timeout", f"{milliseconds}m")
@@ -191,7 +190,7 @@ def timeout_field(seconds: float) -> tuple[str, str]:
 
 
 def timeout_of(headers: Headers) -> float | None:
-    """How many seconds the caller waits; None if it does not say, or says it in no way we can read."""
+    """Returns the seconds of a request's deadline; None if it has none, or an invalid one."""
     raw = dict(headers).get("grpc-timeout", "")
     digits, unit = raw[:-1], raw[-1:]
     if unit not in _TIMEOUT_UNITS or not (digits.isascii() and digits.isdigit()):
@@ -200,7 +199,7 @@ def timeout_of(headers: Headers) -> float | None:
 
 
 def status_of(headers: Headers) -> tuple[int, str]:
-    """(status, message) of trailers, or of a trailers-only response."""
+    """Returns (status, message) of trailers, or of a trailers-only response."""
     fields = dict(headers)
     raw = fields.get("grpc-status", "")
     if raw.isascii() and raw.isdigit() and len(raw) < 4:

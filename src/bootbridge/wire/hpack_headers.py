@@ -1,7 +1,7 @@
-"""Header blocks: HPACK by the ``hpack`` library, kept within limits, and the header rules.
+"""HPACK headers by the ``hpack`` library, with limits, and the rules of RFC 9113 for header fields.
 
-We send every field as a literal that is never indexed. Such a block does not depend on
-the connection's compression state, so it can be built once and used on every connection.
+Every field is sent as a literal that is never indexed. Such a block does not depend on the
+connection's compression state, so it is built once and used on every connection.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from bootbridge.wire.frames import (
 
 Headers = Sequence[tuple[str, str]]
 
-# A service account token is about 1.5 KiB; 64 KiB leaves room for anything sane.
+# A service account token is about 1.5 KiB; 64 KiB leaves room for much larger metadata.
 HEADER_LIST_BYTES_MAX: Final = 65536
 # Short enough to hold no credentials, long enough for a Proxy call's headers.
 _REMEMBERED_BYTES_MAX: Final = 256
-# What the encoder says first if the peer wants a smaller table than the default: use none.
+# Sent first if the peer wants a smaller table than the default: size 0.
 NO_DYNAMIC_TABLE: Final = b"\x20"
 
 _CONNECTION_HEADERS: Final = frozenset(
@@ -36,13 +36,13 @@ _CONNECTION_HEADERS: Final = frozenset(
 )
 _FIELD_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
 _NOT_IN_VALUES: Final = re.compile(r"[\x00\r\n]")
-# HPACK allows two (RFC 7541 §4.2); without a limit a block of nothing else costs half a second.
+# HPACK allows two (RFC 7541, section 4.2). Without a limit, decoding a block of them takes half a second.
 _SIZE_UPDATES_MAX: Final = 2
 _REQUEST_PSEUDO: Final = frozenset({":method", ":scheme", ":path", ":authority"})
 
 
 def encode(headers: Headers) -> bytes:
-    # Credentials are not kept for another time.
+    # Blocks with credentials are not cached.
     secret = any(name == "authorization" for name, _ in headers)
     return (_encode if secret else _encode_again)(tuple(headers))
 
@@ -56,11 +56,11 @@ _encode_again = lru_cache(maxsize=256)(_encode)
 
 
 class Decoder:
-    """One direction's HPACK state; raises only Http2ConnectionError.
+    """The HPACK state of one direction. Raises only Http2ConnectionError.
 
-    Most connections to a gRPC frontend carry one request, and its header block, the first on a
-    fresh state, is the same bytes every time. So first blocks are remembered together with
-    what they mean, and decoded for the state's sake only if a second block comes.
+    Most connections to a gRPC frontend have one request, and its header block, the first of the
+    connection, consists of the same bytes every time. So first blocks are cached with their result,
+    and decoded into the state only if a second block arrives.
     """
 
     __slots__ = ("_first", "_hpack")
@@ -93,12 +93,12 @@ def _decode(decoder: hpack.Decoder, block: bytes) -> list[tuple[str, str]]:
     except hpack.OversizedHeaderListError as error:
         raise Http2ConnectionError("header list is too large", ENHANCE_YOUR_CALM) from error
     except (HPACKError, ValueError, IndexError) as error:
-        raise Http2ConnectionError("header block does not decode", COMPRESSION_ERROR) from error
+        raise Http2ConnectionError("invalid header block", COMPRESSION_ERROR) from error
     return [(_text(name), _text(value)) for name, value in fields]
 
 
 def _size_updates(block: bytes) -> int:
-    """How many dynamic table size updates a header block begins with, at most 3."""
+    """Counts the dynamic table size updates at the start of a header block, up to 3."""
     at = count = 0
     while at < len(block) and block[at] >> 5 == 1 and count <= _SIZE_UPDATES_MAX:
         count += 1
@@ -115,7 +115,7 @@ def _text(raw: bytes | str) -> str:
 
 
 def request_fault(headers: Headers) -> str | None:
-    """Why these request headers are malformed (RFC 9113 §8.3), or None."""
+    """Returns why these request headers are malformed (RFC 9113, section 8.3), or None."""
     pseudo = [name for name, _ in headers if name.startswith(":")]
     for name in pseudo:
         if name not in _REQUEST_PSEUDO:
@@ -130,14 +130,14 @@ def request_fault(headers: Headers) -> str | None:
 
 
 def response_fault(headers: Headers) -> str | None:
-    """Why these response headers are malformed, or None."""
+    """Returns why these response headers are malformed, or None."""
     if [name for name, _ in headers if name.startswith(":")] != [":status"]:
         return "a response has exactly one pseudo-header, :status"
     return _common_fault(headers)
 
 
 def trailers_fault(headers: Headers) -> str | None:
-    """Why these trailers are malformed, or None."""
+    """Returns why these trailers are malformed, or None."""
     if any(name.startswith(":") for name, _ in headers):
         return "pseudo-header in trailers"
     return _common_fault(headers)
@@ -165,10 +165,10 @@ def values_of(headers: Iterable[tuple[str, str]], name: str) -> list[str]:
 
 
 def content_length(stream_id: int, headers: Headers) -> int | None:
-    """How long the stream's body says it is, if it does."""
+    """Returns the body size that the headers declare, or None."""
     values = values_of(headers, "content-length")
     if not values:
         return None
     if len(set(values)) > 1 or not (values[0].isascii() and values[0].isdigit() and len(values[0]) < 16):
-        raise StreamError(stream_id, "content-length is not a number", PROTOCOL_ERROR)
+        raise StreamError(stream_id, "invalid content-length", PROTOCOL_ERROR)
     return int(values[0])

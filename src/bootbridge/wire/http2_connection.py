@@ -1,12 +1,11 @@
-"""One HTTP/2 connection that carries gRPC streams, either role, without I/O.
+"""One HTTP/2 connection with gRPC streams, client or server, without I/O.
 
-Bytes go in through ``receive``; what must be sent gathers in ``out`` and is taken by
-``take_output``. What happened is told to the handlers: a server connection calls ``on_request``
-for every new stream, and each ``Stream`` calls its ``StreamHandler``.
+``receive`` takes bytes of the peer; ``take_output`` returns bytes to send. A server connection calls
+``on_request`` for every new stream, and each ``Stream`` calls its ``StreamHandler``. Buffers passed
+to handlers are valid only during the call.
 
-Why by hand and not with a library: DATA frames are the hot path, and a general library
-spends 4-8 times as long on each (docs/performance.md). Every buffer handed to a sink is
-only valid during the call.
+It is written by hand because DATA frames are the hot path, and a general library spends 4-8 times
+as long on each (docs/performance.md).
 """
 
 from __future__ import annotations
@@ -29,42 +28,41 @@ from bootbridge.wire.hpack_headers import (
     response_fault,
     trailers_fault,
 )
-from bootbridge.wire.http2_stream import NOBODY, Handler, Stream, StreamHandler
+from bootbridge.wire.http2_stream import NO_HANDLER, Handler, Stream, StreamHandler
 from bootbridge.wire.packets import Buffer
 
-# The connection window never limits anyone: memory is bounded per stream and per route.
+# Never a limit in practice: memory is bounded per stream and per route.
 CONNECTION_WINDOW: Final = 2**30
-# Larger frames than the default 16 KiB mean fewer headers per byte between our own peers;
-# grpc-go never sends more than 16 KiB whatever we offer.
+# Our own peers need fewer headers per byte with frames above the default of 16 KiB. grpc-go never sends more.
 FRAME_BYTES_MAX: Final = 1024 * 1024
-# Replies (acks, resets) that a peer may have waiting for it when it does not read.
+# Replies (acks, resets) that may wait for a peer that does not read.
 REPLIES_WAITING_MAX: Final = 1000
-# Frames that may wait for company.
-AT_EASE_MAX: Final = 8
-# How many closed streams are remembered, to tell a late frame from a wrong one.
+# Deferred frames that may wait for other output.
+DEFERRED_FRAMES_MAX: Final = 8
+# How many closed streams are remembered: a late frame is ignored, a wrong one is an error.
 CLOSED_REMEMBERED: Final = 128
 
 
 class Http2Connection:
-    """One HTTP/2 connection. ``closed`` turns True when it must be closed once ``out`` is sent."""
+    """One HTTP/2 connection. When ``closed`` is True, its owner sends ``out`` and closes the socket."""
 
     def __init__(
         self,
         *,
         client: bool,
         on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
-        touched: Callable[[], None] = lambda: None,
-        resting: Callable[[], None] = lambda: None,
+        on_output: Callable[[], None] = lambda: None,
+        on_deferred_output: Callable[[], None] = lambda: None,
         streams_max: int = 1000,
     ) -> None:
         self.client = client
         self.out: list[Buffer] = []
         self.out_size = 0
-        self.at_ease = True  # nothing in ``out`` is in a hurry
+        self.flush_requested = False
         self.writable = True
         self.closed = False
         self.error: Http2ConnectionError | None = None
-        self.reads_seen = 0  # moves whenever the peer shows a sign of life
+        self.reads_seen = 0  # grows with every read: a sign that the peer is alive
         self.going_away = False
         self.peer_going_away = False
         self.window = f.DEFAULT_WINDOW
@@ -73,11 +71,13 @@ class Http2Connection:
         self.stream_window = BOUNDS.stream_window
         self.streams: dict[int, Stream] = {}
         self.on_pong: Callable[[], None] = lambda: None
-        self.on_doubt: Callable[[], None] = lambda: None  # whether the peer lives: called, not answered, here
+        self.on_suspected: Callable[[], None] = lambda: (
+            None
+        )  # whether the peer lives: called, not answered, here
         self.on_goaway: Callable[[int, str], None] = lambda code, text: None
         self._on_request = on_request
-        self._touched = touched
-        self._resting = resting
+        self._on_output = on_output
+        self._on_deferred_output = on_deferred_output
         self._streams_max = streams_max
         self._receive_window = CONNECTION_WINDOW
         self._decoder = Decoder()
@@ -90,9 +90,9 @@ class Http2Connection:
         self._settings_due = True
         self._replies_waiting = 0
         self._held = FrameBuffer(len(f.PREFACE) if self._preface_due else HEADER_SIZE)
-        self._greet()
+        self._send_preface()
 
-    def _greet(self) -> None:
+    def _send_preface(self) -> None:
         if self.client:
             self.push(f.PREFACE)
         values = {f.INITIAL_WINDOW_SIZE: self.stream_window, f.MAX_FRAME_SIZE: FRAME_BYTES_MAX}
@@ -106,36 +106,36 @@ class Http2Connection:
     # --- output
 
     def push(self, data: Buffer) -> None:
-        if self.at_ease:
-            self.hurry()
+        if not self.flush_requested:
+            self.request_flush()
         self.out.append(data)
         self.out_size += len(data)
 
-    def hurry(self) -> None:
-        self.at_ease = False
-        self._touched()
+    def request_flush(self) -> None:
+        self.flush_requested = True
+        self._on_output()
 
-    def push_at_ease(self, data: bytes) -> None:
-        """Something that nobody waits for: it leaves with what is said next, or a little later.
+    def push_deferred(self, data: bytes) -> None:
+        """Queues a frame that the peer does not wait for: it is sent with the next output, or a little later.
 
-        A Go peer pings behind nearly every message, to measure the line. Answered apart, that
-        would cost both ends another system call and the peer another wake-up.
+        A Go peer pings behind nearly every message, to measure bandwidth. A separate reply would cost
+        both ends another system call, and the peer another wake-up.
         """
         if not self.out:
-            self._resting()
+            self._on_deferred_output()
         self.out.append(data)
         self.out_size += len(data)
-        if len(self.out) >= AT_EASE_MAX and self.at_ease:
-            self.hurry()
+        if len(self.out) >= DEFERRED_FRAMES_MAX and not self.flush_requested:
+            self.request_flush()
 
     def take_output(self) -> list[Buffer]:
-        """What is to be written now. Its buffers are only valid until the next input."""
+        """Returns the bytes to write now. The buffers are valid only until the next input."""
         out, self.out = self.out, []
-        self.at_ease = True
+        self.flush_requested = False
         return out
 
     def flushed(self, writable: bool) -> None:
-        """The output taken last was handed over; ``writable``: the socket welcomes more."""
+        """The last output was passed to the socket; ``writable``: the socket can take more."""
         was_full = not self.writable or self.out_size >= BOUNDS.http2_output
         self.out_size = sum(map(len, self.out))
         self.writable = writable
@@ -143,7 +143,7 @@ class Http2Connection:
             self._replies_waiting = 0
             self._wake_streams()
 
-    def push_headers(self, stream_id: int, headers: Headers, end: bool, *, at_ease: bool = False) -> None:
+    def push_headers(self, stream_id: int, headers: Headers, end: bool, *, deferred: bool = False) -> None:
         block = self._block_prefix + encode(headers)
         self._block_prefix = b""
         flags = f.END_STREAM if end else 0
@@ -152,7 +152,7 @@ class Http2Connection:
             self.push(f.frame(kind, flags, stream_id, block[: self.peer_frame_max]))
             block = block[self.peer_frame_max :]
             kind, flags = f.CONTINUATION, 0
-        push = self.push_at_ease if at_ease else self.push
+        push = self.push_deferred if deferred else self.push
         push(f.frame(kind, flags | f.END_HEADERS, stream_id, block))
 
     def ping(self, opaque: bytes = b"bootbrdg") -> None:
@@ -160,18 +160,17 @@ class Http2Connection:
 
     @property
     def has_had_streams(self) -> bool:
-        """Whether the peer has ever opened one."""
         return self._last_peer_id > 0
 
     def go_away(self, code: int = f.NO_ERROR, text: str = "") -> None:
-        """Take no new streams; those that are open go on."""
+        """Rejects new streams from now on. Open streams continue."""
         if not self.going_away:
             self.going_away = True
             self.push(f.goaway(self._last_peer_id, code, text))
 
     def open_stream(self, headers: Headers, handler_for: Callable[[Stream], Handler]) -> Handler:
-        """Start a request; returns its handler, which is made knowing its stream."""
-        stream = Stream(self, self._next_id, NOBODY)
+        """Starts a request, and returns the handler that ``handler_for`` makes for its stream."""
+        stream = Stream(self, self._next_id, NO_HANDLER)
         self._next_id += 2
         self.streams[stream.id] = stream
         self.push_headers(stream.id, headers, False)
@@ -180,7 +179,7 @@ class Http2Connection:
         return handler
 
     def lost(self, reason: str) -> None:
-        """The connection is gone: every stream learns it."""
+        """Closes the connection and resets every stream."""
         self.closed = True
         for stream in list(self.streams.values()):
             self.forget(stream, by_us=True)
@@ -204,7 +203,7 @@ class Http2Connection:
             del self._closed_streams[next(iter(self._closed_streams))]
 
     def _wake_streams(self) -> None:
-        """Let the streams send, those first that have waited longest."""
+        """Lets the streams send, the one that has waited longest first."""
         streams = self.streams
         for stream in list(streams.values()):
             if self.window <= 0 or not self.writable or self.out_size >= BOUNDS.http2_output:
@@ -217,7 +216,7 @@ class Http2Connection:
     # --- input
 
     def receive(self, data: Buffer) -> None:
-        """Bytes from the peer. A broken protocol ends the connection; nothing is raised."""
+        """Takes bytes of the peer. Never raises: a protocol error closes the connection."""
         if self.closed:
             return
         self.reads_seen += 1
@@ -238,7 +237,7 @@ class Http2Connection:
         self.lost(f"protocol error: {error}")
 
     def _receive_rest(self, data: memoryview) -> None:
-        """Complete what is held, then take the rest as usual."""
+        """Completes the partial frame, then handles the rest."""
         held = self._held
         while held.size or self._preface_due:
             missing = held.missing
@@ -271,17 +270,17 @@ class Http2Connection:
     def _hold(self, data: memoryview) -> None:
         self._held.add(data)
         if self._preface_due and not f.PREFACE.startswith(self._held.view()):
-            raise Http2ConnectionError("this is not HTTP/2: wrong connection preface", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError("invalid HTTP/2 connection preface", f.PROTOCOL_ERROR)
 
     def _frame_size(self, data: Buffer) -> int:
         high, low, _, _, _ = HEADER.unpack_from(data)
         size = high << 16 | low
         if size > FRAME_BYTES_MAX:
-            raise Http2ConnectionError(f"frame of {size} bytes", f.FRAME_SIZE_ERROR)
+            raise Http2ConnectionError(f"frame too large: {size} bytes", f.FRAME_SIZE_ERROR)
         return HEADER_SIZE + int(size)
 
     def _consume(self, data: memoryview) -> int:
-        """Handle every whole frame in ``data``; returns where the first partial one begins."""
+        """Handles every whole frame in ``data``; returns where the first partial one begins."""
         at = 0
         size = len(data)
         streams = self.streams
@@ -320,10 +319,10 @@ class Http2Connection:
                 raise Http2ConnectionError("the first frame must be SETTINGS", f.PROTOCOL_ERROR)
             self._settings_due = False
         if self._block is not None and (kind != f.CONTINUATION or stream_id != self._block[0]):
-            raise Http2ConnectionError("a header block was interrupted", f.PROTOCOL_ERROR)
+            raise Http2ConnectionError("header block interrupted", f.PROTOCOL_ERROR)
         handler = _FRAME_HANDLERS.get(kind)
         if handler is None:
-            return  # unknown frame types are to be ignored
+            return  # RFC 9113 requires to ignore unknown frame types
         try:
             handler(self, flags, stream_id, payload)
         except StreamError as error:
@@ -338,16 +337,16 @@ class Http2Connection:
         else:
             self._remember_closed(error.stream_id, True)
 
-    def _reply(self, data: bytes, *, at_ease: bool = False) -> None:
-        """Something the peer made us say; a peer that does not listen may not do so for ever."""
+    def _reply(self, data: bytes, *, deferred: bool = False) -> None:
+        """Sends a reply that the peer provoked; fails if too many wait for a peer that does not read."""
         if not self.writable:
             self._replies_waiting += 1
             if self._replies_waiting > REPLIES_WAITING_MAX:
-                raise Http2ConnectionError("too many replies are waiting to be read", f.ENHANCE_YOUR_CALM)
-        (self.push_at_ease if at_ease else self.push)(data)
+                raise Http2ConnectionError("too many unread replies", f.ENHANCE_YOUR_CALM)
+        (self.push_deferred if deferred else self.push)(data)
 
     def _existing(self, stream_id: int, kind: str) -> Stream | None:
-        """The stream, or None if it was closed before; an idle one is an error."""
+        """Returns the stream, or None if it is closed. Raises if it was never opened."""
         if stream_id == 0:
             raise Http2ConnectionError(f"{kind} on stream 0", f.PROTOCOL_ERROR)
         stream = self.streams.get(stream_id)
@@ -361,7 +360,7 @@ class Http2Connection:
         return stream_id > self._last_peer_id
 
     def _was_open(self, stream_id: int) -> bool:
-        """Whether a closed stream was opened once, as far back as we remember, or was skipped."""
+        """Whether a closed stream was once open, as far back as closed streams are remembered."""
         return self.client or stream_id in self._closed_streams
 
     # --- one method per frame type
@@ -392,7 +391,7 @@ class Http2Connection:
             stream.body_expected -= size
 
     def _late_frame(self, stream_id: int, kind: str) -> None:
-        """A frame for a stream that is closed: normal if we closed it, else the peer's mistake."""
+        """A frame for a closed stream: ignored if we closed it, else an error of the peer."""
         stream = self.streams.get(stream_id)
         if stream is not None:
             raise StreamError(stream_id, f"{kind} after END_STREAM", f.STREAM_CLOSED)
@@ -419,7 +418,7 @@ class Http2Connection:
             if len(body) < 5:
                 raise Http2ConnectionError("HEADERS too short for its priority", f.FRAME_SIZE_ERROR)
             if f.UINT32.unpack_from(body)[0] & 0x7FFFFFFF == stream_id:
-                # Not the stream's error alone: its block would be missing from the HPACK state.
+                # Not only a stream error: the HPACK state would miss its block.
                 raise Http2ConnectionError(f"stream {stream_id} depends on itself", f.PROTOCOL_ERROR)
             body = body[5:]
         if len(body) > HEADER_LIST_BYTES_MAX:
@@ -432,7 +431,7 @@ class Http2Connection:
         if self._block is None:
             raise Http2ConnectionError("CONTINUATION without HEADERS", f.PROTOCOL_ERROR)
         first_id, first_flags, parts, size = self._block
-        size += len(payload) + HEADER_SIZE  # the header counts too, so empty frames do not go on for ever
+        size += len(payload) + HEADER_SIZE  # with the header, so that empty frames count too
         if size > HEADER_LIST_BYTES_MAX:
             raise Http2ConnectionError("header block is too large", f.ENHANCE_YOUR_CALM)
         parts.append(bytes(payload))
@@ -459,12 +458,12 @@ class Http2Connection:
     def _new_request(self, stream_id: int, headers: Headers, end: bool) -> None:
         self._last_peer_id = stream_id
         if self.going_away or len(self.streams) >= self._streams_max:
-            raise StreamError(stream_id, "no more streams are taken", f.REFUSED_STREAM)
+            raise StreamError(stream_id, "too many streams, or going away", f.REFUSED_STREAM)
         fault = request_fault(headers)
         if fault:
             raise StreamError(stream_id, fault, f.PROTOCOL_ERROR)
         assert self._on_request is not None
-        stream = Stream(self, stream_id, NOBODY)
+        stream = Stream(self, stream_id, NO_HANDLER)
         stream.got_headers = True
         stream.body_expected = content_length(stream_id, headers)
         self.streams[stream_id] = stream
@@ -483,7 +482,7 @@ class Http2Connection:
         if fault:
             raise StreamError(stream.id, fault, f.PROTOCOL_ERROR)
         if first and headers[0][1].startswith("1") and not end:
-            return  # an interim response; the real one follows
+            return  # an interim response; the final one follows
         stream.got_headers = True
         stream.handler.on_headers(headers, end)
         if end and not stream.remote_closed:
@@ -515,7 +514,7 @@ class Http2Connection:
                 raise Http2ConnectionError("SETTINGS ACK with content", f.FRAME_SIZE_ERROR)
             return
         if len(payload) % 6:
-            raise Http2ConnectionError("SETTINGS of odd size", f.FRAME_SIZE_ERROR)
+            raise Http2ConnectionError("SETTINGS of invalid size", f.FRAME_SIZE_ERROR)
         for key, value in f.parse_settings(payload):
             if key == f.INITIAL_WINDOW_SIZE:
                 self._change_initial_window(value)
@@ -535,7 +534,7 @@ class Http2Connection:
                 raise Http2ConnectionError("SETTINGS overflow a window", f.FLOW_CONTROL_ERROR)
 
     def _on_push_promise(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        raise Http2ConnectionError("PUSH_PROMISE was never allowed", f.PROTOCOL_ERROR)
+        raise Http2ConnectionError("PUSH_PROMISE is disabled", f.PROTOCOL_ERROR)
 
     def _on_ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id != 0:
@@ -545,7 +544,7 @@ class Http2Connection:
         if flags & f.ACK:
             self.on_pong()
         else:
-            self._reply(f.frame(f.PING, f.ACK, 0, bytes(payload)), at_ease=True)
+            self._reply(f.frame(f.PING, f.ACK, 0, bytes(payload)), deferred=True)
 
     def _on_goaway(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if stream_id != 0:

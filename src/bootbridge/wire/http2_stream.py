@@ -1,10 +1,10 @@
-"""One stream of a connection: its windows, its two half-closed flags, and at most one unsent message.
+"""One HTTP/2 stream: flow-control windows, two half-closed flags, and at most one unsent message.
 
-Sending: ``Stream.send`` takes one message at a time. What the windows do not admit stays in
-the stream as its *tail*, and ``ready`` is False until the tail is gone; so a stream never
-holds more than one message, and queueing is the caller's business.
-Receiving: a stream's window is returned as bytes arrive, unless the stream is paused, which
-stops that one sender and nobody else.
+Sending: ``Stream.send`` takes one message at a time. Bytes beyond the windows stay in the stream as
+its *tail*, and ``ready`` is False until the tail is sent. So a stream never holds more than one
+message, and its owner does the queueing.
+Receiving: the stream returns its window as bytes arrive, except while it is paused. A pause stops
+the sender of this stream only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class StreamHandler(Protocol):
-    """What a stream tells its owner."""
+    """Callbacks of a stream to its owner."""
 
     def on_headers(self, headers: Headers, end: bool) -> None: ...
     def on_data(self, buffer: Buffer, start: int, end: int) -> None: ...
@@ -31,15 +31,13 @@ class StreamHandler(Protocol):
     def on_ready(self) -> None: ...
 
 
-# The part of a message that comes beside its payload fits any frame, of which the smallest limit is 16 KiB.
+# A message head up to this size fits into any frame: the smallest frame limit is 16 KiB.
 FRAME_HEAD_BYTES_MAX: Final = 1024
 
 Handler = TypeVar("Handler", bound=StreamHandler)
 
 
 class Stream:
-    """One request: its windows, its two half-closed flags, and at most one unsent message."""
-
     __slots__ = (
         "_after_tail",
         "_tail",
@@ -77,7 +75,7 @@ class Stream:
 
     @property
     def ready(self) -> bool:
-        """Whether the next message would start on its way at once."""
+        """Whether the next message can be sent now, at least in part."""
         connection = self.connection
         return (
             self._tail is None
@@ -90,13 +88,13 @@ class Stream:
 
     @property
     def has_tail(self) -> bool:
-        """Whether a part of the last message waits for the peer's window."""
+        """Whether part of the last message waits for the peer's window."""
         return self._tail is not None
 
     # --- sending
 
     def send(self, head: bytes, payload: Buffer = b"") -> None:
-        """Send one message, given in two parts. Only when ``ready`` or as the very next."""
+        """Sends one message, given in two parts. The stream must be ``ready``, or without a tail."""
         connection = self.connection
         size = len(head) + len(payload)
         if (
@@ -107,8 +105,8 @@ class Stream:
         ):
             self.window -= size
             connection.window -= size
-            if connection.at_ease:
-                connection.hurry()
+            if not connection.flush_requested:
+                connection.request_flush()
             out = connection.out
             out.append(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)
             if payload:
@@ -123,8 +121,8 @@ class Stream:
         self.push_tail()
 
     def _push_frames(self, head: bytes, payload: Buffer) -> None:
-        """Several frames go out as one buffer, which is the only copy of their bytes: grpc-go takes no more
-        than 16 KiB a frame, and apart from its bytes each header would become a TLS record of its own."""
+        """Joins several frames in one buffer, which is the only copy of their bytes. grpc-go takes at most
+        16 KiB per frame, and a header apart from its payload would become a TLS record of its own."""
         if len(head) > FRAME_HEAD_BYTES_MAX:
             head, payload = b"", b"".join((head, payload))
         connection = self.connection
@@ -148,7 +146,7 @@ class Stream:
         connection.push(b"".join(parts))
 
     def push_tail(self) -> bool:
-        """Send as much of the tail as the windows admit; True if nothing is left of it."""
+        """Sends as much of the tail as the windows permit; True if none is left."""
         tail = self._tail
         if tail is None:
             return True
@@ -167,7 +165,7 @@ class Stream:
         return True
 
     def end(self) -> None:
-        """Half-close, behind everything sent so far (client side: servers end with trailers)."""
+        """Half-closes behind everything sent so far. For clients: servers end with trailers."""
         self.send_headers((), end=True)
 
     def drop_tail(self) -> None:
@@ -179,14 +177,14 @@ class Stream:
             return
         connection = self.connection
         if headers:
-            # A server's first headers say nothing that its first message does not.
-            connection.push_headers(self.id, headers, end, at_ease=not (end or connection.client))
+            # A server's first headers can wait for its first message.
+            connection.push_headers(self.id, headers, end, deferred=not (end or connection.client))
         else:
             connection.push(f.frame(f.DATA, f.END_STREAM, self.id))
         if end:
             self.local_closed = True
             if not self.remote_closed and not connection.client:
-                # The call is over although the client still had something to say.
+                # The call is over before the client has ended its half.
                 connection.push(f.rst_stream(self.id, f.NO_ERROR))
                 connection.forget(self, by_us=True)
             else:
@@ -208,7 +206,7 @@ class Stream:
             self.return_window(0)
 
     def grant(self, size: int) -> None:
-        """While paused: return this much of the window all the same."""
+        """Returns this much of the window although the stream is paused."""
         size = min(size, self._unreturned)
         if size > 0 and self.paused and not self.remote_closed:
             self._unreturned -= size
@@ -224,8 +222,8 @@ class Stream:
         self._unreturned = 0
 
 
-class Nobody:
-    """The handler of a stream in the moment before its owner is known."""
+class NoHandler:
+    """The handler of a stream before its owner is known."""
 
     def on_headers(self, headers: Headers, end: bool) -> None: ...
     def on_data(self, buffer: Buffer, start: int, end: int) -> None: ...
@@ -234,4 +232,4 @@ class Nobody:
     def on_ready(self) -> None: ...
 
 
-NOBODY: Final = Nobody()
+NO_HANDLER: Final = NoHandler()

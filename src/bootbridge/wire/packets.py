@@ -1,10 +1,10 @@
-"""Konnectivity's packets, as they travel inside gRPC messages.
+"""Konnectivity's packets: protobuf messages inside gRPC messages.
 
-Everything but DATA is rare and becomes a small object. DATA is hot: ``data_head``
-writes the bytes that precede a payload, ``peek_data`` finds a payload without copying it.
+Control packets are rare and become small objects. DATA is the hot path: ``data_head`` writes the
+bytes before a payload, and ``peek_data`` finds a payload without copying it.
 
-The protobuf schema is tiny and stable (see docs/protocol.md), so it is coded here by
-hand; the tests hold it against the protobuf library.
+The protobuf schema is small and stable (docs/protocol.md), so it is coded by hand. Tests compare it
+with the protobuf library.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TYPE_NAMES: Final = {
     END: "END",
 }
 
-# Packet's oneof: the field number that carries each type's payload.
+# The field number of each type's payload in Packet's oneof.
 _PAYLOAD_FIELD: Final = {
     DIAL_REQ: 2,
     DIAL_RSP: 3,
@@ -57,11 +57,11 @@ _SHIFT_MAX: Final = 70  # a varint has at most ten bytes
 
 
 class PacketError(PeerError):
-    """A message that is not a protobuf Packet."""
+    """Invalid protobuf Packet."""
 
 
 class _Packet:
-    """What packets have in common. No dataclasses: these mypyc makes structs of, and quicker to fill."""
+    """Base of the packets. Not dataclasses: mypyc compiles these to structs, which are faster to create."""
 
     __slots__ = ()
 
@@ -235,8 +235,8 @@ def _encode_dial_response(packet: DialResponse) -> bytes:
     )
 
 
-# How each type's payload is written, in the order of the types. Tags: field number times 8, plus 0 for
-# numbers or 2 for bytes.
+# The payload writers, in the order of the types. A tag is the field number times 8, plus 0 for numbers
+# or 2 for bytes.
 _PAYLOAD_WRITERS: Final[tuple[Callable[[Any], bytes], ...]] = (
     _encode_dial_request,
     _encode_dial_response,
@@ -248,7 +248,7 @@ _PAYLOAD_WRITERS: Final[tuple[Callable[[Any], bytes], ...]] = (
     lambda packet: _number(b"\x08", packet.connect_id) + _number(b"\x10", packet.size),
     lambda packet: _number(b"\x08", packet.connect_id),
 )
-# The same with what stands before the payload: the type, unless it is 0, and the payload's tag.
+# With the bytes before the payload: the type, unless it is 0, and the payload's tag.
 _ENCODERS: Final[dict[int, tuple[bytes, Callable[[Any], bytes]]]] = {
     kind: ((b"\x08" + varint(kind) if kind else b"") + varint(field << 3 | 2), writer)
     for (kind, field), writer in zip(_PAYLOAD_FIELD.items(), _PAYLOAD_WRITERS, strict=True)
@@ -256,7 +256,7 @@ _ENCODERS: Final[dict[int, tuple[bytes, Callable[[Any], bytes]]]] = {
 
 
 def encode(packet: Packet) -> bytes:
-    """The protobuf body, byte for byte as the Go peers write it."""
+    """Returns the protobuf body, byte for byte as Go peers write it."""
     if isinstance(packet, Unknown):
         return _number(b"\x08", packet.type)
     before, encoder = _ENCODERS[packet.type]
@@ -265,7 +265,7 @@ def encode(packet: Packet) -> bytes:
 
 
 def data_head(connect_id: int, size: int) -> bytes:
-    """What precedes ``size`` (at least 1) payload bytes in a DATA packet."""
+    """Returns the bytes before a payload of ``size`` (at least 1) bytes in a DATA packet."""
     inner = b"\x08" + varint(connect_id) + b"\x1a" + varint(size)
     return b"\x08\x04\x22" + varint(len(inner) + size) + inner
 
@@ -274,8 +274,8 @@ def data_head(connect_id: int, size: int) -> bytes:
 
 
 def peek_data(buffer: Buffer, start: int, end: int) -> tuple[int, int] | None:
-    """(connect id, where the payload begins) if buffer[start:end] is a DATA packet in the
-    form that every known peer writes; None sends the caller to ``decode``."""
+    """Returns (connect id, start of the payload) if buffer[start:end] is a DATA packet in the form that
+    every known peer writes. None: the caller has to ``decode`` it."""
     head = bytes(buffer[start : start + 24])
     if head[:3] != b"\x08\x04\x22":
         return None
@@ -359,11 +359,11 @@ def _str(raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise PacketError("a string field is not UTF-8") from error
+        raise PacketError("string field: invalid UTF-8") from error
 
 
 def fields(body: bytes) -> list[tuple[int, Any]]:
-    """(tag, value) of every field of one message in order; fixed-size fields and groups are skipped.
+    """Returns (tag, value) of every field of one message in order, without fixed-size fields and groups.
 
     A tag is the field's number and wire type, so a field of the wrong type is an unknown one.
     """
@@ -391,12 +391,12 @@ def fields(body: bytes) -> list[tuple[int, Any]]:
 def _tag_at(body: bytes, at: int) -> tuple[int, int]:
     tag, at = _varint_at(body, at)
     if not 8 <= tag < 1 << 32:
-        raise PacketError(f"field number {tag >> 3}")
+        raise PacketError(f"invalid field number {tag >> 3}")
     return tag, at
 
 
 def _varint_at(body: bytes, at: int) -> tuple[int, int]:
-    """(value as a signed 64-bit number, position behind it)."""
+    """Returns (value as a signed 64-bit number, position behind it)."""
     head = body[at : at + 2]
     if head and head[0] < 0x80:
         return head[0], at + 1
@@ -416,7 +416,7 @@ def _varint_at(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _chunk_at(body: bytes, at: int) -> tuple[int, int]:
-    """(where a field's bytes begin, where they end)."""
+    """Returns (start, end) of a field's bytes."""
     size, at = _varint_at(body, at)
     if size < 0 or at + size > len(body):
         raise PacketError("truncated field")
@@ -435,9 +435,9 @@ def _skip(body: bytes, at: int, tag: int, depth: int) -> int:
             raise PacketError("truncated field")
         return at
     if wire_type != 3 or depth > _GROUP_DEPTH_MAX:
-        raise PacketError(f"wire type {wire_type}")
+        raise PacketError(f"invalid wire type {wire_type}")
     while True:
         inner, at = _tag_at(body, at)
-        if inner == tag + 1:  # the group's own end
+        if inner == tag + 1:  # the end of this group
             return at
         at = _skip(body, at, inner, depth + 1)

@@ -1,14 +1,14 @@
-"""Protobuf messages as frozen dataclasses: beside a field stands its number, its type says how it is written.
+"""Protobuf messages as frozen dataclasses: a field has a number, and its type determines the encoding.
 
     @dataclass(frozen=True, slots=True)
     class Component(Message):
         url: str = at(1, "")
         files: tuple[ControlPlaneFile, ...] = at(2, ())
-        token: bytes = at(3, b"", secret=True)      # stays out of repr
+        token: bytes = at(3, b"", secret=True)      # not in repr
 
-Known types: str, bytes, bool, int (never negative here), another message or None; and tuples of str, bytes
-and messages, but not of numbers, which protobuf would pack. Unknown fields are skipped. Of a field that
-comes twice the last value counts, also where protobuf would merge two messages.
+Types: str, bytes, bool, int (not negative), another message or None, and tuples of str, bytes and messages;
+not of numbers, which protobuf would pack. Unknown fields are skipped. If a field is repeated, the last value
+is used, also where protobuf would merge two messages.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NUMBER, CHUNK = 0, 2
 
 
 class MessageError(PeerError):
-    """The bytes are not such a message."""
+    """Invalid protobuf message."""
 
 
 def at(number: int, default: Any, *, secret: bool = False) -> Any:
-    """A dataclass field with its protobuf number; a secret one is left out of `repr`."""
+    """Declares a field with its protobuf number; a secret one is not in `repr`."""
     return dataclasses.field(default=default, repr=not secret, metadata={"number": number})
 
 
@@ -45,7 +45,7 @@ class Message:
         for name, field in _known(type(self)).in_order:
             value = getattr(self, name)
             for each in value if field.repeated else (value,):
-                # Proto3 writes no default; inside a list every element counts.
+                # Proto3 omits defaults, except inside a list.
                 if each is not None and (each or field.repeated or isinstance(each, Message)):
                     out += field.tag + field.write(each)
         return bytes(out)
@@ -82,7 +82,7 @@ class _Field:
         try:
             return self.parse(raw)
         except UnicodeDecodeError:
-            raise MessageError(f"{owner.__name__}.{name}: not UTF-8") from None
+            raise MessageError(f"{owner.__name__}.{name}: invalid UTF-8") from None
         except ValueError as error:
             raise MessageError(f"{owner.__name__}.{name}: {error}") from None
 
@@ -116,7 +116,7 @@ def _field(number: int, hint: Any) -> _Field:
         kind = next(each for each in typing.get_args(kind) if each is not type(None))
     wire_type, write, parse = _codec(kind)
     if repeated and wire_type == NUMBER:
-        raise TypeError("a list of numbers would have to be packed")
+        raise TypeError("lists of numbers are not supported (packed encoding)")
     tag = number << 3 | wire_type
     return _Field(tag, varint(tag), repeated, write, parse)
 
@@ -141,7 +141,7 @@ def _chunk(value: bytes) -> bytes:
 
 def _number(value: int) -> bytes:
     if not 0 <= value < 1 << 63:
-        raise LocalError(f"{value} is no number that a message can carry")
+        raise LocalError(f"number out of range: {value}")
     return varint(value)
 
 

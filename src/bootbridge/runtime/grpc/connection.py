@@ -51,8 +51,8 @@ class GrpcConnection:
         self.http2 = Http2Connection(
             client=client,
             on_request=on_request,
-            touched=self._something_to_say.set,
-            resting=self._something_to_say.set,
+            on_output=self._something_to_say.set,
+            on_deferred_output=self._something_to_say.set,
             streams_max=streams_max,
         )
 
