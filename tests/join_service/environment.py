@@ -41,6 +41,7 @@ from bootbridge.join_service.measurement_secret import MeasurementSecret
 from bootbridge.join_service.service import JoinService
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.evidence import AttestedPeer
+from bootbridge.trust.evidence.configuration import VerifierSettings
 from tests.join_service.memory_api import MemoryApi
 
 NOW = 1_800_000_000.0
@@ -134,7 +135,9 @@ class Environment:
 
     folder: Path
     instances: tuple[Instance, ...] = INSTANCES
-    policy: JoinPolicy = field(default_factory=lambda: JoinPolicy({"x509": {}}, CLUSTER, INSTANCES))
+    policy: JoinPolicy = field(
+        default_factory=lambda: JoinPolicy(VerifierSettings(), INSTANCES, cluster=CLUSTER)
+    )
     now: float = NOW
 
     def __post_init__(self) -> None:

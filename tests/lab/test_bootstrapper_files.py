@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import yaml
 
 from bootbridge.cli.main import main
+from bootbridge.common import documents
 from bootbridge.common.yaml_text import to_yaml
 from bootbridge.errors import OperatorError
 from bootbridge.join_api.cluster_spec import ClusterSpec
@@ -63,7 +63,7 @@ def test_a_lab_remembers_that_its_instances_are_blank(tmp_path: Path) -> None:
 @pytest.mark.parametrize("families", list(FAMILIES))
 def test_the_cluster_spec_is_one_that_the_bootstrapper_reads(families: str) -> None:
     spec = bootstrapper_files.cluster_spec(Layout(4, families, control_planes=2), RELEASE)
-    assert ClusterSpec.load(json.loads(spec.dump())) == spec
+    assert documents.load(ClusterSpec, spec.dump(), "cluster.yaml") == spec
 
 
 def test_the_policy_is_one_that_the_join_service_reads_and_knows_every_instance_by_its_key() -> None:

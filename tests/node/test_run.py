@@ -125,7 +125,7 @@ class Node:
 @asynccontextmanager
 async def node_run(instance: LocalInstance) -> AsyncIterator[Node]:
     configuration = read_configuration(instance.configuration)
-    records, log_buffer, stop = FileRecordStore.open(configuration.run), LogBuffer(), asyncio.Event()
+    records, log_buffer, stop = FileRecordStore.open(configuration.settings.run), LogBuffer(), asyncio.Event()
     root = logging.getLogger()
     root.addHandler(log_buffer)
     supervisor = run.build_supervisor(configuration, records, log_buffer, Random(1))
@@ -578,7 +578,7 @@ async def test_a_bridge_that_is_waited_for_keeps_no_certificate_from_being_renew
         instance.configure(joinService={"port": port, "evidence": "none"})
         instance.write_metadata(role="worker", loadBalancer="127.0.0.1")
         configuration = read_configuration(instance.configuration)
-        configuration.tunnel_marker.touch()
+        configuration.settings.tunnel_marker.touch()
         running = tasks.spawn(run._run_until_stopped(configuration), "node run")
         await waiting.wait()
         service.age_seconds = 0

@@ -24,6 +24,8 @@ HEAVY_MODULES = {
     "grpc",
     "h2",
     "http.client",
+    "pydantic",
+    "pydantic_core",
     "http.server",
     "prometheus_client",
     "requests",

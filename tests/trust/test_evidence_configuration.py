@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from bootbridge.common.documents import convert
 from bootbridge.errors import OperatorError
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
-from bootbridge.trust.evidence.configuration import issuer_from, verifiers_from
+from bootbridge.trust.evidence.configuration import VerifierSettings, issuer_from, verifiers_from
 from tests.support.software_tpm import SoftwareTpm
 
 BINDING = bytes(range(32))
@@ -56,13 +57,13 @@ def test_a_key_or_token_that_others_may_read_is_refused(
     files: Path, name: str, document: str, field: str
 ) -> None:
     (files / name).chmod(0o640)
-    with pytest.raises(OperatorError, match=f"evidence.{field}: others may read .* .chmod 600"):
+    with pytest.raises(OperatorError, match=f"evidence: {field}: others may read .* .chmod 600"):
         issuer_from(json.loads(document.replace("FILES", str(files))), "evidence")
 
 
 def test_a_file_without_a_token_in_it_is_named(files: Path) -> None:
     (files / "token").write_text("")
-    with pytest.raises(OperatorError, match=r"evidence\.token\.file: invalid token"):
+    with pytest.raises(OperatorError, match=r"evidence: token\.file: invalid token"):
         issuer_from({"token": {"file": str(files / "token")}}, "evidence")
 
 
@@ -88,7 +89,8 @@ async def test_an_inventory_may_know_further_keys_than_the_policy_lists() -> Non
     listed, known, stranger = SoftwareTpm(), SoftwareTpm(), SoftwareTpm()
     inventory = {known.identity}
     policy = {"tpm": {"trustedKeys": [listed.identity]}}
-    (verifier,) = verifiers_from(policy, "policy", is_enrolled=inventory.__contains__)
+    settings = convert(VerifierSettings, policy, "policy")
+    (verifier,) = settings.verifiers("policy: ", is_enrolled=inventory.__contains__)
     for chip in (listed, known):
         assert isinstance(verifier.begin(BINDING).verify_evidence(await chip.issue(BINDING)), AttestedPeer)
     document = await stranger.issue(BINDING)
@@ -100,53 +102,66 @@ async def test_an_inventory_may_know_further_keys_than_the_policy_lists() -> Non
 
 def test_several_kinds_may_be_accepted_and_none_if_none_is_listed() -> None:
     policy = {"x509": {"cas": PEM}, "tpm": {"endorsementCAs": PEM}}
-    assert [each.kind for each in verifiers_from(policy, "policy")] == ["x509", "tpm"]
+    assert [each.kind for each in verifiers_from(policy, "policy")] == ["tpm", "x509"]
     assert verifiers_from({}, "policy") == ()
 
 
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({}, "evidence: 0 kinds are chosen, one is needed (one of: tpm, x509, token)"),
-        ({"tpm": {}, "token": {}}, "2 kinds are chosen"),
-        ([], "evidence: is no mapping"),
-        ({"tmp": {}}, "evidence: unknown kind 'tmp' (known are: tpm, x509, token)"),
-        ({"tpm": []}, "evidence.tpm: is no mapping"),
-        ({"tpm": {"devise": "x"}}, "evidence.tpm: unknown field devise (known are: device)"),
-        ({"tpm": {"device": "x"}}, "evidence.tpm.device: invalid TPM address 'x'"),
-        ({"tpm": {"device": 7}}, "evidence.tpm.device: is missing or no text"),
-        ({"x509": {}}, "evidence.x509.certificate: is missing"),
+        ({}, "evidence: 0 kinds chosen, exactly one is required (one of: tpm, x509, token)"),
+        (None, "evidence: empty document (must be a mapping)"),
+        ({"tpm": {}, "token": {"file": "/x"}}, "evidence: 2 kinds chosen, exactly one is required"),
+        ([], "evidence: invalid type: list (must be a mapping)"),
+        ({"tmp": {}}, 'evidence: tmp: unknown field (did you mean "tpm"?)'),
+        ({"tpm": []}, "evidence: tpm: invalid type: list (must be a mapping)"),
+        ({"tpm": {"devise": "x"}}, 'evidence: tpm.devise: unknown field (did you mean "device"?)'),
+        ({"tpm": {"device": "x"}}, "evidence: tpm.device: invalid TPM address 'x'"),
+        ({"tpm": {"device": 7}}, "evidence: tpm.device: invalid type: number (must be a string)"),
+        ({"x509": {}}, "evidence: x509.certificate: required field missing\nevidence: x509.key: required"),
         ({"x509": {"certificate": "/nowhere", "key": "/nowhere"}}, "cannot read /nowhere: No such file"),
-        ({"token": {"file": "/nowhere"}}, "evidence.token.file: cannot read /nowhere"),
-        ({"token": {"token": TOKEN}}, "evidence.token: unknown field token"),
+        ({"token": {"file": "/nowhere"}}, "evidence: token.file: cannot read /nowhere"),
+        ({"token": {"token": TOKEN}}, "evidence: token.token: unknown field (one of: file)"),
     ],
 )
 def test_a_wrong_choice_of_evidence_is_named(document: Any, message: str) -> None:
     with pytest.raises(OperatorError) as raised:
         issuer_from(document, "evidence")
     assert message in str(raised.value)
+    assert TOKEN not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ("x", "policy: is no mapping"),
-        ({"sev": {}}, "policy: unknown kind 'sev'"),
-        ({"tpm": {}}, "policy.tpm: any TPM would be trusted"),
+        ("x", "policy: invalid type: string (must be a mapping)"),
+        ({"sev": {}}, "policy: sev: unknown field (one of: tpm, x509, token)"),
+        ({"tpm": {}}, "policy: tpm: any TPM would be trusted"),
         ({"tpm": {"trustedKeys": []}}, "set trustedKeys, endorsementCAs, or both"),
-        ({"tpm": {"trustedKeys": "sha256:00"}}, "policy.tpm.trustedKeys: holds something else"),
-        ({"tpm": {"trustedKeys": ["sha256:" + "0" * 63]}}, "policy.tpm.trustedKeys: holds something else"),
-        ({"tpm": {"trustedKeys": ["SHA256:" + "0" * 64]}}, "policy.tpm.trustedKeys: holds something else"),
-        ({"tpm": {"endorsementCAs": ""}}, "policy.tpm.endorsementCAs: holds no certificates"),
+        (
+            {"tpm": {"trustedKeys": "sha256:00"}},
+            "policy: tpm.trustedKeys: invalid type: string",
+        ),
+        ({"tpm": {"trustedKeys": None}}, "policy: tpm.trustedKeys: invalid type: null (must be a list)"),
+        ({"tpm": {"trustedKeys": ["sha256:" + "0" * 63]}}, "policy: tpm.trustedKeys[0]: invalid fingerprint"),
+        ({"tpm": {"trustedKeys": ["SHA256:" + "0" * 64]}}, "policy: tpm.trustedKeys[0]: invalid fingerprint"),
+        ({"tpm": {"endorsementCAs": ""}}, "policy: tpm.endorsementCAs: required field missing"),
         ({"tpm": {"endorsementCAs": LEAF.cert_pem.decode()}}, "is no certificate of an authority"),
-        ({"tpm": {"measurements": {"99": ZERO}, "endorsementCAs": PEM}}, "policy.tpm.measurements: '99'"),
-        ({"tpm": {"pcrs": {}}}, "policy.tpm: unknown field pcrs"),
-        ({"x509": {}}, "policy.x509.cas: holds no certificates"),
-        ({"x509": {"cas": "/etc/ca.crt"}}, "policy.x509.cas: cannot be read"),
-        ({"x509": {"cas": PEM, "usage": "all"}}, "unknown usage 'all' (one of: clientAuth, serverAuth, any)"),
-        ({"token": {}}, "policy.token: no tokens configured"),
-        ({"token": {"tokens": {"dev-1": "short"}}}, "policy.token.tokens.dev-1: invalid token"),
-        ({"token": {"tokens": {"dev-1": 1234567890123456}}}, "policy.token.tokens.dev-1: invalid token"),
+        ({"tpm": {"measurements": {"99": ZERO}}}, "policy: tpm.measurements.99: invalid register '99'"),
+        ({"tpm": {"measurements": None}}, "policy: tpm.measurements: invalid type: null (must be a mapping)"),
+        ({"tpm": {"pcrs": {}}}, "policy: tpm.pcrs: unknown field"),
+        ({"x509": {}}, "policy: x509.cas: required field missing"),
+        ({"x509": {"cas": "/etc/ca.crt"}}, "policy: x509.cas: cannot be read"),
+        (
+            {"x509": {"cas": PEM, "usage": "all"}},
+            "policy: x509.usage: invalid value 'all' (one of: clientAuth, serverAuth, any)",
+        ),
+        ({"token": {}}, "policy: token: no tokens configured"),
+        ({"token": {"tokens": {"dev-1": "short"}}}, "policy: token.tokens.dev-1: invalid token"),
+        (
+            {"token": {"tokens": {"dev-1": 1234567890123456}}},
+            "token.tokens.dev-1: invalid type: number",
+        ),
     ],
 )
 def test_a_wrong_policy_is_named(document: Any, message: str) -> None:
@@ -154,3 +169,4 @@ def test_a_wrong_policy_is_named(document: Any, message: str) -> None:
         verifiers_from(document, "policy")
     assert message in str(raised.value)
     assert "short" not in str(raised.value)
+    assert "1234567890123456" not in str(raised.value)

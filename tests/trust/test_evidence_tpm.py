@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from bootbridge.errors import OperatorError
 from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
 from bootbridge.trust.evidence.tpm import PcrValue, TpmEvidence, TpmIssuer, TpmVerifier
-from bootbridge.trust.measurement import MeasurementPolicy
+from bootbridge.trust.measurement import Expectation, MeasurementPolicy
 from bootbridge.trust.tpm.device import TpmDevice
 from bootbridge.trust.tpm.structures import ALG_SHA384, ATTEST_QUOTE, ObjectAttribute
 from tests.support.software_tpm import EndorsementPrivateKey, SoftwareTpm
@@ -29,7 +29,7 @@ from tests.support.software_tpm import EndorsementPrivateKey, SoftwareTpm
 BINDING = bytes(range(32))
 OTHER_BINDING = bytes(range(1, 33))
 ZERO = "00" * 32
-LOCK_MUST_BE_ZERO = MeasurementPolicy.parse({"15": ZERO})
+LOCK_MUST_BE_ZERO = MeasurementPolicy.of({"15": ZERO})
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
 TPM_MAKER = ObjectIdentifier("2.23.133.2.1")
 EK_USAGE = ObjectIdentifier("2.23.133.8.1")
@@ -138,7 +138,7 @@ def test_an_enforced_measurement_that_differs_is_refused_with_both_values() -> N
 def test_a_measurement_that_is_only_warned_about_is_told_and_let_pass() -> None:
     chip = SoftwareTpm()
     chip.measure(4, b"another kernel")
-    policy = MeasurementPolicy.parse({"4": {"expected": ZERO, "warnOnly": True}, "15": ZERO})
+    policy = MeasurementPolicy.of({"4": Expectation(ZERO, warn_only=True), "15": ZERO})
     found = verify(enrolled(chip, measurements=policy), chip.document(BINDING))
     assert found.warnings == (f"PCR 4 is {chip.pcrs[4].hex()}, expected {ZERO}",)
     assert found.facts == {"pcr4": chip.pcrs[4].hex(), "pcr15": ZERO}

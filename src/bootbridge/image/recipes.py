@@ -33,7 +33,15 @@ TUNNEL_MODULES = frozenset(
 )
 # The same for the join service, which verifies evidence and signs certificates.
 NODE_MODULES = TUNNEL_MODULES | {"join_api", "join_service", "metadata", "trust"}
-NODE_DEPENDENCIES = ("cryptography", "cffi")
+NODE_DEPENDENCIES = (
+    "cryptography",
+    "cffi",
+    "pydantic",
+    "pydantic_core",
+    "annotated-types",
+    "typing-inspection",
+    "typing_extensions",
+)
 COMMANDS = {"proxy-agent": "bootbridge.cli.agent", "proxy-server": "bootbridge.cli.server"}
 NODE_COMMANDS = {"bootbridge": "bootbridge.cli.main"}
 _LABELS = {

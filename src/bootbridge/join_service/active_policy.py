@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from bootbridge.join_api.policy import JoinPolicy, parse_policy
-from bootbridge.join_api.policy_check import reject_dns_inventory
 from bootbridge.join_service.inventory import Inventory, MetadataInventory, StaticInventory
 from bootbridge.metadata.configuration import metadata_from
 from bootbridge.runtime import logs
 from bootbridge.trust.evidence import Verifier
-from bootbridge.trust.evidence.configuration import verifiers_from
 
 
 @dataclass(frozen=True)
@@ -30,16 +28,15 @@ class ActivePolicy:
             inventory = previous.inventory
         else:
             inventory = _inventory(policy, f"{subject}: inventory", clock)
-        evidence = verifiers_from(policy.evidence, f"{subject}: evidence", is_enrolled=inventory.has_identity)
+        evidence = policy.evidence.verifiers(f"{subject}: evidence.", is_enrolled=inventory.has_identity)
         return cls(policy, evidence, inventory)
 
 
 def _inventory(policy: JoinPolicy, subject: str, clock: Callable[[], float]) -> Inventory:
-    if policy.instances:
+    if policy.inventory is None:
         return StaticInventory(policy.instances)
-    reject_dns_inventory(policy, subject)
-    settings = policy.inventory.get("http")
-    if isinstance(settings, Mapping) and str(settings.get("url", "")).lower().startswith("http:"):
+    http = policy.inventory.http
+    if http and http.url.lower().startswith("http:"):
         # An attacker on the path could change who may become a control plane.
         logs.event("join-service", logs.WARNING, "inventory over unencrypted http", policy=subject)
     return MetadataInventory(metadata_from(policy.inventory, subject), clock)

@@ -18,12 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-import yaml
-
+from bootbridge.common import documents
 from bootbridge.common.backoff import Backoff
 from bootbridge.common.files import read_file
-from bootbridge.common.yaml_text import YAML_ERRORS
-from bootbridge.errors import BootbridgeError, OperatorError
+from bootbridge.errors import BootbridgeError
 from bootbridge.join_api import kubeadm_defaults
 from bootbridge.join_api.messages import JOIN_LABEL, JOIN_PORT
 from bootbridge.join_service import manifests
@@ -214,11 +212,7 @@ async def _read_measurement(client: KubeClient, namespace: str) -> MeasurementSe
 def _issuer(path: str) -> Issuer | None:
     if not path:
         return None
-    try:
-        document = yaml.safe_load(read_file(path, "--evidence"))
-    except YAML_ERRORS:
-        raise OperatorError("invalid YAML or JSON", subject=path) from None
-    return issuer_from(document, path)
+    return issuer_from(documents.parse(read_file(path, "--evidence"), path), path)
 
 
 class _Health:

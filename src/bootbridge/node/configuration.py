@@ -1,39 +1,24 @@
-"""node.yaml: what an instance is told about its own place. Everything about the cluster comes later.
+"""node.yaml: what an instance knows about its environment. Everything about the cluster comes later.
 
-    metadata: {static: {file: /etc/bootbridge/instance.yaml}}   # node/metadata/configuration.py
-    evidence: {tpm: {device: /dev/tpmrm0}}     # what this instance proves (trust/evidence/configuration.py)
-    register: tpm                              # or an absolute path on tmpfs, where there is no TPM
-    joinService:
-      evidence: {tpm: {…}}                     # what it must prove; none: any is believed
-      port: 30090
-    init: {host: "", port: 9000}               # where users call; an empty host is every address
-    kubelet: systemd                           # or none, or {start: [command, …], stop: [command, …]}
-    kubeadm: kubeadm                           # the program, by name or path
-    root: /                                    # below which /etc/kubernetes and its like are
-    run: /run/bootbridge-node                  # of this boot: must be on tmpfs
-    state: /var/lib/bootbridge/node/state.json # over reboots
-    lingerSeconds: 120                         # how long a finished init waits for a user to fetch its end
-    tunnelQuietSeconds: 120                    # all nodes Ready and none new for so long: the bridge goes
+    metadata: {static: {file: /etc/bootbridge/instance.yaml}}
+    evidence: {tpm: {device: /dev/tpmrm0}}
+    joinService: {evidence: {tpm: {…}}}
 
-Metadata, evidence and joinService.evidence have no default; an instance that is only to be enrolled can do
-without the last. An unknown field is an error: a misspelt one would do nothing.
+`NodeSettings` declares all fields; `NodeConfiguration` holds what is built from them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Literal
 
-import yaml
-
-from bootbridge.common.fields import Fields
+from bootbridge.common import documents
+from bootbridge.common.documents import CONFIG, AbsolutePath, FieldError, Port, Seconds, checked, quoted
 from bootbridge.common.files import read_file
-from bootbridge.common.yaml_text import YAML_ERRORS
-from bootbridge.errors import OperatorError
 from bootbridge.join_api.instance import Metadata
 from bootbridge.join_api.messages import JOIN_PORT
+from bootbridge.join_api.metadata_settings import MetadataSettings
 from bootbridge.metadata.configuration import metadata_from
 from bootbridge.node.init.messages import INIT_PORT
 from bootbridge.node.init.server import LINGER_SECONDS
@@ -47,116 +32,136 @@ from bootbridge.node.kubeadm.kubelet_service import (
 )
 from bootbridge.node.lock import bootstrap_record, node_state
 from bootbridge.trust.evidence import Issuer, Verifier
-from bootbridge.trust.evidence.configuration import DEFAULT_DEVICE, issuer_from, verifiers_from
+from bootbridge.trust.evidence.configuration import (
+    IssuerSettings,
+    TpmIssuerSettings,
+    VerifierSettings,
+    chosen_kinds,
+)
 from bootbridge.trust.measurement import FileRegister, Register
 from bootbridge.trust.tpm.device import TpmDevice
 from bootbridge.trust.tpm.register import TpmRegister
 
-TPM: Final = "tpm"
-SYSTEMD: Final = "systemd"
-NONE: Final = "none"
+
+@dataclass(frozen=True)
+class JoinServiceSettings:
+    evidence: Literal["none"] | VerifierSettings = field(default_factory=VerifierSettings)
+    """What the join service must prove; `none` accepts any peer. Required to join, not to enrol."""
+    port: Port = JOIN_PORT
+    """Port of the join service on the control planes."""
 
 
 @dataclass(frozen=True)
-class NodeConfiguration:
-    metadata: Metadata
-    # The issuer and the document it comes from; the join service of this control plane shows the same.
-    issuer: Issuer
-    evidence: Mapping[str, Any] = field(repr=False)
-    register: Register
-    # What the join service must prove; empty: an operator wants whoever answers to be believed; None: nobody
-    # has said yet, as before the control planes' keys are known.
-    join_verifiers: tuple[Verifier, ...] | None
-    join_port: int
-    init_host: str
-    init_port: int
-    kubelet: KubeletService
-    # Whose journal tells what the kubelet said; empty where it is not systemd's.
-    kubelet_unit: str
-    kubeadm: str
-    root: Path
-    run: Path
-    state: Path
-    linger_seconds: float
-    tunnel_quiet_seconds: float
+class InitSettings:
+    host: str = ""
+    """Address on which `bootbridge node init` is served; empty: all addresses."""
+    port: Port = INIT_PORT
+    """Port on which `bootbridge node init` is served."""
+
+
+@dataclass(frozen=True)
+class KubeletSettings:
+    start: tuple[str, ...] = ()
+    """Command that starts the kubelet."""
+    stop: tuple[str, ...] = ()
+    """Command that stops the kubelet."""
+
+
+def _register(text: str) -> str:
+    if text != "tpm" and not text.startswith("/"):
+        hint = "tpm, or a path on tmpfs such as /run/bootbridge-node/register"
+        raise FieldError(f"invalid value {quoted(text)}", hint=hint)
+    return text
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    __pydantic_config__ = CONFIG
+
+    metadata: MetadataSettings
+    """Where the instance learns about itself and its peers."""
+    evidence: IssuerSettings
+    """How this instance proves itself."""
+    register: Annotated[str, checked(_register)] = "tpm"
+    """The register that locks the instance to a cluster: tpm, or a file on tmpfs where there is no TPM."""
+    join_service: JoinServiceSettings = JoinServiceSettings()
+    """How the join service is called."""
+    init: InitSettings = InitSettings()
+    """Where an init is accepted."""
+    kubelet: Literal["systemd", "none"] | KubeletSettings = "systemd"
+    """What starts the kubelet: systemd, another program (none), or commands."""
+    kubeadm: str = "kubeadm"
+    """The kubeadm program, by name or path."""
+    root: AbsolutePath = Path("/")
+    """Directory below which /etc/kubernetes and the other paths of the node are."""
+    run: AbsolutePath = Path(bootstrap_record.DIRECTORY)
+    """Directory for the records of this boot; must be on tmpfs."""
+    state: AbsolutePath = Path(node_state.STATE)
+    """File for what is kept over reboots."""
+    linger_seconds: Seconds = LINGER_SECONDS
+    """How long a finished init is kept for a user to fetch its result."""
+    tunnel_quiet_seconds: Seconds = QUIET_SECONDS
+    """How long all nodes must be Ready, and none new, before the tunnel is removed."""
 
     @property
     def tunnel_marker(self) -> Path:
         return self.state.with_name("tunnel-installed")
 
 
+@dataclass(frozen=True)
+class NodeConfiguration:
+    settings: NodeSettings
+    metadata: Metadata
+    issuer: Issuer
+    register: Register
+    # What the join service must prove. Empty: any peer is accepted. None: not configured yet, as before the
+    # control planes' keys are known.
+    join_verifiers: tuple[Verifier, ...] | None
+    kubelet: KubeletService
+    # The systemd unit whose journal holds the kubelet's log; empty if systemd does not start it.
+    kubelet_unit: str
+
+
 def read_configuration(path: Path) -> NodeConfiguration:
-    """From the file; every wrong field is one clear error that names it."""
-    data = read_file(path, "--config")
-    try:
-        document = yaml.safe_load(data)
-    except YAML_ERRORS as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}" if mark else ""
-        raise OperatorError(f"no YAML{where}", subject=str(path)) from None
-    if not isinstance(document, Mapping):
-        raise OperatorError("holds no mapping", subject=str(path), hint="metadata and evidence are needed")
-    try:
-        return configuration_from(document)
-    except OperatorError as error:
-        raise OperatorError(str(error), subject=str(path)) from None
+    """Reads the file; raises OperatorError, with one line for each error."""
+    return configuration_from(documents.parse(read_file(path, "--config"), str(path)), str(path))
 
 
-def configuration_from(document: Mapping[str, Any]) -> NodeConfiguration:
-    root = Fields(document, "")
-    evidence = root.any("evidence", {})
-    join_service, init = root.within("joinService"), root.within("init")
-    kubelet = root.any("kubelet", SYSTEMD)
-    configuration = NodeConfiguration(
-        metadata=metadata_from(root.any("metadata", {})),
-        issuer=issuer_from(evidence, "evidence"),
-        evidence=evidence,
-        register=_register(root.text("register", TPM), evidence),
-        join_verifiers=_verifiers(join_service),
-        join_port=join_service.port("port", JOIN_PORT),
-        init_host=init.text("host"),
-        init_port=init.port("port", INIT_PORT),
-        kubelet=_kubelet(kubelet),
-        kubelet_unit=UNIT if kubelet == SYSTEMD else "",
-        kubeadm=root.text("kubeadm", "kubeadm"),
-        root=root.path("root", "/"),
-        run=root.path("run", str(bootstrap_record.DIRECTORY)),
-        state=root.path("state", str(node_state.STATE)),
-        linger_seconds=root.seconds("lingerSeconds", LINGER_SECONDS),
-        tunnel_quiet_seconds=root.seconds("tunnelQuietSeconds", QUIET_SECONDS),
+def configuration_from(document: Any, name: str = "node.yaml") -> NodeConfiguration:
+    """Builds the configuration from parsed JSON or YAML; `name` is the file in errors."""
+    settings = documents.convert(NodeSettings, _normalised(document), name)
+    verifiers = settings.join_service.evidence
+    return NodeConfiguration(
+        settings,
+        metadata=metadata_from(settings.metadata, f"{name}: metadata"),
+        issuer=settings.evidence.issuer(f"{name}: evidence."),
+        register=_built_register(settings, name),
+        join_verifiers=(
+            () if verifiers == "none" else verifiers.verifiers(f"{name}: joinService.evidence.") or None
+        ),
+        kubelet=_built_kubelet(settings.kubelet),
+        kubelet_unit=UNIT if settings.kubelet == "systemd" else "",
     )
-    for fields in (root, join_service, init):
-        fields.no_others()
-    return configuration
 
 
-def _register(text: str, evidence: Any) -> Register:
-    if text == TPM:
-        settings = evidence.get(TPM) if isinstance(evidence, Mapping) else None
-        device = settings.get("device") if isinstance(settings, Mapping) else None
-        return TpmRegister(TpmDevice(device or DEFAULT_DEVICE, "evidence.tpm.device"))
-    if not text.startswith("/"):
-        hint = "tpm, or a path on tmpfs such as /run/bootbridge-node/register"
-        raise OperatorError(f"{text!r} is no register", subject="register", hint=hint)
-    return FileRegister(text)
+def _normalised(document: Any) -> Any:
+    """A field that is null is not given; a kind of evidence that is null has the default settings."""
+    document = documents.without_nulls(document, keep=("evidence",))
+    if isinstance(document, dict):
+        for place in (document, document.get("joinService")):
+            if isinstance(place, dict) and "evidence" in place:
+                place["evidence"] = chosen_kinds(place["evidence"])
+    return document
 
 
-def _verifiers(fields: Fields) -> tuple[Verifier, ...] | None:
-    evidence = fields.any("evidence", {})
-    if evidence == NONE:
-        return ()
-    return verifiers_from(evidence, fields.name("evidence")) or None
+def _built_register(settings: NodeSettings, name: str) -> Register:
+    if settings.register != "tpm":
+        return FileRegister(settings.register)
+    tpm = settings.evidence.tpm or TpmIssuerSettings()
+    return TpmRegister(TpmDevice(tpm.device, f"{name}: evidence.tpm.device"))
 
 
-def _kubelet(value: Any) -> KubeletService:
-    if value == SYSTEMD:
-        return systemd_kubelet()
-    if value == NONE:
-        return unmanaged_kubelet()
-    if not isinstance(value, Mapping):
-        hint = "systemd, none, or {start: [command, …], stop: [command, …]}"
-        raise OperatorError(f"{value!r} starts no kubelet", subject="kubelet", hint=hint)
-    fields = Fields(value, "kubelet")
-    kubelet = KubeletCommands(fields.texts("start"), fields.texts("stop"))
-    fields.no_others()
-    return kubelet
+def _built_kubelet(settings: str | KubeletSettings) -> KubeletService:
+    if isinstance(settings, KubeletSettings):
+        return KubeletCommands(settings.start, settings.stop)
+    return systemd_kubelet() if settings == "systemd" else unmanaged_kubelet()

@@ -49,7 +49,9 @@ async def _run_until_stopped(configuration: NodeConfiguration) -> int:
         # a certificate is valid, and `bootbridge node renew` needs the directory.
         if code == FINISHED:
             removal = remove_when_unneeded(
-                Host(configuration.root), configuration.tunnel_marker, configuration.tunnel_quiet_seconds
+                Host(configuration.settings.root),
+                configuration.settings.tunnel_marker,
+                configuration.settings.tunnel_quiet_seconds,
             )
             await run_unless(stop.wait(), removal)
         return code
@@ -64,7 +66,7 @@ async def _stop_on_signal(stop: asyncio.Event) -> None:
 
 
 async def _become_node(configuration: NodeConfiguration, stop: asyncio.Event) -> int:
-    records = FileRecordStore.open(configuration.run)
+    records = FileRecordStore.open(configuration.settings.run)
     log_buffer = build_log_buffer(configuration.kubelet_unit)
     logging.getLogger().addHandler(log_buffer)
     try:
@@ -80,7 +82,7 @@ def build_supervisor(
     """Builds all parts without starting any; raises OperatorError if joinService.evidence is missing."""
     _warn_about_weak_settings(configuration)
     lock = NodeLock(records, configuration.register)
-    state_store = FileNodeStateStore(configuration.state)
+    state_store = FileNodeStateStore(configuration.settings.state)
     machine = _build_machine(configuration)
     join_flow = JoinFlow(lock, machine, state_store, partial(Backoff, random))
     return Supervisor(
@@ -94,20 +96,20 @@ def build_supervisor(
 
 
 def _build_machine(configuration: NodeConfiguration) -> KubeadmMachine:
-    host = Host(configuration.root)
+    host = Host(configuration.settings.root)
     join_service = JoinServiceInstaller(
         host,
         configuration.issuer,
-        configuration.evidence,
-        configuration.join_port,
-        configuration.tunnel_marker,
+        configuration.settings.evidence,
+        configuration.settings.join_service.port,
+        configuration.settings.tunnel_marker,
     )
-    kubeadm = Kubeadm(configuration.kubeadm, host)
+    kubeadm = Kubeadm(configuration.settings.kubeadm, host)
     return KubeadmMachine(host, kubeadm, configuration.kubelet, Installer(host), join_service.install)
 
 
 def _warn_about_weak_settings(configuration: NodeConfiguration) -> None:
-    paths = {"run": configuration.run}
+    paths = {"run": configuration.settings.run}
     if isinstance(configuration.register, FileRegister):
         paths["register"] = configuration.register.path
     for field, path in paths.items():
@@ -126,14 +128,16 @@ def renew(configuration: NodeConfiguration, seconds: float) -> bool:
 
 async def renew_certificate(configuration: NodeConfiguration, seconds: float) -> bool:
     try:
-        state = FileNodeStateStore(configuration.state).load()
+        state = FileNodeStateStore(configuration.settings.state).load()
     except Fatal as failure:
         raise OperatorError(str(failure)) from None
     if state is None:
         hint = "run `bootbridge node run` first"
-        raise OperatorError("this instance is not a node", subject=str(configuration.state), hint=hint)
+        raise OperatorError(
+            "this instance is not a node", subject=str(configuration.settings.state), hint=hint
+        )
     # A running `bootbridge node run` renews the certificate itself; two processes could mix up their keys.
-    records = FileRecordStore.open(configuration.run)
+    records = FileRecordStore.open(configuration.settings.run)
     try:
         renewal = build_serving_renewal(configuration, _build_machine(configuration), SystemRandom())
         return not await renewal.is_due() or await renewal.renew_within(seconds, state.name)

@@ -92,11 +92,11 @@ class NodeStatus:
 async def read_status(configuration: NodeConfiguration) -> NodeStatus:
     """Raises OperatorError if a file cannot be read; an unreadable register is part of the status."""
     try:
-        record, boot = bootstrap_record.read_record(configuration.run)
+        record, boot = bootstrap_record.read_record(configuration.settings.run)
         if boot and boot != bootstrap_record.BOOT_ID.read_text().strip():
             record = None
-        remembered = FileNodeStateStore(configuration.state).load()
-        last_error = LastJoinError(configuration.run).read()
+        remembered = FileNodeStateStore(configuration.settings.state).load()
+        last_error = LastJoinError(configuration.settings.run).read()
     except Fatal as error:
         raise OperatorError(str(error)) from None
     except OSError as error:

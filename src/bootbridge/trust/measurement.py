@@ -16,9 +16,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Annotated, Final, Protocol
 
-from bootbridge.errors import BootbridgeError, OperatorError
+from bootbridge.common.documents import CONFIG, FieldError, checked, quoted
+from bootbridge.errors import BootbridgeError
 
 # The register that the node lock is measured into.
 LOCK_REGISTER = 15
@@ -28,6 +29,7 @@ ZERO: Final = bytes(REGISTER_BYTES)
 
 # A digest's length says which hash made it.
 _HASHES = {32: hashlib.sha256, 48: hashlib.sha384}
+_INDEX = re.compile(r"0|[1-9][0-9]?")
 _HEX = re.compile(r"[0-9a-fA-F]{64}|[0-9a-fA-F]{96}")
 
 
@@ -124,12 +126,36 @@ class FileRegister:
         return RegisterFailed(f"the register {self.path}: {error.strerror or error} ({hint})")
 
 
+def _register_index(text: str) -> str:
+    if not _INDEX.fullmatch(text) or int(text) not in REGISTERS:
+        hint = f"registers are {REGISTERS.start} to {REGISTERS.stop - 1}"
+        raise FieldError(f"invalid register {quoted(text)}", hint=hint)
+    return text
+
+
+def _register_value(text: str) -> str:
+    if not _HEX.fullmatch(text):
+        hint = "64 hexadecimal digits for SHA-256, 96 for SHA-384; in YAML between quotes"
+        raise FieldError(f"invalid register value {quoted(text)}", hint=hint)
+    return text
+
+
+RegisterIndex = Annotated[str, checked(_register_index)]
+RegisterValue = Annotated[str, checked(_register_value)]
+
+
 @dataclass(frozen=True)
 class Expectation:
-    """What one register must hold, or is only warned about."""
+    __pydantic_config__ = CONFIG
 
-    value: bytes
+    expected: RegisterValue
+    """The register's value, as 64 (SHA-256) or 96 (SHA-384) hexadecimal digits."""
     warn_only: bool = False
+    """Whether another value is logged instead of rejected."""
+
+
+# A plain value is enforced.
+Measurements = dict[RegisterIndex, RegisterValue | Expectation]
 
 
 @dataclass(frozen=True)
@@ -142,32 +168,24 @@ class Comparison:
 
 @dataclass(frozen=True)
 class MeasurementPolicy:
-    """Expected values by register; registers that are not listed may hold anything.
-
-    As JSON: {"15": {"expected": "00…", "warnOnly": false}, "4": "ab…"}; a plain value is enforced.
-    """
+    """Expected values by register; registers that are not listed may hold anything."""
 
     expected: Mapping[int, Expectation]
 
     @classmethod
-    def parse(cls, document: object, subject: str = "measurements") -> MeasurementPolicy:
-        if not isinstance(document, Mapping):
-            hint = 'write it like {"15": {"expected": "00…", "warnOnly": false}}'
-            raise OperatorError("is no mapping from a register to its value", subject=subject, hint=hint)
-        expected: dict[int, Expectation] = {}
-        for key, given in document.items():
-            index = _index(key, subject)
-            # YAML knows 15 and "15", and they mean the same register.
-            if index in expected:
-                raise OperatorError("is listed twice", subject=f"{subject}.{index}")
-            expected[index] = _expectation(given, f"{subject}.{index}")
-        return cls(expected)
+    def of(cls, measurements: Measurements) -> MeasurementPolicy:
+        return cls(
+            {
+                int(index): Expectation(given) if isinstance(given, str) else given
+                for index, given in measurements.items()
+            }
+        )
 
     def compare(self, values: Mapping[int, bytes]) -> Comparison:
         refusals: list[str] = []
         warnings: list[str] = []
         for index, expectation in sorted(self.expected.items()):
-            if difference := _difference(index, values.get(index), expectation.value):
+            if difference := _difference(index, values.get(index), bytes.fromhex(expectation.expected)):
                 (warnings if expectation.warn_only else refusals).append(difference)
         return Comparison(tuple(refusals), tuple(warnings))
 
@@ -178,29 +196,3 @@ def _difference(index: int, value: bytes | None, expected: bytes) -> str:
     if not hmac.compare_digest(value, expected):
         return f"PCR {index} is {value.hex()}, expected {expected.hex()}"
     return ""
-
-
-def _index(key: Any, subject: str) -> int:
-    text = str(key)
-    if isinstance(key, bool) or not text.isascii() or not text.isdigit() or int(text) not in REGISTERS:
-        hint = f"registers are {REGISTERS.start} to {REGISTERS.stop - 1}"
-        raise OperatorError(f"{key!r} is no register", subject=subject, hint=hint)
-    return int(text)
-
-
-def _expectation(given: Any, subject: str) -> Expectation:
-    if isinstance(given, str):
-        given = {"expected": given}
-    if not isinstance(given, Mapping):
-        raise OperatorError("is neither text nor a mapping", subject=subject, hint="write expected, warnOnly")
-    if unknown := sorted(str(key) for key in given.keys() - {"expected", "warnOnly"}):
-        raise OperatorError(
-            f"unknown field {', '.join(unknown)}", subject=subject, hint="expected and warnOnly are known"
-        )
-    value, warn_only = given.get("expected"), given.get("warnOnly", False)
-    if not isinstance(value, str) or not _HEX.fullmatch(value):
-        hint = "64 hexadecimal digits for SHA-256, 96 for SHA-384; in YAML between quotes"
-        raise OperatorError(f"{value!r} is no register's value", subject=f"{subject}.expected", hint=hint)
-    if not isinstance(warn_only, bool):
-        raise OperatorError(f"{warn_only!r} is neither true nor false", subject=f"{subject}.warnOnly")
-    return Expectation(bytes.fromhex(value), warn_only)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootbridge.bootstrap.plan.install_config import InstallConfig, parse
+from bootbridge.bootstrap.plan.install_config import parse
 from bootbridge.bootstrap.plan.plan import Networking, Platform
 from bootbridge.errors import OperatorError
 
@@ -52,12 +52,12 @@ def with_networking(text: str) -> str:
 def test_everything_the_tunnel_needs_is_read() -> None:
     """Dual stack: networks keep their order, so the primary family stays first."""
     config = parse(FULL)
-    assert config.cluster_name == "demo"
+    assert config.metadata.name == "demo"
     assert config.platform is Platform.BAREMETAL
     assert config.fips
     assert config.feature_set == "TechPreviewNoUpgrade"
-    assert config.control_plane_replicas == 5
-    assert not config.bootstrap_in_place
+    assert config.control_plane.replicas == 5
+    assert not config.bootstrap_in_place.installation_disk
     assert list(map(str, config.networks.machine)) == ["192.168.10.0/24", "fd2e:6f44:5dd8::/64"]
     assert [(str(network.cidr), network.host_prefix) for network in config.networks.cluster] == [
         ("10.132.0.0/14", 22),
@@ -75,15 +75,10 @@ def test_an_ipv6_first_cluster_has_ipv6_as_its_primary_family() -> None:
 
 def test_what_is_not_given_is_what_the_installer_assumes() -> None:
     """The installer's own defaults, platform by platform."""
-    assert parse("apiVersion: v1\nplatform: {none: {}}") == InstallConfig(
-        cluster_name="",
-        platform=Platform.NONE,
-        networks=Networking(),
-        fips=False,
-        bootstrap_in_place=False,
-        control_plane_replicas=3,
-        feature_set="",
-    )
+    config = parse("apiVersion: v1\nplatform: {none: {}}")
+    assert (config.platform, config.networks) == (Platform.NONE, Networking())
+    assert (config.metadata.name, config.fips, config.feature_set) == ("", False, "")
+    assert config.control_plane.replicas == 3
     powervs = parse("apiVersion: v1\nplatform: {powervs: {}}")
     assert list(map(str, powervs.networks.machine)) == ["192.168.0.0/24"]
 
@@ -97,7 +92,7 @@ def test_the_deprecated_spelling_of_the_machine_network_is_read() -> None:
 def test_bootstrap_in_place_is_recognised() -> None:
     """There the two control planes never coexist, and a tunnel makes no sense."""
     text = "apiVersion: v1\nplatform: {none: {}}\nbootstrapInPlace: {installationDisk: /dev/vda}"
-    assert parse(text).bootstrap_in_place
+    assert parse(text).bootstrap_in_place.installation_disk == "/dev/vda"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +102,7 @@ def test_bootstrap_in_place_is_recognised() -> None:
         ("platform: {none: {}}", "apiVersion"),
         ("apiVersion: v1", "platform"),
         ("apiVersion: v1\nplatform: {aws: {}, gcp: {}}", "platform"),
-        ("apiVersion: v1\nplatform: {moon: {}}", "platform"),
+        ("apiVersion: v1\nplatform: {moon: {}}", "platform.moon"),
         ("apiVersion: v1\nplatform: aws", "platform"),
         ("apiVersion: v1\nplatform: {none: {}}\nfips: maybe", "fips"),
         ("apiVersion: v1\nplatform: {none: {}}\ncontrolPlane: {replicas: 0}", "controlPlane.replicas"),

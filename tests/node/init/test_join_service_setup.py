@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from bootbridge.common.documents import convert
 from bootbridge.join_service.authorization import identity_for_binding
-from bootbridge.node.init import join_service_setup
 from bootbridge.node.own_identity import own_attestation
 from bootbridge.trust.evidence import AttestedPeer
+from bootbridge.trust.evidence.configuration import IssuerSettings, chosen_kinds
 from bootbridge.trust.evidence.token import TokenIssuer, TokenVerifier
 
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -29,7 +30,7 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 def test_device_and_file_paths_of_the_evidence_are_mounted_into_the_join_service(
     evidence: Any, paths: tuple[str, ...]
 ) -> None:
-    assert join_service_setup._paths_in(evidence) == paths
+    assert convert(IssuerSettings, chosen_kinds(evidence), "evidence").paths == paths
 
 
 async def test_the_first_node_name_is_bound_to_the_holder_that_the_join_service_will_find() -> None:

@@ -52,7 +52,7 @@ def test_what_is_wrong_inside_a_file_is_named(instance: LocalInstance) -> None:
     assert "kubernetesVersion" in refused(good)
     good.spec.write_text("kubernetesVersion: v1.36.3")
     good.policy.write_text("evidence: {}")
-    assert refused(good).startswith("--policy.evidence: no kind of evidence is accepted")
+    assert refused(good).startswith(f"{good.policy}: evidence: at least one kind is required")
     good.policy.write_text("evidence: {token: {tokens: {dev: much-too-secret-to-be-shown")
     assert "much-too-secret" not in refused(good)
 
@@ -61,7 +61,7 @@ def test_an_instance_is_never_let_off_its_proof(instance: LocalInstance) -> None
     nothing = instance.user / "evidence.yaml"
     nothing.write_text("{}")
     assert refused(replace(options(instance), evidence=nothing)) == (
-        "--evidence: at least one kind of evidence is required"
+        f"{nothing}: at least one kind of evidence is required"
     )
 
 

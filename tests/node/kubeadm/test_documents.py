@@ -239,9 +239,9 @@ def test_a_nodes_name_is_the_instances_as_kubernetes_spells_it(given: str, name:
 
 @pytest.mark.parametrize("given", ["", "-node", "node.", "no de", "knoten-ä"])
 def test_a_name_that_no_node_can_have_is_refused(given: str) -> None:
-    with pytest.raises(OperatorError, match="cannot be a node's name"):
+    with pytest.raises(OperatorError, match="invalid node name"):
         documents.init_documents(spec(), instance(name=given))
-    with pytest.raises(OperatorError, match="cannot be a node's name"):
+    with pytest.raises(OperatorError, match="invalid node name"):
         documents.join_documents(ticket(node_name=given))
 
 

@@ -1,85 +1,54 @@
-"""A plan as JSON and back: what `up` or `inject` decided, for those who come later."""
+"""plan.json: the plan that `up` or `inject` decided, for the commands that come later."""
 
 from __future__ import annotations
 
-import ipaddress
 import json
-from dataclasses import asdict
-from datetime import timedelta
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any
 
-from bootbridge.bootstrap.plan.plan import (
-    ClusterNetwork,
-    Flavour,
-    Networking,
-    Plan,
-    Platform,
-    Protocol,
-    ProxyImage,
-)
-from bootbridge.bootstrap.plan.ports import Ports
+from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.common import documents
+from bootbridge.common.documents import FieldError, checked
 from bootbridge.errors import OperatorError
 
-VERSION = 1
+VERSION = 2
+
+
+def _known(version: int) -> int:
+    if version != VERSION:
+        raise FieldError(f"unknown version {version}", hint="use the bootbridge that wrote it")
+    return version
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    __pydantic_config__ = documents.CONFIG
+
+    version: Annotated[int, checked(_known)]
+    """Version of this format."""
+    plan: Plan
+    """All decisions about one tunnel."""
 
 
 def dump(plan: Plan) -> bytes:
-    """Readable, stable, without secrets: a plan holds none."""
-    networks = plan.networks
-    document = {
-        "version": VERSION,
-        "flavour": plan.flavour,
-        "platform": plan.platform,
-        "infraID": plan.infra_id,
-        "protocol": plan.protocol,
-        "image": {"kind": plan.image.kind, "reference": plan.image.reference},
-        "networks": {
-            "machine": list(map(str, networks.machine)),
-            "cluster": [{"cidr": str(c.cidr), "hostPrefix": c.host_prefix} for c in networks.cluster],
-            "service": list(map(str, networks.service)),
-        },
-        "nodeIPs": list(map(str, plan.node_ips)),
-        "keyKind": plan.key_kind,
-        "validitySeconds": int(plan.validity.total_seconds()),
-        "hostNetwork": plan.host_network,
-        "userProvisioned": plan.user_provisioned,
-        "ports": asdict(plan.ports),
-    }
-    return (json.dumps(document, indent=2) + "\n").encode()
+    """Returns JSON: readable, stable, without secrets, because a plan has none."""
+    return (json.dumps(documents.dump(PlanRecord(VERSION, plan)), indent=2) + "\n").encode()
 
 
 def load(data: bytes, name: str) -> Plan:
-    """The plan in a record; `name` is what errors call the file."""
-    try:
-        document = json.loads(data)
-        if document["version"] != VERSION:
-            hint = "use the bootbridge that wrote it"
-            raise OperatorError(f"version {document['version']!r} is unknown", subject=name, hint=hint)
-        return _plan(document)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise OperatorError(f"is no record of a plan: {error!r}", subject=name) from error
+    """Returns the plan in a record; `name` is the file in errors."""
+    document = documents.parse(data, name)
+    record = documents.convert(PlanRecord, document, name)
+    # A damaged record must not be filled up with defaults.
+    if missing := list(_missing(documents.dump(record), document)):
+        raise OperatorError("required field missing", subject=f"{name}: {missing[0]}")
+    return record.plan
 
 
-def _plan(document: dict[str, Any]) -> Plan:
-    networks = document["networks"]
-    return Plan(
-        flavour=Flavour(document["flavour"]),
-        platform=Platform(document["platform"]),
-        infra_id=document["infraID"],
-        protocol=Protocol(document["protocol"]),
-        image=ProxyImage(document["image"]["kind"], document["image"]["reference"]),
-        networks=Networking(
-            machine=tuple(map(ipaddress.ip_network, networks["machine"])),
-            cluster=tuple(
-                ClusterNetwork(ipaddress.ip_network(entry["cidr"]), entry["hostPrefix"])
-                for entry in networks["cluster"]
-            ),
-            service=tuple(map(ipaddress.ip_network, networks["service"])),
-        ),
-        node_ips=tuple(map(ipaddress.ip_address, document["nodeIPs"])),
-        key_kind=document["keyKind"],
-        validity=timedelta(seconds=document["validitySeconds"]),
-        host_network=document["hostNetwork"],
-        user_provisioned=document["userProvisioned"],
-        ports=Ports(**document["ports"]),
-    )
+def _missing(whole: dict[str, Any], given: dict[str, Any], place: str = "") -> Iterator[str]:
+    for key, value in whole.items():
+        if key not in given:
+            yield place + key
+        elif isinstance(value, dict):
+            yield from _missing(value, given[key], f"{place}{key}.")

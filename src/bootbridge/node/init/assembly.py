@@ -7,7 +7,7 @@ from random import Random
 from typing import Final
 
 from bootbridge.common.backoff import Backoff
-from bootbridge.join_api.policy_check import check_policy
+from bootbridge.join_api.policy import check_policy
 from bootbridge.node.configuration import NodeConfiguration
 from bootbridge.node.init.flow import InitFlow
 from bootbridge.node.init.listener import open_init_listener
@@ -32,13 +32,16 @@ def build_init_server(
     random: Random,
 ) -> InitServer:
     open_listener = partial(
-        open_init_listener, configuration.issuer, configuration.init_host, configuration.init_port
+        open_init_listener,
+        configuration.issuer,
+        configuration.settings.init.host,
+        configuration.settings.init.port,
     )
     sources = InitSources(
         configuration.metadata, init_secret.matches, check_policy, open_listener, log_buffer
     )
     flow = InitFlow(lock, machine, state_store, partial(Backoff, random))
-    return InitServer(lock, sources, flow, random, configuration.linger_seconds)
+    return InitServer(lock, sources, flow, random, configuration.settings.linger_seconds)
 
 
 def build_log_buffer(kubelet_unit: str) -> LogBuffer:

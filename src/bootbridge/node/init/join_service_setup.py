@@ -7,11 +7,11 @@ kind of evidence, so the join service gets this instance's evidence settings and
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from bootbridge.common import documents
 from bootbridge.common.failures import Fatal, Transient
 from bootbridge.common.files import Asset, write_file
 from bootbridge.common.host import Host
@@ -34,8 +34,7 @@ from bootbridge.node.machine import JoinServiceSetup
 from bootbridge.node.own_identity import own_attestation
 from bootbridge.node.stages import ProgressCallback, stages
 from bootbridge.trust.evidence import EvidenceUnavailable, Issuer
-from bootbridge.trust.evidence.configuration import DEFAULT_DEVICE
-from bootbridge.trust.evidence.tpm import KIND as TPM
+from bootbridge.trust.evidence.configuration import IssuerSettings
 
 STAGE: Final = "join-service"
 ADVICE: Final = "correct the policy or the cluster spec, reboot the instance and run init again"
@@ -47,7 +46,7 @@ class JoinServiceInstaller:
 
     host: Host
     issuer: Issuer
-    evidence: Mapping[str, Any] = field(repr=False)
+    evidence: IssuerSettings
     join_port: int
     # Created if this init has installed the tunnel; `tunnel_removal` removes the tunnel only if it exists.
     tunnel_marker: Path
@@ -91,16 +90,6 @@ class JoinServiceInstaller:
             measurement=MeasurementSecret(setup.measurement_secret, setup.measurement_salt),
             port=self.join_port,
             api_server_port=node_paths.API_PORT,
-            evidence=json.dumps(dict(self.evidence)).encode(),
-            devices=_paths_in(self.evidence),
+            evidence=json.dumps(documents.dump(self.evidence)).encode(),
+            devices=self.evidence.paths,
         )
-
-
-def _paths_in(evidence: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns the device, socket and file paths in the settings of an evidence issuer."""
-    if TPM in evidence:
-        named = [(evidence[TPM] or {}).get("device", DEFAULT_DEVICE)]
-    else:
-        named = [value for settings in evidence.values() for value in settings.values()]
-    paths = (str(value).removeprefix("unix:") for value in named)
-    return tuple(path for path in paths if path.startswith("/"))

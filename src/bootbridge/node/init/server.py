@@ -273,10 +273,7 @@ class InitServer:
             raise OperatorError(f"role is {instance.role}", subject=instance.name, hint=hint)
         node_name(instance.name)
         inputs = InitInputs.of(request, instance)
-        try:
-            _ = inputs.spec
-        except ValueError as error:
-            raise OperatorError(f"invalid JSON: {error}", subject="cluster spec") from None
+        _ = inputs.spec  # raises OperatorError
         return inputs
 
     def _spawn_flow(self, inputs: InitInputs) -> InitRun:

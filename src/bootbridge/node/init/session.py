@@ -13,17 +13,15 @@ import secrets
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import SystemRandom
-from typing import Any, Final
+from typing import Final
 
-import yaml
-
+from bootbridge.common import documents
 from bootbridge.common.backoff import Backoff
 from bootbridge.common.files import Asset, read_file, write_file
 from bootbridge.common.secret_files import read_secret
-from bootbridge.common.yaml_text import YAML_ERRORS
 from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.join_api.cluster_spec import ClusterSpec
-from bootbridge.join_api.policy import ClusterFacts, JoinPolicy, parse_policy, with_cluster
+from bootbridge.join_api.policy import OperatorPolicy, load_operator_policy
 from bootbridge.node.init.admin_kubeconfig import with_server_host
 from bootbridge.node.init.client import (
     REACH_SECONDS,
@@ -83,8 +81,7 @@ class InitSession:
             _require_new_file(options.kubeconfig)
         _require_writable_directory(options.kubeconfig)
         spec = _spec(options)
-        document = _policy(options, spec)
-        policy = parse_policy(document)
+        policy, join_policy = load_operator_policy(read_file(options.policy, "--policy"), str(options.policy))
         self._instances = policy.instances
         self._verifiers = _verifiers(options, policy)
         init_secret = read_secret(options.init_secret, "--init-secret-file").strip()
@@ -97,7 +94,7 @@ class InitSession:
                 measurement_secret=master.measurement_secret,
                 measurement_salt=master.measurement_salt,
                 cluster_spec=spec.dump(),
-                join_policy=_without_cluster_facts(document),
+                join_policy=join_policy,
             ),
             report,
             Backoff(SystemRandom(), least=0.2, first=1.0, most=15.0),
@@ -189,46 +186,28 @@ def _advice(unreachable: InstanceUnreachable) -> str:
 
 
 def _spec(options: InitOptions) -> ClusterSpec:
-    spec = ClusterSpec.load(_document(options.spec, "--spec"), f"--spec: {options.spec}")
-    # The kubeconfig will contain this host, so it must be in the API server's certificate.
+    spec = documents.read(ClusterSpec, options.spec, "--spec")
+    # The kubeconfig will name the host that the instance was reached at, so the API server must answer to it.
     if options.host not in spec.api_server_sans:
         spec = replace(spec, api_server_sans=(*spec.api_server_sans, options.host))
-    return replace(spec, tunnel=True) if options.tunnel else spec
+    try:
+        return replace(spec, tunnel=True) if options.tunnel else spec
+    except OperatorError as error:
+        raise documents.named(error, str(options.spec)) from None
 
 
-def _policy(options: InitOptions, spec: ClusterSpec) -> bytes:
-    """Parses the policy as the join service does, to report its errors before the init."""
-    facts = ClusterFacts.of(spec, f"{options.host}:6443")
-    return with_cluster(read_file(options.policy, "--policy"), facts, "--policy")
-
-
-def _without_cluster_facts(policy: bytes) -> bytes:
-    """The instance adds the facts of the cluster itself."""
-    document = json.loads(policy)
-    del document["cluster"]
-    return json.dumps(document).encode()
-
-
-def _verifiers(options: InitOptions, policy: JoinPolicy) -> tuple[Verifier, ...]:
-    """Creates the policy's verifiers even if unused, to report their errors before the init."""
+def _verifiers(options: InitOptions, policy: OperatorPolicy) -> tuple[Verifier, ...]:
+    """Builds the policy's in any case: an error in it would be found only when nodes try to join."""
     enrolled = frozenset(each.identity for each in policy.instances if each.identity)
     is_enrolled = enrolled.__contains__ if enrolled or options.evidence else None
-    from_policy = verifiers_from(policy.evidence, "--policy: evidence", is_enrolled=is_enrolled)
+    from_policy = policy.evidence.verifiers(f"{options.policy}: evidence.", is_enrolled=is_enrolled)
     if options.evidence is None:
         return from_policy
-    verifiers = verifiers_from(_document(options.evidence, "--evidence"), "--evidence")
+    name = str(options.evidence)
+    verifiers = verifiers_from(documents.parse(read_file(options.evidence, "--evidence"), name), name)
     if not verifiers:
-        raise OperatorError("at least one kind of evidence is required", subject="--evidence")
+        raise OperatorError("at least one kind of evidence is required", subject=name)
     return verifiers
-
-
-def _document(path: Path, flag: str) -> Any:
-    data = read_file(path, flag)
-    try:
-        return yaml.safe_load(data)
-    # Without the cause: its text quotes the file, and a policy may contain tokens.
-    except YAML_ERRORS:
-        raise OperatorError(f"invalid YAML: {str(path)!r}", subject=flag) from None
 
 
 def _require_new_file(kubeconfig: Path) -> None:

@@ -25,7 +25,7 @@ from bootbridge.trust.attested.channel import Attestation
 def build_join_client(
     configuration: NodeConfiguration, lock: NodeLock, flow: JoinFlow, random: Random
 ) -> JoinClient:
-    last_error = LastJoinError(configuration.run)
+    last_error = LastJoinError(configuration.settings.run)
     last_error.clear()
     return JoinClient(lock, _join_sources(configuration), flow, random, last_error.save)
 
@@ -52,5 +52,5 @@ def _join_sources(configuration: NodeConfiguration, *, own: bool = False) -> Joi
     client = JoinServiceClient(
         Attestation(issuer, configuration.join_verifiers), metadata.peers, partial(evidence_identity, issuer)
     )
-    endpoints = partial(join_endpoints, metadata, configuration.join_port, own=own)
+    endpoints = partial(join_endpoints, metadata, configuration.settings.join_service.port, own=own)
     return JoinSources(metadata, endpoints, client, new_kubelet_csr)

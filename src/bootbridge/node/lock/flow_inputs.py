@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Self
 
+from bootbridge.common import documents
 from bootbridge.join_api.cluster_spec import ClusterSpec
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import Ticket
@@ -64,7 +64,7 @@ class InitInputs(Message):
 
     @property
     def spec(self) -> ClusterSpec:
-        return ClusterSpec.load(json.loads(self.cluster_spec))
+        return documents.load(ClusterSpec, self.cluster_spec, "cluster spec")
 
     @property
     def certificate_days(self) -> int:

@@ -1,176 +1,237 @@
-"""Kinds of evidence by name, and the documents in which an operator chooses among them.
+"""The documents in which an operator chooses kinds of evidence, and what is built from them.
 
-What a machine proves itself with, exactly one kind:
+`IssuerSettings` is how a machine proves itself, by exactly one kind:
 
-    {"tpm": {"device": "/dev/tpmrm0"}}               or unix:PATH, tcp:HOST:PORT (swtpm)
-    {"x509": {"certificate": PATH, "key": PATH}}     PEM; the leaf first, then what leads to the authority
-    {"token": {"file": PATH}}                        ID.SECRET, for development
+    {"tpm": {"device": "/dev/tpmrm0"}}
+    {"x509": {"certificate": PATH, "key": PATH}}
+    {"token": {"file": PATH}}
 
-What is accepted from a peer, any number of kinds:
+`VerifierSettings` is what is accepted from a peer, by any number of kinds:
 
     {"tpm": {"measurements": {"15": {"expected": "00…", "warnOnly": false}, "4": "ab…"},
-             "trustedKeys": ["sha256:…"],            enrolled attestation keys
-             "endorsementCAs": "PEM…"},              or whose chips are trusted; at least one of the two
-     "x509": {"cas": "PEM…", "usage": "clientAuth"}, usage: clientAuth (default), serverAuth or any
+             "trustedKeys": ["sha256:…"],
+             "endorsementCAs": "PEM…"},
+     "x509": {"cas": "PEM…", "usage": "clientAuth"},
      "token": {"tokens": {"ID": "SECRET"}}}
 
-A new kind is a module with an issuer and a verifier, and a line in each of the two tables below.
+A new kind is a module with an issuer and a verifier, and a field with its settings in each of the two.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from bootbridge.common import documents
+from bootbridge.common.documents import FieldError, NonEmpty, Secret, checked
 from bootbridge.errors import OperatorError
 from bootbridge.trust.certificate_chain import parse_trust_anchors
 from bootbridge.trust.evidence import Issuer, Verifier, token, tpm, x509
 from bootbridge.trust.evidence.tpm import Enrolled
 from bootbridge.trust.fingerprint import is_fingerprint
-from bootbridge.trust.measurement import MeasurementPolicy
+from bootbridge.trust.measurement import MeasurementPolicy, Measurements
 from bootbridge.trust.tpm.device import TpmDevice
 
 DEFAULT_DEVICE = "/dev/tpmrm0"
 
 
-def issuer_from(document: object, subject: str) -> Issuer:
-    """What this machine proves itself with; `subject` is what errors call the document."""
-    kinds = _mapping(document, subject)
-    if len(kinds) != 1:
-        hint = f"one of: {', '.join(_ISSUERS)}"
-        raise OperatorError(f"{len(kinds)} kinds are chosen, one is needed", subject=subject, hint=hint)
-    ((kind, given),) = kinds.items()
-    place = f"{subject}.{kind}"
-    return _known(_ISSUERS, kind, subject)(_mapping(given, place), place)
+@dataclass(frozen=True)
+class TpmIssuerSettings:
+    device: NonEmpty = DEFAULT_DEVICE
+    """The TPM: a device, or unix:PATH or tcp:HOST:PORT of a software TPM."""
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.device.removeprefix("unix:")]
+
+    def issuer(self, subject: str) -> Issuer:
+        return tpm.TpmIssuer(TpmDevice(self.device, f"{subject}.device"))
 
 
-def verifiers_from(
-    document: object, subject: str, *, is_enrolled: Enrolled | None = None
-) -> tuple[Verifier, ...]:
-    """What is accepted from a peer; none for an empty document.
+@dataclass(frozen=True)
+class X509IssuerSettings:
+    certificate: NonEmpty
+    """File with the certificate chain as PEM, the machine's own certificate first."""
+    key: NonEmpty
+    """File with the private key as PEM; only its owner may read it."""
 
-    `is_enrolled` knows further attestation keys, from an inventory that may change while we run.
-    """
-    found: list[Verifier] = []
-    for kind, given in _mapping(document, subject).items():
-        place = f"{subject}.{kind}"
-        found.append(_known(_VERIFIERS, kind, subject)(_mapping(given, place), place, is_enrolled))
-    return tuple(found)
+    @property
+    def paths(self) -> list[str]:
+        return [self.certificate, self.key]
 
-
-def _tpm_issuer(given: Mapping[str, Any], subject: str) -> Issuer:
-    _only(given, {"device"}, subject)
-    return tpm.TpmIssuer(TpmDevice(_text(given, "device", subject, DEFAULT_DEVICE), f"{subject}.device"))
+    def issuer(self, subject: str) -> Issuer:
+        certificate = _content(self.certificate, f"{subject}.certificate")
+        return x509.X509Issuer.from_pem(certificate, _secret(self.key, f"{subject}.key"), subject)
 
 
-def _x509_issuer(given: Mapping[str, Any], subject: str) -> Issuer:
-    _only(given, {"certificate", "key"}, subject)
-    return x509.X509Issuer.from_pem(
-        _content(given, "certificate", subject), _content(given, "key", subject, secret=True), subject
-    )
+@dataclass(frozen=True)
+class TokenIssuerSettings:
+    # Not in `repr`: an operator may have written the token itself.
+    file: NonEmpty = field(repr=False)
+    """File with the token, ID.SECRET; only its owner may read it."""
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.file]
+
+    def issuer(self, subject: str) -> Issuer:
+        text = _secret(self.file, f"{subject}.file").decode("utf-8", "replace")
+        return token.TokenIssuer(*token.parse_token(text, f"{subject}.file"))
 
 
-def _token_issuer(given: Mapping[str, Any], subject: str) -> Issuer:
-    _only(given, {"file"}, subject)
-    text = _content(given, "file", subject, secret=True).decode("utf-8", "replace")
-    return token.TokenIssuer(*token.parse_token(text, f"{subject}.file"))
+@dataclass(frozen=True)
+class IssuerSettings:
+    """How a machine proves itself; exactly one kind."""
+
+    __pydantic_config__ = documents.CONFIG
+
+    tpm: TpmIssuerSettings | None = None
+    """By the attestation key of a TPM."""
+    x509: X509IssuerSettings | None = None
+    """By a certificate of an authority that the peers trust."""
+    token: TokenIssuerSettings | None = None
+    """By a shared token; for development only."""
+
+    def __post_init__(self) -> None:
+        if (number := len(list(_chosen(self)))) != 1:
+            kinds = ", ".join(each.name for each in fields(self))
+            raise FieldError(f"{number} kinds chosen, exactly one is required", hint=f"one of: {kinds}")
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The device, socket and files on this machine that the issuer needs."""
+        ((_, settings),) = _chosen(self)
+        return tuple(path for path in settings.paths if path.startswith("/"))
+
+    def issuer(self, prefix: str) -> Issuer:
+        """Builds the issuer; `prefix` comes before the field in errors, as in `node.yaml: evidence.`."""
+        ((kind, settings),) = _chosen(self)
+        issuer: Issuer = settings.issuer(prefix + kind)
+        return issuer
 
 
-def _tpm_verifier(given: Mapping[str, Any], subject: str, is_enrolled: Enrolled | None) -> Verifier:
-    _only(given, {"measurements", "trustedKeys", "endorsementCAs"}, subject)
-    authorities = given.get("endorsementCAs")
-    place = f"{subject}.endorsementCAs"
-    return tpm.TpmVerifier(
-        MeasurementPolicy.parse(given.get("measurements", {}), f"{subject}.measurements"),
-        trusted_keys=_enrolled(given.get("trustedKeys", []), f"{subject}.trustedKeys", is_enrolled),
-        endorsement_authorities=parse_trust_anchors(authorities, place) if authorities is not None else (),
-        subject=subject,
-    )
+def _fingerprint(text: str) -> str:
+    if not is_fingerprint(text):
+        hint = '"sha256:" and 64 lower-case hexadecimal digits'
+        raise FieldError(f"invalid fingerprint {documents.quoted(text)}", hint=hint)
+    return text
 
 
-def _x509_verifier(given: Mapping[str, Any], subject: str, _: Enrolled | None) -> Verifier:
-    _only(given, {"cas", "usage"}, subject)
-    usage = _text(given, "usage", subject, x509.Usage.CLIENT)
-    if usage not in list(x509.Usage):
-        hint = f"one of: {', '.join(x509.Usage)}"
-        raise OperatorError(f"unknown usage {usage!r}", subject=f"{subject}.usage", hint=hint)
-    authorities = parse_trust_anchors(given.get("cas"), f"{subject}.cas")
-    return x509.X509Verifier(authorities, usage=x509.Usage(usage), subject=subject)
+@dataclass(frozen=True)
+class TpmVerifierSettings:
+    measurements: Measurements = field(default_factory=dict)
+    """Expected values of the TPM's registers; a register that is not listed may have any value."""
+    trusted_keys: tuple[Annotated[str, checked(_fingerprint)], ...] = ()
+    """Fingerprints of the attestation keys that are accepted."""
+    endorsement_cas: NonEmpty | None = None
+    """Certificates of the TPM manufacturers that are accepted, as PEM."""
+
+    def verifier(self, subject: str, is_enrolled: Enrolled | None) -> Verifier:
+        pem = self.endorsement_cas
+        return tpm.TpmVerifier(
+            MeasurementPolicy.of(self.measurements),
+            trusted_keys=_enrolled(frozenset(self.trusted_keys), is_enrolled),
+            endorsement_authorities=parse_trust_anchors(pem, f"{subject}.endorsementCAs") if pem else (),
+            subject=subject,
+        )
 
 
-def _token_verifier(given: Mapping[str, Any], subject: str, _: Enrolled | None) -> Verifier:
-    _only(given, {"tokens"}, subject)
-    place = f"{subject}.tokens"
-    tokens = _mapping(given.get("tokens", {}), place)
-    sound = [token.require_token(name, secret, f"{place}.{name}") for name, secret in tokens.items()]
-    return token.TokenVerifier(dict(sound), subject=subject)
+@dataclass(frozen=True)
+class X509VerifierSettings:
+    cas: NonEmpty
+    """Certificates of the authorities that are accepted, as PEM."""
+    usage: x509.Usage = x509.Usage.CLIENT
+    """The extended key usage that a certificate must have."""
+
+    def verifier(self, subject: str, _: Enrolled | None) -> Verifier:
+        return x509.X509Verifier(
+            parse_trust_anchors(self.cas, f"{subject}.cas"), usage=self.usage, subject=subject
+        )
 
 
-_ISSUERS: dict[str, Callable[[Mapping[str, Any], str], Issuer]] = {
-    tpm.KIND: _tpm_issuer,
-    x509.KIND: _x509_issuer,
-    token.KIND: _token_issuer,
-}
-_VERIFIERS: dict[str, Callable[[Mapping[str, Any], str, Enrolled | None], Verifier]] = {
-    tpm.KIND: _tpm_verifier,
-    x509.KIND: _x509_verifier,
-    token.KIND: _token_verifier,
-}
+@dataclass(frozen=True)
+class TokenVerifierSettings:
+    tokens: dict[str, Secret] = field(default_factory=dict, repr=False)
+    """Accepted tokens: the secret of each ID."""
+
+    def verifier(self, subject: str, _: Enrolled | None) -> Verifier:
+        sound = [
+            token.require_token(name, secret, f"{subject}.tokens.{name}")
+            for name, secret in self.tokens.items()
+        ]
+        return token.TokenVerifier(dict(sound), subject=subject)
 
 
-def _enrolled(given: object, subject: str, is_enrolled: Enrolled | None) -> Collection[str] | Enrolled:
-    if not isinstance(given, list) or not all(
-        isinstance(each, str) and is_fingerprint(each) for each in given
-    ):
-        hint = 'a list of "sha256:" and 64 small hexadecimal digits each'
-        raise OperatorError("holds something else than keys' fingerprints", subject=subject, hint=hint)
-    keys = frozenset(given)
+@dataclass(frozen=True)
+class VerifierSettings:
+    """What is accepted from a peer; one or more kinds."""
+
+    __pydantic_config__ = documents.CONFIG
+
+    tpm: TpmVerifierSettings | None = None
+    """A TPM's quote."""
+    x509: X509VerifierSettings | None = None
+    """A certificate."""
+    token: TokenVerifierSettings | None = None
+    """A shared token; for development only."""
+
+    def __bool__(self) -> bool:
+        return any(_chosen(self))
+
+    def verifiers(self, prefix: str, *, is_enrolled: Enrolled | None = None) -> tuple[Verifier, ...]:
+        """Builds a verifier for each kind; none for empty settings.
+
+        `prefix` comes before the field in errors, as in `policy.yaml: evidence.`. `is_enrolled` knows further
+        attestation keys, from an inventory that may change while we run.
+        """
+        return tuple(settings.verifier(prefix + kind, is_enrolled) for kind, settings in _chosen(self))
+
+
+def chosen_kinds(evidence: Any) -> Any:
+    """A kind without settings, as in `tpm:`, has the default settings."""
+    if not isinstance(evidence, Mapping):
+        return evidence
+    return {kind: {} if settings is None else settings for kind, settings in evidence.items()}
+
+
+def issuer_from(document: Any, name: str) -> Issuer:
+    """Builds the issuer that a parsed document describes; `name` is the file in errors."""
+    return documents.convert(IssuerSettings, chosen_kinds(document), name).issuer(f"{name}: ")
+
+
+def verifiers_from(document: Any, name: str) -> tuple[Verifier, ...]:
+    """Builds the verifiers that a parsed document describes; `name` is the file in errors."""
+    return documents.convert(VerifierSettings, chosen_kinds(document), name).verifiers(f"{name}: ")
+
+
+def _chosen(settings: IssuerSettings | VerifierSettings) -> Iterator[tuple[str, Any]]:
+    for each in fields(settings):
+        if (chosen := getattr(settings, each.name)) is not None:
+            yield each.name, chosen
+
+
+def _enrolled(keys: Collection[str], is_enrolled: Enrolled | None) -> Collection[str] | Enrolled:
     if is_enrolled is None:
         return keys
     known_elsewhere = is_enrolled
     return lambda identity: identity in keys or known_elsewhere(identity)
 
 
-def _known(table: Mapping[str, Any], kind: str, subject: str) -> Any:
-    if kind not in table:
-        hint = f"known are: {', '.join(table)}"
-        raise OperatorError(f"unknown kind {kind!r}", subject=subject, hint=hint)
-    return table[kind]
-
-
-def _mapping(given: object, subject: str) -> Mapping[str, Any]:
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise OperatorError("is no mapping", subject=subject)
-    return given
-
-
-def _only(given: Mapping[str, Any], known: Collection[str], subject: str) -> None:
-    if unknown := sorted(str(key) for key in given if key not in known):
-        hint = f"known are: {', '.join(sorted(known))}"
-        raise OperatorError(f"unknown field {', '.join(unknown)}", subject=subject, hint=hint)
-
-
-def _text(given: Mapping[str, Any], key: str, subject: str, default: str = "") -> str:
-    value = given.get(key, default)
-    if not isinstance(value, str) or not value:
-        raise OperatorError("is missing or no text", subject=f"{subject}.{key}")
-    return value
-
-
-def _content(given: Mapping[str, Any], key: str, subject: str, *, secret: bool = False) -> bytes:
-    """A secret is refused if others may read it: they could prove to be this machine."""
-    path = Path(_text(given, key, subject))
+def _content(path: str, subject: str, *, secret: bool = False) -> bytes:
     try:
-        with path.open("rb") as file:
+        with Path(path).open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
             data = file.read()
     except OSError as error:
-        text = f"cannot read {path}: {error.strerror or error}"
-        raise OperatorError(text, subject=f"{subject}.{key}") from error
+        raise OperatorError(f"cannot read {path}: {error.strerror or error}", subject=subject) from error
     if secret and mode & 0o077:
-        raise OperatorError(f"others may read {path}", subject=f"{subject}.{key}", hint=f"chmod 600 {path}")
+        raise OperatorError(f"others may read {path}", subject=subject, hint=f"chmod 600 {path}")
     return data
+
+
+def _secret(path: str, subject: str) -> bytes:
+    """Others who can read it could prove to be this machine."""
+    return _content(path, subject, secret=True)
