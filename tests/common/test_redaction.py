@@ -11,7 +11,7 @@ import yaml
 
 from bootbridge.common.redaction import WITHHELD, Redactor, is_secret_file
 from bootbridge.trust.authority import Authority, KeyKind
-from tests.bootstrap.ignition.unpacked import holders
+from tests.bootstrap.diagnose.log_bundle import holders
 
 TOKEN = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJlLW9mLXRoZS10b2tlbg"
 KINDS: list[KeyKind] = ["rsa-2048", "ecdsa-p256"]

@@ -83,7 +83,7 @@ def test_a_file_without_a_tunnel_fails_on_that_alone() -> None:
         (document(scripts.with_upstream_tunnel()), "no-other-tunnel"),
         (document(b"#!/bin/sh\n"), "anchors"),
         ({"ignition": {"version": "3.2.0"}}, "bootkube-script"),
-        ({"ignition": {"version": "3.2.0", "config": {"replace": {"source": "https://x"}}}}, "not-a-shim"),
+        ({"ignition": {"version": "3.2.0", "config": {"replace": {"source": "https://x"}}}}, "not-a-pointer"),
         (
             document(files={"/opt/openshift/tls/a.crt": EXPIRED}),
             "certificates-valid",

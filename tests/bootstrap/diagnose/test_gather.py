@@ -14,7 +14,7 @@ from bootbridge.bootstrap.diagnose.gather.bundle import LogBundle
 from bootbridge.common.redaction import Redactor
 from bootbridge.errors import OperatorError
 from tests.bootstrap.diagnose.doctor_node import LaidNode, laid_node
-from tests.bootstrap.ignition.unpacked import holders, unpacked
+from tests.bootstrap.diagnose.log_bundle import holders, unpacked
 from tests.support.api_stand_in import TOKEN
 
 

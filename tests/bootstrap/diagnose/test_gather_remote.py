@@ -23,7 +23,7 @@ from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.main import main
 from bootbridge.errors import OperatorError
 from bootbridge.trust.authority import Authority
-from tests.bootstrap.ignition.unpacked import holders, unpacked
+from tests.bootstrap.diagnose.log_bundle import holders, unpacked
 from tests.support.api_stand_in import TOKEN, ApiStandIn
 from tests.support.process_program import ROOT, free_port, until
 

@@ -1,4 +1,4 @@
-"""bootkube.sh with the tunnel's lines in it: they stand where they should, and run when they should."""
+"""Runs patched copies of bootkube.sh: the added lines are at the right places and run at the right time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPES = {
     "upstream tunnel": scripts.with_upstream_tunnel(),
     "in place": scripts.in_place(),
 }
-# The functions that the real script has; these only write down that they were called.
+# Fakes of the functions in the real script, which only record their calls.
 HOOKS = b"""\
 for hook in setup manifests cleanup; do
     eval "bootbridge_$hook() { echo bootbridge_$hook >> \\"\\$CALLS\\"; }"
@@ -39,7 +39,6 @@ def patched_on(node: Node, release: str) -> Path:
 
 
 def steps(node: Node) -> list[str]:
-    """The calls in short."""
     words = {
         "etcd render": "etcd",
         "operator render": "apiserver",
@@ -49,8 +48,8 @@ def steps(node: Node) -> list[str]:
 
 
 @pytest.mark.parametrize("release", scripts.RELEASES)
-def test_the_hooks_run_at_their_places(node: Node, release: str) -> None:
-    """Setup before the kube-apiserver is rendered, manifests before cluster-bootstrap, clean-up last."""
+def test_the_hooks_run_in_order(node: Node, release: str) -> None:
+    """Setup before the kube-apiserver is rendered, manifests before cluster-bootstrap, cleanup last."""
     assert node.run(patched_on(node, release)) == 0, node.output
     assert steps(node) == [
         "etcd",
@@ -65,7 +64,7 @@ def test_the_hooks_run_at_their_places(node: Node, release: str) -> None:
 
 @pytest.mark.parametrize("release", scripts.RELEASES)
 def test_the_render_command_gets_the_override_and_keeps_its_arguments(node: Node, release: str) -> None:
-    """Whatever its last argument is, also where a backslash dangles."""
+    """Also in releases where the command ends with a backslash."""
     plain = Node(node.root.parent / "plain")
     assert plain.run(plain.put(bootkube.PATH, scripts.script(release))) == 0, plain.output
     assert node.run(patched_on(node, release)) == 0, node.output
@@ -79,7 +78,7 @@ def test_the_render_command_gets_the_override_and_keeps_its_arguments(node: Node
 
 
 def test_a_failed_bootstrap_calls_the_hooks_again_but_renders_once(node: Node) -> None:
-    """systemd starts the script again; only a bootstrap that worked is cleaned up after."""
+    """systemd restarts the script. Cleanup runs only after success."""
     script = patched_on(node, "4.22")
     node.fail.touch()
     assert node.run(script) != 0
@@ -94,15 +93,14 @@ def test_a_failed_bootstrap_calls_the_hooks_again_but_renders_once(node: Node) -
 
 
 def test_a_failing_hook_stops_the_script(node: Node) -> None:
-    """A kube-apiserver without its tunnel would show only later, as webhooks that time out."""
+    """Otherwise webhooks would time out later."""
     node.put(PLAN.paths.hook_script, b"bootbridge_setup() { return 3; }\n")
     assert node.run(patched_on(node, "4.22")) != 0
     assert steps(node) == ["etcd"]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_everything_else_in_the_script_stays(shape: str) -> None:
-    """Without the added lines it is the same file."""
+def test_all_other_lines_stay_unchanged(shape: str) -> None:
     given = SHAPES[shape].split(b"\n")
     lines = bootkube.patch(SHAPES[shape], PLAN).split(b"\n")
     left = iter(lines)
@@ -111,46 +109,44 @@ def test_everything_else_in_the_script_stays(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_patched_script_is_sound_shell(shape: str, tmp_path: Path) -> None:
-    """As bash itself reads it."""
+def test_bash_parses_the_patched_script(shape: str, tmp_path: Path) -> None:
     path = tmp_path / "bootkube.sh"
     path.write_bytes(bootkube.patch(SHAPES[shape], PLAN))
     assert subprocess.run(["bash", "-n", path], check=False).returncode == 0
 
 
 @pytest.mark.parametrize("anchor", bootkube.ANCHORS, ids=lambda anchor: anchor.name[:2])
-def test_a_missing_anchor_is_refused_by_name(anchor: bootkube.Anchor) -> None:
-    """Also where the line is only part of another one."""
+def test_a_missing_anchor_is_rejected(anchor: bootkube.Anchor) -> None:
+    """Also if the line is only part of another one."""
     script = scripts.script("4.22").replace(anchor.line.encode(), b"# " + anchor.line.encode())
-    with pytest.raises(OperatorError, match=rf"anchor {anchor.name[:2]} .* is missing"):
+    with pytest.raises(OperatorError, match=rf"anchor {anchor.name[:2]} .* not found"):
         bootkube.patch(script, PLAN)
 
 
 @pytest.mark.parametrize("anchor", bootkube.ANCHORS, ids=lambda anchor: anchor.name[:2])
-def test_an_anchor_that_is_there_twice_is_refused_by_name(anchor: bootkube.Anchor) -> None:
-    """With the numbers of the lines."""
+def test_a_duplicate_anchor_is_rejected(anchor: bootkube.Anchor) -> None:
+    """The error has the line numbers."""
     script = scripts.script("4.22") + b"\t" + anchor.line.encode() + b"\n"
-    with pytest.raises(OperatorError, match=rf"anchor {anchor.name[:2]} .* is not unique: lines \d+, \d+"):
+    with pytest.raises(OperatorError, match=rf"anchor {anchor.name[:2]} .* is ambiguous: lines \d+, \d+"):
         bootkube.patch(script, PLAN)
 
 
-def test_anchors_out_of_order_are_refused() -> None:
-    """Each line is there once, and yet the script does something else."""
+def test_anchors_out_of_order_are_rejected() -> None:
+    """Each line occurs once, but the script does something else."""
     start, end = (anchor.line.encode() for anchor in (bootkube.ANCHORS[0], bootkube.ANCHORS[3]))
     script = scripts.script("4.22").replace(start, b"X").replace(end, start).replace(b"X", end)
-    with pytest.raises(OperatorError, match="stands before"):
+    with pytest.raises(OperatorError, match="is out of order"):
         bootkube.patch(script, PLAN)
 
 
-def test_a_script_without_a_last_newline_keeps_it_so() -> None:
-    """Not one byte more than our lines."""
+def test_no_final_newline_is_added() -> None:
     patched = bootkube.patch(scripts.script("4.22").rstrip(b"\n"), PLAN)
     assert patched.endswith(b'complete"')
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_variants_are_told_apart(shape: str) -> None:
-    """In place, and with the installer's own tunnel."""
+def test_variants_of_the_script_are_recognised(shape: str) -> None:
+    """Bootstrap in place, and the installer's tunnel."""
     assert bootkube.runs_in_place(SHAPES[shape]) == (shape == "in place")
     assert bootkube.override_lines(SHAPES[shape]) == (
         [scripts.UPSTREAM_OVERRIDE] if shape == "upstream tunnel" else []

@@ -1,4 +1,4 @@
-"""An ignition document is read as Ignition reads it, and edited without disturbing the rest."""
+"""Reads ignition files as Ignition does, and edits them without changing other bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bootbridge.bootstrap.ignition import json_spans
-from bootbridge.bootstrap.ignition.document import Ignition, Splice, spliced
+from bootbridge.bootstrap.ignition.document import Ignition, Splice, apply_splices
 from bootbridge.common import data_url
 from bootbridge.common.files import Asset
 from bootbridge.errors import OperatorError
@@ -29,15 +29,15 @@ def parse(value: Any) -> Ignition:
     return Ignition.parse(compact(value), "b.ign")
 
 
-def refusal(value: Any) -> str:
-    with pytest.raises(OperatorError) as refused:
+def rejection(value: Any) -> str:
+    with pytest.raises(OperatorError) as raised:
         parse(value)
-    return str(refused.value)
+    return str(raised.value)
 
 
 @given(json_values, st.sampled_from([None, 1, "\t"]), st.booleans())
-def test_every_value_is_found_where_it_stands(value: Any, indent: Any, ascii_only: bool) -> None:
-    """The text between start and end is exactly that value, at every level."""
+def test_the_position_of_every_value(value: Any, indent: Any, ascii_only: bool) -> None:
+    """At every level, the text from start to end is that value."""
     text = json.dumps(value, indent=indent, ensure_ascii=ascii_only)
 
     def descend(found: json_spans.JsonSpan) -> None:
@@ -57,8 +57,8 @@ def test_every_value_is_found_where_it_stands(value: Any, indent: Any, ascii_onl
 
 
 @pytest.mark.parametrize("name", FORMATTINGS)
-def test_files_and_units_are_read_whatever_the_formatting(name: str) -> None:
-    """Order, spacing and escapes mean nothing."""
+def test_files_and_units_are_read_in_every_formatting(name: str) -> None:
+    """Order, spacing and escapes do not matter."""
     ignition = Ignition.parse(FORMATTINGS[name](document()), "b.ign")
     assert ignition.version == "3.2.0"
     assert ignition.content(BOOTKUBE) == documents.script("4.22")
@@ -82,23 +82,21 @@ def test_files_and_units_are_read_whatever_the_formatting(name: str) -> None:
         ("data:text/plain;x=y,z", b"z"),
     ],
 )
-def test_data_urls_of_all_kinds_are_read(url: str, content: bytes) -> None:
-    """Base64 or percent-encoded, with any parameters or none."""
+def test_data_urls_are_decoded(url: str, content: bytes) -> None:
+    """Base64 or percent-encoded, with and without parameters."""
     assert data_url.decode(url) == content
 
 
 @pytest.mark.parametrize(
     "url", ["", "https://example/x", "data:", "data:;base64,a", "data:;base64,a?==", "data:,é"]
 )
-def test_what_is_no_data_url_is_refused(url: str) -> None:
-    """With ValueError, which names what is wrong."""
+def test_an_invalid_data_url_is_rejected(url: str) -> None:
     with pytest.raises(ValueError):
         data_url.decode(url)
 
 
 @given(st.binary())
-def test_data_urls_give_back_what_was_put_in(content: bytes) -> None:
-    """Whatever the bytes."""
+def test_data_url_round_trip(content: bytes) -> None:
     assert data_url.decode(data_url.encode(content)) == content
 
 
@@ -109,43 +107,41 @@ def test_compressed_contents_are_unpacked_and_packed_again() -> None:
     entry["contents"] = {"compression": "gzip", "source": documents.data_url(gzip.compress(b"old"))}
     ignition = parse(value)
     assert ignition.content(BOOTKUBE) == b"old"
-    text = spliced(ignition.text, [ignition.replacement(BOOTKUBE, b"new")])
+    text = apply_splices(ignition.text, [ignition.replacement(BOOTKUBE, b"new")])
     assert Ignition.parse(text.encode(), "b.ign").content(BOOTKUBE) == b"new"
 
 
-def test_contents_that_unpack_without_end_are_refused() -> None:
-    """A few kilobytes must not become gigabytes in memory."""
+def test_a_decompression_bomb_is_rejected() -> None:
+    """A few kilobytes must not unpack to gigabytes in memory."""
     bomb = gzip.compress(bytes(80 << 20), compresslevel=9)
     value = document()
     value["storage"]["files"][1]["contents"] = {"compression": "gzip", "source": documents.data_url(bomb)}
-    with pytest.raises(OperatorError, match="unpacks to more"):
+    with pytest.raises(OperatorError, match=r"more than \d+ bytes unpacked"):
         parse(value).content(BOOTKUBE)
 
 
-def test_broken_contents_are_refused_by_path() -> None:
-    """The error names the file inside the file."""
+def test_invalid_contents_are_rejected() -> None:
+    """The error names the path of the entry."""
     value = document()
     value["storage"]["files"][1]["contents"] = {"source": "data:;base64,%%%"}
     with pytest.raises(OperatorError, match=BOOTKUBE):
         parse(value).content(BOOTKUBE)
 
 
-def test_a_replacement_changes_that_string_alone() -> None:
-    """All other bytes stay."""
+def test_a_replacement_changes_only_one_string() -> None:
     for formatting in FORMATTINGS.values():
         ignition = Ignition.parse(formatting(document()), "b.ign")
         splice = ignition.replacement(BOOTKUBE, b"new")
-        text = spliced(ignition.text, [splice])
+        text = apply_splices(ignition.text, [splice])
         assert text.startswith(ignition.text[: splice.start])
         assert text.endswith(ignition.text[splice.start + splice.length :])
         assert Ignition.parse(text.encode(), "b.ign").content(BOOTKUBE) == b"new"
 
 
-def test_added_files_come_last_with_mode_and_owner() -> None:
-    """And read back as they were given."""
+def test_added_files_are_last_with_mode_and_owner() -> None:
     for formatting in FORMATTINGS.values():
         ignition = Ignition.parse(formatting(document()), "b.ign")
-        text = spliced(
+        text = apply_splices(
             ignition.text, [ignition.addition({"/a": Asset(b"1", 0o600), "/b": Asset(b"\x00\xff")})]
         )
         entries = json.loads(text)["storage"]["files"]
@@ -156,76 +152,81 @@ def test_added_files_come_last_with_mode_and_owner() -> None:
         assert Ignition.parse(text.encode(), "b.ign").content("/b") == b"\x00\xff"
 
 
-def test_added_files_stand_on_lines_of_their_own_where_the_others_do() -> None:
-    """So that a person can still read the file."""
+def test_added_files_follow_the_formatting() -> None:
+    """Each is on its own line if the others are."""
     ignition = Ignition.parse(json.dumps(document(), indent=2).encode(), "b.ign")
-    text = spliced(ignition.text, [ignition.addition({"/a": Asset(b"1")})])
+    text = apply_splices(ignition.text, [ignition.addition({"/a": Asset(b"1")})])
     assert '\n      {"overwrite":true,"path":"/a"' in text
 
 
 @pytest.mark.parametrize("kind", ["files", "directories", "links"])
-def test_a_path_that_is_taken_is_refused(kind: str) -> None:
-    """Ignition accepts one entry per path, whatever its kind."""
+def test_a_duplicate_path_is_rejected(kind: str) -> None:
+    """Ignition accepts one entry per path, of any kind."""
     value = document()
     value["storage"].setdefault(kind, []).append({"path": "/opt//taken", "target": "/x"})
     with pytest.raises(OperatorError, match="/opt/taken"):
         parse(value).addition({"/opt/taken": Asset(b"")})
 
 
-def test_a_pinned_file_is_not_changed() -> None:
-    """Its hash would no longer fit, and the node would not boot."""
+def test_a_file_with_verification_is_not_changed() -> None:
+    """Its hash would not match, and the node would not boot."""
     value = document()
     value["storage"]["files"][1]["contents"]["verification"] = {"hash": "sha512-00"}
-    with pytest.raises(OperatorError, match="pinned"):
+    with pytest.raises(OperatorError, match="protected by contents"):
         parse(value).replacement(BOOTKUBE, b"new")
 
 
 @given(st.text(), st.data())
-def test_splices_are_undone_by_their_reverse(text: str, data: st.DataObject) -> None:
-    """Whatever is put where."""
+def test_a_reverse_splice_restores_the_text(text: str, data: st.DataObject) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=2)))
     new = data.draw(st.text())
     there = Splice(cuts[0], cuts[1] - cuts[0], new)
     back = Splice(cuts[0], len(new), text[cuts[0] : cuts[1]])
-    assert spliced(spliced(text, [there]), [back]) == text
+    assert apply_splices(apply_splices(text, [there]), [back]) == text
 
 
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ([], "holds no object"),
-        ({}, "ignition.version: is missing"),
-        ({"ignition": {}}, "ignition.version: is missing"),
-        ({"ignition": None}, "ignition.version: is missing"),
-        ({"ignition": {"version": "2.2.0"}}, "'2.2.0' is not supported"),
-        ({"ignition": {"version": 3}}, "ignition.version: is no text"),
-        ({"ignition": {"version": "3.2.0"}, "storage": []}, "storage: is no object"),
-        ({"ignition": {"version": "3.2.0"}, "storage": {"files": {}}}, "files: is no list"),
-        ({"ignition": {"version": "3.2.0"}, "storage": {"files": [1]}}, r"files[0]: is no object"),
-        ({"ignition": {"version": "3.2.0"}, "storage": {"files": [{}]}}, "files[0]: has no absolute path"),
-        ({"ignition": {"version": "3.2.0"}, "storage": {"files": [{"path": "a"}]}}, "has no absolute path"),
+        ([], "not an ignition file"),
+        ({}, "ignition.version: required field missing"),
+        ({"ignition": {}}, "ignition.version: required field missing"),
+        ({"ignition": None}, "ignition.version: required field missing"),
+        ({"ignition": {"version": "2.2.0"}}, "unsupported version '2.2.0'"),
+        ({"ignition": {"version": 3}}, "ignition.version: invalid type: string required"),
+        ({"ignition": {"version": "3.2.0"}, "storage": []}, "storage: invalid type: object required"),
+        ({"ignition": {"version": "3.2.0"}, "storage": {"files": {}}}, "files: invalid type: list required"),
+        (
+            {"ignition": {"version": "3.2.0"}, "storage": {"files": [1]}},
+            "files[0]: invalid type: object required",
+        ),
+        (
+            {"ignition": {"version": "3.2.0"}, "storage": {"files": [{}]}},
+            "files[0].path: absolute path required",
+        ),
+        ({"ignition": {"version": "3.2.0"}, "storage": {"files": [{"path": "a"}]}}, "absolute path required"),
         (
             {"ignition": {"version": "3.2.0"}, "storage": {"files": [{"path": "/a"}, {"path": "//a"}]}},
-            "/a: is there twice",
+            "/a: duplicate path",
         ),
         (
             {"ignition": {"version": "3.2.0"}, "storage": {"files": [{"path": "/a", "mode": "0644"}]}},
-            "mode: is no number",
+            "mode: invalid type: number required",
         ),
         (
             {"ignition": {"version": "3.2.0"}, "storage": {"files": [{"path": "/a", "mode": 99999}]}},
-            "99999 is no mode",
+            "invalid file mode 99999",
         ),
         (
             {"ignition": {"version": "3.2.0"}, "systemd": {"units": [{"name": "a"}, {"name": "a"}]}},
-            "a: is there twice",
+            "a: duplicate name",
         ),
-        ({"ignition": {"version": "3.2.0"}, "Storage": {}}, "is written 'Storage'"),
+        ({"ignition": {"version": "3.2.0"}, "Storage": {}}, "invalid spelling 'Storage'"),
     ],
 )
-def test_what_ignition_would_not_take_is_refused_by_field(value: Any, reason: str) -> None:
-    """File first, then the field, then what is wrong with it."""
-    text = refusal(value)
+def test_what_ignition_rejects_is_rejected(value: Any, reason: str) -> None:
+    """The error has the file, the field and the problem."""
+    text = rejection(value)
     assert text.startswith("b.ign: ")
     assert reason in text
 
@@ -243,21 +244,21 @@ def test_what_ignition_would_not_take_is_refused_by_field(value: Any, reason: st
         b'{"ignition":{"version":"3.2.0"},"storage":{},"storage":{}}',
     ],
 )
-def test_what_is_no_clean_json_is_refused(data: bytes) -> None:
-    """Also a key given twice: an edit could land in the one that does not count."""
+def test_invalid_json_is_rejected(data: bytes) -> None:
+    """Also a duplicate key: an edit could change the one that Ignition ignores."""
     with pytest.raises(OperatorError, match=r"^b\.ign: "):
         Ignition.parse(data, "b.ign")
 
 
-def test_nulls_are_as_good_as_nothing() -> None:
-    """As in Go, which reads them for Ignition."""
+def test_null_is_treated_as_missing() -> None:
+    """As Go's JSON decoder does for Ignition."""
     ignition = parse(
         {"ignition": {"version": "3.4.0", "config": None}, "storage": {"files": None}, "systemd": None}
     )
     assert (ignition.files, ignition.units) == ({}, {})
 
 
-def test_contents_stay_out_of_repr() -> None:
+def test_repr_omits_contents() -> None:
     """They may be keys."""
     ignition = parse(document(files={"/k": b"SECRET"}))
     shown = repr(ignition) + repr(ignition.files["/k"]) + repr(ignition.addition({"/s": Asset(b"SECRET")}))

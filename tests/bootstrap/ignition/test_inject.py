@@ -1,4 +1,4 @@
-"""The tunnel goes into a bootstrap.ign and out again, and the installer's bytes survive both."""
+"""Adds the tunnel to a bootstrap.ign and removes it; the installer's bytes stay unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NOW = datetime.now(UTC)
 RECORD = OPENSHIFT_PATHS.injection_record
 
 
-def as_found(base: Plan) -> Plan:
+def unchanged(base: Plan) -> Plan:
     return base
 
 
@@ -44,19 +44,18 @@ def injected(data: bytes, plan: Plan | None = None) -> bytes:
     return inject.inject(data, lambda base: plan or base, NOW, "b.ign").document
 
 
-def refusal(data: bytes) -> str:
-    with pytest.raises(OperatorError) as refused:
+def rejection(data: bytes) -> str:
+    with pytest.raises(OperatorError) as raised:
         injected(data)
-    return str(refused.value)
+    return str(raised.value)
 
 
-# --- in and out
+# --- inject and remove
 
 
 @pytest.mark.parametrize("release", scripts.RELEASES)
 @pytest.mark.parametrize("formatting", FORMATTINGS)
 def test_removal_gives_back_the_original_bytes(formatting: str, release: str) -> None:
-    """Whatever the release and the formatting."""
     original = FORMATTINGS[formatting](document(release=release))
     with_tunnel = injected(original)
     assert with_tunnel != original
@@ -64,26 +63,23 @@ def test_removal_gives_back_the_original_bytes(formatting: str, release: str) ->
 
 
 @pytest.mark.parametrize("formatting", FORMATTINGS)
-def test_injecting_twice_is_injecting_once(formatting: str) -> None:
-    """Byte for byte."""
+def test_injecting_twice_gives_the_same_bytes(formatting: str) -> None:
     once = injected(FORMATTINGS[formatting](document()))
     assert injected(once) == once
 
 
 def test_another_plan_replaces_the_earlier_injection() -> None:
-    """As if the earlier one had never been."""
     original = compact(document())
     other = Plan(protocol=Protocol.HTTP_CONNECT, image=ProxyImage("bootbridge", "registry.example/b:1"))
     assert injected(injected(original), other) == injected(original, other)
 
 
 def test_removal_from_a_file_without_a_tunnel_changes_nothing() -> None:
-    """It may be asked for twice."""
     assert inject.remove(compact(document()), "b.ign") == compact(document())
 
 
 def _anywhere(value: Any, where: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """The document with members that nobody knows, in any object of its upper levels."""
+    """Adds unknown members to the document."""
     return st.fixed_dictionaries({}, optional={"zzz": where, "ångström": where}).map(
         lambda extra: {**extra, **value}
     )
@@ -108,10 +104,10 @@ spacings = st.text(" \t\n\r", max_size=3)
     spaces=st.tuples(spacings, spacings, spacings, spacings),
     ascii_only=st.booleans(),
 )
-def test_any_ignition_document_survives_the_round_trip(
+def test_inject_and_remove_of_generated_documents(
     data: st.DataObject, files: dict[str, bytes], release: str, indent: Any, spaces: Any, ascii_only: bool
 ) -> None:
-    """inject then remove is nothing; inject twice is inject once; what was in it is still in it."""
+    """Removal restores the bytes, injecting twice equals injecting once, and all files stay."""
     distinct = {os.path.normpath(path): content for path, content in files.items()}
     value = data.draw(_anywhere(document(files=distinct, release=release), leaves))
     value["storage"]["files"] = data.draw(st.permutations(value["storage"]["files"]))
@@ -128,8 +124,8 @@ def test_any_ignition_document_survives_the_round_trip(
     assert {path: there.content(path) for path in distinct} == distinct
 
 
-def survives(data: bytes) -> None:
-    """Taken, or refused in words; any other exception fails the test."""
+def accept_or_reject(data: bytes) -> None:
+    """Fails on any exception other than OperatorError."""
     for attempt in (injected, lambda document: inject.remove(document, "b.ign")):
         with contextlib.suppress(OperatorError):
             attempt(data)
@@ -137,16 +133,16 @@ def survives(data: bytes) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(st.data())
-def test_any_bytes_are_taken_or_refused_in_words(data: st.DataObject) -> None:
-    """A good file with a few bytes changed, before or after an injection."""
+def test_fuzzed_bytes(data: st.DataObject) -> None:
+    """A valid file with a few bytes changed, before or after an injection."""
     good = injected(compact(document())) if data.draw(st.booleans()) else compact(document())
     start = data.draw(st.integers(0, len(good)))
     end = data.draw(st.integers(start, min(len(good), start + 40)))
-    survives(good[:start] + data.draw(st.binary(max_size=30)) + good[end:])
+    accept_or_reject(good[:start] + data.draw(st.binary(max_size=30)) + good[end:])
 
 
 def places(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """The way to every member and element."""
+    """Yields the path of every member and element."""
     children = (
         value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     )
@@ -157,12 +153,12 @@ def places(value: Any, here: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 @settings(max_examples=80, deadline=None)
 @given(st.data())
-def test_any_document_is_taken_or_refused_in_words(data: st.DataObject) -> None:
-    """A good document with something else in the place of any one value."""
+def test_fuzzed_values(data: st.DataObject) -> None:
+    """A valid document with one value replaced."""
     value = json.loads(compact(document()))
-    *way, last = data.draw(st.sampled_from(list(places(value))))
+    *parents, last = data.draw(st.sampled_from(list(places(value))))
     owner = value
-    for key in way:
+    for key in parents:
         owner = owner[key]
     strange = [
         "data:,%",
@@ -178,17 +174,16 @@ def test_any_document_is_taken_or_refused_in_words(data: st.DataObject) -> None:
         "\x00",
     ]
     owner[last] = data.draw(leaves | st.sampled_from(strange))
-    survives(json.dumps(value).encode())
+    accept_or_reject(json.dumps(value).encode())
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-def test_any_cluster_config_is_taken_or_refused_in_words(content: bytes) -> None:
-    """What the file says of its cluster may be anything, too."""
+def test_fuzzed_cluster_config(content: bytes) -> None:
     for index in (2, 3):
         value = document()
         value["storage"]["files"][index]["contents"]["source"] = documents.data_url(content)
-        survives(compact(value))
+        accept_or_reject(compact(value))
 
 
 @settings(max_examples=60, deadline=None)
@@ -197,8 +192,7 @@ def test_any_cluster_config_is_taken_or_refused_in_words(content: bytes) -> None
         leaves, lambda x: st.lists(x, max_size=3) | st.dictionaries(st.text(max_size=5), x, max_size=3)
     )
 )
-def test_any_record_is_taken_or_refused_in_words(record: Any) -> None:
-    """Also one that somebody else wrote."""
+def test_fuzzed_injection_record(record: Any) -> None:
     ignition = Ignition.parse(compact(document()), "b.ign")
     wrapped = {"version": 1, "originalSHA256": "", "originalLength": record, "edits": record}
     for value in (
@@ -210,13 +204,13 @@ def test_any_record_is_taken_or_refused_in_words(record: Any) -> None:
             injection_record.restore(ignition, json.dumps(value).encode(), "b.ign")
 
 
-# --- what is in it
+# --- content
 
 
-def test_the_tunnel_is_in_the_file_with_its_modes() -> None:
-    """All assets of the plan, and nothing of the installer's is gone."""
+def test_all_files_are_added_with_their_modes() -> None:
+    """The installer's files stay."""
     original = Ignition.parse(compact(document()), "b.ign")
-    result = inject.inject(original.data, as_found, NOW, "b.ign")
+    result = inject.inject(original.data, unchanged, NOW, "b.ign")
     there = Ignition.parse(result.document, "b.ign")
     for path, asset in node_files.node_files(result.plan).items():
         assert (there.content(path), there.files[path].mode) == (asset.data, asset.mode)
@@ -228,9 +222,9 @@ def test_the_tunnel_is_in_the_file_with_its_modes() -> None:
     assert there.units == original.units
 
 
-def test_the_plan_comes_from_the_cluster_inside() -> None:
+def test_the_plan_comes_from_the_document() -> None:
     """Platform and networks from the install-config, infraID from the infrastructure object."""
-    result = inject.inject(compact(document()), as_found, NOW, "b.ign")
+    result = inject.inject(compact(document()), unchanged, NOW, "b.ign")
     assert (result.plan.platform, result.plan.infra_id) == (Platform.GCP, "test-x7k2p")
     assert [str(network) for network in result.plan.networks.machine] == ["192.168.126.0/24"]
     assert [(str(each.cidr), each.host_prefix) for each in result.plan.networks.cluster] == [
@@ -240,26 +234,26 @@ def test_the_plan_comes_from_the_cluster_inside() -> None:
     assert plan_record.load(recorded or b"", "plan.json") == result.plan
 
 
-def test_a_file_without_cluster_facts_gets_the_defaults() -> None:
-    """An ignition file made by hand may have none."""
+def test_a_file_without_install_config_gets_the_defaults() -> None:
+    """A hand-written ignition file may have none."""
     value = document()
     del value["storage"]["files"][2:4]
-    assert inject.inject(compact(value), as_found, NOW, "b.ign").plan == Plan()
+    assert inject.inject(compact(value), unchanged, NOW, "b.ign").plan == Plan()
 
 
-def test_the_injected_script_runs_with_the_injected_hooks_in_reach(tmp_path: Path) -> None:
-    """bootkube.sh of the injected file sources the very script that was injected beside it."""
+def test_the_injected_script_sources_the_injected_hooks(tmp_path: Path) -> None:
+    """And calls the functions in order."""
     there = Ignition.parse(injected(compact(document(release="5.0"))), "b.ign")
     node = Node(tmp_path)
     for path in (OPENSHIFT_PATHS.plan_record, OPENSHIFT_PATHS.config_override):
         node.put(path, there.content(path) or b"")
-    # The functions are defined by the real script; here they only say that they were called.
+    # Fakes override the real functions and only record their calls.
     hooks = there.content(Plan().paths.hook_script) or b""
-    spoken = b"".join(
+    fakes = b"".join(
         b'bootbridge_%s() { echo %s >> "$CALLS"; }\n' % (name, name)
         for name in (b"setup", b"manifests", b"cleanup")
     )
-    node.put(Plan().paths.hook_script, hooks + spoken)
+    node.put(Plan().paths.hook_script, hooks + fakes)
     assert node.run(node.put(BOOTKUBE, there.content(BOOTKUBE) or b"")) == 0, node.output
     assert [call for call in node.calls() if " " not in call] == ["setup", "manifests", "cleanup"]
     render = next(call for call in node.calls() if "operator render" in call)
@@ -269,7 +263,7 @@ def test_the_injected_script_runs_with_the_injected_hooks_in_reach(tmp_path: Pat
 
 
 def test_the_cleanup_unit_stops_bootkube_and_calls_the_cleanup() -> None:
-    """A bootkube.sh that is started again and again would lay the tunnel anew."""
+    """A restarted bootkube.sh would install the tunnel again."""
     there = Ignition.parse(injected(compact(document())), "b.ign")
     unit = (there.content(Plan().paths.cleanup_unit) or b"").decode()
     assert "Conflicts=bootkube.service" in unit
@@ -277,14 +271,14 @@ def test_the_cleanup_unit_stops_bootkube_and_calls_the_cleanup() -> None:
     assert there.files[Plan().paths.hook_script].mode & 0o111
 
 
-# --- what is refused
+# --- rejected files
 
 
 def expired_pem() -> bytes:
     return Authority.create("old", validity=timedelta(seconds=-5)).cert_pem
 
 
-REFUSED = {
+REJECTED = {
     "a bootstrap in place": (document(scripts.in_place()), "BOOTSTRAP_INPLACE=true"),
     "its script": (document(files={"/usr/local/bin/bootstrap-in-place.sh": b""}), "bootstrap in place"),
     "the installer's own tunnel": (document(scripts.with_upstream_tunnel()), scripts.UPSTREAM_OVERRIDE),
@@ -295,29 +289,29 @@ REFUSED = {
         "/usr/local/bin/konnectivity.sh",
     ),
     "a missing anchor": (document(b"#!/bin/bash\n"), "anchor A1"),
-    "an empty script": (document(b""), "has no contents"),
-    "no script": ({"ignition": {"version": "3.2.0"}}, "holds no /usr/local/bin/bootkube.sh"),
-    "a shim": (
+    "an empty script": (document(b""), "is empty"),
+    "no script": ({"ignition": {"version": "3.2.0"}}, "/usr/local/bin/bootkube.sh not found"),
+    "a pointer": (
         {"ignition": {"version": "3.2.0", "config": {"replace": {"source": "https://b/x?signature=SECRET"}}}},
-        "is a shim",
+        "is a pointer",
     ),
     "an expired certificate": (
         document(files={"/opt/openshift/tls/root-ca.crt": expired_pem()}),
-        "have expired",
+        "1 expired certificates",
     ),
-    "a taken path": (document(files={OPENSHIFT_PATHS.plan_record: b"{}"}), "is there already"),
-    "a script from elsewhere": (None, "fetched from elsewhere"),
+    "a duplicate path": (document(files={OPENSHIFT_PATHS.plan_record: b"{}"}), "duplicate path"),
+    "a script from a URL": (None, "is fetched from a URL"),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_the_tunnel_does_not_fit_into_is_refused_with_the_reason(case: str) -> None:
-    """By the file's name, and without a secret that may stand in it."""
-    value, reason = REFUSED[case]
+@pytest.mark.parametrize("case", REJECTED)
+def test_rejected_files(case: str) -> None:
+    """The error has the reason, but no secret."""
+    value, reason = REJECTED[case]
     if value is None:
         value = document()
         value["storage"]["files"][1]["contents"]["source"] = "https://example/bootkube.sh?SECRET"
-    text = refusal(compact(value))
+    text = rejection(compact(value))
     assert reason in text
     assert "SECRET" not in text
 
@@ -325,47 +319,45 @@ def test_what_the_tunnel_does_not_fit_into_is_refused_with_the_reason(case: str)
 @pytest.mark.parametrize(
     "text", ["{", "platform: [", "!!int ''", "!!timestamp x", "apiVersion: v1\nplatform: {mars: {}}"]
 )
-def test_a_broken_install_config_inside_is_refused_by_path(text: str) -> None:
-    """Rather than guessed at."""
+def test_an_invalid_install_config_is_rejected(text: str) -> None:
+    """The error has its path."""
     value = document()
     config_map = json.dumps({"data": {"install-config": text}}).encode()
     value["storage"]["files"][2]["contents"]["source"] = documents.data_url(config_map)
-    assert inject.CLUSTER_CONFIG in refusal(compact(value))
+    assert inject.CLUSTER_CONFIG in rejection(compact(value))
 
 
-def test_a_trust_bundle_may_hold_what_has_expired() -> None:
-    """It is the operator's, and the cluster comes up with it; `check` warns."""
+def test_an_expired_certificate_in_a_trust_bundle_is_accepted() -> None:
+    """The cluster boots with it. `check` warns."""
     bundle = {"/etc/pki/ca-trust/source/anchors/ca.crt": expired_pem()}
     assert injected(compact(document(files=bundle)))
 
 
-def test_a_unit_of_a_bootstrap_in_place_is_enough() -> None:
-    """Whatever the script says."""
+def test_a_unit_of_a_bootstrap_in_place_is_rejected() -> None:
     value = document()
     value["systemd"]["units"].append({"name": "install-to-disk.service", "contents": ""})
-    assert "install-to-disk.service" in refusal(compact(value))
+    assert "install-to-disk.service" in rejection(compact(value))
 
 
-def test_kubeadm_has_no_ignition_file() -> None:
-    """Its tunnel is laid by `up`."""
+def test_kubeadm_is_rejected() -> None:
+    """`up` installs its tunnel."""
     plan = Plan(flavour=Flavour.KUBEADM, image=ProxyImage("bootbridge", "x"))
     with pytest.raises(OperatorError, match="--flavour"):
         injected(compact(document()), plan)
 
 
-def test_a_file_that_was_reformatted_is_refused() -> None:
-    """Its original cannot be given back, and nothing is guessed."""
+def test_a_reformatted_file_is_rejected() -> None:
+    """Its original cannot be restored."""
     reformatted = json.dumps(json.loads(injected(compact(document()))), indent=2).encode()
     for attempt in (injected, lambda data: inject.remove(data, "b.ign")):
         with pytest.raises(OperatorError, match="changed or reformatted after the injection"):
             attempt(reformatted)
 
 
-def test_a_tunnel_without_its_record_is_refused() -> None:
-    """What cannot be undone is not built upon."""
+def test_a_tunnel_without_its_record_is_rejected() -> None:
     value = json.loads(injected(compact(document())))
     value["storage"]["files"] = [entry for entry in value["storage"]["files"] if entry["path"] != RECORD]
-    assert "its record" in refusal(compact(value))
+    assert "without its record" in rejection(compact(value))
 
 
 # --- the command
@@ -382,14 +374,14 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_the_command_works_in_place_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Mode and owner stay, and no temporary file does."""
+def test_inject_in_place_and_remove(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Mode and owner stay, and no temporary file is left."""
     path = ign(tmp_path)
     if os.geteuid() == 0:
         os.chown(path, 1234, 4321)
     before, was = digest(path), path.stat()
     assert main(["inject", str(path)]) == 0
-    assert "the tunnel is in" in capsys.readouterr().out
+    assert "tunnel injected" in capsys.readouterr().out
     assert digest(path) != before
     now = path.stat()
     assert (stat.S_IMODE(now.st_mode), now.st_uid, now.st_gid) == (0o640, was.st_uid, was.st_gid)
@@ -399,7 +391,7 @@ def test_the_command_works_in_place_and_back(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """But says what it would."""
+    """But prints what it would do."""
     path = ign(tmp_path)
     before = digest(path)
     assert main(["inject", str(path), "--dry-run", "--json"]) == 0
@@ -408,8 +400,8 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert digest(path) == before
 
 
-def test_output_goes_elsewhere_if_asked(tmp_path: Path) -> None:
-    """No more readable than the original, which stays."""
+def test_output_to_another_file(tmp_path: Path) -> None:
+    """It has the mode of the original, which stays unchanged."""
     path, other = ign(tmp_path), tmp_path / "other.ign"
     before = digest(path)
     assert main(["inject", str(path), "-o", str(other), "--platform", "none"]) == 0
@@ -418,8 +410,8 @@ def test_output_goes_elsewhere_if_asked(tmp_path: Path) -> None:
     assert b"" != other.read_bytes() != path.read_bytes()
 
 
-def test_a_link_stays_a_link(tmp_path: Path) -> None:
-    """The file behind it is changed."""
+def test_a_symbolic_link_is_kept(tmp_path: Path) -> None:
+    """Its target is changed."""
     path, link = ign(tmp_path), tmp_path / "link.ign"
     link.symlink_to(path)
     assert main(["inject", str(link)]) == 0
@@ -427,8 +419,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert RECORD.encode() in path.read_bytes()
 
 
-def test_flags_win_over_what_the_file_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rest still comes from it."""
+def test_flags_have_precedence_over_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = ign(tmp_path)
     assert main(["inject", str(path), "--platform", "aws", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
@@ -436,29 +427,29 @@ def test_flags_win_over_what_the_file_says(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("value", [document(scripts.in_place()), [], {"ignition": {"version": "2.2.0"}}])
-def test_a_refusal_is_one_line_and_writes_nothing(
+def test_an_error_is_one_line_and_writes_nothing(
     value: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 1, the file named, nothing beside it."""
+    """With exit code 1 and the file's name."""
     path = ign(tmp_path, value)
     before = digest(path)
     assert main(["inject", str(path)]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert said.err.startswith(f"bootbridge inject: {path}: ")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"bootbridge inject: {path}: ")
     assert digest(path) == before
     assert os.listdir(tmp_path) == ["bootstrap.ign"]
 
 
-def test_a_file_that_is_not_there_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By name."""
+def test_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The error has its name."""
     assert main(["inject", str(tmp_path / "none.ign")]) == 1
     assert "none.ign" in capsys.readouterr().err
 
 
-def test_rendered_files_go_in_as_their_reader_left_them(tmp_path: Path) -> None:
-    """render, change, inject."""
+def test_edited_rendered_files_are_injected(tmp_path: Path) -> None:
+    """render, edit, inject --assets; flags of a plan are rejected there."""
     path, tunnel = ign(tmp_path), tmp_path / "tunnel"
     assert main(["render", "--output", str(tunnel), "--platform", "none"]) == 0
     template = f"{OPENSHIFT_PATHS.templates}/namespace.yaml"
@@ -470,23 +461,23 @@ def test_rendered_files_go_in_as_their_reader_left_them(tmp_path: Path) -> None:
     assert main(["inject", str(path), "--assets", str(tunnel), "--platform", "aws"]) == 1
 
 
-# --- an outside judge
+# --- CoreOS Ignition
 
 
-JUDGE = PEERS / "ignition-validate"
+VALIDATOR = PEERS / "ignition-validate"
 
 
 @pytest.mark.interop
 @pytest.mark.parametrize("formatting", FORMATTINGS)
-def test_coreos_own_parser_accepts_what_was_injected(formatting: str, tmp_path: Path) -> None:
-    """Ignition itself reads the file as a node would, and refuses one with a path given twice."""
+def test_coreos_ignition_accepts_the_injected_file(formatting: str, tmp_path: Path) -> None:
+    """And rejects a file with a duplicate path."""
     with_tunnel, broken = tmp_path / "injected.ign", tmp_path / "broken.ign"
     with_tunnel.write_bytes(injected(FORMATTINGS[formatting](document(release="5.0"))))
     value = json.loads(with_tunnel.read_bytes())
     value["storage"]["files"].append(value["storage"]["files"][-1])
     broken.write_bytes(compact(value))
-    said = subprocess.run(
-        [JUDGE, with_tunnel, broken], capture_output=True, text=True, check=False
+    lines = subprocess.run(
+        [VALIDATOR, with_tunnel, broken], capture_output=True, text=True, check=False
     ).stdout.splitlines()
-    assert said[0] == f"ok {with_tunnel}"
-    assert said[1].startswith(f"refused {broken}")
+    assert lines[0] == f"ok {with_tunnel}"
+    assert lines[1].startswith(f"refused {broken}")

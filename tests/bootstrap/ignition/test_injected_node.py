@@ -1,10 +1,9 @@
-"""An injected ignition file, laid out on a node: its bootkube.sh runs with the real hooks."""
+"""Runs bootkube.sh of an injected ignition file on a simulated node, with the real hooks."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,8 +28,8 @@ STAGES = [
     "konnectivity-agent-manifest",
     "cb-bootstrap",
 ]
-# Of a release image: `image NAME`; of the operator: a config that shows whether it was given the override;
-# of cluster-bootstrap: the objects of the manifests, unless it shall fail.
+# Fakes the release image (`image NAME`), the operator's render command, which writes a configuration that
+# depends on the override, and cluster-bootstrap, which creates the objects of the manifests or fails.
 PODMAN = r"""#!/usr/bin/bash
 printf '%s\n' "$*" >>/cluster/podman.calls
 case " $* " in
@@ -54,27 +53,24 @@ esac
 
 
 def bootkube_of(release: str) -> bytes:
-    """With the library that the real one sources for `image_for`."""
+    """Returns the script with the library that the real one sources for `image_for`."""
     start = b"cd /opt/openshift\n"
     return script(release).replace(start, start + b". /usr/local/bin/release-image.sh\n", 1)
 
 
 @pytest.fixture
-def network() -> Iterator[Network]:
-    network = Network()
-    # Two interfaces: the machine network of the install-config inside the file says which one counts.
+def network(network: Network) -> Network:
+    # Two interfaces: the install-config's machine network decides which one agents dial.
     network.interface("nic0", "192.168.126.5/24")
     network.interface("nic1", "10.99.0.5/24")
     network.ip("route add default via 10.99.0.1")
-    yield network
-    network.remove()
+    return network
 
 
 @pytest.fixture(params=RELEASES)
 def node(request: pytest.FixtureRequest, tmp_path: Path, network: Network) -> Node:
     node = Node(tmp_path / "node", network)
     data = compact(document(bootkube_of(request.param)))
-    # The quicker of the two kinds of keys.
     quick = lambda plan: replace(plan, key_kind="ecdsa-p256")  # noqa: E731
     injected = inject(data, quick, datetime.now(UTC), "bootstrap.ign")
     ignition = Ignition.parse(injected.document, "bootstrap.ign")
@@ -92,7 +88,7 @@ def node(request: pytest.FixtureRequest, tmp_path: Path, network: Network) -> No
 
 def start(node: Node) -> int:
     done = node.run("exec bash /usr/local/bin/bootkube.sh")
-    node.said = done.stdout + done.stderr  # type: ignore[attr-defined]
+    node.output = done.stdout + done.stderr  # type: ignore[attr-defined]
     return done.returncode
 
 
@@ -105,12 +101,12 @@ def digests(node: Node, plan: Plan) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
 
 
-def test_a_bootstrap_that_fails_once_lays_the_tunnel_once_and_leaves_nothing(node: Node) -> None:
-    """In every release's shape of bootkube.sh: order of the stages, restart, removal, receipt."""
+def test_a_bootstrap_that_fails_once(node: Node) -> None:
+    """Order of the stages, restart, removal and receipt, with bootkube.sh of every release."""
     plan = node.plan
     (node.root / "cluster/fails").touch()
     assert start(node) != 0
-    assert stages(node) == STAGES, node.said  # type: ignore[attr-defined]
+    assert stages(node) == STAGES, node.output  # type: ignore[attr-defined]
     pod = yaml.safe_load(node.path(plan.paths.server_pod).read_text())
     assert pod["spec"]["containers"][0]["image"] == "registry.example/proxy@sha256:0123"
     daemonset = yaml.safe_load(node.path(plan.paths.daemonset_manifest).read_text())
@@ -122,7 +118,7 @@ def test_a_bootstrap_that_fails_once_lays_the_tunnel_once_and_leaves_nothing(nod
     assert "ca.key" not in made
 
     (node.root / "cluster/fails").unlink()
-    assert start(node) == 0, node.said  # type: ignore[attr-defined]
+    assert start(node) == 0, node.output  # type: ignore[attr-defined]
     assert stages(node) == [*STAGES, "cb-bootstrap", "konnectivity-cleanup"]
     assert node.path("/opt/openshift/.bootkube.done").exists()
     receipt = json.loads(node.path(plan.paths.receipt).read_text())
@@ -134,7 +130,7 @@ def test_a_bootstrap_that_fails_once_lays_the_tunnel_once_and_leaves_nothing(nod
 
 
 def test_a_restart_after_a_failure_keeps_the_certificates(node: Node) -> None:
-    """Agents that are there already go on being known."""
+    """Existing agents stay trusted."""
     (node.root / "cluster/fails").touch()
     assert start(node) != 0
     before = digests(node, node.plan)

@@ -1,14 +1,13 @@
-"""The lines that make bootkube.sh lay the tunnel, and the four places where they go.
+"""Adds the lines that install the tunnel to bootkube.sh, next to four anchor lines.
 
-The places are lines that stood, exactly once and unchanged, in every OpenShift release since
-4.1; everything else in the script moves. A line that is missing or there twice is refused by
-name: a hook in the wrong place would show only much later, as webhooks that time out.
+The anchors occur exactly once, and unchanged, in bootkube.sh of every OpenShift release since 4.1. A script
+in which one is missing or occurs twice is rejected: a hook in the wrong place would show only much later, as
+webhooks that time out.
 
-Three of the calls stand outside the script's own guards, so they run again whenever systemd
-restarts a failed bootkube.sh; the functions they call are made for that. Clean-up is called only at
-the end of a bootstrap that worked. A trap on EXIT would run it after every failed attempt, in
-front of a retry that needs the tunnel, and the service-record library owns that trap anyway. A
-bootstrap that is given up is cleaned up by hand: `systemctl start bootbridge-cleanup`.
+The three hooks run again whenever systemd restarts a failed bootkube.sh, so their functions are idempotent.
+Cleanup runs only at the end of a successful bootstrap. A trap on EXIT would also run it before a retry, which
+needs the tunnel, and the installer's service-record library already uses that trap. After an abandoned
+bootstrap, an operator runs `systemctl start bootbridge-cleanup`.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ from bootbridge.errors import OperatorError
 PATH = "/usr/local/bin/bootkube.sh"
 MARKER = "# bootbridge:"
 OVERRIDE_FLAG = "--config-override-files"
-_BEGIN = f"{MARKER} begin; 'bootbridge inject --remove' takes this out of the ignition file"
+_BEGIN = f"{MARKER} begin; 'bootbridge inject --remove' removes this from the ignition file"
 _END = f"{MARKER} end"
 
 
 @dataclass(frozen=True)
 class Anchor:
-    """A line of bootkube.sh, and what goes beside it."""
+    """Holds a line of bootkube.sh, and the lines to add before or after it."""
 
     name: str
     line: str
@@ -42,7 +41,7 @@ def _setup(plan: Plan) -> list[str]:
 
 
 def _override(plan: Plan) -> list[str]:
-    # Its own backslash: whatever follows, the command goes on as it did.
+    # Ends with a backslash, so that the command continues as before.
     return [f"{OVERRIDE_FLAG}={plan.paths.config_override_seen_by_render} \\"]
 
 
@@ -54,7 +53,7 @@ def _cleanup(plan: Plan) -> list[str]:
     return [_BEGIN, "bootbridge_cleanup", _END]
 
 
-# In the order in which they stand in the script.
+# In the order of the script.
 ANCHORS = (
     Anchor(
         "A1 (before the kube-apiserver stage)", "if [ ! -f kube-apiserver-bootstrap.done ]", "before", _setup
@@ -71,10 +70,10 @@ ANCHORS = (
 
 
 def patch(script: bytes, plan: Plan) -> bytes:
-    """The script with the tunnel's lines in it, everything else byte for byte as it was."""
+    """Returns the script with the added lines. All other bytes stay unchanged."""
     places = anchor_lines(script)
     lines = script.split(b"\n")
-    # From the end, so that what is found stays where it was found.
+    # From the end, so that earlier line numbers stay valid.
     for anchor, index in reversed(list(zip(ANCHORS, places, strict=True))):
         at = index if anchor.side == "before" else index + 1
         lines[at:at] = [_indent(lines[index]) + line.encode() for line in anchor.insertion(plan)]
@@ -82,28 +81,28 @@ def patch(script: bytes, plan: Plan) -> bytes:
 
 
 def anchor_lines(script: bytes) -> list[int]:
-    """Where the anchors stand, as indices of lines; refused by name if one is not there once, in order."""
+    """Returns the anchors' line indices. Raises if one is missing, duplicate or out of order."""
     lines = script.split(b"\n")
-    places = [_only_place(lines, anchor) for anchor in ANCHORS]
+    places = [_unique_line(lines, anchor) for anchor in ANCHORS]
     for before, after, anchor in zip(places, places[1:], ANCHORS[1:], strict=False):
         if after < before:
-            raise _unfit(anchor, "stands before the anchor that it should follow")
+            raise _anchor_error(anchor, "is out of order")
     return places
 
 
-def _only_place(lines: list[bytes], anchor: Anchor) -> int:
+def _unique_line(lines: list[bytes], anchor: Anchor) -> int:
     wanted = anchor.line.encode()
     found = [index for index, line in enumerate(lines) if line.lstrip(b" \t") == wanted]
     if not found:
-        raise _unfit(anchor, f"is missing: no line reads {anchor.line!r}")
+        raise _anchor_error(anchor, f"not found: {anchor.line!r}")
     if len(found) > 1:
         numbers = ", ".join(str(index + 1) for index in found)
-        raise _unfit(anchor, f"is not unique: lines {numbers} read {anchor.line!r}")
+        raise _anchor_error(anchor, f"is ambiguous: lines {numbers} are {anchor.line!r}")
     return found[0]
 
 
-def _unfit(anchor: Anchor, text: str) -> OperatorError:
-    hint = "this script has a shape that bootbridge does not know; every release from 4.1 to 5.2 fits"
+def _anchor_error(anchor: Anchor, text: str) -> OperatorError:
+    hint = "unsupported bootkube.sh; releases 4.1 to 5.2 are supported"
     return OperatorError(f"anchor {anchor.name} {text}", subject=PATH, hint=hint)
 
 
@@ -116,16 +115,16 @@ def is_patched(script: bytes) -> bool:
 
 
 def runs_in_place(script: bytes) -> bool:
-    """Whether this is the single-node variant, where two control planes never live side by side."""
+    """Returns whether this is the single-node variant, where no second control plane runs in parallel."""
     return b"BOOTSTRAP_INPLACE=true" in {line.strip() for line in script.splitlines()}
 
 
 def override_lines(script: bytes) -> list[str]:
-    """Lines that already hand an override to the render command: the installer's own tunnel, say."""
+    """Returns lines that already pass an override to the render command, as the installer's tunnel does."""
     wanted = OVERRIDE_FLAG.encode()
-    return [line.strip().decode(errors="replace") for line in script.splitlines() if _gives(line, wanted)]
+    return [line.strip().decode(errors="replace") for line in script.splitlines() if _has_flag(line, wanted)]
 
 
-def _gives(line: bytes, flag: bytes) -> bool:
+def _has_flag(line: bytes, flag: bytes) -> bool:
     words = line.strip()
     return flag in words and not words.startswith(b"#")

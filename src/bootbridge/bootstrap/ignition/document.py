@@ -1,7 +1,7 @@
-"""An ignition document (spec 3.x) as text that can be edited without disturbing the rest of it.
+"""Reads an ignition file (spec 3.x) and edits its text.
 
-Reading gives the files and units by name. Editing gives splices on the text: nothing is
-parsed and written anew, so what an edit does not touch stays as it was, byte for byte.
+Reading returns files and units by name. Editing returns splices of the text. Nothing is serialised again, so
+every byte outside a splice stays unchanged.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from bootbridge.common import data_url
 from bootbridge.common.files import Asset, Tree
 from bootbridge.errors import OperatorError
 
-# A bootstrap.ign holds a few megabytes; what unpacks to more than this is no configuration.
+# A bootstrap.ign has a few megabytes. The limit protects against decompression bombs.
 UNPACKED_BYTES_MAX = 64 << 20
-# Ignition's own default.
+# Ignition's default.
 MODE_DEFAULT = 0o644
 _VERSION = re.compile(r"3\.\d+\.\d+(-experimental)?")
 
 
 @dataclass(frozen=True)
 class Splice:
-    """Put `text` in place of the `length` characters at `start`."""
+    """Replaces the `length` characters at `start` with `text`."""
 
     start: int
     length: int
     text: str = field(repr=False)
 
 
-def spliced(text: str, splices: Iterable[Splice]) -> str:
-    """All splices at once; their places are those in `text`, in any order, without overlap."""
+def apply_splices(text: str, splices: Iterable[Splice]) -> str:
+    """Applies all splices. Their positions refer to `text`; they may be unordered, but must not overlap."""
     pieces, at = [], 0
     for splice in sorted(splices, key=lambda splice: splice.start):
         pieces += [text[at : splice.start], splice.text]
@@ -49,24 +49,24 @@ def spliced(text: str, splices: Iterable[Splice]) -> str:
 
 @dataclass(frozen=True)
 class FileEntry:
-    """One of `storage.files`. Its content stays out of `repr`: it may be a key."""
+    """Holds one entry of `storage.files`. `repr` omits the content, which may be a key."""
 
     path: str
     mode: int
-    source: str | None = field(repr=False)  # None: nothing, or only pieces to append
+    source: str | None = field(repr=False)  # None: no content, or only `append`
     compression: str = ""
-    pinned: bool = False  # a hash of the content is given, so it cannot change
+    pinned: bool = False  # `verification` has a hash of the content
     source_at: JsonSpan | None = field(repr=False, default=None)
 
     def content(self) -> bytes:
-        """What the node will find in the file; refused if only the node can fetch it."""
+        """Returns the file's content. Raises OperatorError if it is invalid or must be fetched."""
         if not self.source:
             return b""
         try:
             data = data_url.decode(self.source)
             return _unpacked(data) if self.compression == "gzip" else data
         except ValueError as error:
-            raise OperatorError(f"its contents cannot be read: {error}", subject=self.path) from error
+            raise OperatorError(f"invalid contents: {error}", subject=self.path) from error
 
     @property
     def is_inline(self) -> bool:
@@ -75,60 +75,59 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Ignition:
-    """A parsed document. `text` is the whole of it."""
+    """Holds a parsed document and its text."""
 
     text: str = field(repr=False)
     version: str
     files: Mapping[str, FileEntry] = field(repr=False)
     units: Mapping[str, Mapping[str, Any]] = field(repr=False)
     other_paths: frozenset[str]  # directories and links
-    replaced_from_elsewhere: bool  # a shim: the real document lies behind a URL
+    is_pointer: bool  # a pointer: the real document is fetched from a URL
     last_file: JsonSpan | None = field(repr=False)
 
     @classmethod
     def parse(cls, data: bytes, name: str) -> Ignition:
-        """Read a document; `name` is what errors call the file."""
+        """Parses a document. `name` is the file in errors."""
         try:
             text = data.decode()
         except UnicodeDecodeError as error:
-            raise OperatorError(f"is no JSON: byte {error.start} is no UTF-8", subject=name) from error
+            raise OperatorError(f"invalid UTF-8 at byte {error.start}", subject=name) from error
         try:
             return _Reader(text, name).document()
         except OperatorError as error:
             subject = name if error.subject in ("", name) else f"{name}: {error.subject}"
             raise OperatorError(error.args[0], subject=subject, hint=error.hint) from error
         except RecursionError as error:
-            raise OperatorError("is nested too deeply", subject=name) from error
+            raise OperatorError("nested too deeply", subject=name) from error
 
     @property
     def data(self) -> bytes:
         return self.text.encode()
 
     def content(self, path: str) -> bytes | None:
-        """The content of a file, or None if there is no such file."""
+        """Returns the content of a file, or None if it does not exist."""
         entry = self.files.get(path)
         return None if entry is None else entry.content()
 
     def replacement(self, path: str, data: bytes) -> Splice:
-        """Give an existing file another content; its mode, owner and compression stay."""
+        """Replaces the content of an existing file. Mode, owner and compression stay unchanged."""
         entry = self.files[path]
         if entry.source_at is None:
-            raise OperatorError("has no contents.source to change", subject=path)
+            raise OperatorError("required field missing: contents.source", subject=path)
         if entry.pinned:
-            hint = "take contents.verification out"
-            raise OperatorError("is pinned by a hash, so it cannot be changed", subject=path, hint=hint)
+            hint = "remove contents.verification"
+            raise OperatorError("protected by contents.verification", subject=path, hint=hint)
         packed = gzip.compress(data, mtime=0) if entry.compression == "gzip" else data
         at = entry.source_at
         return Splice(at.start, at.end - at.start, json.dumps(data_url.encode(packed)))
 
     def addition(self, tree: Tree) -> Splice:
-        """Append files, one line each where the document puts its files on lines of their own."""
+        """Appends files, each on its own line if the document is formatted so."""
         taken = sorted(set(tree) & (set(self.files) | self.other_paths))
         if taken:
-            text = "is there already, and Ignition refuses a second entry"
-            raise OperatorError(text, subject=taken[0])
+            raise OperatorError("duplicate path", subject=taken[0], hint="Ignition rejects a second entry")
         if self.last_file is None:
-            raise OperatorError("there is no file to append to", subject="storage.files")
+            raise OperatorError("at least one file is required", subject="storage.files")
         start, end = self.last_file.start, self.last_file.end
         before = self.text[:start]
         lead = before[len(before.rstrip(" \t\r\n")) :]
@@ -137,7 +136,7 @@ class Ignition:
 
 
 def _entry(path: str, asset: Asset) -> str:
-    """A file as the installer spells it; modes are decimal in JSON."""
+    """Returns a file entry in the installer's format. Modes are decimal in JSON."""
     entry = {
         "overwrite": True,
         "path": path,
@@ -153,14 +152,14 @@ def _unpacked(data: bytes) -> bytes:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as packed:
             unpacked = packed.read(UNPACKED_BYTES_MAX + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"it is no gzip: {error}") from error
+        raise ValueError(f"invalid gzip: {error}") from error
     if len(unpacked) > UNPACKED_BYTES_MAX:
-        raise ValueError(f"it unpacks to more than {UNPACKED_BYTES_MAX} bytes")
+        raise ValueError(f"more than {UNPACKED_BYTES_MAX} bytes unpacked")
     return unpacked
 
 
 class _Reader:
-    """Walks down to the entries that matter, and refuses what Ignition itself would refuse there."""
+    """Parses the entries that we use, and rejects what Ignition would reject there."""
 
     def __init__(self, text: str, name: str) -> None:
         self._text = text
@@ -169,7 +168,7 @@ class _Reader:
     def document(self) -> Ignition:
         top = json_spans.root(self._text, self._name)
         if not isinstance(top.content, dict):
-            raise OperatorError("holds no object", hint="give the bootstrap.ign that the installer wrote")
+            raise OperatorError("not an ignition file", hint="give the installer's bootstrap.ign")
         ignition = self._object(top, "ignition")
         version = self._version(ignition)
         config = self._object(ignition, "config") if ignition else None
@@ -181,18 +180,20 @@ class _Reader:
             files=self._files(entries),
             units=self._units(top),
             other_paths=frozenset(self._other_paths(storage)),
-            replaced_from_elsewhere=bool(config and self._source(config)),
+            is_pointer=bool(config and self._source(config)),
             last_file=entries[-1] if entries else None,
         )
 
     def _version(self, ignition: JsonSpan | None) -> str:
         version = self._given(ignition, "version", str, "ignition.version") if ignition else None
         if version is None:
-            hint = "give the bootstrap.ign that the installer wrote"
-            raise OperatorError("is missing: this is no ignition file", subject="ignition.version", hint=hint)
+            hint = "give the installer's bootstrap.ign"
+            raise OperatorError("required field missing", subject="ignition.version", hint=hint)
         if not _VERSION.fullmatch(version):
-            text = f"{version[:20]!r} is not supported, 3.x is"
-            raise OperatorError(text, subject="ignition.version")
+            hint = "supported: 3.x"
+            raise OperatorError(
+                f"unsupported version {version[:20]!r}", subject="ignition.version", hint=hint
+            )
         return version
 
     def _source(self, config: JsonSpan) -> str:
@@ -204,8 +205,8 @@ class _Reader:
         for index, value in enumerate(entries):
             entry = self._file(value, f"storage.files[{index}]")
             if entry.path in found:
-                hint = "Ignition refuses a second entry; merge the two"
-                raise OperatorError("is there twice", subject=f"storage.files {entry.path}", hint=hint)
+                hint = "Ignition rejects a second entry; merge the two"
+                raise OperatorError("duplicate path", subject=f"storage.files {entry.path}", hint=hint)
             found[entry.path] = entry
         return found
 
@@ -228,7 +229,7 @@ class _Reader:
     def _path(self, value: JsonSpan, where: str) -> str:
         path = self._given(value, "path", str, where)
         if not path or not path.startswith("/"):
-            raise OperatorError("has no absolute path", subject=where)
+            raise OperatorError("absolute path required", subject=f"{where}.path")
         return posixpath.normpath("/" + path.lstrip("/"))
 
     def _mode(self, value: JsonSpan, where: str) -> int:
@@ -236,7 +237,7 @@ class _Reader:
         if mode is None:
             return MODE_DEFAULT
         if isinstance(mode, bool) or not 0 <= mode <= 0o7777:
-            raise OperatorError(f"{mode} is no mode (a decimal number)", subject=f"{where}.mode")
+            raise OperatorError(f"invalid file mode {mode}", subject=f"{where}.mode")
         return mode
 
     def _units(self, top: JsonSpan) -> dict[str, Mapping[str, Any]]:
@@ -245,7 +246,7 @@ class _Reader:
         for index, value in enumerate(self._entries(systemd, "units")):
             name = self._given(value, "name", str, f"systemd.units[{index}]")
             if not name or name in found:
-                text = "is there twice, and Ignition refuses that" if name else "has no name"
+                text = "duplicate name" if name else "required field missing: name"
                 raise OperatorError(text, subject=f"systemd.units[{index}] {name or ''}".rstrip())
             found[name] = value.content
         return found
@@ -256,11 +257,11 @@ class _Reader:
                 yield self._path(value, f"storage.{kind}[{index}]")
 
     def _entries(self, parent: JsonSpan | None, key: str) -> Iterator[JsonSpan]:
-        """The objects in a list; nothing if there is no list, or null in its stead."""
+        """Yields the objects of a list. A missing list and null are empty."""
         listed = self._value(parent, key, list, key) if parent else None
         for index, value in enumerate(json_spans.elements(self._text, listed) if listed else ()):
             if not isinstance(value.content, dict):
-                raise OperatorError("is no object", subject=f"{key}[{index}]")
+                raise OperatorError("invalid type: object required", subject=f"{key}[{index}]")
             yield value
 
     def _object(self, parent: JsonSpan, key: str) -> JsonSpan | None:
@@ -271,15 +272,16 @@ class _Reader:
         return None if value is None else value.content
 
     def _value(self, parent: JsonSpan, key: str, kind: type, where: str) -> JsonSpan | None:
-        """A member of the kind it should have; null is as good as absent."""
+        """Returns a member of the required type, or None if it is missing or null."""
         value = json_spans.member(self._text, parent, key)
         if value is None or value.content is None:
             return None
         if not isinstance(value.content, kind):
             raise OperatorError(
-                f"is no {_KINDS[kind]}", subject=where if where.endswith(key) else f"{where}.{key}"
+                f"invalid type: {_KINDS[kind]} required",
+                subject=where if where.endswith(key) else f"{where}.{key}",
             )
         return value
 
 
-_KINDS = {dict: "object", list: "list", str: "text", int: "number"}
+_KINDS = {dict: "object", list: "list", str: "string", int: "number"}

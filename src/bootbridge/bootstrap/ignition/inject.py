@@ -1,6 +1,6 @@
-"""Puts the tunnel into a bootstrap.ign that an unmodified installer made, and takes it out again.
+"""Adds the tunnel to a bootstrap.ign of an unmodified installer, and removes it again.
 
-Both are functions from bytes to bytes: what comes out is complete, or an error says why not.
+Both are functions from bytes to bytes. They return a complete file or raise OperatorError.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from bootbridge.bootstrap.ignition import bootkube, injection_record, preflight
-from bootbridge.bootstrap.ignition.document import Ignition, spliced
+from bootbridge.bootstrap.ignition.document import Ignition, apply_splices
 from bootbridge.bootstrap.plan import install_config
 from bootbridge.bootstrap.plan.paths import OPENSHIFT_PATHS
 from bootbridge.bootstrap.plan.plan import Flavour, Plan
@@ -28,7 +28,7 @@ INFRASTRUCTURE = "/opt/openshift/manifests/cluster-infrastructure-02-config.yml"
 
 @dataclass(frozen=True)
 class InjectionResult:
-    """The new document, and what happened."""
+    """Holds the new document and a summary."""
 
     document: bytes = field(repr=False)
     plan: Plan
@@ -39,19 +39,18 @@ class InjectionResult:
 def inject(
     data: bytes, make_plan: Callable[[Plan], Plan], now: datetime, name: str, changed: Tree | None = None
 ) -> InjectionResult:
-    """Put the tunnel in. `make_plan` makes the plan from what the document says of its cluster.
+    """Adds the tunnel. `make_plan` gets a plan with the platform, networks and infraID of the document.
 
-    `changed` are files that somebody has rendered and perhaps changed; they go in as they are.
-    A document that carries a tunnel already is first taken back to its original, so that
-    injecting twice gives what injecting once gives.
+    `changed` are rendered files that an operator may have edited; they replace ours. An earlier injection is
+    removed first, so that injecting twice gives the same bytes as injecting once.
     """
     given = Ignition.parse(data, name)
     original = restore_original(given, name)
-    preflight.refuse(original, now, name)
+    preflight.raise_first_problem(original, now, name)
     plan = make_plan(read_plan(original, name))
     if plan.flavour is not Flavour.OPENSHIFT:
-        hint = "only OpenShift's bootstrap node is set up by an ignition file; use render or up"
-        raise OperatorError(f"{plan.flavour} has no bootkube.sh", subject="--flavour", hint=hint)
+        hint = "only OpenShift has a bootstrap.ign; use render or up"
+        raise OperatorError(f"not supported: {plan.flavour}", subject="--flavour", hint=hint)
     tree = dict(node_files.node_files(plan))
     tree |= {path: asset for path, asset in (changed or {}).items() if path in tree}
     text = _edited(original, plan, tree)
@@ -59,19 +58,19 @@ def inject(
 
 
 def remove(data: bytes, name: str) -> bytes:
-    """The document as it was before `inject`, byte for byte; one without a tunnel comes back as it is."""
+    """Returns the bytes from before `inject`. A document without a tunnel stays unchanged."""
     return restore_original(Ignition.parse(data, name), name).data
 
 
 def restore_original(ignition: Ignition, name: str) -> Ignition:
-    """The document without our tunnel; the same object if it carries none."""
+    """Returns the document without the tunnel; the same object if it has none."""
     record = ignition.content(OPENSHIFT_PATHS.injection_record)
     if record is not None:
         return injection_record.restore(ignition, record, name)
     script = ignition.files.get(bootkube.PATH)
     if script and script.is_inline and bootkube.is_patched(script.content()):
-        text = f"carries the tunnel, but its record {OPENSHIFT_PATHS.injection_record} is gone"
-        raise OperatorError(text, subject=name, hint="create the ignition files anew")
+        text = f"contains a tunnel without its record {OPENSHIFT_PATHS.injection_record}"
+        raise OperatorError(text, subject=name, hint="create the ignition files again")
     return ignition
 
 
@@ -79,13 +78,15 @@ def _edited(original: Ignition, plan: Plan, tree: Tree) -> str:
     script = original.files[bootkube.PATH].content()
     edits = [original.replacement(bootkube.PATH, bootkube.patch(script, plan))]
     record_path = plan.paths.injection_record
-    # The record's own length does not matter for where it is put.
+    # The position of the addition does not depend on the record's length.
     record = injection_record.dump(original, edits, original.addition({record_path: Asset(b"")}))
-    return spliced(original.text, [*edits, original.addition({**tree, record_path: Asset(record, 0o600)})])
+    return apply_splices(
+        original.text, [*edits, original.addition({**tree, record_path: Asset(record, 0o600)})]
+    )
 
 
 def read_plan(ignition: Ignition, name: str) -> Plan:
-    """What the document says of its own cluster: platform, networks, infraID; else the defaults."""
+    """Returns a plan with platform, networks and infraID of the document, or the defaults."""
     plan = Plan()
     config = _yaml_inside(ignition, CLUSTER_CONFIG, name)
     text = _text_at(config, "data", "install-config")
@@ -101,7 +102,7 @@ def _yaml_inside(ignition: Ignition, path: str, name: str) -> Any:
     try:
         return yaml.safe_load(content) if content else None
     except YAML_ERRORS as error:
-        raise OperatorError("is no YAML", subject=f"{name}: {path}") from error
+        raise OperatorError("invalid YAML", subject=f"{name}: {path}") from error
 
 
 def _text_at(document: Any, *keys: str) -> str:

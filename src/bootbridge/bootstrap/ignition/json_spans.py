@@ -1,7 +1,7 @@
-"""Where things stand inside a JSON text, so that an edit touches only what it is about.
+"""Finds the positions of values in a JSON text, so that an edit changes nothing else.
 
-Parsing and writing a document anew would lose its spacing, key order and escapes. These
-functions look at one level at a time and leave everything below it to the C parser.
+Serialising a document again would change its spacing and escapes. These functions parse one level at a time
+and use the C parser for everything below it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SPACE = re.compile(r"[ \t\n\r]*")
 
 @dataclass(frozen=True)
 class JsonSpan:
-    """A value and the text it takes: `text[start:end]`."""
+    """Holds a value and its position: `text[start:end]`."""
 
     start: int
     end: int
@@ -28,22 +28,22 @@ class JsonSpan:
 
 
 def root(text: str, name: str) -> JsonSpan:
-    """The whole document; `name` is what errors call the file."""
+    """Returns the whole document. `name` is the file in errors."""
     try:
         start = _skip_space(text, 0)
         content, end = _DECODER.raw_decode(text, start)
         if _skip_space(text, end) != len(text):
-            raise json.JSONDecodeError("there is more after its end", text, end)
+            raise json.JSONDecodeError("extra data", text, end)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise OperatorError(f"is no JSON: {error.msg} at {where}", subject=name) from error
+        raise OperatorError(f"invalid JSON: {error.msg} at {where}", subject=name) from error
     except (ValueError, RecursionError) as error:
-        raise OperatorError(f"is no JSON that can be read: {error}", subject=name) from error
+        raise OperatorError(f"invalid JSON: {error}", subject=name) from error
     return JsonSpan(start, end, content)
 
 
 def members(text: str, parent: JsonSpan) -> Iterator[JsonSpan]:
-    """What an object holds, in the order of the text; a key given twice comes twice."""
+    """Yields an object's members in the order of the text, with duplicate keys."""
     at = _skip_space(text, parent.start + 1)
     while text[at] != "}":
         key, at = _DECODER.raw_decode(text, at)
@@ -55,7 +55,6 @@ def members(text: str, parent: JsonSpan) -> Iterator[JsonSpan]:
 
 
 def elements(text: str, parent: JsonSpan) -> Iterator[JsonSpan]:
-    """What an array holds."""
     at = _skip_space(text, parent.start + 1)
     while text[at] != "]":
         content, end = _DECODER.raw_decode(text, at)
@@ -64,23 +63,23 @@ def elements(text: str, parent: JsonSpan) -> Iterator[JsonSpan]:
 
 
 def member(text: str, parent: JsonSpan, key: str) -> JsonSpan | None:
-    """The member of that name, or nothing.
+    """Returns the member of that name, or None.
 
-    Ignition reads keys whatever their case and takes the last of several; here such a
-    document is refused, because an edit could land in the one that does not count.
+    Ignition ignores the case of keys and uses the last duplicate. Such a document is rejected, because an
+    edit could change a member that Ignition ignores.
     """
     found = [value for value in members(text, parent) if value.key.lower() == key.lower()]
     if not found:
         return None
     if len(found) > 1:
-        raise OperatorError("is given more than once", subject=key)
+        raise OperatorError("duplicate key", subject=key)
     if found[0].key != key:
-        raise OperatorError(f"is written {found[0].key!r}", subject=key)
+        raise OperatorError(f"invalid spelling {found[0].key!r}", subject=key)
     return found[0]
 
 
 def _next(text: str, end: int) -> int:
-    """Behind a value: the start of the next one, or the closing bracket."""
+    """Returns the start of the next value, or the position of the closing bracket."""
     at = _skip_space(text, end)
     return _skip_space(text, at + 1) if text[at] == "," else at
 
@@ -91,7 +90,7 @@ def _skip_space(text: str, at: int) -> int:
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no JSON value")
+    raise ValueError(f"invalid value {word}")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)

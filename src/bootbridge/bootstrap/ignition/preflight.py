@@ -1,6 +1,7 @@
-"""What stands against putting the tunnel into an ignition file: each reason with a name and a way out.
+"""Checks whether the tunnel can be added to an ignition file.
 
-`inject` refuses on the first one, `check` shows them all.
+Each check has a name, and a failed one a reason and a fix. `inject` stops at the first problem, `check` shows
+all.
 """
 
 from __future__ import annotations
@@ -19,61 +20,57 @@ from bootbridge.errors import OperatorError
 UPSTREAM_HOOKS = "/usr/local/bin/konnectivity.sh"
 _IN_PLACE_SCRIPT = "/usr/local/bin/bootstrap-in-place.sh"
 _IN_PLACE_UNIT = "install-to-disk.service"
-# The certificates that the installer made; trust bundles of the operator's own are another matter.
+# Certificates below it are the installer's. Others, such as trust bundles, may be expired.
 INSTALLERS_OWN = "/opt/openshift/"
 _PEM = re.compile(rb"-----BEGIN CERTIFICATE-----\r?\n.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class PreflightProblem:
-    """Why not, and what to do instead."""
-
     reason: str
     fix: str
 
 
 def preflight_checks(ignition: Ignition, now: datetime) -> Iterator[tuple[str, PreflightProblem | None]]:
-    """Every test by name, with what it found, in the order in which they make sense."""
-    for name, test in TESTS.items():
-        yield name, _outcome(test, ignition, now)
+    """Yields the name of every check, with its problem or None."""
+    for name, check in CHECKS.items():
+        yield name, _problem(check, ignition, now)
 
 
-def refuse(ignition: Ignition, now: datetime, name: str) -> None:
-    """Raise for the first problem, if there is one; `name` is what errors call the file."""
+def raise_first_problem(ignition: Ignition, now: datetime, name: str) -> None:
+    """Raises OperatorError for the first problem. `name` is the file in errors."""
     for _, problem in preflight_checks(ignition, now):
         if problem:
             raise OperatorError(problem.reason, subject=name, hint=problem.fix)
 
 
-def _outcome(
-    test: Callable[[Ignition, datetime], PreflightProblem | None], ignition: Ignition, now: datetime
+def _problem(
+    check: Callable[[Ignition, datetime], PreflightProblem | None], ignition: Ignition, now: datetime
 ) -> PreflightProblem | None:
     try:
-        return test(ignition, now)
+        return check(ignition, now)
     except OperatorError as error:
         reason = f"{error.subject}: {error.args[0]}" if error.subject else error.args[0]
         return PreflightProblem(reason, error.hint)
 
 
-def _shim(ignition: Ignition, now: datetime) -> PreflightProblem | None:
-    if not ignition.replaced_from_elsewhere:
+def _pointer(ignition: Ignition, now: datetime) -> PreflightProblem | None:
+    if not ignition.is_pointer:
         return None
-    # The URL stays unsaid: it may be a signed one.
-    reason = "is a shim: ignition.config.replace fetches the real file from elsewhere"
-    return PreflightProblem(reason, "give the bootstrap.ign that is uploaded there")
+    # The URL is omitted: its signature may be a secret.
+    reason = "is a pointer: ignition.config.replace fetches the real file"
+    return PreflightProblem(reason, "give the bootstrap.ign that it points to")
 
 
 def _script(ignition: Ignition, now: datetime) -> PreflightProblem | None:
     entry = ignition.files.get(bootkube.PATH)
     if entry is None:
-        reason = f"holds no {bootkube.PATH}"
-        return PreflightProblem(reason, "give bootstrap.ign; master.ign and worker.ign need no change")
+        reason = f"{bootkube.PATH} not found"
+        return PreflightProblem(reason, "give bootstrap.ign; master.ign and worker.ign stay unchanged")
     if not entry.is_inline:
-        return PreflightProblem(
-            f"{bootkube.PATH} is fetched from elsewhere", "put its contents inline, as a data URL"
-        )
+        return PreflightProblem(f"{bootkube.PATH} is fetched from a URL", "embed its contents as a data URL")
     if not entry.content():
-        return PreflightProblem(f"{bootkube.PATH} has no contents", "create the ignition files anew")
+        return PreflightProblem(f"{bootkube.PATH} is empty", "create the ignition files again")
     return None
 
 
@@ -86,20 +83,20 @@ def _in_place(ignition: Ignition, now: datetime) -> PreflightProblem | None:
     found = [sign for sign, is_there in signs.items() if is_there]
     if not found:
         return None
-    reason = f"is a bootstrap in place ({', '.join(found)}): its two control planes never live side by side"
-    return PreflightProblem(reason, "such a cluster needs no tunnel; leave the file as it is")
+    reason = f"is a bootstrap in place ({', '.join(found)}): it runs only one control plane at a time"
+    return PreflightProblem(reason, "such a cluster needs no tunnel; use the file unchanged")
 
 
 def _other_tunnel(ignition: Ignition, now: datetime) -> PreflightProblem | None:
     given = bootkube.override_lines(_bootkube(ignition))
     if given:
         line = given[0].removesuffix("\\").rstrip()
-        reason = f"carries a tunnel or another override already: bootkube.sh has {line[:100]!r}"
+        reason = f"contains another tunnel or override: bootkube.sh has {line[:100]!r}"
         return PreflightProblem(
             reason, "switch the installer's own tunnel off (feature gates), or use that one"
         )
     if b"record_service_stage_start" in (ignition.content(UPSTREAM_HOOKS) or b""):
-        reason = f"carries the installer's own tunnel already: {UPSTREAM_HOOKS} does something"
+        reason = f"contains the installer's tunnel: {UPSTREAM_HOOKS} is not empty"
         return PreflightProblem(reason, "switch it off (feature gates), or use that one")
     return None
 
@@ -114,17 +111,17 @@ def _expired(ignition: Ignition, now: datetime) -> PreflightProblem | None:
     if not found:
         return None
     more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-    reason = f"{len(found)} certificates in it have expired: {found[0]}{more}"
-    return PreflightProblem(reason, "create the ignition files anew; they must be used within 24 hours")
+    reason = f"{len(found)} expired certificates: {found[0]}{more}"
+    return PreflightProblem(reason, "create the ignition files again; they must be used within 24 hours")
 
 
 def expired_certificates(ignition: Ignition, now: datetime) -> Iterator[tuple[str, str]]:
-    """Path and sentence for every expired certificate in a `.crt` file; all else is passed over."""
+    """Yields path and text for every expired certificate in a `.crt` file."""
     for path, entry in ignition.files.items():
         if path.endswith(".crt") and entry.is_inline:
             for ended in _ends(entry.content()):
                 if ended < now:
-                    yield path, f"{path} ended on {ended:%Y-%m-%d %H:%M} UTC"
+                    yield path, f"{path} expired on {ended:%Y-%m-%d %H:%M} UTC"
 
 
 def _ends(pem: bytes) -> Iterator[datetime]:
@@ -140,8 +137,8 @@ def _bootkube(ignition: Ignition) -> bytes:
     return entry.content() if entry and entry.is_inline else b""
 
 
-TESTS: dict[str, Callable[[Ignition, datetime], PreflightProblem | None]] = {
-    "not-a-shim": _shim,
+CHECKS: dict[str, Callable[[Ignition, datetime], PreflightProblem | None]] = {
+    "not-a-pointer": _pointer,
     "bootkube-script": _script,
     "not-in-place": _in_place,
     "no-other-tunnel": _other_tunnel,

@@ -55,7 +55,7 @@ def _of_original(original: Ignition, now: datetime) -> list[CheckResult]:
 
 
 _GOOD = {
-    "not-a-shim": "the file itself, no pointer to it",
+    "not-a-pointer": "the file itself, not a pointer",
     "bootkube-script": f"{bootkube.PATH} is there",
     "not-in-place": "a bootstrap node of its own",
     "no-other-tunnel": "the installer's own tunnel is off",

@@ -1,4 +1,4 @@
-"""A log bundle taken apart, to look for what must not be in it."""
+"""Reads a log bundle and searches it for private keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = "bootbridge-log-bundle/"
 
 
 def unpacked(path: Path) -> dict[str, bytes]:
-    """Its files by their names below the root directory."""
+    """Returns the files by their names below the root directory."""
     with tarfile.open(path) as tar:
         members = [member for member in tar.getmembers() if member.isfile()]
         assert all(member.name.startswith(ROOT) for member in members)
@@ -20,7 +20,7 @@ def unpacked(path: Path) -> dict[str, bytes]:
 
 
 def holders(files: dict[str, bytes], key_pem: bytes) -> list[str]:
-    """Files that hold a piece of the key: a line of it, its bytes, or any of them in base64."""
+    """Returns the files that contain a piece of the key: a line, its bytes, or base64 of either."""
     lines = [line for line in key_pem.splitlines() if b"-----" not in line and len(line) > 15]
     raw = base64.b64decode(b"".join(lines))
     marks = [*lines, raw[16:48], *_encoded(key_pem), *_encoded(raw)]
@@ -29,6 +29,6 @@ def holders(files: dict[str, bytes], key_pem: bytes) -> list[str]:
 
 
 def _encoded(data: bytes) -> list[bytes]:
-    """A piece from the middle as base64 has it, for each of the three ways in which it can fall."""
+    """Returns base64 of a piece from the middle, for each of the three alignments."""
     middle = len(data) // 2
     return [base64.b64encode(data[start:])[4:60] for start in range(middle, middle + 3)]
