@@ -1,4 +1,4 @@
-"""``bootbridge inject``: the tunnel into a bootstrap.ign, or out of it."""
+"""``bootbridge inject``: add the tunnel to a bootstrap.ign, or remove it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from bootbridge.common.files import Tree, read_file, rewrite_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
-Puts the tunnel into a bootstrap.ign that an unmodified installer made: its files, and four
-places in bootkube.sh. Platform, networks and infraID are read from the install-config inside;
-flags win. Injecting again replaces the earlier injection; --remove gives the original back, byte
-for byte. Nothing is written if the file is a bootstrap in place, carries a tunnel already,
-has a bootkube.sh of unknown shape, holds expired certificates, or was changed since the injection.
-On the node, 'systemctl start bootbridge-cleanup' cleans up after a bootstrap that was given up."""
+Adds the tunnel to a bootstrap.ign of an unmodified installer: files, and lines at four places in bootkube.sh.
+Platform, networks and infraID come from the install-config inside the file; flags have precedence.
+
+Injecting again replaces the earlier injection. --remove restores the original, byte for byte.
+
+The file is rejected, and nothing written, if it is a bootstrap in place, contains another tunnel or expired
+certificates, has an unsupported bootkube.sh, or was changed after the injection.
+
+On the node, 'systemctl start bootbridge-cleanup' removes the tunnel after an abandoned bootstrap."""
 _EXAMPLES = """\
 openshift-install create ignition-configs --dir install
 {program} install/bootstrap.ign
 {program} install/bootstrap.ign --dry-run
 {program} install/bootstrap.ign --image registry.example/bootbridge:1 --protocol HTTPConnect
 {program} install/bootstrap.ign --remove
-# Look at the manifests and change them first
+# Edit the manifests first
 bootbridge render --output tunnel --install-config install-config.yaml
 {program} install/bootstrap.ign --assets tunnel
 """
@@ -38,16 +41,16 @@ bootbridge render --output tunnel --install-config install-config.yaml
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="BOOTSTRAP.IGN", help="the ignition file, spec 3.x")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where to write (default: in place)")
-    parser.add_argument("--remove", action="store_true", help="take the tunnel out again")
+    parser.add_argument("-o", "--output", metavar="FILE", help="output file (default: in place)")
+    parser.add_argument("--remove", action="store_true", help="remove the tunnel")
     parser.add_argument(
-        "--dry-run", "--check", action="store_true", help="say what would be done, write nothing"
+        "--dry-run", "--check", action="store_true", help="print what would be done, write nothing"
     )
     add_json_flag(parser)
     parser.add_argument(
         "--assets",
         metavar="DIR",
-        help="take the plan and the files from what 'bootbridge render' wrote there",
+        help="use the plan and the files of a 'bootbridge render --output DIR'",
     )
     add_plan_flags(parser)
 
@@ -61,7 +64,7 @@ def _run(flags: argparse.Namespace) -> int:
     if written:
         rewrite_file(target, document, like=Path(flags.file))
     facts |= {"file": str(target), "changed": document != given, "written": written}
-    return print_output(json.dumps(facts, indent=2) + "\n" if flags.json else _sentence(done, facts))
+    return print_output(json.dumps(facts, indent=2) + "\n" if flags.json else _summary(done, facts))
 
 
 def _injected(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict[str, object]]:
@@ -81,37 +84,37 @@ def _injected(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict
         "replacesEarlier": result.replaced_earlier,
         "files": list(result.files),
     }
-    done = f"the tunnel is in: {len(result.files)} files and four places in bootkube.sh"
+    done = f"tunnel injected: {len(result.files)} files, 4 places in bootkube.sh"
     return done, result.document, facts
 
 
 def _assets(flags: argparse.Namespace) -> Tree:
-    """The files below --assets by their paths on the node; their plan leaves no room for another one."""
+    """Returns the files below --assets by their path on the node. Flags of the plan are rejected."""
     if not flags.assets:
         return {}
     others = [name for name, value in vars(flags).items() if value is not None and name not in _OWN_FLAGS]
     if others:
         flag = f"--{others[0].replace('_', '-')}"
         raise OperatorError(
-            "does not go with --assets, which has its plan", subject=flag, hint="render it anew"
+            "cannot be combined with --assets", subject=flag, hint="render again with this flag"
         )
     return {f"/{path}": asset for path, asset in output_directory.read(Path(flags.assets)).items()}
 
 
-_OWN_FLAGS = {"file", "output", "remove", "dry_run", "json", "assets"}
+_OWN_FLAGS = {"file", "output", "remove", "dry_run", "json", "assets", "program"}
 
 
 def _removed(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict[str, object]]:
     document = inject.remove(given, flags.file)
-    done = "the tunnel is out: the file is the installer's again, byte for byte"
-    return (done if document != given else "carries no tunnel"), document, {"action": "remove"}
+    done = "tunnel removed: the installer's file is restored, byte for byte"
+    return (done if document != given else "no tunnel found"), document, {"action": "remove"}
 
 
-def _sentence(done: str, facts: dict[str, object]) -> str:
+def _summary(done: str, facts: dict[str, object]) -> str:
     if not facts["changed"]:
-        ending = " (nothing changed)"
+        ending = " (unchanged)"
     else:
-        ending = "" if facts["written"] else " (dry run: nothing was written)"
+        ending = "" if facts["written"] else " (dry run: nothing written)"
     return f"{facts['file']}: {done}{ending}\n"
 
 
@@ -122,6 +125,6 @@ COMMAND = Command(
     _add_flags,
     exit_codes={
         ExitCode.OK: "done, or nothing to do",
-        ExitCode.ERROR: "refused or impossible; nothing was written",
+        ExitCode.ERROR: "rejected or failed; nothing written",
     },
 )
