@@ -1,4 +1,4 @@
-"""What blank instances and their operator are told about each other."""
+"""The files of blank instances and their operator agree, and the bootstrapper can read them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def policy_document(layout: Layout = LAYOUT) -> bytes:
     return to_yaml(bootstrapper_files.policy(layout, IDENTITIES))
 
 
-def test_a_lab_of_blank_instances_has_no_bootstrap_node() -> None:
+def test_lab_of_blank_instances_has_no_bootstrap_node() -> None:
     assert [node.name for node in LAYOUT.all_nodes] == ["node1", "node2", "node3", "node4"]
     assert LAYOUT.first.name == "node1"
     assert [LAYOUT.may_control(node) for node in LAYOUT.all_nodes] == [True, True, False, False]
@@ -42,31 +42,31 @@ def test_a_lab_of_blank_instances_has_no_bootstrap_node() -> None:
 
 
 @pytest.mark.parametrize("families", list(FAMILIES))
-def test_the_operator_s_address_is_nobody_else_s(families: str) -> None:
+def test_operator_addresses_are_unique(families: str) -> None:
     layout = Layout(8, families, control_planes=1)
     taken = {address for node in layout.all_nodes for address in node.addresses}
     assert not taken & set(layout.operator_addresses)
 
 
 @pytest.mark.parametrize("control_planes", [-1, 5])
-def test_more_control_planes_than_instances_are_refused(control_planes: int) -> None:
+def test_number_of_control_planes_is_limited(control_planes: int) -> None:
     with pytest.raises(OperatorError, match="--control-planes"):
         Layout(4, control_planes=control_planes)
 
 
-def test_a_lab_remembers_that_its_instances_are_blank(tmp_path: Path) -> None:
+def test_layout_of_blank_instances_is_stored(tmp_path: Path) -> None:
     lab = Lab(tmp_path / "lab", LAYOUT)
     lab.create_directory()
     assert Lab.open(lab.directory).layout == LAYOUT
 
 
 @pytest.mark.parametrize("families", list(FAMILIES))
-def test_the_cluster_spec_is_one_that_the_bootstrapper_reads(families: str) -> None:
+def test_cluster_spec_is_valid(families: str) -> None:
     spec = bootstrapper_files.cluster_spec(Layout(4, families, control_planes=2), RELEASE)
     assert documents.load(ClusterSpec, spec.dump(), "cluster.yaml") == spec
 
 
-def test_the_policy_is_one_that_the_join_service_reads_and_knows_every_instance_by_its_key() -> None:
+def test_policy_is_valid_and_lists_every_instance_with_its_key() -> None:
     facts = ClusterFacts(RELEASE, "10.0.0.11:6443")
     policy = parse_policy(with_cluster(policy_document(), facts))
     assert {each.name: each.identity for each in policy.instances} == IDENTITIES
@@ -80,7 +80,7 @@ def written(tmp_path: Path, name: str, secret_hash: str = "") -> StaticMetadata:
     return StaticMetadata(path)
 
 
-def test_metadata_and_policy_say_the_same_about_an_instance(tmp_path: Path) -> None:
+def test_metadata_and_policy_agree(tmp_path: Path) -> None:
     document: dict[str, Any] = yaml.safe_load(policy_document())
     for entry in document["instances"]:
         myself = asyncio.run(written(tmp_path, entry["name"]).myself())
@@ -88,13 +88,15 @@ def test_metadata_and_policy_say_the_same_about_an_instance(tmp_path: Path) -> N
         assert [str(each) for each in myself.addresses] == entry["addresses"]
 
 
-def test_only_the_first_instance_can_be_initialised(tmp_path: Path) -> None:
+def test_only_the_first_instance_has_an_init_secret(tmp_path: Path) -> None:
     hashed = init_secret.hash_of(b"secret")
-    told = [asyncio.run(written(tmp_path, node.name, hashed).init_secret_hash()) for node in LAYOUT.all_nodes]
-    assert told == [hashed, "", "", ""]
+    hashes = [
+        asyncio.run(written(tmp_path, node.name, hashed).init_secret_hash()) for node in LAYOUT.all_nodes
+    ]
+    assert hashes == [hashed, "", "", ""]
 
 
-def test_an_instance_s_configuration_is_one_that_node_run_reads(tmp_path: Path) -> None:
+def test_node_configuration_is_valid(tmp_path: Path) -> None:
     files = bootstrapper_files.instance_files(LAYOUT, LAYOUT.first, IDENTITIES, "")
     path = tmp_path / "node.yaml"
     path.write_bytes(files[INSTANCE_CONFIG].data)
@@ -103,7 +105,7 @@ def test_an_instance_s_configuration_is_one_that_node_run_reads(tmp_path: Path) 
     assert [each.kind for each in configuration.join_verifiers or ()] == ["tpm"]
 
 
-def test_what_an_instance_is_told_is_its_own_to_read(tmp_path: Path) -> None:
+def test_instance_files_are_readable_only_by_root(tmp_path: Path) -> None:
     assert {
         asset.mode
         for asset in bootstrapper_files.instance_files(LAYOUT, LAYOUT.first, IDENTITIES, "").values()
@@ -123,34 +125,27 @@ def test_what_an_instance_is_told_is_its_own_to_read(tmp_path: Path) -> None:
         (TUNNEL_IMAGE, ""),
     ],
 )
-def test_kubeadm_s_images_are_those_of_the_programs_that_were_built(reference: str, program: str) -> None:
+def test_program_of_a_kubeadm_image(reference: str, program: str) -> None:
     assert kubeadm_program(reference) == program
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("argv", "message"),
     [
-        (["up", "--control-planes", "2"], "--control-planes: is for --bootstrapper"),
-        (["up", "--bootstrapper", "--control-planes", "0"], "--control-planes: there must be one"),
-        (["init"], "there is no lab"),
+        (["up", "--control-planes", "2"], "--control-planes: requires --bootstrapper"),
+        (["up", "--bootstrapper", "--control-planes", "0"], "--control-planes: invalid value 0"),
+        (["init"], "no lab found"),
     ],
 )
-def test_flags_that_make_no_sense_are_refused_before_anything_is_done(
+def test_invalid_flags_are_rejected_before_anything_is_created(
     argv: list[str],
-    said: str,
+    message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setattr("bootbridge.lab.components.find", lambda *_, **__: None)
-    assert (
-        main(
-            ["lab", *argv, "--dir", str(tmp_path / "lab")]
-            if argv[0] != "init"
-            else ["--dir", str(tmp_path / "lab"), *argv]
-        )
-        == 1
-    )
-    assert said in capsys.readouterr().err
+    assert main(["lab", "--dir", str(tmp_path / "lab"), *argv]) == 1
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "lab").exists()

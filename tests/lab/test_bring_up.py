@@ -1,4 +1,4 @@
-"""Bringing a lab up does things at the same time, and stops at the first that fails."""
+"""`lab up`: concurrent jobs, preconditions, and the cache of images."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def builder(tmp_path: Path) -> LabBuilder:
     return LabBuilder(Lab(tmp_path, Layout()), components, images, Progress(io.StringIO()))
 
 
-def test_jobs_run_at_the_same_time(builder: LabBuilder) -> None:
-    """Two that wait for each other would never end one by one."""
+def test_jobs_run_concurrently(builder: LabBuilder) -> None:
+    """Two jobs that wait for each other both end."""
     meeting = threading.Barrier(2, timeout=10)
     builder._together(
         "both", {"one": lambda: meeting.wait() and None, "two": lambda: meeting.wait() and None}
     )
 
 
-def test_the_first_failure_ends_the_step_without_waiting_for_the_others(builder: LabBuilder) -> None:
+def test_first_failure_ends_the_step_without_waiting_for_other_jobs(builder: LabBuilder) -> None:
     never = threading.Event()
 
     def fail() -> None:
@@ -58,19 +58,18 @@ def test_the_first_failure_ends_the_step_without_waiting_for_the_others(builder:
     never.set()
 
 
-def test_an_api_server_that_answers_too_late_is_asked_again(
+def test_slow_api_server_is_not_ready_but_no_failure(
     builder: LabBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy machine makes a lab late, and does not end it."""
     monkeypatch.setattr(Lab, "kubectl", lambda *_, **__: ["sleep", "600"])
     slow = builder.lab.ask(builder.components, "get", "nodes", seconds=0.1)
-    assert (slow.returncode, slow.stderr) == (TIMED_OUT, b"no answer within 0 s")
+    assert (slow.returncode, slow.stderr) == (TIMED_OUT, b"timed out after 0.1s")
     monkeypatch.setattr(Lab, "ask", lambda *_, **__: slow)
-    assert builder._nodes_unready() == "the bootstrap kube-apiserver does not answer"
+    assert builder._nodes_problem() == "bootstrap kube-apiserver does not answer"
     assert not builder.lab.apiserver_is_ready(builder.components)
 
 
-def test_a_lab_that_the_machine_has_no_inotify_instances_for_is_refused_before_anything_is_made(
+def test_missing_inotify_instances_are_reported_before_anything_is_created(
     builder: LabBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inotify, "available", lambda: 29)
@@ -79,7 +78,7 @@ def test_a_lab_that_the_machine_has_no_inotify_instances_for_is_refused_before_a
     assert list(builder.lab.directory.iterdir()) == []
 
 
-def test_an_inotify_instance_counts_as_long_as_it_is_held() -> None:
+def test_inotify_instances_of_a_process_are_counted() -> None:
     before = inotify.held_by(os.getpid())
     held = ctypes.CDLL(None).inotify_init1(os.O_CLOEXEC)
     try:
@@ -89,21 +88,20 @@ def test_an_inotify_instance_counts_as_long_as_it_is_held() -> None:
     assert inotify.held_by(os.getpid()) == before
 
 
-def test_what_other_users_hold_leaves_no_fewer_inotify_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is one for each user."""
+def test_inotify_instances_of_other_users_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     if os.geteuid() != 0:
-        not_run("only root can be somebody else")
+        not_run("only root can start a process of another user")
     limit = int(Path("/proc/sys/fs/inotify/max_user_instances").read_text())
     with subprocess.Popen(["sleep", "1000"], user=NOBODY) as other:
         try:
-            for holder, left in {other.pid: limit, os.getpid(): limit - 5}.items():
+            for holder, available in {other.pid: limit, os.getpid(): limit - 5}.items():
                 monkeypatch.setattr(inotify, "held_by", lambda pid, holder=holder: 5 * (pid == holder))
-                assert inotify.available() == left
+                assert inotify.available() == available
         finally:
             other.kill()
 
 
-def test_an_image_is_made_once_and_again_only_when_its_contents_changed(tmp_path: Path) -> None:
+def test_image_is_built_again_only_if_its_contents_change(tmp_path: Path) -> None:
     pause = tmp_path / "pause"
     pause.write_bytes(b"one")
     images = Images(tmp_path / "images", Components({PAUSE: pause}, tmp_path), None)
@@ -114,7 +112,7 @@ def test_an_image_is_made_once_and_again_only_when_its_contents_changed(tmp_path
     assert images.archive(PAUSE_IMAGE) != first
 
 
-def test_a_new_release_of_python_or_of_a_package_makes_new_images(
+def test_image_is_built_again_for_another_python_release(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pause = tmp_path / "pause"
@@ -125,26 +123,29 @@ def test_a_new_release_of_python_or_of_a_package_makes_new_images(
     assert images.archive(PAUSE_IMAGE) != before
 
 
-def test_labs_that_want_the_same_image_at_the_same_time_have_it_packed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_concurrent_labs_build_an_image_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pause = tmp_path / "pause"
     pause.write_bytes(b"one")
     original, packed = recipes.static, list[str]()
 
     def pack(programs: Mapping[str, Path]) -> Image:
         packed.append("once")
-        # Until the other has begun as well, if it was let, or has to wait.
-        until(lambda: len(packed) == 2 or waits_for_a_lock(os.getpid()), "both are there", 60, SHORT_PAUSES)
+        # Until the other lab builds too, or waits for the lock.
+        until(
+            lambda: len(packed) == 2 or waits_for_a_lock(os.getpid()),
+            "both labs want the image",
+            60,
+            SHORT_PAUSES,
+        )
         return original(programs)
 
     monkeypatch.setattr(recipes, "static", pack)
 
-    def ask(_: int) -> Path:
+    def build(_: int) -> Path:
         return Images(tmp_path / "images", Components({PAUSE: pause}, tmp_path), None).archive(PAUSE_IMAGE)
 
     with ThreadPoolExecutor(2) as labs:
-        one, other = labs.map(ask, range(2))
+        one, other = labs.map(build, range(2))
     assert one == other
     assert packed == ["once"]
     assert list((tmp_path / "images").iterdir()) == [one]

@@ -1,4 +1,4 @@
-"""`bootbridge lab`: flags stand where one expects them, words for other programs stay as they are."""
+"""`bootbridge lab`: flags, arguments passed to other programs, and errors before anything is created."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from bootbridge.lab import components
 from bootbridge.lab.images import KONNECTIVITY_IMAGE, TUNNEL_IMAGE
 from tests.support.not_run import not_run
 
-ACTIONS = (
+COMMANDS = (
     *("prepare", "up", "init", "demo", "tunnel", "remove-tunnel", "permanent-apiserver"),
     *("kubectl", "shell", "logs", "status", "down"),
 )
 
 
-def words_of(action: str, *argv: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
-    """What an action is called with."""
+def flags_of(name: str, *argv: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """Returns the flags that the command's function gets."""
     seen: dict[str, object] = {}
 
     def record(flags: object) -> int:
         seen.update(vars(flags))
         return 0
 
-    it = command._COMMANDS[action]
-    monkeypatch.setitem(command._COMMANDS, action, replace(it, run=record))
+    it = command._COMMANDS[name]
+    monkeypatch.setitem(command._COMMANDS, name, replace(it, run=record))
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert main(["lab", *argv]) == 0
     return seen
@@ -48,15 +48,15 @@ def words_of(action: str, *argv: str, monkeypatch: pytest.MonkeyPatch) -> dict[s
         ("--nodes=3", "up", "--dir", "/x"),
     ],
 )
-def test_flags_of_the_lab_may_stand_before_or_after_the_action(
+def test_lab_flags_are_accepted_before_and_after_the_command(
     argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = words_of("up", *argv, monkeypatch=monkeypatch)
+    seen = flags_of("up", *argv, monkeypatch=monkeypatch)
     assert (seen["dir"], seen["nodes"]) == ("/x", 3)
 
 
 @pytest.mark.parametrize(
-    ("action", "rest"),
+    ("name", "rest"),
     [
         ("kubectl", ["get", "pods", "--dir", "y", "-A", "--", "--help"]),
         ("kubectl", ["--help"]),
@@ -65,76 +65,74 @@ def test_flags_of_the_lab_may_stand_before_or_after_the_action(
         ("remove-tunnel", ["--json"]),
     ],
 )
-def test_words_for_another_program_are_handed_on_as_they_are(
-    action: str, rest: list[str], monkeypatch: pytest.MonkeyPatch
+def test_arguments_of_another_program_are_passed_unchanged(
+    name: str, rest: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = words_of(action, "--dir", "/x", action, *rest, monkeypatch=monkeypatch)
+    seen = flags_of(name, "--dir", "/x", name, *rest, monkeypatch=monkeypatch)
     assert (seen["dir"], seen["arguments"]) == ("/x", rest)
 
 
-@pytest.mark.parametrize("action", [each for each in ACTIONS if each != "kubectl"])
-def test_every_action_explains_itself_with_an_example(
-    action: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["lab", action, "--help"]) == 0
+@pytest.mark.parametrize("name", [each for each in COMMANDS if each != "kubectl"])
+def test_help_of_every_command_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["lab", name, "--help"]) == 0
     text = capsys.readouterr().out
-    assert f"bootbridge lab {action}" in text.partition("Examples:")[2]
+    assert f"bootbridge lab {name}" in text.partition("Examples:")[2]
 
 
-def test_no_action_is_left_out_here() -> None:
-    assert set(ACTIONS) == set(command._COMMANDS)
+def test_all_commands_are_tested_here() -> None:
+    assert set(COMMANDS) == set(command._COMMANDS)
 
 
-def test_the_help_names_every_action(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"\n  {action} " in text for action in ACTIONS)
+    assert all(f"\n  {name} " in text for name in COMMANDS)
 
 
 @pytest.mark.parametrize("argv", [[], ["--dir", "/x"], ["upp"]])
-def test_without_a_known_action_the_known_ones_are_named(
+def test_without_a_known_name_the_known_ones_are_named(
     argv: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["lab", *argv]) == 1
     assert "(commands: prepare, up, " in capsys.readouterr().err
 
 
-def test_the_go_image_has_a_short_name() -> None:
-    assert command._image_asked_for(["--image", "konnectivity", "--dry-run"]) == (
+def test_konnectivity_is_a_short_name_for_the_go_image() -> None:
+    assert command._split_image(["--image", "konnectivity", "--dry-run"]) == (
         KONNECTIVITY_IMAGE,
         ["--dry-run"],
     )
-    assert command._image_asked_for(["--image=konnectivity"]) == (KONNECTIVITY_IMAGE, [])
-    assert command._image_asked_for(["--image=other/x:1"]) == (TUNNEL_IMAGE, ["--image=other/x:1"])
+    assert command._split_image(["--image=konnectivity"]) == (KONNECTIVITY_IMAGE, [])
+    assert command._split_image(["--image=other/x:1"]) == (TUNNEL_IMAGE, ["--image=other/x:1"])
 
 
-@pytest.mark.parametrize("action", [each for each in ACTIONS if each != "prepare"])
-def test_who_is_not_root_is_told_so_before_anything_is_made(
-    action: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", [each for each in COMMANDS if each != "prepare"])
+def test_non_root_user_is_rejected_before_anything_is_created(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    more = ["node1"] if action == "permanent-apiserver" else []
-    assert main(["lab", "--dir", str(tmp_path / "lab"), action, *more]) == 1
-    said = capsys.readouterr().err
-    assert "run it as root" in said
-    assert said.count("\n") == 1
+    more = ["node1"] if name == "permanent-apiserver" else []
+    assert main(["lab", "--dir", str(tmp_path / "lab"), name, *more]) == 1
+    err = capsys.readouterr().err
+    assert "run it as root" in err
+    assert err.count("\n") == 1
     assert not (tmp_path / "lab").exists()
 
 
-def test_a_missing_package_is_named_with_its_cure_before_anything_is_made(
+def test_missing_packages_are_listed_with_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setitem(components.PACKAGED, "surely-not-here", "surely-a-package")
     assert main(["lab", "up", "--dir", str(tmp_path / "lab"), "--bin-dir", str(tmp_path)]) == 1
-    said = capsys.readouterr().err
-    assert "surely-a-package" in said.partition("apt-get install ")[2]
-    assert "kube-apiserver" in said
-    assert said.count("\n") == 1
+    err = capsys.readouterr().err
+    assert "surely-a-package" in err.partition("apt-get install ")[2]
+    assert "kube-apiserver" in err
+    assert err.count("\n") == 1
     assert not (tmp_path / "lab").exists()
 
 
-def test_a_directory_that_nodes_would_cover_is_refused_before_anything_is_made(
+def test_directory_below_a_node_mount_is_rejected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -144,10 +142,10 @@ def test_a_directory_that_nodes_would_cover_is_refused_before_anything_is_made(
     assert not Path("/var/lib/bootbridge-lab-test").exists()
 
 
-def test_a_production_api_server_is_not_put_over_one_that_kubeadm_has_made(
+def test_permanent_apiserver_needs_a_lab_with_a_bootstrap_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its manifest would name an etcd that blank instances do not have."""
+    """Its manifest names the bootstrap node's etcd, which blank instances do not have."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(components, "find", lambda *_, **__: None)
     command.Lab(tmp_path / "lab", command.Layout(2, control_planes=1)).create_directory()
@@ -155,22 +153,22 @@ def test_a_production_api_server_is_not_put_over_one_that_kubeadm_has_made(
     assert "without --bootstrapper" in capsys.readouterr().err
 
 
-def test_what_is_no_lab_s_is_refused_as_a_lab_s_directory(
+def test_directory_with_foreign_files_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By `up` and `demo`, which begin by removing what an earlier lab has left."""
+    """By `up` and `demo`, which first remove the remains of an earlier lab."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(components, "find", lambda *_, **__: components.Components({}, tmp_path))
     (tmp_path / "logs").mkdir()
     (tmp_path / "notes.txt").write_text("mine")
-    for action in ("up", "demo"):
-        assert main(["lab", action, "--dir", str(tmp_path)]) == 1
-        assert "--dir: " in (said := capsys.readouterr().err)
-        assert "logs, notes.txt" in said
+    for name in ("up", "demo"):
+        assert main(["lab", name, "--dir", str(tmp_path)]) == 1
+        assert "--dir: " in (err := capsys.readouterr().err)
+        assert "logs, notes.txt" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "notes.txt"]
 
 
-def test_ctrl_c_takes_down_what_was_begun_and_a_second_does_not_end_that(
+def test_ctrl_c_removes_the_lab_and_a_second_one_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(_: object) -> None:
@@ -185,10 +183,10 @@ def test_ctrl_c_takes_down_what_was_begun_and_a_second_does_not_end_that(
     monkeypatch.setattr(command.LabBuilder, "bring_up", interrupted)
     monkeypatch.setattr(command.Lab, "down", down)
     assert main(["lab", "up", "--dir", str(tmp_path / "lab")]) == 130
-    assert "left behind: a mount" in capsys.readouterr().err
+    assert "not removed: a mount" in capsys.readouterr().err
 
 
-def test_two_commands_do_not_bring_one_lab_up_and_down_at_a_time(tmp_path: Path) -> None:
+def test_lab_is_locked_while_it_is_brought_up_or_down(tmp_path: Path) -> None:
     lab = command.Lab(tmp_path, command.Layout())
     with lab.locked(), pytest.raises(OperatorError, match="another command"), lab.locked():
         pass
@@ -196,9 +194,9 @@ def test_two_commands_do_not_bring_one_lab_up_and_down_at_a_time(tmp_path: Path)
         pass
 
 
-def test_down_where_there_is_no_lab_says_so(tmp_path: Path) -> None:
+def test_down_without_a_lab_succeeds(tmp_path: Path) -> None:
     if os.geteuid() != 0:
-        not_run("a lab is root's to take down")
+        not_run("bootbridge lab down needs root")
     argv = [sys.executable, "-m", "bootbridge.cli.main", "lab", "down", "--dir", str(tmp_path / "none")]
     done = subprocess.run(argv, capture_output=True, text=True)
-    assert (done.returncode, "There is no lab" in done.stdout) == (0, True)
+    assert (done.returncode, "No lab found" in done.stdout) == (0, True)

@@ -1,4 +1,4 @@
-"""A lab's directory: what a lab has put there goes with it, what others have put there stays."""
+"""A lab's directory: `down` removes what a lab created there, and nothing else."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def names(lab: Lab) -> set[str]:
 
 
 def fill(lab: Lab) -> None:
-    """As a lab does that is up."""
+    """Creates the files of a lab that is up."""
     lab.create_directory()
     for name in set(KEPT) - {"namespaces", UP}:
         (lab.directory / name / "node1").mkdir(parents=True)
     lab.mark_as_up()
 
 
-def test_down_removes_all_that_a_lab_keeps_but_its_images(lab: Lab) -> None:
+def test_down_removes_everything_but_images(lab: Lab) -> None:
     fill(lab)
     (lab.directory / "images").mkdir()
-    # Left by one who was killed while writing.
+    # Left by a writer that was killed.
     (lab.directory / f".{LAYOUT}.abcdefgh").touch()
     assert lab.down() == []
     assert names(lab) == {"images"}
 
 
-def test_down_leaves_what_somebody_else_has_put_beside_a_lab(lab: Lab) -> None:
+def test_down_leaves_foreign_files(lab: Lab) -> None:
     fill(lab)
     (lab.directory / "notes.txt").write_text("mine")
     (lab.directory / ".git").mkdir()
@@ -52,16 +52,16 @@ def test_down_leaves_what_somebody_else_has_put_beside_a_lab(lab: Lab) -> None:
     assert names(lab) == {"notes.txt", ".git"}
 
 
-def test_a_directory_that_is_no_lab_s_is_left_as_it_is_whatever_the_names_in_it(lab: Lab) -> None:
+def test_directory_without_a_lab_is_left_unchanged(lab: Lab) -> None:
     (lab.directory / "logs" / "of something else").mkdir(parents=True)
     (lab.directory / "nodes").mkdir()
     assert lab.down() == []
-    with pytest.raises(OperatorError, match="holds what is no lab's: logs, nodes"):
+    with pytest.raises(OperatorError, match="contains files that are not a lab's: logs, nodes"):
         lab.create_directory()
     assert names(lab) == {"logs", "nodes"}
 
 
-def test_what_is_left_of_a_lab_that_never_was_up_goes_when_the_next_begins(lab: Lab) -> None:
+def test_remains_of_an_interrupted_up_are_removed_by_the_next(lab: Lab) -> None:
     lab.create_directory()
     (lab.directory / "nodes" / "node1").mkdir(parents=True)
     (lab.directory / "images").mkdir()
@@ -69,10 +69,10 @@ def test_what_is_left_of_a_lab_that_never_was_up_goes_when_the_next_begins(lab: 
     assert names(lab) == {LAYOUT, "namespaces", "images"}
 
 
-def test_what_was_left_of_images_goes_also_where_labs_share_them(
+def test_partial_archives_are_removed_from_a_shared_image_directory(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But not what another lab is packing at the moment, nor what is no lab's."""
+    """But not those that another lab is writing, and no foreign files."""
     shared = tmp_path / "shared"
     monkeypatch.setenv("BOOTBRIDGE_LAB_IMAGES", str(shared))
     shared.mkdir()
@@ -86,15 +86,13 @@ def test_what_was_left_of_images_goes_also_where_labs_share_them(
     assert set(os.listdir(shared)) == {".busy.tar.abcdefgh", ".busy.tar.lock", "done.tar", *theirs}
 
 
-def test_images_are_found_on_nodes_too_where_their_place_was_named_from_here(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_image_directory_is_absolute(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BOOTBRIDGE_LAB_IMAGES", "shared")
     assert lab.image_directory == tmp_path / "shared"
 
 
-def test_a_lab_whose_directory_was_removed_is_still_there_to_take_down(lab: Lab) -> None:
+def test_lab_exists_while_its_nodes_run_without_the_directory(lab: Lab) -> None:
     if os.geteuid() != 0:
         not_run("namespaces and mounts need root")
     assert not lab.exists
@@ -110,10 +108,10 @@ def test_a_lab_whose_directory_was_removed_is_still_there_to_take_down(lab: Lab)
         namespaces.end()
 
 
-def test_down_waits_for_those_who_hold_a_node_s_mounts_from_outside(
+def test_down_waits_for_outside_processes_that_hold_a_node_s_mounts(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the node itself has died before, and no process has its name any more."""
+    """Also after the node's first process has died."""
     if os.geteuid() != 0:
         not_run("namespaces and mounts need root")
     lab.create_directory()
@@ -121,7 +119,7 @@ def test_down_waits_for_those_who_hold_a_node_s_mounts_from_outside(
     namespaces = NodeNamespaces.create("node1", home)
     with looking_in(namespaces, home) as outside:
         namespaces.kill()
-        until(lambda: not NodeNamespaces.find_below(home.parent), "the node has died", 20)
+        until(lambda: not NodeNamespaces.find_below(home.parent), "the node has ended", 20)
         monkeypatch.setattr("time.sleep", lambda _: outside.kill())
         assert lab.down() == []
         assert not start_time(outside.pid)

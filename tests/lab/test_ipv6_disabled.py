@@ -1,4 +1,4 @@
-"""A kernel that was told to have no IPv6 (`ipv6.disable=1`) carries a lab of IPv4 all the same."""
+"""A lab with IPv4 works on a kernel without IPv6 (`ipv6.disable=1`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def namespaces(tmp_path: Path) -> Iterator[NodeNamespaces]:
 
 
 def hide(namespaces: NodeNamespaces, family: str) -> None:
-    """Nothing of it is to be seen in the node's settings any more."""
+    """Hides the settings of a family, as on a kernel without it."""
     namespaces.run_checked("mount", "-t", "tmpfs", "-o", "ro", "tmpfs", f"/proc/sys/net/{family}")
 
 
@@ -40,7 +40,7 @@ def forwards(namespaces: NodeNamespaces) -> list[bytes]:
     ).split()
 
 
-def test_packets_are_handed_on_of_the_family_asked_for_alone(namespaces: NodeNamespaces) -> None:
+def test_forwarding_is_enabled_only_for_the_given_family(namespaces: NodeNamespaces) -> None:
     network.enable_forwarding(namespaces, 4)
     assert forwards(namespaces) == [b"1", b"0"]
     hide(namespaces, "ipv6")
@@ -48,14 +48,14 @@ def test_packets_are_handed_on_of_the_family_asked_for_alone(namespaces: NodeNam
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_family_that_cannot_be_handed_on_is_an_error(namespaces: NodeNamespaces, version: int) -> None:
+def test_forwarding_of_a_missing_family_is_an_error(namespaces: NodeNamespaces, version: int) -> None:
     hide(namespaces, f"ipv{version}")
     with pytest.raises(OperatorError, match=network.FORWARDING[version]):
         network.enable_forwarding(namespaces, version)
 
 
 @pytest.mark.parametrize("families", list(FAMILIES))
-def test_whoever_listens_everywhere_asks_for_ipv6_only_where_the_lab_has_it(
+def test_wildcard_address_is_ipv6_only_if_the_lab_has_ipv6(
     families: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layout, started = Layout(1, families), list[str]()
@@ -68,7 +68,7 @@ def test_whoever_listens_everywhere_asks_for_ipv6_only_where_the_lab_has_it(
 
 
 @pytest.mark.parametrize("families", ["ipv6", "dual"])
-def test_a_lab_with_ipv6_is_refused_before_anything_is_made(
+def test_lab_with_ipv6_is_rejected_before_anything_is_created(
     families: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(network, "IPV6", tmp_path / "none")
@@ -78,7 +78,7 @@ def test_a_lab_with_ipv6_is_refused_before_anything_is_made(
 
 
 @pytest.mark.parametrize("has_ipv6", [True, False])
-def test_the_extension_server_answers_with_what_the_kernel_has(
+def test_extension_server_listens_with_or_without_ipv6(
     has_ipv6: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if has_ipv6 and not socket.has_dualstack_ipv6():

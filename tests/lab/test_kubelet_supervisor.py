@@ -1,4 +1,4 @@
-"""Where there is no systemd, the kubelet of a blank instance is started and stopped all the same."""
+"""The replacement for systemd on blank instances: `systemctl` starts and stops the kubelet."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from types import SimpleNamespace
 import pytest
 
 from bootbridge.lab import kubelet_supervisor
-from bootbridge.lab.kubelet_supervisor import INACTIVE, Service
+from bootbridge.lab.kubelet_supervisor import INACTIVE, KubeletService
 from tests.support.locks import waits_for_a_lock
 
-# Says how it was called, then runs until it is told to end.
-KUBELET = '#!/bin/sh\necho "$@" >> {said}\nexec sleep 1000\n'
+# Logs its arguments, then runs until it is killed.
+KUBELET = '#!/bin/sh\necho "$@" >> {log}\nexec sleep 1000\n'
 WAIT_SECONDS = 20.0
 
 
@@ -47,9 +47,9 @@ class Instance:
         except (FileNotFoundError, ValueError):
             return 0
 
-    def said(self) -> str:
+    def log(self) -> str:
         try:
-            return (self.root / "said").read_text()
+            return (self.root / "log").read_text()
         except FileNotFoundError:
             return ""
 
@@ -59,7 +59,7 @@ def instance(tmp_path: Path) -> Iterator[Instance]:
     instance = Instance(tmp_path)
     (tmp_path / "home").mkdir()
     kubelet = tmp_path / "kubelet"
-    kubelet.write_text(KUBELET.format(said=tmp_path / "said"))
+    kubelet.write_text(KUBELET.format(log=tmp_path / "log"))
     kubelet.chmod(0o755)
     process = subprocess.Popen([*instance.program, "supervise", str(kubelet)])
     until((tmp_path / "run").exists)
@@ -80,24 +80,24 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_a_kubelet_waits_for_its_configuration_and_is_given_kubeadm_s_flags(instance: Instance) -> None:
+def test_kubelet_starts_once_configured_with_kubeadm_s_flags(instance: Instance) -> None:
     assert instance.systemctl("enable", "--now", "kubelet.service").returncode == 0
     assert instance.systemctl("is-active", "kubelet").stdout == "active\n"
     assert not instance.pid()
     instance.configure("--node-ip=10.0.0.11 --v=2")
-    until(instance.said)
-    assert "--kubeconfig=/etc/kubernetes/kubelet.conf" in instance.said()
-    assert "--node-ip=10.0.0.11 --v=2" in instance.said()
+    until(instance.log)
+    assert "--kubeconfig=/etc/kubernetes/kubelet.conf" in instance.log()
+    assert "--node-ip=10.0.0.11 --v=2" in instance.log()
 
 
-def test_a_configured_kubelet_that_nobody_has_started_does_not_run(instance: Instance) -> None:
-    """As after a reboot, until the node has been measured again."""
+def test_configured_kubelet_does_not_run_before_start(instance: Instance) -> None:
+    """As after a reboot, until the bootstrapper has measured the node again."""
     instance.configure()
     assert instance.systemctl("is-active", "kubelet").returncode == INACTIVE
-    assert not instance.said()
+    assert not instance.log()
 
 
-def test_a_kubelet_is_gone_when_stop_returns_and_another_one_when_restart_was_asked_for(
+def test_stop_and_restart_wait_until_the_old_kubelet_has_ended(
     instance: Instance,
 ) -> None:
     instance.configure()
@@ -113,15 +113,13 @@ def test_a_kubelet_is_gone_when_stop_returns_and_another_one_when_restart_was_as
     assert instance.systemctl("is-active", "kubelet").stdout == "inactive\n"
 
 
-def test_stop_waits_for_a_kubelet_that_is_just_being_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It is found wanted, then it is not any more, and only then is it there to be stopped."""
+def test_stop_waits_for_a_starting_kubelet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stop comes between the supervisor's check and the start of the process."""
     instance = Instance(tmp_path)
     for name in ("run", "home"):
         (tmp_path / name).mkdir()
     instance.configure()
-    service = Service(tmp_path / "run", tmp_path / "home")
+    service = KubeletService(tmp_path / "run", tmp_path / "home")
     service.start()
     is_wanted, is_stopped = threading.Event(), threading.Event()
     started: list[subprocess.Popen[bytes]] = []
@@ -149,7 +147,7 @@ def test_stop_waits_for_a_kubelet_that_is_just_being_started(
     assert left == []
 
 
-def test_a_kubelet_that_ends_by_itself_is_started_again(instance: Instance) -> None:
+def test_kubelet_that_ends_is_restarted(instance: Instance) -> None:
     instance.configure()
     instance.systemctl("start", "kubelet")
     until(instance.pid)
@@ -158,8 +156,8 @@ def test_a_kubelet_that_ends_by_itself_is_started_again(instance: Instance) -> N
     until(lambda: instance.pid() not in (0, first))
 
 
-def test_other_units_are_not_running_and_unknown_verbs_are_refused(instance: Instance) -> None:
-    """kubeadm asks for systemd-resolved, and would believe it."""
+def test_other_units_are_inactive_and_other_commands_are_rejected(instance: Instance) -> None:
+    """kubeadm changes resolvConf if systemd-resolved is active."""
     assert instance.systemctl("is-active", "systemd-resolved").stdout == "inactive\n"
     assert instance.systemctl("daemon-reload").returncode == 0
     assert instance.systemctl("edit", "kubelet").returncode == 1

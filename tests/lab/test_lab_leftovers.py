@@ -1,4 +1,4 @@
-"""A lab that is taken down, interrupted or killed leaves nothing behind, and is in nobody's way."""
+"""`lab down` removes everything, also after an interrupted or killed `lab up`."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from tests.support.not_run import not_run
 pytestmark = pytest.mark.e2e
 
 UP_SECONDS = 600.0
-# One cluster node is as good as two to leave something behind. The switch is a machine, too.
+# One cluster node is enough here. The switch is a machine, too.
 UP = ("up", "--nodes=1")
 MACHINES = 3
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "uts")
-# The switch, its ends of cables, and what the bridge plugin makes.
+# The switch, its ends of links, and what the CNI plugin `bridge` creates.
 LINKS = re.compile(rf"{BRIDGE}|p-.*|cni[0-9]+|veth[0-9a-f]{{8}}")
-# Control groups of pods and of containers that belong to none.
+# Control groups of pods and of other containers.
 GROUPS = ("kubepods", "k8s.io")
 COVERED = {*OVERLAID, *BOUND, RUN, "/proc", *map(str, hierarchies())}
-# Where a kubelet keeps plugins unless it is told otherwise: no node covers that.
+# The kubelet's default plugin directory, which nodes do not mount over.
 STRAYS = ("/usr/libexec/kubernetes",)
 HOMES = ("/var/lib/containerd/", "/var/lib/kubelet/", "/run/containerd/", "/run/netns/cni-")
-# Ends a test that hangs, and judges nobody: how long `lab down` takes is measured elsewhere (docs/lab.md).
+# Ends a test that hangs; docs/lab.md has the usual time of `lab down`.
 DOWN_SECONDS = 180.0
 
 
 @dataclass
 class Watched:
-    """A lab, and the machine as it was before."""
+    """A lab, and the state of this machine before it."""
 
     directory: Path
 
@@ -64,26 +64,26 @@ class Watched:
         return {namespaces.name for namespaces in NodeNamespaces.find_below(self.directory / "nodes")}
 
     def processes(self) -> dict[int, str]:
-        """Those that are called after it, live in its files or in its control groups: number → words."""
+        """Returns the processes with its directory or control group: process id → command line."""
         found = {}
         for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))):
-            told = [read(f"/proc/{pid}/{name}") for name in ("cmdline", "mountinfo", "cgroup")]
-            # One that has ended and is only waited for is as good as gone.
-            if start_time(pid) and any(str(self.directory) in text or self.group in text for text in told):
-                found[pid] = told[0].replace("\0", " ")
+            texts = [read(f"/proc/{pid}/{name}") for name in ("cmdline", "mountinfo", "cgroup")]
+            # Zombies do not count.
+            if start_time(pid) and any(str(self.directory) in text or self.group in text for text in texts):
+                found[pid] = texts[0].replace("\0", " ")
         return found
 
     def note_namespaces(self) -> None:
-        """Who is inside: a namespace lives as long as a process or a mount holds it.
+        """Records the processes in the lab's namespaces, which live as long as a process or a mount.
 
-        Not its number, which the kernel gives to another lab's as soon as it is free.
+        Not the namespaces' numbers, which the kernel reuses for other labs.
         """
         ours = {each for pid in self.processes() for each in namespaces(pid)} - namespaces(os.getpid())
         pids = map(int, filter(str.isdecimal, os.listdir("/proc")))
         self.inside |= {pid: start_time(pid) for pid in pids if ours & namespaces(pid)}
 
     def left(self) -> list[str]:
-        """What is on the machine that was not there before, or belongs to the lab."""
+        """Returns what is new on this machine, or belongs to the lab."""
         groups = [hierarchy / self.group for hierarchy in hierarchies() if (hierarchy / self.group).exists()]
         held = [pid for pid, started in self.inside.items() if started and start_time(pid) == started]
         mounts = [line for line in read("/proc/mounts").splitlines() if str(self.directory) in line]
@@ -97,10 +97,9 @@ class Watched:
 
 
 def machine() -> set[str]:
-    """What of this machine a lab could have made, had it got out of its namespaces.
+    """Returns links, mounts, control groups and files with names that a lab or its programs use.
 
-    By the names that it and its programs give. All else comes and goes here as others please, and labs
-    beside this one answer for their own.
+    Everything else on this machine may change independently of the lab.
     """
     links = {f"link {path.name}" for path in Path("/sys/class/net").iterdir() if LINKS.fullmatch(path.name)}
     mounts = {f"mount {line}" for line in read("/proc/mounts").splitlines() if is_covered(line.split()[1])}
@@ -114,13 +113,13 @@ def machine() -> set[str]:
     return links | mounts | groups | files
 
 
-def is_covered(place: str) -> bool:
-    """Whether a node mounts something there, itself or by its containerd and kubelet."""
-    return place in COVERED or place.startswith(HOMES)
+def is_covered(path: str) -> bool:
+    """Returns whether a node, its containerd or its kubelet mounts something there."""
+    return path in COVERED or path.startswith(HOMES)
 
 
 def namespaces(pid: int) -> set[str]:
-    """Those that a process is in, by the kernel's names for them."""
+    """Returns the kernel's names of a process's namespaces."""
     try:
         return {os.readlink(f"/proc/{pid}/ns/{kind}") for kind in NAMESPACES}
     except OSError:
@@ -128,7 +127,7 @@ def namespaces(pid: int) -> set[str]:
 
 
 def read(path: str) -> str:
-    """Empty when there is no such process any more."""
+    """Returns the text of a file; empty if it does not exist."""
     try:
         return Path(path).read_bytes().decode(errors="replace")
     except OSError:
@@ -137,12 +136,12 @@ def read(path: str) -> str:
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
-    if lack := missing():
-        not_run(lack)
+    if problem := missing():
+        not_run(problem)
     monkeypatch.setenv("BOOTBRIDGE_LAB_IMAGES", str(IMAGES))
     watched = Watched(tmp_path / "lab")
     yield watched
-    # An interrupted test leaves its `lab up` at work, and as long as that works there is no `lab down`.
+    # After an interrupted test its `lab up` still runs and holds the lock.
     for process in watched.begun:
         process.kill()
         process.wait()
@@ -150,7 +149,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
 
 
 def a_node_has_begun(lab: Watched) -> bool:
-    """The very first moment: processes hold namespaces that no record tells of yet."""
+    """The first moment: a process holds namespaces that are not recorded yet."""
     return bool(lab.nodes())
 
 
@@ -166,25 +165,23 @@ MOMENTS: list[Callable[[Watched], bool]] = [a_node_has_begun, all_machines_are_t
 
 
 def begin(lab: Watched, moment: Callable[[Watched], bool]) -> subprocess.Popen[bytes]:
-    """`lab up`, until that moment."""
+    """Runs `lab up` until that moment."""
     process = subprocess.Popen(
         lab.command(*UP), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     lab.begun.append(process)
     deadline = time.monotonic() + UP_SECONDS
     while not moment(lab):
-        assert process.poll() is None, "`lab up` ended before its time"
+        assert process.poll() is None, "`lab up` ended too early"
         assert time.monotonic() < deadline
-        # The first moment is over at once; to look at every process as often for the later ones costs a core.
+        # The first moment is short; polling all processes as often for the later ones would use a core.
         time.sleep(0.002 if moment is a_node_has_begun else 0.1)
     lab.note_namespaces()
     return process
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_down_leaves_nothing_of_a_lab_whose_up_was_killed(
-    lab: Watched, moment: Callable[[Watched], bool]
-) -> None:
+def test_down_removes_everything_after_a_killed_up(lab: Watched, moment: Callable[[Watched], bool]) -> None:
     process = begin(lab, moment)
     process.kill()
     process.wait()
@@ -194,7 +191,7 @@ def test_down_leaves_nothing_of_a_lab_whose_up_was_killed(
     assert list(lab.directory.iterdir()) == []
 
 
-def test_an_interrupted_up_takes_down_what_it_began(lab: Watched) -> None:
+def test_interrupted_up_removes_everything(lab: Watched) -> None:
     process = begin(lab, pods_run)
     process.send_signal(signal.SIGINT)
     assert process.wait(DOWN_SECONDS) == 130
@@ -202,55 +199,54 @@ def test_an_interrupted_up_takes_down_what_it_began(lab: Watched) -> None:
     assert list(lab.directory.iterdir()) == []
 
 
-def test_up_works_after_a_killed_up_and_a_second_time_and_down_leaves_nothing(lab: Watched) -> None:
-    """The first time with all that is done with a lab, the second with a node that dies."""
+def test_up_works_after_a_killed_up_and_down_removes_everything(lab: Watched) -> None:
+    """First with all commands, then with a node that dies."""
     killed = begin(lab, all_machines_are_there)
     killed.kill()
     killed.wait()
-    for meanwhile in (every_command_does_what_it_says, a_dead_node_is_noticed):
+    for meanwhile in (check_commands, check_dead_node):
         done = lab.run(*UP)
         assert done.returncode == 0, done.stderr
         assert len(lab.nodes()) == MACHINES
         lab.note_namespaces()
         twice = lab.run(*UP)
         assert twice.returncode == 1
-        assert "a lab runs in" in twice.stderr
+        assert "lab already running" in twice.stderr
         meanwhile(lab)
         done = lab.run("down", seconds=DOWN_SECONDS)
         assert done.returncode == 0, done.stderr
         assert lab.left() == []
 
 
-def every_command_does_what_it_says(lab: Watched) -> None:
-    """Those that other tests call by another way than the command line."""
+def check_commands(lab: Watched) -> None:
+    """Checks the commands that other tests do not run through the command line."""
     status = lab.run("status", "--json")
     assert (status.returncode, json.loads(status.stdout)["apiServerReady"]) == (0, True)
     assert lab.run("shell", "node1", "hostname").stdout == "node1\n"
     assert lab.run("kubectl", "get", "nodes", "-o", "name").stdout == "node/node1\n"
     assert "kubelet" in lab.run("logs", "node1", "kubelet").stdout
-    laid = lab.run("tunnel", "--dry-run", "--protocol=HTTPConnect")
-    assert (laid.returncode, "server static pod" in laid.stdout) == (0, True), laid.stderr
+    dry_run = lab.run("tunnel", "--dry-run", "--protocol=HTTPConnect")
+    assert (dry_run.returncode, "server static pod" in dry_run.stdout) == (0, True), dry_run.stderr
     assert lab.run("remove-tunnel").returncode == 0
     done = lab.run("permanent-apiserver", "node1")
     assert done.returncode == 0, done.stderr
     assert lab.run("kubectl", "--on", "node1", "get", "--raw", "/readyz").stdout == "ok"
 
 
-def a_dead_node_is_noticed(lab: Watched) -> None:
+def check_dead_node(lab: Watched) -> None:
     nodes = json.loads(lab.run("status", "--json").stdout)["nodes"]
     (pid,) = [node["pid"] for node in nodes if node["name"] == "node1"]
     os.kill(pid, signal.SIGKILL)
-    until(lambda: not start_time(pid), "the node has died", DOWN_SECONDS)
+    until(lambda: not start_time(pid), "the node has ended", DOWN_SECONDS)
     found = lab.run("status")
-    assert (found.returncode, "not up" in found.stdout) == (2, True)
+    assert (found.returncode, "not running" in found.stdout) == (2, True)
     refused = lab.run("shell", "node1", "hostname")
-    assert (refused.returncode, "the node node1 has died" in refused.stderr) == (1, True)
+    assert (refused.returncode, "node1: node has died" in refused.stderr) == (1, True)
 
 
 def test_lab_demo_succeeds_and_leaves_nothing(lab: Watched) -> None:
-    """`bootbridge lab demo`: from the webhook that blocks to the receipt."""
     done = lab.run("demo", "--nodes=1")
     assert done.returncode == 0, done.stderr
-    assert "denied in the webhook's own words" in done.stderr
+    assert "denied by the webhook" in done.stderr
     assert lab.left() == []
     assert list(lab.directory.iterdir()) == []

@@ -1,4 +1,4 @@
-"""The lab's arithmetic: who has which address."""
+"""The addresses and networks of a lab."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bootbridge.lab.layout import FAMILIES, NODES_MAX, Layout
 
 
 @pytest.mark.parametrize("families", list(FAMILIES))
-def test_every_machine_lies_in_the_machine_networks(families: str) -> None:
+def test_node_addresses_are_in_the_machine_networks(families: str) -> None:
     layout = Layout(NODES_MAX, families)
     for node in layout.all_nodes:
         for address, network in zip(node.addresses, layout.networks.machine, strict=True):
@@ -19,7 +19,7 @@ def test_every_machine_lies_in_the_machine_networks(families: str) -> None:
 
 
 @pytest.mark.parametrize("families", list(FAMILIES))
-def test_no_two_nodes_share_an_address_or_a_pod(families: str) -> None:
+def test_nodes_share_no_address_and_no_pod_subnet(families: str) -> None:
     layout = Layout(NODES_MAX, families)
     for one, other in combinations(layout.all_nodes, 2):
         assert not set(one.addresses) & set(other.addresses)
@@ -27,7 +27,7 @@ def test_no_two_nodes_share_an_address_or_a_pod(families: str) -> None:
 
 
 @pytest.mark.parametrize("families", list(FAMILIES))
-def test_pods_live_inside_the_cluster_network_with_each_node_s_own_prefix(families: str) -> None:
+def test_pod_subnets_are_in_the_cluster_network_with_the_host_prefix(families: str) -> None:
     layout = Layout(NODES_MAX, families)
     for node in layout.cluster_nodes:
         for subnet, network in zip(node.pod_subnets, layout.networks.cluster, strict=True):
@@ -35,16 +35,16 @@ def test_pods_live_inside_the_cluster_network_with_each_node_s_own_prefix(famili
             assert subnet.prefixlen == network.host_prefix
 
 
-def test_the_bootstrap_node_has_no_pods() -> None:
+def test_bootstrap_node_has_no_pod_subnet() -> None:
     assert Layout().bootstrap.pod_subnets == ()
 
 
 @pytest.mark.parametrize("nodes", [0, -1, NODES_MAX + 1])
-def test_a_lab_has_one_to_eight_cluster_nodes(nodes: int) -> None:
+def test_number_of_nodes_is_limited(nodes: int) -> None:
     with pytest.raises(OperatorError, match="--nodes"):
         Layout(nodes)
 
 
-def test_an_unknown_node_is_answered_with_those_there_are() -> None:
+def test_unknown_node_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(OperatorError, match="bootstrap, node1, node2"):
         Layout(2).node("node3")

@@ -1,4 +1,4 @@
-"""A lab node is a place of its own, and leaves nothing behind."""
+"""The namespaces of lab nodes: isolated, connected by the switch, and removed completely."""
 
 from __future__ import annotations
 
@@ -31,35 +31,35 @@ def namespaces(tmp_path: Path) -> Iterator[NodeNamespaces]:
 
 @pytest.fixture
 def switch(namespaces: NodeNamespaces) -> NodeNamespaces:
-    """A namespaces whose cables can be wired: nodes hide their pods behind their own address."""
+    """Namespaces for the switch; nodes need iptables to masquerade their pods."""
     if shutil.which("iptables") is None:
         not_run("missing iptables: apt-get install iptables")
     return namespaces
 
 
-def test_a_node_has_its_own_name_processes_and_network(namespaces: NodeNamespaces) -> None:
+def test_node_has_its_own_name_processes_and_network(namespaces: NodeNamespaces) -> None:
     assert namespaces.run_checked("hostname") == b"machine\n"
     assert namespaces.run_checked("readlink", "/proc/1/exe").strip().split(b"/")[-1].startswith(b"python")
     assert b"eth" not in namespaces.run_checked("ip", "-o", "link")
 
 
-def test_what_a_node_writes_stays_on_the_node(namespaces: NodeNamespaces, tmp_path: Path) -> None:
+def test_writes_stay_on_the_node(namespaces: NodeNamespaces, tmp_path: Path) -> None:
     for folder in ("/etc", "/opt", "/var/lib", "/usr/local/bin", "/run"):
         namespaces.run_checked("sh", "-c", f"echo mine > {folder}/bootbridge-lab-test")
         assert not Path(folder, "bootbridge-lab-test").exists()
     assert (tmp_path / "machine/etc/upper/bootbridge-lab-test").read_text() == "mine\n"
 
 
-def test_a_node_sees_the_machine_s_programs(namespaces: NodeNamespaces) -> None:
+def test_node_runs_this_machine_s_programs(namespaces: NodeNamespaces) -> None:
     assert namespaces.run(["sh", "-c", "exit 7"]).returncode == 7
 
 
 @pytest.mark.parametrize("network_only", [False, True])
 @pytest.mark.parametrize("name", ["HTTPS_PROXY", "http_proxy"])
-def test_nobody_on_a_node_is_sent_to_a_proxy_that_only_this_machine_reaches(
+def test_proxy_variables_are_unset_on_a_node(
     namespaces: NodeNamespaces, monkeypatch: pytest.MonkeyPatch, name: str, network_only: bool
 ) -> None:
-    """All else in the environment stays."""
+    """A proxy of this machine is unreachable there; other variables are kept."""
     monkeypatch.setenv(name, "http://proxy.example:3128")
     monkeypatch.setenv("EDITOR", "ed")
     seen = namespaces.run_checked("env", network_only=network_only)
@@ -67,45 +67,43 @@ def test_nobody_on_a_node_is_sent_to_a_proxy_that_only_this_machine_reaches(
     assert b"EDITOR=ed\n" in seen
 
 
-def test_a_command_that_takes_too_long_has_failed_in_one_line(namespaces: NodeNamespaces) -> None:
-    with pytest.raises(OperatorError, match="machine: sleep 600: not done within"):
+def test_timeout_of_a_command_is_an_error(namespaces: NodeNamespaces) -> None:
+    with pytest.raises(OperatorError, match=r"machine: sleep 600: timed out after 0.1s"):
         namespaces.run_checked("sleep", "600", timeout=0.1)
 
 
-def test_whatever_runs_on_a_node_has_ended_when_the_node_has(
-    namespaces: NodeNamespaces, tmp_path: Path
-) -> None:
-    pid = namespaces.spawn("sleeper", ["sleep", "1000"], tmp_path / "log", {"PATH": os.environ["PATH"]})
+def test_all_processes_end_with_the_node(namespaces: NodeNamespaces, tmp_path: Path) -> None:
+    pid = namespaces.spawn(["sleep", "1000"], tmp_path / "log", {"PATH": os.environ["PATH"]})
     assert start_time(pid)
     namespaces.end()
     assert not start_time(pid)
     assert not [line for line in Path("/proc/mounts").read_text().splitlines() if str(tmp_path) in line]
 
 
-def test_the_end_of_a_node_waits_for_those_who_hold_its_mounts_from_outside(
+def test_end_waits_for_outside_processes_that_hold_mounts(
     namespaces: NodeNamespaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As `nsenter` does, a moment longer than what it has started inside."""
+    """As `nsenter` does until its child has ended."""
     with looking_in(namespaces, tmp_path / "machine") as outside:
         monkeypatch.setattr("time.sleep", lambda _: outside.kill())
         namespaces.end()
         assert not start_time(outside.pid)
 
 
-def test_who_does_not_end_with_a_node_is_named(
+def test_process_that_does_not_end_is_named(
     namespaces: NodeNamespaces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bootbridge.lab.namespaces.STOP_SECONDS", 0.1)
     home = tmp_path / "machine"
     with (
         looking_in(namespaces, home),
-        pytest.raises(OperatorError, match=r"of machine do not end: .*sleep 1000"),
+        pytest.raises(OperatorError, match=r"node machine: processes still .*sleep 1000"),
     ):
         namespaces.end()
 
 
 @pytest.mark.parametrize("folder", ["with space", "with\\backslash", "with\nline"])
-def test_who_lives_on_a_node_is_told_by_the_node_s_files_however_they_are_called(
+def test_processes_are_found_by_directories_with_special_characters(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As the kernel writes them, who ends a field at a namespaces."""
@@ -122,26 +120,24 @@ def test_who_lives_on_a_node_is_told_by_the_node_s_files_however_they_are_called
     assert processes_using(Path("/labs", folder, "node")) == processes_using(Path("/lab")) == {}
 
 
-def test_a_node_is_not_mistaken_for_a_later_process_with_its_number(namespaces: NodeNamespaces) -> None:
+def test_reused_process_id_is_not_the_node(namespaces: NodeNamespaces) -> None:
     assert namespaces.alive
     assert not NodeNamespaces(namespaces.name, namespaces.pid, namespaces.started + 1).alive
 
 
-def test_a_node_remembers_itself(namespaces: NodeNamespaces) -> None:
+def test_namespaces_are_stored_and_loaded(namespaces: NodeNamespaces) -> None:
     assert NodeNamespaces.load(namespaces.dump()) == namespaces
 
 
-def test_a_node_is_found_without_any_record_of_it(namespaces: NodeNamespaces, tmp_path: Path) -> None:
-    """By its processes' names: whoever made it may have died before writing it down."""
+def test_node_is_found_without_a_record(namespaces: NodeNamespaces, tmp_path: Path) -> None:
+    """Its creator may have been killed before it wrote one."""
     found = NodeNamespaces.find_below(tmp_path)
     assert namespaces in found
     assert {each.name for each in found} == {"machine"}
     assert NodeNamespaces.find_below(tmp_path / "machine") == []
 
 
-def test_control_groups_made_on_a_node_lie_in_the_lab_s_and_go_with_it(
-    namespaces: NodeNamespaces, tmp_path: Path
-) -> None:
+def test_control_groups_of_a_node_are_below_the_lab_s(namespaces: NodeNamespaces, tmp_path: Path) -> None:
     groups = Cgroups(tmp_path / "lab")
     node = NodeNamespaces.create("node", tmp_path / "node", groups.make("node"))
     try:
@@ -158,8 +154,8 @@ def test_control_groups_made_on_a_node_lie_in_the_lab_s_and_go_with_it(
     assert not any((hierarchy / groups.name).exists() for hierarchy in hierarchies)
 
 
-def test_a_node_that_cannot_be_made_says_why_in_one_line(namespaces: NodeNamespaces, tmp_path: Path) -> None:
-    """In the words of mount, or whoever else could not do it; not in those of an earlier start."""
+def test_failed_creation_is_reported_in_one_line(namespaces: NodeNamespaces, tmp_path: Path) -> None:
+    """With the error of mount, and without lines of an earlier start."""
     home = tmp_path / "broken"
     for name in ("etc", "etc/upper"):
         (home / name).mkdir(parents=True, exist_ok=True)
@@ -167,11 +163,13 @@ def test_a_node_that_cannot_be_made_says_why_in_one_line(namespaces: NodeNamespa
     (home / "etc" / "work").touch()
     with pytest.raises(OperatorError) as refused:
         NodeNamespaces.create("broken", home)
-    assert str(refused.value) == f"the namespaces of broken could not be made: {home}/etc/work: File exists"
+    assert str(refused.value) == f"node broken: cannot create namespaces: {home}/etc/work: File exists"
     (home / "etc" / "work").unlink()
     (home / "etc" / "upper").rmdir()
     (home / "etc" / "upper").symlink_to("/proc")
-    with pytest.raises(OperatorError, match=r"made: mount -t overlay .* /etc: mount: /etc: \w.*") as refused:
+    with pytest.raises(
+        OperatorError, match=r"namespaces: mount -t overlay .* /etc: mount: /etc: \w.*"
+    ) as refused:
         NodeNamespaces.create("broken", home)
     assert "Traceback" not in str(refused.value)
     assert " / " not in str(refused.value)
@@ -180,16 +178,13 @@ def test_a_node_that_cannot_be_made_says_why_in_one_line(namespaces: NodeNamespa
 @pytest.mark.parametrize(
     "directory", ["/var/lib/somewhere", "/run/somewhere", "/nowhere/a,b", "/nowhere/a\\b"]
 )
-def test_a_directory_that_cannot_hold_a_node_s_files_is_refused(directory: str) -> None:
+def test_invalid_node_directory_is_rejected(directory: str) -> None:
     with pytest.raises(OperatorError, match="--dir"):
         NodeNamespaces.create("machine", Path(directory))
     assert not Path(directory).exists()
 
 
-def test_nodes_on_the_switch_reach_each_other_and_a_cut_cable_is_felt(
-    switch: NodeNamespaces, tmp_path: Path
-) -> None:
-    """Without a packet ever touching this machine's own network."""
+def test_nodes_reach_each_other_until_a_link_is_cut(switch: NodeNamespaces, tmp_path: Path) -> None:
     layout = Layout(1, "dual")
     all_namespaces = {
         node.name: NodeNamespaces.create(node.name, tmp_path / node.name) for node in layout.all_nodes
@@ -213,10 +208,10 @@ def test_nodes_on_the_switch_reach_each_other_and_a_cut_cable_is_felt(
 
 
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
-def test_a_changed_address_leaves_the_old_one_to_a_load_balancer(
+def test_switch_forwards_a_port_of_the_old_address(
     switch: NodeNamespaces, tmp_path: Path, family: str
 ) -> None:
-    """The port that is handed on answers as before, from anywhere, the node itself too; no other does."""
+    """From any node, the moved one included; other ports of the old address are closed."""
     layout = Layout(1, family)
     all_namespaces = {
         node.name: NodeNamespaces.create(node.name, tmp_path / node.name) for node in layout.all_nodes
@@ -228,7 +223,7 @@ def test_a_changed_address_leaves_the_old_one_to_a_load_balancer(
         for node in layout.all_nodes:
             network.connect_node(switch, all_namespaces[node.name], node, layout)
         serve = ["python3", "-m", "http.server", "--bind", "::", "6443"]
-        all_namespaces["bootstrap"].spawn("web", serve, tmp_path / "web.log", {"PATH": os.environ["PATH"]})
+        all_namespaces["bootstrap"].spawn(serve, tmp_path / "web.log", {"PATH": os.environ["PATH"]})
         await_web(all_namespaces["node1"], str(old), tmp_path / "web.log")
         network.change_address(all_namespaces["bootstrap"], old, new, subnet.prefixlen)
         network.forward_port(switch, all_namespaces["bootstrap"], (old, subnet), new, 6443)
@@ -243,8 +238,8 @@ def test_a_changed_address_leaves_the_old_one_to_a_load_balancer(
 
 def await_web(namespaces: NodeNamespaces, address: str, log: Path) -> None:
     deadline = time.monotonic() + 20
-    while (said := connect(namespaces, address, 6443)) != "connected":
-        assert time.monotonic() < deadline, f"{said}: {log.read_text()}"
+    while (result := connect(namespaces, address, 6443)) != "connected":
+        assert time.monotonic() < deadline, f"{result}: {log.read_text()}"
         time.sleep(0.05)
 
 
@@ -261,14 +256,14 @@ except OSError as error:
 
 
 def await_neighbour(namespaces: NodeNamespaces, address: str) -> None:
-    """A link is up some time after it was told to be."""
+    """Waits until the link is up."""
     deadline = time.monotonic() + 20
     while not neighbour_answers(namespaces, address):
         assert time.monotonic() < deadline, f"{address} does not answer"
 
 
 def neighbour_answers(namespaces: NodeNamespaces, address: str) -> bool:
-    """Whether the machine is there: a refused connection is an answer, silence is none."""
+    """Returns whether the machine is reachable: it refuses the connection."""
     family = "AF_INET6" if ":" in address else "AF_INET"
     program = f"""
 import socket

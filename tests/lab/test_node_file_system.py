@@ -1,4 +1,4 @@
-"""A machine of a lab: this machine's programs, and nothing of what this machine itself is or was."""
+"""The file system of a lab node: this machine's programs, without its cluster configuration."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from bootbridge.lab.path_in_root import resolve_in_root
 from tests.support.not_run import not_run
 
 NODE = "bootstrap"
-FOREIGN = "somebody-else-s"
+FOREIGN = "foreign"
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    """One whose machines are still to be made."""
+    """A lab whose machines are not created yet."""
     if os.geteuid() != 0:
         not_run("namespaces and mounts need root")
     if shutil.which("iptables") is None:
@@ -36,7 +36,7 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 
 def on_this_machine(lab: Lab, path: str) -> Path:
-    """Where to put what the node will find at `path`, as if it were this machine's."""
+    """Returns where to write a file that the node sees at `path` as this machine's."""
     covered = next(top for top in init.OVERLAID if Path(path).is_relative_to(top))
     upper = lab.directory / "nodes" / NODE / init.directory_name(covered) / "upper"
     place = upper / Path(path).relative_to(covered)
@@ -44,15 +44,15 @@ def on_this_machine(lab: Lab, path: str) -> Path:
     return place
 
 
-def test_a_node_has_a_resolver_s_configuration_where_this_machine_s_is_a_link_into_run(lab: Lab) -> None:
-    """As systemd-resolved and NetworkManager have it; a kubelet starts no pod without that file."""
+def test_node_has_resolv_conf_if_this_machine_s_is_a_link_into_run(lab: Lab) -> None:
+    """As with systemd-resolved; a kubelet starts no pod without that file."""
     on_this_machine(lab, "/etc/resolv.conf").symlink_to("/run/bootbridge-lab-test/resolv.conf")
     lab.create_machines()
     assert lab.namespaces(NODE).run_checked("cat", "/etc/resolv.conf") == b"nameserver 127.0.0.1\n"
     assert not Path("/run/bootbridge-lab-test").exists()
 
 
-def test_a_node_sees_nothing_of_a_cluster_that_this_machine_is_a_node_of(lab: Lab) -> None:
+def test_cluster_files_of_this_machine_are_hidden(lab: Lab) -> None:
     folders = [path for path in init.BOUND if path not in ("/var/log", "/var/lib/containerd")]
     assert {"/etc/kubernetes", "/etc/cni", "/var/lib/etcd"} < set(folders)
     for path in folders:
@@ -61,7 +61,7 @@ def test_a_node_sees_nothing_of_a_cluster_that_this_machine_is_a_node_of(lab: La
     assert lab.namespaces(NODE).run_checked("find", *folders, "-mindepth", "1") == b""
 
 
-def test_what_a_node_keeps_there_it_has_again_when_it_is_switched_on_again(lab: Lab) -> None:
+def test_node_files_survive_a_restart(lab: Lab) -> None:
     lab.create_machines()
     lab.write(NODE, {f"{path}/own": Asset(b"mine") for path in init.BOUND})
     lab.namespaces(NODE).end()
@@ -71,8 +71,8 @@ def test_what_a_node_keeps_there_it_has_again_when_it_is_switched_on_again(lab: 
         assert not Path(path, "own").exists()
 
 
-def test_what_is_written_to_a_node_stays_there_wherever_its_links_lead(lab: Lab) -> None:
-    """From outside an absolute link leads to this machine's own files."""
+def test_writes_follow_links_inside_the_node(lab: Lab) -> None:
+    """From outside, the kernel would resolve an absolute link against this machine's root."""
     lab.create_machines()
     there = "/opt/bootbridge-lab-test"
     lab.namespaces(NODE).run_checked("ln", "-s", there, "/etc/folder")
@@ -82,7 +82,7 @@ def test_what_is_written_to_a_node_stays_there_wherever_its_links_lead(lab: Lab)
     assert not Path(there).exists()
 
 
-def test_an_instance_has_the_lab_s_programs_where_this_machine_has_others(lab: Lab, tmp_path: Path) -> None:
+def test_lab_programs_replace_this_machine_s_in_usr_local(lab: Lab, tmp_path: Path) -> None:
     theirs, ours = (tmp_path / name for name in ("theirs", "ours"))
     names = ("kubeadm", "kubelet", "kubectl", "systemctl")
     for folder in (theirs, ours):
@@ -99,7 +99,7 @@ def test_an_instance_has_the_lab_s_programs_where_this_machine_has_others(lab: L
     assert {path.read_text() for path in theirs.iterdir()} == {"theirs"}
 
 
-def test_our_program_runs_on_a_node_wherever_it_is_installed(
+def test_bootbridge_runs_on_a_node_from_any_installation_path(
     lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     python = tmp_path / "with a space" / "python"
@@ -111,7 +111,7 @@ def test_our_program_runs_on_a_node_wherever_it_is_installed(
     assert lab.namespaces(NODE).run_checked("bootbridge", "version") == b"-m bootbridge.cli.main version\n"
 
 
-def test_a_kubelet_keeps_its_files_where_they_are_the_node_s_own() -> None:
+def test_kubelet_paths_are_the_node_s_own() -> None:
     own = (*init.OVERLAID, *init.BOUND, init.RUN)
     settings = node_runtime.KUBELET_SETTINGS
     for path in (settings["volumePluginDir"], settings["resolvConf"]):
@@ -131,16 +131,14 @@ def test_a_kubelet_keeps_its_files_where_they_are_the_node_s_own() -> None:
         ("/real", "/", ""),
     ],
 )
-def test_links_on_the_way_are_followed_below_the_root_and_the_last_is_not(
-    tmp_path: Path, link: str, path: str, place: str
-) -> None:
+def test_links_in_parents_are_resolved_in_the_root(tmp_path: Path, link: str, path: str, place: str) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link-2").symlink_to("real")
     (tmp_path / "link").symlink_to(link)
     assert resolve_in_root(tmp_path, path) == tmp_path / place
 
 
-def test_links_in_a_circle_end_in_an_error(tmp_path: Path) -> None:
+def test_link_loop_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/link")
     with pytest.raises(OSError, match="symbolic links"):
         resolve_in_root(tmp_path, "/link/file")

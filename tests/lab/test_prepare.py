@@ -1,4 +1,4 @@
-"""`make kubernetes` and `bootbridge lab prepare`: named before it is installed, built once, refused early."""
+"""`make kubernetes`, `make peers` and `bootbridge lab prepare`: what they build, install and reject."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.process_program import ROOT
 SCRIPTS = ROOT / "peers" / "kubernetes"
 NOBODY = 65534
 TOOLS = ("bash", "cat", "chmod", "cut", "dirname", "grep", "mkdir", "mv", "rm", "sed", "sha256sum", "sleep")
-# Says what it is asked for, and where it is asked to, builds.
+# A fake `go`: logs its arguments, and writes the file that -o names.
 GO = """#!/bin/sh
 echo "$*" >> "$0.calls"
 case "$1 ${2-}" in
@@ -38,7 +38,7 @@ echo "$*" "$(ls /usr/sbin)" >> "$0.calls"
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder for PATH with the tools that scripts need, and nothing else."""
+    """A directory for PATH that contains only the tools that the scripts need."""
     folder = tmp_path / "programs"
     folder.mkdir()
     for name in TOOLS:
@@ -59,7 +59,7 @@ def build(programs: Path, out: Path, *words: str) -> subprocess.CompletedProcess
     return subprocess.run(argv, env=environment, capture_output=True, text=True)
 
 
-def test_what_is_built_is_not_built_again(programs: Path, tmp_path: Path) -> None:
+def test_built_program_is_not_built_again(programs: Path, tmp_path: Path) -> None:
     place(programs / "go", GO)
     assert "kubectl: built in" in build(programs, tmp_path, "kubectl").stdout
     again = build(programs, tmp_path, "kubectl")
@@ -70,20 +70,22 @@ def test_what_is_built_is_not_built_again(programs: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("words", [["--check"], ["kubectl"]])
-def test_without_go_it_is_said_where_to_get_it(programs: Path, tmp_path: Path, words: list[str]) -> None:
+def test_missing_go_is_reported_with_its_download_page(
+    programs: Path, tmp_path: Path, words: list[str]
+) -> None:
     done = build(programs, tmp_path, *words)
     assert done.returncode == 3
     assert "https://go.dev/dl" in done.stderr
 
 
-def test_whether_it_can_be_built_is_asked_without_building(programs: Path, tmp_path: Path) -> None:
+def test_check_builds_nothing(programs: Path, tmp_path: Path) -> None:
     place(programs / "go", GO)
     done = build(programs, tmp_path, "--check")
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     assert (programs / "go.calls").read_text() == "env GOVERSION\n"
 
 
-# How each is asked, and the module that asks for the newest Go there.
+# The command, and the module that requires the newest Go.
 BUILDS = {
     "kubernetes": (["bash", str(SCRIPTS / "build"), "--check"], SCRIPTS / "go.mod"),
     "peers": ([sys.executable, str(ROOT / "peers" / "build")], ROOT / "peers" / "konnectivity" / "go.mod"),
@@ -95,28 +97,27 @@ BUILDS = {
     ("release", "toolchain", "more"),
     [
         ("go1.19.8", "", ""),
-        ("go1.25.9", "local", ", or GOTOOLCHAIN=auto, which fetches it"),
-        ("go1.21", "go1.21+local", ", or GOTOOLCHAIN=auto, which fetches it"),
+        ("go1.25.9", "local", ", or set GOTOOLCHAIN=auto"),
+        ("go1.21", "go1.21+local", ", or set GOTOOLCHAIN=auto"),
         ("go1.9", "", ""),
         ("", "", ""),
     ],
 )
-def test_too_old_a_go_is_refused_before_anything_is_built_and_the_release_named_that_is_needed(
+def test_old_go_is_rejected_with_the_required_release(
     programs: Path, tmp_path: Path, script: str, release: str, toolchain: str, more: str
 ) -> None:
     done = checked(programs, tmp_path, script, release, toolchain)
     assert done.returncode == 3
     (needed,) = re.findall(r"^go (\S+)$", BUILDS[script][1].read_text(), re.MULTILINE)
-    told = (
-        f"Go {release.removeprefix('go') or '0'} is too old; Go {needed} or newer: https://go.dev/dl{more}\n"
-    )
-    assert done.stderr == f"{script}: not built: {told}"
+    problem = f"Go {release.removeprefix('go') or '0'} is too old"
+    fix = f"install Go {needed} or newer: https://go.dev/dl{more}"
+    assert done.stderr == f"{script}: {problem} ({fix})\n"
 
 
 @pytest.mark.parametrize(
     ("release", "toolchain"), [("go1.21.0", "auto"), ("go1.24", "go1.24+auto"), ("devel go1.27-abc", "local")]
 )
-def test_a_go_that_fetches_itself_a_newer_one_is_new_enough(
+def test_go_that_downloads_a_newer_toolchain_is_accepted(
     programs: Path, tmp_path: Path, release: str, toolchain: str
 ) -> None:
     done = checked(programs, tmp_path, "kubernetes", release, toolchain)
@@ -126,7 +127,7 @@ def test_a_go_that_fetches_itself_a_newer_one_is_new_enough(
 def checked(
     programs: Path, out: Path, script: str, release: str, toolchain: str
 ) -> subprocess.CompletedProcess[str]:
-    """What a script says to a Go of some release."""
+    """Runs a script with a fake Go of that release."""
     place(programs / "go", GO)
     environment = {
         "PATH": str(programs),
@@ -138,51 +139,51 @@ def checked(
     return subprocess.run(BUILDS[script][0], env=environment, capture_output=True, text=True)
 
 
-def test_packages_that_are_there_are_not_spoken_of() -> None:
+def test_nothing_is_printed_if_all_packages_are_installed() -> None:
     done = subprocess.run([ROOT / "peers" / "packages", "sh=dash"], capture_output=True, text=True)
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_who_is_not_root_is_told_what_root_would_install() -> None:
-    # By its text: nobody may not look into this folder.
+def test_non_root_user_gets_the_install_command() -> None:
+    # Passed on stdin: the unprivileged user may not read this directory.
     script = (ROOT / "peers" / "packages").read_text()
     user = NOBODY if os.geteuid() == 0 else None
     argv = ["bash", "-s", "--", "not-here=one", "nor-this=two", "sh=dash"]
     done = subprocess.run(argv, input=script, user=user, cwd="/", capture_output=True, text=True)
     assert done.returncode == 3
-    assert done.stderr.endswith("as root: apt-get install --no-install-recommends one two\n")
+    assert done.stderr.endswith("(run as root: apt-get install --no-install-recommends one two)\n")
 
 
-def test_root_is_told_what_is_installed_and_no_service_starts(programs: Path, tmp_path: Path) -> None:
-    """Debian asks policy-rc.d whether a service may start; it is there as long as the installation takes."""
+def test_root_installs_packages_without_starting_services(programs: Path, tmp_path: Path) -> None:
+    """policy-rc.d, which forbids service starts, exists only during the installation."""
     if os.geteuid() != 0:
-        not_run("packages are root's to install")
+        not_run("only root can install packages")
     for name in ("ls", "sort"):
         (programs / name).symlink_to(str(shutil.which(name)))
     place(programs / "apt-get", APT_GET)
     (own := tmp_path / "sbin").mkdir()
-    # In a mount namespace: what the script puts into /usr/sbin is not this machine's.
+    # In a mount namespace, so that the script does not change this machine's /usr/sbin.
     inside = f'mount --bind {own} /usr/sbin && PATH={programs} exec bash "$@"'
     script = str(ROOT / "peers" / "packages")
     argv = ["unshare", "--mount", "sh", "-c", inside, "sh", script, "not-here=two", "nor-this=one"]
     done = subprocess.run(argv, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "packages: installing from Debian, as root: one two\n"
+    assert done.stdout == "packages: installing Debian packages: one two\n"
     assert (programs / "apt-get.calls").read_text().split() == [
         *("-qq", "install", "--no-install-recommends", "one", "two", "policy-rc.d")
     ]
     assert list(own.iterdir()) == []
 
 
-def test_make_kubernetes_brings_what_tests_need_as_well() -> None:
-    told = (SCRIPTS / "packages").read_text()
-    assert all(f"={name}" in told for name in ("shellcheck", "swtpm-tools", "tpm2-tools"))
-    assert all(f"={name}" in told for name in components.PACKAGED.values() if name != "util-linux")
+def test_make_kubernetes_installs_the_packages_of_the_tests() -> None:
+    script = (SCRIPTS / "packages").read_text()
+    assert all(f"={name}" in script for name in ("shellcheck", "swtpm-tools", "tpm2-tools"))
+    assert all(f"={name}" in script for name in components.PACKAGED.values() if name != "util-linux")
 
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A source tree whose scripts only say that they were called."""
+    """A source tree whose scripts only log their calls."""
     scripts = tmp_path / "peers" / "kubernetes"
     scripts.mkdir(parents=True)
     for name in ("packages", "build"):
@@ -194,52 +195,52 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("brought", "calls"),
+    ("present", "calls"),
     [
         (None, ["build --check", "packages", "build"]),
         (["kubelet"], ["build --check", "packages", "build pause etcd"]),
         (["kubelet", "pause", "etcd"], ["packages"]),
     ],
 )
-def test_prepare_installs_packages_and_builds_what_was_not_brought(
-    sources: Path, brought: list[str] | None, calls: list[str]
+def test_prepare_installs_packages_and_builds_missing_programs(
+    sources: Path, present: list[str] | None, calls: list[str]
 ) -> None:
-    for name in brought or []:
+    for name in present or []:
         (sources / name).touch()
-    flags = [] if brought is None else ["--bin-dir", str(sources)]
+    flags = [] if present is None else ["--bin-dir", str(sources)]
     assert main(["lab", "prepare", *flags]) == 0
     assert [line.strip() for line in (sources / "calls").read_text().splitlines()] == calls
 
 
-def test_prepare_installs_nothing_where_nothing_can_be_built(sources: Path) -> None:
+def test_prepare_installs_nothing_if_nothing_can_be_built(sources: Path) -> None:
     (sources / "no-go").touch()
     assert main(["lab", "prepare"]) == 1
     assert (sources / "calls").read_text() == "build --check\n"
 
 
-def test_binaries_of_a_release_need_nothing_beside_them_but_what_is_built_here(
+def test_release_binaries_are_combined_with_programs_built_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(components, "PACKAGED", {})
     monkeypatch.setattr(components, "CNI_PLUGINS", ())
     monkeypatch.setattr(components, "CNI_DIRECTORIES", (tmp_path,))
     monkeypatch.setenv("BOOTBRIDGE_KUBERNETES", str(tmp_path / "ours"))
-    (brought := tmp_path / "brought").mkdir()
+    (release := tmp_path / "release").mkdir()
     (ours := tmp_path / "ours" / "bin").mkdir(parents=True)
     for name in components.KUBERNETES:
-        place(brought / name, "")
+        place(release / name, "")
     with pytest.raises(OperatorError, match="make kubernetes KUBERNETES='pause'"):
-        components.find(brought)
+        components.find(release)
     place(ours / components.PAUSE, "")
-    found = components.find(brought)
+    found = components.find(release)
     assert found.programs[components.PAUSE] == ours / components.PAUSE
-    assert found.programs["kubelet"] == brought / "kubelet"
+    assert found.programs["kubelet"] == release / "kubelet"
 
 
-def test_what_is_built_elsewhere_is_found_from_the_repository_s_root(
+def test_relative_build_directories_start_at_the_repository_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the scripts that build it have it, wherever one is."""
+    """As in the build scripts, whatever the working directory is."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BOOTBRIDGE_KUBERNETES", "elsewhere")
     assert components.default_bin_dir() == ROOT / "elsewhere" / "bin"

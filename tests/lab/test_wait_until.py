@@ -1,4 +1,4 @@
-"""How tests wait for a lab: what fails now may hold soon, and what never holds says why."""
+"""`until` in tests: a condition that raises is retried, and a timeout reports the last error."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from bootbridge.errors import OperatorError
 from tests.support.lab import SHORT_PAUSES, until
 
 
-def test_a_node_that_could_not_answer_is_asked_again() -> None:
-    """As when a busy machine ends a `ctr` that would say which containers run."""
-    answers = iter([OperatorError("node1: ctr tasks list: not done within 60 s"), ValueError(), False, True])
+def test_condition_that_raises_is_retried() -> None:
+    """As when `ctr` times out on a busy machine."""
+    answers = iter([OperatorError("node1: ctr tasks list: timed out after 60s"), ValueError(), False, True])
 
     def condition() -> object:
         answer = next(answers)
@@ -22,7 +22,7 @@ def test_a_node_that_could_not_answer_is_asked_again() -> None:
     assert list(answers) == []
 
 
-def test_what_a_node_said_last_is_told_when_the_time_is_over() -> None:
+def test_timeout_reports_the_last_error() -> None:
     def condition() -> object:
         raise OperatorError("node1: ctr tasks list: no containerd")
 

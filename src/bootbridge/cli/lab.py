@@ -1,4 +1,4 @@
-"""``bootbridge lab``: a real Kubernetes bootstrap on one machine, to look at and to prove things with."""
+"""``bootbridge lab``: a real Kubernetes bootstrap on one machine, to try and to test Bootbridge with."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from bootbridge.lab.status import status
 from bootbridge.lab.tunnel_demo import TunnelDemo
 
 DESCRIPTION = """\
-A bootstrap node and cluster nodes on this machine, each in namespaces of its own: etcd, kube-apiserver,
-kubelets and containerd, all real, without a registry and without touching this machine's network. The
-bootstrap node has no route into the pod network, as in life; `lab tunnel` installs the tunnel.
+Runs a bootstrap node and cluster nodes on this machine, each in its own namespaces, with real etcd,
+kube-apiserver, kubelets and containerd. Uses no registry and does not change this machine's network. The
+bootstrap node has no route to the pod network; `{program} tunnel` installs the tunnel.
 
-Needs root, and what `{program} prepare` builds and installs.
-Everything lies in one directory."""
+Needs root, and the programs that `{program} prepare` builds and installs. All files are in one directory
+(--dir)."""
 EXAMPLES = """
 {program} prepare
 {program} up --nodes 2
@@ -42,10 +42,10 @@ EXAMPLES = """
 {program} shell node1
 {program} down
 """
-# Unless told otherwise: cluster nodes beside a bootstrap node, or blank instances.
+# The default number of cluster nodes, and of blank instances.
 _NODES, _INSTANCES = 2, 4
-# Words for the Go originals where an image is asked for.
-KONNECTIVITY_PROGRAMS = "konnectivity"
+# The short name of the image with Konnectivity's Go programs, for --image.
+KONNECTIVITY = "konnectivity"
 
 
 # --- flags
@@ -54,36 +54,43 @@ KONNECTIVITY_PROGRAMS = "konnectivity"
 def _add_directory(parser: argparse.ArgumentParser) -> None:
     default = os.environ.get("BOOTBRIDGE_LAB") or str(Path.home() / ".cache" / "bootbridge" / "lab")
     parser.add_argument(
-        "--dir", metavar="DIR", default=default, help="the lab's directory, or BOOTBRIDGE_LAB (%(default)s)"
+        "--dir",
+        metavar="DIR",
+        default=default,
+        help="directory of the lab (default $BOOTBRIDGE_LAB, else %(default)s)",
     )
     parser.add_argument(
-        "--bin-dir", metavar="DIR", help="where kube-apiserver and its like are, if not built by `prepare`"
+        "--bin-dir",
+        metavar="DIR",
+        help="directory of kube-apiserver, kubelet etc. (default: built by `prepare`)",
     )
 
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--nodes", type=int, metavar="N", help="cluster nodes, 1 to 8 (default 2; blank instances 4)"
+        "--nodes",
+        type=int,
+        metavar="N",
+        help="number of cluster nodes, 1 to 8 (default 2; with --bootstrapper 4)",
     )
     parser.add_argument(
         "--ip", choices=list(FAMILIES), default="ipv4", help="address families (default ipv4)"
     )
-
     parser.add_argument(
         "--bootstrapper",
         action="store_true",
-        help="blank instances, each with a TPM and `bootbridge node run`; `lab init` makes the cluster",
+        help="start blank instances with a TPM and `bootbridge node run`; `lab init` creates the cluster",
     )
     parser.add_argument(
         "--control-planes",
         type=int,
         metavar="N",
-        help="how many of the blank instances may become control planes (default 1; of 4 and more 2)",
+        help="number of blank instances that may become control planes (default 1, with 4 or more nodes 2)",
     )
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="for scripts")
+    parser.add_argument("--json", action="store_true", help="print the status as JSON")
 
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
@@ -91,8 +98,10 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_log_names(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("node", metavar="NODE", nargs="?", help="for example bootstrap")
-    parser.add_argument("name", metavar="PROGRAM", nargs="?", help="etcd, containerd or kubelet")
+    parser.add_argument("node", metavar="NODE", nargs="?", help="name of a node, for example bootstrap")
+    parser.add_argument(
+        "name", metavar="PROGRAM", nargs="?", help="program: etcd, containerd, kubelet, swtpm or bootstrapper"
+    )
 
 
 def _directory(flags: argparse.Namespace) -> Path:
@@ -108,7 +117,7 @@ def _images(lab: Lab, found: components.Components) -> Images:
     return Images(lab.image_directory, found, konnectivity_programs())
 
 
-# --- actions
+# --- commands
 
 
 def _prepare(flags: argparse.Namespace) -> int:
@@ -118,16 +127,16 @@ def _prepare(flags: argparse.Namespace) -> int:
             if subprocess.run([scripts / script, *more]).returncode:
                 return ExitCode.ERROR
     found = _found(flags)
-    print_output(f"All there; kube-apiserver is {found['kube-apiserver']}.\n")
+    print_output(f"All programs found; kube-apiserver: {found['kube-apiserver']}\n")
     return ExitCode.OK
 
 
 def _preparations(bin_dir: str | None) -> list[tuple[str, ...]]:
-    """The scripts to run; with --bin-dir nothing is built but what no release brings."""
+    """Returns the scripts to run; with --bin-dir only the programs that no release contains are built."""
     names = tuple(name for name in BUILT_HERE if not Path(bin_dir, name).exists()) if bin_dir else ()
     if bin_dir and not names:
         return [("packages",)]
-    # Whether it can be built is asked first: nothing is installed that would then lie idle.
+    # Checks first whether Go can build, so that no package is installed in vain.
     return [("build", "--check"), ("packages",), ("build", *names)]
 
 
@@ -140,7 +149,7 @@ def _up(flags: argparse.Namespace) -> int:
         try:
             builder(lab, found, _images(lab, found), Progress(sys.stderr)).bring_up()
         except KeyboardInterrupt:
-            print_error("bootbridge lab: interrupted, taking down what was begun")
+            print_error("bootbridge lab up: interrupted, removing the lab")
             with _sigint_ignored():
                 _report_leftovers(lab.down())
             raise
@@ -148,74 +157,82 @@ def _up(flags: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-_UP = "The lab is up: `bootbridge lab kubectl get nodes` asks, `bootbridge lab tunnel` installs the tunnel.\n"
+_UP = """\
+The lab is up. Next:
+  bootbridge lab kubectl get nodes
+  bootbridge lab tunnel              install the tunnel
+"""
 _BLANK = """\
-The instances are up and blank: `bootbridge lab init` makes the cluster on the first, and the others join by
-themselves. `bootbridge lab logs node2 bootstrapper` shows how, `bootbridge lab kubectl get nodes` who did.
+The instances are up. Next:
+  bootbridge lab init                      create the cluster on the first instance; the others join
+  bootbridge lab logs node2 bootstrapper   follow a join
+  bootbridge lab kubectl get nodes
 """
 
 
 def _layout(flags: argparse.Namespace) -> Layout:
     if not flags.bootstrapper:
         if flags.control_planes is not None:
-            raise OperatorError("is for --bootstrapper", subject="--control-planes")
+            raise OperatorError("requires --bootstrapper", subject="--control-planes")
         return Layout(_NODES if flags.nodes is None else flags.nodes, flags.ip)
     nodes = _INSTANCES if flags.nodes is None else flags.nodes
     control_planes = flags.control_planes
     if control_planes is None:
         control_planes = 2 if nodes >= _INSTANCES else 1
     if control_planes < 1:
-        raise OperatorError("there must be one at least", subject="--control-planes")
+        raise OperatorError(
+            f"invalid value {control_planes}: at least 1 required", subject="--control-planes"
+        )
     return Layout(nodes, flags.ip, control_planes)
 
 
 def _init(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
     if not lab.layout.blank:
-        hint = "`bootbridge lab down`, then `bootbridge lab up --bootstrapper`"
-        raise OperatorError("this lab's cluster is made already", hint=hint)
+        hint = "run `bootbridge lab down`, then `bootbridge lab up --bootstrapper`"
+        raise OperatorError("not a lab of blank instances", subject=str(lab.directory), hint=hint)
     return subprocess.run(instances.init_command(lab, *flags.arguments)).returncode
 
 
 def _demo(flags: argparse.Namespace) -> int:
-    """The lab is taken down whatever happens, and the exit code says whether all of it held."""
+    """Runs a demo in a new lab and removes the lab, also after a failure."""
     lab = Lab(_directory(flags), _layout(flags))
     found = _found(flags, bootstrapper=lab.layout.blank)
     check_node_directory(lab.directory)
-    story = BootstrapperDemo if lab.layout.blank else TunnelDemo
+    demo = BootstrapperDemo if lab.layout.blank else TunnelDemo
     progress = Progress(sys.stderr)
     with lab.locked():
         lab.check_not_in_use()
         try:
-            story(lab, found, _images(lab, found), progress).run()
+            demo(lab, found, _images(lab, found), progress).run()
         finally:
             progress.begin("lab down")
             with _sigint_ignored():
                 left = lab.down()
-            progress.end("; ".join(left) or "nothing is left but its images", good=not left)
+            progress.end("; ".join(left) or "removed; images are kept", good=not left)
     return ExitCode.FINDINGS if left else ExitCode.OK
 
 
 def _down(flags: argparse.Namespace) -> int:
     lab = Lab(_directory(flags), Layout())
     if not lab.exists:
-        print_output(f"There is no lab in {lab.directory}.\n")
+        print_output(f"No lab found in {lab.directory}.\n")
         return ExitCode.OK
     with lab.locked():
         left = lab.down()
     _report_leftovers(left)
     if not left:
-        print_output(f"Nothing of the lab is left but its images in {lab.image_directory}.\n")
+        print_output(f"Lab removed; images are kept in {lab.image_directory}.\n")
     return ExitCode.FINDINGS if left else ExitCode.OK
 
 
 def _report_leftovers(left: Sequence[str]) -> None:
-    print_error(*(f"bootbridge lab: left behind: {each}" for each in left))
+    print_error(*(f"bootbridge lab: not removed: {each}" for each in left))
 
 
 @contextmanager
 def _sigint_ignored() -> Iterator[None]:
-    """A second Ctrl-C does not end the cleaning up after the first."""
+    """Ignores SIGINT, so that a second Ctrl-C does not interrupt the clean-up."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -226,7 +243,7 @@ def _sigint_ignored() -> Iterator[None]:
 def _status(flags: argparse.Namespace) -> int:
     found = status(Lab.open(_directory(flags)), _found(flags))
     print_output(json.dumps(found.document, indent=2) + "\n" if flags.json else found.text)
-    return ExitCode.OK if found.works else ExitCode.FINDINGS
+    return ExitCode.OK if found.is_up else ExitCode.FINDINGS
 
 
 def _shell(flags: argparse.Namespace) -> int:
@@ -241,7 +258,7 @@ def _kubectl(flags: argparse.Namespace) -> int:
     node, rest = "", flags.arguments
     if rest[:1] == ["--on"]:
         if len(rest) < 2:
-            raise OperatorError("--on needs a node", hint="for example: --on node1 get pods")
+            raise OperatorError("node name missing", subject="--on", hint="for example: --on node1 get pods")
         node, rest = rest[1], rest[2:]
     return subprocess.run(lab.kubectl(_found(flags), *rest, node=node)).returncode
 
@@ -250,37 +267,37 @@ def _logs(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
     if not flags.name:
         known = sorted(f"{path.parent.name} {path.stem}" for path in (lab.directory / "logs").glob("*/*.log"))
-        raise OperatorError("logs needs a node and a program", hint=f"one of: {', '.join(known)}")
+        raise OperatorError("node and program required", hint=f"one of: {', '.join(known)}")
     try:
         return print_output(lab.log(flags.node, flags.name).read_text(errors="replace"))
     except FileNotFoundError:
-        hint = "`bootbridge lab logs` names those that have; pods: `bootbridge lab kubectl logs`"
-        raise OperatorError(f"{flags.name} has said nothing on {flags.node}", hint=hint) from None
+        hint = "`bootbridge lab logs` lists all logs; for pods run `bootbridge lab kubectl logs`"
+        raise OperatorError("no log found", subject=f"{flags.name} on {flags.node}", hint=hint) from None
 
 
 def _tunnel(flags: argparse.Namespace) -> int:
     lab = Lab.open(_directory(flags))
-    image, rest = _image_asked_for(flags.arguments)
+    image, rest = _split_image(flags.arguments)
     if image == KONNECTIVITY_IMAGE:
-        _bring_originals(lab, _found(flags))
+        _import_konnectivity(lab, _found(flags))
     return subprocess.run(lab.bootbridge("up", *lab.tunnel_flags(image), *rest)).returncode
 
 
-def _bring_originals(lab: Lab, found: components.Components) -> None:
+def _import_konnectivity(lab: Lab, found: components.Components) -> None:
     if konnectivity_programs() is None:
-        raise OperatorError("the Go originals are not built", hint="make peers")
+        raise OperatorError("Konnectivity's Go programs not found", hint="run `make peers`")
     for node in lab.layout.all_nodes:
         _images(lab, found).import_into(lab.namespaces(node.name), KONNECTIVITY_IMAGE)
 
 
-def _image_asked_for(asked: list[str]) -> tuple[str, list[str]]:
-    """The image of the tunnel, and the words that do not choose it."""
-    for place, word in enumerate(asked):
-        if word == f"--image={KONNECTIVITY_PROGRAMS}":
-            return KONNECTIVITY_IMAGE, asked[:place] + asked[place + 1 :]
-        if asked[place : place + 2] == ["--image", KONNECTIVITY_PROGRAMS]:
-            return KONNECTIVITY_IMAGE, asked[:place] + asked[place + 2 :]
-    return TUNNEL_IMAGE, asked
+def _split_image(arguments: list[str]) -> tuple[str, list[str]]:
+    """Returns the tunnel's image, and the arguments without `--image konnectivity`."""
+    for index, word in enumerate(arguments):
+        if word == f"--image={KONNECTIVITY}":
+            return KONNECTIVITY_IMAGE, arguments[:index] + arguments[index + 1 :]
+        if arguments[index : index + 2] == ["--image", KONNECTIVITY]:
+            return KONNECTIVITY_IMAGE, arguments[:index] + arguments[index + 2 :]
+    return TUNNEL_IMAGE, arguments
 
 
 def _remove_tunnel(flags: argparse.Namespace) -> int:
@@ -291,7 +308,7 @@ def _remove_tunnel(flags: argparse.Namespace) -> int:
 def _permanent_apiserver(flags: argparse.Namespace) -> int:
     lab, found = Lab.open(_directory(flags)), _found(flags)
     permanent_apiserver.start(lab, flags.node, found, _images(lab, found), Progress(sys.stderr))
-    print_output(f"`bootbridge lab kubectl --on {flags.node} …` asks it.\n")
+    print_output(f"Ready. Use it with `bootbridge lab kubectl --on {flags.node} …`.\n")
     return ExitCode.OK
 
 
@@ -326,60 +343,62 @@ def _command(
 _COMMANDS = {
     "prepare": _command(
         _prepare,
-        "build and install what a lab is made of",
-        "Kubernetes is built from source, which takes minutes, and the rest comes from Debian's packages;\n"
-        "what is there already is left alone. With --bin-dir, only what no release of Kubernetes brings is\n"
-        "built; without the source tree it is the only way, and all of it is looked for there.",
+        "build and install the programs of a lab",
+        "Builds Kubernetes from source, which takes minutes, and installs the rest from Debian packages.\n"
+        "Skips what is already there. With --bin-dir, builds only the programs that no release contains.\n"
+        "Outside the source tree nothing can be built: --bin-dir must contain all programs.",
         needs_root=False,
     ),
     "up": _command(
         _up,
-        "bring a lab up",
-        "What an interrupted `up` left behind is removed first.",
+        "start a lab",
+        "Removes first what an interrupted `up` left.",
         "{program}\n{program} --nodes 3 --ip dual --dir /tmp/lab\n"
         "{program} --bootstrapper --nodes 4 --control-planes 2",
         _add_shape,
     ),
     "init": _command(
         _init,
-        "make the cluster of blank instances: `bootbridge node init` of the first",
-        "After `up --bootstrapper`. Flags after it are those of `bootbridge node init`; the operator's\n"
-        "files (cluster.yaml, policy.yaml, the init secret, then admin.conf) are in DIR/operator.",
+        "create the cluster of blank instances",
+        "Runs `bootbridge node init` for the first instance, with the flags that follow; use it after\n"
+        "`up --bootstrapper`. DIR/operator holds the operator's files: cluster.yaml, policy.yaml, the init\n"
+        "secret and, when the cluster exists, admin.conf.",
         "{program}\n{program} --json",
         passthrough="INIT-FLAG",
     ),
     "demo": _command(
         _demo,
-        "show it all once: a webhook that blocks, the bridge, its answers, the removal",
-        "Two to three minutes; the lab is taken down at the end, also on Ctrl-C. With --bootstrapper it is\n"
-        "the other half: blank instances, an init, joins by attestation, and one that is refused at first.",
+        "run a demo in a new lab, and remove the lab",
+        "Takes two to three minutes. A webhook blocks a pod, the tunnel is installed, the webhook allows\n"
+        "one pod and denies another, the tunnel is removed. With --bootstrapper: blank instances form a\n"
+        "cluster by attestation, and an instance with a changed boot loader is rejected.",
         "{program}\n{program} --bootstrapper",
         _add_shape,
     ),
     "tunnel": _command(
         _tunnel,
-        "lay the tunnel: `bootbridge up` on the bootstrap node",
-        "Flags after it are those of `bootbridge up`;\n"
-        "`--image konnectivity` takes the Go originals (after `make peers`).",
+        "install the tunnel: `bootbridge up` on the bootstrap node",
+        "Passes the flags that follow to `bootbridge up`. `--image konnectivity` uses Konnectivity's Go\n"
+        "programs (after `make peers`).",
         "{program}\n{program} --image konnectivity\n{program} --protocol=HTTPConnect",
         passthrough="UP-FLAG",
     ),
     "remove-tunnel": _command(
         _remove_tunnel,
-        "take it away: `bootbridge down` on the bootstrap node",
-        "Flags after it are those of `bootbridge down`.",
+        "remove the tunnel: `bootbridge down` on the bootstrap node",
+        "Passes the flags that follow to `bootbridge down`.",
         passthrough="DOWN-FLAG",
     ),
     "permanent-apiserver": _command(
         _permanent_apiserver,
-        "start a production kube-apiserver on a cluster node",
-        "It shares the bootstrap node's etcd, reaches pods by itself, and knows of no tunnel.",
+        "start the permanent kube-apiserver on a cluster node",
+        "It uses the bootstrap node's etcd, reaches pods directly, and does not use the tunnel.",
         "{program} node1",
         _add_node,
     ),
     "kubectl": _command(
         _kubectl,
-        "ask the bootstrap kube-apiserver, or with --on NODE the one there",
+        "run kubectl on the bootstrap node, or with --on NODE on another",
         "",
         "{program} get pods -A\n{program} --on node1 get nodes",
         passthrough="WORD",
@@ -387,17 +406,19 @@ _COMMANDS = {
     ),
     "shell": _command(
         _shell,
-        "a shell on a node, or one command",
+        "run a shell or a command on a node",
         "",
         "{program} node1\n{program} bootstrap ip route",
         passthrough="NODE [COMMAND]",
     ),
-    "logs": _command(_logs, "what a program on a node said", "", "{program} node1 kubelet", _add_log_names),
-    "status": _command(_status, "what runs", flags=_add_json),
+    "logs": _command(
+        _logs, "print the log of a program on a node", "", "{program} node1 kubelet", _add_log_names
+    ),
+    "status": _command(_status, "show which nodes run and whether the API server is ready", flags=_add_json),
     "down": _command(
         _down,
-        "end everything; only the images are kept",
-        "Needs nothing but the directory's name, whatever became of the lab.",
+        "stop and remove the lab; images are kept",
+        "Works in any state of the lab: it needs only the directory's name.",
     ),
 }
 COMMAND = CommandGroup(DESCRIPTION, {"Commands": _COMMANDS}, EXAMPLES, _add_directory)

@@ -24,7 +24,7 @@ class InvalidReview(ValueError):
 
 
 def review(body: bytes, seen_from: str) -> dict[str, Any]:
-    """Returns the AdmissionReview to answer with; it tells the caller its address (`seen_from`)."""
+    """Returns the AdmissionReview to answer with; `seen_from` is the client's address."""
     request = _request_in(body)
     response: dict[str, Any] = {
         "uid": request["uid"],

@@ -1,4 +1,4 @@
-"""`tar`, as far as `kubectl cp` needs it in a pod: pack one path to stdout, unpack stdin into a directory."""
+"""The part of `tar` that `kubectl cp` needs in a pod: packs a path to stdout, unpacks stdin."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """`cf - PATH` or `xmf - [-C DIRECTORY]`, which is all that kubectl asks for."""
+    """Runs `cf - PATH` or `xmf - [-C DIRECTORY]`, the two forms that kubectl uses."""
     words = [word for word in (sys.argv[1:] if argv is None else argv) if not word.startswith("--")]
     verb = words[0].lstrip("-") if words else ""
     if verb not in ("cf", "xf", "xmf") or words[1:2] != ["-"]:
-        sys.stderr.write("tar: only `cf - PATH` and `xmf - -C DIRECTORY` are known here\n")
+        sys.stderr.write("tar: unsupported arguments (supported: `cf - PATH`, `xmf - -C DIRECTORY`)\n")
         return 2
     if verb == "cf":
         _pack(words[2])
@@ -30,7 +30,7 @@ def _pack(path: str) -> None:
 def _unpack(directory: str) -> None:
     os.makedirs(directory, exist_ok=True)
     with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
-        # Python 3.11.2, which Debian 12 has, knows no filters yet.
+        # Python 3.11.2 of Debian 12 has no filters.
         archive.extraction_filter = getattr(tarfile, "data_filter", None)
         archive.extractall(directory)
 

@@ -1,4 +1,4 @@
-"""The bootstrapper, shown once from blank instances to a cluster: init, joins, a refusal, a reboot."""
+"""`lab demo --bootstrapper`: from blank instances to a cluster, with a rejected instance and its reboot."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from bootbridge.lab.layout import LabNode
 
 READY_SECONDS = 400.0
 _REFUSED = re.compile(r'node: ticket refused reason="?(.*?)"? retry_in=')
-# What a changed boot loader would be measured into.
+# The PCR that measures the boot loader.
 BOOT_LOADER_REGISTER = 4
 
 
 @dataclass(frozen=True)
 class BootstrapperDemo:
-    """One run, told step by step through `progress`."""
+    """One run of the demo, reported to `progress`."""
 
     lab: Lab
     components: Components
@@ -34,52 +34,52 @@ class BootstrapperDemo:
     progress: Progress
 
     def run(self) -> None:
-        """Every step must hold; the first that does not ends it. The clean-up is the caller's."""
+        """Runs all steps; the first failure raises OperatorError. The caller removes the lab."""
         InstancesBuilder(self.lab, self.components, self.images, self.progress).bring_up()
-        self.progress.step(f"{self._odd.name}, another boot", self._boot_something_else)
-        self.progress.line(f"     bootbridge node init {self.lab.layout.first.address}, as the operator:")
+        self.progress.step(f"change {self._changed.name}", self._change_measurement)
+        self.progress.line(f"     output of `bootbridge node init {self.lab.layout.first.address}`:")
         if subprocess.run(instances.init_command(self.lab), stdin=subprocess.DEVNULL).returncode:
-            raise OperatorError("bootbridge node init failed, see above")
-        self.progress.step("the others", self._join)
-        self.progress.step(self._odd.name, self._told_why)
-        self.progress.step(f"{self._odd.name}, rebooted", self._reboot)
+            raise OperatorError("failed, see the output above", subject="bootbridge node init")
+        self.progress.step("joins", self._join)
+        self.progress.step(f"rejection of {self._changed.name}", self._rejection)
+        self.progress.step(f"reboot of {self._changed.name}", self._reboot)
 
     @property
-    def _odd(self) -> LabNode:
-        """The instance that is not as it should be, at first."""
+    def _changed(self) -> LabNode:
+        """The instance whose boot measurement is changed."""
         return self.lab.layout.all_nodes[-1]
 
-    # --- the story
+    # --- steps
 
-    def _boot_something_else(self) -> str:
-        tpm.measure(self.lab, self._odd, BOOT_LOADER_REGISTER, b"another boot loader")
-        return f"its TPM has measured something else into PCR {BOOT_LOADER_REGISTER}"
+    def _change_measurement(self) -> str:
+        tpm.measure(self.lab, self._changed, BOOT_LOADER_REGISTER, b"another boot loader")
+        return f"its TPM measured another boot loader (PCR {BOOT_LOADER_REGISTER})"
 
     def _join(self) -> str:
-        nodes = [node for node in self.lab.layout.all_nodes if node != self._odd]
+        nodes = [node for node in self.lab.layout.all_nodes if node != self._changed]
         self._wait(lambda: self._missing(nodes))
-        return f"{', '.join(node.name for node in nodes[1:])} have joined by themselves"
+        return f"{', '.join(node.name for node in nodes[1:])} joined"
 
-    def _told_why(self) -> str:
-        self._wait(lambda: "" if self._refusal() else f"{self._odd.name} has not been refused yet")
-        if self._odd.name in self._ready():
-            raise OperatorError(f"{self._odd.name} was let in")
-        return f"refused: {self._refusal()}"
+    def _rejection(self) -> str:
+        self._wait(lambda: "" if self._refusal() else f"no rejection of {self._changed.name} yet")
+        if self._changed.name in self._ready():
+            raise OperatorError("joined with a changed boot measurement", subject=self._changed.name)
+        return f"rejected: {self._refusal()}"
 
     def _reboot(self) -> str:
-        instances.reboot(self.lab, self._odd, self.components)
-        self._wait(lambda: self._missing([self._odd]))
-        return "booted as it should, and has joined"
+        instances.reboot(self.lab, self._changed, self.components)
+        self._wait(lambda: self._missing([self._changed]))
+        return "joined with the expected boot measurement"
 
-    # --- how
+    # --- helpers
 
     def _wait(self, reason: Callable[[], str]) -> None:
         if still := self.progress.wait(reason, READY_SECONDS):
-            raise OperatorError(f"not within {READY_SECONDS:.0f} s: {still}")
+            raise OperatorError(f"timed out after {READY_SECONDS:g}s: {still}")
 
     def _refusal(self) -> str:
-        said = self.lab.log(self._odd.name, instances.BOOTSTRAPPER).read_text(errors="replace")
-        found = _REFUSED.search(said)
+        log = self.lab.log(self._changed.name, instances.BOOTSTRAPPER).read_text(errors="replace")
+        found = _REFUSED.search(log)
         return found[1] if found else ""
 
     def _missing(self, nodes: list[LabNode]) -> str:

@@ -1,7 +1,7 @@
-"""What a lab of blank instances is told: each instance about itself, and the operator about the cluster.
+"""The files of a lab of blank instances: node.yaml and metadata per instance, cluster spec and policy.
 
-The metadata and the policy say the same about who is who. Every instance is known by the key of its TPM
-beforehand, and must have booted what it was meant to boot.
+Metadata and policy agree: each instance is enrolled by the key of its TPM, and its boot measurements are
+known.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from bootbridge.lab.tpm import BOOT_REGISTERS, DEVICE
 
 INSTANCE_CONFIG: Final = "/etc/bootbridge/node.yaml"
 INSTANCE_METADATA: Final = "/etc/bootbridge/instance.yaml"
-# Enough to see the bridge, and half of what anyone would wait for in life.
+# Long enough to observe the tunnel before it is removed.
 TUNNEL_QUIET_SECONDS: Final = 60
 _ZERO: Final = "00" * 32
 
 
 @dataclass(frozen=True)
 class OperatorFiles:
-    """The operator's files, in the lab's directory and on no instance."""
+    """Paths of the operator's files, in the lab's directory and on no instance."""
 
     directory: Path
 
@@ -57,7 +57,7 @@ class OperatorFiles:
 
 
 def cluster_spec(layout: Layout, kubernetes_version: str) -> ClusterSpec:
-    """Every setting that kubeadm needs on a lab's instances, and none that it does not."""
+    """Returns the cluster spec for a lab's instances."""
     networks = layout.networks
     return ClusterSpec(
         kubernetes_version=kubernetes_version,
@@ -67,9 +67,9 @@ def cluster_spec(layout: Layout, kubernetes_version: str) -> ClusterSpec:
         service_subnets=tuple(map(str, networks.service)),
         image_repository=KUBEADM_REPOSITORY,
         cri_socket=f"unix://{CONTAINERD_SOCKET}",
-        # Both would come from a registry; the lab's routes lead to the pods of every node without them.
+        # Their images would need a registry; the lab's own routes reach all pods without them.
         without_addons=ADDONS,
-        ignore_preflight_errors=() if _newer_cgroups() else ("SystemVerification",),
+        ignore_preflight_errors=() if _has_cgroup_v2() else ("SystemVerification",),
         kubelet=dict(KUBELET_SETTINGS),
         join_service_image=NODE_IMAGE,
         tunnel_image=TUNNEL_IMAGE,
@@ -77,9 +77,9 @@ def cluster_spec(layout: Layout, kubernetes_version: str) -> ClusterSpec:
 
 
 def policy(layout: Layout, identities: Mapping[str, str]) -> dict[str, Any]:
-    """Who may join, and what each must prove."""
+    """Returns the join service's policy: the instances, and the evidence that each must show."""
     return {
-        "evidence": _proof(identities.values()),
+        "evidence": _evidence(identities.values()),
         "instances": [_instance(layout, node, identities) for node in layout.all_nodes],
     }
 
@@ -87,12 +87,12 @@ def policy(layout: Layout, identities: Mapping[str, str]) -> dict[str, Any]:
 def instance_files(
     layout: Layout, node: LabNode, identities: Mapping[str, str], init_secret_hash: str
 ) -> Tree:
-    """On the instance: what it proves and wants proven, and what is said about it and its peers."""
+    """Returns an instance's node.yaml and its metadata."""
     control_planes = [identities[each.name] for each in layout.all_nodes if layout.may_control(each)]
     config = {
         "metadata": {"static": {"file": INSTANCE_METADATA}},
         "evidence": {"tpm": {"device": DEVICE}},
-        "joinService": {"evidence": _proof(control_planes)},
+        "joinService": {"evidence": _evidence(control_planes)},
         "tunnelQuietSeconds": TUNNEL_QUIET_SECONDS,
     }
     metadata: dict[str, Any] = {
@@ -107,8 +107,8 @@ def instance_files(
     }
 
 
-def _proof(keys: Iterable[str]) -> dict[str, Any]:
-    """A quote by one of these keys, of a machine that has booted nothing else."""
+def _evidence(keys: Iterable[str]) -> dict[str, Any]:
+    """Returns the required evidence: a TPM quote by one of these keys, with unchanged boot measurements."""
     measurements = {str(index): {"expected": _ZERO} for index in BOOT_REGISTERS}
     return {"tpm": {"measurements": measurements, "trustedKeys": sorted(keys)}}
 
@@ -123,6 +123,6 @@ def _instance(layout: Layout, node: LabNode, identities: Mapping[str, str]) -> d
     }
 
 
-def _newer_cgroups() -> bool:
-    """kubeadm's system verification refuses machines with control groups of the older kind."""
+def _has_cgroup_v2() -> bool:
+    """Returns whether this machine uses cgroup v2; kubeadm's system verification rejects v1."""
     return (CGROUPS / "cgroup.controllers").exists()

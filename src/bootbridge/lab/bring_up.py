@@ -1,4 +1,4 @@
-"""The steps that bring a lab up, in order, each with a name that a person can follow."""
+"""The steps of `lab up`, in order, with their progress."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Jobs = dict[str, Callable[[], None]]
 
 @dataclass(frozen=True)
 class LabBuilder:
-    """Brings one lab up; every step may be looked at through `progress`."""
+    """Brings one lab up and reports each step to `progress`."""
 
     lab: Lab
     components: Components
@@ -39,7 +39,7 @@ class LabBuilder:
     tunnel_images: tuple[str, ...] = (TUNNEL_IMAGE,)
 
     def bring_up(self) -> None:
-        """A bootstrap control plane that has no way to the pods, and cluster nodes that have joined it."""
+        """Starts a bootstrap control plane without a route to the pods, and cluster nodes that join it."""
         self.lab.check_not_in_use()
         network.check_ipv6(self.lab.layout)
         inotify.check_available(self.lab.layout)
@@ -53,13 +53,13 @@ class LabBuilder:
             starts[node.name] = partial(self._start_cluster_node, node, credentials)
         self._together("nodes", starts)
         with self._step("API server"):
-            self._wait(self._apiserver_silent)
+            self._wait(self._apiserver_problem)
         with self._step("nodes ready"):
-            self._wait(self._nodes_unready)
+            self._wait(self._nodes_problem)
         self.lab.mark_as_up()
 
     def _image_builds(self) -> Jobs:
-        """Two at a time: those with an interpreter share one packed runtime, and so go one by one."""
+        """Two jobs: the images with a Python runtime share one layer, which one job builds once."""
         pythons = [WEBHOOK_IMAGE, TUNNEL_IMAGE]
         others = [
             PAUSE_IMAGE,
@@ -72,7 +72,7 @@ class LabBuilder:
         }
 
     def _start_bootstrap(self, credentials: Credentials) -> None:
-        """The API server's image first: the others come while it starts."""
+        """Imports the image of the control plane first: the others are imported while it starts."""
         node = self.lab.layout.bootstrap
         self.lab.start_etcd(self.components)
         self.lab.start_runtime(node, self.components)
@@ -85,7 +85,7 @@ class LabBuilder:
     def _start_cluster_node(self, node: LabNode, credentials: Credentials) -> None:
         self.lab.start_runtime(node, self.components)
         self.lab.write(node.name, credentials.kubelet(node, self.lab.layout.bootstrap))
-        # For a production control plane later: its certificates are made while the authority is there.
+        # For a permanent control plane later: the authority's key is not kept.
         self.lab.write(node.name, credentials.control_plane(node, self.lab.layout))
         namespaces = self.lab.namespaces(node.name)
         self.images.import_into(namespaces, PAUSE_IMAGE)
@@ -93,7 +93,7 @@ class LabBuilder:
         self.images.import_into(namespaces, WEBHOOK_IMAGE, *self.tunnel_images)
 
     def _together(self, title: str, jobs: Jobs) -> None:
-        """Do jobs at the same time; the first that fails fails the step."""
+        """Runs jobs at the same time as one step; the first failure fails it."""
         with self._step(title):
             running = {name: _in_background(job) for name, job in jobs.items()}
             self._wait(lambda: _unfinished(running), JOB_SECONDS)
@@ -110,23 +110,24 @@ class LabBuilder:
 
     def _wait(self, reason: Callable[[], str], seconds: float = READY_SECONDS) -> None:
         if still := self.progress.wait(reason, seconds):
-            raise OperatorError(f"not within {seconds:.0f} s: {still}", hint=f"see {self.lab.directory}/logs")
+            hint = f"see the logs in {self.lab.directory}/logs"
+            raise OperatorError(f"timed out after {seconds:g}s: {still}", hint=hint)
 
-    def _apiserver_silent(self) -> str:
+    def _apiserver_problem(self) -> str:
         ready = self.lab.apiserver_is_ready(self.components)
-        return "" if ready else "the bootstrap kube-apiserver is not ready"
+        return "" if ready else "bootstrap kube-apiserver not ready"
 
-    def _nodes_unready(self) -> str:
+    def _nodes_problem(self) -> str:
         done = self.lab.ask(self.components, "get", "nodes", "-o", "json")
         if done.returncode:
-            return "the bootstrap kube-apiserver does not answer"
+            return "bootstrap kube-apiserver does not answer"
         ready = {node["metadata"]["name"] for node in json.loads(done.stdout)["items"] if is_ready(node)}
         missing = [node.name for node in self.lab.layout.cluster_nodes if node.name not in ready]
         return f"{', '.join(missing)} not ready" if missing else ""
 
 
 def _in_background(job: Callable[[], None]) -> Future[None]:
-    """Never waited for at exit: who is interrupted takes the lab down, and nothing is left to wait for."""
+    """Runs a job in a daemon thread: after Ctrl-C the lab is taken down without waiting for it."""
     result: Future[None] = Future()
 
     def work() -> None:
@@ -141,7 +142,7 @@ def _in_background(job: Callable[[], None]) -> Future[None]:
 
 
 def _unfinished(running: Mapping[str, Future[None]]) -> str:
-    """Which jobs still run; raises what the first failed one raised."""
+    """Returns the jobs that still run; raises the exception of a failed one."""
     for job in running.values():
         if job.done():
             job.result()

@@ -1,4 +1,4 @@
-"""The programs a lab is made of, where they are, and what to do about those that are missing."""
+"""Finds the programs of a lab, or reports all that are missing and how to get them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from bootbridge.errors import OperatorError
 
-# Built by `make kubernetes`, or brought along with --bin-dir.
+# Built by `make kubernetes`, or in --bin-dir.
 KUBERNETES = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl")
 PAUSE = "pause"
-# Built by `make kubernetes` too: what blank instances make their cluster with. Its etcd is of the release
-# that kubeadm writes manifests for, not the packaged one.
+# Built by `make kubernetes` too, for blank instances: etcd in the release that kubeadm's manifests name,
+# which the packaged one is not.
 BOOTSTRAPPER = ("kubeadm", "etcd")
-# What no release of Kubernetes brings: whoever brings the others has these built here.
+# Not in a release of Kubernetes, so built here even with --bin-dir.
 BUILT_HERE = (PAUSE, "etcd")
-# The Go originals of our own programs, built by `make peers`.
+# Konnectivity's Go programs, built by `make peers`.
 KONNECTIVITY_PROGRAMS = ("proxy-server", "proxy-agent")
 # Program → Debian package.
 PACKAGED = {
@@ -38,7 +38,7 @@ CNI_PLUGINS = ("bridge", "host-local", "loopback")
 
 @dataclass(frozen=True)
 class Components:
-    """Every program by name, found."""
+    """The path of every program, and the directory of the CNI plugins."""
 
     programs: dict[str, Path]
     cni: Path
@@ -47,23 +47,23 @@ class Components:
         return str(self.programs[name])
 
 
-# The source that this package runs from, if it does; what is built there lies beside it.
+# The source tree, if this package runs from one; build/ is there.
 SOURCES = Path(__file__).resolve().parents[3]
 
 
 def default_bin_dir() -> Path:
-    """Where `make kubernetes` puts what it builds."""
+    """Returns where `make kubernetes` puts the programs."""
     return SOURCES / (os.environ.get("BOOTBRIDGE_KUBERNETES") or "build/kubernetes") / "bin"
 
 
 def konnectivity_programs() -> Path | None:
-    """The Go originals, where `make peers` has put them."""
+    """Returns the directory of Konnectivity's Go programs; None if they are not built."""
     path = SOURCES / (os.environ.get("BOOTBRIDGE_PEERS") or "build/peers")
     return path if all((path / name).exists() for name in KONNECTIVITY_PROGRAMS) else None
 
 
 def find(bin_dir: Path | None = None, *, bootstrapper: bool = False) -> Components:
-    """All of them; or one error that names everything missing and how to get it, before anything is done."""
+    """Returns all programs; raises one OperatorError that lists everything missing and how to get it."""
     directory = bin_dir or default_bin_dir()
     built = (*KUBERNETES, PAUSE, *(BOOTSTRAPPER if bootstrapper else ()))
     programs = {name: _built(name, directory) for name in built}
@@ -95,14 +95,14 @@ def _built(name: str, directory: Path) -> Path:
 
 
 def _missing(directory: Path, programs: Sequence[str], packages: Sequence[str]) -> OperatorError:
-    told, hints = [], []
+    problems, hints = [], []
     if programs:
-        told.append(f"{', '.join(programs)} (looked in {directory})")
+        problems.append(f"programs not found in {directory}: {', '.join(programs)}")
         few = set(programs) <= set(BUILT_HERE)
         only = f" KUBERNETES='{' '.join(programs)}'" if few else ""
-        hints.append(f"run `make kubernetes{only}`, or give --bin-dir")
+        hints.append(f"run `make kubernetes{only}`, or set --bin-dir")
     if packages:
         names = " ".join(dict.fromkeys(packages))
-        told.append(f"the Debian packages {names}")
-        hints.append(f"apt-get install {names}")
-    return OperatorError(f"missing: {'; '.join(told)}", hint="; ".join(hints))
+        problems.append(f"Debian packages missing: {names}")
+        hints.append(f"run `apt-get install {names}`")
+    return OperatorError("; ".join(problems), hint="; ".join(hints))

@@ -1,7 +1,7 @@
-"""The control plane as static pods: kube-apiserver configured by our own merge, and its companions.
+"""The control plane of a lab as static pods.
 
-The bootstrap one is configured as OpenShift's is: a KubeAPIServerConfig, an override merged into
-it, and flags made of the result. The production one is the same without the override.
+The bootstrap kube-apiserver is configured as OpenShift's is: a KubeAPIServerConfig, an override merged into
+it, and flags made of the result. The permanent one is the same without the override.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ CONFIG_SEEN_BY_APISERVER = "/etc/kubernetes/config"
 ADMISSION_CONFIG = "admission.yaml"
 ETCD_PORT = 2379
 BASE_CONFIG = "kube-apiserver-config.yaml"
-# A kube-apiserver waits for every open watch, for as long as it is let; a changed one shall be there soon.
+# A kube-apiserver waits for all open watches until its grace period ends; a lab wants a fast restart.
 GRACE_SECONDS = 1
 
 
 def base_config(node: LabNode, layout: Layout) -> dict[str, Any]:
-    """What the operator's defaults would be here."""
+    """Returns the KubeAPIServerConfig without the egress selector."""
     services = ",".join(map(str, layout.networks.service))
     arguments = {
         "advertise-address": [str(node.address)],
@@ -36,7 +36,7 @@ def base_config(node: LabNode, layout: Layout) -> dict[str, Any]:
         "authorization-mode": ["Node", "RBAC"],
         "client-ca-file": [f"{PKI}/ca.crt"],
         "enable-admission-plugins": ["NodeRestriction"],
-        # Services resolve to their endpoints, so that a webhook's pod address is dialled.
+        # Services resolve to endpoints, so that the pod address of a webhook is dialled.
         "enable-aggregator-routing": ["true"],
         "endpoint-reconciler-type": ["lease"],
         "etcd-servers": [_etcd_url(node, layout)],
@@ -63,7 +63,7 @@ def base_config(node: LabNode, layout: Layout) -> dict[str, Any]:
         "apiServerArguments": arguments,
         "servicesSubnet": services,
         "servingInfo": {
-            "bindAddress": f"{everywhere(layout)}:{APISERVER_PORT}",
+            "bindAddress": f"{any_address(layout)}:{APISERVER_PORT}",
             "minTLSVersion": "VersionTLS12",
         },
         "serviceAccountPublicKeyFiles": [f"{PKI}/service-accounts.crt"],
@@ -82,24 +82,24 @@ def apiserver_flags(base: dict[str, Any], override: dict[str, Any] | None) -> li
 
 
 def bootstrap_files(layout: Layout, plan: Plan | None) -> Tree:
-    """Static pods of the bootstrap node; with a plan, its API server goes through the tunnel."""
+    """Returns the static pods of the bootstrap node; with a plan, its API server uses the tunnel."""
     node = layout.bootstrap
     override = egress_selector.config_override(plan) if plan else None
     return _tree(node, layout, apiserver_flags(base_config(node, layout), override))
 
 
 def permanent_apiserver_files(layout: Layout, node: LabNode) -> Tree:
-    """An API server on a cluster node, beside the same etcd and without an egress selector."""
-    return _tree(node, layout, apiserver_flags(base_config(node, layout), None), alone=True)
+    """Returns the static pod of an API server on a cluster node, without an egress selector."""
+    return _tree(node, layout, apiserver_flags(base_config(node, layout), None), apiserver_only=True)
 
 
-def _tree(node: LabNode, layout: Layout, flags: list[str], *, alone: bool = False) -> Tree:
+def _tree(node: LabNode, layout: Layout, flags: list[str], *, apiserver_only: bool = False) -> Tree:
     admission = {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration", "plugins": []}
     tree = {
         f"{CONFIG_ON_HOST}/{ADMISSION_CONFIG}": Asset(to_yaml(admission)),
         f"{STATIC_PODS}/kube-apiserver.yaml": Asset(to_yaml(_apiserver_pod(flags)), 0o600),
     }
-    if not alone:
+    if not apiserver_only:
         tree |= {
             f"{STATIC_PODS}/kube-controller-manager.yaml": Asset(
                 to_yaml(_controller_manager_pod(layout)), 0o600
@@ -113,7 +113,7 @@ def _apiserver_pod(flags: list[str]) -> dict[str, Any]:
     probe = {"scheme": "HTTPS", "host": "127.0.0.1", "port": APISERVER_PORT}
     volumes = {PKI: PKI, CONFIG_ON_HOST: CONFIG_SEEN_BY_APISERVER}
     pod = _pod("kube-apiserver", ["/usr/bin/kube-apiserver", *flags], volumes)
-    # Anonymous requests are refused, and a refusal is an answer too: the port decides.
+    # A TCP probe: anonymous HTTP requests are rejected.
     pod["spec"]["containers"][0]["livenessProbe"] = {
         "tcpSocket": {"host": probe["host"], "port": probe["port"]},
         "initialDelaySeconds": 20,
@@ -138,7 +138,7 @@ def _controller_manager_pod(layout: Layout) -> dict[str, Any]:
         f"--root-ca-file={PKI}/ca.crt",
         f"--cluster-cidr={','.join(str(network.cidr) for network in networks.cluster)}",
         f"--service-cluster-ip-range={','.join(map(str, networks.service))}",
-        # The lab gives each node its pods' addresses itself.
+        # The lab assigns the pod subnets itself.
         "--allocate-node-cidrs=false",
         "--node-monitor-grace-period=20s",
     ]
@@ -159,7 +159,7 @@ def _scheduler_pod() -> dict[str, Any]:
 
 
 def _pod(name: str, command: list[str], volumes: dict[str, str]) -> dict[str, Any]:
-    """A static pod on the node's own network; volumes are host path → path inside, all read-only."""
+    """Returns a static pod on the host network; `volumes` maps host paths to read-only mount paths."""
     names = {path: f"v{number}" for number, path in enumerate(volumes)}
     return {
         "apiVersion": "v1",
@@ -190,13 +190,13 @@ def _pod(name: str, command: list[str], volumes: dict[str, str]) -> dict[str, An
 
 
 def _etcd_url(node: LabNode, layout: Layout) -> str:
-    """Beside etcd by the loopback, which stays whatever becomes of the node's address."""
+    """Returns etcd's URL: loopback on its own node, because that node's address may change."""
     host = "127.0.0.1" if node == layout.bootstrap else bracketed(str(layout.bootstrap.address))
     return f"http://{host}:{ETCD_PORT}"
 
 
-def everywhere(layout: Layout) -> str:
-    """All addresses of a node, as a host to listen on; a machine may have no IPv6 at all."""
+def any_address(layout: Layout) -> str:
+    """Returns the wildcard address to listen on; the machine may have no IPv6."""
     return "0.0.0.0" if layout.families == "ipv4" else "[::]"
 
 

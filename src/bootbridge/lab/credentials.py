@@ -1,4 +1,4 @@
-"""Certificates and kubeconfigs of a lab cluster: made once, and handed to each node as files."""
+"""Issues the certificates and kubeconfigs of a lab cluster, as files for each node."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALIDITY = timedelta(days=7)
 
 @dataclass(frozen=True)
 class Credentials:
-    """The authorities of one cluster. Never written themselves: a lab makes nodes only while it comes up."""
+    """The authorities of one cluster; their keys are never written, because all nodes are created by `up`."""
 
     cluster: Authority
     front_proxy: Authority
@@ -29,12 +29,12 @@ class Credentials:
     @classmethod
     def create(cls) -> Credentials:
         cluster = Authority.create("lab", validity=VALIDITY)
-        # Only its key pair is wanted: tokens are signed with the one half and checked with the other.
+        # Only its key pair is used: to sign and verify service account tokens.
         service_accounts = cluster.issue_client("service-accounts", validity=VALIDITY)
         return cls(cluster, Authority.create("lab-front-proxy", validity=VALIDITY), service_accounts)
 
     def control_plane(self, node: LabNode, layout: Layout) -> Tree:
-        """What a node needs to run a kube-apiserver and its two companions."""
+        """Returns the files of a node with a kube-apiserver, kube-controller-manager and kube-scheduler."""
         names = [node.name, "localhost", "127.0.0.1", "::1", "kubernetes", "kubernetes.default.svc"]
         names += [str(address) for address in (*node.addresses, *layout.apiserver_service_ips)]
         serving = self.cluster.issue_server(names, common_name="kube-apiserver")
@@ -52,7 +52,7 @@ class Credentials:
         }
 
     def kubelet(self, node: LabNode, apiserver: LabNode) -> Tree:
-        """What a node needs to join."""
+        """Returns the files of a node that joins."""
         names = [node.name, *map(str, node.addresses)]
         return {
             f"{PKI}/ca.crt": Asset(self.cluster.cert_pem),

@@ -1,8 +1,8 @@
-"""What an API server calls out to, in one small program that runs in a lab pod.
+"""The program in the lab's pods that an API server calls.
 
-A validating webhook (refuses `deny=true`), a mutating one (adds an annotation), the
-conversion of a custom resource between two versions, and an aggregated API with one
-resource. HTTPS with the certificate in a directory; plain HTTP beside it, for proxies.
+It serves a validating webhook (denies `deny=true`), a mutating webhook (adds an annotation), the conversion
+of a custom resource between two versions, and an aggregated API with one resource. It listens for HTTPS, and
+for plain HTTP from the API server's pod and Service proxy.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ GROUP = "lab.bootbridge.dev"
 API_GROUP = f"greetings.{GROUP}"
 MUTATED = f"{GROUP}/mutated"
 CRD_VERSIONS = ("v1", "v2")
-# A path after whose answer the connection ends: whoever asks again has to connect again.
+# The server closes the connection after a response on this path, so that the next request dials again.
 ONCE = "/once"
 
 
 def mutate(body: bytes) -> dict[str, Any]:
-    """Allow, with a patch that leaves our mark."""
+    """Returns a response that allows the object and adds the annotation MUTATED."""
     request = json.loads(body)["request"]
     annotations = ((request.get("object") or {}).get("metadata") or {}).get("annotations")
     key = MUTATED.replace("~", "~0").replace("/", "~1")
@@ -45,7 +45,7 @@ def mutate(body: bytes) -> dict[str, Any]:
 
 
 def convert(body: bytes) -> dict[str, Any]:
-    """Widgets: v1 calls it `spec.size`, v2 `spec.dimensions.size`."""
+    """Converts widgets: `spec.size` in v1 is `spec.dimensions.size` in v2."""
     request = json.loads(body)["request"]
     wanted = request["desiredAPIVersion"]
     response = {
@@ -64,7 +64,7 @@ def _converted(found: dict[str, Any], wanted: str) -> dict[str, Any]:
 
 
 def api_answer(path: str, who: str) -> dict[str, Any] | None:
-    """The aggregated API: discovery, and one object in every namespace."""
+    """Returns the response of the aggregated API: discovery, or one object per namespace."""
     version = f"{API_GROUP}/v1"
     if path == f"/apis/{API_GROUP}":
         preferred = {"groupVersion": version, "version": "v1"}
@@ -87,7 +87,7 @@ def api_answer(path: str, who: str) -> dict[str, Any] | None:
     if path.startswith(f"/apis/{version}/namespaces/") and path.endswith("/greetings/hello"):
         namespace = path.split("/")[5]
         metadata = {"name": "hello", "namespace": namespace}
-        return {"apiVersion": version, "kind": "Greeting", "metadata": metadata, "saidBy": who}
+        return {"apiVersion": version, "kind": "Greeting", "metadata": metadata, "servedBy": who}
     return None
 
 
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Every call: a lab wants to see which way it came."""
+        """Logs every request with the client's address."""
         sys.stdout.write(f"{self.client_address[0]} {format % args}\n")
         sys.stdout.flush()
 
@@ -146,7 +146,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, port: int, tls: ssl.SSLContext | None) -> None:
         self._tls = tls
-        # One socket takes both families, but where the kernel has no IPv6.
+        # One socket for both families, unless the kernel has no IPv6.
         both = socket.has_dualstack_ipv6()
         self.address_family = socket.AF_INET6 if both else socket.AF_INET
         super().__init__(("::" if both else "0.0.0.0", port), _Handler)
@@ -154,7 +154,7 @@ class _Server(ThreadingHTTPServer):
     def server_bind(self) -> None:
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        # Not HTTPServer's own: it would ask DNS for our name.
+        # HTTPServer.server_bind would look the host name up in DNS.
         TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
@@ -171,7 +171,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def main() -> int:
-    """Serve until told to stop."""
+    """Serves until it is stopped by a signal."""
     parser = argparse.ArgumentParser(prog="extension-server", description=__doc__)
     parser.add_argument("--port", type=int, default=8443)
     parser.add_argument("--plain-port", type=int, default=8080)

@@ -1,4 +1,4 @@
-"""What goes wrong in life, done to a lab on purpose."""
+"""Fault injection: cut links, killed containers, restarts, power loss and changed addresses."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ _CTR = ("ctr", f"--address={CONTAINERD_SOCKET}", "--namespace=k8s.io")
 
 
 def disconnect(lab: Lab, node: str) -> None:
-    """Pull a node's cable: nothing arrives any more, and nobody is told."""
+    """Cuts a node's link: packets are lost without an error on either side."""
     network.disconnect(lab.namespaces(SWITCH), lab.layout.node(node).name)
 
 
 def reconnect(lab: Lab, node: str) -> None:
-    """Put the cable back."""
     network.reconnect(lab.namespaces(SWITCH), lab.layout.node(node).name)
 
 
 def containers(lab: Lab, node: str, name: str) -> list[str]:
-    """The containers of that name that run on a node."""
+    """Returns the ids of the running containers with that name."""
     chosen = f'labels."io.kubernetes.container.name"=={name}'
     known = lab.namespaces(node).run_checked(*_CTR, "containers", "list", "--quiet", chosen).decode().split()
     tasks = lab.namespaces(node).run_checked(*_CTR, "tasks", "list").decode().splitlines()[1:]
@@ -36,34 +35,36 @@ def containers(lab: Lab, node: str, name: str) -> list[str]:
 
 
 def kill(lab: Lab, node: str, container: str, how: signal.Signals = signal.SIGKILL) -> None:
-    """End a container's processes; whoever started it finds out for himself."""
+    """Signals all processes of a container; the kubelet restarts it."""
     found = containers(lab, node, container)
     if not found:
-        raise OperatorError(f"no container {container} runs on {node}")
+        raise OperatorError("no running container", subject=f"{container} on {node}")
     for each in found:
         lab.namespaces(node).run_checked(*_CTR, "tasks", "kill", "--all", f"--signal={how.name}", each)
 
 
 def restart_apiserver(lab: Lab, node: str = "bootstrap") -> None:
-    """End it as its kubelet would, by force once its grace is over; the kubelet starts it again."""
+    """Terminates it as the kubelet does, with SIGKILL after its grace period; the kubelet restarts it."""
     running = containers(lab, node, APISERVER)
     kill(lab, node, APISERVER, signal.SIGTERM)
-    # Left alone it would wait a minute for every open watch.
+    # Without SIGKILL it would wait a minute for open watches.
     time.sleep(control_plane.GRACE_SECONDS)
     for each in running:
-        # It may have ended by itself, which is as good.
+        # Not checked: it may have ended already.
         lab.namespaces(node).run([*_CTR, "tasks", "kill", "--all", f"--signal={signal.SIGKILL.name}", each])
 
 
 def stop_node(lab: Lab, node: str) -> None:
-    """Pull a cluster node's power plug; what it wrote is kept."""
+    """Cuts a cluster node's power; its disk is kept."""
     if not lab.layout.node(node).pod_subnets:
-        raise OperatorError(f"{node} cannot be started again: its etcd is in memory", hint="stop another one")
+        raise OperatorError(
+            "cannot be stopped: its etcd is in memory", subject=node, hint="stop another node"
+        )
     lab.namespaces(node).end()
 
 
 def start_node(lab: Lab, node: str, components: Components) -> None:
-    """Switch it on again: a machine on the same cable, with the same disk."""
+    """Starts a stopped node again, with the same disk."""
     it = lab.layout.node(node)
     lab.create_machine(it)
     lab.start_runtime(it, components)
@@ -71,10 +72,10 @@ def start_node(lab: Lab, node: str, components: Components) -> None:
 
 
 def change_address(lab: Lab) -> None:
-    """The bootstrap node gets other addresses.
+    """Changes the bootstrap node's addresses.
 
-    The API stays where everybody looks for it, as in life: the old address becomes that of a load
-    balancer (here: the switch), which hands on what is meant for the API server and nothing else.
+    The API stays reachable at the old address, which becomes that of a load balancer (the switch). It
+    forwards only the ports of the API server and of etcd.
     """
     bootstrap, switch = lab.namespaces("bootstrap"), lab.namespaces(SWITCH)
     old, new = lab.layout.bootstrap, lab.layout.moved_bootstrap

@@ -1,4 +1,4 @@
-"""The lab's images: built here, kept beside the lab, handed to each node's containerd. No registry."""
+"""Builds the lab's container images and imports them into each node's containerd, without a registry."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ TUNNEL_IMAGE = "localhost/bootbridge:lab"
 WEBHOOK_IMAGE = "localhost/webhook:lab"
 KONNECTIVITY_IMAGE = "localhost/konnectivity:lab"
 NODE_IMAGE = "localhost/bootbridge-node:lab"
-# Where kubeadm looks for its images, none of which a registry has to bring.
+# The image repository in kubeadm's configuration; all of its images are imported.
 KUBEADM_REPOSITORY = "localhost"
-# Generous: several labs may unpack 200 MB each at the same time, on two cores.
+# Several labs may unpack 200 MB each at the same time, on two cores.
 IMPORT_SECONDS = 300.0
 OUTDATED_SECONDS = 3600.0
 
@@ -36,17 +36,17 @@ WEBHOOK_MODULES = (
     "lab/archiver.py",
     "lab/extension_server.py",
 )
-# The first is started; `kubectl cp` looks for tar in the pod.
+# The first is the entrypoint; `kubectl cp` runs tar in the pod.
 _WEBHOOK_COMMANDS = {"extension-server": "bootbridge.lab.extension_server", "tar": "bootbridge.lab.archiver"}
-# How an image is made is a part of what it is.
+# A change of the code that builds an image changes the image.
 _RECIPES = sorted(Path(recipes.__file__).parent.glob("*.py"))
 _CONTROL_PLANE = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-# kubeadm's static pods: each has an image of its own, named after its program.
+# Images of kubeadm's static pods, each named after its program.
 _KUBEADM = (*_CONTROL_PLANE, "etcd")
 
 
 class Images:
-    """Archives in one directory, named after what went in: a file that is there is never made again."""
+    """Image archives in one directory, named by a hash of their inputs, so that each is built once."""
 
     def __init__(self, directory: Path, components: Components, konnectivity: Path | None) -> None:
         self._directory = directory
@@ -55,24 +55,24 @@ class Images:
         self._digests: dict[str, str] = {}
 
     def archive(self, reference: str) -> Path:
-        """The archive with one image, built if need be."""
+        """Returns the archive of one image; builds it if it does not exist."""
         sources, build = self._recipe(reference)
         name = reference.replace("/", "_").replace(":", "_")
         path = self._directory / f"{name}-{_fingerprint([*sources, *_RECIPES])}.tar"
         if not path.exists():
             self._directory.mkdir(parents=True, exist_ok=True)
-            with _only_one(path):
-                # Whoever had to wait finds what another lab has built meanwhile.
+            with _locked(path):
+                # Another lab may have built it while this one waited for the lock.
                 if not path.exists():
                     write_file(path, Asset(oci.archive({reference: build()})))
                     self._remove_outdated(path)
         return path
 
     def _remove_outdated(self, path: Path) -> None:
-        """What is no longer made of the same is not wanted again; a lab may just be reading yesterday's."""
-        yesterday = time.time() - OUTDATED_SECONDS
+        """Removes older archives of the same image; recent ones may be in use by another lab."""
+        oldest = time.time() - OUTDATED_SECONDS
         for other in self._directory.glob(f"{path.name.rpartition('-')[0]}-*.tar"):
-            if other != path and other.stat().st_mtime < yesterday:
+            if other != path and other.stat().st_mtime < oldest:
                 other.unlink(missing_ok=True)
 
     def prepare(self, references: Iterable[str]) -> None:
@@ -80,7 +80,7 @@ class Images:
             self.archive(reference)
 
     def import_into(self, namespaces: NodeNamespaces, *references: str) -> None:
-        """Import images on a node; what it has already is not imported again."""
+        """Imports images that the node does not have yet."""
         present = namespaces.run_checked(
             "ctr", f"--address={CONTAINERD_SOCKET}", "--namespace=k8s.io", "images", "list", "-q"
         )
@@ -118,8 +118,8 @@ class Images:
 
 
 @contextmanager
-def _only_one(path: Path) -> Iterator[None]:
-    """Labs that share a directory do not pack the same image at the same time."""
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a lock on one archive: labs that share a directory do not build the same image twice."""
     lock = path.with_name(f".{path.name}.lock")
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -130,22 +130,19 @@ def _only_one(path: Path) -> Iterator[None]:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """Remove what is left of archives that were never finished; whoever packs one now holds its lock.
-
-    And nothing else: who has labs share a directory may keep other things there.
-    """
+    """Removes partial archives whose lock is free; a shared directory may hold other files, which stay."""
     for lock in directory.glob(".*.tar.lock"):
         with suppress(OSError), lock.open() as held:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
             archive = glob.escape(lock.name.removesuffix(".lock"))
-            # As `write_file` names what is not whole yet.
+            # The names of `write_file`'s temporary files.
             for left in directory.glob(f"{archive}.????????"):
                 left.unlink(missing_ok=True)
             lock.unlink(missing_ok=True)
 
 
 def kubeadm_program(reference: str) -> str:
-    """The program of an image that kubeadm names; empty for images of ours."""
+    """Returns the program of one of kubeadm's images; empty for other images."""
     name = reference.removeprefix(f"{KUBEADM_REPOSITORY}/").partition(":")[0]
     return name if name in (*_KUBEADM, PAUSE) and reference != PAUSE_IMAGE else ""
 
@@ -154,14 +151,14 @@ def _module_files(modules: Iterable[str]) -> list[Path]:
     package = Path(recipes.__file__).parents[1]
     paths = [package / module for module in sorted(modules)]
     files = [file for path in paths for file in (sorted(path.rglob("*")) or [path])]
-    # A compiled installation has the one beside the other.
+    # A compiled installation has .so files beside the .py files.
     return [file for file in files if file.suffix in (".py", ".so")]
 
 
 def _fingerprint(sources: list[Path]) -> str:
-    """Of size and time, as make does it: reading 200 MB each time would cost more than it saves."""
-    told = hashlib.sha256(python_runtime.release(recipes.NODE_DEPENDENCIES).encode())
+    """Hashes size and modification time, as make does: reading 200 MB each time would be slower."""
+    digest = hashlib.sha256(python_runtime.release(recipes.NODE_DEPENDENCIES).encode())
     for path in sources:
         status = path.stat()
-        told.update(f"{path}:{status.st_size}:{status.st_mtime_ns}\n".encode())
-    return told.hexdigest()[:16]
+        digest.update(f"{path}:{status.st_size}:{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:16]

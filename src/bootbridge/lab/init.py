@@ -1,10 +1,9 @@
-"""The first process of a lab node: gives it a file system of its own, then buries the dead.
+"""The first process of a lab node: mounts the node's file system, then reaps orphaned processes.
 
-Runs as process 1 of fresh mount, network, process, host name and cgroup namespaces. The
-node sees this machine's programs, but what it writes below `/etc`, `/opt`, `/var` and
-`/usr/local` goes to the node's own directory, what makes a machine a node of some cluster
-is not seen at all, and `/run` is its own altogether.
-When this process ends, so does everything on the node: processes, mounts and links.
+Runs as process 1 of new mount, network, PID, UTS, IPC and cgroup namespaces. The node sees this machine's
+programs. What it writes below `/etc`, `/opt`, `/var` and `/usr/local` goes to the node's directory. `/run` is
+its own, and so are the directories that would make this machine a Kubernetes node. When this process ends,
+the kernel ends everything on the node: processes, mounts and links.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Seen as on this machine, written to the node's own directory.
+# Overlays: reads see this machine's files, writes go to the node's directory.
 OVERLAID = ("/etc", "/opt", "/var", "/usr/local")
-# On the node's own directory, and nothing of this machine's to be seen there: with the mode of a new one.
+# Bind mounts from the node's directory, with the mode of a new one: nothing of this machine is visible there.
 BOUND = {
-    # containerd makes overlays itself, and the kernel does not stack them any further.
+    # containerd creates overlays here, and the kernel limits how deep overlays stack.
     "/var/lib/containerd": 0o755,
     "/var/log": 0o755,
-    # This machine may be a node itself, or have been one: a lab's kubelet would run its static pods, a
-    # network configuration that sorts first would win, kubeadm and our bootstrapper would refuse to begin.
+    # If this machine is or was a node: the lab's kubelet would run its static pods, its CNI configuration
+    # could sort first, and kubeadm and the bootstrapper would refuse to start.
     "/etc/bootbridge": 0o755,
     "/etc/cni": 0o755,
     "/etc/kubernetes": 0o755,
@@ -35,7 +34,7 @@ BOUND = {
     "/var/lib/kubelet": 0o755,
     "/var/lib/swtpm": 0o700,
 }
-# The node's own altogether.
+# A tmpfs.
 RUN = "/run"
 CGROUPS = Path("/sys/fs/cgroup")
 CLONE_NEWCGROUP = 0x02000000
@@ -43,19 +42,20 @@ READY = "ready"
 
 
 def main(argv: list[str]) -> int:
+    """NAME DIRECTORY [CGROUP]; prints READY when the node's file system is mounted."""
     name, directory, *group = argv
     try:
         _mount_all(Path(directory))
         if group:
-            _keep_to(group[0])
+            _enter_cgroup(group[0])
         socket.sethostname(name)
-        _must("ip", "link", "set", "lo", "up")
+        _run("ip", "link", "set", "lo", "up")
     except OSError as error:
         sys.exit(f"{error.filename or name}: {error.strerror or error}")
     print(READY, flush=True)
-    # Nobody reads on: whatever is printed later must not end us.
+    # The reader closes the pipe now: later output must not raise SIGPIPE.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    _bury()
+    _reap_children()
     return 0
 
 
@@ -75,24 +75,24 @@ def _mount_all(directory: Path) -> None:
     _mount("-t", "proc", "proc", "/proc")
 
 
-def _keep_to(group: str) -> None:
-    """What the node takes for the roots of the control groups is a group of the lab's in each hierarchy."""
+def _enter_cgroup(group: str) -> None:
+    """Moves the node into the lab's control group, which becomes the root that the node sees."""
     owned = {hierarchy: hierarchy / group.strip("/") for hierarchy in hierarchies()}
     for own in owned.values():
         (own / "cgroup.procs").write_text("0")
-    # The group that a process is in when it does this is the root for everyone inside.
+    # The current group of the calling process becomes the root of the new namespace.
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWCGROUP):
         raise OSError(ctypes.get_errno(), "unshare")
     for hierarchy, own in owned.items():
         if hierarchy == CGROUPS:
-            # The newer kind wants processes in leaves only.
+            # cgroup v2 allows processes only in leaf groups.
             (own / "init").mkdir(exist_ok=True)
             (own / "init" / "cgroup.procs").write_text("0")
         _mount("--bind", str(own), str(hierarchy))
 
 
 def hierarchies() -> list[Path]:
-    """Every mounted hierarchy of control groups, of the older kind or the newer."""
+    """Returns the mounted cgroup hierarchies: one for cgroup v2, one per controller for v1."""
     if (CGROUPS / "cgroup.controllers").exists():
         return [CGROUPS]
     found = sorted(CGROUPS.iterdir()) if CGROUPS.exists() else []
@@ -100,23 +100,23 @@ def hierarchies() -> list[Path]:
 
 
 def directory_name(path: str) -> str:
-    """Where in the node's directory a path of the node is kept."""
+    """Returns the name that a path of the node has in the node's directory."""
     return path.strip("/").replace("/", "-")
 
 
 def _mount(*words: str) -> None:
-    _must("mount", *words)
+    _run("mount", *words)
 
 
-def _must(*argv: str) -> None:
-    """Run something that has to work; else its own reason is the last that we say, in one line."""
+def _run(*argv: str) -> None:
+    """Runs a command; if it fails, exits with its error as one line."""
     done = subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(argv)}: {' '.join(done.stderr.split()) or 'failed'}")
 
 
-def _bury() -> None:
-    """Wait for children that others left behind, for ever."""
+def _reap_children() -> None:
+    """Waits for orphaned processes until SIGTERM."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     signal.signal(signal.SIGCHLD, lambda *_: None)
     while True:

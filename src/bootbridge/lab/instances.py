@@ -1,6 +1,6 @@
-"""Blank instances: machines with containerd, a TPM, a kubelet without configuration, and our bootstrapper.
+"""Blank instances: nodes with containerd, a TPM, a kubelet without configuration, and `bootbridge node run`.
 
-What they become is their own business from then on: one is initialised by its operator, the others join.
+The operator initialises one, and the others join.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SUPERVISOR = (
 
 @dataclass(frozen=True)
 class InstancesBuilder(LabBuilder):
-    """Brings up a lab whose cluster is still to be made."""
+    """Brings up a lab of blank instances, without a cluster."""
 
     def bring_up(self) -> None:
         self.lab.check_not_in_use()
@@ -54,7 +54,7 @@ class InstancesBuilder(LabBuilder):
         boots: Jobs = {node.name: partial(self._first_boot, node, control_plane_images) for node in nodes}
         self._together("instances", boots)
         with self._step("metadata"):
-            self._tell(release, {node.name: tpm.identity(self.lab, node) for node in nodes})
+            self._write_files(release, {node.name: tpm.identity(self.lab, node) for node in nodes})
         with self._step("bootbridge node run"):
             for node in nodes:
                 start_bootstrapper(self.lab, node)
@@ -73,8 +73,8 @@ class InstancesBuilder(LabBuilder):
         ours = (*of_kubeadm, NODE_IMAGE) if controls else ()
         self.images.import_into(self.lab.namespaces(node.name), PAUSE_IMAGE, *ours, TUNNEL_IMAGE)
 
-    def _tell(self, release: str, identities: Mapping[str, str]) -> None:
-        """What the infrastructure would say: to each instance about itself, and to the operator."""
+    def _write_files(self, release: str, identities: Mapping[str, str]) -> None:
+        """Writes metadata and configuration for each instance, and the operator's files."""
         secret, hashed = init_secret.make()
         files = operator_files(self.lab)
         files.directory.mkdir(mode=0o700)
@@ -84,8 +84,8 @@ class InstancesBuilder(LabBuilder):
         write_file(files.policy, Asset(to_yaml(policy), 0o600))
         write_file(files.init_secret, Asset(secret, 0o600))
         for node in self.lab.layout.all_nodes:
-            told = bootstrapper_files.instance_files(self.lab.layout, node, identities, hashed)
-            self.lab.write(node.name, told)
+            tree = bootstrapper_files.instance_files(self.lab.layout, node, identities, hashed)
+            self.lab.write(node.name, tree)
 
 
 def operator_files(lab: Lab) -> OperatorFiles:
@@ -93,11 +93,11 @@ def operator_files(lab: Lab) -> OperatorFiles:
 
 
 def install(lab: Lab, node: LabNode, components: Components) -> None:
-    """What the image that an instance boots from brings along."""
+    """Installs what an instance's boot image contains: Kubernetes programs and a `systemctl`."""
     folder = lab.file(node.name, PROGRAMS)
     folder.mkdir(parents=True, exist_ok=True)
     for name in _ON_AN_INSTANCE:
-        # This machine's own, as the node sees it, makes room on the node.
+        # The overlay may show this machine's program there; the link replaces it on the node only.
         (folder / name).unlink(missing_ok=True)
         (folder / name).symlink_to(components[name])
     script = f'#!/bin/sh\nexec {shlex.join(_SUPERVISOR)} systemctl "$@"\n'
@@ -105,7 +105,7 @@ def install(lab: Lab, node: LabNode, components: Components) -> None:
 
 
 def boot(lab: Lab, node: LabNode, components: Components) -> None:
-    """Everything that an instance starts by itself but our own program."""
+    """Starts what an instance starts at boot, except the bootstrapper."""
     tpm.start_tpm(lab, node, components)
     lab.start_runtime(node, components)
     lab.start(node.name, "kubelet", [*_SUPERVISOR, "supervise", f"{PROGRAMS}/kubelet"])
@@ -117,20 +117,20 @@ def start_bootstrapper(lab: Lab, node: LabNode) -> None:
 
 
 def power_cycle(lab: Lab, node: LabNode, components: Components) -> None:
-    """Off and on again: the disk and the TPM's keys are as before, the registers and /run are not."""
+    """Restarts an instance: the disk and the TPM's keys are kept; PCRs and /run are reset."""
     lab.namespaces(node.name).end()
     lab.create_machine(node)
     boot(lab, node, components)
 
 
 def reboot(lab: Lab, node: LabNode, components: Components) -> None:
-    """A power cycle of an instance whose image starts our bootstrapper, as every one of them does."""
+    """Restarts an instance and its bootstrapper."""
     power_cycle(lab, node, components)
     start_bootstrapper(lab, node)
 
 
 def init_command(lab: Lab, *words: str) -> list[str]:
-    """`bootbridge node init` of the first instance, from the operator's place, with the operator's files."""
+    """Returns the command `bootbridge node init` for the first instance, with the operator's files."""
     files = operator_files(lab)
     argv = [
         *(sys.executable, "-m", "bootbridge.cli.main", "node", "init", str(lab.layout.first.address)),
@@ -149,18 +149,18 @@ def kubeadm_release(components: Components) -> str:
 
 
 def kubeadm_images(components: Components, release: str) -> tuple[str, ...]:
-    """The images that kubeadm will ask for, without those of the addons that a lab does not have."""
-    said = _kubeadm(
+    """Returns the images that kubeadm uses, without those of addons."""
+    output = _kubeadm(
         components,
         *("config", "images", "list"),
         f"--kubernetes-version={release}",
         f"--image-repository={KUBEADM_REPOSITORY}",
     )
-    return tuple(reference for reference in said.split() if kubeadm_program(reference))
+    return tuple(reference for reference in output.split() if kubeadm_program(reference))
 
 
 def _kubeadm(components: Components, *words: str) -> str:
     done = subprocess.run([components["kubeadm"], *words], capture_output=True, text=True)
     if done.returncode:
-        raise OperatorError(f"kubeadm {words[0]}: {done.stderr.strip()}", hint="see --bin-dir")
+        raise OperatorError(done.stderr.strip(), subject=f"kubeadm {words[0]}", hint="check --bin-dir")
     return done.stdout

@@ -1,9 +1,8 @@
-"""In place of systemd on a blank instance: the kubelet as a service, and `systemctl` as far as kubeadm asks.
+"""Replaces systemd on a blank instance: runs the kubelet, and answers kubeadm's `systemctl` calls.
 
-A lab node has no systemd, but kubeadm and the node's bootstrapper start, stop and restart the kubelet through
-one. The supervisor runs the kubelet while it is wanted and has a configuration, and again when it ends;
-`systemctl` says by a file what is wanted, and waits for what comes of it. Both run on the node, with nothing
-but the standard library.
+A lab node has no systemd, but kubeadm and the bootstrapper start, stop and restart the kubelet through it.
+The supervisor runs the kubelet while a file says that it is wanted and a configuration exists, and restarts
+it when it ends. `systemctl` writes that file and waits for the effect. Both use only the standard library.
 """
 
 from __future__ import annotations
@@ -20,22 +19,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# As the unit that Kubernetes' packages bring names them.
+# As in the systemd unit of Kubernetes' packages.
 KUBECONFIGS = (
     "--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf",
     "--kubeconfig=/etc/kubernetes/kubelet.conf",
 )
 UNIT = "kubelet"
 PAUSE_SECONDS = 0.1
-# Between the end of a kubelet and the next; a unit waits ten, which a lab has not.
+# Between the end of a kubelet and the next start; the systemd unit waits 10 s.
 RESTART_SECONDS = 1.0
 STOP_SECONDS = 20.0
 INACTIVE = 3
 
 
 @dataclass(frozen=True)
-class Service:
-    """`run` holds what is true until a reboot, `home` is where kubeadm writes the kubelet's configuration."""
+class KubeletService:
+    """`run` holds state until a reboot; kubeadm writes the kubelet's configuration to `home`."""
 
     run: Path
     home: Path
@@ -53,14 +52,14 @@ class Service:
         return self.home / "config.yaml"
 
     def supervise(self, kubelet: str) -> None:
-        """Run the kubelet whenever it is wanted and can be, for ever."""
+        """Runs the kubelet whenever it is wanted and configured; never returns."""
         while True:
             ran = self.run_once(kubelet)
             time.sleep(RESTART_SECONDS if ran and self.wanted.exists() else PAUSE_SECONDS)
 
     def run_once(self, kubelet: str) -> bool:
-        """Run it to its end, if it is wanted and can be."""
-        with self._alone():
+        """Runs the kubelet to its end if it is wanted and configured; returns whether it ran."""
+        with self._locked():
             if not (self.wanted.exists() and self.config.exists()):
                 return False
             argv = [kubelet, *KUBECONFIGS, f"--config={self.config}", *self._flags_of_kubeadm()]
@@ -71,14 +70,14 @@ class Service:
         return True
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Between the look at what is wanted and the note of what runs, nobody changes his mind."""
+    def _locked(self) -> Iterator[None]:
+        """Holds a lock, so that `stop` does not come between the check and the record of the process id."""
         with (self.run / "lock").open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             yield
 
     def _flags_of_kubeadm(self) -> list[str]:
-        """KUBELET_KUBEADM_ARGS="…", as kubeadm writes it for the unit."""
+        """Returns the flags in kubeadm-flags.env: KUBELET_KUBEADM_ARGS="…"."""
         try:
             return shlex.split(
                 shlex.split((self.home / "kubeadm-flags.env").read_text())[0].partition("=")[2]
@@ -90,7 +89,7 @@ class Service:
         self.wanted.touch()
 
     def stop(self) -> None:
-        with self._alone():
+        with self._locked():
             self.wanted.unlink(missing_ok=True)
         deadline = time.monotonic() + STOP_SECONDS
         sign = signal.SIGTERM
@@ -101,7 +100,7 @@ class Service:
             time.sleep(PAUSE_SECONDS)
 
     def restart(self) -> None:
-        """First not wanted: else the supervisor could begin another before the old one's end was seen."""
+        """Stops first: otherwise the supervisor could start another before the old one has ended."""
         self.stop()
         self.start()
 
@@ -112,8 +111,8 @@ class Service:
             return None
 
 
-def systemctl(service: Service, words: list[str]) -> int:
-    """`systemctl [FLAG …] VERB [UNIT]`: only the kubelet is known, and no other unit is running."""
+def systemctl(service: KubeletService, words: list[str]) -> int:
+    """Runs `systemctl [FLAG …] VERB [UNIT]`; every unit but the kubelet is inactive."""
     verb, *units = [word for word in words if not word.startswith("-")] or [""]
     if verb == "daemon-reload":
         return 0
@@ -130,7 +129,7 @@ def systemctl(service: Service, words: list[str]) -> int:
         print("active" if service.wanted.exists() else "inactive")
         return 0 if service.wanted.exists() else INACTIVE
     elif verb not in ("is-enabled", "enable", "disable"):
-        print(f"the lab's systemctl does not know {verb!r}", file=sys.stderr)
+        print(f"systemctl: unsupported command {verb!r}", file=sys.stderr)
         return 1
     return 0
 
@@ -138,7 +137,7 @@ def systemctl(service: Service, words: list[str]) -> int:
 def main(argv: list[str]) -> int:
     """RUN HOME supervise KUBELET, or RUN HOME systemctl WORD …"""
     run, home, verb, *words = argv
-    service = Service(Path(run), Path(home))
+    service = KubeletService(Path(run), Path(home))
     service.run.mkdir(mode=0o700, exist_ok=True)
     if verb == "supervise":
         service.supervise(words[0])

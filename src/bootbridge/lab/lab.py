@@ -1,7 +1,7 @@
-"""A whole lab: brought up step by step, looked at, and taken down without a trace.
+"""A lab: the operations that bring it up, inspect it, and take it down completely.
 
-Everything a lab is lies in one directory, and in namespaces that live as long as processes
-that are called after it. Whatever dies, `down` needs nothing but the directory.
+A lab's state is its directory and its running namespaces, whose first processes have that directory on their
+command line. So `down` needs only the directory, in any state of the lab.
 """
 
 from __future__ import annotations
@@ -33,51 +33,51 @@ from bootbridge.lab.path_in_root import resolve_in_root
 from bootbridge.lab.processes import processes_using, wait_until_ended
 
 SWITCH = "switch"
-# The first that is written into a lab's directory, and the last that goes: it says that this is a lab.
+# Marks a directory as a lab's: written first, removed last.
 LAYOUT = "layout.json"
 IMAGES = "images"
 UP = "up"
-# All else that a lab keeps there. What has another name is somebody else's, and is never removed.
+# Everything else that a lab creates there. Other names are never removed.
 KEPT = ("nodes", "namespaces", "logs", "operator", UP)
-# For one answer of an API server.
+# Timeout of one kubectl call.
 CALL_SECONDS = 20.0
-# As `timeout` has it.
+# The exit code of timeout(1).
 TIMED_OUT = 124
 STEP_SECONDS = 120.0
 KUBECTL_CACHE = "/run/kubectl"
-# What programs on a node see of our own environment: nothing but where programs are.
+# The environment of programs on a node; nothing is inherited.
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root"}
 
 
 @dataclass(frozen=True)
 class Lab:
-    """One lab by its directory; nothing is held in memory that is not there."""
+    """One lab; all state is in its directory and in the kernel."""
 
     directory: Path
     layout: Layout
 
-    # --- what there is
+    # --- state
 
     @classmethod
     def open(cls, directory: Path) -> Lab:
-        """The lab in a directory; an error if there is none."""
+        """Returns the lab in a directory; raises OperatorError if there is none."""
         try:
             document = json.loads((directory / LAYOUT).read_bytes())
             return cls(
                 directory, Layout(document["nodes"], document["families"], document.get("controlPlanes", 0))
             )
         except FileNotFoundError:
-            raise OperatorError(
-                f"there is no lab in {directory}", hint="make one with `bootbridge lab up`"
-            ) from None
+            hint = "create one with `bootbridge lab up`"
+            raise OperatorError("no lab found", subject=str(directory), hint=hint) from None
         except (ValueError, KeyError) as error:
-            hint = "`bootbridge lab down` removes it"
-            raise OperatorError(f"{directory}/{LAYOUT} is broken: {error}", hint=hint) from None
+            hint = "remove the lab with `bootbridge lab down`"
+            problem = f"invalid lab layout: {error}"
+            raise OperatorError(problem, subject=f"{directory}/{LAYOUT}", hint=hint) from None
 
     @property
     def image_directory(self) -> Path:
-        """Where images are kept from lab to lab; several labs may share one."""
-        # From the root of the file system: a node's programs are somewhere else than we are.
+        """Where images are kept for the next lab; several labs may share it."""
+        # Absolute: programs on a node have another working directory.
         return Path(os.environ.get("BOOTBRIDGE_LAB_IMAGES") or self.directory / IMAGES).resolve()
 
     @property
@@ -86,33 +86,35 @@ class Lab:
 
     @property
     def exists(self) -> bool:
-        """Whether there is something to take down; nodes outlive the removal of their directory."""
-        return self._has_layout or bool(self._holders()) or self.cgroups.exist
+        """Whether there is anything to take down; nodes keep running if their directory is removed."""
+        return self._has_layout or bool(self._running()) or self.cgroups.exist
 
     def namespaces(self, name: str) -> NodeNamespaces:
-        """A node's namespaces, which must be alive."""
+        """Returns a node's namespaces; raises OperatorError unless the node runs."""
         try:
             namespaces = NodeNamespaces.load((self.directory / "namespaces" / name).read_text())
         except (OSError, ValueError, KeyError):
             self.layout.node(name)
-            raise OperatorError(f"the node {name} is not up", hint="bootbridge lab up") from None
+            hint = "run `bootbridge lab up`"
+            raise OperatorError("node not running", subject=name, hint=hint) from None
         if not namespaces.alive:
-            raise OperatorError(f"the node {name} has died", hint="bootbridge lab down, then up again")
+            hint = "run `bootbridge lab down`, then `bootbridge lab up`"
+            raise OperatorError("node has died", subject=name, hint=hint)
         return namespaces
 
     def live_namespaces(self) -> list[NodeNamespaces]:
-        """Every recorded namespaces that is alive."""
+        """Returns the recorded namespaces that still run."""
         found = []
         for path in sorted((self.directory / "namespaces").glob("*")):
             try:
                 found.append(NodeNamespaces.load(path.read_text()))
             except (OSError, ValueError, KeyError):
                 continue
-        return [namespaces for namespaces in found if namespaces.alive]
+        return [each for each in found if each.alive]
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one brings a lab up or down at a time; the claim ends with the process, however it ends."""
+        """Holds the lab's lock: one command at a time brings it up or down. Released at exit."""
         self.directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -122,56 +124,54 @@ class Lab:
             os.close(descriptor)
 
     def file(self, node: str, path: str) -> Path:
-        """A file of a node, as this machine reaches it."""
+        """Returns the path on this machine of a node's file."""
         return resolve_in_root(Path(f"/proc/{self.namespaces(node).pid}/root"), path)
 
-    # --- coming up
+    # --- up
 
     def check_not_in_use(self) -> None:
-        """A lab that is up stays, and so does whatever is no lab's."""
+        """Raises OperatorError if a lab runs in the directory, or if it holds files that are not a lab's."""
         if self.live_namespaces() and (self.directory / UP).exists():
-            raise OperatorError(
-                f"a lab runs in {self.directory}", hint="bootbridge lab status; bootbridge lab down"
-            )
-        if strange := self._foreign_names():
-            told = ", ".join(strange[:3]) + (", …" if strange[3:] else "")
-            hint = "choose a directory that is new or empty"
-            raise OperatorError(
-                f"{self.directory} holds what is no lab's: {told}", subject="--dir", hint=hint
-            )
+            hint = "see `bootbridge lab status`, or remove it with `bootbridge lab down`"
+            raise OperatorError("lab already running", subject=str(self.directory), hint=hint)
+        if foreign := self._foreign_names():
+            names = ", ".join(foreign[:3]) + (", …" if foreign[3:] else "")
+            problem = f"directory {self.directory} contains files that are not a lab's: {names}"
+            raise OperatorError(problem, subject="--dir", hint="choose a new or empty directory")
 
     def create_directory(self) -> None:
-        """Make room: what is left of a lab that never was up goes."""
+        """Creates the directory, after removing what an interrupted `up` left."""
         self.check_not_in_use()
         if left := self.down():
-            raise OperatorError(f"left from an earlier lab, and in the way: {'; '.join(left)}")
+            problem = f"cannot remove the remains of an earlier lab: {'; '.join(left)}"
+            raise OperatorError(problem, subject=str(self.directory))
         self.directory.mkdir(parents=True, exist_ok=True)
-        told = {
+        layout = {
             "nodes": self.layout.nodes,
             "families": self.layout.families,
             "controlPlanes": self.layout.control_planes,
         }
-        write_file(self.directory / LAYOUT, Asset(json.dumps(told).encode()))
+        write_file(self.directory / LAYOUT, Asset(json.dumps(layout).encode()))
         (self.directory / "namespaces").mkdir()
 
     def mark_as_up(self) -> None:
-        """From here on the lab is one that is up."""
+        """Records that the lab is completely up."""
         write_file(self.directory / UP, Asset(b""))
 
     def create_machines(self) -> None:
-        """Namespaces, a switch, and a cable to each."""
+        """Creates the switch and all nodes."""
         switch = self._create_namespaces(SWITCH)
         network.build_switch(switch)
         for node in self.layout.all_nodes:
             self.create_machine(node)
 
     def create_machine(self, node: LabNode) -> None:
-        """One node's namespaces, its cable, and its ways to the pods of others."""
+        """Creates a node: its namespaces, its link, and its routes to the pods of other nodes."""
         namespaces = self._create_namespaces(node.name)
         network.connect_node(self.namespaces(SWITCH), namespaces, node, self.layout)
         if node.pod_subnets:
             network.add_pod_routes(namespaces, node, self.layout)
-        # Whoever looks around by `lab shell` finds our program where it would be.
+        # So that `lab shell` finds the program in PATH.
         program = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m bootbridge.cli.main "$@"\n'
         self.write(
             node.name,
@@ -179,7 +179,7 @@ class Lab:
         )
 
     def start_runtime(self, node: LabNode, components: Components) -> None:
-        """containerd, and its network for pods where there are any."""
+        """Starts containerd, with a CNI configuration if the node has pods; returns when it listens."""
         tree = node_runtime.containerd_config(str(components.cni))
         if node.pod_subnets:
             tree = {**tree, **node_runtime.cni_config(node)}
@@ -188,7 +188,7 @@ class Lab:
             node.name, "containerd", [components["containerd"], f"--config={node_runtime.CONTAINERD_CONFIG}"]
         )
         socket = self.file(node.name, node_runtime.CONTAINERD_SOCKET)
-        self.until(socket.exists, f"containerd answers on {node.name}")
+        self.until(socket.exists, f"containerd on {node.name}")
 
     def start_kubelet(self, node: LabNode, components: Components, *, standalone: bool) -> None:
         self.write(node.name, node_runtime.kubelet_config(node, standalone=standalone))
@@ -202,9 +202,9 @@ class Lab:
         argv = [
             components["etcd"],
             "--name=lab",
-            # In memory: a lab is not kept, and a disk would only make it wait.
+            # A tmpfs: a lab's data is not kept, and a disk would slow it down.
             "--data-dir=/run/etcd",
-            f"--listen-client-urls=http://{control_plane.everywhere(self.layout)}:{port}",
+            f"--listen-client-urls=http://{control_plane.any_address(self.layout)}:{port}",
             f"--advertise-client-urls=http://{control_plane.bracketed(str(node.address))}:{port}",
             f"--listen-peer-urls={peers}",
             f"--initial-advertise-peer-urls={peers}",
@@ -217,7 +217,7 @@ class Lab:
         self.write(node.name, credentials.control_plane(node, self.layout))
         self.write(node.name, control_plane.bootstrap_files(self.layout, plan))
 
-    # --- while it runs
+    # --- running
 
     def write(self, node: str, tree: Tree) -> None:
         for path, asset in tree.items():
@@ -226,18 +226,18 @@ class Lab:
             write_file(target, asset)
 
     def start(self, node: str, name: str, argv: Sequence[str]) -> None:
-        self.namespaces(node).spawn(name, argv, self.log(node, name), ENVIRONMENT)
+        self.namespaces(node).spawn(argv, self.log(node, name), ENVIRONMENT)
 
     def log(self, node: str, name: str) -> Path:
         return self.directory / "logs" / node / f"{name}.log"
 
     def kubectl(self, components: Components, *words: str, node: str = "") -> list[str]:
-        """The command that asks the API server of a node, of the first if none is named, as administrator."""
-        # What kubectl remembers of an API is the node's, and not this machine's: labs share their addresses.
+        """Returns the command that runs kubectl as administrator on a node, by default on the first."""
+        # The cache is the node's, not this machine's: all labs use the same addresses.
         settings = (f"KUBECONFIG={ADMIN_KUBECONFIG}", f"KUBECACHEDIR={KUBECTL_CACHE}")
         argv = ["env", *settings, components["kubectl"]]
         if node and self.layout.blank:
-            # What kubeadm writes on every control plane leads to the one endpoint of all.
+            # The kubeconfig that kubeadm writes names the shared endpoint on every control plane.
             argv.append(f"--server={apiserver_url(self.layout.node(node))}")
         return self.namespaces(node or self.layout.first.name).command([*argv, *words])
 
@@ -249,25 +249,25 @@ class Lab:
         input: bytes | None = None,
         seconds: float = CALL_SECONDS,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run kubectl to its end; one that is too late has failed, as any other that does not succeed."""
+        """Runs kubectl to its end; a timeout is reported as exit code TIMED_OUT."""
         argv = self.kubectl(components, *words, node=node)
         stdin = subprocess.DEVNULL if input is None else None
         try:
             return subprocess.run(argv, input=input, stdin=stdin, capture_output=True, timeout=seconds)
         except subprocess.TimeoutExpired:
-            said = f"no answer within {seconds:.0f} s"
-            return subprocess.CompletedProcess(argv, TIMED_OUT, b"", said.encode())
+            message = f"timed out after {seconds:g}s"
+            return subprocess.CompletedProcess(argv, TIMED_OUT, b"", message.encode())
 
     def apiserver_is_ready(self, components: Components, node: str = "") -> bool:
-        """Whether the API server of a node answers, and says that it is ready."""
+        """Returns whether /readyz of a node's kube-apiserver reports ready."""
         return self.ask(components, "get", "--raw", "/readyz", node=node).returncode == 0
 
     def bootbridge(self, *words: str) -> list[str]:
-        """The command that runs our own program on the bootstrap node."""
+        """Returns the command that runs `bootbridge` on the bootstrap node."""
         return self.namespaces("bootstrap").command([sys.executable, "-m", "bootbridge.cli.main", *words])
 
     def tunnel_flags(self, image: str = TUNNEL_IMAGE) -> list[str]:
-        """The plan of this lab's bridge, as flags of `bootbridge up`."""
+        """Returns the flags of `bootbridge up` for this lab."""
         networks = self.layout.networks
         kind = "konnectivity" if image == KONNECTIVITY_IMAGE else "bootbridge"
         return [
@@ -283,20 +283,19 @@ class Lab:
         deadline = time.monotonic() + seconds
         while not condition():
             if time.monotonic() > deadline:
-                raise OperatorError(
-                    f"not within {seconds:.0f} s: {what}", hint=f"logs are in {self.directory}/logs"
-                )
+                hint = f"see the logs in {self.directory}/logs"
+                raise OperatorError(f"timed out after {seconds:g}s", subject=what, hint=hint)
             time.sleep(0.1)
 
-    # --- going down
+    # --- down
 
     def down(self) -> list[str]:
-        """End everything and remove what it kept but the images; what could not be removed is returned."""
-        nodes, all_namespaces = self._nodes, self._holders()
-        known = processes_using(nodes) | {namespaces.pid: namespaces.started for namespaces in all_namespaces}
-        for namespaces in all_namespaces:
-            namespaces.kill()
-        left = [f"{each} does not end" for each in wait_until_ended(nodes, known, STOP_SECONDS)]
+        """Ends all processes and removes everything but the images; returns what could not be removed."""
+        nodes, running = self._nodes, self._running()
+        known = processes_using(nodes) | {each.pid: each.started for each in running}
+        for each in running:
+            each.kill()
+        left = [f"{process} does not end" for process in wait_until_ended(nodes, known, STOP_SECONDS)]
         left += self.cgroups.remove()
         left += self._remove_files()
         remove_unfinished(self.image_directory)
@@ -304,10 +303,10 @@ class Lab:
 
     @property
     def _nodes(self) -> Path:
-        """Where nodes keep their files, by which all that runs on them is found."""
+        """The directory of the nodes' files, by which their processes are found."""
         return self.directory.resolve() / "nodes"
 
-    def _holders(self) -> list[NodeNamespaces]:
+    def _running(self) -> list[NodeNamespaces]:
         return NodeNamespaces.find_below(self._nodes)
 
     @property
@@ -315,13 +314,13 @@ class Lab:
         return (self.directory / LAYOUT).exists()
 
     def _foreign_names(self) -> list[str]:
-        """Names in the directory that no lab has given."""
+        """Returns the names in the directory that a lab does not create."""
         known = {IMAGES, LAYOUT, *KEPT} if self._has_layout else {IMAGES}
         names = os.listdir(self.directory) if self.directory.exists() else []
         return sorted(name for name in names if name not in known and not name.startswith(_TEMPORARIES))
 
     def _remove_files(self) -> list[str]:
-        """Those of a lab, by their names; a directory that is no lab's is left alone."""
+        """Removes a lab's files by their names; does nothing in a directory that is not a lab's."""
         left = [name for name in KEPT if not _removed(self.directory / name)] if self._has_layout else []
         names = os.listdir(self.directory) if self.directory.exists() else []
         for name in [name for name in names if name.startswith(_TEMPORARIES)]:
@@ -331,19 +330,19 @@ class Lab:
         return [str(self.directory / name) for name in left]
 
     def _create_namespaces(self, name: str) -> NodeNamespaces:
-        # Here and not by whoever writes first: a late one does not bring back the logs of a lab that is gone.
+        # Created only here: a late writer must not create the log directory of a removed lab again.
         (self.directory / "logs" / name).mkdir(parents=True, exist_ok=True)
         namespaces = NodeNamespaces.create(name, self._nodes / name, self.cgroups.make(name))
         write_file(self.directory / "namespaces" / name, Asset(namespaces.dump().encode()))
         return namespaces
 
 
-# What `write_file` leaves of these when it is killed.
+# The temporary files of `write_file`, left if it is killed.
 _TEMPORARIES = (f".{LAYOUT}.", f".{UP}.")
 
 
 def _removed(path: Path) -> bool:
-    """Whether it is gone; most of a lab's files are directories."""
+    """Removes a directory or file; returns whether it is gone."""
     shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
         path.unlink()
@@ -354,7 +353,6 @@ def _lock(descriptor: int, directory: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise OperatorError(
-            f"another command is bringing the lab in {directory} up or down",
-            hint="wait until it has ended, or end it",
-        ) from None
+        hint = "wait until it has ended, or stop it"
+        problem = "locked: another command is bringing this lab up or down"
+        raise OperatorError(problem, subject=str(directory), hint=hint) from None

@@ -1,4 +1,4 @@
-"""The lab's own plan: which nodes, which addresses, which networks. Pure arithmetic, no side effects."""
+"""The nodes, addresses and networks of a lab, computed without side effects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAMILIES: dict[str, Networking] = {"ipv4": _FOUR, "ipv6": _SIX, "dual": _DUAL}
 
 @dataclass(frozen=True)
 class LabNode:
-    """One machine of the lab: its addresses on the machine network, and its share of the pod network."""
+    """A node: its addresses on the machine network, and its subnets of the pod network."""
 
     name: str
     addresses: tuple[IPAddress, ...]
@@ -40,10 +40,10 @@ class LabNode:
 
 @dataclass(frozen=True)
 class Layout:
-    """The bootstrap node, and `nodes` cluster nodes beside it.
+    """A bootstrap node and `nodes` cluster nodes.
 
-    With `control_planes` there is no bootstrap node: all are blank instances, that many of them may
-    become control planes, and the others workers.
+    With `control_planes` there is no bootstrap node: all nodes are blank instances, of which that many may
+    become control planes.
     """
 
     nodes: int = 2
@@ -52,22 +52,20 @@ class Layout:
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= NODES_MAX:
-            raise OperatorError(
-                f"{self.nodes} nodes are not supported", subject="--nodes", hint=f"1 to {NODES_MAX}"
-            )
+            raise OperatorError(f"invalid value {self.nodes}", subject="--nodes", hint=f"1 to {NODES_MAX}")
         if self.families not in FAMILIES:
             hint = f"one of: {', '.join(FAMILIES)}"
-            raise OperatorError(f"unknown {self.families!r}", subject="--ip", hint=hint)
+            raise OperatorError(f"invalid value {self.families!r}", subject="--ip", hint=hint)
         if not 0 <= self.control_planes <= self.nodes:
             raise OperatorError(
-                f"{self.control_planes} of {self.nodes} nodes cannot be control planes",
+                f"invalid value {self.control_planes} with {self.nodes} nodes",
                 subject="--control-planes",
                 hint=f"1 to {self.nodes}",
             )
 
     @property
     def blank(self) -> bool:
-        """Whether the cluster is the instances' own to make."""
+        """Whether the nodes are blank instances, which create the cluster themselves."""
         return self.control_planes > 0
 
     @property
@@ -91,21 +89,21 @@ class Layout:
 
     @property
     def first(self) -> LabNode:
-        """The node whose API server is asked unless another is named."""
+        """The node whose API server is used by default."""
         return self.all_nodes[0]
 
     def may_control(self, node: LabNode) -> bool:
-        """Whether an instance may become a control plane."""
+        """Returns whether an instance may become a control plane."""
         return node in self.cluster_nodes[: self.control_planes]
 
     @property
     def moved_bootstrap(self) -> LabNode:
-        """The bootstrap node after it has got other addresses."""
+        """The bootstrap node after its addresses have changed."""
         return LabNode("bootstrap", self._addresses(6))
 
     @property
     def operator_addresses(self) -> tuple[IPAddress, ...]:
-        """Where the person who makes a cluster of blank instances sits, on the same network."""
+        """The addresses from which the operator runs `node init`."""
         return self._addresses(1)
 
     def node(self, name: str) -> LabNode:
@@ -113,11 +111,11 @@ class Layout:
             if node.name == name:
                 return node
         known = ", ".join(node.name for node in self.all_nodes)
-        raise OperatorError(f"there is no node {name!r}", hint=f"the nodes are: {known}")
+        raise OperatorError(f"unknown node {name!r}", hint=f"nodes: {known}")
 
     @property
     def apiserver_service_ips(self) -> tuple[IPAddress, ...]:
-        """The first address of each service network belongs to the API server."""
+        """The first address of each service network, which is the API server's."""
         return tuple(ip_address(int(network.network_address) + 1) for network in self._service)
 
     @property

@@ -1,4 +1,4 @@
-"""A lab node's namespaces: made, entered, and gone with everything in them when their first process ends."""
+"""The namespaces of a lab node: created, entered, and ended with everything that runs in them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ from bootbridge.errors import OperatorError
 from bootbridge.lab import init
 from bootbridge.lab.processes import all_processes, argv_of, processes_using, start_time, wait_until_ended
 
-# What is killed is gone at once; only a machine that hardly gets to it takes longer.
+# A killed process ends at once, except on an overloaded machine.
 STOP_SECONDS = 60.0
 _INIT_ENDING = "/bootbridge/lab/init.py"
-# No way of writing these reaches the kernel through every release of mount.
-_ENDS_AN_OPTION = ",\\"
-# No way leads to any of them from a node's network: who has one in his environment would get no answer.
+# Not every release of mount passes an escaped comma or backslash to the kernel.
+_NOT_IN_MOUNT_OPTIONS = ",\\"
+# A proxy of this machine is unreachable from a node's network.
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
 @dataclass(frozen=True)
 class NodeNamespaces:
-    """Known by its first process; the start time tells it from a later process with the same number."""
+    """The namespaces of one node, identified by their first process.
+
+    The start time distinguishes that process from a later one with the same process id.
+    """
 
     name: str
     pid: int
@@ -34,7 +37,7 @@ class NodeNamespaces:
 
     @classmethod
     def create(cls, name: str, directory: Path, group: str = "") -> NodeNamespaces:
-        """Make the namespaces; `directory` takes what the node writes, `group` its control groups."""
+        """Creates the namespaces; the node writes to `directory` and is limited to control group `group`."""
         check_node_directory(directory)
         directory.mkdir(parents=True, exist_ok=True)
         argv = [
@@ -44,28 +47,30 @@ class NodeNamespaces:
         ]
         with (directory / "init.log").open("ab") as log:
             begin = log.tell()
-            holder = subprocess.Popen(
+            unshare = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
-        assert holder.stdout is not None
-        with holder.stdout as told:
-            if told.readline().strip() != init.READY.encode():
-                holder.kill()
-                holder.wait()
-                said = (directory / "init.log").read_bytes()[begin:].decode(errors="replace")
-                words = said.strip().splitlines()[-3:]
-                raise OperatorError(f"the namespaces of {name} could not be made: {' / '.join(words)}")
-        pid = int(Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()[0])
+        assert unshare.stdout is not None
+        with unshare.stdout as output:
+            if output.readline().strip() != init.READY.encode():
+                unshare.kill()
+                unshare.wait()
+                text = (directory / "init.log").read_bytes()[begin:].decode(errors="replace")
+                reason = " / ".join(text.strip().splitlines()[-3:])
+                raise OperatorError(f"cannot create namespaces: {reason}", subject=f"node {name}")
+        pid = int(Path(f"/proc/{unshare.pid}/task/{unshare.pid}/children").read_text().split()[0])
         return cls(name, pid, start_time(pid))
 
     @classmethod
     def find_below(cls, directory: Path) -> list[NodeNamespaces]:
-        """Spaces whose node keeps its files below a directory, by what their first processes are called.
+        """Returns the namespaces of nodes whose files are below `directory`, found by their first process.
 
-        Needs no record, so it also finds what was begun by someone who was killed before writing one.
+        Needs no record, so it also finds nodes whose creator was killed before it wrote one.
         """
         return [
-            cls(name, pid, start_time(pid)) for pid, name, place in _holders() if place.parent == directory
+            cls(name, pid, start_time(pid))
+            for pid, name, path in _init_processes()
+            if path.parent == directory
         ]
 
     @property
@@ -73,14 +78,12 @@ class NodeNamespaces:
         return self.started != 0 and start_time(self.pid) == self.started
 
     def command(self, argv: Sequence[str], *, network_only: bool = False) -> list[str]:
-        """How to run `argv` inside; with `network_only` it keeps this machine's files and processes."""
-        all_namespaces = (
-            ["--net"] if network_only else ["--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]
-        )
+        """Returns the command that runs `argv` inside; with `network_only`, with this machine's files."""
+        kinds = ["--net"] if network_only else ["--mount", "--net", "--pid", "--uts", "--ipc", "--cgroup"]
         directory = [] if network_only else ["--wd=/"]
         proxies = [f"--unset={name}" for name in _PROXIES if name in os.environ]
-        without = ["env", *proxies] if proxies else []
-        return ["nsenter", f"--target={self.pid}", *all_namespaces, *directory, "--", *without, *argv]
+        env = ["env", *proxies] if proxies else []
+        return ["nsenter", f"--target={self.pid}", *kinds, *directory, "--", *env, *argv]
 
     def run(
         self,
@@ -91,7 +94,7 @@ class NodeNamespaces:
         timeout: float = 60.0,
         environment: Mapping[str, str] | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Run to its end; a failure is the caller's to judge."""
+        """Runs a command to its end; the caller checks the exit code."""
         return subprocess.run(
             self.command(argv, network_only=network_only),
             input=input,
@@ -105,19 +108,19 @@ class NodeNamespaces:
     def run_checked(
         self, *argv: str, network_only: bool = False, input: bytes | None = None, timeout: float = 60.0
     ) -> bytes:
-        """Run something that has to work; what it said is in the error."""
-        what = f"{self.name}: {' '.join(argv[:4])}"
+        """Runs a command and returns its stdout; raises OperatorError with its first line if it fails."""
+        subject = f"{self.name}: {' '.join(argv[:4])}"
         try:
             done = self.run(argv, network_only=network_only, input=input, timeout=timeout)
         except subprocess.TimeoutExpired:
-            raise OperatorError(f"{what}: not done within {timeout:.0f} s") from None
+            raise OperatorError(f"timed out after {timeout:g}s", subject=subject) from None
         if done.returncode:
-            said = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-            raise OperatorError(f"{what}: {said[0] if said else 'failed'}")
+            lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+            raise OperatorError(lines[0] if lines else f"exit code {done.returncode}", subject=subject)
         return done.stdout
 
-    def spawn(self, name: str, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
-        """Start a program that goes on after us; its output goes to `log`."""
+    def spawn(self, argv: Sequence[str], log: Path, environment: Mapping[str, str]) -> int:
+        """Starts a program that keeps running after this process; appends its output to `log`."""
         with log.open("ab") as out:
             process = subprocess.Popen(
                 self.command(argv),
@@ -130,20 +133,21 @@ class NodeNamespaces:
         return process.pid
 
     def end(self) -> None:
-        """Kill the first process, and with it everything inside; returns when all of it is gone.
+        """Kills the first process, and with it all processes inside; returns when all have ended.
 
-        Those too who wait outside for what they have started inside: they hold the node's mounts.
+        It also waits for processes outside that hold the node's mounts, such as `nsenter`.
         """
         if not self.alive:
             return
-        _, home = _held(self.pid) or ("", None)
-        known = processes_using(home) if home else {}
+        _, directory = _node_of(self.pid) or ("", None)
+        known = processes_using(directory) if directory else {}
         self.kill()
-        if left := wait_until_ended(home, {**known, self.pid: self.started}, STOP_SECONDS):
-            raise OperatorError(f"of {self.name} do not end: {', '.join(left)}")
+        if left := wait_until_ended(directory, {**known, self.pid: self.started}, STOP_SECONDS):
+            problem = f"processes still running after {STOP_SECONDS:g}s: {', '.join(left)}"
+            raise OperatorError(problem, subject=f"node {self.name}")
 
     def kill(self) -> None:
-        """As `end`, without waiting."""
+        """Kills the first process without waiting."""
         if self.alive:
             try:
                 os.kill(self.pid, signal.SIGKILL)
@@ -160,33 +164,34 @@ class NodeNamespaces:
 
 
 def check_node_directory(directory: Path) -> None:
-    """A node's files cannot lie below what the node itself covers, nor where a mount option would end."""
-    hint = "choose another with --dir, for example below your home directory"
+    """Raises OperatorError if nodes cannot keep their files in this directory."""
+    hint = "choose another directory with --dir, for example below your home directory"
     for path in (*init.OVERLAID, init.RUN):
         if directory.is_relative_to(path):
-            raise OperatorError(f"a node cannot keep its files below {path}: {directory}", hint=hint)
-    for character in _ENDS_AN_OPTION:
+            problem = f"invalid lab directory: nodes mount their own {path}"
+            raise OperatorError(problem, subject=str(directory), hint=hint)
+    for character in _NOT_IN_MOUNT_OPTIONS:
         if character in str(directory):
-            told = f"a node's files cannot be mounted with {character!r} in their names"
-            raise OperatorError(f"{told}: {directory}", hint=hint)
+            problem = f"invalid lab directory: {character!r} is not allowed in mount options"
+            raise OperatorError(problem, subject=str(directory), hint=hint)
 
 
 def node_directories() -> set[Path]:
-    """Where the nodes that are there keep their files, of whichever lab."""
-    return {place for _, _, place in _holders()}
+    """Returns the directories of all running nodes, of any lab."""
+    return {path for _, _, path in _init_processes()}
 
 
-def _holders() -> Iterator[tuple[int, str, Path]]:
-    """Every process that holds a namespaces, or is about to: its number, the node's name and directory."""
+def _init_processes() -> Iterator[tuple[int, str, Path]]:
+    """Yields process id, node name and directory of every first process of a node, and its `unshare`."""
     for pid in all_processes():
-        if held := _held(pid):
-            yield pid, *held
+        if node := _node_of(pid):
+            yield pid, *node
 
 
-def _held(pid: int) -> tuple[str, Path] | None:
-    """The name and directory of the node that a process is the first of, or starts."""
+def _node_of(pid: int) -> tuple[str, Path] | None:
+    """Returns name and directory of the node, from the command line of its first process."""
     argv = argv_of(pid)
-    for place, word in enumerate(argv[:-2]):
+    for index, word in enumerate(argv[:-2]):
         if word.endswith(_INIT_ENDING):
-            return argv[place + 1], Path(argv[place + 2])
+            return argv[index + 1], Path(argv[index + 2])
     return None

@@ -1,7 +1,7 @@
-"""The configuration of containerd and kubelet on a lab node, as files.
+"""The configuration files of containerd and kubelet on a lab node.
 
-One kernel carries all nodes, without privileges over its own limits and with cgroups of the
-older kind, so both are told to leave alone what belongs to the whole machine.
+All nodes share one kernel, possibly with cgroup v1 and without the right to change limits. So both programs
+are configured to leave machine-wide settings alone.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ STATIC_PODS = "/etc/kubernetes/manifests"
 CNI_CONFIG = "/etc/cni/net.d/10-lab.conflist"
 RESOLVER_CONFIG = "/etc/resolv.conf"
 PAUSE_IMAGE = "localhost/pause:lab"
-# What a kubelet has to know about a machine that carries a whole lab, whoever configures it otherwise.
+# Settings that every kubelet of a lab needs, also one that kubeadm configures.
 KUBELET_SETTINGS: Mapping[str, Any] = {
     "failCgroupV1": False,
     "cgroupDriver": "cgroupfs",
     "cgroupsPerQOS": False,
-    # Not the empty list: kubeadm would leave that out, and the kubelet then take its default.
+    # Not an empty list: kubeadm would drop it, and the kubelet would use its default.
     "enforceNodeAllocatable": ["none"],
     "localStorageCapacityIsolation": False,
     "featureGates": {"KubeletInUserNamespace": True, "KubeletCrashLoopBackOffMax": True},
-    # What waits for the API server ends and is begun again; a lab has no ten seconds for each time.
+    # Containers that exit while the API server is down restart after 1 s instead of 10 s.
     "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
     "failSwapOn": False,
     "imageGCHighThresholdPercent": 100,
     "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
     "fileCheckFrequency": "1s",
-    # How long a changed static pod waits after the old one has ended.
+    # A changed static pod waits this long after the old one has ended.
     "syncFrequency": "2s",
     "nodeStatusUpdateFrequency": "4s",
     "serializeImagePulls": False,
     "resolvConf": RESOLVER_CONFIG,
-    # The default lies below /usr, which is this machine's.
+    # The default is below /usr, which is not the node's own.
     "volumePluginDir": "/var/lib/kubelet/volume-plugins",
     "clusterDomain": "cluster.local",
 }
 
 
 def resolver_config() -> Tree:
-    """In place of this machine's, which often is a link to where a node has files of its own.
+    """Replaces this machine's file, which may be a link into /run, where a node has its own files.
 
-    There is no DNS in a lab: who asks is refused at once, and waits for no server that is out of reach.
+    A lab has no DNS: queries to loopback fail at once instead of waiting for an unreachable server.
     """
     return {RESOLVER_CONFIG: Asset(b"nameserver 127.0.0.1\n")}
 
@@ -79,7 +79,7 @@ disabled_plugins = [
 
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE_IMAGE}"
-  # The lab may not raise a process above others.
+  # The lab may not lower oom_score_adj.
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{cni_plugins}"
@@ -89,7 +89,7 @@ disabled_plugins = [
 
 
 def cni_config(node: LabNode) -> Tree:
-    """Pods on a bridge, with addresses out of the node's share; the nodes route between each other."""
+    """Returns the CNI configuration: pods on a Linux bridge, with addresses of the node's subnets."""
     ranges = [[{"subnet": str(subnet)}] for subnet in node.pod_subnets]
     routes = [{"dst": "0.0.0.0/0" if subnet.version == 4 else "::/0"} for subnet in node.pod_subnets]
     ipam = {"type": "host-local", "ranges": ranges, "routes": routes}
@@ -104,7 +104,7 @@ def cni_config(node: LabNode) -> Tree:
 
 
 def kubelet_config(node: LabNode, *, standalone: bool) -> Tree:
-    """Standalone: static pods only, no API server, as on a bootstrap node."""
+    """Returns the kubelet's configuration; standalone means static pods only, without an API server."""
     config: dict[str, Any] = {
         **KUBELET_SETTINGS,
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

@@ -1,4 +1,4 @@
-"""What of a lab runs, for people and for scripts."""
+"""The status of a lab, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from bootbridge.lab.lab import Lab
 
 
 @dataclass(frozen=True)
-class Status:
+class LabStatus:
     document: dict[str, Any]
     text: str
-    works: bool
+    is_up: bool
 
 
-def status(lab: Lab, components: Components) -> Status:
-    alive = {namespaces.name: namespaces.pid for namespaces in lab.live_namespaces()}
+def status(lab: Lab, components: Components) -> LabStatus:
+    running = {each.name: each.pid for each in lab.live_namespaces()}
     rows: list[dict[str, Any]] = [
-        {"name": node.name, "pid": alive.get(node.name), "addresses": [str(each) for each in node.addresses]}
+        {
+            "name": node.name,
+            "pid": running.get(node.name),
+            "addresses": [str(each) for each in node.addresses],
+        }
         for node in lab.layout.all_nodes
     ]
-    ready = lab.layout.first.name in alive and lab.apiserver_is_ready(components)
+    ready = lab.layout.first.name in running and lab.apiserver_is_ready(components)
     document = {"directory": str(lab.directory), "nodes": rows, "apiServerReady": ready}
     lines = [f"lab in {lab.directory}"]
     for row in rows:
-        state = f"up, first process {row['pid']}" if row["pid"] else "not up"
+        state = f"running, pid {row['pid']}" if row["pid"] else "not running"
         lines.append(f"  {row['name']:<12} {', '.join(row['addresses']):<28} {state}")
-    lines.append(f"  API server   {'ready' if ready else 'does not answer'}")
-    return Status(document, "\n".join(lines) + "\n", ready and len(alive) == len(rows) + 1)
+    lines.append(f"  {'API server':<12} {'ready' if ready else 'not ready'}")
+    return LabStatus(document, "\n".join(lines) + "\n", ready and len(running) == len(rows) + 1)

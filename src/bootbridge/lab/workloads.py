@@ -1,7 +1,7 @@
-"""What a cluster asks of its API server's network: webhooks, a conversion, an aggregated API, and their pods.
+"""Manifests of workloads that an API server calls: webhooks, a CRD conversion and an aggregated API.
 
-All are served by the extension server, one pod on each cluster node behind one Service. Nothing here
-reaches the bootstrap API server but through the pod network.
+All are served by the extension server, one pod per cluster node behind one Service. The API server reaches
+them only through the pod network.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ LABELS = {"app": SERVICE}
 GUARDED = {f"{GROUP}/guarded": "true"}
 API_SERVICE = f"v1.{API_GROUP}"
 WIDGETS = f"widgets.{GROUP}"
-# Long enough to see a hanging call, short enough that a test with one ends.
+# Timeout of a webhook call.
 WEBHOOK_SECONDS = 10
 
 
 @dataclass(frozen=True)
 class Workloads:
-    """All manifests, with one authority that the API server is told to trust."""
+    """All manifests; `authority` signs the server's certificate and is their caBundle."""
 
     authority: Authority
 
@@ -44,11 +44,11 @@ class Workloads:
         return [*self.served(), *self.registered()]
 
     def served(self) -> list[Manifest]:
-        """What runs in the cluster."""
+        """Returns what runs in the cluster."""
         return [namespace(NAMESPACE), self._certificate(), _service(), _daemon_set()]
 
     def registered(self) -> list[Manifest]:
-        """What makes the API server call it."""
+        """Returns what makes the API server call it."""
         return [self.validating(), self.mutating(), self.widgets(), self.api_service()]
 
     def validating(self) -> Manifest:
@@ -58,7 +58,7 @@ class Workloads:
         return self._webhook("MutatingWebhookConfiguration", "mutate", "configmaps")
 
     def widgets(self) -> Manifest:
-        """A custom resource that is kept as v1 and asked for as v2."""
+        """Returns a custom resource that is stored as v1 and converted to v2."""
         names = {"plural": "widgets", "singular": "widget", "kind": "Widget"}
         webhook = {"conversionReviewVersions": ["v1"], "clientConfig": self._client("/convert")}
         return {
@@ -105,7 +105,7 @@ class Workloads:
             "name": f"{verb}.{GROUP}",
             "admissionReviewVersions": ["v1"],
             "sideEffects": "None",
-            # Nothing passes unseen: what the webhook cannot be asked about is refused.
+            # Requests are rejected while the webhook is unreachable.
             "failurePolicy": "Fail",
             "timeoutSeconds": WEBHOOK_SECONDS,
             "namespaceSelector": {"matchLabels": GUARDED},
@@ -129,7 +129,7 @@ def namespace(name: str, labels: dict[str, str] | None = None) -> Manifest:
 
 
 def pod(name: str, inside: str, labels: dict[str, str] | None = None) -> Manifest:
-    """A pod that does nothing, for the webhooks to judge; no node takes it."""
+    """Returns a pod for the webhooks to decide on; its node selector matches no node."""
     container = {"name": "pause", "image": PAUSE_IMAGE, "imagePullPolicy": "Never"}
     return {
         "apiVersion": "v1",
@@ -149,7 +149,7 @@ def widget(name: str, inside: str, size: int) -> Manifest:
 
 
 def to_manifest_text(manifests: list[Manifest]) -> bytes:
-    """For `kubectl apply -f -`."""
+    """Returns the input of `kubectl apply -f -`."""
     return b"---\n".join(to_yaml(manifest) for manifest in manifests)
 
 
