@@ -1,4 +1,4 @@
-"""``bootbridge kasconfig``: see what overrides do to the kube-apiserver before anything boots."""
+"""``bootbridge kasconfig``: print the kube-apiserver configuration that results from overrides."""
 
 from __future__ import annotations
 
@@ -14,29 +14,32 @@ from bootbridge.common.files import read_file
 from bootbridge.common.yaml_text import to_yaml
 
 _DESCRIPTION = """\
-Lays overrides over a KubeAPIServerConfig as cluster-kube-apiserver-operator does with
---config-override-files, in the order given: maps are merged key by key, everything else,
-lists included, replaces what was there. Shows the merged file, the flags that the
-kube-apiserver makes of it, or what the overrides change. Nothing is written."""
+Merges overrides into a KubeAPIServerConfig, in the same way as cluster-kube-apiserver-operator with
+--config-override-files. Maps are merged key by key; everything else, lists included, is replaced. A later
+override has precedence.
+
+Prints the merged file, the kube-apiserver's flags (--flags), or what the overrides change (--diff). Nothing
+is
+written."""
 
 _EXAMPLES = """\
 # What the tunnel's override changes
 {program} kube-apiserver-config.yaml kube-apiserver-config-override.yaml --diff
-# The command line that comes of it
+# The resulting command line
 {program} kube-apiserver-config.yaml override.yaml --flags | grep egress"""
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("base", metavar="BASE", help="the rendered KubeAPIServerConfig, YAML or JSON")
-    parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="laid over it, the last one wins")
+    parser.add_argument("overrides", metavar="OVERRIDE", nargs="*", help="applied in order")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--flags", action="store_true", help="show the kube-apiserver's flags, one a line")
-    what.add_argument("--diff", action="store_true", help="show what the overrides change")
+    what.add_argument("--flags", action="store_true", help="print the kube-apiserver's flags, one per line")
+    what.add_argument("--diff", action="store_true", help="print what the overrides change")
     add_json_flag(parser)
 
 
 def _run(flags: argparse.Namespace) -> int:
-    base, *overrides = (_layer(path) for path in [flags.base, *flags.overrides])
+    base, *overrides = (_config_file(path) for path in [flags.base, *flags.overrides])
     merged = kasconfig.merge(base, *overrides)
     if flags.flags:
         _show_list(kasconfig.flags(merged, flags.base), as_json=flags.json)
@@ -49,7 +52,7 @@ def _run(flags: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _layer(path: str) -> kasconfig.ConfigFile:
+def _config_file(path: str) -> kasconfig.ConfigFile:
     return kasconfig.ConfigFile(path, read_file(path, path))
 
 
@@ -61,13 +64,13 @@ def _show_changes(changes: list[kasconfig.ConfigChange], *, as_json: bool) -> No
     if as_json:
         print_output(_json([vars(change) for change in changes]))
     elif not changes:
-        print_output("nothing changes\n")
+        print_output("no changes\n")
     else:
-        print_output("".join(map(_told, changes)))
+        print_output("".join(map(_diff, changes)))
 
 
-def _told(change: kasconfig.ConfigChange) -> str:
-    """One place as `- before` and `+ after`, like a diff."""
+def _diff(change: kasconfig.ConfigChange) -> str:
+    """Returns `- before` and `+ after` of a field."""
     before = [] if change.kind == "added" else [f"- {change.path}: {json.dumps(change.before)}\n"]
     after = [] if change.kind == "removed" else [f"+ {change.path}: {json.dumps(change.after)}\n"]
     return "".join(before + after)
@@ -82,5 +85,5 @@ COMMAND = Command(
     _DESCRIPTION,
     _EXAMPLES,
     _add_flags,
-    exit_codes={ExitCode.OK: "shown", ExitCode.ERROR: "a file cannot be read or merged"},
+    exit_codes={ExitCode.OK: "printed", ExitCode.ERROR: "a file cannot be read or merged"},
 )

@@ -1,4 +1,4 @@
-"""Every variant of the manifests: flavour, image, agents' network, protocol, and primary family."""
+"""Lists every variant of the manifests: flavour, image, agents' network, protocol, primary IP version."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Variant:
 
     @property
     def objects(self) -> list[dict[str, Any]]:
-        """In the order in which they are created."""
+        """Returns the manifests in the order of their creation."""
         return [
             manifests.server_pod(self.plan, VALUES),
             manifests.namespace(self.plan),

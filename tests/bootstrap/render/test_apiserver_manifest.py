@@ -1,4 +1,4 @@
-"""The kube-apiserver's manifest: the setting goes in where it belongs, and comes out without a trace."""
+"""Adds the egress setting to kube-apiserver manifests and removes it."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def container(text: bytes) -> dict[str, list[dict[str, str]]]:
 
 
 @pytest.mark.parametrize("text", [TEXT, ARGS_APART, WITHOUT_VOLUMES, FLOW])
-def test_flags_mounts_and_volumes_are_all_there(text: bytes) -> None:
-    """In every layout of YAML, and the program stays the first word."""
+def test_flags_mounts_and_volumes_are_added(text: bytes) -> None:
+    """In every YAML layout. The program stays the first word."""
     found = container(add(text))
     words = [*found["command"], *found.get("args", [])]
     assert words[0] == "kube-apiserver"
@@ -71,8 +71,7 @@ def test_flags_mounts_and_volumes_are_all_there(text: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", [TEXT, ARGS_APART])
-def test_nothing_but_new_lines_is_added_and_removal_gives_back_the_bytes(text: bytes) -> None:
-    """Comments, order and spelling stay."""
+def test_only_lines_are_added_and_removal_restores_the_bytes(text: bytes) -> None:
     added = add(text).splitlines()
     left = iter(added)
     assert all(line in left for line in text.splitlines()), "every old line is there, in order"
@@ -80,14 +79,14 @@ def test_nothing_but_new_lines_is_added_and_removal_gives_back_the_bytes(text: b
 
 
 @pytest.mark.parametrize("text", [TEXT, ARGS_APART, WITHOUT_VOLUMES, FLOW])
-def test_adding_twice_equals_adding_once_and_removal_leaves_the_same_meaning(text: bytes) -> None:
+def test_add_is_idempotent_and_remove_restores_the_document(text: bytes) -> None:
     assert add(add(text)) == add(text)
     assert yaml.safe_load(remove(add(text))) == yaml.safe_load(text)
     assert remove(text) == text
 
 
-def test_what_kubeadm_wrote_from_our_patch_is_found_and_removed() -> None:
-    """Its order and spelling are kubeadm's own: volumes are known by their path."""
+def test_the_setting_written_by_kubeadm_is_removed() -> None:
+    """Volumes are recognised by their path, because kubeadm has another order and spelling."""
     pod = yaml.safe_load(TEXT)
     main = pod["spec"]["containers"][0]
     main["command"] += SETTING.arguments
@@ -99,16 +98,15 @@ def test_what_kubeadm_wrote_from_our_patch_is_found_and_removed() -> None:
     assert yaml.safe_load(remove(written)) == yaml.safe_load(TEXT)
 
 
-def test_another_egress_configuration_is_refused() -> None:
-    """A kube-apiserver knows one; whose it is, the error says."""
+def test_another_egress_configuration_is_rejected() -> None:
     text = TEXT.replace(b"- --secure-port", b"- --egress-selector-config-file=/mine\n    - --secure-port")
-    with pytest.raises(OperatorError, match="already has --egress-selector-config-file=/mine"):
+    with pytest.raises(OperatorError, match="conflicting flag --egress-selector-config-file=/mine"):
         add(text)
 
 
-def test_a_flag_that_was_there_before_is_not_ours() -> None:
+def test_an_existing_flag_is_not_removed() -> None:
     text = TEXT.replace(b"- --secure-port", b"- --enable-aggregator-routing=true\n    - --secure-port")
-    ours = SETTING.without(apiserver_manifest.words(text, NAME))
+    ours = SETTING.without(apiserver_manifest.command_line(text, NAME))
     assert ours.arguments == SETTING.arguments[:1]
     assert add(text).count(b"--enable-aggregator-routing=true") == 1
     assert apiserver_manifest.remove(add(text), ours, NAME) == text
@@ -116,9 +114,13 @@ def test_a_flag_that_was_there_before_is_not_ours() -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [(b"a: [", "no YAML"), (b"[]", "no pod"), (b"spec: {containers: []}", "no container")],
+    [
+        (b"a: [", "invalid YAML"),
+        (b"[]", "not a Pod manifest"),
+        (b"spec: {containers: []}", "container kube-apiserver not found"),
+    ],
 )
-def test_what_is_no_manifest_is_refused_by_name(text: bytes, message: str) -> None:
+def test_an_invalid_manifest_is_rejected(text: bytes, message: str) -> None:
     with pytest.raises(OperatorError, match=f"{NAME}: .*{message}"):
         add(text)
 
@@ -130,8 +132,8 @@ def test_what_is_no_manifest_is_refused_by_name(text: bytes, message: str) -> No
     volumes=st.integers(1, 3),
     comments=st.booleans(),
 )
-def test_any_block_layout_is_given_back(flags: list[str], indent: int, volumes: int, comments: bool) -> None:
-    """Whatever the indentation of lists, with comments or without."""
+def test_generated_layouts_are_restored(flags: list[str], indent: int, volumes: int, comments: bool) -> None:
+    """With any indentation of lists, with and without comments."""
     pad = " " * indent
     note = ["# a comment"] if comments else []
     lines = ["spec:", "  containers:", "  - name: kube-apiserver", "    command:"]

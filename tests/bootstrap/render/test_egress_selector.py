@@ -1,4 +1,4 @@
-"""The egress selector: what is rendered, and the kube-apiserver's rules, one test for each."""
+"""Renders the egress selector, and checks each of the kube-apiserver's validation rules."""
 
 from __future__ import annotations
 
@@ -36,22 +36,21 @@ def https(**tls: str) -> dict[str, Any]:
 
 
 def problems(document: object) -> list[str]:
-    """With a file system that holds /there and nothing else."""
+    """Validates with a file system that contains only /there."""
     return egress_selector.validate(document, exists=lambda path: path == "/there")
 
 
-# --- what is rendered
+# --- rendering
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.flavour}-{plan.protocol}")
-def test_the_kube_apiserver_has_nothing_against_what_is_rendered(plan: Plan) -> None:
-    """Its strict decoding and its validation pass."""
+def test_the_rendered_configuration_is_valid(plan: Plan) -> None:
     assert problems(egress_selector.configuration(plan)) == []
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.flavour}-{plan.protocol}")
-def test_only_calls_into_the_cluster_take_the_tunnel(plan: Plan) -> None:
-    """etcd and the control plane are dialled as ever, whatever the state of the tunnel."""
+def test_only_calls_to_the_cluster_use_the_tunnel(plan: Plan) -> None:
+    """etcd and the control plane are dialled directly."""
     cluster, controlplane, etcd = egress_selector.configuration(plan)["egressSelections"]
     assert cluster == {
         "name": "cluster",
@@ -65,8 +64,8 @@ def test_only_calls_into_the_cluster_take_the_tunnel(plan: Plan) -> None:
     assert etcd == {"name": "etcd", "connection": direct}
 
 
-def test_the_override_sets_the_flag_and_no_invented_field() -> None:
-    """KubeAPIServerConfig has no field for it; an unknown one would be dropped silently."""
+def test_the_override_sets_the_flag() -> None:
+    """KubeAPIServerConfig has no field for it, and ignores unknown ones."""
     assert egress_selector.config_override(Plan()) == {
         "apiVersion": "kubecontrolplane.config.openshift.io/v1",
         "kind": "KubeAPIServerConfig",
@@ -153,14 +152,14 @@ RULES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a value of another type": (
         cluster("GRPC", {"uds": {"udsName": 7}}),
-        "egressSelections[0].connection.transport.uds.udsName: 7 is no text",
+        "egressSelections[0].connection.transport.uds.udsName: invalid type: string required, not 7",
     ),
 }
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_what_the_kube_apiserver_refuses_is_told_in_its_words(rule: str) -> None:
-    """Beforehand, instead of in the log of a kube-apiserver that does not start."""
+def test_validation_rules(rule: str) -> None:
+    """With the kube-apiserver's texts."""
     selection, text = RULES[rule]
     (problem,) = problems(config(selection))
     assert text in problem
@@ -180,14 +179,14 @@ ACCEPTED: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_what_the_kube_apiserver_accepts_is_no_problem(case: str) -> None:
-    """No stricter than the original."""
+def test_valid_configurations(case: str) -> None:
+    """Not stricter than the kube-apiserver."""
     assert problems(config(*ACCEPTED[case])) == []
 
 
 @pytest.mark.parametrize(("first", "second"), [("cluster", "Cluster"), ("master", "controlplane")])
-def test_a_name_given_twice_is_a_duplicate_whatever_its_spelling(first: str, second: str) -> None:
-    """The second one is at fault."""
+def test_a_duplicate_name_in_another_spelling(first: str, second: str) -> None:
+    """The error has the second one."""
     direct = {"proxyProtocol": "Direct"}
     document = config({"name": first, "connection": direct}, {"name": second, "connection": direct})
     (problem,) = problems(document)
@@ -195,8 +194,8 @@ def test_a_name_given_twice_is_a_duplicate_whatever_its_spelling(first: str, sec
     assert "Duplicate value" in problem
 
 
-def test_only_the_exact_old_name_is_converted() -> None:
-    """`Master` is unknown to the kube-apiserver."""
+def test_the_old_name_is_case_sensitive() -> None:
+    """The kube-apiserver knows `master`, but not `Master`."""
     (problem,) = problems(config({"name": "Master", "connection": {"proxyProtocol": "Direct"}}))
     assert "Unsupported value" in problem
 
@@ -212,8 +211,8 @@ def test_only_the_exact_old_name_is_converted() -> None:
         {"kind": "Pod", "apiVersion": "apiserver.k8s.io/v1beta1"},
     ],
 )
-def test_what_is_no_egress_selector_configuration_is_one_problem(document: object) -> None:
-    """It was never part of apiserver.config.k8s.io/v1, whatever some pages say."""
+def test_another_kind_or_version(document: object) -> None:
+    """The kind is not part of apiserver.config.k8s.io/v1."""
     assert len(problems(document)) == 1
 
 
@@ -232,6 +231,6 @@ values = st.recursive(
 
 
 @given(values)
-def test_any_shape_gives_problems_and_never_a_crash(selections: object) -> None:
-    """The file may come from anybody."""
+def test_fuzzed_selections(selections: object) -> None:
+    """Never raises an exception."""
     assert isinstance(problems({**config(), "egressSelections": selections}), list)

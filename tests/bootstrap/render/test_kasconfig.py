@@ -1,4 +1,4 @@
-"""The override merge: the operator's rules, the flags that come of it, and the verb that shows both."""
+"""Merges overrides by the operator's rules, derives flags, and runs `bootbridge kasconfig`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def merged(*contents: object) -> dict[str, Any]:
     return kasconfig.merge(*map(layer, contents))
 
 
-# --- the operator's rules, one a row
+# --- the operator's rules, one per row
 
 RULES: dict[str, tuple[object, object, object]] = {
     "a key the base lacks is copied": ({"a": 1}, {"b": 2}, {"a": 1, "b": 2}),
@@ -75,14 +75,13 @@ RULES: dict[str, tuple[object, object, object]] = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_merge_follows_the_operators_rule(rule: str) -> None:
-    """What is shown here is what the operator will do."""
+def test_merge_rules(rule: str) -> None:
     base, override, expected = RULES[rule]
     assert merged(base, override) == expected
 
 
-def test_overrides_are_laid_on_in_order() -> None:
-    """The last one wins, key by key."""
+def test_overrides_are_applied_in_order() -> None:
+    """A later one has precedence, key by key."""
     assert merged({"a": 1, "b": 1}, {"a": 2, "b": 2}, {"b": 3}) == {"a": 2, "b": 3}
 
 
@@ -100,16 +99,15 @@ def test_overrides_are_laid_on_in_order() -> None:
         ),
     ],
 )
-def test_an_override_of_another_type_is_refused_in_the_operators_words(override: object, text: str) -> None:
-    """One of apiVersion and kind is enough to have to match both."""
+def test_an_override_of_another_type_is_rejected(override: object, text: str) -> None:
+    """With the operator's text. If it has apiVersion or kind, both must match."""
     with pytest.raises(OperatorError) as caught:
         merged(HEAD, override)
     assert text in str(caught.value)
     assert caught.value.subject == "override.yaml"
 
 
-def test_the_merge_leaves_its_inputs_alone() -> None:
-    """The same layers may be merged again."""
+def test_merge_does_not_change_its_inputs() -> None:
     base, override = {"a": {"b": [1]}}, {"a": {"c": {"d": 1}}}
     first = merged(base, override)
     first["a"]["c"]["d"] = 2
@@ -130,14 +128,13 @@ json_maps = st.dictionaries(
 
 
 @given(json_maps, json_maps)
-def test_laying_an_override_on_twice_is_laying_it_on_once(base: object, override: object) -> None:
-    """Rendering again after a restart changes nothing."""
+def test_merge_is_idempotent(base: object, override: object) -> None:
     assert merged(base, override, override) == merged(base, override)
 
 
 @given(json_maps, json_maps)
-def test_the_changes_are_all_that_differs(base: Any, override: Any) -> None:
-    """Putting each change into the base gives the merged file."""
+def test_changes_are_complete(base: Any, override: Any) -> None:
+    """Applying them to the base gives the merged file."""
     after = merged(base, override)
     rebuilt = kasconfig.merge(layer(base))
     for change in kasconfig.changes(base, after):
@@ -151,24 +148,24 @@ def test_the_changes_are_all_that_differs(base: Any, override: Any) -> None:
 
 
 @given(json_maps)
-def test_yaml_comes_back_as_what_went_in(document: object) -> None:
-    """No text turns into a number or a boolean."""
+def test_yaml_round_trip(document: object) -> None:
+    """No string becomes a number or a boolean."""
     assert yaml.safe_load(to_yaml(document)) == document
 
 
 # --- Go templates
 
 
-def test_a_template_is_refused_with_its_line() -> None:
-    """The operator would execute it; what comes of it cannot be known here."""
-    with pytest.raises(OperatorError, match=r"line 2 holds '\{\{'") as caught:
+def test_a_go_template_is_rejected() -> None:
+    """The operator would execute it. The error has the line."""
+    with pytest.raises(OperatorError, match=r"unsupported Go template in line 2: '\{\{'") as caught:
         merged({}, b"a: 1\nb: {{ .BindAddress }}\n")
     assert caught.value.subject == "override.yaml"
 
 
 @pytest.mark.parametrize("quoted", [b'{{"{{"}} .X }}', b"{{`{{`}} .X }}", b'{{ "{{" }} .X }}'])
 def test_quoted_braces_are_literal_braces(quoted: bytes) -> None:
-    """The escape that the error recommends works."""
+    """As the error recommends."""
     assert merged({}, b"a: '" + quoted + b"'\n") == {"a": "{{ .X }}"}
 
 
@@ -178,8 +175,8 @@ def test_quoted_braces_are_literal_braces(quoted: bytes) -> None:
 @pytest.mark.parametrize(
     "content", [b"a: [", b"- a", b"text", b"a: 2001-01-01", b"\x00", b"a: !!python/object:os.x"]
 )
-def test_a_file_that_is_no_configuration_is_refused_by_its_name(content: bytes) -> None:
-    """One line names the file."""
+def test_an_invalid_file_is_rejected(content: bytes) -> None:
+    """The error has its name."""
     with pytest.raises(OperatorError, match=r"override\.yaml"):
         merged(BASE, content)
 
@@ -191,8 +188,8 @@ def flags(**fields: object) -> list[str]:
     return kasconfig.flags({**BASE, **fields})
 
 
-def test_arguments_become_flags_sorted_by_key_one_for_each_value() -> None:
-    """As the kube-apiserver's start-up log shows them."""
+def test_arguments_become_flags() -> None:
+    """Sorted by key, one per value, as in the kube-apiserver's log."""
     mine = [
         flag
         for flag in flags()
@@ -207,8 +204,8 @@ def test_arguments_become_flags_sorted_by_key_one_for_each_value() -> None:
     assert flags() == sorted(flags(), key=lambda flag: flag.split("=")[0])
 
 
-def test_other_fields_become_flags_where_no_argument_says_otherwise() -> None:
-    """An argument always wins over the field."""
+def test_other_fields_become_flags() -> None:
+    """An argument has precedence over a field."""
     assert "--bind-address=0.0.0.0" in flags()
     assert "--secure-port=6443" in flags()
     assert "--service-cluster-ip-range=172.30.0.0/16" in flags()
@@ -219,13 +216,12 @@ def test_other_fields_become_flags_where_no_argument_says_otherwise() -> None:
     ]
 
 
-def test_an_argument_without_values_counts_as_absent() -> None:
-    """The derived flag takes its place."""
+def test_an_argument_without_values_is_ignored() -> None:
+    """The derived flag is used."""
     assert "--secure-port=6443" in flags(apiServerArguments={"secure-port": []})
 
 
-def test_an_ipv6_bind_address_loses_its_brackets() -> None:
-    """As the kube-apiserver wants it."""
+def test_an_ipv6_bind_address_has_no_brackets() -> None:
     assert "--bind-address=::" in flags(servingInfo={"bindAddress": "[::]:6443"})
 
 
@@ -260,7 +256,7 @@ def test_serving_and_audit_fields_become_flags() -> None:
 
 
 def test_the_tunnels_override_becomes_one_flag() -> None:
-    """And nothing else changes."""
+    """Other flags stay unchanged."""
     plan = Plan()
     after = merged(BASE, egress_selector.config_override(plan))
     new = set(kasconfig.flags(after)) - set(kasconfig.flags(BASE))
@@ -279,13 +275,13 @@ def test_the_tunnels_override_becomes_one_flag() -> None:
         ({"servingInfo": None}, r"servingInfo\.bindAddress"),
     ],
 )
-def test_a_configuration_that_makes_no_flags_names_the_field(fields: dict[str, object], named: str) -> None:
-    """The kube-apiserver would not start with it either."""
+def test_an_invalid_field_is_rejected(fields: dict[str, object], named: str) -> None:
+    """The kube-apiserver would not start with it. The error has the field."""
     with pytest.raises(OperatorError, match=named):
         flags(**fields)
 
 
-# --- the verb
+# --- the command
 
 
 @pytest.fixture
@@ -296,8 +292,8 @@ def files(tmp_path: Path) -> list[str]:
     return [str(base), str(override)]
 
 
-def test_the_verb_shows_the_merged_file(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """As YAML with sorted keys, like the operator's, or as JSON."""
+def test_prints_the_merged_file(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """As YAML with sorted keys, or as JSON."""
     assert main(["kasconfig", *files]) == 0
     text = capsys.readouterr().out
     expected = merged(BASE, {"apiServerArguments": {"v": ["4"], "x": ["1"]}})
@@ -307,8 +303,8 @@ def test_the_verb_shows_the_merged_file(files: list[str], capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out) == expected
 
 
-def test_the_verb_shows_flags(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """One a line, fit for grep."""
+def test_prints_flags(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """One per line."""
     assert main(["kasconfig", *files, "--flags"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "--v=4" in lines
@@ -316,8 +312,8 @@ def test_the_verb_shows_flags(files: list[str], capsys: pytest.CaptureFixture[st
     assert json.loads(capsys.readouterr().out) == lines
 
 
-def test_the_verb_shows_what_changes(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Before and after, like a diff; and it says so when nothing does."""
+def test_prints_changes(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """As a diff, or `no changes`."""
     assert main(["kasconfig", *files, "--diff"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         '- .apiServerArguments.v: ["2"]',
@@ -325,11 +321,11 @@ def test_the_verb_shows_what_changes(files: list[str], capsys: pytest.CaptureFix
         '+ .apiServerArguments.x: ["1"]',
     ]
     assert main(["kasconfig", files[0], files[0], "--diff"]) == 0
-    assert capsys.readouterr().out == "nothing changes\n"
+    assert capsys.readouterr().out == "no changes\n"
 
 
-def test_a_missing_file_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing on standard output for a script to stumble over."""
+def test_a_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line on stderr, nothing on stdout, exit code 1."""
     assert main(["kasconfig", "/does/not/exist"]) == 1
     out, err = capsys.readouterr()
     assert out == ""

@@ -1,4 +1,4 @@
-"""The kubeadm patch: what the kube-apiserver gets, and how it gets into a user's own file."""
+"""Adds the tunnel to kubeadm configurations."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def args_of(server: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", [V1BETA3, V1BETA4])
-def test_the_patch_gives_flags_and_directories(version: str) -> None:
-    """In the shape of either version: a map, or a list of names and values."""
+def test_the_patch_has_flags_and_volumes(version: str) -> None:
+    """In the format of both API versions: a map, or a list of names and values."""
     patch = kubeadm.patch(PLAN, version)
     assert patch["apiVersion"] == version
     assert isinstance(patch["apiServer"]["extraArgs"], dict if version == V1BETA3 else list)
@@ -72,8 +72,8 @@ def test_the_patch_gives_flags_and_directories(version: str) -> None:
     }
 
 
-def test_the_kube_apiserver_sees_the_egress_selector_and_the_socket_but_no_certificates() -> None:
-    """It gets two directories, to read from and to connect in, and neither holds a key."""
+def test_the_kube_apiserver_mounts_no_keys() -> None:
+    """Only the directories of the egress selector and of the socket."""
     mounts = {volume["mountPath"]: volume for volume in kubeadm.patch(PLAN)["apiServer"]["extraVolumes"]}
     for file in (PLAN.paths.egress_config_seen_by_apiserver, PLAN.paths.socket_seen_by_apiserver):
         assert mounts[file.rpartition("/")[0]]["readOnly"] is True
@@ -81,8 +81,7 @@ def test_the_kube_apiserver_sees_the_egress_selector_and_the_socket_but_no_certi
 
 
 @pytest.mark.parametrize("text", [CLUSTER, OLD])
-def test_what_the_user_wrote_stays(text: bytes) -> None:
-    """The tunnel only adds."""
+def test_the_users_settings_stay(text: bytes) -> None:
     merged = api_server(kubeadm.merge(text, PLAN))
     assert args_of(merged) == {"audit-log-maxage": "7", **kubeadm.extra_args(PLAN)}
     theirs = api_server(text).get("extraVolumes", [])
@@ -102,8 +101,8 @@ def test_what_the_user_wrote_stays(text: bytes) -> None:
         (b"", []),
     ],
 )
-def test_other_documents_stay_byte_for_byte(text: bytes, kept: list[bytes]) -> None:
-    """Their comments and indentation too; a missing ClusterConfiguration is added."""
+def test_other_documents_stay_unchanged(text: bytes, kept: list[bytes]) -> None:
+    """Byte for byte. A missing ClusterConfiguration is added."""
     merged = kubeadm.merge(text, PLAN)
     assert all(document in merged for document in kept)
     assert args_of(api_server(merged)).items() >= kubeadm.extra_args(PLAN).items()
@@ -113,7 +112,6 @@ def test_other_documents_stay_byte_for_byte(text: bytes, kept: list[bytes]) -> N
 
 @pytest.mark.parametrize("text", [CLUSTER, OLD, INIT, INIT + b"---\n" + CLUSTER, b""])
 def test_merging_again_changes_nothing(text: bytes) -> None:
-    """Not a byte."""
     once = kubeadm.merge(text, PLAN)
     assert kubeadm.merge(once, PLAN) == once
 
@@ -129,11 +127,11 @@ def test_merging_again_changes_nothing(text: bytes) -> None:
         (OLD.replace(b"v1beta3", b"v1beta4"), "extraArgs"),
         (CLUSTER.replace(b"v1beta4", b"v1beta3"), "extraArgs"),
         (b"kind: ClusterConfiguration\napiVersion: kubeadm.k8s.io/v1beta4\napiServer: [1]\n", "apiServer"),
-        (b"a: [", "no YAML"),
+        (b"a: [", "invalid YAML"),
     ],
 )
-def test_what_cannot_be_merged_is_refused_naming_file_and_field(text: bytes, named: str) -> None:
-    """Nothing of the user's is overwritten silently."""
+def test_conflicts_and_invalid_files_are_rejected(text: bytes, named: str) -> None:
+    """The error has file and field."""
     with pytest.raises(OperatorError, match=named) as caught:
         kubeadm.merge(text, PLAN, "kubeadm.yaml")
     assert caught.value.subject == "kubeadm.yaml"

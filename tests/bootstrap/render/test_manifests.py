@@ -1,4 +1,4 @@
-"""The manifests: what each promises about safety, reach and removal, in every variant."""
+"""Checks security, network access and labels of the manifests, in every variant."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def kubeadm(**fields: Any) -> Plan:
     return Plan(flavour=Flavour.KUBEADM, image=OURS, **fields)
 
 
-# --- all of them
+# --- all manifests
 
 
 @every_variant
 def test_everything_is_labelled_as_bootstrap_only(variant: Variant) -> None:
-    """Removal goes by that label; what lacks it would stay."""
+    """Removal selects by this label."""
     for manifest in variant.objects:
         assert manifest["metadata"]["labels"][BOOTSTRAP_ONLY] == "true"
     template = manifests.agent_daemonset(variant.plan, VALUES)["spec"]["template"]
@@ -54,8 +54,8 @@ def test_everything_is_labelled_as_bootstrap_only(variant: Variant) -> None:
 
 
 @every_variant
-def test_yaml_gives_back_the_very_manifest(variant: Variant) -> None:
-    """Without aliases, in one document, with one newline at the end."""
+def test_yaml_round_trip(variant: Variant) -> None:
+    """One document without aliases, with one newline at the end."""
     for manifest in variant.objects:
         text = manifests.to_yaml(manifest)
         assert yaml.safe_load(text) == manifest
@@ -66,8 +66,8 @@ def test_yaml_gives_back_the_very_manifest(variant: Variant) -> None:
 
 
 @every_variant
-def test_containers_can_do_nothing_beyond_their_work(variant: Variant) -> None:
-    """No capability, no way to more, nothing to write to but what is mounted."""
+def test_containers_are_unprivileged(variant: Variant) -> None:
+    """No capabilities, no privilege escalation, read-only root file system."""
     for manifest in (
         manifests.server_pod(variant.plan, VALUES),
         manifests.agent_daemonset(variant.plan, VALUES),
@@ -82,8 +82,7 @@ def test_containers_can_do_nothing_beyond_their_work(variant: Variant) -> None:
 
 
 @every_variant
-def test_pods_run_wherever_and_whenever_they_are_needed(variant: Variant) -> None:
-    """Taints are no hindrance, and other pods give way."""
+def test_pods_tolerate_all_taints_with_high_priority(variant: Variant) -> None:
     for manifest in (
         manifests.server_pod(variant.plan, VALUES),
         manifests.agent_daemonset(variant.plan, VALUES),
@@ -94,16 +93,16 @@ def test_pods_run_wherever_and_whenever_they_are_needed(variant: Variant) -> Non
 
 
 @every_variant
-def test_the_grace_period_is_longer_than_the_programs_own_end(variant: Variant) -> None:
-    """Running connections are not cut off by the kubelet."""
+def test_the_grace_period_is_longer_than_the_drain_timeout(variant: Variant) -> None:
+    """The kubelet does not kill a draining program."""
     server = pod_spec(manifests.server_pod(variant.plan, VALUES))
     agent = pod_spec(manifests.agent_daemonset(variant.plan, VALUES))
     assert server["terminationGracePeriodSeconds"] > program_flags.SERVER_DRAIN_SECONDS
     assert agent["terminationGracePeriodSeconds"] > program_flags.AGENT_DRAIN_SECONDS
 
 
-def test_new_certificates_make_new_pods() -> None:
-    """The originals read their certificates once; the pods must change with them."""
+def test_new_certificates_change_the_pods() -> None:
+    """The Go programs read their certificates only at the start."""
     renewed = replace(VALUES, ca_cert_base64="bmV3")
     plan = Plan()
     assert manifests.server_pod(plan, renewed) != manifests.server_pod(plan, VALUES)
@@ -112,8 +111,8 @@ def test_new_certificates_make_new_pods() -> None:
 
 
 @every_variant
-def test_the_agents_key_is_in_the_secret_alone(variant: Variant) -> None:
-    """No annotation, argument or variable shows it."""
+def test_the_agents_key_is_only_in_the_secret(variant: Variant) -> None:
+    """In no annotation, argument or variable."""
     for manifest in variant.objects:
         shown = VALUES.agent_key_base64 in str(manifest)
         assert shown == (manifest["kind"] == "Secret")
@@ -123,8 +122,8 @@ def test_the_agents_key_is_in_the_secret_alone(variant: Variant) -> None:
 
 
 @every_variant
-def test_only_agents_reach_the_server_from_outside(variant: Variant) -> None:
-    """Health and admin ports are on loopback, and probed there."""
+def test_only_the_agent_port_is_public(variant: Variant) -> None:
+    """Health and admin ports listen on loopback, where the kubelet probes them."""
     pod = manifests.server_pod(variant.plan, VALUES)
     flags = flags_of(pod)
     assert flags["health-bind-address"] == flags["admin-bind-address"] == "127.0.0.1"
@@ -136,15 +135,15 @@ def test_only_agents_reach_the_server_from_outside(variant: Variant) -> None:
 
 @every_variant
 def test_the_server_is_root_without_privileges(variant: Variant) -> None:
-    """Its key is root's (0600) and so is the socket's directory: the owner needs no capability."""
+    """Root owns its key (0600) and the socket's directory, so it needs no capability."""
     context = container(manifests.server_pod(variant.plan, VALUES))["securityContext"]
     assert context["runAsUser"] == 0
     assert "runAsNonRoot" not in context
 
 
 @every_variant
-def test_the_server_finds_its_files_where_the_plan_puts_them(variant: Variant) -> None:
-    """Each path in a flag lies below a mount of the right host directory."""
+def test_the_servers_paths_are_mounted(variant: Variant) -> None:
+    """Each path in a flag is below a mount of the right host directory."""
     plan, pod = variant.plan, manifests.server_pod(variant.plan, VALUES)
     mounts = {mount["name"]: mount for mount in container(pod)["volumeMounts"]}
     on_host = {volume["name"]: volume["hostPath"]["path"] for volume in pod_spec(pod)["volumes"]}
@@ -161,8 +160,7 @@ def test_the_server_finds_its_files_where_the_plan_puts_them(variant: Variant) -
 
 
 @every_variant
-def test_the_server_speaks_what_the_kube_apiserver_is_told_to_speak(variant: Variant) -> None:
-    """One plan, one protocol."""
+def test_server_and_egress_selector_use_the_same_protocol(variant: Variant) -> None:
     flags = flags_of(manifests.server_pod(variant.plan, VALUES))
     assert flags["mode"] == {"GRPC": "grpc", "HTTPConnect": "http-connect"}[variant.plan.protocol]
 
@@ -172,7 +170,7 @@ def test_the_server_speaks_what_the_kube_apiserver_is_told_to_speak(variant: Var
 
 @every_variant
 def test_agents_are_never_root_and_can_read_their_secret(variant: Variant) -> None:
-    """By a group of their own, or one that OpenShift's restricted-v2 picks together with the user."""
+    """By their group, or the one that OpenShift's restricted-v2 SCC selects."""
     spec = pod_spec(manifests.agent_daemonset(variant.plan, VALUES))
     context = spec["securityContext"]
     assert context["runAsNonRoot"] is True
@@ -185,16 +183,16 @@ def test_agents_are_never_root_and_can_read_their_secret(variant: Variant) -> No
 
 
 @every_variant
-def test_agents_fit_the_level_that_their_namespace_enforces(variant: Variant) -> None:
-    """Restricted, unless they share the host's network, which only privileged allows."""
+def test_the_namespace_enforces_the_agents_level(variant: Variant) -> None:
+    """Restricted; privileged only for agents in the host network."""
     labels = manifests.namespace(variant.plan)["metadata"]["labels"]
     level = "privileged" if variant.plan.host_network else "restricted"
     assert {labels[f"pod-security.kubernetes.io/{mode}"] for mode in ("enforce", "audit", "warn")} == {level}
 
 
 @every_variant
-def test_openshift_puts_no_obstacles_in_the_agents_way(variant: Variant) -> None:
-    """No default node selector, no re-labelling, and an SCC that lets them in."""
+def test_openshift_admits_the_agents(variant: Variant) -> None:
+    """No default node selector, no label synchronisation, a matching SCC."""
     metadata = manifests.namespace(variant.plan)["metadata"]
     template = manifests.agent_daemonset(variant.plan, VALUES)["spec"]["template"]["metadata"]
     if variant.plan.flavour is not Flavour.OPENSHIFT:
@@ -210,7 +208,7 @@ def test_openshift_puts_no_obstacles_in_the_agents_way(variant: Variant) -> None
 
 @every_variant
 def test_agents_are_probed_where_they_listen(variant: Variant) -> None:
-    """On the host's network on loopback alone, else on the pod's address."""
+    """In the host network on loopback, otherwise on the pod's address."""
     daemonset = manifests.agent_daemonset(variant.plan, VALUES)
     flags = flags_of(daemonset)
     bound = "127.0.0.1" if variant.plan.host_network else None
@@ -221,8 +219,8 @@ def test_agents_are_probed_where_they_listen(variant: Variant) -> None:
         assert (get.get("host"), str(get["port"]), get["path"]) == (bound, flags["health-server-port"], path)
 
 
-def test_the_daemonset_selects_its_own_pods() -> None:
-    """The selector is a part of the template's labels, and never changes afterwards."""
+def test_the_daemonset_selects_its_pods() -> None:
+    """The selector is a subset of the template's labels."""
     spec = manifests.agent_daemonset(Plan(), VALUES)["spec"]
     labels = spec["template"]["metadata"]["labels"]
     assert spec["selector"]["matchLabels"].items() <= labels.items()
@@ -237,8 +235,8 @@ def test_the_daemonset_selects_its_own_pods() -> None:
         (kubeadm(), "host=$(NODE_NAME)&ipv4=$(HOST_IP)&cidr=$(POD_IP)/23&default-route=true"),
     ],
 )
-def test_agents_tell_what_they_stand_for(plan: Plan, identifiers: str) -> None:
-    """Their node, the pods beside them where they know them, and everything else."""
+def test_agent_identifiers(plan: Plan, identifiers: str) -> None:
+    """Their node, its pods if known, and the default route."""
     daemonset = manifests.agent_daemonset(plan, VALUES)
     assert flags_of(daemonset)["agent-identifiers"] == identifiers
     variables = {
@@ -253,8 +251,8 @@ def test_agents_tell_what_they_stand_for(plan: Plan, identifiers: str) -> None:
     assert set(re.findall(r"\$\((\w+)\)", identifiers)) <= variables.keys()
 
 
-def test_a_pods_address_stands_for_the_pods_of_its_node() -> None:
-    """Host bits are cleared by the server, so the agent need not know its node's share."""
+def test_a_pod_address_with_prefix_means_the_nodes_pods() -> None:
+    """The server clears the host bits."""
     text = flags_of(manifests.agent_daemonset(Plan(), VALUES))["agent-identifiers"]
     filled = (
         text.replace("$(NODE_NAME)", "n1")
@@ -266,8 +264,8 @@ def test_a_pods_address_stands_for_the_pods_of_its_node() -> None:
     assert identifiers.default_route
 
 
-def test_with_several_pod_networks_an_agent_claims_no_neighbours_pods() -> None:
-    """The smallest share of the primary family is taken; dual stack adds nothing to it."""
+def test_several_pod_networks() -> None:
+    """The longest prefix of the primary IP version is used, so that no pods of other nodes are included."""
     cluster = (
         ClusterNetwork(ip_network("10.128.0.0/14"), 23),
         ClusterNetwork(ip_network("10.132.0.0/14"), 25),
@@ -277,9 +275,9 @@ def test_with_several_pod_networks_an_agent_claims_no_neighbours_pods() -> None:
     assert "cidr=$(POD_IP)/25&" in flags_of(manifests.agent_daemonset(plan, VALUES))["agent-identifiers"]
 
 
-# --- the image decides about flags
+# --- flags depend on the image
 
-# Flags that the originals of 4.11 to 4.22 lack, and those that no original has.
+# Flags that the Go programs of 4.11 to 4.22 lack, and those that no Go program has.
 NEWER_THAN_SOME_PAYLOADS = {
     "tls-min-version",
     "xfr-channel-size",
@@ -297,15 +295,15 @@ ONLY_OURS = {"direct-cidrs", "drain-timeout", "stall-timeout", "log-format"}
 
 
 @every_variant
-def test_payload_images_get_only_flags_that_every_release_has(variant: Variant) -> None:
-    """From 4.11 on; an unknown flag would end the program at its start."""
+def test_payload_images_get_only_flags_of_every_release(variant: Variant) -> None:
+    """Since 4.11. A Go program exits on an unknown flag."""
     used = flags_of(manifests.server_pod(variant.plan, VALUES)).keys()
     used |= flags_of(manifests.agent_daemonset(variant.plan, VALUES)).keys()
     assert variant.plan.image.is_ours or not used & (NEWER_THAN_SOME_PAYLOADS | ONLY_OURS)
 
 
-def test_our_server_reaches_kubelets_before_there_is_an_agent() -> None:
-    """Logs and exec work from the first minute, over the machine networks and nowhere else."""
+def test_our_server_dials_kubelets_before_an_agent_connects() -> None:
+    """Only in the machine networks."""
     networks = Networking(machine=(ip_network("10.1.0.0/16"), ip_network("fd10::/64")))
     flags = flags_of(manifests.server_pod(Plan(image=OURS, networks=networks), VALUES))
     assert flags["proxy-strategies"].split(",")[-1] == "direct"
@@ -313,7 +311,6 @@ def test_our_server_reaches_kubelets_before_there_is_an_agent() -> None:
 
 
 def test_ports_come_from_the_plan() -> None:
-    """None is written a second time."""
     ports = Ports(agent=1111, server_health=2222, server_admin=3333, agent_health=4444, agent_admin=5555)
     plan = Plan(ports=ports)
     server, agent = (
@@ -331,8 +328,8 @@ def test_ports_come_from_the_plan() -> None:
 
 
 @every_variant
-def test_templates_hold_every_placeholder_and_nothing_to_run_yet(variant: Variant) -> None:
-    """Filled in as sed does it, they are the manifests themselves."""
+def test_templates_contain_every_placeholder(variant: Variant) -> None:
+    """Replaced as sed does it, they give the manifests."""
     plan = variant.plan
     tree = manifests.templates(plan)
     assert {path.rpartition("/")[2] for path in tree} == {
@@ -356,8 +353,8 @@ def test_templates_hold_every_placeholder_and_nothing_to_run_yet(variant: Varian
         assert yaml.safe_load(text) == expected[path.rpartition("/")[2]]
 
 
-def test_the_payloads_image_is_filled_in_on_the_node() -> None:
-    """Its digest stands in the release image, which only the node has."""
+def test_the_payload_image_is_a_placeholder() -> None:
+    """Only the node knows its digest."""
     tree = manifests.templates(Plan())
     assert PLACEHOLDERS.image in tree[f"{Plan().paths.templates}/server-pod.yaml"].data.decode()
 
@@ -385,8 +382,8 @@ def test_the_payloads_image_is_filled_in_on_the_node() -> None:
         "#a",
     ],
 )
-def test_text_stays_text_for_go_programs_too(text: str) -> None:
-    """What either reader could take for something else is in quotes."""
+def test_strings_stay_strings_for_go_programs(text: str) -> None:
+    """Ambiguous text is quoted."""
     line = manifests.to_yaml({"key": text}).decode().rstrip("\n")
     assert yaml.safe_load(line) == {"key": text}
     assert line.removeprefix("key: ")[0] in "'\""

@@ -1,4 +1,4 @@
-"""Every rendered manifest, in every variant, before a real kube-apiserver: strict, as a dry run."""
+"""Sends every manifest, in every variant, to a real kube-apiserver as a strict dry run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def collection(manifest: dict[str, Any]) -> str:
 
 @pytest.fixture(scope="module", autouse=True)
 def namespaces(kubernetes: ControlPlane) -> None:
-    """Those of the tunnel must be there even for a dry run of what goes into them."""
+    """Creates the tunnel's namespaces, which a dry run requires."""
     for variant in ALL:
         status, _ = kubernetes.api.call("POST", "/api/v1/namespaces", manifests.namespace(variant.plan))
         assert status in (201, 409)
@@ -41,18 +41,18 @@ def namespaces(kubernetes: ControlPlane) -> None:
 
 @pytest.mark.parametrize("variant", ALL, ids=str)
 def test_the_kube_apiserver_accepts_every_manifest(kubernetes: ControlPlane, variant: Variant) -> None:
-    """No unknown field, no wrong type, no value that its validation refuses."""
+    """No unknown field, no wrong type, no invalid value."""
     for manifest in variant.objects:
         as_read = yaml.safe_load(manifests.to_yaml(manifest))
         if manifest["kind"] == "Namespace":
-            # It exists already, and a dry run knows no second one of that name.
+            # It exists already, and a dry run rejects a second one of that name.
             as_read["metadata"]["name"] += "-again"
         status, answer = kubernetes.api.call("POST", f"{collection(manifest)}?{DRY_RUN}", as_read)
         assert status == 201, f"{manifest['kind']}: {answer.get('message')}"
 
 
-def test_a_field_that_does_not_exist_would_be_noticed(kubernetes: ControlPlane) -> None:
-    """The check can fail."""
+def test_an_unknown_field_is_rejected(kubernetes: ControlPlane) -> None:
+    """Proves that the test above can fail."""
     pod = ALL[0].objects[0]
     pod["spec"]["hostNetwerk"] = True
     status, answer = kubernetes.api.call("POST", f"{collection(pod)}?{DRY_RUN}", pod)
@@ -62,10 +62,10 @@ def test_a_field_that_does_not_exist_would_be_noticed(kubernetes: ControlPlane) 
 
 @pytest.mark.parametrize("host_network", [False, True], ids=["pod-network", "host-network"])
 @pytest.mark.parametrize("flavour", Flavour)
-def test_agents_pass_the_pod_security_that_their_namespace_enforces(
+def test_agents_pass_pod_security_admission(
     kubernetes: ControlPlane, flavour: Flavour, host_network: bool
 ) -> None:
-    """The template as a pod, in a namespace labelled like ours, with admission at work."""
+    """Creates the template as a pod, in a namespace with our labels."""
     plan = Plan(flavour=flavour, image=IMAGES[1], host_network=host_network)
     variant = Variant(plan)
     labelled = manifests.namespace(plan)
@@ -84,7 +84,7 @@ def test_agents_pass_the_pod_security_that_their_namespace_enforces(
 
 @pytest.fixture
 def restarted(kubernetes: ControlPlane) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Start the kube-apiserver anew with an egress selector; afterwards it runs without one."""
+    """Restarts the kube-apiserver with an egress selector, and afterwards without one."""
     kubernetes.stop_apiserver()
 
     def start(document: dict[str, Any]) -> None:
@@ -101,26 +101,26 @@ def restarted(kubernetes: ControlPlane) -> Iterator[Callable[[dict[str, Any]], N
 def test_a_kube_apiserver_starts_with_the_egress_selector(
     restarted: Callable[[dict[str, Any]], None], protocol: Protocol
 ) -> None:
-    """It decodes the file strictly, and would end on the least fault."""
+    """It decodes the file strictly, and exits on any error."""
     restarted(egress_selector.configuration(Plan(protocol=protocol)))
 
 
-def test_a_kube_apiserver_says_what_was_foretold(
+def test_the_kube_apiserver_logs_the_errors_of_validate(
     kubernetes: ControlPlane, restarted: Callable[[dict[str, Any]], None]
 ) -> None:
-    """All that it finds wrong was told beforehand, in its words and in its order, and nothing else."""
+    """The same errors in the same order and with the same texts."""
     there = str(kubernetes.folder / "ca.crt")
     document = yaml.safe_load(manifests.to_yaml(faulty_configuration()).replace(b"/there", there.encode()))
-    foretold = [problem.partition(": ")[2] for problem in egress_selector.validate(document)]
-    assert len(foretold) > len(FAULTS)
+    expected = [problem.partition(": ")[2] for problem in egress_selector.validate(document)]
+    assert len(expected) > len(FAULTS)
     with pytest.raises(AssertionError, match="kube-apiserver"):
         restarted(document)
-    said = kubernetes.log().replace('\\"', '"')
-    assert f"failed to validate egress selector configuration: [{', '.join(foretold)}]" in said
+    log = kubernetes.log().replace('\\"', '"')
+    assert f"failed to validate egress selector configuration: [{', '.join(expected)}]" in log
 
 
-# Decoding stops at the first fault, TCP and UDS together are shown as Go prints a struct, and what the
-# kube-apiserver trips over it does not announce.
+# Left out: decoding errors, because decoding stops at the first one; TCP and UDS together, which Go prints as
+# a struct; and errors on which the kube-apiserver exits without a message.
 UNANNOUNCED = (
     "an unknown field",
     "a value of another type",
@@ -131,7 +131,7 @@ FAULTS = [rule for rule in RULES if not rule.startswith(UNANNOUNCED)]
 
 
 def faulty_configuration() -> dict[str, Any]:
-    """All faults in one file: it is read once, and every one is reported."""
+    """Returns a file with all errors."""
     return {
         "apiVersion": egress_selector.API_VERSIONS[-1],
         "kind": egress_selector.KIND,

@@ -1,4 +1,4 @@
-"""The rendered command lines, given to the real programs: accepted, connected, and of use."""
+"""Runs the real programs with the rendered command lines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAIRS = [
 
 
 class Tunnel:
-    """A server and an agent with exactly the flags of the manifests; only paths are those of the test."""
+    """Runs server and agent with the flags of the manifests, except for paths."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Tunnel:
         bundle = certificates.issue(self.plan, [ip_address("127.0.0.1")])
         for path, asset in certificates.files(self.plan, bundle).items():
             write_file(folder / Path(path).name, asset)
-        # In the Secret the agent's files have other names.
+        # The agent's files have other names in the Secret.
         shutil.copyfile(folder / "agent.crt", folder / "tls.crt")
         shutil.copyfile(folder / "agent.key", folder / "tls.key")
 
@@ -68,7 +68,7 @@ class Tunnel:
         )
 
     def _flags(self, arguments: list[str]) -> dict[str, object]:
-        """As the kubelet would fill them in on a node named n1."""
+        """Expands variables as the kubelet does on a node named n1."""
         known = {
             self.plan.paths.socket: str(self.site.folder / "s.sock"),
             program_flags.CERTIFICATES_SEEN_BY_SERVER: str(self.site.folder),
@@ -97,10 +97,10 @@ class Tunnel:
 
 @pytest.mark.parametrize("protocol", Protocol)
 @pytest.mark.parametrize(("server_kind", "agent_kind"), PAIRS)
-def test_server_and_agent_take_their_flags_and_find_each_other(
+def test_server_and_agent_connect(
     site: Site, web: HttpEndpoint, server_kind: str, agent_kind: str, protocol: Protocol
 ) -> None:
-    """Whichever image runs on either side, in both protocols, the agent makes the connection."""
+    """With either image on either side, and both protocols."""
     tunnel = Tunnel(site, protocol)
     server = tunnel.server(server_kind)
     agent = tunnel.agent(agent_kind)
@@ -110,8 +110,8 @@ def test_server_and_agent_take_their_flags_and_find_each_other(
 
 
 @pytest.mark.parametrize("kind", ["ours", pytest.param("go", marks=interop)])
-def test_agents_on_the_hosts_network_take_their_flags(site: Site, kind: str) -> None:
-    """Their health port is on loopback and nowhere else."""
+def test_agents_in_the_host_network(site: Site, kind: str) -> None:
+    """Their health port listens only on loopback."""
     tunnel = Tunnel(site, host_network=True)
     server, agent = tunnel.server(kind), tunnel.agent(kind)
     server.wait_until_ready()
@@ -128,10 +128,8 @@ def is_open(host: str, port: int) -> bool:
     return True
 
 
-def test_our_server_dials_machine_addresses_itself_until_an_agent_is_there(
-    site: Site, web: HttpEndpoint
-) -> None:
-    """A kubelet answers before the first agent runs; ready the server is only with an agent."""
+def test_our_server_dials_directly_until_an_agent_connects(site: Site, web: HttpEndpoint) -> None:
+    """It reaches a kubelet before the first agent, but is not ready without one."""
     server = Tunnel(site, machines=LOOPBACK).server("ours")
     assert fetch(server, web.address) == b"hello from the endpoint"
     assert server.health.get("/readyz")[0] != 200
@@ -140,18 +138,19 @@ def test_our_server_dials_machine_addresses_itself_until_an_agent_is_there(
 UNPRIVILEGED = ("setpriv", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs")
 
 
-def why_not_unprivileged() -> str:
+def capabilities_unavailable_reason() -> str:
     if os.geteuid() != 0:
         return "needs root, to become root without capabilities"
     return "" if shutil.which("setpriv") else "needs setpriv"
 
 
 @pytest.mark.skipif(
-    bool(why_not_unprivileged()) and os.environ.get("CI") != "true", reason=why_not_unprivileged() or "-"
+    bool(capabilities_unavailable_reason()) and os.environ.get("CI") != "true",
+    reason=capabilities_unavailable_reason() or "-",
 )
 @pytest.mark.parametrize("kind", ["ours", pytest.param("go", marks=interop)])
 def test_the_server_needs_no_capability(site: Site, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """Root without any reads its key (0600) and makes its socket, as the pod's securityContext has it."""
+    """With the pod's securityContext, it reads its key (0600) and creates its socket."""
     program = site.folder / "without-capabilities"
     real = binary(kind, "proxy-server")
     program.write_text(f'#!/bin/sh\nexec {" ".join(UNPRIVILEGED)} {real} "$@"\n')

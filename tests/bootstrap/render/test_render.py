@@ -1,4 +1,4 @@
-"""`bootbridge render`: the whole tree or nothing, again and again, and never over a reader's changes."""
+"""Runs `bootbridge render`: atomic, idempotent, and never over an operator's edits."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def render(output: Path, *argv: str) -> int:
     return main(["render", "--output", str(output), *argv])
 
 
-# --- what is in the tree
+# --- content
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=["openshift", "kubeadm", "aws"])
-def test_the_tree_on_the_node_is_absolute_sorted_and_without_secrets(plan: Plan) -> None:
-    """Certificates are made on the node; the tree can be shown to anybody."""
+def test_node_files_are_absolute_sorted_and_without_keys(plan: Plan) -> None:
+    """The node issues the certificates."""
     tree = node_files.node_files(plan)
     assert list(tree) == sorted(tree)
     assert all(path.startswith("/") for path in tree)
-    # The script speaks of keys; only a whole block would be one.
+    # The script mentions keys; only a PEM block would be one.
     assert not any(b"PRIVATE KEY-----\nMI" in asset.data for asset in tree.values())
     assert node_files.node_files(plan) == tree, "rendering is deterministic"
 
 
-def test_openshift_gets_everything_that_its_bootstrap_node_needs() -> None:
+def test_files_of_an_openshift_node() -> None:
     """Plan, templates, egress selector, override, and the script that bootkube.sh calls."""
     plan = Plan()
     templates = {f"{plan.paths.templates}/{name}.yaml" for name in TEMPLATES}
@@ -58,8 +58,8 @@ def test_openshift_gets_everything_that_its_bootstrap_node_needs() -> None:
     assert node_files.node_files(plan).keys() >= templates | needed
 
 
-def test_kubeadm_gets_its_patch_and_no_scripts() -> None:
-    """There `bootbridge up` does the work, and kubeadm starts the kube-apiserver."""
+def test_files_for_kubeadm() -> None:
+    """A patch, but no script: `bootbridge up` does its work."""
     plan = PLANS[1]
     tree = node_files.output_files(plan)
     assert node_files.KUBEADM_PATCH in tree
@@ -71,19 +71,19 @@ TEMPLATES = ("namespace", "agent-secret", "agent-daemonset", "server-pod")
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=["openshift", "kubeadm", "aws"])
-def test_every_file_says_what_it_is_for(plan: Plan) -> None:
-    """And every YAML file is one."""
+def test_every_file_has_a_purpose(plan: Plan) -> None:
+    """And every YAML file is valid."""
     for path, asset in node_files.output_files(plan).items():
         assert node_files.purpose(plan, path), path
         if path.endswith(".yaml"):
             assert yaml.safe_load(asset.data)
 
 
-# --- the verb
+# --- the command
 
 
-def test_the_verb_writes_the_tree_with_its_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Node paths below the directory, and a table of what was written."""
+def test_files_are_written_with_their_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """At their node paths below the directory. A table lists them."""
     output = tmp_path / "tunnel"
     assert render(output) == 0
     tree = node_files.output_files(Plan())
@@ -97,8 +97,8 @@ def test_the_verb_writes_the_tree_with_its_modes(tmp_path: Path, capsys: pytest.
     assert [path.name for path in tmp_path.iterdir()] == ["tunnel"], "nothing is left beside it"
 
 
-def test_the_verb_tells_scripts_in_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Path, mode, what happened, and what it is for."""
+def test_json_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Has path, mode, state and purpose of every file."""
     assert render(tmp_path / "tunnel", "--json", *KUBEADM) == 0
     rows = json.loads(capsys.readouterr().out)
     assert {row["path"] for row in rows} == set(node_files.output_files(PLANS[1]))
@@ -106,8 +106,7 @@ def test_the_verb_tells_scripts_in_json(tmp_path: Path, capsys: pytest.CaptureFi
     assert all(set(row) == {"path", "mode", "state", "purpose"} for row in rows)
 
 
-def test_an_install_config_decides_about_the_tree(tmp_path: Path) -> None:
-    """Its networks are in the manifests."""
+def test_networks_come_from_the_install_config(tmp_path: Path) -> None:
     config = tmp_path / "install-config.yaml"
     config.write_text(
         "apiVersion: v1\nplatform: {none: {}}\n"
@@ -118,8 +117,8 @@ def test_an_install_config_decides_about_the_tree(tmp_path: Path) -> None:
     assert "cidr=$(POD_IP)/26" in daemonset.read_text()
 
 
-def test_a_kubeadm_configuration_comes_back_with_the_tunnel_in_it(tmp_path: Path) -> None:
-    """For its owner alone: bootstrap tokens may stand in it; the one given stays as it is."""
+def test_the_tunnel_is_added_to_a_kubeadm_configuration(tmp_path: Path) -> None:
+    """With mode 0600, because it may contain tokens. The given file stays unchanged."""
     mine = tmp_path / "mine.yaml"
     text = "apiVersion: kubeadm.k8s.io/v1beta4\nkind: InitConfiguration\n"
     mine.write_text(text)
@@ -130,15 +129,15 @@ def test_a_kubeadm_configuration_comes_back_with_the_tunnel_in_it(tmp_path: Path
     assert mine.read_text() == text
 
 
-def test_a_kubeadm_configuration_makes_no_sense_for_openshift(
+def test_a_kubeadm_configuration_is_rejected_for_openshift(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It would silently do nothing there."""
-    assert "--kubeadm-config" in refused(tmp_path / "tunnel", capsys, "--kubeadm-config", "x")
+    """It would have no effect."""
+    assert "--kubeadm-config" in rejection(tmp_path / "tunnel", capsys, "--kubeadm-config", "x")
 
 
 def test_rendering_again_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not a byte; and it says so."""
+    """All states are `unchanged`."""
     output = tmp_path / "tunnel"
     render(output)
     before = files_below(output)
@@ -148,8 +147,8 @@ def test_rendering_again_changes_nothing(tmp_path: Path, capsys: pytest.CaptureF
     assert {row["state"] for row in json.loads(capsys.readouterr().out)} == {"unchanged"}
 
 
-def test_another_plan_brings_the_directory_up_to_date(tmp_path: Path) -> None:
-    """Files of the old plan go, with the directories that they leave empty."""
+def test_another_plan_updates_the_directory(tmp_path: Path) -> None:
+    """Files of the old plan are removed, with their empty directories."""
     output = tmp_path / "tunnel"
     render(output)
     assert render(output, *KUBEADM) == 0
@@ -157,10 +156,8 @@ def test_another_plan_brings_the_directory_up_to_date(tmp_path: Path) -> None:
     assert not (output / "opt").exists()
 
 
-def test_a_file_that_the_reader_changed_is_kept_unless_forced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """That is what rendering is for; the reader is told."""
+def test_an_edited_file_is_kept_unless_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A message names it."""
     output = tmp_path / "tunnel"
     render(output)
     changed = output / Plan().paths.templates[1:] / "namespace.yaml"
@@ -171,9 +168,9 @@ def test_a_file_that_the_reader_changed_is_kept_unless_forced(
     assert render(output, "--agent-port", "9091") == 0
     assert changed.read_text() == "mine: true\n"
     assert note.read_text() == "my own\n"
-    assert "namespace.yaml is kept" in capsys.readouterr().err
+    assert "namespace.yaml was edited, not overwritten" in capsys.readouterr().err
     assert "9091" in (changed.parent / "server-pod.yaml").read_text()
-    # Kept once, it is still the reader's the next time.
+    # A later run keeps it, too.
     assert render(output) == 0
     assert changed.read_text() == "mine: true\n"
     assert render(output, "--force") == 0
@@ -181,8 +178,7 @@ def test_a_file_that_the_reader_changed_is_kept_unless_forced(
     assert note.read_text() == "my own\n"
 
 
-def test_a_changed_tree_is_read_back_as_it_is(tmp_path: Path) -> None:
-    """Whoever uses the directory gets the reader's version."""
+def test_edited_files_are_read_back(tmp_path: Path) -> None:
     output = tmp_path / "tunnel"
     render(output)
     path = Plan().paths.templates[1:] + "/namespace.yaml"
@@ -193,11 +189,11 @@ def test_a_changed_tree_is_read_back_as_it_is(tmp_path: Path) -> None:
     assert tree[Plan().paths.hook_script[1:]].mode == 0o555
 
 
-# --- what is refused
+# --- errors
 
 
-def refused(output: Path, capsys: pytest.CaptureFixture[str], *argv: str) -> str:
-    """One line on standard error, nothing on standard output, exit code 1."""
+def rejection(output: Path, capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    """Returns the error: one line on stderr, nothing on stdout, exit code 1."""
     assert render(output, *argv) == 1
     out, err = capsys.readouterr()
     assert out == ""
@@ -205,57 +201,55 @@ def refused(output: Path, capsys: pytest.CaptureFixture[str], *argv: str) -> str
     return err
 
 
-def test_a_directory_of_somebody_else_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing in it is touched, not even with --force."""
+def test_a_directory_with_other_files_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also with --force. Nothing in it is changed."""
     (tmp_path / "precious").write_text("x")
     for argv in ([], ["--force"]):
-        assert "--output" in refused(tmp_path, capsys, *argv)
+        assert "--output" in rejection(tmp_path, capsys, *argv)
     assert files_below(tmp_path) == {"precious": b"x"}
 
 
-def test_a_file_as_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It stays what it was."""
+def test_a_file_as_directory_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "file"
     file.write_text("x")
-    assert "no directory" in refused(file, capsys)
+    assert "not a directory" in rejection(file, capsys)
 
 
-def test_a_parent_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is not made up: a typo would else scatter directories."""
-    assert str(tmp_path / "a") in refused(tmp_path / "a" / "b", capsys)
+def test_a_missing_parent_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may be a typo, so it is not created."""
+    assert str(tmp_path / "a") in rejection(tmp_path / "a" / "b", capsys)
     assert not (tmp_path / "a").exists()
 
 
-def test_the_directory_one_stands_in_is_refused(
+def test_the_current_directory_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is replaced as a whole, and one would stand in the old one."""
+    """It is replaced as a whole, and the shell would stay in the old one."""
     monkeypatch.chdir(tmp_path)
-    assert "the directory you are in" in refused(Path("."), capsys)
+    assert "current directory not allowed" in rejection(Path("."), capsys)
 
 
 @pytest.mark.parametrize(
     "record", [b"", b"[]", b'{"version": 9, "sha256": {}}', b'{"version": 1, "sha256": {"../x": "0"}}']
 )
-def test_a_damaged_record_is_refused(
+def test_an_invalid_record_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], record: bytes
 ) -> None:
-    """Whose files these are cannot be known."""
+    """Without it, edited files cannot be recognised."""
     output = tmp_path / "tunnel"
     output.mkdir()
     (output / output_directory.RECORD).write_bytes(record)
-    assert output_directory.RECORD in refused(output, capsys)
+    assert output_directory.RECORD in rejection(output, capsys)
     assert files_below(output) == {output_directory.RECORD: record}
 
 
-def test_a_wrong_flag_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Everything is known before the first byte is written."""
-    assert "--validity" in refused(tmp_path / "tunnel", capsys, "--validity", "1s")
+def test_an_invalid_flag_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--validity" in rejection(tmp_path / "tunnel", capsys, "--validity", "1s")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_in_the_middle_leaves_the_old_tree(tmp_path: Path) -> None:
-    """Here a path of the new tree runs through a file of the reader's."""
+def test_a_failed_write_keeps_the_old_directory(tmp_path: Path) -> None:
+    """Here, a new directory has the name of an operator's file."""
     output = tmp_path / "tunnel"
     old: Tree = {"a": Asset(b"1"), "b": Asset(b"2")}
     output_directory.write(old, output)
@@ -267,8 +261,8 @@ def test_a_failure_in_the_middle_leaves_the_old_tree(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["tunnel"]
 
 
-def test_a_link_to_the_directory_stays_a_link(tmp_path: Path) -> None:
-    """Its target is what gets replaced."""
+def test_a_symbolic_link_to_the_directory_is_kept(tmp_path: Path) -> None:
+    """Its target is replaced."""
     (tmp_path / "real").mkdir()
     link = tmp_path / "link"
     link.symlink_to("real")

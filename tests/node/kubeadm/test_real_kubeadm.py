@@ -165,7 +165,7 @@ def test_the_bridges_patch_reaches_this_machines_api_server_and_nothing_else(
     subprocess.run(words, check=True, capture_output=True, timeout=60)
     manifest = host.read(f"{node_paths.MANIFESTS}/kube-apiserver.yaml") or b""
     setting = apiserver_manifest.egress_setting(plan)
-    assert set(setting.arguments) <= set(apiserver_manifest.words(manifest, "manifest"))
+    assert set(setting.arguments) <= set(apiserver_manifest.command_line(manifest, "manifest"))
     # `up` finds nothing to add, and `down` leaves what kubeadm would have made without us.
     assert apiserver_manifest.add(manifest, setting, "manifest") == manifest
     host.remove_tree(node_paths.PATCHES)

@@ -1,8 +1,8 @@
-"""Adds the egress setting to a kube-apiserver's static pod manifest, and takes exactly that away again.
+"""Adds the egress setting to a kube-apiserver's static pod manifest, and removes it again.
 
-The text is edited line by line at the places that the YAML parser names, so that comments,
-order and spelling of everything else stay, and removal gives back the bytes from before.
-A manifest in flow style or without volumes is written anew instead; its original is kept by the caller.
+Edits lines at the positions that the YAML parser reports, so that all other bytes stay unchanged, and removal
+restores the original. A manifest in flow style or without volumes is serialised again; the caller keeps the
+original.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONTAINER = "kube-apiserver"
 
 @dataclass(frozen=True)
 class HostMount:
-    """A directory of the node, and where the kube-apiserver sees it."""
+    """Holds a directory of the node and its path in the kube-apiserver's container."""
 
     name: str
     path: str
@@ -33,7 +33,7 @@ class HostMount:
 
 @dataclass(frozen=True)
 class EgressSetting:
-    """What the kube-apiserver needs: its flags, and the directories that hold the file and the socket."""
+    """Holds the kube-apiserver's flags, and the directories of the egress selector and the socket."""
 
     arguments: tuple[str, ...]
     mounts: tuple[HostMount, ...]
@@ -43,12 +43,12 @@ class EgressSetting:
         return frozenset(mount.path for mount in self.mounts)
 
     def without(self, words: Collection[str]) -> EgressSetting:
-        """The same less the flags that somebody else has set, to the same end."""
+        """Returns the setting without flags that are already set to the same value."""
         return replace(self, arguments=tuple(word for word in self.arguments if word not in words))
 
 
 def egress_setting(plan: Plan) -> EgressSetting:
-    """The same as in a kubeadm configuration."""
+    """Returns the setting, which is also in the kubeadm configuration."""
     volumes = kubeadm.extra_volumes(plan)
     return EgressSetting(
         tuple(f"--{flag}={value}" for flag, value in kubeadm.extra_args(plan).items()),
@@ -58,21 +58,21 @@ def egress_setting(plan: Plan) -> EgressSetting:
     )
 
 
-def words(data: bytes, name: str) -> list[str]:
-    """The kube-apiserver's command line."""
+def command_line(data: bytes, name: str) -> list[str]:
+    """Returns the kube-apiserver's command line."""
     container = _container(_pod(data, name), name)
     return [str(word) for key in ("command", "args") for word in container.get(key) or ()]
 
 
 def find_setting(data: bytes, wanted: EgressSetting, name: str) -> list[str]:
-    """What of the setting stands in the manifest, in words."""
-    found = [word for word in words(data, name) if word in wanted.arguments]
+    """Returns the flags and volumes of the setting that the manifest contains."""
+    found = [word for word in command_line(data, name) if word in wanted.arguments]
     return found + [f"volume {volume}" for volume in _our_volumes(_pod(data, name), wanted)]
 
 
 def add(data: bytes, wanted: EgressSetting, name: str) -> bytes:
-    """The manifest with all of the setting; one of its flags with another value is refused, not replaced."""
-    given = words(data, name)
+    """Returns the manifest with the setting. Raises if a flag has another value already."""
+    given = command_line(data, name)
     _refuse_others(given, wanted, name)
     held = {_path_of(volume) for volume in _pod(data, name)["spec"].get("volumes") or ()}
     missing = EgressSetting(
@@ -82,7 +82,7 @@ def add(data: bytes, wanted: EgressSetting, name: str) -> bytes:
         return data
     try:
         return _checked(_added_lines(data, missing), wanted, name)
-    except _OtherShapeError:
+    except _UnsupportedLayoutError:
         return _dump(_added(_pod(data, name), missing, name))
 
 
@@ -91,36 +91,36 @@ def _refuse_others(given: list[str], wanted: EgressSetting, name: str) -> None:
         flag = argument.partition("=")[0]
         for word in given:
             if word.partition("=")[0] == flag and word != argument:
-                hint = f"take that flag away first: the tunnel needs {argument}"
-                raise OperatorError(f"the kube-apiserver already has {word}", subject=name, hint=hint)
+                hint = f"remove this flag: the tunnel requires {argument}"
+                raise OperatorError(f"conflicting flag {word}", subject=name, hint=hint)
 
 
 def remove(data: bytes, wanted: EgressSetting, name: str) -> bytes:
-    """The manifest without anything of the setting."""
+    """Returns the manifest without the setting."""
     if not find_setting(data, wanted, name):
         return data
     try:
         return _removed_lines(data, wanted)
-    except _OtherShapeError:
+    except _UnsupportedLayoutError:
         return _dump(_removed(_pod(data, name), wanted, name))
 
 
-class _OtherShapeError(Exception):
-    """The text is not laid out in a way that lines can be put in or taken out."""
+class _UnsupportedLayoutError(Exception):
+    """Signals a layout in which lines cannot be added or removed."""
 
 
-# --- on lines
+# --- editing lines
 
 
 def _added_lines(data: bytes, wanted: EgressSetting) -> bytes:
     lines = data.decode().splitlines(keepends=True)
-    places = _Places(data)
-    insertions = [places.after_program([f"- {argument}" for argument in wanted.arguments])]
+    lists = _ManifestLists(data)
+    insertions = [lists.after_program([f"- {argument}" for argument in wanted.arguments])]
     if wanted.mounts:
         mounts = [line for mount in wanted.mounts for line in _mount_lines(mount)]
         volumes = [line for mount in wanted.mounts for line in _volume_lines(mount)]
-        insertions.append(places.before_first(places.mounts, mounts))
-        insertions.append(places.before_first(places.volumes, volumes))
+        insertions.append(lists.before_first(lists.mounts, mounts))
+        insertions.append(lists.before_first(lists.volumes, volumes))
     for at, new in sorted(insertions, reverse=True):
         lines[at:at] = new
     return "".join(lines).encode()
@@ -128,21 +128,21 @@ def _added_lines(data: bytes, wanted: EgressSetting) -> bytes:
 
 def _removed_lines(data: bytes, wanted: EgressSetting) -> bytes:
     lines = data.decode().splitlines(keepends=True)
-    places = _Places(data)
-    names = {_value(item, "name") for item in _items(places.volumes) if _host_path(item) in wanted.paths}
-    doomed = [
-        *places.ranges(places.command, lambda item: item.value in wanted.arguments),
-        *places.ranges(places.args, lambda item: item.value in wanted.arguments),
-        *places.ranges(places.mounts, lambda item: _value(item, "name") in names),
-        *places.ranges(places.volumes, lambda item: _value(item, "name") in names),
+    lists = _ManifestLists(data)
+    names = {_value(item, "name") for item in _items(lists.volumes) if _host_path(item) in wanted.paths}
+    removed = [
+        *lists.ranges(lists.command, lambda item: item.value in wanted.arguments),
+        *lists.ranges(lists.args, lambda item: item.value in wanted.arguments),
+        *lists.ranges(lists.mounts, lambda item: _value(item, "name") in names),
+        *lists.ranges(lists.volumes, lambda item: _value(item, "name") in names),
     ]
-    for start, end in sorted(doomed, reverse=True):
+    for start, end in sorted(removed, reverse=True):
         del lines[start:end]
     return "".join(lines).encode()
 
 
-class _Places:
-    """Where the four lists of the manifest lie in its text."""
+class _ManifestLists:
+    """Finds the four lists of the manifest in its text."""
 
     def __init__(self, data: bytes) -> None:
         spec = _child(yaml.compose(data, Loader=yaml.SafeLoader), "spec")
@@ -158,13 +158,13 @@ class _Places:
             return self.before_first(self.args, new)
         items = _items(self.command)
         if not items:
-            raise _OtherShapeError
+            raise _UnsupportedLayoutError
         return _last_line(items[0]) + 1, _indented(new, _column(self.command))
 
     def before_first(self, sequence: yaml.Node | None, new: list[str]) -> tuple[int, list[str]]:
         items = _items(sequence)
         if not items:
-            raise _OtherShapeError
+            raise _UnsupportedLayoutError
         return items[0].start_mark.line, _indented(new, _column(sequence))
 
     def ranges(
@@ -173,7 +173,7 @@ class _Places:
         items = _items(sequence)
         picked = [item for item in items if chosen(item)]
         if picked and len(picked) == len(items):
-            raise _OtherShapeError
+            raise _UnsupportedLayoutError
         if picked:
             _column(sequence)
         for item in picked:
@@ -195,18 +195,18 @@ def _indented(lines: list[str], column: int) -> list[str]:
 
 def _column(sequence: yaml.Node | None) -> int:
     if not isinstance(sequence, yaml.SequenceNode) or sequence.flow_style:
-        raise _OtherShapeError
+        raise _UnsupportedLayoutError
     return int(sequence.start_mark.column)
 
 
 def _last_line(node: yaml.Node) -> int:
-    """The last line with content of this node: a block's own end mark lies beyond, at the next token."""
+    """Returns the last line of a node. The end mark of a block is at the next token."""
     if isinstance(node, yaml.MappingNode) and not node.flow_style and node.value:
         return _last_line(node.value[-1][1])
     if isinstance(node, yaml.SequenceNode) and not node.flow_style and node.value:
         return _last_line(node.value[-1])
     if isinstance(node, yaml.ScalarNode) and node.style in ("|", ">"):
-        raise _OtherShapeError
+        raise _UnsupportedLayoutError
     return int(node.end_mark.line)
 
 
@@ -230,16 +230,16 @@ def _host_path(volume: yaml.Node) -> str:
     return _value(child, "path") if child is not None else ""
 
 
-# --- on the document
+# --- editing the document
 
 
 def _pod(data: bytes, name: str) -> dict[str, Any]:
     try:
         pod = yaml.safe_load(data)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise OperatorError("no YAML", subject=name) from error
+        raise OperatorError("invalid YAML", subject=name) from error
     if not isinstance(pod, dict) or not isinstance(pod.get("spec"), dict):
-        raise OperatorError("holds no pod", subject=name)
+        raise OperatorError("not a Pod manifest", subject=name)
     return pod
 
 
@@ -247,7 +247,7 @@ def _container(pod: dict[str, Any], name: str) -> dict[str, Any]:
     for container in pod["spec"].get("containers") or ():
         if isinstance(container, dict) and container.get("name") == CONTAINER:
             return container
-    raise OperatorError(f"has no container {CONTAINER}", subject=name)
+    raise OperatorError(f"container {CONTAINER} not found", subject=name)
 
 
 def _our_volumes(pod: dict[str, Any], wanted: EgressSetting) -> list[str]:
@@ -291,9 +291,9 @@ def _keep(owner: dict[str, Any], key: str, wanted: Callable[[Any], bool]) -> Non
 
 
 def _checked(data: bytes, wanted: EgressSetting, name: str) -> bytes:
-    """Lines were put in; that they mean what they should is read back before anybody else reads it."""
+    """Verifies that the added lines parse as intended."""
     if len(find_setting(data, wanted, name)) != len(wanted.arguments) + len(wanted.mounts):
-        raise _OtherShapeError
+        raise _UnsupportedLayoutError
     return data
 
 

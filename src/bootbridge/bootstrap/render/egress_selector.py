@@ -1,8 +1,8 @@
-"""What sends a kube-apiserver's calls into the pod network through the tunnel.
+"""Renders and validates the egress selector, which routes the kube-apiserver's calls through the tunnel.
 
-`configuration` is the file that the kube-apiserver reads, `config_override` makes OpenShift's
-bootstrap kube-apiserver read it, and `validate` says beforehand what the kube-apiserver would
-say at its start, in its words and by its rules.
+`configuration` is the kube-apiserver's file. `config_override` makes OpenShift's bootstrap kube-apiserver
+read it. `validate` returns the errors that the kube-apiserver would log at its start, with the same rules and
+texts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FLAG = "egress-selector-config-file"
 
 
 def configuration(plan: Plan) -> dict[str, Any]:
-    """Calls to pods, services and nodes go through the socket, all others as ever."""
+    """Routes calls to pods, services and nodes through the socket, and all others directly."""
     tunnel = {
         "proxyProtocol": str(plan.protocol),
         "transport": {"uds": {"udsName": plan.paths.socket_seen_by_apiserver}},
@@ -37,10 +37,9 @@ def configuration(plan: Plan) -> dict[str, Any]:
 
 
 def config_override(plan: Plan) -> dict[str, Any]:
-    """For `cluster-kube-apiserver-operator render --config-override-files`.
+    """Returns the file for `cluster-kube-apiserver-operator render --config-override-files`.
 
-    The flag is the only way: KubeAPIServerConfig has no field for an egress selector, and an
-    unknown one would be dropped without a word.
+    KubeAPIServerConfig has no field for an egress selector, and ignores unknown ones, so this sets the flag.
     """
     return {
         "apiVersion": "kubecontrolplane.config.openshift.io/v1",
@@ -64,12 +63,12 @@ _FIELDS: dict[str, dict[str, Any]] = {
 
 
 def validate(document: object, exists: Callable[[str], bool] = os.path.exists) -> list[str]:
-    """Why a kube-apiserver would refuse this configuration; empty when it would take it.
+    """Returns the reasons why a kube-apiserver would reject the configuration.
 
-    `exists` answers for files that the configuration names.
+    `exists` tests whether a file in the configuration exists.
     """
     if not isinstance(document, Mapping):
-        return ["couldn't get version/kind: the document is no mapping"]
+        return ["couldn't get version/kind: the document is not a mapping"]
     if document.get("kind") != KIND or document.get("apiVersion") not in API_VERSIONS:
         known = " or ".join(API_VERSIONS)
         given = f"{document.get('apiVersion')}/{document.get('kind')}"
@@ -79,7 +78,7 @@ def validate(document: object, exists: Callable[[str], bool] = os.path.exists) -
 
 
 def _decoding(given: Mapping[str, Any], shape: str, path: str) -> Iterator[str]:
-    """Strict decoding: no field that the type lacks, no value of another type."""
+    """Applies strict decoding: no unknown field, no value of another type."""
     fields = _FIELDS[shape]
     for key, value in given.items():
         where = f"{path}.{key}" if path else str(key)
@@ -88,7 +87,7 @@ def _decoding(given: Mapping[str, Any], shape: str, path: str) -> Iterator[str]:
         elif value is None:
             continue
         elif not isinstance(value, fields[key]):
-            yield f"{where}: {value!r} is no {_TYPE_NAMES[fields[key]]}"
+            yield f"{where}: invalid type: {_TYPE_NAMES[fields[key]]} required, not {value!r}"
         elif isinstance(value, dict):
             yield from _decoding(value, key, where)
         elif isinstance(value, list):
@@ -100,10 +99,10 @@ def _decoding_list(given: list[Any], shape: str, path: str) -> Iterator[str]:
         if isinstance(entry, dict):
             yield from _decoding(entry, shape, f"{path}[{index}]")
         else:
-            yield f"{path}[{index}]: {entry!r} is no mapping"
+            yield f"{path}[{index}]: invalid type: mapping required, not {entry!r}"
 
 
-_TYPE_NAMES = {str: "text", dict: "mapping", list: "list"}
+_TYPE_NAMES = {str: "string", dict: "mapping", list: "list"}
 
 
 def _validation(selections: list[dict[str, Any]], exists: Callable[[str], bool]) -> Iterator[str]:
@@ -114,7 +113,7 @@ def _validation(selections: list[dict[str, Any]], exists: Callable[[str], bool])
     seen: set[str] = set()
     for index, selection in enumerate(selections):
         given = selection.get("name") or ""
-        # Only this exact spelling is the old name of the control plane.
+        # The old name of the control plane, in exactly this spelling.
         name = "controlplane" if given == "master" else given.lower()
         where = f"egressSelections[{index}]: {_CONNECTION}"
         if name in seen:
@@ -169,7 +168,7 @@ def _tcp(tcp: dict[str, Any], exists: Callable[[str], bool]) -> Iterator[str]:
         if tls is not None:
             yield _invalid("tlsConfig", "nil", "config must not be present when using HTTP")
         else:
-            # It passes the kube-apiserver's checks, and then ends it: the dialler wants TLS all the same.
+            # The kube-apiserver accepts it and then exits, because it always dials TLS.
             yield _invalid("url", url, "the kube-apiserver always dials TLS: use https:// or a unix socket")
     elif not url.startswith("https://"):
         yield _invalid("url", url, "supported connection protocols are http:// and https://")

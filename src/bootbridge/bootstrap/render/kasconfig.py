@@ -1,8 +1,8 @@
-"""What overrides do to OpenShift's kube-apiserver configuration, and to the flags that come of it.
+"""Merges overrides into OpenShift's kube-apiserver configuration, and derives the kube-apiserver's flags.
 
-The merge is that of `cluster-kube-apiserver-operator render --config-override-files`: maps are
-merged key by key, everything else (text, number, null and above all **lists**) replaces what
-was there. The flags are those that the kube-apiserver makes of the merged file.
+The merge is that of `cluster-kube-apiserver-operator render --config-override-files`: maps are merged key by
+key; strings, numbers, null and **lists** replace the earlier value. The flags are those of OpenShift's
+kube-apiserver.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import yaml
 from bootbridge.errors import OperatorError
 
 Config = dict[str, Any]
-# Written by the kube-apiserver itself at its start, under a name nobody can know beforehand.
+# The kube-apiserver writes it at its start, under a random name.
 ADMISSION_FILE = "<temporary file made from admission.pluginConfig>"
 
 
-# {{"text"}} and {{`text`}}: a template's way to write text that is no template.
+# {{"text"}} and {{`text`}}: literal text in a Go template.
 _QUOTED_TEXT = re.compile(r"""\{\{ *(?:"(?P<plain>[^"\\\n]*)"|`(?P<raw>[^`\n]*)`) *\}\}""")
 
 
 @dataclass(frozen=True)
 class ConfigFile:
-    """One file of the merge, the base or an override; `name` is what errors call it."""
+    """Holds one file of the merge, the base or an override. `name` is the file in errors."""
 
     name: str
     text: bytes
@@ -37,7 +37,7 @@ class ConfigFile:
 
 @dataclass(frozen=True)
 class ConfigChange:
-    """What an override did to one place: `.a.b`, the value before and after; None where there was none."""
+    """Holds a changed field, such as `.a.b`, with its old and new value (None if missing)."""
 
     path: str
     before: Any
@@ -46,19 +46,19 @@ class ConfigChange:
 
 
 def merge(base: ConfigFile, *overrides: ConfigFile) -> Config:
-    """The configuration with every override laid over it, in order."""
+    """Returns the configuration with the overrides applied in order."""
     merged = parse(base)
     for override in overrides:
         if override.text:
-            merged = _overlaid(merged, parse(override), override.name)
+            merged = _with_override(merged, parse(override), override.name)
     return merged
 
 
-def _overlaid(base: Config, override: Config, name: str) -> Config:
+def _with_override(base: Config, override: Config, name: str) -> Config:
     before, after = _type_of(base), _type_of(override)
     if any(after) and after != before:
         text = f"{after[0]}/{after[1]} does not equal {before[0]}/{before[1]}"
-        hint = "give the apiVersion and kind of the base, or neither"
+        hint = "use the base's apiVersion and kind, or omit both"
         raise OperatorError(text, subject=name, hint=hint)
     merged = deepcopy(base)
     _merge_into(merged, override)
@@ -83,26 +83,26 @@ def _merge_into(base: Config, override: Config) -> None:
             base[key] = deepcopy(value)
 
 
-# --- reading a layer
+# --- parsing
 
 
 def parse(layer: ConfigFile) -> Config:
-    """The mapping in a file, as the operator's renderer would see it."""
+    """Returns the content of a file, as the operator's render command reads it."""
     document = _load(_executed(layer.text.decode("utf-8", "replace"), layer.name), layer.name)
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise OperatorError("holds no mapping", subject=layer.name, hint="give a KubeAPIServerConfig")
+        raise OperatorError("not a mapping", subject=layer.name, hint="give a KubeAPIServerConfig")
     config: Config = _as_json(document, layer.name, "")
     return config
 
 
 def _executed(text: str, name: str) -> str:
-    """The operator runs every layer through Go's text/template; of that, only quoted text is known here."""
+    """Expands quoted text of Go's text/template, through which the operator runs every file."""
     for number, line in enumerate(text.splitlines(), 1):
         if "{{" in _QUOTED_TEXT.sub("", line):
-            hint = 'write {{"{{"}} for two literal braces, or give the file as it is after rendering'
-            message = f"line {number} holds '{{{{': the operator reads the file as a Go template"
+            hint = 'write {{"{{"}} for two literal braces, or give the rendered file'
+            message = f"unsupported Go template in line {number}: '{{{{'"
             raise OperatorError(message, subject=name, hint=hint)
     return _QUOTED_TEXT.sub(lambda found: found["raw"] or found["plain"] or "", text)
 
@@ -112,25 +112,25 @@ def _load(text: str, name: str) -> Any:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         try:
-            return json.loads(text)  # the operator's second try as well
+            return json.loads(text)  # as the operator does
         except ValueError:
             pass
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        what = getattr(error, "problem", None) or "it cannot be read"
-        raise OperatorError(f"neither YAML nor JSON{where}: {what}", subject=name) from error
+        what = getattr(error, "problem", None) or "cannot be parsed"
+        raise OperatorError(f"invalid YAML or JSON{where}: {what}", subject=name) from error
 
 
 def _as_json(value: Any, name: str, path: str) -> Any:
-    """YAML as JSON has it: keys are text, and a date is what was written."""
+    """Converts YAML values to JSON: keys become strings, dates are rejected."""
     if isinstance(value, dict):
         return {_key(key): _as_json(entry, name, f"{path}.{_key(key)}") for key, entry in value.items()}
     if isinstance(value, list):
         return [_as_json(entry, name, f"{path}[{index}]") for index, entry in enumerate(value)]
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    hint = "put it into quotes"
-    raise OperatorError(f"{path}: {value!r} has no counterpart in JSON", subject=name, hint=hint)
+    hint = "quote it"
+    raise OperatorError(f"{path}: not representable in JSON: {value!r}", subject=name, hint=hint)
 
 
 def _key(key: object) -> str:
@@ -143,7 +143,7 @@ def _key(key: object) -> str:
 
 
 def flags(config: Config, name: str = "the merged configuration") -> list[str]:
-    """The kube-apiserver's command line: `--key=value` for each value of each key, keys in order."""
+    """Returns the kube-apiserver's flags: `--key=value` for each value, sorted by key."""
     arguments = _arguments(config, name)
     for key, values in _derived(config, name).items():
         arguments.setdefault(key, values)
@@ -156,23 +156,25 @@ def _arguments(config: Config, name: str) -> dict[str, list[str]]:
     for key, values in given.items():
         path = f"apiServerArguments.{key}"
         if values is None or values == []:
-            continue  # no values, no flag, and the derived one takes its place
+            continue  # no values: the derived flag is used
         if not isinstance(values, list):
-            hint = f'write a list: ["{values}"]'
-            raise OperatorError(f"{path}: {values!r} is no list", subject=name, hint=hint)
+            hint = f'write ["{values}"]'
+            raise OperatorError(
+                f"{path}: invalid type: list required, not {values!r}", subject=name, hint=hint
+            )
         found[key] = [_argument(value, f"{path}[{index}]", name) for index, value in enumerate(values)]
     return found
 
 
 def _argument(value: object, path: str, name: str) -> str:
     if not isinstance(value, str):
-        hint = "the kube-apiserver takes text only: put it into quotes"
-        raise OperatorError(f"{path}: {value!r} is no text", subject=name, hint=hint)
+        hint = "quote it"
+        raise OperatorError(f"{path}: invalid type: string required, not {value!r}", subject=name, hint=hint)
     return value
 
 
 def _derived(config: Config, name: str) -> dict[str, list[str]]:
-    """Flags that the kube-apiserver makes of other fields where the arguments have none."""
+    """Returns the flags that the kube-apiserver derives from other fields."""
     serving = _mapping(config, "servingInfo", name)
     host, port = _split_bind_address(serving.get("bindAddress") or "", name)
     return {
@@ -217,8 +219,8 @@ def _split_bind_address(text: str, name: str) -> tuple[str, str]:
     host, colon, port = text.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or (":" in host and not bracketed):
-        hint = "write it like 0.0.0.0:6443 or [::]:6443"
-        message = f"servingInfo.bindAddress: {text!r} is no address with a port"
+        hint = "for example 0.0.0.0:6443 or [::]:6443"
+        message = f"servingInfo.bindAddress: invalid address {text!r}"
         raise OperatorError(message, subject=name, hint=hint)
     return host.strip("[]"), port
 
@@ -228,7 +230,7 @@ def _mapping(config: Mapping[str, Any], key: str, name: str) -> Mapping[str, Any
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise OperatorError(f"{key}: {value!r} is no mapping", subject=name)
+        raise OperatorError(f"{key}: invalid type: mapping required, not {value!r}", subject=name)
     return value
 
 
@@ -236,11 +238,11 @@ def _texts(config: Mapping[str, Any], key: str) -> list[str]:
     return [str(value) for value in config.get(key) or []]
 
 
-# --- what changed
+# --- changes
 
 
 def changes(before: Config, after: Config) -> list[ConfigChange]:
-    """Every place where the two differ, in the order of its path; lists are compared as a whole."""
+    """Returns the changed fields, sorted by path. Lists are compared as a whole."""
     return sorted(_changes(before, after, ""), key=lambda change: change.path)
 
 

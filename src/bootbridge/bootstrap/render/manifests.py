@@ -1,13 +1,11 @@
-"""The manifests of a tunnel, as plain objects: server pod, namespace, agent Secret, agent DaemonSet.
+"""Renders the manifests: server pod, namespace, agent Secret, agent DaemonSet.
 
-**Who runs as whom.** The server's keys are root's (0600) and its socket lies in a directory
-of root's, so it is root with every capability dropped: the owner needs none to read the one
-and write the other. Agents own nothing on their node and are never root.
+**Users.** The server runs as root without capabilities: root owns its keys (0600) and the socket's directory.
+Agents own no files on their node and never run as root.
 
-**Who guards the namespace.** Ordinary agents fit the `restricted` PodSecurity level, and on
-OpenShift the `restricted-v2` SCC, which picks their user. Agents on the host's network fit
-neither: the namespace is `privileged`, OpenShift's SCCs stand back, and the pods keep to
-everything else that `restricted` asks for.
+**Admission.** Agents satisfy the `restricted` PodSecurity level, and on OpenShift the `restricted-v2` SCC,
+which selects their user. Agents in the host network satisfy neither: their namespace is `privileged` and
+without SCCs, but the pods follow all other rules of `restricted`.
 """
 
 from __future__ import annotations
@@ -24,14 +22,14 @@ from bootbridge.kube.pod_security import HARDENED
 
 Manifest = dict[str, Any]
 
-# Unprivileged, and nobody's on common node images.
+# Unprivileged, and unused on common node images.
 AGENT_UID = 65532
 SYSTEM_NODE_CRITICAL = {"priorityClassName": "system-node-critical"}
 TOLERATES_ALL = {"tolerations": [{"operator": "Exists"}]}
 GRACE_BEYOND_DRAIN_SECONDS = 5
-# No limits: throttled or killed, the only way to the webhooks would be gone.
+# No limits: a throttled or killed pod would make webhooks unreachable.
 REQUESTS = {"requests": {"cpu": "40m", "memory": "64Mi"}}
-# The pod changes with the certificates, so that nobody goes on with old ones.
+# Changes the pod when the certificates change, so that no pod continues with old ones.
 CA_ANNOTATION = "bootbridge-ca-cert"
 
 
@@ -39,7 +37,7 @@ CA_ANNOTATION = "bootbridge-ca-cert"
 
 
 def server_pod(plan: Plan, values: NodeValues) -> Manifest:
-    """The static pod that the bootstrap node's kubelet runs."""
+    """Returns the static pod for the bootstrap node's kubelet."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -53,7 +51,7 @@ def server_pod(plan: Plan, values: NodeValues) -> Manifest:
             "hostNetwork": True,
             "dnsPolicy": "Default",
             **SYSTEM_NODE_CRITICAL,
-            # What the admission plugin would compute; a static pod is admitted by nobody.
+            # The value that admission would set; static pods bypass admission.
             "priority": 2000001000,
             **TOLERATES_ALL,
             "automountServiceAccountToken": False,
@@ -78,7 +76,7 @@ def _server_container(plan: Plan, values: NodeValues) -> Manifest:
         "command": ["/usr/bin/proxy-server"],
         "args": program_flags.server_args(plan),
         "livenessProbe": _probe("/healthz", probe, period=10, failures=3, delay=10),
-        # Ready means that an agent is connected; nothing is restarted for want of one.
+        # Ready means that an agent is connected. Liveness does not depend on agents.
         "readinessProbe": _probe("/readyz", probe, period=2, failures=1),
         "resources": REQUESTS,
         "securityContext": {"runAsUser": 0, "runAsGroup": 0, **HARDENED, **_selinux(plan)},
@@ -95,9 +93,9 @@ def _server_container(plan: Plan, values: NodeValues) -> Manifest:
 
 
 def _selinux(plan: Plan) -> Manifest:
-    """Host directories below /run and /etc carry labels that no ordinary container may write.
+    """Allows writing to /run and /etc, whose SELinux labels forbid it to containers.
 
-    On an OpenShift bootstrap node both directories are labelled for containers already.
+    On an OpenShift bootstrap node both directories have labels for containers.
     """
     return {} if plan.flavour is Flavour.OPENSHIFT else {"seLinuxOptions": {"type": "spc_t"}}
 
@@ -106,7 +104,7 @@ def _selinux(plan: Plan) -> Manifest:
 
 
 def namespace(plan: Plan) -> Manifest:
-    """The agents' namespace: all that is in it goes with it."""
+    """Returns the agents' namespace."""
     level = "privileged" if plan.host_network else "restricted"
     labels = {
         **plan.bootstrap_only,
@@ -117,13 +115,13 @@ def namespace(plan: Plan) -> Manifest:
         labels["security.openshift.io/scc.podSecurityLabelSync"] = "false"
         if plan.host_network:
             labels["security.openshift.io/disable-securitycontextconstraints"] = "true"
-        # Against a cluster-wide default node selector: every node gets its agent.
+        # Overrides a cluster-wide default node selector, so that every node gets an agent.
         metadata["annotations"] = {"openshift.io/node-selector": ""}
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
 
 
 def agent_secret(plan: Plan, values: NodeValues) -> Manifest:
-    """What an agent shows to the server, and by what it knows the server."""
+    """Returns the agents' certificate and the CA of the server."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -138,7 +136,7 @@ def agent_secret(plan: Plan, values: NodeValues) -> Manifest:
 
 
 def agent_daemonset(plan: Plan, values: NodeValues) -> Manifest:
-    """One agent on each node, whatever taints it."""
+    """Returns the DaemonSet, which tolerates every taint."""
     metadata = {"name": plan.daemonset_name, "namespace": plan.namespace, "labels": plan.agent_labels}
     return {
         "apiVersion": "apps/v1",
@@ -146,7 +144,7 @@ def agent_daemonset(plan: Plan, values: NodeValues) -> Manifest:
         "metadata": metadata,
         "spec": {
             "selector": {"matchLabels": {"app": plan.daemonset_name}},
-            # New certificates shut out the agents with old ones, so there is nothing to wait for.
+            # The server rejects agents with old certificates, so a gradual update has no benefit.
             "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%"}},
             "template": {
                 "metadata": {"labels": plan.agent_labels, "annotations": _agent_annotations(plan, values)},
@@ -159,7 +157,7 @@ def agent_daemonset(plan: Plan, values: NodeValues) -> Manifest:
 def _agent_annotations(plan: Plan, values: NodeValues) -> Manifest:
     annotations = {CA_ANNOTATION: values.ca_cert_base64}
     if _scc_picks_user(plan):
-        # An administrator's own SCC of higher priority would else be chosen, and may not fit.
+        # Otherwise a custom SCC of higher priority could be selected, and reject the pod.
         annotations["openshift.io/required-scc"] = "restricted-v2"
     return annotations
 
@@ -168,7 +166,7 @@ def _agent_spec(plan: Plan, values: NodeValues) -> Manifest:
     secret = {"secretName": plan.secret_name, "defaultMode": 0o440}
     return {
         "hostNetwork": plan.host_network,
-        # The node's own resolver: agents are given addresses, and cluster DNS comes later than they do.
+        # The node's resolver, because agents start before cluster DNS.
         "dnsPolicy": "Default",
         **SYSTEM_NODE_CRITICAL,
         **TOLERATES_ALL,
@@ -183,7 +181,7 @@ def _agent_spec(plan: Plan, values: NodeValues) -> Manifest:
 
 
 def _agent_user(plan: Plan) -> Manifest:
-    """Who the agents are; the group lets them read their Secret."""
+    """Returns the agents' user. The group can read the Secret."""
     common = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
     if _scc_picks_user(plan):
         return common
@@ -224,7 +222,7 @@ def _agent_container(plan: Plan, values: NodeValues) -> Manifest:
     }
 
 
-# --- what both have in common
+# --- shared
 
 
 def _probe(path: str, at: Manifest, *, period: int, failures: int, delay: int = 0) -> Manifest:
@@ -245,11 +243,11 @@ def _from_field(name: str, path: str) -> Manifest:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
-# --- as files
+# --- files
 
 
 def templates(plan: Plan) -> Tree:
-    """The manifests with placeholders, for a node that fills them in with sed."""
+    """Returns the manifests with placeholders, which the node replaces with sed."""
     values = replace(PLACEHOLDERS, image=plan.image.reference or PLACEHOLDERS.image)
     return {
         f"{plan.paths.templates}/{name}": Asset(to_yaml(manifest), 0o600)

@@ -1,4 +1,4 @@
-"""Everything that the tunnel puts on a bootstrap node before it runs, and what else one may want to read."""
+"""Lists the tunnel's files on a bootstrap node, and the files that `render` writes beside them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KUBEADM_CONFIG = "kubeadm.yaml"
 
 
 def node_files(plan: Plan) -> Tree:
-    """Absolute paths on the node. No secrets: certificates are made there, by whoever runs."""
+    """Returns the files by absolute path. They contain no keys: the node issues the certificates."""
     tree = {
         plan.paths.plan_record: Asset(record.dump(plan)),
         plan.paths.egress_config: Asset(to_yaml(egress_selector.configuration(plan))),
@@ -29,11 +29,11 @@ def node_files(plan: Plan) -> Tree:
 
 
 def _cleanup_unit(plan: Plan) -> str:
-    """For the person on call: `systemctl start bootbridge-cleanup` once a bootstrap is given up."""
+    """Returns the unit that an operator starts after an abandoned bootstrap."""
     return f"""\
 [Unit]
-Description=Take the bootstrap tunnel away after a bootstrap that was given up
-# A bootkube.sh that is started again and again would lay the tunnel anew.
+Description=Remove the bootstrap tunnel after an abandoned bootstrap
+# A restarted bootkube.sh would install the tunnel again.
 Conflicts=bootkube.service
 After=bootkube.service
 
@@ -45,9 +45,9 @@ ExecStart={plan.paths.hook_script} cleanup
 
 
 def output_files(plan: Plan, kubeadm_config: Asset | None = None) -> Tree:
-    """What `bootbridge render` writes below its directory: the node's files, and what goes elsewhere.
+    """Returns what `bootbridge render` writes: the node's files, the firewall's, and for kubeadm a patch.
 
-    A user's own kubeadm configuration comes back with the tunnel in it.
+    With `kubeadm_config`, a user's configuration, also that file with the tunnel added.
     """
     tree = {path.removeprefix("/"): asset for path, asset in node_files(plan).items()}
     if plan.flavour is Flavour.KUBEADM:
@@ -59,19 +59,19 @@ def output_files(plan: Plan, kubeadm_config: Asset | None = None) -> Tree:
 
 
 def purpose(plan: Plan, path: str) -> str:
-    """What a file of `output_files` is for, in a few words."""
+    """Returns the purpose of a file of `output_files`."""
     paths = plan.paths
     known = {
-        paths.plan_record: "the plan: what down, check and doctor go by",
-        paths.egress_config: "sends the kube-apiserver's calls to the socket",
-        paths.config_override: "makes the kube-apiserver read the egress selector",
-        plan.paths.cleanup_unit: "takes the tunnel away after a bootstrap that was given up",
+        paths.plan_record: "the plan, for down, check and doctor",
+        paths.egress_config: "routes the kube-apiserver's calls to the socket",
+        paths.config_override: "adds the egress selector to the kube-apiserver",
+        plan.paths.cleanup_unit: "removes the tunnel after an abandoned bootstrap",
         plan.paths.hook_script: "called by bootkube.sh: certificates, manifests, cleanup",
         f"{paths.templates}/namespace.yaml": "the agents' namespace",
         f"{paths.templates}/agent-secret.yaml": "the agents' certificate, filled in on the node",
         f"{paths.templates}/agent-daemonset.yaml": "an agent on each node",
         f"{paths.templates}/server-pod.yaml": "the server, a static pod on the bootstrap node",
-        f"/{KUBEADM_PATCH}": "to be merged into your kubeadm configuration",
-        f"/{KUBEADM_CONFIG}": "your kubeadm configuration with the tunnel in it",
+        f"/{KUBEADM_PATCH}": "patch for your kubeadm configuration",
+        f"/{KUBEADM_CONFIG}": "your kubeadm configuration with the tunnel",
     }
-    return known.get(f"/{path}", "lets nodes reach the bootstrap node" if "firewall" in path else "")
+    return known.get(f"/{path}", "opens the bootstrap node to the nodes" if "firewall" in path else "")

@@ -1,7 +1,7 @@
-"""A directory with a rendered tree: written whole or not at all, changed by its reader, written again.
+"""Writes rendered files to a directory, atomically, and reads them back.
 
-A small record in the directory says what was rendered, by digest. So a second render knows
-which files the reader has changed since: those are kept unless they shall be overwritten.
+A record in the directory contains the digests of the rendered files. By it, a second render recognises files
+that the operator has edited, and keeps them unless `force` is set.
 """
 
 from __future__ import annotations
@@ -25,42 +25,40 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class FileResult:
-    """What became of one file."""
-
     path: str
     mode: int
     state: str
 
 
 def write(tree: Tree, directory: Path, *, force: bool = False) -> list[FileResult]:
-    """Make the directory hold the tree (paths relative to it); files that were never ours stay."""
+    """Writes the tree (relative paths) to the directory. Other files in it stay."""
     directory = directory.resolve()
     if directory == Path.cwd() or directory in Path.cwd().parents:
-        hint = "give one below it: the directory is replaced as a whole"
-        raise OperatorError("cannot be the directory you are in", subject="--output", hint=hint)
+        hint = "give a subdirectory: the directory is replaced as a whole"
+        raise OperatorError("current directory not allowed", subject="--output", hint=hint)
     recorded = _recorded(directory)
-    outcomes = _decide(tree, directory, recorded, force)
-    workshop = _workshop(directory)
+    results = _decide(tree, directory, recorded, force)
+    temporary = _temporary_directory(directory)
     try:
-        building = workshop / "new"
+        building = temporary / "new"
         _copy(directory, building)
-        _apply(tree, outcomes, building)
+        _apply(tree, results, building)
         digests = {path: _digest(asset.data) for path, asset in tree.items()}
         write_file(building / RECORD, Asset(_dump(digests)))
-        _exchange(building, directory, workshop / "old")
+        _swap(building, directory, temporary / "old")
     except OSError as error:
         raise write_error(directory, error) from error
     finally:
-        shutil.rmtree(workshop, ignore_errors=True)
-    return outcomes
+        shutil.rmtree(temporary, ignore_errors=True)
+    return results
 
 
 def read(directory: Path) -> Tree:
-    """The rendered tree as its reader left it: paths relative to the directory."""
+    """Returns the rendered files (relative paths) with the operator's edits."""
     recorded = _recorded(directory)
     if not recorded:
-        hint = "make one with 'bootbridge render --output'"
-        raise OperatorError("holds no rendered tree", subject=str(directory), hint=hint)
+        hint = "create it with 'bootbridge render --output'"
+        raise OperatorError("no rendered files found", subject=str(directory), hint=hint)
     found = {}
     for path in sorted(recorded):
         file = directory / path
@@ -68,21 +66,21 @@ def read(directory: Path) -> Tree:
     return found
 
 
-# --- what there is
+# --- the record
 
 
 def _recorded(directory: Path) -> Mapping[str, str]:
-    """Digests by path from an earlier render; an error where the directory is somebody else's."""
+    """Returns digests by path of an earlier render. Raises if the directory has other content."""
     if not directory.exists():
         return {}
     if not directory.is_dir():
-        raise OperatorError(f"{directory} is no directory", subject="--output")
+        raise OperatorError(f"not a directory: {directory}", subject="--output")
     record = directory / RECORD
     if record.exists():
         return _load(read_file(record, "--output"), record)
     if any(directory.iterdir()):
-        hint = "give a new or an empty directory, or one from an earlier render"
-        raise OperatorError(f"{directory} holds files that are not ours", subject="--output", hint=hint)
+        hint = "give a new or empty directory, or the one of an earlier render"
+        raise OperatorError(f"directory not empty: {directory}", subject="--output", hint=hint)
     return {}
 
 
@@ -93,10 +91,10 @@ def _load(data: bytes, name: Path) -> Mapping[str, str]:
             raise ValueError(f"version {document['version']!r}")
         digests = {str(path): str(digest) for path, digest in document["sha256"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        hint = "remove the directory, or give another"
-        raise OperatorError(f"{name} is no record of a render", subject="--output", hint=hint) from error
+        hint = "remove the directory, or give another one"
+        raise OperatorError(f"invalid render record {name}", subject="--output", hint=hint) from error
     if any(path.startswith("/") or ".." in path.split("/") for path in digests):
-        raise OperatorError(f"{name} names files outside of the directory", subject="--output")
+        raise OperatorError(f"path outside the directory in {name}", subject="--output")
     return digests
 
 
@@ -108,37 +106,37 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-# --- what shall become of it
+# --- decisions
 
 
 def _decide(tree: Tree, directory: Path, recorded: Mapping[str, str], force: bool) -> list[FileResult]:
-    outcomes = [
-        FileResult(path, asset.mode, _fate(asset, directory / path, recorded.get(path), force))
+    results = [
+        FileResult(path, asset.mode, _state(asset, directory / path, recorded.get(path), force))
         for path, asset in sorted(tree.items())
     ]
     for path in sorted(recorded.keys() - tree.keys()):
         file = directory / path
         if file.is_file():
             changed = _digest(file.read_bytes()) != recorded[path]
-            outcomes.append(FileResult(path, file.stat().st_mode & 0o777, KEPT if changed else REMOVED))
-    return outcomes
+            results.append(FileResult(path, file.stat().st_mode & 0o777, KEPT if changed else REMOVED))
+    return results
 
 
-def _fate(asset: Asset, file: Path, recorded: str | None, force: bool) -> str:
+def _state(asset: Asset, file: Path, recorded: str | None, force: bool) -> str:
     if not file.is_file():
         return WRITTEN
     present = file.read_bytes()
     if present == asset.data and file.stat().st_mode & 0o777 == asset.mode:
         return UNCHANGED
-    theirs = _digest(present) != recorded and present != asset.data
-    return KEPT if theirs and not force else WRITTEN
+    edited = _digest(present) != recorded and present != asset.data
+    return KEPT if edited and not force else WRITTEN
 
 
-# --- doing it
+# --- writing
 
 
-def _workshop(directory: Path) -> Path:
-    """A place beside the directory, so that renaming is enough in the end."""
+def _temporary_directory(directory: Path) -> Path:
+    """Creates a temporary directory beside the target, so that a rename suffices."""
     parent = directory.parent
     try:
         return Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=parent))
@@ -153,15 +151,15 @@ def _copy(directory: Path, building: Path) -> None:
         building.mkdir()
 
 
-def _apply(tree: Tree, outcomes: list[FileResult], building: Path) -> None:
-    for outcome in outcomes:
-        target = building / outcome.path
-        if outcome.state == REMOVED:
+def _apply(tree: Tree, results: list[FileResult], building: Path) -> None:
+    for result in results:
+        target = building / result.path
+        if result.state == REMOVED:
             target.unlink()
             _remove_empty_parents(target.parent, building)
-        elif outcome.state == WRITTEN:
+        elif result.state == WRITTEN:
             target.parent.mkdir(parents=True, exist_ok=True)
-            write_file(target, tree[outcome.path])
+            write_file(target, tree[result.path])
 
 
 def _remove_empty_parents(directory: Path, top: Path) -> None:
@@ -170,8 +168,8 @@ def _remove_empty_parents(directory: Path, top: Path) -> None:
         directory = directory.parent
 
 
-def _exchange(building: Path, directory: Path, old: Path) -> None:
-    """Put the new directory in the old one's place; if that fails, the old one is back."""
+def _swap(building: Path, directory: Path, old: Path) -> None:
+    """Replaces the old directory with the new one. Restores the old one on failure."""
     if not directory.exists():
         os.rename(building, directory)
         return

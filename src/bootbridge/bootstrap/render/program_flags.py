@@ -1,8 +1,7 @@
-"""The command lines of server and agent, for the image that the plan names.
+"""Renders the command lines of server and agent, depending on the image.
 
-The release payload's originals get only what every release from 4.11 on understands;
-ours get more: routing by CIDR, direct dials into the machine networks while no agent is
-there yet, TLS 1.3 alone, and orderly ends.
+The Go programs get only flags that every release since 4.11 supports. Ours get more: routing by CIDR, direct
+dials into the machine networks until the first agent connects, TLS 1.3 only, and a graceful shutdown.
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ CERTIFICATES_SEEN_BY_SERVER = "/etc/konnectivity"
 CERTIFICATES_SEEN_BY_AGENT = "/etc/konnectivity"
 LOOPBACK = "127.0.0.1"
 KEEPALIVE = "30s"
-# SIGTERM, then this long for running connections; the pod's grace period is a little longer.
+# Time for open connections after SIGTERM. The pod's grace period is 5 s longer.
 SERVER_DRAIN_SECONDS = 10
 AGENT_DRAIN_SECONDS = 25
 
 
 def server_args(plan: Plan) -> list[str]:
-    """For proxy-server: kube-apiserver on the unix socket, agents by client certificate."""
+    """Returns the arguments of proxy-server."""
     tls, ports = CERTIFICATES_SEEN_BY_SERVER, plan.ports
     return [
         "--logtostderr=true",
@@ -43,7 +42,7 @@ def server_args(plan: Plan) -> list[str]:
 
 
 def _our_server_args(plan: Plan) -> list[str]:
-    # Kubelets are reached directly until there is an agent: logs and exec work from the first minute.
+    # Dials kubelets directly until an agent connects, so that logs and exec work at once.
     return [
         "--proxy-strategies=destHost,cidr,defaultRoute,direct",
         f"--direct-cidrs={','.join(map(str, plan.networks.machine))}",
@@ -53,7 +52,7 @@ def _our_server_args(plan: Plan) -> list[str]:
 
 
 def agent_args(plan: Plan, values: NodeValues) -> list[str]:
-    """For proxy-agent; `$(NODE_NAME)` and its like are filled in by the kubelet."""
+    """Returns the arguments of proxy-agent. The kubelet expands `$(NODE_NAME)` and the other variables."""
     tls, ports = CERTIFICATES_SEEN_BY_AGENT, plan.ports
     return [
         "--logtostderr=true",
@@ -64,7 +63,7 @@ def agent_args(plan: Plan, values: NodeValues) -> list[str]:
         f"--agent-key={tls}/tls.key",
         "--agent-id=$(NODE_NAME)",
         f"--agent-identifiers={agent_identifiers(plan)}",
-        # In a pod the kubelet probes the pod's address; on the host nobody else shall see the port.
+        # The kubelet probes the pod's address. In the host network, the port must not be public.
         *([f"--health-server-host={LOOPBACK}"] if plan.host_network else []),
         f"--health-server-port={ports.agent_health}",
         f"--admin-server-port={ports.agent_admin}",
@@ -78,15 +77,14 @@ def agent_args(plan: Plan, values: NodeValues) -> list[str]:
 
 
 def agent_identifiers(plan: Plan) -> str:
-    """What an agent stands for: its node by name and address, the pods beside it, and all else.
+    """Returns the destinations that an agent serves: its node, its node's pods, and as default route all.
 
-    A node's share of the pod network is spelled with the agent's own pod address; whoever
-    reads it clears the host bits.
+    The node's pod network is written with the agent's pod address; the server clears the host bits.
     """
     family = plan.networks.families[0]
     parts = ["host=$(NODE_NAME)", f"ipv{family}=$(HOST_IP)"]
     prefixes = [network.host_prefix for network in plan.networks.cluster if network.cidr.version == family]
     if prefixes and not plan.host_network:
-        # Of several pod networks the smallest share: it never claims a neighbour's pods.
+        # With several pod networks, the longest prefix, which never includes pods of another node.
         parts.append(f"cidr=$(POD_IP)/{max(prefixes)}")
     return "&".join([*parts, "default-route=true"])

@@ -205,7 +205,7 @@ def _apiserver(node: Node) -> CheckResult:
         path = paths.apiserver_pod
         if not node.host.exists(path):
             return not_run(f"kubeadm has not written {path} yet")
-        is_set = wanted in apiserver_manifest.words(node.data(path), path)
+        is_set = wanted in apiserver_manifest.command_line(node.data(path), path)
     return judged([] if is_set else [f"{path} does not set {wanted}"], f"{path} sets {wanted}", LAY_ANEW)
 
 

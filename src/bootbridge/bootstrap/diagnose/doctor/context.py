@@ -103,7 +103,7 @@ class DiagnosisContext:
         path = self.plan.paths.apiserver_pod
         data = self.host.read(path)
         try:
-            return apiserver_manifest.words(data, path) if data else None
+            return apiserver_manifest.command_line(data, path) if data else None
         except OperatorError:
             return None
 

@@ -94,7 +94,7 @@ class ApiserverSetting(Resource):
         """What `down` may remove: not a flag that the manifest had before `up`."""
         original = self.host.read(self.original)
         if original:
-            return self.setting.without(apiserver_manifest.words(original, self.original))
+            return self.setting.without(apiserver_manifest.command_line(original, self.original))
         if self.host.exists(self.kubeadm_patch):
             return self.setting
         return self.setting.without(self.setting.arguments[1:])
