@@ -1,12 +1,12 @@
-"""Runs a bootkube.sh under a directory of its own, with podman and oc that only write down their calls."""
+"""Runs a bootkube.sh below a directory, with fakes of podman and oc that only record their calls."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 
-# Where the script works on a node; here each lies below the node's directory instead.
-_PLACES = ("/opt/openshift", "/etc/kubernetes", "/usr/local/bin/")
+# Directories of the script, redirected to the test's directory.
+_DIRECTORIES = ("/opt/openshift", "/etc/kubernetes", "/usr/local/bin/")
 _PODMAN = """\
 #!/usr/bin/env bash
 printf '%s\\n' "podman $*" >> "$CALLS"
@@ -24,7 +24,7 @@ printf '%s\\n' "oc $*" >> "$CALLS"
 
 
 class Node:
-    """A directory that stands for a bootstrap node."""
+    """Simulates a bootstrap node in a directory."""
 
     def __init__(self, directory: Path) -> None:
         self.root = directory / "node"
@@ -43,9 +43,9 @@ class Node:
             (self._bin / name).chmod(0o755)
 
     def put(self, path: str, content: bytes) -> Path:
-        """Put a file on the node; paths inside it lead to the node's directory."""
-        for place in _PLACES:
-            content = content.replace(place.encode(), f"{self.root}{place}".encode())
+        """Writes a file, with paths in its content redirected to the node's directory."""
+        for directory in _DIRECTORIES:
+            content = content.replace(directory.encode(), f"{self.root}{directory}".encode())
         target = self.root / path.lstrip("/")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
@@ -64,5 +64,5 @@ class Node:
         return result.returncode
 
     def calls(self) -> list[str]:
-        """What podman, oc and the hooks were called with so far, oldest first."""
+        """Returns the calls of podman, oc and the hooks so far, oldest first."""
         return self._calls.read_text().splitlines() if self._calls.exists() else []

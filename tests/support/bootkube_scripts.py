@@ -1,7 +1,7 @@
-"""Scripts of the shapes that bootkube.sh had over the releases: short, but they run.
+"""Short, runnable versions of bootkube.sh of several releases.
 
-What differs between releases is kept: the last argument of the render command, the backslash
-that dangles before an empty line, the calls of the installer's own tunnel, bootstrap in place.
+They have what differs between releases: the last argument of the render command, a backslash before an empty
+line, the calls of the installer's tunnel, bootstrap in place.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ UPSTREAM_OVERRIDE = "--config-override-files=/assets/konnectivity-config-overrid
 
 
 def script(release: str) -> bytes:
-    """The script of that release, with the installer's own tunnel off."""
+    """Returns the script of that release, with the installer's tunnel off."""
     return _assembled(_LAST[release], has_upstream_calls=release == "5.0")
 
 

@@ -1,9 +1,9 @@
-"""`bootbridge up|down|status` as a process of its own, on a node whose only address is loopback.
+"""Runs `bootbridge up|down|status` in a separate process, with loopback as the node's address.
 
-    python -m tests.support.bootstrap_driver <verb> [flags]
+    python -m tests.support.bootstrap_driver <command> [flags]
 
-With BOOTBRIDGE_CRASH_AT=N it is killed, as by `kill -9`, right after the N-th thing that it did to
-the node or the cluster; with BOOTBRIDGE_INTERRUPT_AT=N it gets a Ctrl-C there.
+With BOOTBRIDGE_CRASH_AT=N it gets SIGKILL after the N-th change of the node or the cluster, with
+BOOTBRIDGE_INTERRUPT_AT=N SIGINT.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bootbridge.cli.main import main as cli_main
 from bootbridge.common.host import Host
 from bootbridge.kube.blocking_client import ClusterClient
 
-DEEDS = (
+CHANGES = (
     (Host, ("write", "make_directory", "remove", "remove_directory", "remove_tree")),
     (ClusterClient, ("apply", "delete", "merge")),
 )
@@ -29,10 +29,10 @@ DEEDS = (
 def _signal_after(count: int, number: signal.Signals) -> None:
     done = 0
 
-    def counted(deed: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(change: Callable[..., Any]) -> Callable[..., Any]:
         def act(*words: Any, **flags: Any) -> Any:
             nonlocal done
-            result = deed(*words, **flags)
+            result = change(*words, **flags)
             done += 1
             if done == count:
                 os.kill(os.getpid(), number)
@@ -40,7 +40,7 @@ def _signal_after(count: int, number: signal.Signals) -> None:
 
         return act
 
-    for owner, names in DEEDS:
+    for owner, names in CHANGES:
         for name in names:
             setattr(owner, name, counted(getattr(owner, name)))
 

@@ -1,4 +1,4 @@
-"""A kubeadm node in a folder: its files, a kubelet stand-in, and a cluster behind its kube-apiserver."""
+"""Simulates a kubeadm node in a folder: files, a fake kubelet, and a cluster behind its kube-apiserver."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ status: {{}}
 
 
 class ClusterApi(Protocol):
-    """The cluster behind the node's kube-apiserver: the stand-in, or a real one."""
+    """The cluster behind the node's kube-apiserver, fake or real."""
 
     port: int
 
@@ -70,10 +70,10 @@ class ClusterApi(Protocol):
 
 
 class BootstrapNode:
-    """Everything that `up` and `down` touch, and a scan of all of it."""
+    """Holds everything that `up` and `down` change, and scans it."""
 
     def __init__(self, folder: Path, api: ClusterApi | None = None) -> None:
-        # Short: the socket's path has to fit into the kernel's 107 bytes.
+        # A short path: the kernel limits the socket's path to 107 bytes.
         self.root = Path(tempfile.mkdtemp(prefix="bb", dir="/tmp"))
         self.folder = folder
         ports = Ports(*(free_port() for _ in range(5)))
@@ -94,12 +94,12 @@ class BootstrapNode:
         self.kubelet = KubeletStandIn(self.root, folder / "kubelet", self.api.call, NODES)
 
     def kubeadm_init(self) -> None:
-        """The kube-apiserver runs, and the node has its kubeconfig."""
+        """Starts the kube-apiserver and writes the kubeconfig."""
         self.manifest.write_text(MANIFEST.format(port=self.api_port, backend=self.api.port))
         self.manifest.chmod(0o600)
         self.kubeconfig.touch(mode=0o600)
         self.kubeconfig.write_text(json.dumps(self.api.kubeconfig(self.api_port)))
-        until(lambda: _is_listened_on(self.api_port), "kube-apiserver runs")
+        until(lambda: _is_listening(self.api_port), "kube-apiserver runs")
 
     def close(self) -> None:
         self.kubelet.close()
@@ -112,9 +112,9 @@ class BootstrapNode:
     # --- commands
 
     def run(self, verb: str, *flags: str, env: Mapping[str, str] | None = None) -> int:
-        """Run it to its end; what it said is in `output`, the result is its exit code.
+        """Runs a command, stores its output in `output`, and returns its exit code.
 
-        With `env` it is a process of its own, which may be told to die.
+        With `env` it runs in a separate process, which may be killed.
         """
         argv = self._argv(verb, flags)
         if env is None:
@@ -149,13 +149,13 @@ class BootstrapNode:
         document: dict[str, object] = json.loads(self.path(self.plan.paths.receipt).read_text())
         return document
 
-    # --- what is there
+    # --- scan
 
     def scan(self) -> dict[str, object]:
-        """Files, sockets, ports, processes, API objects; not the receipt, which stays on purpose."""
+        """Returns files, sockets, ports, processes and API objects, but not the receipt, which is kept."""
         return {
             "files": dict(sorted(self._files())),
-            "ports": [port for port in vars(self.plan.ports).values() if _is_listened_on(port)],
+            "ports": [port for port in vars(self.plan.ports).values() if _is_listening(port)],
             "processes": sorted(self._processes()),
             "objects": self.api.names(),
         }
@@ -170,7 +170,7 @@ class BootstrapNode:
             yield name, f"{stat.filemode(facts.st_mode)} {content}"
 
     def _processes(self) -> Iterator[str]:
-        """Command lines without process ids, as the kube-apiserver is another process after its restart."""
+        """Yields command lines without process IDs, which change when the kube-apiserver restarts."""
         for entry in os.listdir("/proc"):
             try:
                 words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
@@ -202,7 +202,7 @@ def _in_process(argv: list[str]) -> tuple[int, str, str]:
     return code, out.getvalue(), errors.getvalue()
 
 
-def _is_listened_on(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     lines = [
         line.split()
         for table in ("/proc/net/tcp", "/proc/net/tcp6")

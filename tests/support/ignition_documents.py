@@ -1,4 +1,4 @@
-"""Ignition files as the installer makes them, small, and in every formatting that JSON allows."""
+"""Small ignition files in the installer's format, in several JSON formattings."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def file_entry(path: str, content: bytes, mode: int = 0o600) -> dict[str, Any]:
 def document(
     bootkube: bytes | None = None, files: Mapping[str, bytes] | None = None, release: str = "4.22"
 ) -> dict[str, Any]:
-    """A bootstrap.ign as a value: bootkube.sh, cluster facts, edge cases of real ones, and `files`."""
+    """Returns a bootstrap.ign with bootkube.sh, install-config, edge cases of real files, and `files`."""
     extra = [file_entry(path, content) for path, content in (files or {}).items()]
     return {
         "ignition": {"version": "3.2.0"},
@@ -109,7 +109,7 @@ def document(
 
 
 def compact(value: Any) -> bytes:
-    """As the installer writes it."""
+    """Returns JSON as the installer writes it."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 

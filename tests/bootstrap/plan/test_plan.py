@@ -1,4 +1,4 @@
-"""The plan: refuses what cannot work, and its record gives it back whole."""
+"""Validates plans, stores them as JSON, and builds them from flags."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from bootbridge.proxy_server.options import SOCKET_PATH_BYTES_MAX
 OURS = ProxyImage("bootbridge", "registry.example/bootbridge:1")
 
 
-# --- what a plan refuses
+# --- validation
 
 
 @pytest.mark.parametrize(
@@ -60,36 +60,34 @@ OURS = ProxyImage("bootbridge", "registry.example/bootbridge:1")
         ),
     ],
 )
-def test_a_plan_that_cannot_work_is_refused_naming_what_is_wrong(
-    fields: dict[str, Any], subject: str
-) -> None:
-    """Nobody downstream has to check a plan again."""
+def test_an_invalid_plan_is_rejected(fields: dict[str, Any], subject: str) -> None:
+    """The error has the flag or field."""
     with pytest.raises(OperatorError) as caught:
         Plan(**fields)
     assert caught.value.subject == subject
 
 
 @pytest.mark.parametrize("plan", [Plan(), Plan(flavour=Flavour.KUBEADM, image=OURS)])
-def test_sockets_fit_the_kernels_limit_on_both_sides(plan: Plan) -> None:
-    """A longer path could not be bound, nor dialled by the kube-apiserver."""
+def test_socket_paths_fit_the_kernels_limit(plan: Plan) -> None:
+    """A server cannot bind a longer path, and a kube-apiserver cannot dial it."""
     for path in (plan.paths.socket, plan.paths.socket_seen_by_apiserver):
         assert len(path.encode()) <= SOCKET_PATH_BYTES_MAX
 
 
-def test_the_paths_of_a_tunnel_are_below_its_own_directory() -> None:
-    """What is removed with the tunnel is the tunnel's alone."""
+def test_the_tunnels_files_are_below_its_state_directory() -> None:
+    """So that its removal affects no other files."""
     for plan in (Plan(), Plan(flavour=Flavour.KUBEADM, image=OURS)):
         own = [plan.paths.tls, plan.paths.templates, plan.paths.config_override, plan.paths.plan_record]
         own += [plan.paths.stage_marker(stage) for stage in BootkubeStage]
         assert all(path.startswith(f"{plan.paths.state}/") for path in own)
 
 
-def test_certificates_stay_out_of_the_directory_that_is_copied_into_the_kube_apiserver() -> None:
-    """cluster-bootstrap copies all of /opt/openshift/tls to where the kube-apiserver's pod sees it."""
+def test_certificates_are_outside_the_directory_of_the_kube_apiserver() -> None:
+    """cluster-bootstrap copies all of /opt/openshift/tls for the kube-apiserver's pod."""
     assert not Plan().paths.tls.startswith("/opt/openshift/tls")
 
 
-def test_the_render_container_sees_the_override_below_its_assets() -> None:
+def test_the_path_of_the_override_in_the_render_container() -> None:
     """It mounts /opt/openshift as /assets."""
     assert (
         Plan().paths.config_override_seen_by_render
@@ -97,7 +95,7 @@ def test_the_render_container_sees_the_override_below_its_assets() -> None:
     )
 
 
-# --- its record
+# --- record
 
 addresses = st.one_of(
     st.ip_addresses(v=4, network="10.0.0.0/8"),
@@ -143,8 +141,8 @@ plans = st.builds(
 
 
 @given(plans)
-def test_a_record_gives_back_the_very_plan(plan: Plan) -> None:
-    """Who removes the tunnel knows exactly what who laid it decided."""
+def test_record_round_trip(plan: Plan) -> None:
+    """So that `down` removes what `up` installed."""
     record = plan_record.dump(plan)
     assert plan_record.load(record, "plan.json") == plan
     assert plan_record.dump(plan_record.load(record, "plan.json")) == record
@@ -163,22 +161,22 @@ def test_a_record_gives_back_the_very_plan(plan: Plan) -> None:
         b'{"version": 1, "flavour": "x"}',
     ],
 )
-def test_what_is_no_record_is_refused_by_its_name(data: bytes) -> None:
-    """A damaged or foreign file ends in one line, not in a stack trace."""
+def test_an_invalid_record_is_rejected(data: bytes) -> None:
+    """The error has the file."""
     with pytest.raises(OperatorError, match=r"plan\.json"):
         plan_record.load(data, "plan.json")
 
 
 @pytest.mark.parametrize("key", json.loads(plan_record.dump(Plan())))
-def test_a_record_without_one_of_its_keys_is_refused(key: str) -> None:
-    """A half-written record is not filled up with defaults."""
+def test_an_incomplete_record_is_rejected(key: str) -> None:
+    """Missing keys get no defaults."""
     document = json.loads(plan_record.dump(Plan()))
     del document[key]
     with pytest.raises(OperatorError):
         plan_record.load(json.dumps(document).encode(), "plan.json")
 
 
-# --- its flags
+# --- flags
 
 
 def read(*argv: str, base: Plan | None = None, environment: dict[str, str] | None = None) -> Plan:
@@ -188,13 +186,12 @@ def read(*argv: str, base: Plan | None = None, environment: dict[str, str] | Non
     return plan_from(flags, base=base, environment=environment or {})
 
 
-def test_without_flags_there_is_the_plan_of_defaults() -> None:
-    """An OpenShift cluster as the installer makes it by default."""
+def test_defaults() -> None:
+    """Those of the OpenShift installer."""
     assert read() == Plan()
 
 
 def test_every_flag_reaches_the_plan() -> None:
-    """None is parsed and forgotten."""
     plan = read(
         *("--platform", "aws", "--infra-id", "demo-1", "--protocol", "HTTPConnect"),
         *("--image", "registry.example/b:1", "--node-ip", "10.1.0.5", "--node-ip", "fd00::5"),
@@ -224,8 +221,7 @@ def test_every_flag_reaches_the_plan() -> None:
     )
 
 
-def test_a_flag_wins_over_the_install_config_and_that_over_the_base(tmp_path: Path) -> None:
-    """The nearer to the operator's fingers, the stronger."""
+def test_precedence_of_flag_install_config_and_base(tmp_path: Path) -> None:
     file = tmp_path / "install-config.yaml"
     file.write_text(
         "apiVersion: v1\nplatform: {gcp: {}}\n"
@@ -240,7 +236,7 @@ def test_a_flag_wins_over_the_install_config_and_that_over_the_base(tmp_path: Pa
 
 
 def test_the_installers_variable_gives_the_address_unless_a_flag_does() -> None:
-    """`OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP` works as it does with the installer."""
+    """`OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP`, as with the installer."""
     environment = {NODE_IP_VARIABLE: "10.0.0.9"}
     assert read(environment=environment).node_ips == (ipaddress.ip_address("10.0.0.9"),)
     assert read("--node-ip", "10.0.0.8", environment=environment).node_ips == (
@@ -262,7 +258,7 @@ def test_the_installers_variable_gives_the_address_unless_a_flag_does() -> None:
         (["--platform", "moon"], "--platform"),
     ],
 )
-def test_a_wrong_flag_is_named(argv: list[str], named: str) -> None:
-    """One line says which flag, and how to mend it."""
+def test_an_invalid_flag_is_rejected(argv: list[str], named: str) -> None:
+    """The error has the flag."""
     with pytest.raises(OperatorError, match=named):
         read(*argv)
