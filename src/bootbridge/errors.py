@@ -1,20 +1,18 @@
-"""Who is at fault, and what to do about it.
+"""The base classes of our exceptions, by cause and reaction.
 
-A ``PeerError`` was caused by what the other end sent, a ``LocalError`` by a bug on
-our side, an ``OperatorError`` by what the person who runs us asked for. The class
-decides the reaction: close that one connection, fail loudly, or print one line and
-exit.
+``PeerError``: the peer sent something invalid; its connection is closed. ``LocalError``: a bug; it is
+reported. ``OperatorError``: invalid configuration; one line is printed and the process exits.
 """
 
 from __future__ import annotations
 
 
 class BootbridgeError(Exception):
-    """Base of everything we raise on purpose."""
+    """Base class of all our exceptions."""
 
 
 class PeerError(BootbridgeError):
-    """The other end broke the protocol; ``code`` is what the protocol answers."""
+    """The peer violated the protocol; ``code`` is the protocol's error code for it."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
@@ -22,11 +20,11 @@ class PeerError(BootbridgeError):
 
 
 class LocalError(BootbridgeError):
-    """We were about to break the protocol ourselves: a bug, never the peer's doing."""
+    """We would have violated the protocol: a bug on our side."""
 
 
 class OperatorError(BootbridgeError):
-    """A flag, file or field is wrong. ``subject`` names it, ``hint`` says how to mend it."""
+    """An error for the operator, rendered as ``subject: problem (hint)``; the hint is the fix."""
 
     def __init__(self, message: str, *, subject: str = "", hint: str = "") -> None:
         super().__init__(message)

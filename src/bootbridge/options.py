@@ -1,4 +1,4 @@
-"""What the options of both programs share: values as Go prints them, and checks with the fix in hand."""
+"""Options and checks that both proxies share, and values in Go's notation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ LOG_FORMATS = ("text", "json")
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as Go prints a duration: ``1h0m0s``, ``1.5s``, ``500ms``, ``-1s``, ``0s``."""
+    """Formats seconds as a Go duration: ``1h0m0s``, ``1.5s``, ``500ms``, ``-1s``, ``0s``."""
     return format_nanoseconds(round(seconds * 1_000_000_000))
 
 
 def format_nanoseconds(nanoseconds: int) -> str:
-    """Nanoseconds as Go prints a duration, exact to the last one."""
+    """Formats nanoseconds as a Go duration, exactly."""
     sign, rest = ("-", -nanoseconds) if nanoseconds < 0 else ("", nanoseconds)
     if rest == 0:
         return "0s"
@@ -36,13 +36,13 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def quote(text: str) -> str:
-    """Text as it stands quoted in a message, always on one line."""
+    """Quotes text for a message, always on one line."""
     plain = text.replace("\\", "\\\\").replace('"', '\\"')
     return '"' + "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in plain) + '"'
 
 
 def identity(variable: str) -> str:
-    """The identity given by the environment, or a fresh random (version 4) UUID."""
+    """Returns the value of the environment variable, or a random (version 4) UUID."""
     given = os.environ.get(variable)
     if given:
         return given
@@ -55,39 +55,39 @@ def identity(variable: str) -> str:
 
 
 def require_file(path: str, purpose: str, flag: str) -> None:
-    """Refuse a path that names nothing; ``purpose`` opens the message."""
+    """Raises if the file does not exist; the message starts with ``purpose``."""
     try:
         os.stat(path)
     except FileNotFoundError:
         text = f"{purpose}, got stat {path}: no such file or directory"
         raise OperatorError(text, subject=flag, hint="create the file or correct the path") from None
     except OSError:
-        pass  # It is there in some way; require_readable says what is wrong with it.
+        pass  # require_readable reports other problems
 
 
 def require_readable(path: str, flag: str) -> None:
-    """Refuse a file that we would fail to read later, when nobody looks at the terminal."""
+    """Raises if the file cannot be read, so that the error appears at start."""
     if not path:
         return
     if os.path.isdir(path):
-        raise OperatorError(f"{path} is a directory", subject=flag, hint="name the file in it")
+        raise OperatorError(f"{path} is a directory", subject=flag, hint="use a file in it")
     if not os.access(path, os.R_OK):
-        hint = "check its owner and mode, and those of its folders"
-        raise OperatorError(f"{path} can not be read by this user", subject=flag, hint=hint)
+        hint = "check owner and mode of the file and its directories"
+        raise OperatorError(f"{path}: permission denied", subject=flag, hint=hint)
 
 
 def require_key_pair(side: str, key: str, cert: str) -> None:
-    """A key and its certificate: both there, or neither given."""
+    """Raises unless both key and certificate exist, or neither is set."""
     if key:
         require_file(key, f"error checking {side} key {key}", f"--{side}-key")
         if not cert:
             text = f"cannot have {side} cert empty when {side} key is set to {quote(key)}"
-            raise OperatorError(text, subject=f"--{side}-cert", hint="give the certificate of that key")
+            raise OperatorError(text, subject=f"--{side}-cert", hint="set the certificate of that key")
     if cert:
         require_file(cert, f"error checking {side} cert {cert}", f"--{side}-cert")
         if not key:
             text = f"cannot have {side} key empty when {side} cert is set to {quote(cert)}"
-            raise OperatorError(text, subject=f"--{side}-key", hint="give the key of that certificate")
+            raise OperatorError(text, subject=f"--{side}-key", hint="set the key of that certificate")
 
 
 def require_positive_duration(seconds: float, name: str) -> None:
@@ -102,27 +102,9 @@ def require_duration(seconds: float, name: str) -> None:
         raise OperatorError(text, subject=f"--{name}", hint="for example 30s")
 
 
-def require_channel_size(size: int) -> None:
-    if size <= 0:
-        text = f"channel size {size} must be greater than 0"
-        raise OperatorError(text, subject="--xfr-channel-size", hint="leave it out for the default")
-
-
-def require_profiling(contention: bool, profiling: bool) -> None:
-    if contention and not profiling:
-        text = "if --enable-contention-profiling is set, --enable-profiling must also be set"
-        raise OperatorError(text, hint="add --enable-profiling")
-
-
-def require_log_format(log_format: str) -> None:
-    if log_format not in LOG_FORMATS:
-        text = f"log format must be 'text' or 'json' not {quote(log_format)}"
-        raise OperatorError(text, subject="--log-format", hint="--log-format=text or --log-format=json")
-
-
 @dataclass(frozen=True, kw_only=True)
 class LoggingOptions:
-    """How to log. klog's flags are all taken, since manifests pass them; see the help for which act."""
+    """Logging flags. All of klog's are accepted, because manifests set them; most have no effect."""
 
     v: int = 4
     vmodule: str = ""
@@ -140,3 +122,41 @@ class LoggingOptions:
     one_output: bool = False
     log_backtrace_at: str = ""
     log_format: str = "text"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProxyOptions(LoggingOptions):
+    """The flags that both proxies have."""
+
+    admin_bind_address: str = "127.0.0.1"
+    enable_profiling: bool = False
+    enable_contention_profiling: bool = False
+    keepalive_time: float = 3600.0
+    kubeconfig: str = ""
+    kube_api_content_type: str = "application/vnd.kubernetes.protobuf"
+    lease_namespace: str = "kube-system"
+    stall_timeout: float = 10.0
+    xfr_channel_size: int = 0
+    warn_on_channel_limit: bool = False
+
+
+def check_channel_size(options: ProxyOptions) -> None:
+    if options.xfr_channel_size <= 0:
+        text = f"channel size {options.xfr_channel_size} must be greater than 0"
+        raise OperatorError(text, subject="--xfr-channel-size", hint="omit it for the default")
+
+
+def check_profiling(options: ProxyOptions) -> None:
+    if options.enable_contention_profiling and not options.enable_profiling:
+        text = "if --enable-contention-profiling is set, --enable-profiling must also be set"
+        raise OperatorError(text, hint="add --enable-profiling")
+
+
+def check_log_format(options: ProxyOptions) -> None:
+    if options.log_format not in LOG_FORMATS:
+        text = f"log format must be 'text' or 'json' not {quote(options.log_format)}"
+        raise OperatorError(text, subject="--log-format", hint="--log-format=text or --log-format=json")
+
+
+def check_stall_timeout(options: ProxyOptions) -> None:
+    require_positive_duration(options.stall_timeout, "stall-timeout")

@@ -180,13 +180,17 @@ REFUSALS = [
     ({"sync_interval": 0.0}, "sync-interval must be > 0, got 0s", "--sync-interval"),
     ({"probe_interval": -0.5}, "probe-interval must be > 0, got -500ms", "--probe-interval"),
     ({"log_format": ""}, "log format must be 'text' or 'json' not \"\"", "--log-format"),
-    ({"proxy_server_host": ()}, "no host is given", "--proxy-server-host"),
-    ({"proxy_server_host": ("a", "")}, "one host of the list is empty", "--proxy-server-host"),
-    ({"proxy_server_host": ("a:8091",)}, '"a:8091" carries a port', "--proxy-server-host"),
-    ({"proxy_server_host": ("[::1]:8091",)}, '"[::1]:8091" carries a port', "--proxy-server-host"),
+    ({"proxy_server_host": ()}, "host missing", "--proxy-server-host"),
+    ({"proxy_server_host": ("a", "")}, "empty host in list", "--proxy-server-host"),
+    ({"proxy_server_host": ("a:8091",)}, 'invalid host "a:8091": contains a port', "--proxy-server-host"),
+    (
+        {"proxy_server_host": ("[::1]:8091",)},
+        'invalid host "[::1]:8091": contains a port',
+        "--proxy-server-host",
+    ),
     (
         {"proxy_server_host": ("a..b",)},
-        '"a..b" is no host name: a part of it is empty or longer than 63 characters',
+        'invalid host name "a..b": a label is empty or longer than 63 characters',
         "--proxy-server-host",
     ),
 ]

@@ -242,7 +242,7 @@ def test_open_doors_are_told(recorder, file, capsys):
     assert server.main(argv) == 1
     assert "--insecure-agents" in capsys.readouterr().err
     assert server.main([*argv, "--insecure-agents"]) == 0
-    assert "proxy-server: warning: --insecure-agents: anyone" in capsys.readouterr().err
+    assert "proxy-server: warning: --insecure-agents: any client" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("program", "command", "_flags"), COMMANDS)
@@ -299,7 +299,7 @@ def test_the_examples_of_the_help_are_read_without_complaint():
             line = next(line for line in example.splitlines() if "{program}" in line)
             parsed = flags.FLAGS.parse([word.strip("'") for word in line.split()[1:]])
             assert parsed.fields
-            assert not parsed.strays
+            assert not parsed.positionals
 
 
 @pytest.mark.parametrize("verb", ["server", "agent"])

@@ -90,14 +90,14 @@ def test_a_bool_never_takes_the_next_word():
     """The word is left over, and told to the operator later."""
     parsed = FLAGS.parse(["--off", "false"])
     assert parsed.fields == {"off": True}
-    assert parsed.strays == ["false"]
+    assert parsed.positionals == ["false"]
 
 
 def test_two_dashes_end_the_flags():
     """What follows is not looked at."""
     parsed = FLAGS.parse(["--port=2", "--", "--port=3", "-"])
     assert parsed.fields == {"port": 2}
-    assert parsed.strays == ["--port=3", "-"]
+    assert parsed.positionals == ["--port=3", "-"]
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_deprecated_alias_works_and_says_so():
 )
 def test_help_and_version_are_always_understood(argv, wish):
     """Whatever stands behind them."""
-    assert FLAGS.parse(argv).asks_for == wish
+    assert FLAGS.parse(argv).requested_page == wish
 
 
 WORDS = st.text(max_size=8) | st.sampled_from(["--name", "--port=1", "-v", "--on", "--", "-v=", "--x"])

@@ -61,7 +61,7 @@ async def test_a_kept_connection_that_dies_on_the_request_is_replaced_unseen(
 
 async def test_a_new_connection_that_dies_is_reported(api: ApiServer, client: KubeClient) -> None:
     api.faults.append(drop)
-    with pytest.raises(KubeUnreachable, match=r"GET .*/leases: the connection was closed without an answer"):
+    with pytest.raises(KubeUnreachable, match=r"GET .*/leases: connection closed without a response"):
         await client.send(LIST)
     assert len(api.calls) == 1
 
@@ -206,7 +206,7 @@ async def test_an_answer_that_can_be_read_in_two_ways_is_not_read(answer: bytes)
 async def test_a_path_in_a_kubeconfig_cannot_become_a_second_request(api: ApiServer) -> None:
     access = replace(access_to(api), base_path="/ HTTP/1.1\r\nHost: x\r\n\r\nDELETE /")
     client = KubeClient(access)
-    with pytest.raises(KubeUnreachable, match="characters that HTTP does not allow"):
+    with pytest.raises(KubeUnreachable, match="invalid HTTP request"):
         await client.send(LIST)
     assert api.calls == []
     await client.aclose()

@@ -205,7 +205,7 @@ def test_a_head_that_does_not_arrive_in_time_ends_the_connection(run: Run) -> No
     """Slow and idle clients do not stay for ever."""
 
     async def scenario() -> None:
-        async with serving(ROUTES, patience_seconds=0.05) as port:
+        async with serving(ROUTES, timeout_seconds=0.05) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /hel")
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
@@ -220,7 +220,7 @@ def test_a_client_that_does_not_read_ends_its_own_connection_only(run: Run) -> N
     page = AdminResponse("x" * 8_000_000)
 
     async def scenario() -> None:
-        server = AdminServer({"/big": lambda _: page, **ROUTES}, patience_seconds=1.0)
+        server = AdminServer({"/big": lambda _: page, **ROUTES}, timeout_seconds=1.0)
         await server.start("127.0.0.1", 0)
         _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
         writer.write(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -277,7 +277,7 @@ def test_a_port_in_use_names_the_flag_and_the_fix(run: Run) -> None:
             for host in ("127.0.0.1", ""):
                 server = AdminServer(ROUTES)
                 with pytest.raises(
-                    OperatorError, match=f"--admin-port: port {port} is in use .choose another"
+                    OperatorError, match=f"--admin-port: port {port}: address already in use .choose another"
                 ):
                     await server.start(host, port, subject="--admin-port")
                 await server.close()
@@ -290,7 +290,7 @@ def test_an_address_that_is_not_ours_names_the_flag(run: Run) -> None:
 
     async def scenario() -> None:
         with pytest.raises(
-            OperatorError, match=r"--health-port: 192\.0\.2\.1 is not an address of this machine"
+            OperatorError, match=r"--health-port: 192\.0\.2\.1: not an address of this machine"
         ):
             await AdminServer(ROUTES).start("192.0.2.1", 0)
         with pytest.raises(OperatorError, match=r"--health-port: cannot listen on no host"):

@@ -172,7 +172,7 @@ async def test_a_bug_in_a_handler_is_told_to_the_log_and_not_to_the_caller(
             await caller.unary("/buggy", b"", PATIENCE)
     assert caught.value.code == grpc.INTERNAL
     assert "1234" not in str(caught.value)
-    assert [record.fields["why"] for record in caplog.records] == ["ValueError('the disk key is 1234')"]  # type: ignore[attr-defined]
+    assert [record.fields["reason"] for record in caplog.records] == ["ValueError('the disk key is 1234')"]  # type: ignore[attr-defined]
 
 
 async def test_a_timeout_inside_a_handler_is_not_the_callers_deadline() -> None:
@@ -269,7 +269,7 @@ async def test_a_peer_that_fell_silent_is_given_up(side: str) -> None:
         if side == "caller":
             place.port = silent.sockets[0].getsockname()[1]
             async with place.caller(**fast) as caller:
-                with pytest.raises(RpcError, match="after a ping") as caught:
+                with pytest.raises(RpcError, match="keepalive timed out") as caught:
                     await caller.unary("/gate", b"", PATIENCE)
             assert caught.value.code == grpc.UNAVAILABLE
         else:
@@ -300,7 +300,7 @@ async def test_a_connection_without_a_call_is_closed() -> None:
         assert await caller.unary("/echo", b"x", PATIENCE) == b"x"
         pass_time(PATIENCE)
         await place.connection_ended()
-        with pytest.raises(RpcError, match=r"no call|going away|closed") as caught:
+        with pytest.raises(RpcError, match=r"idle timeout|shutting down|closed") as caught:
             await caller.unary("/echo", b"x", PATIENCE)
         assert caught.value.code == grpc.UNAVAILABLE
 
@@ -396,7 +396,7 @@ async def test_closing_a_caller_fails_its_open_calls() -> None:
         calling = asyncio.ensure_future(caller.unary("/gate", b"", PATIENCE))
         await gate.entered.wait()
         await caller.aclose()
-        with pytest.raises(RpcError, match="on this side") as caught:
+        with pytest.raises(RpcError, match="closed locally") as caught:
             await calling
         assert caught.value.code == grpc.UNAVAILABLE
 
@@ -408,7 +408,7 @@ async def test_a_stopping_service_lets_running_calls_finish_and_takes_no_others(
         assert await anext(answers) == b"entered"
         stopping.set()
         await until(lambda: caller._connection.http2.peer_going_away)
-        with pytest.raises(RpcError, match="going away") as caught:
+        with pytest.raises(RpcError, match="shutting down") as caught:
             await caller.unary("/echo", b"", PATIENCE)
         assert caught.value.code == grpc.UNAVAILABLE
         gate.open.set()

@@ -1,4 +1,4 @@
-"""A help page that teaches: what the command is for, how it is called, then every flag by purpose."""
+"""Renders the help page of a proxy: synopsis, usage, examples, then the flags in groups."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _INDENT = "        "
 
 
 def width() -> int:
-    """The columns of the terminal, within what reads well."""
+    """Returns the terminal's columns, between 40 and 100."""
     return max(_WIDTH_MIN, min(_WIDTH_MAX, shutil.get_terminal_size((80, 24)).columns))
 
 
 def render(program: str, synopsis: str, examples: str, flags: FlagSet, columns: int) -> str:
-    """The whole page; ``{program}`` in the examples becomes the name we were called by."""
+    """Renders the page; ``{program}`` in the examples becomes the program's name."""
     parts = [
         _wrap(synopsis, columns),
         f"Usage:\n  {program} [flags]",
@@ -41,7 +41,7 @@ def _entry(flag: Flag, flags: FlagSet, columns: int) -> str:
 
 
 def _wrap(text: str, columns: int, indent: str = "") -> str:
-    # Flag names stay whole: they are copied from here.
+    # Flag names are not broken, because users copy them.
     return textwrap.fill(
         text,
         columns,

@@ -1,9 +1,8 @@
-"""Flags the way Go's pflag reads them, so that existing manifests work unchanged.
+"""Parses flags as Go's pflag does, so that existing manifests work unchanged.
 
-``--flag=value`` and ``--flag value``; a bool may stand alone and then never eats the
-next word; lists grow when repeated; ``--`` ends the flags; names are exact. A ``Flag``
-names a field of a frozen dataclass, whose default decides what kind of value it takes:
-each default is written once, there.
+``--flag=value`` and ``--flag value``; a bool without a value never consumes the next word; repeated lists
+are joined; ``--`` ends the flags; names are exact. A ``Flag`` fills a field of a frozen dataclass, whose
+default determines the flag's type.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FlagType:
-    """A type of flag: its word in the help, its syntax, and how a default is shown."""
+    """The type of a flag: its name in --help, its parser, and how a default is shown."""
 
     word: str
     parse: Callable[[str], Any]
     show: Callable[[Any], str] = str
-    bare: str | None = None  # what the flag means when it stands alone
+    bare: str | None = None  # the value of the flag without a value
     repeats: bool = False
     fix: str = ""
 
@@ -44,7 +43,7 @@ _KIND_OF_DEFAULT = {str: STRING, bool: BOOL, int: INT, float: DURATION, tuple: L
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag. ``into`` names the field when it is not the flag's own; ``deprecated`` says what to do."""
+    """One flag. ``into`` names another field to fill; ``deprecated`` is the advice for users of the flag."""
 
     name: str
     help: str
@@ -65,16 +64,16 @@ class Flag:
 
 @dataclass
 class Parsed:
-    """A command line, read: fields that were set, stray words, and what to tell the operator."""
+    """A parsed command line: fields that were set, positional arguments, deprecation warnings."""
 
     fields: dict[str, Any] = field(default_factory=dict)
-    strays: list[str] = field(default_factory=list)
+    positionals: list[str] = field(default_factory=list)
     deprecations: list[str] = field(default_factory=list)
-    asks_for: str = ""  # "help", "version" or nothing
+    requested_page: str = ""  # "help", "version" or nothing
 
 
 class FlagSet:
-    """The flags of one command, in titled groups, over the dataclass they fill."""
+    """The flags of one command, in titled groups, and the dataclass that they fill."""
 
     def __init__(self, options: type, groups: Sequence[tuple[str, Sequence[Flag]]]) -> None:
         self._fields = options.__dataclass_fields__  # type: ignore[attr-defined]
@@ -86,7 +85,7 @@ class FlagSet:
         return iter(self._by_name.values())
 
     def default(self, flag: Flag) -> Any:
-        """The default of a flag, or None when it is computed at start."""
+        """Returns the default of a flag; None if it is computed at start."""
         value = self._fields[flag.field_name].default
         return None if value is MISSING else value
 
@@ -97,20 +96,20 @@ class FlagSet:
         return STRING if default is None else _KIND_OF_DEFAULT[type(default)]
 
     def parse(self, argv: Sequence[str]) -> Parsed:
-        """Read a command line, up to the first wish for help or version."""
+        """Parses a command line up to the first --help or --version."""
         parsed = Parsed()
         words = list(reversed(argv))
-        while words and not parsed.asks_for:
+        while words and not parsed.requested_page:
             word = words.pop()
             if word == "--":
-                parsed.strays.extend(reversed(words))
+                parsed.positionals.extend(reversed(words))
                 break
             if word.startswith("--"):
                 self._long(word, words, parsed)
             elif word.startswith("-") and word != "-":
                 self._short(word, words, parsed)
             else:
-                parsed.strays.append(word)
+                parsed.positionals.append(word)
         return parsed
 
     def _long(self, word: str, words: list[str], parsed: Parsed) -> None:
@@ -120,7 +119,7 @@ class FlagSet:
         flag = self._by_name.get(name)
         if flag is None:
             if name in ("help", "version"):
-                parsed.asks_for = name
+                parsed.requested_page = name
                 return
             raise OperatorError(f"unknown flag: --{name}", hint=self._suggestion(name))
         if not equals:
@@ -130,7 +129,7 @@ class FlagSet:
     def _short(self, word: str, words: list[str], parsed: Parsed) -> None:
         letter, rest = word[1], word[2:]
         if letter == "h":
-            parsed.asks_for = "help"
+            parsed.requested_page = "help"
             return
         flag = self._by_letter.get(letter)
         if flag is None:

@@ -42,12 +42,12 @@ class ProxyProgram:
         """Runs the program; returns the exit code."""
         try:
             parsed = self._flags.parse(sys.argv[1:] if argv is None else argv)
-            if parsed.asks_for:
-                return self._answer(parsed.asks_for, program)
+            if parsed.requested_page:
+                return self._answer(parsed.requested_page, program)
             options = self._options(**parsed.fields)
             print_error(*parsed.deprecations)
             # The original drops stray arguments silently, "--some-bool false" among them.
-            print_error(*(f"{program}: warning: argument {word!r} is ignored" for word in parsed.strays))
+            print_error(*(f"{program}: warning: argument {word!r} is ignored" for word in parsed.positionals))
             self._validate(options)
         except OperatorError as error:
             usage = "" if error.hint else f" (run '{program} --help' for usage)"
@@ -60,8 +60,8 @@ class ProxyProgram:
             print_error(f"{program}: {error}")
             return 1
 
-    def _answer(self, asks_for: str, program: str) -> int:
-        if asks_for == "version":
+    def _answer(self, requested_page: str, program: str) -> int:
+        if requested_page == "version":
             return print_output(f"{program} (bootbridge) {__version__}\n")
         from bootbridge.cli import help_page
 

@@ -1,7 +1,6 @@
-"""What a flag's text means: the syntax that Go programs accept, and their words when it is wrong.
+"""Parses flag values with the syntax and the error texts of Go programs.
 
-Each parser takes the text and raises ``ValueError`` with the reason alone; the flag
-set adds which flag it was.
+Each parser raises ``ValueError`` with the reason; the flag set adds the flag.
 """
 
 from __future__ import annotations
@@ -41,12 +40,12 @@ def parse_bool(text: str) -> bool:
 
 
 def parse_int(text: str) -> int:
-    """A 64 bit integer; ``0x``, ``0o``, ``0b`` and a leading ``0`` choose the base, ``_`` may part digits."""
+    """Parses a 64 bit integer; ``0x``, ``0o``, ``0b`` or a leading ``0`` set the base."""
     return _integer(text, base=0)
 
 
 def parse_decimal(text: str) -> int:
-    """A 32 bit integer in base ten only, as klog wants its levels."""
+    """Parses a 32 bit integer in base ten, as klog does for levels."""
     value = _integer(text, base=10)
     if not -(1 << 31) <= value < 1 << 31:
         raise ValueError(f"strconv.ParseInt: parsing {quote(text)}: value out of range")
@@ -55,7 +54,7 @@ def parse_decimal(text: str) -> int:
 
 def _integer(text: str, base: int) -> int:
     try:
-        value = int(_octal_made_plain(text) if base == 0 else _without_underscores(text), base)
+        value = int(_with_octal_prefix(text) if base == 0 else _without_underscores(text), base)
     except ValueError:
         raise ValueError(f"strconv.ParseInt: parsing {quote(text)}: invalid syntax") from None
     if not _INT64_MIN <= value <= _INT64_MAX:
@@ -69,8 +68,8 @@ def _without_underscores(text: str) -> str:
     return text
 
 
-def _octal_made_plain(text: str) -> str:
-    """Go reads 010 as eight, Python refuses it; Python strips blanks, Go refuses them."""
+def _with_octal_prefix(text: str) -> str:
+    """Go reads 010 as eight, which Python rejects; Python strips spaces, which Go rejects."""
     if text != text.strip() or not text.isascii():
         raise ValueError(text)
     sign, digits = (text[:1], text[1:]) if text[:1] in ("+", "-") else ("", text)
@@ -80,9 +79,9 @@ def _octal_made_plain(text: str) -> str:
 
 
 def parse_size(text: str) -> int:
-    """An unsigned integer, with the terse complaint of Go's older flag package."""
+    """Parses an unsigned integer, with the error texts of Go's package flag."""
     try:
-        value = int(_octal_made_plain(text), 0)
+        value = int(_with_octal_prefix(text), 0)
     except ValueError:
         raise ValueError("parse error") from None
     if text[:1] in ("+", "-"):
@@ -93,7 +92,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_float(text: str) -> float:
-    """A 32 bit floating point number."""
+    """Parses a 32 bit floating point number."""
     try:
         if text != text.strip() or not text.isascii():
             raise ValueError(text)
@@ -106,12 +105,12 @@ def parse_float(text: str) -> float:
 
 
 def parse_duration(text: str) -> float:
-    """A Go duration such as ``1h30m``, ``500ms`` or ``-1.5s``, in seconds."""
+    """Parses a Go duration such as ``1h30m``, ``500ms`` or ``-1.5s`` to seconds."""
     return parse_nanoseconds(text) / 1_000_000_000
 
 
 def parse_nanoseconds(text: str) -> int:
-    """A Go duration in nanoseconds, exact."""
+    """Parses a Go duration to nanoseconds, exactly."""
     negative = text[:1] == "-"
     rest = text[1:] if text[:1] in ("+", "-") else text
     if rest == "0":
@@ -128,7 +127,7 @@ def parse_nanoseconds(text: str) -> int:
 
 
 def _one_amount(rest: str, whole: str) -> tuple[int, str]:
-    """The leading ``number unit`` in nanoseconds, and what follows it."""
+    """Returns the leading ``number unit`` in nanoseconds, and the rest."""
     number, rest = _split_after(rest, lambda c: c in _DIGITS)
     fraction = ""
     if rest[:1] == ".":
@@ -152,7 +151,7 @@ def _split_after(text: str, belongs: Callable[[str], bool]) -> tuple[str, str]:
 
 
 def parse_list(text: str) -> tuple[str, ...]:
-    """Comma separated values; double quotes hold a comma, as in CSV."""
+    """Parses comma separated values; double quotes may enclose a comma, as in CSV."""
     if not text:
         return ()
     if '"' not in text:
@@ -166,7 +165,7 @@ def parse_list(text: str) -> tuple[str, ...]:
 
 
 def parse_severity(text: str) -> int:
-    """klog's severity, by name or number."""
+    """Parses klog's severity, by name or number."""
     name = text.upper()
     return _SEVERITIES.index(name) if name in _SEVERITIES else parse_decimal(text)
 

@@ -1,14 +1,16 @@
-"""A small Kubernetes client for two long-running processes.
+"""A small Kubernetes client. Runs in both proxies, in the join service, and in `bootbridge up` and `down`.
 
-In the order a call meets them:
+In the order in which a call uses them:
 
-access      where the API server is and how we prove who we are (``config``)
-request     what is asked, as a plain value (``requests``)
-client      sends a request over a kept-alive TLS connection (``client``)
-list-watch  the law of following a resource without missing a change (``watch``, run by ``follow``)
-review      is this agent's token good? (``token_review``)
-lease       a server's sign of life: published, collected, counted (``leases`` and its three runners)
+``kubeconfig``      address and credentials of the API server, as ``access`` holds them
+``kinds``           the Kubernetes kinds that we use
+``objects``         object references, requests about them, and calls that expect 404 and 409
+``client``          sends requests over kept-alive ``http_connection``s, within a ``rate_limit``
+``blocking_client`` the same for the installer, without async
+``list_watch``      the list-then-watch state machine; ``reflector`` runs it
+``token_review``    authenticates agents by their service account token
+``leases``          a server's lease: published, counted, and garbage-collected by three modules
 
-Bodies are JSON in both directions whatever ``--kube-api-content-type`` says: every API
-server speaks it, and our objects are too small for protobuf to pay.
+Bodies are JSON in both directions, whatever ``--kube-api-content-type`` is: every API server supports it,
+and our objects are too small to gain from protobuf.
 """

@@ -1,6 +1,6 @@
-"""How to reach one API server and prove who we are, with files re-read when they change.
+"""Address and credentials of one API server; files are read again when they change.
 
-Nothing in here shows a secret: tokens and keys have no ``repr``, and no message quotes them.
+Tokens and keys have no ``repr``, and no error message quotes them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _VISIBLE = re.compile(r"[!-~]+")
 
 @dataclass(frozen=True, slots=True)
 class FileOrInline:
-    """Bytes in a file of their own or inside the kubeconfig; ``place`` names file and field."""
+    """Bytes from a file or inline in the kubeconfig; ``location`` names file and field in errors."""
 
-    place: str
+    location: str
     path: Path | None = None
     data: bytes = field(default=b"", repr=False)
 
@@ -33,10 +33,10 @@ class FileOrInline:
         try:
             return self.path.read_bytes()
         except OSError as error:
-            raise OperatorError(f"cannot read {self.path}: {error.strerror}", subject=self.place) from None
+            raise OperatorError(f"cannot read {self.path}: {error.strerror}", subject=self.location) from None
 
     def stamp(self) -> tuple[int, ...]:
-        """Differs after the file was rewritten or replaced (also through a symlink, as kubelet does)."""
+        """Changes when the file is rewritten or replaced, also through a symlink as kubelet does."""
         if self.path is None:
             return ()
         try:
@@ -47,16 +47,16 @@ class FileOrInline:
 
 
 class BearerToken:
-    """A token, or a file that holds the current one."""
+    """A token, inline or from a file that is read for every request."""
 
-    def __init__(self, material: FileOrInline) -> None:
-        self._material = material
+    def __init__(self, source: FileOrInline) -> None:
+        self._source = source
         self._last_good = ""
 
     def current(self) -> str:
-        """The token as of now; while its file is unreadable, the last one read stays in use."""
+        """Returns the current token; while its file is unreadable, the last token read."""
         try:
-            self._last_good = self._parse(self._material.read())
+            self._last_good = self._parse(self._source.read())
         except OperatorError:
             if not self._last_good:
                 raise
@@ -65,15 +65,15 @@ class BearerToken:
     def _parse(self, raw: bytes) -> str:
         token = raw.decode("ascii", "replace").strip()
         if not token:
-            raise OperatorError("the token is empty", subject=self._material.place)
-        # Checked here because an HTTP library would quote the illegal header value in its complaint.
+            raise OperatorError("empty token", subject=self._source.location)
+        # Checked here, because the error of an HTTP library would quote the token.
         if not _VISIBLE.fullmatch(token):
-            raise OperatorError("the token holds characters that no token has", subject=self._material.place)
+            raise OperatorError("invalid character in token", subject=self._source.location)
         return token
 
 
 class TlsClientConfig:
-    """The TLS client context of one API server, rebuilt when one of its files changes."""
+    """The TLS client context of one API server; rebuilt when one of its files changes."""
 
     def __init__(
         self,
@@ -88,11 +88,11 @@ class TlsClientConfig:
         self._key = key
         self._insecure = insecure
         self._stamp: tuple[tuple[int, ...], ...] = ()
-        self._refused: tuple[tuple[int, ...], ...] = ()
+        self._rejected: tuple[tuple[int, ...], ...] = ()
         self._context: ssl.SSLContext | None = None
 
     def context(self) -> ssl.SSLContext:
-        """The context as of now; while a changed file is unusable, the last good context stays in use."""
+        """Returns the current context; while a changed file is unusable, the last good one."""
         stamp = tuple(part.stamp() for part in (self._ca, self._certificate, self._key) if part)
         if self._context is not None and stamp == self._stamp:
             return self._context
@@ -101,9 +101,9 @@ class TlsClientConfig:
         except OperatorError as error:
             if self._context is None:
                 raise
-            if stamp != self._refused:  # said once, however often it is tried
-                self._refused = stamp
-                logs.event("kube", logs.WARNING, "the files of before stay in use", why=str(error))
+            if stamp != self._rejected:  # logged once per change, not per attempt
+                self._rejected = stamp
+                logs.event("kube", logs.WARNING, "credential reload failed", reason=str(error))
         return self._context
 
     def _build(self) -> ssl.SSLContext:
@@ -124,7 +124,7 @@ class TlsClientConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """One API server: address, trust and credentials. ``tls`` is None for plain HTTP on loopback."""
+    """One API server: address, TLS and token. ``tls`` is None for plain HTTP on loopback."""
 
     host: str
     port: int
@@ -139,7 +139,7 @@ class ClusterAccess:
         return f"{host}:{self.port}"
 
     def check(self) -> ClusterAccess:
-        """Read every file once, so that a bad one is reported at start and not at the first call."""
+        """Reads every file once, so that an invalid one is reported at start."""
         if self.tls:
             self.tls.context()
         if self.token:
@@ -151,25 +151,26 @@ def _load_authorities(context: ssl.SSLContext, ca: FileOrInline) -> None:
     try:
         context.load_verify_locations(cadata=ca.read().decode("ascii", "replace"))
     except (ssl.SSLError, ValueError):
-        raise OperatorError("holds no usable CA certificate in PEM form", subject=ca.place) from None
+        raise OperatorError("no valid CA certificate found (PEM expected)", subject=ca.location) from None
 
 
 def _load_identity(context: ssl.SSLContext, certificate: FileOrInline, key: FileOrInline) -> None:
-    # ssl loads a chain from a path only; one private file holds both parts, because a key alone is no chain.
+    # ssl loads a chain only from a path; certificate and key share one file.
     pem = certificate.read() + b"\n" + key.read()
     with _private_path(pem) as path:
         try:
             context.load_cert_chain(path, password=_refuse_passphrase)
         except _EncryptedKeyError:
-            raise OperatorError("the key is encrypted; give an unencrypted one", subject=key.place) from None
+            hint = "use an unencrypted key"
+            raise OperatorError("encrypted private key", subject=key.location, hint=hint) from None
         except (ssl.SSLError, ValueError) as error:
             detail = getattr(error, "reason", None) or "not PEM"
-            message = f"certificate and key do not load together ({detail})"
-            raise OperatorError(message, subject=f"{certificate.place} and {key.place}") from None
+            message = f"certificate and key do not match or are invalid: {detail}"
+            raise OperatorError(message, subject=f"{certificate.location} and {key.location}") from None
 
 
 class _EncryptedKeyError(Exception):
-    """Raised from inside OpenSSL's question for a passphrase, which nobody is there to answer."""
+    """Raised by the passphrase callback of OpenSSL: there is no terminal to ask."""
 
 
 def _refuse_passphrase() -> str:
@@ -178,7 +179,7 @@ def _refuse_passphrase() -> str:
 
 @contextmanager
 def _private_path(data: bytes) -> Iterator[str]:
-    """A path that only this process can read and that is gone afterwards: memory where Linux allows it."""
+    """A temporary path that only this process can read: a memfd where Linux allows it."""
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         descriptor = os.memfd_create("identity", os.MFD_CLOEXEC)
         with os.fdopen(descriptor, "wb", buffering=0) as file:

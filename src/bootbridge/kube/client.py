@@ -92,7 +92,7 @@ class KubeClient(ObjectClient):
                 async with asyncio.timeout(opening):
                     await self._wait_for_rate_limit(opening)
                     connection = await HttpConnection.open(self._access)
-                    head = await connection.ask(request, self._access, self._user_agent)
+                    head = await connection.send(request, self._access, self._user_agent)
                     if head.status >= 300:
                         raise _kube_error(head, await _whole(connection))
             opened(head.status)
@@ -151,7 +151,7 @@ class KubeClient(ObjectClient):
 
     async def _roundtrip(self, connection: HttpConnection, request: ApiRequest) -> tuple[Head, bytes]:
         try:
-            head = await connection.ask(request, self._access, self._user_agent)
+            head = await connection.send(request, self._access, self._user_agent)
             body = await _whole(connection)
         except BaseException:
             connection.abort()

@@ -1,7 +1,6 @@
 """One HTTP/1.1 connection to the API server: asyncio streams for bytes, h11 for the protocol.
 
-Except that h11 is not asked about the plainest of answers, which nearly all are: a small request takes
-0.21 ms of processor time without it, and 0.36 ms with it.
+Simple responses bypass h11: a small request takes 0.21 ms of CPU time without it, 0.36 ms with it.
 """
 
 from __future__ import annotations
@@ -19,37 +18,35 @@ from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.requests import ApiRequest
 
 READ_BYTES = 65536
-# A watch may be silent for minutes; these find a vanished API server within half a minute.
+# A watch may be silent for minutes; these settings detect a lost API server within half a minute.
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
-
-
-# What h11 would let through of what we write; a value from a kubeconfig may hold anything.
+# A valid request head; values from a kubeconfig may contain any character.
 _REQUEST: Final = re.compile(r"[A-Z]+ [!-~]+ HTTP/1\.1\r\n(?:[A-Za-z-]+: [!-~][ -~]*\r\n)+\r\n")
-# An answer that one look tells all about. Whatever else it may be, also a broken one, is for h11 to judge.
-_PLAIN: Final = re.compile(rb"HTTP/1\.1 (20[01]) [ -~]*\r\n((?:[A-Za-z0-9-]+:[ -~]*\r\n)+)\r\n")
+# A simple response; h11 parses all others, also invalid ones.
+_SIMPLE: Final = re.compile(rb"HTTP/1\.1 (20[01]) [ -~]*\r\n((?:[A-Za-z0-9-]+:[ -~]*\r\n)+)\r\n")
 _LENGTH: Final = re.compile(rb"(?:^|\n)content-length: ?([0-9]{1,9})\r")
 _FRAMING: Final = re.compile(rb"(?:^|\n)(?:content-length|transfer-encoding|connection|upgrade):")
 
 
 class ClosedUnanswered(ConnectionError):
-    """The connection ended before a single byte of the answer came."""
+    """The connection ended before the first byte of the response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """How an answer begins; the names of headers are in small letters."""
+    """Status and headers of a response; header names are in lower case."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]] = ()
 
 
 class HttpConnection:
-    """Carries one request at a time; ``reusable`` says whether another may follow."""
+    """Transfers one request at a time; ``reusable`` tells whether another may follow."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        # Of the answer that is being read, if it is not a plain one.
+        # Set while a response that is not simple is being read.
         self._http: h11.Connection | None = None
         self._body = b""
         self._busy = False
@@ -66,13 +63,13 @@ class HttpConnection:
         _keep_alive(writer)
         return cls(reader, writer)
 
-    async def ask(self, request: ApiRequest, access: ClusterAccess, user_agent: str) -> Head:
+    async def send(self, request: ApiRequest, access: ClusterAccess, user_agent: str) -> Head:
         self._busy = True
         payload = request.payload()
         target = access.base_path + request.target
         content_type = request.content_type if request.body is not None else ""
         headers = _headers(access, user_agent, payload, content_type)
-        out = _written(request.method, target, headers) + payload
+        out = _request_head(request.method, target, headers) + payload
         try:
             self._writer.write(out)
             await self._writer.drain()
@@ -81,16 +78,16 @@ class HttpConnection:
             raise
         except OSError as error:
             raise ClosedUnanswered(str(error)) from error
-        if plain := _plain_answer(data):
-            head, self._body = plain
+        if simple := _simple_response(data):
+            head, self._body = simple
             self._busy = False
             return head
-        self._http = _asked(request.method, target, headers, payload)
+        self._http = _after_request(request.method, target, headers, payload)
         self._http.receive_data(data)
         return await self._response_head(self._http)
 
     async def chunk(self) -> bytes:
-        """The next piece of the answer's body as it arrives; empty at its end."""
+        """Returns the next piece of the response body as it arrives; empty at its end."""
         if self._http is None:
             body, self._body = self._body, b""
             return body
@@ -105,19 +102,19 @@ class HttpConnection:
     @property
     def reusable(self) -> bool:
         if self._http and self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
-            # What came behind the answer would be taken for the next one.
+            # Bytes after this response would be read as the next response.
             self._busy = self._http.trailing_data != (b"", False)
             self._http = None
         return not self._busy and not self._reader.at_eof()
 
     def abort(self) -> None:
-        """Close at once: a farewell in TLS would only be waited for by a peer that may be gone."""
+        """Closes at once, without a TLS close_notify that a lost peer would never acknowledge."""
         self._writer.transport.abort()
 
     async def _receive(self) -> bytes:
         data = await self._reader.read(READ_BYTES)
         if not data:
-            raise ClosedUnanswered("the connection was closed without an answer")
+            raise ClosedUnanswered("connection closed without a response")
         return data
 
     async def _response_head(self, http: h11.Connection) -> Head:
@@ -129,16 +126,18 @@ class HttpConnection:
                 http.receive_data(await self._reader.read(READ_BYTES))
 
 
-def _written(method: str, target: str, headers: Sequence[tuple[str, str]]) -> bytes:
+def _request_head(method: str, target: str, headers: Sequence[tuple[str, str]]) -> bytes:
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers])
     text = f"{method} {target} HTTP/1.1\r\n{lines}\r\n"
     if not _REQUEST.fullmatch(text):
-        raise h11.LocalProtocolError("a request with characters that HTTP does not allow")
+        raise h11.LocalProtocolError("invalid character")
     return text.encode("ascii")
 
 
-def _asked(method: str, target: str, headers: Sequence[tuple[str, str]], payload: bytes) -> h11.Connection:
-    """A connection as it is when this request has been sent."""
+def _after_request(
+    method: str, target: str, headers: Sequence[tuple[str, str]], payload: bytes
+) -> h11.Connection:
+    """Returns the h11 state after this request was sent."""
     http = h11.Connection(h11.CLIENT)
     http.send(h11.Request(method=method, target=target, headers=list(headers)))
     if payload:
@@ -147,9 +146,9 @@ def _asked(method: str, target: str, headers: Sequence[tuple[str, str]], payload
     return http
 
 
-def _plain_answer(data: bytes) -> tuple[Head, bytes] | None:
-    """A success that is here from beginning to end, with its length told once and nothing behind it."""
-    if not (found := _PLAIN.match(data)):
+def _simple_response(data: bytes) -> tuple[Head, bytes] | None:
+    """Parses a complete 200 or 201 response with one Content-Length and nothing after it; else None."""
+    if not (found := _SIMPLE.match(data)):
         return None
     headers = found[2].lower()
     length = _LENGTH.search(headers)

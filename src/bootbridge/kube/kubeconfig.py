@@ -1,7 +1,7 @@
-"""Where the API server is: a kubeconfig file, or the service account of the pod we run in.
+"""Loads cluster access from a kubeconfig file or from the pod's service account.
 
-Fields we do not honour are refused, never skipped: a kubeconfig that asks for an exec
-plugin, a proxy or impersonation would otherwise fail later, and for an unclear reason.
+Unsupported fields (exec plugin, proxy, impersonation) are errors: ignoring them would fail later,
+with an unclear message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, urlsplit
 from bootbridge.errors import OperatorError
 from bootbridge.kube.access import BearerToken, ClusterAccess, FileOrInline, TlsClientConfig
 
-# What may stand in a request line and a Host header; no user, query or fragment.
+# Characters allowed in a request line and a Host header; no user, query or fragment.
 _URL_SAFE = re.compile(r"[A-Za-z0-9._~:%\[\]/+-]+")
 SERVICE_ACCOUNT_FOLDER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -29,7 +29,7 @@ _REFUSED_USER_FIELDS = {
     "exec": f"exec credential plugins are not supported; {_USE_A_TOKEN}",
     "auth-provider": f"auth providers are not supported; {_USE_A_TOKEN}",
     "username": f"password authentication is not supported; {_USE_A_TOKEN}",
-    "as": "impersonation is not supported; give this user the rights it needs",
+    "as": "impersonation is not supported; grant this user the permissions instead",
 }
 
 
@@ -38,7 +38,7 @@ def load_access(
     environ: Mapping[str, str] = os.environ,
     service_account: Path = SERVICE_ACCOUNT_FOLDER,
 ) -> ClusterAccess:
-    """The access that ``--kubeconfig`` names; empty means the cluster this process runs in."""
+    """Loads the kubeconfig; if empty, the service account of the pod."""
     return load_kubeconfig(Path(kubeconfig)) if kubeconfig else load_in_cluster(environ, service_account)
 
 
@@ -48,12 +48,12 @@ def load_in_cluster(environ: Mapping[str, str], service_account: Path) -> Cluste
         raise OperatorError(
             "not inside a cluster: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set",
             subject="--kubeconfig",
-            hint="give --kubeconfig=FILE when running outside a pod",
+            hint="set --kubeconfig=FILE outside a pod",
         )
     if not _URL_SAFE.fullmatch(host):
-        raise OperatorError(f"{host!r} is not a host", subject="KUBERNETES_SERVICE_HOST")
+        raise OperatorError(f"invalid host {host!r}", subject="KUBERNETES_SERVICE_HOST")
     if not port.isdecimal() or not 0 < int(port) < 65536:
-        raise OperatorError(f"{port!r} is not a port", subject="KUBERNETES_SERVICE_PORT")
+        raise OperatorError(f"invalid port {port!r}", subject="KUBERNETES_SERVICE_PORT")
     ca, token = service_account / "ca.crt", service_account / "token"
     return ClusterAccess(
         host=host,
@@ -77,7 +77,7 @@ def load_kubeconfig(path: Path) -> ClusterAccess:
 
 def _access(cluster: _Section, user: _Section) -> ClusterAccess:
     url = _server_url(cluster)
-    token = user.material("tokenFile", "token", encoded=False)
+    token = user.source("tokenFile", "token", encoded=False)
     host = url.hostname or ""
     if url.scheme == "http" and token and not _is_loopback(host):
         raise cluster.wrong("server", "plain http would send the user's token unencrypted", "use https://")
@@ -100,21 +100,21 @@ def _server_url(cluster: _Section) -> SplitResult:
     except ValueError:
         usable = False
     if not usable or not _URL_SAFE.fullmatch(url.netloc + url.path):
-        raise cluster.wrong("server", "is not the address of an API server", "expected https://host:port")
+        raise cluster.wrong("server", "invalid URL of an API server", "expected https://host:port")
     return url
 
 
 def _tls(cluster: _Section, user: _Section) -> TlsClientConfig:
-    ca = cluster.material("certificate-authority", "certificate-authority-data")
+    ca = cluster.source("certificate-authority", "certificate-authority-data")
     insecure = cluster.flag("insecure-skip-tls-verify")
     if ca and insecure:
-        raise cluster.wrong("insecure-skip-tls-verify", "contradicts the CA given beside it")
-    certificate = user.material("client-certificate", "client-certificate-data")
-    key = user.material("client-key", "client-key-data")
+        raise cluster.wrong("insecure-skip-tls-verify", "conflicts with certificate-authority")
+    certificate = user.source("client-certificate", "client-certificate-data")
+    key = user.source("client-key", "client-key-data")
     if certificate and not key:
-        raise user.wrong("client-key", "missing, though a client certificate is given")
+        raise user.wrong("client-key", "required with client-certificate")
     if key and not certificate:
-        raise user.wrong("client-certificate", "missing, though a client key is given")
+        raise user.wrong("client-certificate", "required with client-key")
     return TlsClientConfig(ca, certificate, key, insecure=insecure)
 
 
@@ -123,7 +123,7 @@ def _refuse_unsupported(cluster: _Section, user: _Section) -> None:
         if user.has(field):
             raise user.wrong(field, reason)
     if cluster.has("proxy-url"):
-        raise cluster.wrong("proxy-url", "an HTTP proxy towards the API server is not supported")
+        raise cluster.wrong("proxy-url", "HTTP proxies are not supported")
 
 
 def _is_loopback(host: str) -> bool:
@@ -139,7 +139,7 @@ def _parse(path: Path) -> Any:
     except OSError as error:
         raise OperatorError(f"cannot read {path}: {error.strerror}", subject="--kubeconfig") from None
     except UnicodeDecodeError:
-        raise OperatorError(f"{path} is not UTF-8 text", subject="--kubeconfig") from None
+        raise OperatorError(f"{path}: invalid UTF-8", subject="--kubeconfig") from None
     if text.lstrip().startswith("{"):
         return _parse_json(text, path)
     return _parse_yaml(text, path)
@@ -149,28 +149,28 @@ def _parse_json(text: str, path: Path) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return _parse_yaml(text, path)  # YAML's own flow style opens with a brace too
+        return _parse_yaml(text, path)  # YAML in flow style starts with a brace too
 
 
 def _parse_yaml(text: str, path: Path) -> Any:
-    import yaml  # late: the one place that needs it, and a server without --kubeconfig never comes here
+    import yaml  # imported late: only a YAML kubeconfig needs it
 
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" at line {mark.line + 1}" if mark else ""
-        raise OperatorError(f"{path} is neither YAML nor JSON{place}", subject="--kubeconfig") from None
+        raise OperatorError(f"{path}: invalid YAML{place}", subject="--kubeconfig") from None
 
 
 class _Section:
-    """One mapping of the kubeconfig that knows its file and its place in it, for errors that name both."""
+    """One mapping of the kubeconfig, with file and field path for error messages."""
 
     def __init__(self, value: Any, path: Path, place: str = "") -> None:
         self._path = path
         self._place = place
         if not isinstance(value, dict):
-            raise OperatorError(f"{path}: {place or 'the document'} is not a mapping", subject="--kubeconfig")
+            raise OperatorError(f"{path}: {place or 'document'}: mapping expected", subject="--kubeconfig")
         self._value: dict[str, Any] = value
 
     def has(self, field: str) -> bool:
@@ -180,29 +180,29 @@ class _Section:
         value = self._value.get(field)
         if value is None or value == "":
             if required:
-                raise self.wrong(field, "missing")
+                raise self.wrong(field, "required field missing")
             return ""
         if not isinstance(value, str):
-            raise self.wrong(field, "is not text")
+            raise self.wrong(field, "string expected")
         return value
 
     def flag(self, field: str) -> bool:
         value = self._value.get(field, False)
         if not isinstance(value, bool):
-            raise self.wrong(field, "is neither true nor false")
+            raise self.wrong(field, "true or false expected")
         return value
 
     def named(self, collection: str, name: str, inner: str) -> _Section:
         entries = self._value.get(collection) or []
         if not isinstance(entries, list):
-            raise self.wrong(collection, "is not a list")
+            raise self.wrong(collection, "list expected")
         for entry in entries:
             if isinstance(entry, dict) and entry.get("name") == name:
                 return _Section(entry.get(inner) or {}, self._path, f"{collection}[{name}].{inner}")
-        raise self.wrong(collection, f"has no entry named {name!r}")
+        raise self.wrong(collection, f"entry {name!r} not found")
 
-    def material(self, file_field: str, data_field: str, *, encoded: bool = True) -> FileOrInline | None:
-        """Inline data wins over a file, except for a token, whose file holds the newer one."""
+    def source(self, file_field: str, data_field: str, *, encoded: bool = True) -> FileOrInline | None:
+        """Inline data takes precedence over a file, except for tokens, as in client-go."""
         path, data = self.text(file_field), self.text(data_field)
         if path and not (data and encoded):
             return FileOrInline(self._where(file_field), self._path.parent / path)
@@ -218,7 +218,7 @@ class _Section:
         try:
             return base64.b64decode("".join(self.text(field).split()), validate=True)
         except (binascii.Error, ValueError):
-            raise self.wrong(field, "is not base64") from None
+            raise self.wrong(field, "invalid base64") from None
 
     def _where(self, field: str) -> str:
         return f"{self._path}: {self._place}.{field}" if self._place else f"{self._path}: {field}"

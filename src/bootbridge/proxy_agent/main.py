@@ -1,4 +1,4 @@
-"""The proxy agent: the core, its way to the servers, health and admin ports, and a drain at the end."""
+"""The proxy-agent process: the core, its connections to servers, health and admin ports, drain."""
 
 from __future__ import annotations
 
@@ -10,32 +10,27 @@ from typing import Final
 from bootbridge.metrics import Registry
 from bootbridge.proxy_agent.options import AgentOptions
 from bootbridge.proxy_agent.server_sync import ServerSync
-from bootbridge.runtime import event_loop, logs
-from bootbridge.runtime.admin_http import AdminServer
+from bootbridge.runtime import event_loop, proxy_process
 from bootbridge.runtime.admin_routes import agent_admin_routes, agent_health_routes
 from bootbridge.runtime.dialler import TcpDialler
 from bootbridge.runtime.event_log import LoggingEventLog
 from bootbridge.runtime.process_metrics import register_process_metrics
-from bootbridge.runtime.process_tuning import HeapTrimmer, raise_open_file_limit, reduce_memory_use
+from bootbridge.runtime.process_tuning import HeapTrimmer
+from bootbridge.runtime.proxy_process import AdminPort, open_admin_ports
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn
 from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.tunnel.agent_core import AgentCore
 from bootbridge.tunnel.agent_metrics import AgentMetrics
 
-# A drained agent is done when it was idle for this long: dials that were already on their
-# way, or that no other agent could take, still find it.
+# A draining agent stops after this idle time. Until then it serves dials that were already on their way, or
+# that no other agent can serve.
 DRAINED_IDLE_SECONDS: Final = 3.0
 IDLE_CHECK_SECONDS: Final = 0.1
 
 
 def run(options: AgentOptions) -> int:
-    logs.configure(
-        options.log_format, options.v, "agent", log_file=options.log_file, logtostderr=options.logtostderr
-    )
-    reduce_memory_use()
-    raise_open_file_limit()
-    return event_loop.run(_serve(options))
+    return proxy_process.run("agent", options, _serve(options))
 
 
 async def _serve(options: AgentOptions) -> int:
@@ -79,10 +74,10 @@ class ProxyAgent:
         await agent._open_admin_ports(stack)
         if options.count_server_leases:
             await stack.enter_async_context(agent._count_leases())
-        task = spawn(agent._sync.run(), "hold connections to the servers")
+        task = spawn(agent._sync.run(), "connect to servers")
         stack.callback(task.cancel)
         agent._event_log.info(
-            "looking for servers",
+            "agent started",
             hosts=",".join(options.proxy_server_host),
             port=options.proxy_server_port,
             agent_id=options.agent_id,
@@ -91,24 +86,17 @@ class ProxyAgent:
 
     async def _open_admin_ports(self, stack: AsyncExitStack) -> None:
         options = self._options
-        routes = agent_admin_routes(options.health_server_port)
-        if options.enable_profiling:
-            from bootbridge.runtime.profiling_routes import profiling_routes
-
-            routes |= profiling_routes()
-        admin = AdminServer(routes)
-        await admin.start(
-            options.admin_bind_address, options.admin_server_port, subject="--admin-server-port"
+        admin_routes = agent_admin_routes(options.health_server_port)
+        health_routes = agent_health_routes(self.registry, connected=lambda: self.ready, status=self._status)
+        health_port = options.health_server_port
+        await open_admin_ports(
+            stack,
+            admin=AdminPort(
+                "--admin-server-port", options.admin_bind_address, options.admin_server_port, admin_routes
+            ),
+            health=AdminPort("--health-server-port", options.health_server_host, health_port, health_routes),
+            profiling=options.enable_profiling,
         )
-        stack.push_async_callback(admin.close)
-        # Last, because who asks it takes the answer for all ports.
-        health = AdminServer(
-            agent_health_routes(self.registry, connected=lambda: self.ready, status=self._status)
-        )
-        await health.start(
-            options.health_server_host, options.health_server_port, subject="--health-server-port"
-        )
-        stack.push_async_callback(health.close)
 
     def _count_leases(self) -> AsyncExitStack:
         from bootbridge.proxy_agent.kubernetes import count_leases
@@ -130,9 +118,9 @@ class ProxyAgent:
         }
 
     async def drain(self, signals: event_loop.StopSignals) -> None:
-        """Leave when idle, when the time is up, or when a second signal insists."""
+        """Returns when idle, after the timeout, or at a second signal."""
         limit = self._options.drain_timeout
-        self._event_log.info("draining", endpoints=self.core.endpoint_count, patience_seconds=limit)
+        self._event_log.info("draining", endpoints=self.core.endpoint_count, timeout_seconds=limit)
         self._sync.start_draining()
         self.core.drain()
         self.pump.end_turn()
@@ -149,7 +137,7 @@ class ProxyAgent:
 
     @property
     def _idle(self) -> bool:
-        """Whether nothing is under way, and everybody has taken what was said last."""
+        """Whether no connection is open and all output has been sent."""
         return self.core.idle and not self.pump.lingering and not self._sync.has_unsent
 
     def close(self) -> None:

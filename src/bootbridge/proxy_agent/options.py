@@ -1,4 +1,4 @@
-"""What the operator asked the proxy-agent for: one frozen value, checked once.
+"""The flags of the proxy-agent as one frozen value, validated once.
 
 Field names are flag names with underscores; durations are seconds.
 """
@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 
 from bootbridge.errors import OperatorError
 from bootbridge.options import (
-    LoggingOptions,
+    ProxyOptions,
+    check_channel_size,
+    check_log_format,
+    check_profiling,
+    check_stall_timeout,
     format_duration,
     identity,
     quote,
-    require_channel_size,
     require_duration,
     require_file,
     require_key_pair,
-    require_log_format,
     require_positive_duration,
-    require_profiling,
     require_readable,
 )
 
@@ -30,7 +31,7 @@ _PORT_HINT = f"use a port from 1 to {PORT_MAX}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AgentOptions(LoggingOptions):
+class AgentOptions(ProxyOptions):
     """Every flag of the proxy-agent."""
 
     agent_cert: str = ""
@@ -41,38 +42,29 @@ class AgentOptions(LoggingOptions):
     alpn_proto: tuple[str, ...] = ()
     health_server_host: str = ""
     health_server_port: int = 8093
-    admin_bind_address: str = "127.0.0.1"
     admin_server_port: int = 8094
-    enable_profiling: bool = False
-    enable_contention_profiling: bool = False
     agent_id: str = field(default_factory=lambda: identity("PROXY_AGENT_ID"))
     agent_identifiers: str = ""
     sync_interval: float = 1.0
     sync_interval_cap: float = 10.0
     probe_interval: float = 1.0
-    keepalive_time: float = 3600.0
     service_account_token_path: str = ""
-    warn_on_channel_limit: bool = False
     sync_forever: bool = False
     xfr_channel_size: int = 150
     count_server_leases: bool = False
-    lease_namespace: str = "kube-system"
     lease_label_selector: str = "k8s-app=konnectivity-server"
     server_count_source: str = "default"
-    kubeconfig: str = ""
-    kube_api_content_type: str = "application/vnd.kubernetes.protobuf"
     drain_timeout: float = 25.0
-    stall_timeout: float = 10.0
 
 
 def validate(options: AgentOptions) -> None:
-    """Raise ``OperatorError`` for the first thing that is wrong, the original's rules first."""
-    for rule in _RULES_OF_THE_ORIGINAL + _OWN_RULES:
+    """Raises ``OperatorError`` for the first violated rule, upstream's rules first."""
+    for rule in _UPSTREAM_RULES + _OWN_RULES:
         rule(options)
 
 
 def warnings(options: AgentOptions) -> tuple[str, ...]:
-    """What is allowed, and still worth a line to the operator: nothing so far."""
+    """Returns warnings about valid but risky flags: none so far."""
     return ()
 
 
@@ -88,14 +80,6 @@ def _ports(options: AgentOptions) -> None:
         if port <= 0:
             text = f"{side} server port {port} must be greater than 0"
             raise OperatorError(text, subject=f"--{side}-server-port", hint=_PORT_HINT)
-
-
-def _channel_size(options: AgentOptions) -> None:
-    require_channel_size(options.xfr_channel_size)
-
-
-def _profiling(options: AgentOptions) -> None:
-    require_profiling(options.enable_contention_profiling, options.enable_profiling)
 
 
 def _sync_intervals(options: AgentOptions) -> None:
@@ -121,7 +105,7 @@ def _identifiers(options: AgentOptions) -> None:
 
 
 def _query_keys(query: str, hint: str) -> list[str]:
-    """The decoded keys of a URL query, refusing what a Go server would fail to decode."""
+    """Returns the decoded keys of a URL query; raises for what a Go server cannot decode."""
     keys = []
     for part in filter(None, query.split("&")):
         problem = "invalid semicolon separator in query" if ";" in part else _bad_escape(part)
@@ -157,7 +141,7 @@ def _server_count_source(options: AgentOptions) -> None:
     if options.server_count_source not in SERVER_COUNT_SOURCES:
         source = options.server_count_source
         text = f"--server-count-source must be one of '', 'default', 'max', got {source}"
-        raise OperatorError(text, hint="leave it out for 'default'")
+        raise OperatorError(text, hint="omit it for 'default'")
 
 
 def _port_range(options: AgentOptions) -> None:
@@ -171,31 +155,27 @@ def _port_range(options: AgentOptions) -> None:
 def _hosts(options: AgentOptions) -> None:
     if not any(options.proxy_server_host):
         hint = "for example --proxy-server-host=10.0.0.5"
-        raise OperatorError("no host is given", subject="--proxy-server-host", hint=hint)
+        raise OperatorError("host missing", subject="--proxy-server-host", hint=hint)
     for host in options.proxy_server_host:
         if not host:
-            text, hint = "one host of the list is empty", "drop the extra comma"
+            text, hint = "empty host in list", "remove the extra comma"
             raise OperatorError(text, subject="--proxy-server-host", hint=hint)
         # Two colons or more are an IPv6 address; a single one starts a port.
         if host.count(":") == 1 or "]:" in host:
-            text = f"{quote(host)} carries a port"
-            hint = "give the port by --proxy-server-port"
+            text = f"invalid host {quote(host)}: contains a port"
+            hint = "set the port with --proxy-server-port"
             raise OperatorError(text, subject="--proxy-server-host", hint=hint)
         if ":" not in host and not all(0 < len(label) <= 63 for label in host.removesuffix(".").split(".")):
-            text = f"{quote(host)} is no host name: a part of it is empty or longer than 63 characters"
-            hint = "check the name for a dot too many"
+            text = f"invalid host name {quote(host)}: a label is empty or longer than 63 characters"
+            hint = "check for an extra dot"
             raise OperatorError(text, subject="--proxy-server-host", hint=hint)
 
 
 def _timeouts(options: AgentOptions) -> None:
     require_duration(options.drain_timeout, "drain-timeout")
-    require_positive_duration(options.stall_timeout, "stall-timeout")
+    check_stall_timeout(options)
     require_positive_duration(options.sync_interval, "sync-interval")
     require_positive_duration(options.probe_interval, "probe-interval")
-
-
-def _log_format(options: AgentOptions) -> None:
-    require_log_format(options.log_format)
 
 
 def _files_are_readable(options: AgentOptions) -> None:
@@ -203,11 +183,11 @@ def _files_are_readable(options: AgentOptions) -> None:
         require_readable(getattr(options, flag.replace("-", "_")), f"--{flag}")
 
 
-_RULES_OF_THE_ORIGINAL = (
+_UPSTREAM_RULES = (
     _certificates,
     _ports,
-    _channel_size,
-    _profiling,
+    check_channel_size,
+    check_profiling,
     _sync_intervals,
     _token,
     _identifiers,
@@ -219,6 +199,6 @@ _OWN_RULES = (
     _port_range,
     _hosts,
     _timeouts,
-    _log_format,
+    check_log_format,
     _files_are_readable,
 )

@@ -1,4 +1,4 @@
-"""One connection to one server: dialled, secured, accepted."""
+"""One connection to one server: dial, TLS handshake, Connect stream."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.wire.addresses import join_host_port
 
 CONNECT_SECONDS_MAX: Final = 20.0
-# A server may have to review our token first; longer than this is no answer.
-GREETING_SECONDS_MAX: Final = 30.0
+# Includes the server's review of our token.
+CONNECT_STREAM_SECONDS_MAX: Final = 30.0
 
 
 class NotConnected(Exception):
-    """Why a server could not be reached, in words for the operator."""
+    """Connecting to a server failed; the message is for the operator."""
 
 
 class ServerConnection:
-    """Held by the server set from its greeting to its end."""
+    """A connection; the server set holds it once the server has answered Connect."""
 
     def __init__(self, pump: Pump, core: AgentCore, keepalive_seconds: float) -> None:
         self._pump = pump
@@ -40,17 +40,17 @@ class ServerConnection:
     async def open(
         self, host: str, address: str, port: int, tls: TlsFiles, token: str | None
     ) -> ServerStream:
-        """Raises NotConnected, or returns the stream of a server that has answered us."""
+        """Returns the stream of a server that has answered Connect; raises NotConnected."""
         try:
-            async with asyncio.timeout(CONNECT_SECONDS_MAX + GREETING_SECONDS_MAX):
+            async with asyncio.timeout(CONNECT_SECONDS_MAX + CONNECT_STREAM_SECONDS_MAX):
                 sock = await self._dial(address, port)
-                stream = await self._secure(sock, host, tls)
-                return await self._send_preface(stream, join_host_port(host, port), token)
+                stream = await self._tls_handshake(sock, host, tls)
+                return await self._open_stream(stream, join_host_port(host, port), token)
         except TimeoutError:
             self.close("timed out")
-            raise NotConnected("the server did not answer in time") from None
+            raise NotConnected("timed out") from None
         except BaseException:
-            self.close("given up")
+            self.close("cancelled")
             raise
 
     async def _dial(self, address: str, port: int) -> socket.socket:
@@ -73,7 +73,7 @@ class ServerConnection:
             dial.cancel()
             raise
 
-    async def _secure(self, sock: socket.socket, host: str, tls: TlsFiles) -> TlsStream:
+    async def _tls_handshake(self, sock: socket.socket, host: str, tls: TlsFiles) -> TlsStream:
         set_user_timeout(sock)
         done: asyncio.Future[TlsStream] = self._pump.loop.create_future()
 
@@ -94,22 +94,22 @@ class ServerConnection:
             raise
         if stream.alpn is None:
             stream.close()
-            raise NotConnected("the server does not speak HTTP/2 over TLS (no ALPN protocol agreed on)")
+            raise NotConnected("ALPN protocol h2 not negotiated")
         return stream
 
-    async def _send_preface(self, stream: TlsStream, authority: str, token: str | None) -> ServerStream:
+    async def _open_stream(self, stream: TlsStream, authority: str, token: str | None) -> ServerStream:
         done: asyncio.Future[ServerStream] = self._pump.loop.create_future()
 
-        def on_answer(server: ServerStream) -> None:
+        def answered(server: ServerStream) -> None:
             if done.done():
                 return
             if server.connected and not server.ended:
                 done.set_result(server)
             else:
-                done.set_exception(NotConnected(server.error or "the server closed the stream"))
+                done.set_exception(NotConnected(server.error or "stream closed by server"))
 
         self._transport = Http2Transport(stream, client=True, keepalive_seconds=self._keepalive_seconds)
-        self._stream = self._core.connect(self._transport.http2, authority, token, on_answer)
+        self._stream = self._core.connect(self._transport.http2, authority, token, answered)
         self._pump.end_turn()
         server = await done
         server.on_ended = lambda ended: self._on_ended(ended.error)
@@ -121,12 +121,12 @@ class ServerConnection:
         self.close(reason)
         self.on_lost(self, reason)
 
-    def on_leaving(self, told: Callable[[], None]) -> None:
-        """``told`` hears it when the server announces that it goes away."""
+    def on_leaving(self, announced: Callable[[], None]) -> None:
+        """Calls it when the server announces its shutdown (GOAWAY)."""
         if self._transport is not None:
-            self._transport.http2.on_goaway = lambda code, text: told()
+            self._transport.http2.on_goaway = lambda code, text: announced()
             if self._transport.http2.peer_going_away:
-                told()
+                announced()
 
     @property
     def has_unsent(self) -> bool:

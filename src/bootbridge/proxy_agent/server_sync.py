@@ -1,4 +1,4 @@
-"""The agent's way to its servers: as many as there are, found and held, again after every loss."""
+"""Keeps the agent connected to every server: finds them, connects, and reconnects after a loss."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOKUP_SECONDS_MAX: Final = 5.0
 
 
 class Target:
-    """A host that the operator named, at one of its addresses."""
+    """A configured host at one of its addresses."""
 
     __slots__ = ("address", "host")
 
@@ -43,7 +43,7 @@ class ServerSync:
         self._hosts = [host.strip("[]") for host in options.proxy_server_host]
         self._wake = asyncio.Event()
         self._in_flight: set[str] = set()
-        # Also those whose server has announced that it goes: what runs over them goes on.
+        # Includes connections to servers that are shutting down: their tunnelled connections continue.
         self._connections: set[ServerConnection] = set()
         self._last_errors: dict[str, str] = {}
         self.servers: ServerSet[ServerConnection] = ServerSet(
@@ -56,7 +56,7 @@ class ServerSync:
             hosts=len(self._hosts),
         )
         core.metrics.known_server_count.set_function(lambda: self.servers.wanted)
-        # Not every stream that was accepted: a duplicate is closed in the same moment.
+        # Not all open streams: a duplicate is closed at once.
         core.metrics.open_server_connections.set_function(lambda: len(self.servers))
 
     def on_lease_count(self, count: int) -> None:
@@ -79,7 +79,7 @@ class ServerSync:
 
     async def _round(self) -> SyncOutcome:
         targets = {target.key: target for target in await self._targets()}
-        self._forget_errors_but(self._hosts, targets)
+        self._drop_other_errors(self._hosts, targets)
         wanted = self.servers.attempts(list(targets), self._in_flight)
         if not wanted:
             return SyncOutcome.IDLE if targets else SyncOutcome.FAILED
@@ -88,8 +88,8 @@ class ServerSync:
         return best_of([_outcome(task) for task in attempts if task.done()] or [SyncOutcome.FAILED])
 
     async def _first_of(self, attempts: list[asyncio.Task[SyncOutcome]]) -> None:
-        """Until all are done. A slow server must not keep us from the others: what is not done after a
-        while, or when another server was lost, goes on by itself."""
+        """Waits for all attempts, at most until the sync interval cap or until another server is lost.
+        Slow attempts then continue in the background."""
         woken = spawn(self._wake.wait(), "wait for a lost server")
         over = spawn(asyncio.wait(attempts), "wait for attempts")
         try:
@@ -111,10 +111,10 @@ class ServerSync:
             async with asyncio.timeout(LOOKUP_SECONDS_MAX):
                 entries = await look_up(host, port)
         except TimeoutError:
-            self._complain(host, f"lookup of {host} timed out")
+            self._warn_once(host, f"lookup of {host} timed out")
             return []
         except (OSError, UnicodeError) as error:
-            self._complain(host, f"lookup of {host} failed: {getattr(error, 'strerror', '') or error}")
+            self._warn_once(host, f"lookup of {host} failed: {getattr(error, 'strerror', '') or error}")
             return []
         self._last_errors.pop(host, None)
         return [Target(host, str(address)) for address in dict.fromkeys(entry[4][0] for entry in entries)]
@@ -128,7 +128,7 @@ class ServerSync:
                 target.host, target.address, self._options.proxy_server_port, self._tls, token
             )
         except NotConnected as error:
-            self._complain(target.key, str(error))
+            self._warn_once(target.key, str(error))
             return SyncOutcome.FAILED
         finally:
             self._in_flight.discard(target.key)
@@ -137,7 +137,7 @@ class ServerSync:
             server.server_id, connection, server_count=server.server_count, address=target.key
         )
         if admission is not Admission.KEEP:
-            connection.close("held already")
+            connection.close("duplicate connection")
             return SyncOutcome.DUPLICATE
         self._connections.add(connection)
         connection.on_lost = self._on_lost
@@ -163,7 +163,7 @@ class ServerSync:
 
     def _on_lost(self, connection: ServerConnection, reason: str) -> None:
         if self.servers.on_closed(connection):
-            self._core.event_log.warning("server lost", why=reason, servers=len(self.servers))
+            self._core.event_log.warning("server connection lost", why=reason, servers=len(self.servers))
             self._wake.set()
         elif connection in self._connections:
             self.servers.on_server_over()
@@ -171,19 +171,19 @@ class ServerSync:
         self._connections.discard(connection)
 
     def _on_leaving(self, connection: ServerConnection) -> None:
-        """What runs over it may finish, but we look for another server at once."""
+        """Tunnelled connections may finish; the agent looks for another server at once."""
         if self.servers.on_closed(connection):
-            self._core.event_log.info("server is going away", servers=len(self.servers))
+            self._core.event_log.info("server is shutting down", servers=len(self.servers))
             self._wake.set()
 
-    def _complain(self, key: str, reason: str) -> None:
-        """Say each reason once, not with every attempt."""
+    def _warn_once(self, key: str, reason: str) -> None:
+        """Logs each reason once, not at every attempt."""
         if self._last_errors.get(key) != reason:
             self._last_errors[key] = reason
             self._core.event_log.warning("server not reached", target=key, why=reason)
 
-    def _forget_errors_but(self, *known: Iterable[str]) -> None:
-        """Addresses come and go behind a name."""
+    def _drop_other_errors(self, *known: Iterable[str]) -> None:
+        """The addresses of a name change."""
         keys = {key for names in known for key in names}
         self._last_errors = {key: text for key, text in self._last_errors.items() if key in keys}
 
@@ -193,9 +193,9 @@ class ServerSync:
 
     def close(self) -> None:
         for connection in list(self._connections):
-            connection.close("the agent stopped")
+            connection.close("agent stopped")
 
 
 def _outcome(task: asyncio.Task[SyncOutcome]) -> SyncOutcome:
-    """A bug in one attempt was logged when its task ended; it is no reason to stop looking for servers."""
+    """A bug in one attempt was logged when its task ended; the sync continues."""
     return SyncOutcome.FAILED if task.cancelled() or task.exception() is not None else task.result()

@@ -1,4 +1,4 @@
-"""What the server asks of a kube-apiserver: token reviews for agents, and its own lease."""
+"""The server's calls to the kube-apiserver: token reviews for agents, and its own lease."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bootbridge.runtime.tasks import spawn
 from bootbridge.tunnel.proxy_core import Authenticator
 from bootbridge.tunnel.server_metrics import ServerMetrics
 
-# The reviewer's verdicts, as the metric calls them.
+# The metric's label for each review result.
 _RESULTS: Final = {"allowed": "authenticated", "denied": "denied", "error": "error"}
 
 
@@ -54,7 +54,7 @@ class KubernetesIntegration:
         except TokenDenied as denied:
             done(str(denied))
         except Exception:
-            done("the token could not be reviewed: internal error")  # whatever it was, nobody waits for ever
+            done("token review failed: internal error")  # the agent must get an answer
             raise
         else:
             done(None)
@@ -62,9 +62,9 @@ class KubernetesIntegration:
             if self._pump is not None:
                 self._pump.end_turn()
 
-    def _on_review(self, outcome: str, remembered: bool, seconds: float) -> None:
+    def _on_review(self, outcome: str, cached: bool, seconds: float) -> None:
         if self._metrics is not None:
-            result = "cached" if remembered else _RESULTS[outcome]
+            result = "cached" if cached else _RESULTS[outcome]
             self._metrics.token_reviews_total.labels(result).value += 1
 
     def start(self, pump: Pump, metrics: ServerMetrics) -> None:

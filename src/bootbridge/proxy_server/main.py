@@ -1,4 +1,4 @@
-"""The proxy server: listeners, the core between them, health and admin ports, an orderly end."""
+"""The proxy-server process: listeners, the core, health and admin ports, graceful shutdown."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Final
 
 from bootbridge.metrics import Registry
 from bootbridge.proxy_server.options import ServerOptions
-from bootbridge.runtime import event_loop, logs
-from bootbridge.runtime.admin_http import AdminServer
+from bootbridge.runtime import event_loop, proxy_process
 from bootbridge.runtime.admin_routes import server_admin_routes, server_health_routes
 from bootbridge.runtime.byte_stream import PlainStream, set_user_timeout
 from bootbridge.runtime.dialler import TcpDialler
@@ -18,7 +17,8 @@ from bootbridge.runtime.event_log import LoggingEventLog
 from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.runtime.listeners import Listener, tcp_socket, unix_socket
 from bootbridge.runtime.process_metrics import register_process_metrics
-from bootbridge.runtime.process_tuning import HeapTrimmer, raise_open_file_limit, reduce_memory_use
+from bootbridge.runtime.process_tuning import HeapTrimmer
+from bootbridge.runtime.proxy_process import AdminPort, open_admin_ports
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles, TlsPolicy
 from bootbridge.runtime.tls_stream import TlsStream
@@ -28,22 +28,17 @@ from bootbridge.tunnel.proxy_core import DIAL_SECONDS_MAX, Authenticator, Limits
 from bootbridge.tunnel.server_metrics import ServerMetrics
 from bootbridge.wire.addresses import parse_cidr
 
-# An agent opens one stream on its connection; a caller may open one per dial on its own.
+# An agent opens one stream per connection; a gRPC frontend may open one per dial.
 AGENT_STREAMS_MAX: Final = 16
 FRONTEND_STREAMS_MAX: Final = 10_000
-# How often a graceful stop looks whether the last connection has ended.
+# How often a graceful stop checks whether the last connection has ended.
 IDLE_CHECK_SECONDS: Final = 0.05
-# An agent calls Connect right behind the TLS handshake; whoever does not holds a connection for nothing.
+# Agents call Connect right after the TLS handshake; a peer that does not is disconnected.
 AGENT_FIRST_STREAM_SECONDS_MAX: Final = 30.0
 
 
 def run(options: ServerOptions) -> int:
-    logs.configure(
-        options.log_format, options.v, "server", log_file=options.log_file, logtostderr=options.logtostderr
-    )
-    reduce_memory_use()
-    raise_open_file_limit()
-    return event_loop.run(_serve(options))
+    return proxy_process.run("server", options, _serve(options))
 
 
 async def _serve(options: ServerOptions) -> int:
@@ -57,7 +52,7 @@ async def _serve(options: ServerOptions) -> int:
 
 
 class ProxyServer:
-    """Everything that runs; ``start`` builds it in order and undoes it if a part fails."""
+    """Owns listeners, core and connections; closing the stack given to ``start`` closes everything."""
 
     def __init__(self, options: ServerOptions, authenticate: Authenticator | None) -> None:
         self._options = options
@@ -114,7 +109,7 @@ class ProxyServer:
         if kubernetes is not None:
             kubernetes.start(server.pump, server.metrics)
         server._event_log.info(
-            "ready for agents",
+            "server started",
             agent_port=options.agent_port,
             frontend=options.uds_name or options.server_port,
             mode=options.mode,
@@ -138,20 +133,18 @@ class ProxyServer:
 
     async def _open_admin_ports(self, stack: AsyncExitStack) -> None:
         options = self._options
-        routes = server_admin_routes(self.registry)
-        if options.enable_profiling:
-            from bootbridge.runtime.profiling_routes import profiling_routes
-
-            routes |= profiling_routes()
-        admin = AdminServer(routes)
-        await admin.start(options.admin_bind_address, options.admin_port, subject="--admin-port")
-        stack.push_async_callback(admin.close)
-        # Last, because who asks it takes the answer for all ports.
-        health = AdminServer(
-            server_health_routes(self.registry, ready=lambda: self.core.ready, status=self._status)
+        health = server_health_routes(self.registry, ready=lambda: self.core.ready, status=self._status)
+        await open_admin_ports(
+            stack,
+            admin=AdminPort(
+                "--admin-port",
+                options.admin_bind_address,
+                options.admin_port,
+                server_admin_routes(self.registry),
+            ),
+            health=AdminPort("--health-port", options.health_bind_address, options.health_port, health),
+            profiling=options.enable_profiling,
         )
-        await health.start(options.health_bind_address, options.health_port, subject="--health-port")
-        stack.push_async_callback(health.close)
 
     def _status(self) -> dict[str, object]:
         frontend = {"frontend_tls": self._frontend_tls.status()} if self._frontend_tls else {}
@@ -172,7 +165,7 @@ class ProxyServer:
 
     def _start_agent_transport(self, stream: TlsStream) -> None:
         if stream.alpn is None:
-            self._event_log.warning("agent refused", why="it did not negotiate h2 (ALPN)")
+            self._event_log.warning("agent refused", why="ALPN protocol h2 not negotiated")
             stream.close()
             return
         self._add_transport(
@@ -188,7 +181,7 @@ class ProxyServer:
     def _accept_frontend_tls(self, sock: socket.socket) -> None:
         assert self._frontend_tls is not None
         if self._options.mode == "grpc":
-            set_user_timeout(sock)  # a caller of HTTP CONNECT may read as slowly as it likes
+            set_user_timeout(sock)  # an HTTP CONNECT frontend may read slowly
         peer = _peer(sock)
         TlsStream(
             self.pump,
@@ -223,10 +216,10 @@ class ProxyServer:
     # --- the end
 
     async def stop_gracefully(self, signals: event_loop.StopSignals) -> bool:
-        """Let what runs finish within the limit. False: a second signal wants us gone now."""
+        """Lets open connections finish within the limit; returns False after a second signal."""
         self._stop_accepting()
         limit = self._options.graceful_shutdown_timeout
-        self._event_log.info("stopping", routes=self.core.route_count, patience_seconds=limit)
+        self._event_log.info("stopping", routes=self.core.route_count, timeout_seconds=limit)
         deadline = self.pump.loop.time() + limit
         while not self._idle and self.pump.loop.time() < deadline:
             if await signals.forced_within(IDLE_CHECK_SECONDS):
@@ -235,7 +228,7 @@ class ProxyServer:
 
     @property
     def _idle(self) -> bool:
-        """Whether nothing is under way, and everybody has taken what was said last."""
+        """Whether no connection is open and all output has been sent."""
         return (
             self.core.idle
             and not self.pump.lingering
@@ -255,7 +248,7 @@ class ProxyServer:
             transport.http2.go_away()
         self.pump.end_turn()
         for transport in list(self._transports):
-            transport.close("the server stopped")
+            transport.close("server stopped")
         self.pump.end_turn()
         self.pump.abort_lingering()
 

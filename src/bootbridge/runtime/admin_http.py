@@ -1,6 +1,6 @@
-"""A small HTTP/1.1 server for health, metrics and status: GET and HEAD, nothing to upload.
+"""A small HTTP/1.1 server for health, metrics and status: GET and HEAD only.
 
-h11 speaks the protocol; this module moves the bytes and sets the limits.
+h11 implements the protocol; this module transfers the bytes and sets the limits.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import h11
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import logs
 
-# Upstream's limit for a request head; also how long an idle or unread connection may stay.
-PATIENCE_SECONDS = 60
-# A scraper's request is below 1 KiB; browsers with many cookies stay below this.
+# Upstream's timeout of a request head; also that of an idle or unread connection.
+TIMEOUT_SECONDS = 60
+# A scraper's request is below 1 KiB, a browser with many cookies below this.
 HEAD_BYTES_MAX = 64 * 1024
 READ_BYTES = 16 * 1024
-# Far above what probes and scrapers need, far below what would eat our file descriptors.
+# Far more than probes and scrapers need, far fewer than our file descriptors.
 CONNECTIONS_MAX = 256
 
 TEXT = "text/plain; charset=utf-8"
@@ -32,7 +32,7 @@ TEXT = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True)
 class AdminRequest:
-    """What a route may want to know."""
+    """The parts of a request that routes use."""
 
     path: str
     query: Mapping[str, str]
@@ -53,14 +53,14 @@ Route = Callable[[AdminRequest], AdminResponse | Awaitable[AdminResponse]]
 class AdminServer:
     """Serves `routes` by exact path until closed."""
 
-    def __init__(self, routes: Mapping[str, Route], *, patience_seconds: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, routes: Mapping[str, Route], *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._routes = dict(routes)
-        self._patience = patience_seconds
+        self._timeout = timeout_seconds
         self._connections: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
 
     async def start(self, host: str, port: int, *, subject: str = "--health-port") -> None:
-        """Listen; an empty host means all interfaces. `subject` is the flag to blame."""
+        """Listens; an empty host means all interfaces. Errors name `subject`, the flag."""
         for listener in await _bind(host, port, subject):
             self._servers.append(await asyncio.start_server(self._accept, sock=listener))
 
@@ -74,7 +74,7 @@ class AdminServer:
         return len(self._connections)
 
     async def close(self) -> None:
-        """Stop listening and end every connection."""
+        """Stops listening and closes every connection."""
         for server in self._servers:
             server.close()
         connections = list(self._connections)
@@ -91,38 +91,38 @@ class AdminServer:
             writer.transport.abort()
             return
         self._connections.add(task)
-        # "Drained" shall mean that the peer's kernel has it all, so that closing never waits for a peer.
+        # `drain` then returns when our kernel has everything, so closing never waits for the peer.
         writer.transport.set_write_buffer_limits(high=0)
         try:
-            await _Conversation(reader, writer, self._routes, self._patience).run()
+            await _Connection(reader, writer, self._routes, self._timeout).run()
             writer.close()
         except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
-            # A peer that left, or is too slow, or `close`: nobody is waiting for this task.
+            # The peer left or is too slow, or `close` was called.
             writer.transport.abort()
         finally:
             self._connections.discard(task)
 
 
-class _Conversation:
-    """One connection: requests and answers in turn."""
+class _Connection:
+    """One connection: requests and responses in turn."""
 
     def __init__(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         routes: Mapping[str, Route],
-        patience: float,
+        timeout: float,
     ) -> None:
         self._reader, self._writer = reader, writer
         self._routes = routes
-        self._patience = patience
+        self._timeout = timeout
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
 
     async def run(self) -> None:
         while True:
             try:
-                # Not asyncio.wait_for: on Python 3.11 it can swallow the cancellation that `close` sends.
-                async with asyncio.timeout(self._patience):
+                # Not asyncio.wait_for: on Python 3.11 it can swallow the cancellation by `close`.
+                async with asyncio.timeout(self._timeout):
                     request = await self._next_request()
             except h11.RemoteProtocolError as error:
                 await self._refuse(error)
@@ -166,7 +166,7 @@ class _Conversation:
             ("X-Content-Type-Options", "nosniff"),
             *response.headers,
         ]
-        if self._more_than_a_head():
+        if self._has_body():
             headers.append(("Connection", "close"))
         reason = HTTPStatus(response.status).phrase
         out = (
@@ -175,15 +175,15 @@ class _Conversation:
         if method != b"HEAD" and body:
             out += self._http.send(h11.Data(data=body)) or b""
         self._writer.write(out + (self._http.send(h11.EndOfMessage()) or b""))
-        async with asyncio.timeout(self._patience):
+        async with asyncio.timeout(self._timeout):
             await self._writer.drain()
 
     async def _refuse(self, error: h11.RemoteProtocolError) -> None:
         if self._http.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             await self._send(b"GET", AdminResponse(f"{error}\n", error.error_status_hint))
 
-    def _more_than_a_head(self) -> bool:
-        """Whether the request brings more than its head; no route wants that, so the connection ends."""
+    def _has_body(self) -> bool:
+        """Whether the request has a body; no route accepts one, so the connection ends."""
         try:
             end = self._http.next_event()
         except h11.RemoteProtocolError:
@@ -211,7 +211,7 @@ def _own_address(writer: asyncio.StreamWriter) -> str:
 
 
 async def _bind(host: str, port: int, subject: str) -> list[socket.socket]:
-    """Listening sockets for every address that `host` means; all of them, or an error and none."""
+    """Returns listening sockets for all addresses of `host`, or raises and leaves none open."""
     if not host:
         return [_bind_everywhere(port, subject)]
     try:
@@ -220,7 +220,7 @@ async def _bind(host: str, port: int, subject: str) -> list[socket.socket]:
         )
     except (OSError, UnicodeError) as error:
         text = f"cannot listen on {host}: {getattr(error, 'strerror', '') or error}"
-        hint = "check the address that goes with this port"
+        hint = "check the bind address of this port"
         raise OperatorError(text, subject=subject, hint=hint) from error
     listeners: list[socket.socket] = []
     try:
@@ -234,7 +234,7 @@ async def _bind(host: str, port: int, subject: str) -> list[socket.socket]:
 
 
 def _bind_everywhere(port: int, subject: str) -> socket.socket:
-    """One socket for both families; IPv4 alone where IPv6 is missing or switched off."""
+    """One socket for both families; IPv4 only where IPv6 is missing or disabled."""
     if socket.has_dualstack_ipv6() and _ipv6_is_on():
         return _bound(socket.AF_INET6, ("::", port), subject, dualstack_ipv6=True)
     return _bound(socket.AF_INET, ("0.0.0.0", port), subject)
@@ -257,9 +257,12 @@ def _bound(
     except OSError as error:
         host, port = address[:2]
         reasons = {
-            errno.EADDRINUSE: (f"port {port} is in use", "choose another port, or stop who uses it"),
-            errno.EACCES: (f"port {port} is not ours to use", "choose a port above 1023"),
-            errno.EADDRNOTAVAIL: (f"{host} is not an address of this machine", "choose one of its own"),
+            errno.EADDRINUSE: (
+                f"port {port}: address already in use",
+                "choose another port, or stop the process that uses it",
+            ),
+            errno.EACCES: (f"port {port}: permission denied", "choose a port above 1023"),
+            errno.EADDRNOTAVAIL: (f"{host}: not an address of this machine", "choose one of its addresses"),
         }
         why = os.strerror(error.errno) if error.errno else str(error)
         message, hint = reasons.get(error.errno or 0, (f"cannot listen on {host} port {port}: {why}", ""))

@@ -1,4 +1,4 @@
-"""What the health and admin ports answer, in upstream's words where upstream has some."""
+"""The pages of the health and admin ports; texts are upstream's where upstream has the page."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from bootbridge import metrics
 from bootbridge.metrics import Registry
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, Route
 
-Status = Callable[[], Mapping[str, object]]
+StatusPage = Callable[[], Mapping[str, object]]
 Check = Callable[[], bool]
 
 
-def server_health_routes(registry: Registry, *, ready: Check, status: Status) -> dict[str, Route]:
-    """The server's health port; `ready` says whether an agent can take dials."""
+def server_health_routes(registry: Registry, *, ready: Check, status: StatusPage) -> dict[str, Route]:
+    """The server's health port; `ready` tells whether an agent can accept dials."""
 
     def readiness(_request: AdminRequest) -> AdminResponse:
         return AdminResponse("ok") if ready() else AdminResponse("no connection to any proxy agent", 500)
@@ -22,8 +22,8 @@ def server_health_routes(registry: Registry, *, ready: Check, status: Status) ->
     return _health_routes(registry, readiness, status)
 
 
-def agent_health_routes(registry: Registry, *, connected: Check, status: Status) -> dict[str, Route]:
-    """The agent's health port; `connected` says whether a server can send dials."""
+def agent_health_routes(registry: Registry, *, connected: Check, status: StatusPage) -> dict[str, Route]:
+    """The agent's health port; `connected` tells whether a server can send dials."""
 
     def readiness(request: AdminRequest) -> AdminResponse:
         if not connected():
@@ -35,12 +35,12 @@ def agent_health_routes(registry: Registry, *, connected: Check, status: Status)
 
 
 def server_admin_routes(registry: Registry) -> dict[str, Route]:
-    """The server's admin port: `/metrics` is there too, as it always was."""
+    """The server's admin port; it has `/metrics` too, as upstream's."""
     return {"/metrics": _metrics_page(registry)}
 
 
 def agent_admin_routes(health_port: int) -> dict[str, Route]:
-    """The agent's admin port sends scrapers to the health port."""
+    """The agent's admin port redirects `/metrics` to the health port."""
 
     def moved(request: AdminRequest) -> AdminResponse:
         return redirect(f"//{_without_port(request.host)}:{health_port}/metrics")
@@ -52,7 +52,7 @@ def redirect(location: str) -> AdminResponse:
     return AdminResponse(f"moved to {location}\n", 301, headers=(("Location", location),))
 
 
-def _health_routes(registry: Registry, readiness: Route, status: Status) -> dict[str, Route]:
+def _health_routes(registry: Registry, readiness: Route, status: StatusPage) -> dict[str, Route]:
     def status_page(_request: AdminRequest) -> AdminResponse:
         page = json.dumps(status(), indent=2, default=str) + "\n"
         return AdminResponse(page, content_type="application/json")
@@ -71,7 +71,7 @@ def _metrics_page(registry: Registry) -> Route:
 
 
 def _without_port(host: str) -> str:
-    """`name`, `127.0.0.1` or `[::1]`, without what follows the colon."""
+    """Returns `name`, `127.0.0.1` or `[::1]` without the port."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.partition(":")[0]

@@ -1,8 +1,8 @@
-"""Sockets as byte ports, with writes that never block and never get lost. TLS on one: `tls_stream`.
+"""Sockets as byte ports with non-blocking, buffered writes. `tls_stream` adds TLS.
 
-Sockets are read and written directly when the loop says that they can be; there is no
-transport in between. A write gathers until the end of the turn, then one ``send`` takes all
-of it; what the kernel does not take waits here, and its size is the stream's ``backlog``.
+Sockets are read and written directly when they are ready; there is no asyncio transport in between.
+Writes are collected until the end of the turn and leave with one ``send``. Data that the kernel does
+not accept stays here; its size is the stream's ``backlog``.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.sockets import GONE, READABLE, WRITABLE
 from bootbridge.wire.packets import Buffer
 
-# Parts of this size on average are joined, which is cheaper than handing the kernel a list of them.
+# Parts of up to this average size are joined, which is cheaper than sendmsg with a list.
 JOIN_BYTES_MAX: Final = 32 * 1024
 PARTS_MAX: Final = 64
-# How long a closed stream waits for its peer's kernel to acknowledge what was written last.
+# How long a closed stream waits until the peer's kernel has acknowledged all data.
 LINGER_SECONDS_MAX: Final = 5.0
 LINGER_CHECK_SECONDS: Final = 0.02
-# How long its peer may take none of what waits for it. On a unix socket the end of our patience would
-# look like an orderly end, so we have more of it.
+# How long the peer of a closed stream may accept no data. On a unix socket the following abort looks like an
+# orderly end to the peer, so the limit is longer.
 FLUSH_STALL_SECONDS_MAX: Final = 30.0
 UNIX_FLUSH_STALL_SECONDS_MAX: Final = 300.0
-# A half-closed peer that goes away altogether is noticed within this time.
+# How often a half-closed peer is checked for a full close.
 HANGUP_CHECK_SECONDS: Final = 1.0
-# As Go's programs do it: asked when idle for so long, and again; nine times unanswered is the end.
+# Go's default: idle time before the first probe, and between probes; nine unanswered probes end it.
 KEEPALIVE_SECONDS: Final = 15
-# Silence on the wire while our bytes are not acknowledged: the peer is gone.
+# How long sent data may stay unacknowledged before the connection counts as lost.
 USER_TIMEOUT_MS: Final = 20_000
 _OPEN: Final = State.OPEN
 CLOSED: Final = State.CLOSED
@@ -47,7 +47,7 @@ _ABORT: Final = struct.pack("ii", 1, 0)
 
 
 class _NoHandler:
-    """The handler of a stream that nobody listens to any more."""
+    """The handler of a stream whose owner has closed it."""
 
     def on_bytes(self, data: memoryview) -> None: ...
     def on_eof(self, gone: bool) -> None: ...
@@ -59,8 +59,7 @@ NO_HANDLER: Final = _NoHandler()
 
 
 def set_tcp_options(sock: socket.socket) -> None:
-    """What every TCP connection of ours gets. A machine that lost its power says nothing: an idle
-    connection to it ends because its kernel does not answer ours."""
+    """Disables Nagle's algorithm and enables keepalive, which detects a peer that lost power."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_SECONDS)
@@ -68,7 +67,7 @@ def set_tcp_options(sock: socket.socket) -> None:
 
 
 def set_user_timeout(sock: socket.socket) -> None:
-    """What a connection between server and agent gets on top, to notice a loss while it is written to."""
+    """For connections between server and agent: detects a loss while data is being sent."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)
 
 
@@ -98,7 +97,7 @@ class PlainStream:
         self.backlog = 0
         self._sock = sock
         self._fd = sock.fileno()
-        self._is_unix = unix  # told, because asking a socket for its family costs an enum lookup
+        self._is_unix = unix  # a parameter, because sock.family costs an enum lookup
         self._handler: ByteHandler = NO_HANDLER
         self._out: list[Buffer] = []
         self._blocked = False
@@ -106,7 +105,7 @@ class PlainStream:
         self._reading = False
         self.state: State = State.OPEN
         self._reads = self._writes = True  # follow from the state, for the path of every read and write
-        self._write_error = ""  # why the peer takes nothing any more, although it may have said something
+        self._write_error = ""  # why writing failed, although the peer's data may still be readable
         self._timer: Timer | None = None
 
     def __repr__(self) -> str:
@@ -125,7 +124,7 @@ class PlainStream:
         self._read_on()
 
     def read_now(self) -> None:
-        """The peer has probably spoken already: look, before the loop comes round to saying so."""
+        """Reads at once, because data has probably arrived already; saves a round through the loop."""
         if self._reading:
             self._on_readable(READABLE)
 
@@ -141,7 +140,7 @@ class PlainStream:
             sockets.unwatch(self._fd)
 
     def _on_ready(self, events: int) -> None:
-        """The same while the socket is full; a lost connection shows in both directions."""
+        """Handles both directions while output is blocked; a lost connection is reported for both."""
         if events & (READABLE | GONE) and self._reading:
             self._on_readable(events)
         if events & (WRITABLE | GONE) and self._blocked:
@@ -192,15 +191,15 @@ class PlainStream:
         self._move(Event.PEER_ENDS)
         if self._writes:
             if not gone:
-                self._timer = self.pump.timers.after(HANGUP_CHECK_SECONDS, self._look_for_hangup)
+                self._timer = self.pump.timers.after(HANGUP_CHECK_SECONDS, self._check_hangup)
             self._handler.on_eof(gone)
         self._read_off()  # last, because it costs nothing once the stream is closed
 
-    def _look_for_hangup(self) -> None:
+    def _check_hangup(self) -> None:
         if _hung_up(self._fd):
-            self._handler.on_lost("the peer closed the connection")
+            self._handler.on_lost("connection closed by peer")
         else:
-            self._timer = self.pump.timers.after(HANGUP_CHECK_SECONDS, self._look_for_hangup)
+            self._timer = self.pump.timers.after(HANGUP_CHECK_SECONDS, self._check_hangup)
 
     # --- writing
 
@@ -208,7 +207,7 @@ class PlainStream:
         if not self._writes or not data:
             return
         if self._blocked:
-            data = bytes(data)  # it has to outlive this turn
+            data = bytes(data)  # the caller's buffer is valid only during this turn
         elif not self._out:
             self.pump.dirty.append(self)
         self._out.append(data)
@@ -238,13 +237,13 @@ class PlainStream:
             self._flushed()
 
     def _send_out(self) -> None:
-        """As much of what waits as the kernel takes now."""
+        """Sends as much pending data as the kernel accepts now."""
         out = self._out
         while out and self._send_some(out):
             pass
 
     def _send_some(self, out: list[Buffer]) -> bool:
-        """One system call. True if the kernel took all that it was offered."""
+        """Makes one system call; returns True if the kernel accepted everything offered."""
         parts = out if len(out) <= PARTS_MAX else out[:PARTS_MAX]
         if len(parts) == 1:
             size = len(parts[0])
@@ -261,7 +260,7 @@ class PlainStream:
         return False
 
     def _cannot_write(self, error: OSError) -> None:
-        """The peer does not listen any more, but what it said before is still to be read: it may say why."""
+        """Keeps reading after a failed write: what the peer sent before may tell why it closed."""
         if not (self._reads and self._writes):
             self._lose(reason_of(error), Event.WRITE_FAILS)
             return
@@ -275,7 +274,7 @@ class PlainStream:
     def _block(self) -> None:
         if not self._blocked:
             self._blocked = True
-            self._out = list(map(_kept, self._out))  # what is written later is copied at once
+            self._out = list(map(_kept, self._out))  # later writes are copied at once
             self._watch()
 
     def _unblock(self) -> None:
@@ -311,7 +310,7 @@ class PlainStream:
         try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
-            pass  # the peer was faster; reading will tell
+            pass  # the peer closed first; reading reports it
 
     def close(self) -> None:
         if not self._move(Event.CLOSE):
@@ -334,13 +333,13 @@ class PlainStream:
             if self.backlog < waiting:
                 self._wait_for_flush()
             else:
-                self.abort()  # no orderly end for a part
+                self.abort()  # a truncated stream must not end in order
 
         self._timer = self.pump.timers.after(seconds, look)
 
     def _part(self) -> None:
-        """Everything is with the kernel. Closing resets the connection if the peer has said something
-        that we did not read, and a reset would destroy what is still on its way to it: wait for that."""
+        """Closes once the peer has received everything. Closing with unread input resets the connection,
+        and a reset would discard data that is still in flight."""
         if self._is_unix or not _undelivered(self._fd):
             self._close_now()
             return
@@ -358,24 +357,24 @@ class PlainStream:
             self._timer = timers.after(LINGER_CHECK_SECONDS, lambda: self._wait_for_delivery(deadline))
 
     def abort(self) -> None:
-        """The end, and no orderly one; what was written in this turn is said before."""
+        """Resets the connection after sending what was written in this turn."""
         if self.state is not State.CLOSED:
             if self._out and not self._blocked:
                 try:
                     self._send_out()
                 except OSError:
-                    pass  # then it is not heard: the connection breaks all the same
+                    pass  # the connection is reset anyway
             try:
                 self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
             except OSError:
-                pass  # a unix socket has no such thing: closing is all there is
+                pass  # unix sockets have no reset: closing has to do
             self._close_now()
 
     def _broke(self, error: OSError) -> None:
         self._lose(self._write_error or reason_of(error))
 
     def _fail(self, error: Exception) -> None:
-        """A bug of ours: what came cannot be made good, so this connection ends. The others go on."""
+        """Reports a bug and ends this connection; the others continue."""
         self.pump.loop.report(error)
         self._lose("internal error")
 
@@ -403,13 +402,13 @@ class PlainStream:
 
 
 def _kept(part: Buffer) -> Buffer:
-    """A part that has to outlive this turn: copied, unless it is its own already."""
+    """Returns a part that stays valid after this turn: a copy, unless it is immutable already."""
     owned = isinstance(part, bytes) or (isinstance(part, memoryview) and isinstance(part.obj, bytes))
     return part if owned else bytes(part)
 
 
 def _drop(parts: list[Buffer], size: int) -> None:
-    """Take ``size`` bytes away from the front."""
+    """Removes ``size`` bytes from the front."""
     whole = 0
     while size >= len(parts[whole]):
         size -= len(parts[whole])
@@ -420,14 +419,14 @@ def _drop(parts: list[Buffer], size: int) -> None:
 
 
 def _hung_up(fd: int) -> bool:
-    """Whether the peer does not read any more either, as far as the kernel knows."""
+    """Whether the peer has closed both directions, as far as the kernel knows."""
     poll = select.poll()
     poll.register(fd, 0)
     return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
 def _undelivered(fd: int) -> int:
-    """How many bytes the peer has not taken yet: its kernel if it is TCP, itself on a unix socket."""
+    """How many bytes are not acknowledged by the peer's kernel (TCP) or not read by the peer (unix)."""
     return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, b"\0\0\0\0"), sys.byteorder)
 
 

@@ -1,4 +1,4 @@
-"""Several things at once, of which one counts; the others have ended before we go on."""
+"""Runs concurrent work of which one result counts; the rest has ended before the caller continues."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from bootbridge.errors import BootbridgeError
 from bootbridge.runtime import tasks
 
 T = TypeVar("T")
-# Waits until no other attempt holds the turn, then takes it; a failed attempt gives it back.
+# Waits until no other attempt has the turn, then takes it; a failed attempt returns it.
 Turn = Callable[[], Awaitable[None]]
 
 
 async def cancel_and_wait(*running: asyncio.Task[Any]) -> None:
-    """Cancel what still runs and wait until it is over."""
+    """Cancels the tasks and waits until they have ended."""
     for task in running:
         task.cancel()
     if running:
@@ -24,7 +24,7 @@ async def cancel_and_wait(*running: asyncio.Task[Any]) -> None:
 
 
 async def run_unless(stopped: Coroutine[Any, Any, object], work: Coroutine[Any, Any, T]) -> T | None:
-    """What `work` gives; None if `stopped` came first, and then `work` is interrupted wherever it was."""
+    """Returns the result of `work`; cancels it and returns None if `stopped` completes first."""
     working = tasks.spawn(work, "node: interruptible", awaited=True)
     stopping = tasks.spawn(stopped, "node: interrupter")
     try:
@@ -41,17 +41,17 @@ async def with_timeout(seconds: float, answer: Awaitable[T], who: str) -> T:
     except TimeoutError:
         if not limit.expired():
             raise
-        raise Transient(f"{who} did not answer within {seconds:g} s") from None
+        raise Transient(f"{who}: timed out after {seconds:g}s") from None
 
 
 async def first_success(
     attempts: Sequence[Callable[[Turn], Awaitable[T]]], *, apart: float, at_once: int
 ) -> tuple[T | None, list[BootbridgeError]]:
-    """The first good answer, and what the attempts before it failed with.
+    """Returns the first success and the errors of the attempts before it.
 
-    The next attempt starts when one has failed, or `apart` seconds after the one before: a dead address
-    costs little time. What only one may be at, an attempt does after its turn has come; then no other has
-    one, and none starts, until this one has failed: whoever is asked may take its time when many ask.
+    The next attempt starts when one has failed, or `apart` seconds after the previous one, so that a dead
+    address costs little time. An attempt awaits its turn before the part that must not run concurrently;
+    until it fails, no other attempt gets the turn and none starts.
     """
     turns = asyncio.Lock()
     waiting = list(attempts)
@@ -75,7 +75,7 @@ async def first_success(
 
 
 async def _outcome(attempt: Callable[[Turn], Awaitable[T]], turns: asyncio.Lock) -> T | BootbridgeError:
-    """A failed attempt is an answer like another; anything that is not ours is a bug and stays one."""
+    """Returns the error of a failed attempt; other exceptions are bugs and propagate."""
     mine = False
 
     async def turn() -> None:

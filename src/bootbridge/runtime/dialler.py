@@ -1,4 +1,4 @@
-"""TCP connections to endpoints: names resolved, every address tried, never later than the limit."""
+"""Dials TCP endpoints: resolves names, tries every address, and respects one timeout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bootbridge.runtime.tasks import spawn
 from bootbridge.wire.addresses import join_host_port, parse_ip
 
 DIAL_SECONDS_MAX: Final = 5.0
-# When the first address does not answer, the next is tried beside it after this long.
+# The next address is tried in parallel when the previous one has not answered for this long.
 NEXT_ADDRESS_SECONDS: Final = 0.25
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
@@ -36,7 +36,7 @@ Address = tuple[int, SocketAddress]  # family, what connect takes
 
 
 class SocketDial:
-    """Tries addresses until one connects: tells ``connected(socket)`` or ``failed(text, timed_out)``."""
+    """Tries addresses until one connects; calls ``connected(socket)`` or ``failed(text, timed_out)``."""
 
     def __init__(
         self,
@@ -55,8 +55,8 @@ class SocketDial:
         self._error = ""
         self._lookup: asyncio.Task[None] | None = None
         self._next: Timer | None = None
-        self._over = False
-        self._deadline = pump.timers.after(seconds, self._too_late)
+        self._done = False
+        self._deadline = pump.timers.after(seconds, self._on_timeout)
         family_and_address = _literal(endpoint)
         if family_and_address is not None:
             self._left = [family_and_address]
@@ -90,11 +90,11 @@ class SocketDial:
     # --- addresses
 
     def _try_next(self) -> None:
-        if self._over:
+        if self._done:
             return
         if not self._left:
             if not self._trying:
-                # Not from within the caller's own call: a result never comes before dial() returns.
+                # Not synchronously: a result never comes before dial() returns.
                 self._pump.soon(self._give_up)
             return
         family, address = self._left.pop(0)
@@ -120,7 +120,7 @@ class SocketDial:
         fd = sock.fileno()
         self._trying[fd] = sock
         if _is_connected(sock):
-            # The answer still comes after dial() has returned.
+            # The result still comes after dial() has returned.
             self._pump.soon(lambda: self._on_connected(fd))
         else:
             self._pump.sockets.watch(fd, WRITABLE, lambda events: self._on_answer(fd, address))
@@ -146,14 +146,14 @@ class SocketDial:
 
     def _on_connected(self, fd: int) -> None:
         sock = self._trying.pop(fd, None)
-        if sock is not None:  # else given up in the meantime
+        if sock is not None:  # else the dial was cancelled
             self._stop()
             set_tcp_options(sock)
             self._connected(sock)
 
     # --- the end
 
-    def _too_late(self) -> None:
+    def _on_timeout(self) -> None:
         looking_up = not self._trying and not self._left
         self._stop()
         endpoint = self._endpoint
@@ -163,16 +163,16 @@ class SocketDial:
             self._failed(dial_timed_out(endpoint.address, endpoint.protocol), True)
 
     def _give_up(self) -> None:
-        if not self._over:
+        if not self._done:
             self._fail(self._error)
 
     def _fail(self, error: str) -> None:
-        if not self._over:
+        if not self._done:
             self._stop()
             self._failed(error, False)
 
     def _stop(self) -> None:
-        self._over = True
+        self._done = True
         self._deadline.cancel()
         if self._next is not None:
             self._next.cancel()
@@ -185,7 +185,7 @@ class SocketDial:
 
 
 class TcpDialler:
-    """The agents' dials (and the server's own, for ``direct``)."""
+    """Dials for the agent, and for the server's strategy ``direct``."""
 
     def __init__(self, pump: Pump, seconds: float = DIAL_SECONDS_MAX) -> None:
         self._pump = pump
@@ -228,7 +228,7 @@ _FAMILIES: Final = {4: int(socket.AF_INET), 6: int(socket.AF_INET6)}
 
 @lru_cache(maxsize=256)
 def _literal(endpoint: TcpEndpoint) -> Address | None:
-    """The address of an endpoint that is given as one; a scoped one is looked up like a name."""
+    """Returns the socket address of a literal IP; None for a name or scoped address, which need a lookup."""
     ip = parse_ip(endpoint.host)
     if ip is None:
         return None
@@ -238,8 +238,8 @@ def _literal(endpoint: TcpEndpoint) -> Address | None:
 
 
 def _is_connected(sock: socket.socket) -> bool:
-    """On one host the handshake is often over when connect returns, although connect does not say so:
-    asking saves a round through the event loop. (Calling connect again would swallow its error.)"""
+    """Checks whether the handshake is complete, as it often is on one host: saves a round through the
+    event loop. (A second connect() would swallow the error.)"""
     try:
         sock.getpeername()
     except OSError:

@@ -1,12 +1,11 @@
-"""What an agent may dial, and how it words a dial that failed.
+"""Which endpoints an agent may dial, and the error texts of failed dials.
 
-Frontends ask for a protocol and an address. Only TCP is dialled: handing the protocol
-on unchecked would let a frontend reach unix sockets and UDP services of the agent's
-host. What can never be dialled is refused here, so that a resolver or a socket never
-sees it.
+Frontends request a protocol and an address. Only TCP is dialled: an unchecked protocol would let a
+frontend reach unix sockets and UDP services of the agent's host. Invalid endpoints are rejected here,
+before any resolver or socket sees them.
 
-The texts follow Go's, word for word: servers turn them into HTTP statuses by their
-substrings, and kube-apiserver shows them to people.
+The texts are Go's, word for word: servers map them to HTTP statuses by substrings, and kube-apiserver
+shows them to users.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _CONNECT_ERRORS = {
 
 @dataclass(frozen=True, slots=True)
 class TcpEndpoint:
-    """A TCP endpoint that may be dialled, over the IP versions given."""
+    """A TCP endpoint that may be dialled."""
 
     host: str
     port: int
@@ -68,13 +67,13 @@ class TcpEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class DialRejected:
-    """What must not or cannot be dialled; ``error`` is the answer to the frontend."""
+    """An endpoint that must not or cannot be dialled; the frontend gets ``error``."""
 
     error: str
 
 
 class LookupFailure(Enum):
-    """Why a name gave no address."""
+    """Why a lookup found no address."""
 
     NOT_FOUND = "no such host"
     NO_ANSWER = "server misbehaving"
@@ -82,9 +81,9 @@ class LookupFailure(Enum):
 
 
 def check_endpoint(protocol: str, address: str) -> TcpEndpoint | DialRejected:
-    """The endpoint that a frontend asks for, or why it is not dialled."""
-    # Callers dial the same few endpoints over and over; what is too long to be one is not kept.
-    return (_check_again if len(protocol) + len(address) <= _SHOWN_CHARS_MAX else _check)(protocol, address)
+    """Returns the requested endpoint, or why it is not dialled."""
+    # Cached, because frontends dial few endpoints very often; overlong requests are not cached.
+    return (_check_cached if len(protocol) + len(address) <= _SHOWN_CHARS_MAX else _check)(protocol, address)
 
 
 def _check(protocol: str, address: str) -> TcpEndpoint | DialRejected:
@@ -99,7 +98,7 @@ def _check(protocol: str, address: str) -> TcpEndpoint | DialRejected:
     return _unreachable(endpoint) or endpoint
 
 
-_check_again = lru_cache(maxsize=1024)(_check)
+_check_cached = lru_cache(maxsize=1024)(_check)
 
 
 def _unreachable(endpoint: TcpEndpoint) -> DialRejected | None:

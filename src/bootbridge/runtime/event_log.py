@@ -1,4 +1,4 @@
-"""The cores' notes, as log lines."""
+"""Writes the cores' event log to the process log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bootbridge.runtime import logs
 
 
 class LoggingEventLog:
-    """Made after logging is configured: notes that nobody wants to read cost nothing then."""
+    """Must be created after logging is configured: disabled debug events then cost nothing."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""The event loop: asyncio's, which finds our sockets ready in ``Sockets``, past its own callbacks."""
+"""asyncio's event loop with ``Sockets`` as its selector, which serves our sockets without callbacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Args = TypeVarTuple("_Args")
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """Stays with the sockets until it is given something else to do."""
+    """Serves the sockets until asyncio has a callback to run."""
 
     def __init__(self) -> None:
         self.sockets = Sockets()
@@ -41,8 +41,8 @@ class Loop(asyncio.SelectorEventLoop):
         return super().call_at(when, callback, *args, context=context)
 
     def report(self, error: Exception) -> None:
-        """A bug of ours, in one connection's turn."""
-        self.call_exception_handler({"message": "a connection's turn failed", "exception": error})
+        """Reports an unexpected exception in one connection's turn."""
+        self.call_exception_handler({"message": "unexpected exception in a connection", "exception": error})
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
@@ -52,38 +52,38 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 
 def running_loop() -> Loop:
     loop = asyncio.get_running_loop()
-    assert isinstance(loop, Loop), "sockets are watched by event_loop.Loop only"
+    assert isinstance(loop, Loop), "sockets are only watched by event_loop.Loop"
     return loop
 
 
 class StopSignals:
-    """SIGINT and SIGTERM, counted: the first asks, the second insists."""
+    """SIGINT and SIGTERM: the first requests a graceful stop, the second forces it."""
 
     def __init__(self) -> None:
-        self._asked = asyncio.Event()
-        self._insisted = asyncio.Event()
+        self._requested = asyncio.Event()
+        self._forced = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal)
 
     def _on_signal(self) -> None:
-        (self._insisted if self._asked.is_set() else self._asked).set()
+        (self._forced if self._requested.is_set() else self._requested).set()
 
     def restore_default_handlers(self) -> None:
-        """What is left to do is short: the next signal ends the process, as if nobody caught it."""
+        """From now on a signal ends the process at once: the remaining shutdown is short."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
     async def stop_requested(self) -> None:
-        await self._asked.wait()
+        await self._requested.wait()
 
     async def forced_within(self, seconds: float) -> bool:
-        """Wait that long at most for the second signal."""
+        """Waits for the second signal; returns False after ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
-                await self._insisted.wait()
+                await self._forced.wait()
         except TimeoutError:
             return False
         return True

@@ -1,4 +1,4 @@
-"""An HTTP/2 connection on a byte stream: what comes in is fed to it, what it says is written."""
+"""An HTTP/2 connection on a byte stream: feeds it what is read, writes what it produces."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_connection import Http2Connection
 from bootbridge.wire.http2_stream import Stream, StreamHandler
 
-# How long at most what is not in a hurry waits for something to leave with.
-REST_SECONDS: Final = 0.02
+# How long deferred output (WINDOW_UPDATE, credit) may wait for other output to share a write with.
+DEFER_SECONDS: Final = 0.02
 
 
 class Turns(Protocol):
@@ -29,7 +29,7 @@ class Turns(Protocol):
 
 
 class ByteStream(Sink, Protocol):
-    """The socket below a http2."""
+    """The socket below the HTTP/2 connection."""
 
     @property
     def pump(self) -> Turns: ...
@@ -48,10 +48,10 @@ class Http2Transport:
         streams_max: int = 1000,
         first_stream_seconds: float | None = None,
     ) -> None:
-        """``first_stream_seconds``: how long a peer may take for its first stream."""
+        """Closes a peer that opens no stream within ``first_stream_seconds``."""
         self._stream = stream
         self._over = False
-        self._rest: Timer | None = None
+        self._defer_timer: Timer | None = None
         self._gathered: list[bytes] = []
         self.on_closed: Callable[[Http2Transport], None] = lambda transport: None
         self.http2 = Http2Connection(
@@ -62,44 +62,45 @@ class Http2Transport:
             streams_max=streams_max,
         )
         self._keepalive = Keepalive(self.http2, stream.pump.timers, keepalive_seconds, self.close)
-        self._silence: Timer | None = None
+        self._first_stream_timer: Timer | None = None
         if first_stream_seconds is not None:
-            self._silence = stream.pump.timers.after(first_stream_seconds, self._look_for_a_stream)
+            timers = stream.pump.timers
+            self._first_stream_timer = timers.after(first_stream_seconds, self._check_first_stream)
         stream.start(self)
 
-    def _look_for_a_stream(self) -> None:
-        self._silence = None
+    def _check_first_stream(self) -> None:
+        self._first_stream_timer = None
         if not self.http2.has_had_streams:
-            self.http2.go_away(text="no stream was opened")
-            self.close("it opened no stream")
+            self.http2.go_away(text="no stream opened")
+            self.close("no stream opened in time")
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something that was said is not with the kernel yet."""
+        """Whether the kernel has not accepted all output yet."""
         return bool(self._gathered or self.http2.out or self._stream.backlog)
 
     def _on_output(self) -> None:
         self._stream.pump.dirty.append(self)
 
     def _on_deferred_output(self) -> None:
-        if self._rest is None:
+        if self._defer_timer is None:
             timers = self._stream.pump.timers
-            # The next tick of a clock that all connections share: one wake-up is enough for all of them.
-            self._rest = timers.after(REST_SECONDS - timers.now() % REST_SECONDS, self._rested)
+            # Aligned to a common tick, so that one wake-up serves all connections.
+            self._defer_timer = timers.after(DEFER_SECONDS - timers.now() % DEFER_SECONDS, self._deferred)
 
-    def _rested(self) -> None:
-        self._rest = None
+    def _deferred(self) -> None:
+        self._defer_timer = None
         self._write_out()
 
     def flush(self) -> None:
-        """End of turn. Little output waits for what the other ready connections have to say."""
+        """End of turn. Small output waits for that of the other ready connections, to share a write."""
         http2 = self.http2
         if http2.out_size >= BOUNDS.http2_gather or http2.closed:
             self._write_out()
             return
         if not self._gathered:
             self._stream.pump.flush_later(self._write_out)
-        self._gathered.append(b"".join(http2.take_output()))  # it has to outlive this turn
+        self._gathered.append(b"".join(http2.take_output()))  # the parts are valid only during this turn
 
     def _write_out(self) -> None:
         stream = self._stream
@@ -121,8 +122,8 @@ class Http2Transport:
 
     def on_eof(self, gone: bool) -> None:
         if gone:
-            self.http2.take_output()  # nobody is there to read it
-        self._end("the peer closed the connection")
+            self.http2.take_output()  # the peer no longer reads
+        self._end("connection closed by peer")
 
     def on_lost(self, reason: str) -> None:
         self._end(reason)
@@ -137,10 +138,10 @@ class Http2Transport:
             return
         self._over = True
         self._keepalive.close()
-        if self._silence is not None:
-            self._silence.cancel()
-        if self._rest is not None:
-            self._rest.cancel()
+        if self._first_stream_timer is not None:
+            self._first_stream_timer.cancel()
+        if self._defer_timer is not None:
+            self._defer_timer.cancel()
         self.http2.lost(reason)
         self._write_out()
         self._stream.close()

@@ -1,4 +1,4 @@
-"""Notice a peer that vanished without a word: ping when it was silent, give up when nothing comes."""
+"""Detects a lost peer: sends a PING after a silent interval, reports the peer dead without an answer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bootbridge.ports.timers import Timer, Timers
 from bootbridge.wire.http2_connection import Http2Connection
 
 ANSWER_SECONDS_MAX: Final = 20.0
-# grpc-go does not ping more often than this either; servers punish it.
+# grpc-go's minimum too; Go servers close connections that ping more often.
 INTERVAL_SECONDS_MIN: Final = 10.0
 
 
@@ -22,35 +22,35 @@ class Keepalive:
         self._interval = max(interval, INTERVAL_SECONDS_MIN)
         self._on_dead = on_dead
         self._seen = connection.reads_seen
-        self._asked = False
-        self._timer: Timer = timers.after(self._interval, self._look)
+        self._pinged = False
+        self._timer: Timer = timers.after(self._interval, self._check)
         connection.on_suspected = self.probe
 
     def close(self) -> None:
         self._timer.cancel()
 
     def probe(self) -> None:
-        """Ask now: something else raised the suspicion that the peer is gone."""
-        if not self._asked:
+        """Pings now, because something else suggests that the peer is lost."""
+        if not self._pinged:
             self._timer.cancel()
-            self._ask()
+            self._ping()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._connection.reads_seen != self._seen:
             self._seen = self._connection.reads_seen
-            self._timer = self._timers.after(self._interval, self._look)
+            self._timer = self._timers.after(self._interval, self._check)
         else:
-            self._ask()
+            self._ping()
 
-    def _ask(self) -> None:
+    def _ping(self) -> None:
         self._seen = self._connection.reads_seen
-        self._asked = True
+        self._pinged = True
         self._connection.ping()
-        self._timer = self._timers.after(ANSWER_SECONDS_MAX, self._judge)
+        self._timer = self._timers.after(ANSWER_SECONDS_MAX, self._on_timeout)
 
-    def _judge(self) -> None:
-        self._asked = False
+    def _on_timeout(self) -> None:
+        self._pinged = False
         if self._connection.reads_seen != self._seen:
-            self._look()
+            self._check()
         else:
-            self._on_dead(f"keepalive: nothing came for {ANSWER_SECONDS_MAX:.0f} s after a ping")
+            self._on_dead(f"keepalive timed out: no answer to a PING for {ANSWER_SECONDS_MAX:.0f}s")

@@ -1,4 +1,4 @@
-"""Listening sockets: made carefully, named in errors by their flag, accepted from in batches."""
+"""Listening sockets: created with errors that name the flag, accepted from in batches."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bootbridge.runtime.sockets import READABLE
 
 BACKLOG: Final = 1024
 ACCEPTS_PER_TURN: Final = 32
-# What is left for a while when the process has no file descriptor to spare.
+# Pause after a failed accept, for example without free file descriptors.
 RETRY_SECONDS: Final = 0.1
-# The frontend socket: for the owner and the group, as upstream makes it.
+# The frontend socket is for its owner and group, as upstream's.
 SOCKET_UMASK: Final = 0o007
 
 
 class Listener:
-    """Accepts on one socket and hands every connection to ``accepted``."""
+    """Accepts connections on one socket and passes each to ``accepted``."""
 
     def __init__(
         self, pump: Pump, sock: socket.socket, accepted: Callable[[socket.socket], None], path: str = ""
@@ -36,7 +36,7 @@ class Listener:
         self._path = path
         self._inode = _inode(path) if path else None
         self._closed = False
-        self._on_deferred_output = False  # said once, however often it is tried meanwhile
+        self._accept_failed = False  # a failure is logged once, not per attempt
         self._start()
 
     @property
@@ -56,7 +56,7 @@ class Listener:
             except OSError as error:
                 self._rest(error)
                 break
-            self._on_deferred_output = False
+            self._accept_failed = False
             sock.setblocking(False)
             if not self._is_unix:
                 set_tcp_options(sock)
@@ -64,10 +64,10 @@ class Listener:
         self._pump.end_turn()
 
     def _rest(self, error: OSError) -> None:
-        """Out of file descriptors or memory: let the running connections go on meanwhile."""
-        if not self._on_deferred_output:
-            self._on_deferred_output = True
-            logs.event("listener", logs.WARNING, "cannot accept connections", why=error.strerror)
+        """Stops accepting for a moment: out of file descriptors or memory. Open connections continue."""
+        if not self._accept_failed:
+            self._accept_failed = True
+            logs.event("listener", logs.WARNING, "accept failed", reason=error.strerror)
         self._pump.sockets.unwatch(self._sock.fileno())
         self._pump.timers.after(RETRY_SECONDS, self._start)
 
@@ -77,13 +77,13 @@ class Listener:
         self._closed = True
         self._pump.sockets.unwatch(self._sock.fileno())
         self._sock.close()
-        # Only if it is still our own: a successor may have put its socket there.
+        # Only if it is still our socket: a new process may have replaced it.
         if self._path and _inode(self._path) == self._inode:
             os.unlink(self._path)
 
 
 def tcp_socket(host: str, port: int, subject: str) -> socket.socket:
-    """Bind a TCP port; an empty host means every address, IPv4 and IPv6."""
+    """Binds a TCP port; an empty host means all addresses, IPv4 and IPv6."""
     try:
         if not host and socket.has_dualstack_ipv6():
             return _listening(
@@ -94,14 +94,14 @@ def tcp_socket(host: str, port: int, subject: str) -> socket.socket:
     except (OSError, UnicodeError, OverflowError) as error:
         where = f"{host or '*'}:{port}"
         in_use = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        hint = "stop what is using it or choose another port" if in_use else "check address and port"
+        hint = "stop the process that uses it, or choose another port" if in_use else "check address and port"
         raise OperatorError(
             f"cannot listen on {where}: {_text(error)}", subject=subject, hint=hint
         ) from error
 
 
 def unix_socket(path: str, *, delete_existing: bool) -> socket.socket:
-    """Bind a unix socket; an existing one is replaced only if it is a socket, and ours to replace."""
+    """Binds a unix socket; with ``delete_existing``, replaces an existing socket but no other file."""
     subject = "--uds-name"
     if delete_existing:
         _remove_stale(path, subject)
@@ -112,9 +112,9 @@ def unix_socket(path: str, *, delete_existing: bool) -> socket.socket:
         sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
-        hint = "create the directory or correct the path"
+        hint = "create the directory, or correct the path"
         if error.errno == errno.EADDRINUSE:
-            hint = "remove the file, or let --delete-existing-uds-file do it"
+            hint = "remove the file, or set --delete-existing-uds-file"
         raise OperatorError(f"cannot listen on {path}: {_text(error)}", subject=subject, hint=hint) from error
     finally:
         os.umask(before)
@@ -133,19 +133,19 @@ def _remove_stale(path: str, subject: str) -> None:
         return
     except OSError as error:
         raise OperatorError(
-            f"cannot look at {path}: {_text(error)}", subject=subject, hint="check the path"
+            f"cannot stat {path}: {_text(error)}", subject=subject, hint="check the path"
         ) from error
     if not stat.S_ISSOCK(mode):
         raise OperatorError(
-            f"{path} exists and is not a socket", subject=subject, hint="move it away or choose another path"
+            f"{path} exists and is not a socket", subject=subject, hint="move it, or choose another path"
         )
     try:
         os.unlink(path)
     except OSError as error:
         raise OperatorError(
-            f"cannot remove the old socket {path}: {_text(error)}",
+            f"cannot remove {path}: {_text(error)}",
             subject=subject,
-            hint="remove it, or run as its owner",
+            hint="remove this old socket, or run as its owner",
         ) from error
 
 

@@ -1,9 +1,9 @@
-"""One line per event, for people (`text`) or for machines (`json`).
+"""Logging: one line per event, as `text` or `json`.
 
     2026-11-16T00:00:00.000Z INFO server: agent connected agent=node-7 streams=2
 
-Peers choose many of the values we log, so whatever could break a line, forge a field or
-drive a terminal is escaped.
+Peers choose many of the logged values, so characters that could break a line, forge a field or
+control a terminal are escaped.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bootbridge.errors import OperatorError
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
-# klog's levels: 5 and above is what upstream calls debugging.
+# klog levels of 5 and above are upstream's debug messages.
 DEBUG_VERBOSITY = 5
 
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 
 def event(logger_name: str, level: int, message: str, /, **fields: object) -> None:
-    """Log that something happened; `fields` say to whom, where and why."""
+    """Logs an event: a constant message, and everything variable in `fields`."""
     logger = logging.getLogger(logger_name)
     if logger.isEnabledFor(level):
         logger.log(level, "%s", message, extra={"fields": fields})
@@ -39,7 +39,7 @@ def configure(
     log_file: str = "",
     logtostderr: bool = True,
 ) -> None:
-    """Send all logging to stderr, or to `log_file` where stderr is switched off; may be called again."""
+    """Sends all logging to stderr, or to `log_file` without `logtostderr`; may be called again."""
     formatters = {"text": TextFormatter, "json": JsonFormatter}
     if log_format not in formatters:
         raise OperatorError(
@@ -54,7 +54,7 @@ def configure(
     root.addHandler(handler)
     root.setLevel(DEBUG if verbosity >= DEBUG_VERBOSITY else INFO)
     logging.getLogger("asyncio").setLevel(WARNING)
-    # A reader of our stderr that went away must not make us print tracebacks about it.
+    # A closed stderr must not cause tracebacks.
     logging.raiseExceptions = False
 
 
@@ -67,12 +67,12 @@ def _handler(log_file: str) -> logging.Handler:
         raise OperatorError(
             f"cannot write {log_file}: {error.strerror}",
             subject="--log-file",
-            hint="name a file in a writable directory",
+            hint="use a file in a writable directory",
         ) from error
 
 
 class LineFormatter(logging.Formatter):
-    """What both formats share: one record becomes its time, place, message and fields."""
+    """The base of both formats."""
 
     def __init__(self, program: str) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 
 def _json_value(value: object) -> object:
-    # JSON knows neither infinity nor NaN nor our own types.
+    # JSON has no infinity, no NaN and no custom types.
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float) and value - value == 0:

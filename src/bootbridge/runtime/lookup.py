@@ -1,8 +1,7 @@
-"""Names to addresses, each lookup in a thread of its own.
+"""DNS lookups, each in its own daemon thread.
 
-The loop's own resolver shares a handful of threads: a few names whose servers do not answer
-would hold up everybody else's. These threads are daemons, so that a lookup that nobody waits
-for any more does not hold up the end of the process either.
+asyncio's resolver shares a few threads: some names whose DNS servers do not answer would block all
+other lookups. Daemon threads do not delay the end of the process either.
 """
 
 from __future__ import annotations
@@ -14,44 +13,44 @@ from typing import Any, Final
 
 LOOKUPS_MAX: Final = 256
 
-_under_way = 0
+_in_progress = 0
 
 Found = list[tuple[Any, Any, int, str, Any]]
 
 
 async def look_up(host: str, port: int) -> Found:
-    """As ``socket.getaddrinfo`` for TCP: raises OSError, UnicodeError for what cannot be a name."""
-    global _under_way
-    if _under_way >= LOOKUPS_MAX:
-        raise socket.gaierror(socket.EAI_AGAIN, "too many lookups are under way")
+    """Like ``socket.getaddrinfo`` for TCP; raises OSError, or UnicodeError for an invalid name."""
+    global _in_progress
+    if _in_progress >= LOOKUPS_MAX:
+        raise socket.gaierror(socket.EAI_AGAIN, "too many lookups in progress")
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Found] = loop.create_future()
     thread = threading.Thread(
-        target=_ask, args=(host, port, loop, answer), name=f"look up {host}", daemon=True
+        target=_resolve, args=(host, port, loop, answer), name=f"look up {host}", daemon=True
     )
     try:
         thread.start()
-    except RuntimeError as error:  # the machine, or our control group, has no thread left
+    except RuntimeError as error:  # no thread available on the machine or in the cgroup
         raise socket.gaierror(socket.EAI_AGAIN, str(error)) from error
-    _under_way += 1
+    _in_progress += 1
     return await answer
 
 
-def _ask(host: str, port: int, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found]) -> None:
+def _resolve(host: str, port: int, loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Found]) -> None:
     result: Found | Exception
     try:
         result = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         result = error
     try:
-        loop.call_soon_threadsafe(_tell, answer, result)
+        loop.call_soon_threadsafe(_deliver, answer, result)
     except RuntimeError:
-        pass  # the loop is closed: nobody is left to hear it
+        pass  # the loop is closed
 
 
-def _tell(answer: asyncio.Future[Found], result: Found | Exception) -> None:
-    global _under_way
-    _under_way -= 1
+def _deliver(answer: asyncio.Future[Found], result: Found | Exception) -> None:
+    global _in_progress
+    _in_progress -= 1
     if answer.done():
         return
     if isinstance(result, Exception):

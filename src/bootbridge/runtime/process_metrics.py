@@ -1,4 +1,4 @@
-"""The usual `process_*` metrics, read from /proc when somebody scrapes."""
+"""The usual `process_*` metrics, read from /proc at each scrape."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _memory_bytes(field: int) -> int:
 
 
 def _open_fds() -> int:
-    # The listing itself holds one descriptor.
+    # The listing itself uses one descriptor.
     return len(os.listdir("/proc/self/fd")) - 1
 
 
@@ -37,7 +37,7 @@ def _max_fds() -> float:
 
 def _start_time_seconds() -> float:
     with open("/proc/self/stat", "rb") as stat:
-        # The command's name stands in brackets and may hold anything; field 22 overall is field 19 after it.
+        # The command's name is in brackets and may contain anything; field 22 overall is field 19 after it.
         since_boot_ticks = int(stat.read().rpartition(b")")[2].split()[19])
     since_boot = since_boot_ticks / os.sysconf("SC_CLK_TCK")
     return round(time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot, 2)

@@ -12,8 +12,8 @@ from typing import Final
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
-# Above the size of any buffer on the data path: fetching those from the kernel each time, page
-# by page, would cost more than all else. What a burst leaves free above this goes back.
+# Larger than any buffer on the data path: mapping those for each use would cost more than all else.
+# Free memory above the trim threshold returns to the kernel.
 _MMAP_BYTES: Final = 2 * 1024 * 1024
 _TRIM_BYTES: Final = 1024 * 1024
 _QUIET_SECONDS: Final = 1.0
@@ -29,7 +29,7 @@ def raise_open_file_limit() -> None:
 
 
 def reduce_memory_use() -> None:
-    """Set glibc's thresholds, and leave what start-up made out of every later collection."""
+    """Sets glibc's thresholds, and exempts the objects of start-up from garbage collection."""
     gc.collect()
     gc.freeze()
     try:
@@ -42,16 +42,16 @@ def reduce_memory_use() -> None:
 
 
 class HeapTrimmer:
-    """Gives free memory inside the heap back to the kernel, once, after every burst of traffic."""
+    """Returns free heap memory to the kernel once after each burst of traffic."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, traffic: Callable[[], float]) -> None:
         self._loop = loop
         self._traffic = traffic
         self._seen = self._trimmed = traffic()
-        self._timer = loop.call_later(_QUIET_SECONDS, self._look)
+        self._timer = loop.call_later(_QUIET_SECONDS, self._check)
 
-    def _look(self) -> None:
-        self._timer = self._loop.call_later(_QUIET_SECONDS, self._look)
+    def _check(self) -> None:
+        self._timer = self._loop.call_later(_QUIET_SECONDS, self._check)
         now = self._traffic()
         if now == self._seen and now != self._trimmed:
             self._trimmed = now

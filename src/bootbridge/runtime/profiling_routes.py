@@ -1,6 +1,6 @@
-"""A look inside the running process, for `--enable-profiling`: tasks, CPU profile, objects.
+"""Profiles of the running process for `--enable-profiling`: tasks, CPU, objects.
 
-The paths are upstream's, the pages are plain text: Python has no pprof format.
+The paths are upstream's. The pages are plain text, because Python has no pprof format.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def profiling_routes() -> dict[str, Route]:
         if not 1 <= seconds <= PROFILE_SECONDS_MAX:
             return AdminResponse(f"seconds must be a number from 1 to {PROFILE_SECONDS_MAX}\n", 400)
         if running.locked():
-            return AdminResponse("a profile is being taken, try again later\n", 409)
+            return AdminResponse("another profile is in progress, retry later\n", 409)
         async with running:
             return AdminResponse(await _cpu_profile(seconds))
 
@@ -52,7 +52,7 @@ def _tasks() -> str:
 
 
 async def _cpu_profile(seconds: int) -> str:
-    # Imported when wanted: the process shall not carry a profiler around.
+    # Imported on demand, to keep the process small.
     import cProfile
     import pstats
 

@@ -1,13 +1,13 @@
-"""Turns: one input to the cores, then everything they want written is written.
+"""Runs turns: one input to the cores, then all their output is written.
 
-The cores run to completion without awaiting; what they write gathers in the streams that
-they touched and leaves at the end of the turn, in one system call per stream. Received bytes
-lie in buffers shared by all streams, so a turn must end before the next read: whoever feeds
-the cores calls ``end_turn``. An HTTP/2 connection, which many connections share, may wait a little longer
-(``flush_later``): when many of them speak at once, one write carries what all of them said.
+The cores run to completion without awaiting. Their output collects in the streams that they touched and
+leaves at the end of the turn, with one system call per stream. Received bytes are in buffers that all
+streams share, so a turn must end before the next read: the code that feeds the cores calls ``end_turn``.
+An HTTP/2 connection, which many tunnelled connections share, may wait a little longer (``flush_later``):
+one write then contains the output of all of them.
 
-An exception in a turn is a bug of ours. It is reported, what the turn had written until then
-leaves before the next read, and all other turns go on.
+An exception in a turn is a bug. It is reported, the output of that turn is written, and all other turns
+continue.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Flushable(Protocol):
 
 
 class LingeringStream(Protocol):
-    """A stream that its owner has closed, while the peer still takes what was written last."""
+    """A stream that its owner has closed while data is still being sent to the peer."""
 
     @property
     def backlog(self) -> int: ...
@@ -44,7 +44,7 @@ class Pump:
         self.sockets = loop.sockets
         self.sockets.on_batch_end = self._end_batch
         self.sockets.on_failure = self._on_failure
-        self.timers = Timers(time.monotonic)  # which is what the loop's time is
+        self.timers = Timers(time.monotonic)  # the clock of the event loop
         self.timers.on_earlier = self._arm
         self.dirty: list[Flushable] = []
         self.lingering: dict[LingeringStream, None] = {}
@@ -64,19 +64,18 @@ class Pump:
                 self.loop.report(error)
 
     def abort_lingering(self) -> None:
-        """Time is up: whoever has not taken all must not take the part for the whole. What the kernel
-        has, it delivers without us."""
+        """Resets streams that still have unsent data, so that the peer sees a truncation."""
         for stream in list(self.lingering):
             if stream.backlog:
                 stream.abort()
 
     def soon(self, action: Callable[[], None]) -> None:
-        """Call it as a turn of its own, behind those of all sockets that are ready now."""
+        """Calls it as a separate turn, after the turns of all sockets that are ready now."""
         self._want_batch_end()
         self._soon.append(action)
 
     def flush_later(self, write_out: Callable[[], None]) -> None:
-        """Call it when every socket that is ready now has had its turn."""
+        """Calls it after the turns of all sockets that are ready now."""
         self._want_batch_end()
         self._later.append(write_out)
 
@@ -88,14 +87,14 @@ class Pump:
         while self._soon or self._later:
             soon, self._soon = self._soon, []
             for action in soon:
-                self._take(action)
+                self._call(action)
                 self.end_turn()
             later, self._later = self._later, []
             for write_out in later:
-                self._take(write_out)
+                self._call(write_out)
             self.end_turn()
 
-    def _take(self, action: Callable[[], None]) -> None:
+    def _call(self, action: Callable[[], None]) -> None:
         try:
             action()
         except Exception as error:
@@ -109,15 +108,15 @@ class Pump:
         deadline = self.timers.next_deadline()
         if self._alarm is not None:
             if deadline is not None and self._alarm_at <= deadline:
-                return  # it rings earlier than needed and then arms itself anew
+                return  # it fires earlier than needed and then arms itself again
             self._alarm.cancel()
             self._alarm = None
         if deadline is not None:
             self._alarm_at = deadline
-            self._alarm = self.loop.call_at(deadline, self._ring)
+            self._alarm = self.loop.call_at(deadline, self._on_alarm)
 
-    def _ring(self) -> None:
+    def _on_alarm(self) -> None:
         self._alarm = None
-        self._take(self.timers.fire_due)  # those that a failed one kept from firing are due at once
+        self._call(self.timers.fire_due)  # timers behind a failed one fire at the next alarm
         self.end_turn()
         self._arm()

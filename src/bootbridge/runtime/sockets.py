@@ -1,9 +1,8 @@
-"""Which sockets are ready: one epoll for all of ours, asked where asyncio waits.
+"""Polls our sockets with one epoll inside asyncio's selector.
 
-An event loop's own ``add_reader`` wraps every event in a callback handle and, with uvloop, spends up
-to six system calls to watch and to forget a socket. Here watching is one, forgetting a closed socket
-none, and all sockets that are ready at once are one *batch*: output for a shared HTTP/2 connection
-is sent together at its end.
+asyncio's ``add_reader`` wraps every event in a callback handle and, with uvloop, needs up to six system calls
+to watch and to forget a socket. Here watching is one call, forgetting a closed socket none, and all sockets
+that are ready at once form one *batch*: their output on a shared HTTP/2 connection leaves together.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from typing import Any, Final
 
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
-# Reported whether asked for or not: the connection is over in both directions.
+# Always reported: the connection is closed in both directions.
 GONE: Final = select.EPOLLHUP | select.EPOLLERR
 
 _BATCH_MAX: Final = 256
 
 
 class Sockets(selectors.BaseSelector):
-    """Our sockets, and behind them asyncio's: it waits here as it would in its own selector."""
+    """The selector of the event loop: our sockets directly, asyncio's in a nested selector."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -34,14 +33,14 @@ class Sockets(selectors.BaseSelector):
         self._epoll.register(self._others_fd, READABLE)
         self._others_ready = False
         self.in_batch = False
-        self.interrupted = False  # asyncio has got something to do in the meantime
+        self.interrupted = False  # asyncio has a callback to run
         self.on_batch_end: Callable[[], None] = lambda: None
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
     # --- ours
 
     def watch(self, fd: int, events: int, action: Callable[[int], None]) -> None:
-        """Call ``action(events)`` whenever the socket is ready for one of them. It must not await."""
+        """Calls ``action(events)`` whenever the socket is ready; the action must not await."""
         if fd in self._actions:
             self._epoll.modify(fd, events)
         else:
@@ -54,13 +53,13 @@ class Sockets(selectors.BaseSelector):
             self._epoll.unregister(fd)
 
     def forget(self, fd: int) -> None:
-        """The same for a socket that is closed in the same breath, which is enough for the kernel."""
+        """Unwatches a socket that is closed right after; the kernel then removes it from epoll itself."""
         self._actions.pop(fd, None)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Serve our sockets until asyncio itself has something to do, or ``timeout`` is over.
+        """Serves our sockets until asyncio has something to do or ``timeout`` has passed.
 
-        Going back to asyncio's loop after every batch would cost more than a small batch itself.
+        Returning to asyncio's loop after every batch would cost more than a small batch itself.
         """
         self.interrupted = False
         poll = self._epoll.poll
@@ -76,7 +75,7 @@ class Sockets(selectors.BaseSelector):
         return self._others.select(0) if self._others_ready else []
 
     def _serve(self, ready: list[tuple[int, int]]) -> bool:
-        """One batch. True: asyncio has something to do."""
+        """Serves one batch; returns True if asyncio has something to do."""
         self._others_ready = False
         if ready:
             self.in_batch = True
@@ -87,7 +86,7 @@ class Sockets(selectors.BaseSelector):
                 if action is None:
                     if fd == self._others_fd:
                         self._others_ready = True
-                elif fd not in new:  # else its number had another owner when this was reported
+                elif fd not in new:  # else this event was for the previous socket with that number
                     try:
                         action(events)
                     except Exception as error:

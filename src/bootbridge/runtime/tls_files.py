@@ -1,8 +1,7 @@
-"""TLS from files: certificate, key and CA are read again when they change.
+"""TLS contexts from certificate, key and CA files, reloaded when a file changes.
 
-`context()` gives the context of this moment and costs three `stat` calls; ask it for every
-new connection. Connections that run keep the context they began with. New files that do
-not work are reported once, and the last good ones stay in use.
+Call `context()` for every new connection: it costs three `stat` calls. Open connections keep their
+context. Invalid new files are logged once, and the last good context stays in use.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from datetime import UTC, datetime
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import logs
 
-# Go's list of secure cipher suites, by Go's names. TLS 1.3 suites cannot be chosen there either.
+# Go's list of secure cipher suites, by Go's names. TLS 1.3 suites cannot be configured in Go either.
 _TLS13_SUITES = frozenset(
     {"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"}
 )
@@ -47,25 +46,25 @@ _CERTIFICATE_BLOCK = re.compile(
     rb"^-----BEGIN CERTIFICATE-----[ \t]*\r?\n([A-Za-z0-9+/=\s]*?)-----END CERTIFICATE-----", re.MULTILINE
 )
 
-# Where YYYYMMDDHHMMSS is cut; datetime.strptime would cost 20 ms of start-up for its import.
+# The fields of YYYYMMDDHHMMSS; importing datetime.strptime would cost 20 ms of start-up.
 _TIME_FIELDS = ((0, 4), (4, 6), (6, 8), (8, 10), (10, 12), (12, 14))
 
 
 @dataclass(frozen=True)
 class TlsPolicy:
-    """The least version and the TLS 1.2 cipher suites (OpenSSL's names) of a listener."""
+    """The minimum version and the TLS 1.2 cipher suites (OpenSSL names) of a listener."""
 
     min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
     ciphers: tuple[str, ...] = tuple(_OPENSSL_NAMES.values())
 
     @classmethod
     def from_flags(cls, tls_min_version: str = "", cipher_suites: Sequence[str] = ()) -> TlsPolicy:
-        """Read `--tls-min-version` and `--cipher-suites`; empty values mean the defaults."""
+        """Parses `--tls-min-version` and `--cipher-suites`; empty values mean the defaults."""
         version = parse_min_version(tls_min_version)
         if not cipher_suites:
             return cls(version)
         ciphers = parse_cipher_suites(cipher_suites)
-        # Nothing but TLS 1.3 suites allowed means that nothing older can be agreed on.
+        # With TLS 1.3 suites only, no older version can be negotiated.
         return cls(version if ciphers else ssl.TLSVersion.TLSv1_3, ciphers)
 
     @property
@@ -79,25 +78,28 @@ def parse_min_version(name: str) -> ssl.TLSVersion:
     if name not in _VERSIONS:
         known = ", ".join(_VERSIONS)
         raise OperatorError(
-            f'unsupported TLS version "{name}", supported values are: {known}', subject="--tls-min-version"
+            f'unsupported TLS version "{name}", supported values are: {known}',
+            subject="--tls-min-version",
+            hint="omit it for VersionTLS12",
         )
     return _VERSIONS[name]
 
 
 def parse_cipher_suites(names: Sequence[str]) -> tuple[str, ...]:
-    """OpenSSL's names of the suites below TLS 1.3, in the order given."""
+    """Returns the OpenSSL names of the suites below TLS 1.3, in the given order."""
     for name in names:
         if name not in _OPENSSL_NAMES and name not in _TLS13_SUITES:
             raise OperatorError(
                 f"cipher suite {name} not supported, doesn't exist or considered as insecure",
                 subject="--cipher-suites",
+                hint="for example TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256, or omit it",
             )
     return tuple(_OPENSSL_NAMES[name] for name in names if name in _OPENSSL_NAMES)
 
 
 @dataclass(frozen=True)
 class FlagFile:
-    """A file, and the flag that named it."""
+    """A file and the flag that names it."""
 
     flag: str
     path: str
@@ -108,14 +110,14 @@ class FlagFile:
                 return file.read()
         except OSError as error:
             raise self.problem(
-                f"cannot read {self.path}: {error.strerror}", "name a file that this user may read"
+                f"cannot read {self.path}: {error.strerror}", "use a file that this user can read"
             ) from error
 
     def problem(self, message: str, hint: str = "") -> OperatorError:
         return OperatorError(message, subject=self.flag, hint=hint)
 
     def signature(self) -> tuple[int, ...]:
-        """Another one whenever the content may have changed: rewritten, replaced, its symlink turned."""
+        """Changes whenever the content may have changed: file rewritten or replaced, symlink moved."""
         try:
             status = os.stat(self.path)
         except OSError:
@@ -124,7 +126,7 @@ class FlagFile:
 
 
 class TlsFiles:
-    """One side of TLS made from files; made by `agent_listener`, `frontend_listener` or `agent_client`."""
+    """One side of TLS; created by `agent_listener`, `frontend_listener` or `agent_client`."""
 
     def __init__(
         self,
@@ -150,7 +152,7 @@ class TlsFiles:
     def agent_listener(
         cls, cert: str, key: str, ca: str = "", *, policy: TlsPolicy | None = None
     ) -> TlsFiles:
-        """For agents that dial in; with a CA, an agent without a certificate of that CA is refused."""
+        """For the agent port; with a CA, agents need a certificate of that CA."""
         return cls(
             ssl.PROTOCOL_TLS_SERVER,
             cert=FlagFile("--cluster-cert", cert),
@@ -164,7 +166,7 @@ class TlsFiles:
     def frontend_listener(
         cls, cert: str, key: str, ca: str, *, alpn: str, policy: TlsPolicy | None = None
     ) -> TlsFiles:
-        """For frontends over TCP, always with client certificates; `alpn` is `h2` or `http/1.1`."""
+        """For the frontend port over TCP, always with client certificates; `alpn` is `h2` or `http/1.1`."""
         return cls(
             ssl.PROTOCOL_TLS_SERVER,
             cert=FlagFile("--server-cert", cert),
@@ -178,7 +180,7 @@ class TlsFiles:
     def agent_client(
         cls, ca: str = "", cert: str = "", key: str = "", *, alpn_protos: Sequence[str] = ()
     ) -> TlsFiles:
-        """For an agent that dials a server; without a CA the system's roots decide."""
+        """For an agent's connection to a server; without a CA the system's roots apply."""
         return cls(
             ssl.PROTOCOL_TLS_CLIENT,
             cert=FlagFile("--agent-cert", cert) if cert else None,
@@ -189,14 +191,14 @@ class TlsFiles:
         )
 
     def context(self) -> ssl.SSLContext:
-        """The context of this moment; never fails, because the last good one stays."""
+        """Returns the current context; never raises, because the last good one stays in use."""
         signature = self._signatures()
         if signature != self._signature:
             self._reload(signature)
         return self._context
 
     def status(self) -> dict[str, object]:
-        """For `/status`: which files are in use, until when, and why newer ones are not."""
+        """Returns for `/status`: files in use, expiry, and the error of the last reload."""
         return {
             "files": {file.flag: file.path for file in self._files},
             "certificate_expires": self.expires.isoformat() if self.expires else None,
@@ -210,15 +212,15 @@ class TlsFiles:
         try:
             self._context = self._build()
         except OperatorError as error:
-            # The signature stays the old one: what failed for want of a file descriptor is tried again.
+            # Keeps the old signature, so that a temporary failure (no file descriptor) is tried again.
             if str(error) != self.reload_error:
                 self.reload_error = str(error)
-                logs.event("tls", logs.ERROR, "changed TLS files not taken over", reason=self.reload_error)
+                logs.event("tls", logs.ERROR, "TLS reload failed", reason=self.reload_error)
             return
         self._signature = signature
         self.reload_error = ""
         flags = ",".join(file.flag for file in self._files)
-        logs.event("tls", logs.INFO, "TLS files read again", files=flags, expires=self.expires)
+        logs.event("tls", logs.INFO, "certificate reloaded", files=flags, expires=self.expires)
 
     def _build(self) -> ssl.SSLContext:
         context = ssl.SSLContext(self._side)
@@ -240,10 +242,10 @@ class TlsFiles:
 
 
 def certificates(file: FlagFile) -> list[bytes]:
-    """The certificates of a PEM file as DER, by the rules of client-go.
+    """Returns the certificates of a PEM file as DER, by the rules of client-go.
 
-    Only CERTIFICATE blocks without headers count; other text and bad base64 are passed over,
-    a block that is no certificate is an error, and so is a file without any.
+    Only CERTIFICATE blocks without headers count; other text and invalid base64 are skipped.
+    A block that is not a certificate is an error, and so is a file without any certificate.
     """
     found = []
     for block in _CERTIFICATE_BLOCK.finditer(file.read()):
@@ -254,22 +256,22 @@ def certificates(file: FlagFile) -> list[bytes]:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=der)
         except ssl.SSLError as error:
-            raise file.problem(f"{file.path} holds a CERTIFICATE block that is not a certificate") from error
+            raise file.problem(f"{file.path}: invalid CERTIFICATE block") from error
         found.append(der)
     if not found:
-        raise file.problem(f"{file.path} does not contain any certificate", "name a PEM file")
+        raise file.problem(f"{file.path}: no certificate found", "use a PEM file")
     return found
 
 
 def _harden(context: ssl.SSLContext, policy: TlsPolicy) -> None:
     context.minimum_version = policy.min_version
-    # OpenSSL knows TLS 1.0 and 1.1 only at security level 0.
+    # OpenSSL allows TLS 1.0 and 1.1 only at security level 0.
     context.set_ciphers(":".join(policy.ciphers or ("HIGH",)) + (":@SECLEVEL=0" if policy.is_weak else ""))
-    # No tickets: tunnels live long, and a resumed session would not look at the certificate again.
+    # No tickets: connections are long-lived, and a resumed session would skip the certificate check.
     context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     if context.protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0
-    # As in Go: every certificate of the CA file is an anchor, and a common name is not a server name.
+    # As in Go: every certificate of the CA file is a trust anchor, and common names do not count.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.hostname_checks_common_name = False
 
@@ -279,13 +281,13 @@ def _load_pair(context: ssl.SSLContext, cert: FlagFile, key: FlagFile) -> None:
     key.read()
 
     def refuse_passphrase() -> str:
-        raise key.problem(f"{key.path} is encrypted", "give a key without a passphrase")
+        raise key.problem(f"{key.path}: encrypted private key", "use a key without a passphrase")
 
     try:
         context.load_cert_chain(cert.path, key.path, password=refuse_passphrase)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise key.problem(f"the key {key.path} does not belong to the certificate {cert.path}") from error
+            raise key.problem(f"{key.path}: key does not match the certificate {cert.path}") from error
         reason = (error.reason or "not a PEM private key").replace("_", " ").lower()
         raise key.problem(f"cannot use {key.path} with {cert.path}: {reason}") from error
     except OSError as error:
@@ -295,8 +297,8 @@ def _load_pair(context: ssl.SSLContext, cert: FlagFile, key: FlagFile) -> None:
 def _expiry(cert: FlagFile) -> datetime:
     expires = _not_after(certificates(cert)[0])
     if expires.timestamp() < time.time():
-        # Peers will refuse it, but our clock may be the wrong one, and a new file may come any moment.
-        logs.event("tls", logs.WARNING, "certificate has expired", flag=cert.flag, file=cert.path, at=expires)
+        # Not an error: our clock may be wrong, and a new file may arrive at any moment.
+        logs.event("tls", logs.WARNING, "certificate expired", flag=cert.flag, file=cert.path, at=expires)
     return expires
 
 
@@ -304,18 +306,18 @@ def _load_system_roots(context: ssl.SSLContext) -> None:
     paths = ssl.get_default_verify_paths()
     if not paths.cafile and not (paths.capath and os.listdir(paths.capath)):
         raise OperatorError(
-            "this system has no trusted root certificates",
+            "no system root certificates found",
             subject="--ca-cert",
-            hint="name the file with the CA of the proxy server",
+            hint="set it to the CA file of the proxy server",
         )
     context.load_default_certs(ssl.Purpose.SERVER_AUTH)
 
 
 def _not_after(der: bytes) -> datetime:
-    """The end of a certificate's validity: a short walk through its first fields."""
+    """Parses notAfter from a DER certificate."""
 
     def element(at: int) -> tuple[int, int, int]:
-        """Tag, start and end of the DER element at this place."""
+        """Returns tag, start and end of the DER element at this offset."""
         length, start = der[at + 1], at + 2
         if length & 0x80:
             start += length & 0x7F
@@ -324,7 +326,7 @@ def _not_after(der: bytes) -> datetime:
 
     _, at, _ = element(0)
     _, at, _ = element(at)
-    if element(at)[0] == 0xA0:  # the version, which the oldest certificates do not have
+    if element(at)[0] == 0xA0:  # the version field, which X.509 v1 certificates do not have
         at = element(at)[2]
     for _ in ("serial number", "signature algorithm", "issuer"):
         at = element(at)[2]

@@ -1,7 +1,7 @@
-"""TLS on a socket, by OpenSSL between two buffers in memory.
+"""TLS on a socket: OpenSSL between two memory buffers.
 
-What is read is decrypted, and what is written encrypted, a part at a time: OpenSSL copies every byte
-twice on its way, and a part is small enough to stay in the processor's cache meanwhile.
+Data is decrypted and encrypted in parts that fit into the processor's cache, because OpenSSL copies every
+byte twice.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bootbridge.runtime.pump import Pump
 from bootbridge.wire.packets import Buffer
 
 HANDSHAKE_SECONDS_MAX: Final = 20.0
-# One TLS record; larger writes are cut up by OpenSSL anyway.
+# One TLS record; OpenSSL splits larger writes anyway.
 _RECORD_BYTES: Final = 16384
 # All at once (256 KiB) costs up to 7 % more processor time; half of it no less (docs/performance.md).
 _CACHED_BYTES: Final = 128 * 1024
@@ -27,7 +27,7 @@ _NOTHING: Final = memoryview(b"")
 
 
 class TlsStream(PlainStream):
-    """TLS on a socket. ``ready`` is called once the handshake is done, ``failed`` if it is not."""
+    """TLS on a socket. Calls ``ready`` after the handshake, or ``failed`` with the reason."""
 
     __slots__ = ("_encrypted", "_failed", "_incoming", "_outgoing", "_read", "_ready", "_tls")
 
@@ -51,7 +51,7 @@ class TlsStream(PlainStream):
         self._ready: Callable[[TlsStream], None] | None = ready
         self._failed = failed
         self._encrypted: Buffer = b""
-        self._timer = pump.timers.after(HANDSHAKE_SECONDS_MAX, self._too_slow)
+        self._timer = pump.timers.after(HANDSHAKE_SECONDS_MAX, self._on_handshake_timeout)
         self._read_on()
         self._shake_hands()
 
@@ -65,9 +65,9 @@ class TlsStream(PlainStream):
             self.pump.soon(partial(self._catch_up, self.state))
 
     def _catch_up(self, at_start: State) -> None:
-        """Tell the handler what came between the handshake and ``start``."""
+        """Delivers to the handler what arrived between the handshake and ``start``."""
         if at_start is State.CLOSED:
-            self._handler.on_lost("the connection was lost behind the TLS handshake")
+            self._handler.on_lost("connection lost after the TLS handshake")
         elif self.state is not State.CLOSED:
             self._decrypt(_NOTHING)
             if at_start is State.READ_ENDED:
@@ -91,8 +91,8 @@ class TlsStream(PlainStream):
         assert ready is not None
         ready(self)
 
-    def _too_slow(self) -> None:
-        self._refuse(f"no TLS handshake within {HANDSHAKE_SECONDS_MAX:.0f} s")
+    def _on_handshake_timeout(self) -> None:
+        self._refuse(f"TLS handshake timed out after {HANDSHAKE_SECONDS_MAX:.0f}s")
 
     def _refuse(self, reason: str) -> None:
         self._ready = None
@@ -103,11 +103,11 @@ class TlsStream(PlainStream):
         if self._ready is None:
             super()._broke(error)
             return
-        self._close_now()  # nobody handles this stream yet, but somebody waits for its handshake
+        self._close_now()  # no handler yet: report to the callback of the handshake
         self._refuse(reason_of(error))
 
     def _touch(self) -> None:
-        """OpenSSL itself may have something to say."""
+        """Schedules a flush if OpenSSL or the stream has output."""
         if self._outgoing.pending or self._out:
             self.pump.dirty.append(self)
 
@@ -128,7 +128,7 @@ class TlsStream(PlainStream):
                 self._take(pump.read_buffer[:size])
             elif self._ready is not None:
                 self._move(Event.PEER_ENDS)
-                self._refuse("the peer closed the connection during the TLS handshake")
+                self._refuse("connection closed by peer during the TLS handshake")
             else:
                 self._end_of_stream()
         except Exception as error:
@@ -136,18 +136,18 @@ class TlsStream(PlainStream):
         pump.end_turn()
 
     def _take(self, received: memoryview) -> None:
-        if self._is_heard:
+        if self._has_reader:
             self._decrypt(received)
             return
         self._incoming.write(received)
         if self._ready is not None:
             self._shake_hands()
-        if self._is_heard:
+        if self._has_reader:
             self._decrypt(_NOTHING)
 
     @property
-    def _is_heard(self) -> bool:
-        """Whether somebody wants what comes, or it is to be read away."""
+    def _has_reader(self) -> bool:
+        """Whether received data has a handler, or is to be discarded."""
         return self._ready is None and (self._handler is not NO_HANDLER or not self._writes)
 
     def _decrypt(self, received: memoryview) -> None:
@@ -180,7 +180,7 @@ class TlsStream(PlainStream):
         self._touch()
 
     def _end_of_stream(self) -> None:
-        """TLS has no half-close worth the name: the end of one direction is the end."""
+        """TLS has no reliable half-close: the end of one direction ends the connection."""
         if self._move(Event.PEER_ENDS):
             self._read_off()
             if self._writes:
@@ -208,7 +208,7 @@ class TlsStream(PlainStream):
     def _send_out(self) -> None:
         shaking_hands = self._ready is not None
         if shaking_hands:
-            self._out = [bytes(part) for part in self._out]  # to be sent later than this turn
+            self._out = [bytes(part) for part in self._out]  # sent after this turn
         while True:
             if not self._encrypted:
                 if self._out and not shaking_hands:
@@ -223,7 +223,7 @@ class TlsStream(PlainStream):
             self._encrypted = b""
 
     def _encrypt(self) -> None:
-        """The next part of what waits; the rest stays where it is."""
+        """Encrypts the next part of the pending output."""
         out = self._out = _records(self._out) if len(self._out) > 1 else self._out
         write = self._tls.write
         room = _CACHED_BYTES
@@ -252,15 +252,15 @@ class TlsStream(PlainStream):
         return False
 
     def _part(self) -> None:
-        self._say_goodbye()
+        self._send_close_notify()
         super()._part()
 
-    def _say_goodbye(self) -> None:
+    def _send_close_notify(self) -> None:
         if self._ready is None and self.state is not State.CLOSED:
             try:
                 self._tls.unwrap()
             except ssl.SSLError:
-                pass  # the peer's half is not waited for
+                pass  # does not wait for the peer's close_notify
             try:
                 self._sock.send(self._outgoing.read())
             except OSError:
@@ -268,7 +268,7 @@ class TlsStream(PlainStream):
 
 
 def _records(parts: list[Buffer]) -> list[Buffer]:
-    """Small parts joined, large ones left alone: as few records as possible without a copy."""
+    """Joins small parts and leaves large ones: few records without large copies."""
     joined: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

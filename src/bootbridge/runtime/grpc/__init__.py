@@ -1,8 +1,7 @@
-"""gRPC calls on an open connection: `GrpcClient` asks, `serve` answers.
+"""gRPC calls on an open connection: `GrpcClient` makes them, `serve` answers them.
 
-For services with few callers and small messages (init, join), where the tunnel's turns would be too
-much: plain asyncio streams carry the same HTTP/2 http2. A method is a path and bytes; what the bytes
-mean is the business of the messages (`wire/proto.py`).
+For services with few clients and small messages (init, join): asyncio streams transfer the same HTTP/2 as
+in the tunnel. A method is a path and bytes; `wire/proto.py` encodes the messages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The asking side of a connection: one request each, answered by one message or by a stream of them."""
+"""The client side: calls with one request message and one response message or a stream of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_stream import Stream
 from bootbridge.wire.packets import Buffer
 
-# Answers that nobody has taken yet; above this the server has to wait.
+# Received messages that were not read yet; above this the server has to wait.
 UNREAD_BYTES_MAX: Final = 1024 * 1024
-# The peer is known by the connection and by what it proved there, never by this name.
+# The peer is authenticated by the connection, never by this name.
 AUTHORITY: Final = "bootbridge"
 
 
 class GrpcClient:
-    """Makes calls, also several at once, on a connection that it takes over.
+    """Makes calls, also concurrent ones, on a connection that it owns.
 
-    A default gRPC server elsewhere would punish pings this frequent; `serve` does not.
+    Other gRPC servers close connections that ping this often; `serve` does not.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class GrpcClient:
         await self.aclose()
 
     async def unary(self, path: str, body: bytes, timeout: float) -> bytes:  # noqa: ASYNC109
-        """The one answer; raises RpcError."""
+        """Returns the response message; raises RpcError."""
         answers = []
         async with aclosing(self.stream(path, body, timeout)) as stream:
             async for message in stream:
                 answers.append(message)
                 if len(answers) > 1:
-                    raise RpcError(grpc.INTERNAL, "more than one answer came to a call that has one")
+                    raise RpcError(grpc.INTERNAL, "unary call: more than one response message")
         if not answers:
-            raise RpcError(grpc.INTERNAL, "the call ended well, but without its answer")
+            raise RpcError(grpc.INTERNAL, "unary call: no response message")
         return answers[0]
 
     async def stream(
@@ -66,10 +66,10 @@ class GrpcClient:
         body: bytes,
         timeout: float | None = None,  # noqa: ASYNC109
     ) -> AsyncGenerator[bytes, None]:
-        """The answers as they come; raises RpcError. Closing the generator cancels the call."""
+        """Yields response messages; raises RpcError. Closing the generator cancels the call."""
         http2 = self._connection.http2
         if http2.closed or http2.peer_going_away:
-            raise RpcError(grpc.UNAVAILABLE, self._connection.why_over or "the peer is going away")
+            raise RpcError(grpc.UNAVAILABLE, self._connection.end_reason or "server is shutting down")
         deadline = () if timeout is None else (grpc.timeout_field(timeout),)
         call = http2.open_stream(grpc.request_headers(path, AUTHORITY, deadline), _Call)
         call.stream.send(grpc.message_prefix(len(body)), body)
@@ -79,11 +79,11 @@ class GrpcClient:
             while (message := await _before(ends_at, call)) is not None:
                 yield message
         finally:
-            call.stream.reset(f.CANCEL)  # says nothing where the call is over already
+            call.stream.reset(f.CANCEL)  # no effect if the call has ended
 
     async def aclose(self) -> None:
-        """End the connection; calls that are still open fail."""
-        self._connection.end("the connection was closed on this side")
+        """Closes the connection; open calls fail."""
+        self._connection.end("connection closed locally")
         await asyncio.wait({self._running})
 
 
@@ -92,11 +92,11 @@ async def _before(ends_at: float | None, call: _Call) -> bytes | None:
         async with asyncio.timeout_at(ends_at):
             return await call.next_message()
     except TimeoutError:
-        raise RpcError(grpc.DEADLINE_EXCEEDED, "no answer came in time") from None
+        raise RpcError(grpc.DEADLINE_EXCEEDED, "deadline exceeded") from None
 
 
 class _Call:
-    """One call's stream handler: answers wait here until they are taken."""
+    """The stream handler of one call; holds messages until they are read."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -108,7 +108,7 @@ class _Call:
         self._failure: RpcError | None = None
 
     async def next_message(self) -> bytes | None:
-        """None once the call has ended well."""
+        """Returns None once the call has ended with status OK."""
         while not self._unread and not self._over:
             self._changed.clear()
             await self._changed.wait()
@@ -142,12 +142,12 @@ class _Call:
         if end:
             status, message = grpc.status_of(headers)
             if status == grpc.OK and self._reader.mid_message:
-                status, message = grpc.INTERNAL, "the answer was cut off"
+                status, message = grpc.INTERNAL, "response truncated"
             self._finish(RpcError(status, message) if status != grpc.OK else None)
         elif fields.get(":status") != "200" or not fields.get("content-type", "").startswith(
             "application/grpc"
         ):
-            self._refuse(RpcError(grpc.UNAVAILABLE, "the peer does not speak gRPC"))
+            self._fail(RpcError(grpc.UNAVAILABLE, "peer does not support gRPC"))
 
     def on_data(self, buffer: Buffer, start: int, end: int) -> None:
         if self._over:
@@ -155,18 +155,18 @@ class _Call:
         try:
             self._reader.receive(buffer, start, end)
         except grpc.GrpcError as error:
-            self._refuse(RpcError(error.code, str(error)))
+            self._fail(RpcError(error.code, str(error)))
 
     def on_end(self) -> None:
-        self._finish(RpcError(grpc.UNKNOWN, "the peer ended the call without a status"))
+        self._finish(RpcError(grpc.UNKNOWN, "call ended without a status"))
 
     def on_reset(self, code: int, reason: str) -> None:
         gone = self.stream.connection.closed
         self._finish(RpcError(grpc.UNAVAILABLE, reason) if gone else rpc_error_from_reset(code, reason))
 
     def on_ready(self) -> None:
-        """Nothing waits: the request was handed to the stream as a whole."""
+        """Nothing to do: the stream already has the whole request."""
 
-    def _refuse(self, failure: RpcError) -> None:
+    def _fail(self, failure: RpcError) -> None:
         self._finish(failure)
         self.stream.reset(f.CANCEL)

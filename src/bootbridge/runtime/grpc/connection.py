@@ -19,8 +19,8 @@ from bootbridge.wire.http2_stream import Stream, StreamHandler
 READ_BYTES: Final = 64 * 1024
 KEEPALIVE_SECONDS: Final = 15.0
 ANSWER_SECONDS: Final = 10.0
-# How long a peer may take to read our last words.
-FAREWELL_SECONDS: Final = 1.0
+# How long a peer may take to read our last bytes.
+FINAL_WRITE_SECONDS: Final = 1.0
 
 
 class GrpcConnection:
@@ -44,87 +44,89 @@ class GrpcConnection:
         self._keepalive_seconds = keepalive_seconds
         self._answer_seconds = answer_seconds
         self._loop = asyncio.get_running_loop()
-        self._something_to_say = asyncio.Event()
+        self._output_pending = asyncio.Event()
         self._over = asyncio.Event()
         self._draining = False
-        self.why_over = ""
+        self.end_reason = ""
         self.http2 = Http2Connection(
             client=client,
             on_request=on_request,
-            on_output=self._something_to_say.set,
-            on_deferred_output=self._something_to_say.set,
+            on_output=self._output_pending.set,
+            on_deferred_output=self._output_pending.set,
             streams_max=streams_max,
         )
 
     async def run(self) -> None:
-        """Until the connection is over; cancelling it ends the connection."""
+        """Runs until the connection has ended; cancelling it closes the connection."""
         reading = tasks.spawn(self._read(), "calls: reader")
         writing = tasks.spawn(self._write(), "calls: writer")
         try:
             await self._over.wait()
         finally:
-            self.end("the connection was closed on this side")
+            self.end("connection closed locally")
             reading.cancel()
-            _, late = await asyncio.wait({reading, writing}, timeout=FAREWELL_SECONDS)
+            _, late = await asyncio.wait({reading, writing}, timeout=FINAL_WRITE_SECONDS)
             writing.cancel()
             if late:
-                self._writer.transport.abort()  # the peer does not read: closing would wait for it
+                self._writer.transport.abort()  # the peer does not read: close() would wait for it
             self._writer.close()
 
     def drain(self) -> None:
-        """Take no new calls, and end behind the last one."""
+        """Rejects new calls and closes after the last one."""
         self._draining = True
         self.http2.go_away(f.NO_ERROR, "stopping")
-        self._something_to_say.set()
+        self._output_pending.set()
 
     def _end_if_drained(self) -> None:
         if self._draining and not self.http2.streams and not self.http2.out:
             self.end("stopped")
 
     def end(self, reason: str) -> None:
-        """All calls hear that it is over; what is still to be written gets its moment."""
-        if not self.why_over:
-            self.why_over = reason
+        """Fails all calls; output that is pending gets a last chance to be written."""
+        if not self.end_reason:
+            self.end_reason = reason
             self.http2.go_away(f.NO_ERROR, reason)
             self.http2.lost(reason)
-            self._something_to_say.set()
+            self._output_pending.set()
             self._over.set()
 
     # --- in
 
     async def _read(self) -> None:
-        """Feed the connection until there is a reason not to."""
+        """Feeds the connection until the connection ends."""
         busy_at = self._loop.time()
         pinged = False
         while not self.http2.closed:
             if self.http2.streams:
                 busy_at = self._loop.time()
             elif self._idle_seconds is not None and self._loop.time() - busy_at >= self._idle_seconds:
-                self.end(f"no call for {self._idle_seconds:g} s")
+                self.end(f"idle timeout: no call for {self._idle_seconds:g}s")
                 return
             try:
-                async with asyncio.timeout(self._answer_seconds if pinged else self._patience()):
+                async with asyncio.timeout(self._answer_seconds if pinged else self._read_timeout()):
                     data = await self._reader.read(READ_BYTES)
             except TimeoutError:
                 if pinged:
-                    self.end(f"the peer is gone: nothing came for {self._answer_seconds:g} s after a ping")
+                    self.end(
+                        f"keepalive timed out: nothing received for {self._answer_seconds:g}s after a PING"
+                    )
                 elif self.http2.streams:
                     self.http2.ping()
                     pinged = True
                 continue
             except OSError as error:
-                self.end(f"the connection was lost: {error.strerror or error}")
+                self.end(f"connection lost: {error.strerror or error}")
                 return
             pinged = False
             if not data:
-                self.end("the peer closed the connection")
+                self.end("connection closed by peer")
                 return
             self.http2.receive(data)
             self._end_if_drained()
         self.end(f"protocol error: {self.http2.error}")
 
-    def _patience(self) -> float:
-        # Also without calls it is looked around now and then: one may have begun meanwhile.
+    def _read_timeout(self) -> float:
+        # Wakes up without calls too, because one may have started.
         if self._idle_seconds is None:
             return self._keepalive_seconds
         return min(self._keepalive_seconds, self._idle_seconds)
@@ -134,15 +136,15 @@ class GrpcConnection:
     async def _write(self) -> None:
         http2 = self.http2
         while True:
-            await self._something_to_say.wait()
-            self._something_to_say.clear()
+            await self._output_pending.wait()
+            self._output_pending.clear()
             try:
                 self._writer.writelines(http2.take_output())
-                # Until the socket has taken it nothing more is welcome; then the streams hear of it.
+                # Streams must not produce more until the socket has accepted this.
                 http2.flushed(False)
                 await self._writer.drain()
             except OSError as error:
-                self.end(f"the connection was lost: {error.strerror or error}")
+                self.end(f"connection lost: {error.strerror or error}")
                 return
             http2.flushed(True)
             self._end_if_drained()

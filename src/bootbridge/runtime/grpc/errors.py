@@ -1,4 +1,4 @@
-"""How a call fails: a gRPC status that is not OK, whoever it came from."""
+"""Failed calls: a gRPC status other than OK, from the peer or from us."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from bootbridge.errors import BootbridgeError
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
 
-# What a reset says in gRPC's terms; all others are a fault inside the peer.
-_MEANING_OF_RESET = {
+# The gRPC status of an HTTP/2 reset; all other codes are INTERNAL.
+_STATUS_OF_RESET = {
     f.REFUSED_STREAM: grpc.UNAVAILABLE,
     f.CANCEL: grpc.CANCELLED,
     f.ENHANCE_YOUR_CALM: grpc.RESOURCE_EXHAUSTED,
@@ -15,7 +15,7 @@ _MEANING_OF_RESET = {
 
 
 class RpcError(BootbridgeError):
-    """``code`` is one of the statuses in `wire/grpc_messages.py`; ``message`` is told to the caller."""
+    """``code`` is one of the statuses in `wire/grpc_messages.py`; ``message`` is sent to the client."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -32,4 +32,4 @@ class RpcError(BootbridgeError):
 
 
 def rpc_error_from_reset(code: int, reason: str) -> RpcError:
-    return RpcError(_MEANING_OF_RESET.get(code, grpc.INTERNAL), reason)
+    return RpcError(_STATUS_OF_RESET.get(code, grpc.INTERNAL), reason)

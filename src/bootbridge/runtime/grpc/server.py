@@ -1,4 +1,4 @@
-"""The answering side of a connection: a handler for each path, started when its request is complete."""
+"""The server side: a handler for each path, started when its request is complete."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bootbridge.wire.http2_stream import Stream
 from bootbridge.wire.packets import Buffer
 
 Send = Callable[[bytes], Awaitable[None]]
-# Gets the request and `send`, which waits while the caller does not take what was sent before.
-# Raising RpcError answers with that status. When the caller goes away the handler is cancelled.
+# Gets the request and `send`, which waits while the client does not read. Raising RpcError answers with that
+# status. The handler is cancelled when the client disconnects.
 Handler = Callable[[bytes, Send], Awaitable[None]]
 
 CONCURRENT_MAX: Final = 16
-# A connection without a call is closed; a request must be complete in the same time.
+# Timeout of a connection without a call, and of an incomplete request.
 IDLE_SECONDS_MAX: Final = 30.0
 
 
@@ -35,9 +35,9 @@ async def serve(
     answer_seconds: float = ANSWER_SECONDS,
     stopping: asyncio.Event | None = None,
 ) -> None:
-    """Answer calls until the connection ends, and all its handlers with it.
+    """Answers calls until the connection and all its handlers have ended.
 
-    Once ``stopping`` is set, no new call is taken, and the connection ends with the last running one.
+    Once ``stopping`` is set, new calls are rejected, and the connection ends after the last running one.
     """
     service = _Service(handlers, idle_seconds)
     connection = GrpcConnection(
@@ -82,7 +82,7 @@ class _Service:
         return task
 
     async def ended(self) -> None:
-        """Handlers were cancelled with their streams; one that shields something may take its time."""
+        """Waits for the handlers, which were cancelled with their streams."""
         if self.running:
             await asyncio.wait(set(self.running))
 
@@ -104,7 +104,7 @@ class _Call:
             service.request_seconds,
             self._refuse,
             grpc.DEADLINE_EXCEEDED,
-            "the request did not become complete",
+            "incomplete request: timed out",
         )
 
     # --- from the connection
@@ -118,7 +118,7 @@ class _Call:
         self._seconds = grpc.timeout_of(headers)
         self._handler = self._service.handlers.get(path)
         if self._handler is None:
-            self._refuse(grpc.UNIMPLEMENTED, f"there is no method {path[:200]}")
+            self._refuse(grpc.UNIMPLEMENTED, f"unknown method {path[:200]}")
 
     def on_data(self, buffer: Buffer, start: int, end: int) -> None:
         try:
@@ -128,7 +128,7 @@ class _Call:
 
     def _on_message(self, buffer: Buffer, start: int, end: int) -> None:
         if self._request is not None:
-            raise grpc.GrpcError("more than one request came to a call that has one", grpc.UNIMPLEMENTED)
+            raise grpc.GrpcError("unary call: more than one request message", grpc.UNIMPLEMENTED)
         self._request = bytes(buffer[start:end])
 
     def on_end(self) -> None:
@@ -136,7 +136,7 @@ class _Call:
         if self._stream.local_closed:
             return
         if self._request is None or self._reader.mid_message:
-            self._refuse(grpc.INTERNAL, "the request was cut off")
+            self._refuse(grpc.INTERNAL, "request truncated")
         else:
             self._task = self._service.start(self)
 
@@ -164,22 +164,22 @@ class _Call:
             if not deadline.expired():
                 status, message = self._unexpected(error)
             else:
-                status, message = grpc.DEADLINE_EXCEEDED, "the call took too long"
+                status, message = grpc.DEADLINE_EXCEEDED, "deadline exceeded"
         except Exception as error:
             status, message = self._unexpected(error)
         if not self._stream.local_closed:
             self._end(status, message)
 
     def _unexpected(self, error: Exception) -> tuple[int, str]:
-        """A bug; a stranger is not told where."""
-        logs.event("calls", logs.ERROR, "handler failed", why=repr(error))
-        return grpc.INTERNAL, "the call failed inside the server; its log says why"
+        """Logs a bug; the client gets no details."""
+        logs.event("calls", logs.ERROR, "handler failed", reason=repr(error))
+        return grpc.INTERNAL, "internal error, see the server's log"
 
     async def _send(self, message: bytes) -> None:
         stream = self._stream
         while not stream.ready:
             if stream.local_closed:
-                raise RpcError(grpc.CANCELLED, "the caller is gone")
+                raise RpcError(grpc.CANCELLED, "client disconnected")
             self._ready.clear()
             await self._ready.wait()
         if not self._answering:
