@@ -363,9 +363,7 @@ def test_missing_and_unreadable_files_are_blamed_on_their_flag(files: Files, tmp
 
 def test_a_key_of_another_certificate_is_blamed_on_the_key(files: Files) -> None:
     """Both files are named."""
-    with pytest.raises(
-        OperatorError, match=r"--cluster-key: .*client\.key: key does not match .*server\.crt"
-    ):
+    with pytest.raises(OperatorError, match=r"--cluster-key: .*client\.key: key does not match .*crt"):
         TlsFiles.agent_listener(files.cert, files.client_key)
 
 
