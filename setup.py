@@ -1,7 +1,7 @@
-"""Builds the package; with BOOTBRIDGE_COMPILE=1 (make wheel) the data's way through it is compiled.
+"""Builds the package; with BOOTBRIDGE_COMPILE=1 (make wheel) mypyc compiles the data path.
 
-The compiler is mypyc: the source stays the Python that it is, and works without it. Compiled are the
-rooms and modules that see every connection or every byte, and nothing else.
+The same source also runs interpreted. Only packages and modules that handle every connection or every
+byte are compiled.
 """
 
 import os
@@ -9,7 +9,7 @@ from glob import glob
 
 from setuptools import setup
 
-# The rest of runtime is for start-up, certificates, logs and the admin's HTTP.
+# The rest of runtime handles start-up, certificates, logs and admin HTTP.
 RUNTIME = [
     "byte_stream",
     "dialler",

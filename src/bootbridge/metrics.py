@@ -1,13 +1,13 @@
 """Counters, gauges and histograms, and the page that Prometheus reads (text format 0.0.4).
 
-Nothing here does I/O or knows the time. A hot path resolves its child once::
+No I/O, no clock. A hot path looks its child up once::
 
     from_agent_data = metrics.stream_packets_total.labels("from_agent", "DATA")
     ...
     from_agent_data.value += 1
 
-which is a plain attribute update. A gauge that mirrors a table is given a function
-instead of a value and asks the table at scrape time, so the two cannot disagree.
+which is a plain attribute update. A gauge of a table has a function instead of a
+value, and reads the table when it is scraped, so that both always agree.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ DEFAULT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]*")
 
-# Spelled out, because compiled code makes a C double of what is called a float, and 2**53 + 1 is none.
+# Not only float: compiled code makes a C double of a float, which cannot represent 2**53 + 1.
 Number = int | float
-# One printed line: suffix of the metric's name, extra labels, value.
+# One line of the exposition: suffix of the name, extra labels, value.
 _Sample = tuple[str, str, Number]
 
 
@@ -41,7 +41,7 @@ class _Number:
         self.value += amount
 
     def set_function(self, read: Callable[[], Number]) -> None:
-        """Ask `read` at scrape time; `value` is not shown any more."""
+        """Calls `read` when scraped, instead of showing `value`."""
         self._read = read
 
     def samples(self) -> Iterator[_Sample]:
@@ -67,7 +67,7 @@ class Gauge(_Number):
 
 
 class Histogram:
-    """How many observations fell below each bound, and their sum."""
+    """Counts observations by bucket, and their sum."""
 
     __slots__ = ("_bounds", "_counts", "sum")
 
@@ -97,7 +97,7 @@ Child = TypeVar("Child", Counter, Gauge, Histogram)
 
 
 class Family(Generic[Child]):
-    """All children of one metric name, one per combination of label values."""
+    """The children of one metric name, one per combination of label values."""
 
     def __init__(
         self, name: str, kind: str, help: str, labels: Sequence[str], make: Callable[[], Child]
@@ -113,7 +113,7 @@ class Family(Generic[Child]):
         return f"<{self.kind} {self.name}{list(self.label_names)} {len(self._children)} children>"
 
     def labels(self, *values: str) -> Child:
-        """The child with these label values; made, and from then on shown, when first asked for."""
+        """Returns the child with these label values; creates it, and shows it from then on, if it is new."""
         child = self._children.get(values)
         if child is None:
             if len(values) != len(self.label_names):
@@ -122,7 +122,7 @@ class Family(Generic[Child]):
         return child
 
     def preset(self, *values: str) -> Family[Child]:
-        """Show these values of the only label from the start, as zero."""
+        """Shows these values of the only label from the start, as zero."""
         for value in values:
             self.labels(value)
         return self
@@ -144,14 +144,14 @@ class Family(Generic[Child]):
 
 
 class Registry:
-    """The metrics of one process, in the order they were made."""
+    """The metrics of one process, in the order of creation."""
 
     def __init__(self, prefix: str = "") -> None:
         self._prefix = prefix
         self._families: dict[str, Family[Counter] | Family[Gauge] | Family[Histogram]] = {}
 
     def with_prefix(self, prefix: str) -> Registry:
-        """The same registry, seen by somebody whose metric names all begin with `prefix`."""
+        """Returns a view of this registry that adds `prefix` to new metric names."""
         view = Registry(self._prefix + prefix)
         view._families = self._families
         return view
@@ -179,20 +179,20 @@ class Registry:
         self, name: str, help: str, *labels: str, buckets: Sequence[float] = DEFAULT_BUCKETS
     ) -> Family[Histogram]:
         if not buckets or list(buckets) != sorted(set(buckets)) or "le" in labels:
-            raise ValueError(f"{name}: buckets must rise strictly, and 'le' is not a label of one's own")
+            raise ValueError(f"{name}: buckets must increase strictly, and the label 'le' is reserved")
         full_name = self._free_name(name, labels)
         family = Family(full_name, "histogram", help, labels, lambda: Histogram(buckets))
         self._families[family.name] = family
         return family
 
     def exposition(self) -> str:
-        """Everything, as Prometheus reads it; families without children only announce themselves."""
+        """Returns all metrics in Prometheus' text format; families without children have a header only."""
         return "".join(part for family in self._families.values() for part in family.exposition())
 
     def _free_name(self, name: str, labels: Sequence[str]) -> str:
         full = self._prefix + name
         if full in self._families:
-            raise ValueError(f"metric {full} exists already")
+            raise ValueError(f"metric {full} already exists")
         if not _METRIC_NAME.fullmatch(full):
             raise ValueError(f"{full!r} is not a metric name")
         for label in labels:
@@ -208,7 +208,7 @@ def format_number(number: Number) -> str:
         return "NaN"
     if number in (float("inf"), float("-inf")):
         return "+Inf" if number > 0 else "-Inf"
-    # Whole numbers without ".0", as Go prints them: a bucket is le="1", not le="1.0".
+    # Whole numbers without ".0", as in Go: a bucket is le="1", not le="1.0".
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else repr(number)
 
 

@@ -322,7 +322,7 @@ def test_an_excluded_stream_is_not_chosen_again() -> None:
     tried, other = stream("tried", "ipv4=10.1.2.3&cidr=10.0.0.0/8"), stream("other", draining=True)
     assert select("destHost,cidr,default", tried, other, exclude=(tried,)) is other
     assert detail(select("default", tried, exclude=(tried,))) == (
-        "default: every agent that could take it has already failed it"
+        "default: every matching agent has already failed this dial"
     )
 
 
@@ -341,7 +341,7 @@ def test_a_refusal_says_for_every_strategy_why_it_found_nobody() -> None:
     answer = select("destHost,cidr,defaultRoute,direct,destHost", a, direct="192.0.2.0/24")
     assert detail(answer) == (
         "destHost: no agent advertises '10.1.2.3'; "
-        "cidr: no agent advertises a CIDR that holds '10.1.2.3'; "
+        "cidr: no agent advertises a CIDR with '10.1.2.3'; "
         "defaultRoute: no agent advertises default-route=true; "
         "direct: '10.1.2.3' is outside --direct-cidrs"
     )

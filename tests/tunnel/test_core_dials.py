@@ -423,6 +423,6 @@ def test_a_network_that_is_none_is_named_in_the_log() -> None:
     """It matches nothing, and whoever mistyped it must be able to find out."""
     with ServerStage() as stage:
         stage.agent("a", identifiers="cidr=10.0.0.0/99&cidr=10.0.0.0/8")
-        assert stage.event_log.about("agent advertises what is no network") == [
+        assert stage.event_log.about("agent advertises an invalid CIDR") == [
             {"agent": "a", "cidr": "10.0.0.0/99"}
         ]

@@ -1,18 +1,21 @@
-"""The protocol's brains, still without I/O: what happened goes in, what to do comes out.
+"""The protocol cores of server and agent, without I/O: events go in, calls on ports come out.
 
-The nouns, in the order a byte meets them on its way from a caller to a pod:
+In the order in which a byte meets them on its path from a caller to a pod. The proxy server runs:
 
-*Frontend*      a caller on the apiserver's side: an HTTP CONNECT socket or a gRPC Proxy stream.
-*Dial*          a wish to reach host:port; pending until answered, and always answered.
-*AgentRegistry*        the agents that are connected now; *backend selection* picks one of them.
-*Route*         an established connection, frontend ↔ endpoint, as the server sees it.
-*SendQueue*        bytes of one connection waiting to go out on a shared packet stream.
-*Packet stream* one gRPC stream of packets: control first, then the send queues in turn.
-*Receiver*         bytes of one connection that came in on a packet stream, going to a sink.
-*Endpoint*      the TCP connection that the agent made.
+*Frontend*          a caller on the API server's side: an HTTP CONNECT socket or a gRPC Proxy stream.
+*Dial*              a request to connect to host:port; pending until it is answered, and always answered.
+*Agent registry*    the agents that are connected now; *backend selection* chooses one of them.
+*Route*             an established connection, frontend ↔ endpoint.
+*Send queue*        bytes of one connection that wait for their turn on a shared packet stream.
+*Packet stream*     one gRPC stream of packets: control packets first, then the send queues in turn.
 
-Everything outside is reached through the protocols in ``ports``. Their implementations
-must not call back before they return: what they have to tell comes as a new input. Time
-comes from ``Timers``, chance from a seeded ``random.Random``; so the simulator drives the
-very same objects as the event loop does.
+The proxy agent runs a packet stream too, and:
+
+*Receiver*          passes bytes of one connection from a packet stream to a sink (in the server, too).
+*Endpoint*          the TCP connection that the agent made.
+*Server set*        the servers that the agent connects to.
+
+Everything outside is reached through ``ports``. Implementations of a port must not call back before
+they return. Time comes from ``Timers``, randomness from a seeded ``random.Random``. So the simulator
+drives the same objects as the event loop. States of opening and closing: ``ports.close_states``.
 """

@@ -1,4 +1,4 @@
-"""The agent's brain: its streams to the servers, and the endpoints it dialled for them."""
+"""The protocol core of the agent: its streams to servers, and the endpoints that it dials for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CONNECT_PATH: Final = "/AgentService/Connect"
 
 
 class ServerStream(PacketStream):
-    """One server's Connect stream, as the agent sees it."""
+    """The agent's side of one Connect stream to a server."""
 
     def __init__(self, core: AgentCore, stream: Stream, on_answer: Callable[[ServerStream], None]) -> None:
         super().__init__(stream, core.counters, core.timers)
@@ -34,7 +34,7 @@ class ServerStream(PacketStream):
         self.server_count = 0
         self.connected = False
         self.error = ""
-        self.closed_by_us = False  # we end it, so that it ends is no failure
+        self.closed_by_us = False  # its end does not count as a failure
         self.dials: dict[int, EndpointDial] = {}
         self.endpoints: dict[int, Endpoint] = {}
         self.on_ended: Callable[[ServerStream], None] = on_answer
@@ -106,7 +106,7 @@ class ServerStream(PacketStream):
         dial.pending = self.core.dialler.dial(protocol, address, dial)
 
     def _on_uncommon_data(self, connect_id: int, data: bytes) -> None:
-        """DATA in a spelling that the fast path does not know, or for no endpoint of ours."""
+        """DATA in an encoding that the fast path does not parse, or for an unknown connection."""
         receiver = self.receivers.get(connect_id)
         if receiver is None:
             self.send(p.CloseResponse("unrecognized connectID", connect_id))
@@ -210,7 +210,7 @@ class AgentCore:
         return not any(stream.endpoints or stream.dials or stream.has_unsent for stream in self.streams)
 
     def drain(self) -> None:
-        """Ask the servers to prefer other agents; what is under way goes on."""
+        """Asks the servers to prefer other agents. Established connections and dials continue."""
         self.draining = True
         for stream in self.streams:
             stream.send(p.Drain())

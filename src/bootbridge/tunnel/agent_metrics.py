@@ -1,8 +1,8 @@
-"""What the proxy agent counts: upstream's metrics under upstream's names, then our own.
+"""The metrics of the proxy agent: Konnectivity's under their names, then our own.
 
-Upstream's integration suite compares ``endpoint_dial_failure_total`` and
-``open_endpoint_connections`` with their help texts and without samples that were never
-counted, so these two are spelled exactly as there.
+Konnectivity's integration suite compares ``endpoint_dial_failure_total`` and
+``open_endpoint_connections`` with their help texts and without samples of zero, so these two are
+exactly as there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DIRECTIONS = ("to_endpoint", "to_server")
 
 
 class AgentMetrics:
-    """The proxy agent's metrics; labelled ones are families, the others are ready to count."""
+    """Labelled metrics are families; the others can be counted directly."""
 
     def __init__(self, registry: Registry) -> None:
         own = registry.with_prefix(PREFIX)

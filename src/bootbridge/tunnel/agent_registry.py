@@ -1,11 +1,9 @@
-"""The registry: the agent streams connected now, in order of arrival.
+"""The agent registry: the agent streams that are connected now, in order of arrival.
 
-Every strategy looks agents up by something else, so the agent registry keeps one index per
-strategy and a dial never walks all agents. An agent may hold several streams at
-once, under one agent id: it reconnected before we noticed that the old stream is
-dead, or two agents were given the same id. They count as one agent, and the streams
-are told apart by identity, never by id; a stream class must therefore keep Python's
-own equality.
+Each strategy looks agents up by another key, so the registry has one index per strategy, and a dial
+never iterates over all agents. One agent id may have several streams: the agent reconnected before
+the server noticed that the old stream is dead, or two agents have the same id. They count as one
+agent. Streams are distinguished by identity, never by id, so a stream class must not define equality.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from bootbridge.wire.addresses import IPAddress, IPNetwork, comparable_host
 
 
 class Strategy(Enum):
-    """How an agent may be found for a destination; the values are what operators write."""
+    """How an agent is found for a destination; the values are those of the flag."""
 
     DEFAULT = "default"
     DEST_HOST = "destHost"
@@ -32,7 +30,7 @@ class Strategy(Enum):
 
 
 class AgentEntry(Protocol):
-    """What the agent registry and the selection need to know of an agent stream."""
+    """What registry and backend selection need of an agent stream."""
 
     @property
     def agent_id(self) -> str: ...
@@ -42,7 +40,7 @@ class AgentEntry(Protocol):
 
     @property
     def last_resort(self) -> bool:
-        """Whether it is to be used only where no other can be."""
+        """Whether to use it only if no other agent can take the dial."""
 
     @property
     def route_count(self) -> int: ...
@@ -52,7 +50,7 @@ Stream = TypeVar("Stream", bound=AgentEntry)
 
 
 class AgentIndex(Generic[Stream]):
-    """Streams grouped by agent id; ``ids`` allows a random draw in constant time."""
+    """Streams by agent id; ``ids`` permits a random choice in constant time."""
 
     __slots__ = ("_streams", "ids")
 
@@ -64,7 +62,7 @@ class AgentIndex(Generic[Stream]):
         return len(self.ids)
 
     def streams_of(self, agent_id: str) -> Sequence[Stream]:
-        """The agent's streams, the oldest first."""
+        """Returns the agent's streams, the oldest first."""
         return self._streams.get(agent_id, ())
 
     def add(self, agent_id: str, stream: Stream) -> None:
@@ -79,7 +77,7 @@ class AgentIndex(Generic[Stream]):
 
 
 class NetworkIndex(Generic[Stream]):
-    """Streams by advertised network: one dict per prefix length, asked longest first."""
+    """Streams by advertised network: one dict per prefix length, the longest first."""
 
     __slots__ = ("_by_length",)
 
@@ -91,7 +89,7 @@ class NetworkIndex(Generic[Stream]):
         return sum(map(len, self._by_length.values()))
 
     def holding(self, ip: IPAddress) -> Iterator[Sequence[Stream]]:
-        """The streams of each network that holds ``ip``, the longest prefix first."""
+        """Yields the streams of each network that contains ``ip``, the longest prefix first."""
         number, bits = int(ip), ip.max_prefixlen
         for (version, length), networks in self._by_length.items():
             if version == ip.version:
@@ -118,7 +116,7 @@ class AgentRegistry(Generic[Stream]):
     """All connected agent streams, indexed for every strategy."""
 
     def __init__(self) -> None:
-        # Ids and identifiers as they were at arrival: what was indexed is what gets removed.
+        # Ids and identifiers at arrival, so that exactly the indexed ones are removed.
         self._members: dict[Stream, tuple[str, AgentIdentifiers]] = {}
         self._hosts: dict[str, list[Stream]] = {}
         self.agents: AgentIndex[Stream] = AgentIndex()
@@ -138,7 +136,7 @@ class AgentRegistry(Generic[Stream]):
         return f"<AgentRegistry {len(self.agents)} agents, {len(self)} streams>"
 
     def add(self, stream: Stream) -> None:
-        """Let a stream take part; adding it twice changes nothing."""
+        """Adds a stream; adding it twice has no effect."""
         if stream in self._members:
             return
         agent_id, identifiers = stream.agent_id, stream.identifiers
@@ -152,7 +150,7 @@ class AgentRegistry(Generic[Stream]):
             self.networks.add(network, stream)
 
     def remove(self, stream: Stream) -> bool:
-        """Forget this one stream; False if it is not (or no longer) here."""
+        """Removes this stream; False if it is not registered."""
         member = self._members.pop(stream, None)
         if member is None:
             return False
@@ -167,15 +165,15 @@ class AgentRegistry(Generic[Stream]):
         return True
 
     def streams_of(self, agent_id: str) -> Sequence[Stream]:
-        """The streams under one agent id, the oldest first."""
+        """Returns the streams of one agent id, the oldest first."""
         return self.agents.streams_of(agent_id)
 
     def streams_for_host(self, host: str) -> Sequence[Stream]:
-        """The streams whose agents advertise ``host``, the oldest first."""
+        """Returns the streams whose agents advertise ``host``, the oldest first."""
         return self._hosts.get(comparable_host(host), ())
 
     def ready_count(self, strategy: Strategy) -> int:
-        """What ``ready_backends`` shows: agents, or for destHost and cidr what they advertise."""
+        """Returns the value of ``ready_backends``: agents, or the hosts or CIDRs that they advertise."""
         match strategy:
             case Strategy.DEFAULT:
                 return len(self.agents)

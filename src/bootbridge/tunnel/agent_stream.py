@@ -1,4 +1,4 @@
-"""One agent's Connect stream, as the server sees it."""
+"""The server's side of one Connect stream of an agent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class AgentStream(PacketStream):
-    """Joins the agent registry once it is authenticated; its routes and pending dials die with it."""
+    """Is registered once it is authenticated. Its routes and pending dials end with it."""
 
     def __init__(
         self, core: ProxyCore, stream: Stream, counters: StreamCounters, timers: Timers, headers: Headers
@@ -40,7 +40,7 @@ class AgentStream(PacketStream):
 
     @property
     def silent(self) -> bool:
-        """Whether nothing at all has come since it left a dial without an answer."""
+        """Whether nothing was received since it left a dial unanswered."""
         return self.stream.connection.reads_seen == self._suspected_at
 
     @property
@@ -48,7 +48,7 @@ class AgentStream(PacketStream):
         return self.draining or self.silent
 
     def suspect(self) -> None:
-        """It should have answered: find out soon whether it lives, and rather ask others meanwhile."""
+        """A dial was not answered in time: pings the agent, and makes it the last resort until it sends."""
         self._suspected_at = self.stream.connection.reads_seen
         self.stream.connection.on_suspected()
 
@@ -96,12 +96,12 @@ class AgentStream(PacketStream):
                 self._core.on_dial_cancelled_by_agent(self, random)
             case p.Drain():
                 self.draining = True
-                self._core.event_log.info("agent is draining", agent=self.agent_id)
+                self._core.event_log.info("agent draining", agent=self.agent_id)
             case _:
                 pass
 
     def _on_uncommon_data(self, connect_id: int, data: bytes) -> None:
-        """DATA in a spelling that the fast path does not know, or for no route of ours."""
+        """DATA in an encoding that the fast path does not parse, or for an unknown connection."""
         receiver = self.receivers.get(connect_id)
         if receiver is not None:
             if data:
@@ -115,7 +115,7 @@ class AgentStream(PacketStream):
 
 
 class InvalidAgentMetadata(ValueError):
-    """The metadata of a Connect call is not what an agent sends."""
+    """Invalid metadata of a Connect call."""
 
 
 def parse_agent_metadata(headers: Headers) -> tuple[str, AgentIdentifiers]:

@@ -1,17 +1,14 @@
-"""Backend selection: a destination, the agent registry and the strategies give one agent stream.
+"""Backend selection: chooses the agent stream for a destination.
 
-The strategies are asked in the operator's order and the first that finds an agent
-wins. They are asked twice: first without agents that are a last resort because they
-are draining or have just left a dial unanswered, then, if nobody was found, for any.
-So a draining agent gets a new dial only if no other can take it, even where another
-would come from a later strategy: with ``destHost,default`` a node's own agent that is
-about to leave yields to any agent that stays, since a connection that works through
-a neighbour is better than one cut at exit.
+The strategies are tried in the operator's order, and the first that finds an agent decides. They are
+tried twice: first without agents that are a last resort (they are draining, or have just left a dial
+unanswered), then with all agents. So a draining agent gets a new dial only if no other can take it,
+even by a later strategy. With ``destHost,default`` any other agent precedes a node's own draining
+agent: a connection through a neighbour is better than one that is cut when the agent exits.
 
-Who advertises the very same thing is equal, and equals share the load: two are drawn
-at random and the one with fewer routes gets the dial, which comes close to the best
-choice without looking at everyone. destHost alone takes the oldest stream: agents
-that advertise one host are the same agent, reconnecting.
+Agents that advertise the same thing share the load. Of two drawn at random, the one with fewer routes
+gets the dial, which is close to the best choice without comparing all. destHost takes the oldest
+stream: agents that advertise one host are one agent that reconnected.
 """
 
 from __future__ import annotations
@@ -27,13 +24,13 @@ from bootbridge.wire.addresses import IPNetwork, host_of, parse_ip
 if TYPE_CHECKING:
     from random import Random
 
-NO_AGENT = "No agent available"  # on the wire; Go clients and their tests know this text
+NO_AGENT = "No agent available"  # on the wire; Go clients and their tests search for this text
 
 _HOST_SHOWN_MAX = 253  # the longest DNS name; a caller may send anything
 
 
 class AgentBackend(Generic[Stream]):
-    """This agent stream takes the dial."""
+    """The dial goes to this agent stream."""
 
     __slots__ = ("stream",)
 
@@ -43,19 +40,19 @@ class AgentBackend(Generic[Stream]):
 
 @dataclass(frozen=True, slots=True)
 class DirectBackend:
-    """The server dials from its own host."""
+    """The server itself dials."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoBackend:
-    """Nobody can take the dial: ``reason`` is for the caller, ``detail`` for the log."""
+    """No agent can take the dial: ``reason`` is for the caller, ``detail`` for the log."""
 
     reason: str
     detail: str
 
 
 def parse_strategies(text: str) -> tuple[Strategy, ...]:
-    """Read a comma list of strategies; empty items are skipped, ValueError names an unknown one."""
+    """Parses a comma-separated list; skips empty items. Raises ValueError for an unknown strategy."""
     strategies = tuple(_strategy(name) for name in text.split(",") if name)
     if not strategies:
         raise ValueError("proxy strategies cannot be empty")
@@ -70,10 +67,10 @@ def _strategy(name: str) -> Strategy:
 
 
 def ready(registry: AgentRegistry[Stream], strategies: Sequence[Strategy]) -> bool:
-    """Whether any strategy could find an agent; ``direct`` counts only where it stands alone.
+    """Whether a strategy can find an agent. ``direct`` counts only if it is the only strategy.
 
-    Next to others ``direct`` serves only its own CIDRs, so it does not make a server
-    ready that is still waiting for its first agent.
+    With others, ``direct`` serves only its CIDRs, so it does not make a server ready that still
+    waits for its first agent.
     """
     through_agents = [strategy for strategy in strategies if strategy is not Strategy.DIRECT]
     return not through_agents or any(map(registry.ready_count, through_agents))
@@ -87,7 +84,7 @@ def select_backend(
     direct_cidrs: Sequence[IPNetwork] = (),
     exclude: Collection[Stream] = frozenset(),
 ) -> AgentBackend[Stream] | DirectBackend | NoBackend:
-    """Decide who dials ``address``; ``exclude`` are the streams that already failed it."""
+    """Chooses the backend for ``address``; ``exclude`` has the streams that already failed this dial."""
     search = _Search(host_of(address), registry, rng, exclude)
     for accept_last_resort in (False, True):
         search.accept_last_resort = accept_last_resort
@@ -101,8 +98,6 @@ def select_backend(
 
 
 class _Search(Generic[Stream]):
-    """One dial's walk through the registry."""
-
     __slots__ = ("_exclude", "_host", "_registry", "_rng", "accept_last_resort")
 
     def __init__(
@@ -145,7 +140,7 @@ class _Search(Generic[Stream]):
         return self._least_loaded(agents.ids, lambda agent_id: self._oldest(agents.streams_of(agent_id)))
 
     def _least_loaded(self, of: Sequence[T], stream_of: Callable[[T], Stream | None]) -> Stream | None:
-        """The less loaded of two drawn at random; all are looked at only if a drawn one is of no use."""
+        """Returns the less loaded of two drawn at random; tries all if one of the two cannot be used."""
         if len(of) > 1:
             one, other = map(stream_of, _draw_two(of, self._rng))
             if one is not None and other is not None:
@@ -167,7 +162,7 @@ class _Search(Generic[Stream]):
         return stream
 
     def why_not(self, strategy: Strategy) -> str:
-        """Why this strategy found nobody."""
+        """Returns why this strategy found no agent."""
         return f"{strategy}: {self._why_not(strategy)}"
 
     def _why_not(self, strategy: Strategy) -> str:
@@ -176,7 +171,7 @@ class _Search(Generic[Stream]):
             case Strategy.DIRECT:
                 return self._needs_ip(host) or f"{host} is outside --direct-cidrs"
             case Strategy.CIDR:
-                fact = self._needs_ip(host) or f"no agent advertises a CIDR that holds {host}"
+                fact = self._needs_ip(host) or f"no agent advertises a CIDR with {host}"
             case Strategy.DEST_HOST:
                 fact = f"no agent advertises {host}"
             case Strategy.DEFAULT_ROUTE:
@@ -184,7 +179,7 @@ class _Search(Generic[Stream]):
             case Strategy.DEFAULT:
                 fact = "no agent is connected"
         if self._finds_when_all_may_be_used(strategy):
-            return "every agent that could take it has already failed it"
+            return "every matching agent has already failed this dial"
         return fact
 
     def _needs_ip(self, host: str) -> str:
@@ -200,7 +195,7 @@ T = TypeVar("T")
 
 
 def _draw_two(items: Sequence[T], rng: Random) -> tuple[T, T]:
-    """Two different items, every pair as likely as any other."""
+    """Draws two different items; all pairs are equally likely."""
     first = int(rng.random() * len(items))
     second = int(rng.random() * (len(items) - 1))
     return items[first], items[second + (second >= first)]

@@ -1,9 +1,9 @@
-"""What our own server and agent agree on beyond Konnectivity, in gRPC metadata.
+"""Negotiates our protocol extension (credit and half-close) in gRPC metadata.
 
-The agent offers ``bootbridge-ext: credit=524288,half-close`` on Connect, the server
-answers with what it accepts. The number is how many bytes of one connection its sender can
-take before it has to grant more. Go peers ignore the key, unknown names are ignored, and
-without an agreement everything is as upstream does it.
+The agent sends ``bootbridge-ext: credit=524288,half-close`` with Connect, and the server replies with
+what it accepts. The number is how many bytes of one connection the sender of the header can receive
+before it grants more. Go peers ignore the key; unknown names are ignored. Without an agreement the
+protocol is Konnectivity's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CREDIT_BYTES_MAX: Final = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """``credit`` bytes may be sent to the peer per connection before it grants more; 0: no limit known."""
+    """``credit``: bytes per connection that the peer accepts before it grants more; 0: no agreement."""
 
     credit: int = 0
     half_close: bool = False
@@ -37,7 +37,7 @@ def offer() -> str:
 
 
 def parse(values: list[str]) -> Extension:
-    """What the peer offers or accepts. Half-close makes sense only with credit."""
+    """Parses what the peer offers or accepts. Half-close requires credit."""
     names = dict(item.strip().partition("=")[::2] for value in values for item in value.split(","))
     raw = names.get("credit", "")
     if not (raw.isascii() and raw.isdigit()) or not 0 < len(raw) < 12:

@@ -1,10 +1,9 @@
-"""What an agent says about itself: the hosts, addresses and networks it stands for.
+"""Agent identifiers: the hosts, addresses and networks that an agent advertises.
 
-The text is a URL query with the keys ``ipv4``, ``ipv6``, ``host``, ``cidr`` and
-``default-route``; a repeated key adds a value. A server skips keys it does not know,
-so that newer agents may say more; an agent refuses them, so that a typo shows up at
-its start. Values are taken as given: a CIDR that makes no sense stays in the list,
-is named by ``invalid_cidrs`` and matches nothing.
+The text is a URL query with the keys ``ipv4``, ``ipv6``, ``host``, ``cidr`` and ``default-route``; a
+repeated key adds a value. A server skips unknown keys, so that newer agents may send more; an agent
+rejects them at its start, so that a typo is found. An invalid CIDR stays in the list, is reported by
+``invalid_cidrs`` and matches nothing.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from bootbridge.wire.addresses import IPNetwork, comparable_host, parse_cidr
 
 KNOWN_KEYS = frozenset({"ipv4", "ipv6", "host", "cidr", "default-route"})
 
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})  # as Go's ParseBool reads it
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})  # as Go's ParseBool
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class AgentIdentifiers:
-    """What one agent advertises, in the order it was given."""
+    """What one agent advertises, in the given order."""
 
     ipv4: tuple[str, ...] = ()
     ipv6: tuple[str, ...] = ()
@@ -34,17 +33,16 @@ class AgentIdentifiers:
 
     @cached_property
     def comparable_hosts(self) -> tuple[str, ...]:
-        """Every host, name or address, each once and in its comparable spelling."""
+        """Every name and address once, normalised for comparison."""
         return tuple(dict.fromkeys(map(comparable_host, self.ipv4 + self.ipv6 + self.host)))
 
     @cached_property
     def networks(self) -> tuple[IPNetwork, ...]:
-        """The networks that the CIDRs spell, each once."""
+        """The networks of the valid CIDRs, each once."""
         return tuple(dict.fromkeys(network for network in map(parse_cidr, self.cidr) if network is not None))
 
     @cached_property
     def invalid_cidrs(self) -> tuple[str, ...]:
-        """The CIDRs that spell no network, for the log."""
         return tuple(text for text in self.cidr if parse_cidr(text) is None)
 
 
@@ -52,7 +50,7 @@ NO_IDENTIFIERS = AgentIdentifiers()
 
 
 def parse_identifiers(text: str, *, strict: bool = False) -> AgentIdentifiers:
-    """Read an agent's identifiers; ValueError if they are no URL query or, when strict, have unknown keys."""
+    """Parses agent identifiers. Raises ValueError for an invalid URL query or, if strict, an unknown key."""
     if not text:
         return NO_IDENTIFIERS
     values: dict[str, list[str]] = {}
@@ -74,7 +72,7 @@ def _query_pairs(text: str) -> list[tuple[str, str]]:
     pairs = []
     for part in text.split("&"):
         if ";" in part:
-            raise ValueError("agent identifiers are no URL query: invalid semicolon separator in query")
+            raise ValueError("agent identifiers: invalid URL query: invalid semicolon separator in query")
         if part:
             key, _, value = part.partition("=")
             pairs.append((_unquote(key), _unquote(value)))
@@ -84,5 +82,5 @@ def _query_pairs(text: str) -> list[tuple[str, str]]:
 def _unquote(text: str) -> str:
     bad = _BAD_ESCAPE.search(text)
     if bad is not None:
-        raise ValueError(f'agent identifiers are no URL query: invalid URL escape "{bad[0]}"')
+        raise ValueError(f'agent identifiers: invalid URL query: invalid URL escape "{bad[0]}"')
     return unquote_to_bytes(text.replace("+", " ")).decode("utf-8", "replace")

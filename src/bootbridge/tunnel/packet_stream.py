@@ -1,9 +1,9 @@
-"""Packets over one gRPC stream, and the two ends that every connection has on it.
+"""A gRPC stream of packets, and the send queue and receiver of each connection on it.
 
-All connections of an agent share one stream, so nothing here ever waits for one of them.
-Outgoing: control packets first, then the send queues that have something to say, one packet
-each in turn. Incoming: bytes go straight to the connection's sink, and what bounds them is
-credit that the peer may not exceed or, towards a peer that knows no credit, the stall guard.
+All connections of an agent share one stream, so nothing here waits for a single connection.
+Outgoing: control packets first, then one packet of each send queue in turn. Incoming: bytes go
+directly to the connection's sink. They are bounded by credit that the peer must not exceed or, with
+a peer that knows no credit, by the stall guard.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NO_LIMIT: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class StreamCounters:
-    """The metrics that one kind of packet stream moves."""
+    """The counters of one kind of packet stream."""
 
     packets_in: Mapping[int, Counter]
     packets_out: Mapping[int, Counter]
@@ -52,7 +52,7 @@ class StreamCounters:
 
 
 class PacketStream:
-    """One gRPC stream of packets. Subclasses say what the packets mean."""
+    """One gRPC stream of packets. Subclasses handle the packets."""
 
     def __init__(self, stream: Stream, counters: StreamCounters, timers: Timers) -> None:
         self.stream = stream
@@ -60,8 +60,7 @@ class PacketStream:
         self.timers = timers
         self.extension: Extension = NONE
         self.guard: StallGuard | None = None
-        # How much may wait in one connection's sink. Without a limit here, the sink itself
-        # must pause this stream.
+        # Bytes that may wait in one connection's sink. Without a limit, the sink must pause this stream.
         self.receive_bound = NO_LIMIT
         self.stream_state: State = State.OPEN
         self.receivers: dict[int, Receiver] = {}
@@ -73,7 +72,7 @@ class PacketStream:
         self.data_out = counters.packets_out[DATA]
 
     def bound_receivers(self, extension: Extension, stall_seconds: float) -> None:
-        """Decide what keeps this peer's connections within bounds: credit, or the stall guard."""
+        """Selects what bounds the receivers of this stream: credit, or the stall guard."""
         self.extension = extension
         if extension:
             self.receive_bound = BOUNDS.credit + BOUNDS.overdraft
@@ -91,13 +90,13 @@ class PacketStream:
         self.stream_state = PACKET_STREAM.after(before, event)
         return self.stream_state is not before
 
-    # --- what a subclass answers to
+    # --- for subclasses
 
     def on_packet(self, packet: Packet) -> None:
         raise NotImplementedError
 
     def on_gone(self, status: int, reason: str) -> None:
-        """The stream is over, whoever ended it. Told once."""
+        """The stream is over, ended by either side. Called once."""
         raise NotImplementedError
 
     def on_headers(self, headers: Headers, end: bool) -> None: ...
@@ -107,7 +106,7 @@ class PacketStream:
     def on_data(self, buffer: Buffer, start: int, end: int) -> None:
         try:
             if not self._reader.mid_message and end - start > grpc.PREFIX_SIZE:
-                # By far the most common frame holds exactly one message: skip the reader.
+                # Nearly every frame has exactly one message: skip the reader.
                 compressed, size = grpc.PREFIX.unpack_from(buffer, start)
                 if start + grpc.PREFIX_SIZE + size == end and not compressed:
                     self.on_message(buffer, start + grpc.PREFIX_SIZE, end)
@@ -132,13 +131,13 @@ class PacketStream:
                 self.on_packet(packet)
 
     def on_end(self) -> None:
-        self._over(grpc.OK, "the peer closed the stream")
+        self._over(grpc.OK, "stream closed by the peer")
 
     def on_reset(self, code: int, reason: str) -> None:
         self._over(grpc.CANCELLED if code == CANCEL else grpc.UNAVAILABLE, reason)
 
     def fail(self, status: int, reason: str) -> None:
-        """Our side ends the stream because of something the peer did."""
+        """Ends the stream from our side, after an error of the peer."""
         if self._move_stream(Event.CLOSE):
             self.finish(status, reason)  # before on_gone, which would finish with OK
             self._on_ended(status, reason)
@@ -155,7 +154,7 @@ class PacketStream:
     # --- sending
 
     def send(self, packet: Packet) -> None:
-        """Send a control packet, ahead of all waiting data."""
+        """Sends a control packet, ahead of all queued data."""
         if self.stream.local_closed:
             return
         self.counters.packets_out[packet.type].value += 1
@@ -164,20 +163,20 @@ class PacketStream:
         if self._urgent or not self.stream.ready:
             self._urgent.append(message)
             if len(self._urgent) == BOUNDS.control_packets:
-                self.timers.after(0.0, self._reset_unread_stream)  # not in the middle of what we do now
+                self.timers.after(0.0, self._reset_unread_stream)  # not in the middle of the present event
         else:
             self.stream.send(message)
 
     def _reset_unread_stream(self) -> None:
-        """The peer makes us say ever more and does not listen."""
+        """Resets the stream of a peer that provokes control packets and does not read them."""
         if len(self._urgent) >= BOUNDS.control_packets:
-            self._over(grpc.RESOURCE_EXHAUSTED, f"{len(self._urgent)} control packets wait for the peer")
+            self._over(grpc.RESOURCE_EXHAUSTED, f"too many unread control packets: {len(self._urgent)}")
             self._urgent.clear()
             self.stream.reset(ENHANCE_YOUR_CALM)
 
     @property
     def idle(self) -> bool:
-        """Whether data may go out at once, because nobody waits for a turn."""
+        """Whether data can be sent now, because nothing is queued."""
         return not self._turns and not self._urgent and self.stream.ready
 
     def wait_for_turn(self, send_queue: SendQueue) -> None:
@@ -198,7 +197,7 @@ class PacketStream:
                 return
 
     def finish(self, status: int, message: str = "") -> None:
-        """End the call (server side) once everything accepted so far is sent."""
+        """Ends the call (server side) behind everything accepted so far."""
         if self.stream.local_closed or not self._move_stream(Event.FINISH):
             return
         self._finish = (status, message)
@@ -212,7 +211,7 @@ class PacketStream:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something that was accepted is not with the connection yet."""
+        """Whether accepted bytes have not been passed to the HTTP/2 connection yet."""
         return bool(self._turns or self._urgent) or self.stream.has_tail
 
     @property
@@ -225,7 +224,10 @@ def _nothing() -> None:
 
 
 class SendQueue:
-    """Bytes of one connection going out on a packet stream: bounded, credited, in turn."""
+    """Sends the bytes of one connection on a packet stream, within the peer's credit and in turn with others.
+
+    Pauses its source above ``BOUNDS.send_queue_high``.
+    """
 
     __slots__ = (
         "_after",
@@ -248,7 +250,7 @@ class SendQueue:
         self.connect_id = connect_id
         self.source = source
         self.credit = stream.extension.credit or NO_LIMIT
-        self.granted = self.credit  # in all, so what was sent is the difference
+        self.granted = self.credit  # in total: sent bytes are the difference to ``credit``
         self.backlog = 0
         self.on_drained: Callable[[], None] = _nothing
         self._chunks: deque[bytes] = deque()
@@ -287,7 +289,7 @@ class SendQueue:
         stream.stream.send(self._head, data)
 
     def send_one(self) -> bool:
-        """Our turn: one packet. True if we have more to send now."""
+        """Sends one packet. True if another can be sent."""
         self._waiting = False
         if self._chunks and self.credit > 0:
             chunk = self._chunks.popleft()
@@ -308,7 +310,6 @@ class SendQueue:
             self.source.resume_reading()
 
     def grant(self, size: int) -> None:
-        """The peer can take more."""
         self.credit += size
         self.granted += size
         if self._chunks:
@@ -322,7 +323,7 @@ class SendQueue:
                 self.stream.on_ready()
 
     def then(self, packet: Packet, sent: Callable[[], None] = _nothing) -> None:
-        """Send a packet behind all bytes written so far: the end of this connection's data."""
+        """Sends a packet behind all bytes written so far, then calls ``sent``."""
         self._after.append((packet, sent))
         if not self._chunks:
             self._send_after()
@@ -334,7 +335,7 @@ class SendQueue:
             sent()
 
     def discard(self) -> None:
-        """Nobody wants what is waiting here any more."""
+        """Drops queued bytes and packets."""
         self._chunks.clear()
         self.backlog = 0
         self._after.clear()
@@ -343,11 +344,11 @@ class SendQueue:
 
 class ReceiverOwner(Protocol):
     def close_overrun(self, reason: str) -> None:
-        """The bytes of this one connection exceed their bound: close it alone."""
+        """Closes this connection, because its bytes exceed their bound."""
 
 
 class Receiver:
-    """Bytes of one connection that came in on a packet stream, on their way to a sink."""
+    """Passes received bytes of one connection to its sink, and returns credit as the sink drains."""
 
     __slots__ = ("_bound", "_credit", "_returned", "connect_id", "owner", "sink", "stream", "written")
 
@@ -371,15 +372,15 @@ class Receiver:
         if self.stream.guard is not None:
             self.stream.guard.watch(self)
         else:
-            self.owner.close_overrun("the peer sent more than its credit")
+            self.owner.close_overrun("credit exceeded")
 
     @property
     def taken(self) -> int:
-        """How many bytes have left for good."""
+        """How many bytes the sink has passed on."""
         return self.written - self.sink.backlog
 
     def drained(self) -> None:
-        """The sink has taken some: let the peer send as much again."""
+        """The sink has passed on some bytes: grants the peer as many."""
         taken = self.written - self.sink.backlog
         fresh = taken - self._returned
         if self._credit:

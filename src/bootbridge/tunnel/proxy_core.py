@@ -28,7 +28,7 @@ from bootbridge.wire.http2_stream import Stream, StreamHandler
 
 AGENT_PATH: Final = "/AgentService/Connect"
 PROXY_PATH: Final = "/ProxyService/Proxy"
-# kube-apiserver gives up a dial after 30 s; a dial that nobody waits for is a leak.
+# kube-apiserver gives up a dial after 30 s; a longer dial would be a leak.
 DIAL_SECONDS_MAX: Final = 30.0
 DIAL_TIMEOUT_TEXT: Final = "timed out waiting for backend dial"
 AGENT_LOST_TEXT: Final = "the agent's connection was lost"
@@ -49,7 +49,7 @@ class Limits:
 
 
 class Dial:
-    """A frontend's wish, with one agent at a time. Answered exactly once, whatever dies."""
+    """A pending dial, with one agent at a time. It is answered exactly once."""
 
     __slots__ = ("_core", "address", "agent", "front", "id", "lost", "protocol", "started_at", "timer")
 
@@ -68,7 +68,7 @@ class Dial:
         return f"<Dial {self.address} with {self.agent}>"
 
     def cancel(self) -> None:
-        """The frontend no longer wants it."""
+        """The frontend cancels it."""
         self._core.metrics.dial_failure_count.labels("frontend_close").value += 1
         self._withdraw()
 
@@ -86,7 +86,7 @@ class Dial:
 
 
 class DirectDial:
-    """A dial from the server's own host."""
+    """A dial by the server itself."""
 
     def __init__(self, core: ProxyCore, front: Frontend, address: str) -> None:
         self._core = core
@@ -153,7 +153,7 @@ class ProxyCore:
         self.direct_routes: set[DirectRoute] = set()
         self._agents_waiting: set[AgentStream] = set()
         self._rng = rng
-        # Ours, not the callers': so they cannot collide, and small numbers are short on the wire.
+        # Not the callers' ids, which may collide; and small numbers are short on the wire.
         self._dial_ids = count(1)
         self._dialler = dialler
         self._authenticate = authenticate
@@ -164,7 +164,7 @@ class ProxyCore:
     # --- agents
 
     def on_agent_request(self, stream: Stream, headers: Headers) -> StreamHandler:
-        """A new stream on the agent port."""
+        """Handles a new stream on the agent port."""
         refused = _refused_call(stream, headers, AGENT_PATH)
         if refused is not None:
             return refused
@@ -204,7 +204,7 @@ class ProxyCore:
         )
         if unusable := agent.identifiers.invalid_cidrs:
             self.event_log.warning(
-                "agent advertises what is no network",
+                "agent advertises an invalid CIDR",
                 agent=agent.agent_id,
                 cidr=",".join(unusable)[:INVALID_CIDRS_SHOWN_MAX],
             )
@@ -231,12 +231,12 @@ class ProxyCore:
     # --- dials
 
     def on_proxy_request(self, stream: Stream, headers: Headers) -> StreamHandler:
-        """A new stream on the gRPC frontend."""
+        """Handles a new stream on the gRPC frontend."""
         refused = _refused_call(stream, headers, PROXY_PATH)
         return refused or GrpcFrontend(self, stream, self._front_counters, self.timers)
 
     def dial(self, front: Frontend, protocol: str, address: str) -> Dial | DirectDial | None:
-        """Start a dial. None: it was refused at once."""
+        """Starts a dial. None: it was refused at once."""
         if self.stopping:
             self.metrics.dial_failure_count.labels(DialFailureCause.NO_AGENT.value).value += 1
             front.refused(DialFailure(DialFailureCause.NO_AGENT, STOPPING_TEXT))
@@ -297,7 +297,8 @@ class ProxyCore:
                 agent.send(p.CloseRequest(response.connect_id))
         elif response.error or not response.connect_id:
             self.refuse(
-                dial, DialFailure(DialFailureCause.ENDPOINT, response.error or "the agent gave no connection")
+                dial,
+                DialFailure(DialFailureCause.ENDPOINT, response.error or "DIAL_RSP without a connection id"),
             )
         else:
             dial.timer.cancel()
@@ -306,7 +307,7 @@ class ProxyCore:
     def _establish(self, dial: Dial, agent: AgentStream, connect_id: int) -> None:
         reused = agent.routes.get(connect_id)
         if reused is not None:
-            reused.on_agent_lost("the agent used this connection's id again")
+            reused.on_agent_lost("connection id reused by the agent")
         route = AgentRoute(self, dial.front, agent, connect_id)
         agent.add_route(route)
         self.metrics.dial_duration_seconds.observe(self.timers.now() - dial.started_at)
@@ -315,10 +316,10 @@ class ProxyCore:
     def on_dial_cancelled_by_agent(self, agent: AgentStream, dial_id: int) -> None:
         dial = agent.dials.pop(dial_id, None)
         if dial is not None:
-            self.refuse(dial, DialFailure(DialFailureCause.AGENT_LOST, "the agent gave up the dial"))
+            self.refuse(dial, DialFailure(DialFailureCause.AGENT_LOST, "dial cancelled by the agent"))
 
     def _on_dial_agent_lost(self, dial: Dial, agent: AgentStream) -> None:
-        """Nothing was sent on this connection yet, so another agent may try: once."""
+        """Retries once with another agent: no byte of this connection was sent yet."""
         if dial.lost or self.stopping:
             self.refuse(dial, DialFailure(DialFailureCause.AGENT_LOST, AGENT_LOST_TEXT))
             return
@@ -355,7 +356,7 @@ class ProxyCore:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way that a graceful stop would have to wait for."""
+        """Whether a graceful stop has nothing to wait for."""
         return not (
             self.dial_count
             or self.direct_routes
@@ -364,19 +365,19 @@ class ProxyCore:
         )
 
     def stop_accepting(self) -> None:
-        """Refuse new dials from now on; what is established goes on. Our own agents are told, and look for
-        another server at once; a Go agent would take the word for a loss, and end what is established."""
+        """Refuses new dials; established connections continue. Sends GOAWAY to our own agents, which then
+        look for another server. A Go agent would close its established connections on GOAWAY."""
         self.stopping = True
         for agent in self.agent_registry:
             if agent.extension:
                 agent.stream.connection.go_away()
 
     def close(self) -> None:
-        """Let go of everybody at once."""
+        """Closes everything at once."""
         self.stopping = True
         for front in list(self.connect_frontends):
             front.stop(STOPPING_TEXT)
-        # Before the gRPC callers go: their agents must see a loss, not a close behind half an upload.
+        # Before the gRPC callers: agents must see a loss, not a close behind an incomplete upload.
         for agent in self.agent_registry:
             agent.fail(grpc.UNAVAILABLE, STOPPING_TEXT)
         for route in list(self.direct_routes):
@@ -414,7 +415,7 @@ class ProxyCore:
         }
 
     def _mirror_tables(self) -> None:
-        """Gauges ask the tables when they are read, so the two cannot disagree."""
+        """Makes gauges read the tables when they are scraped, so that both always agree."""
         m = self.metrics
         m.grpc_connections.labels("Proxy").set_function(lambda: len(self.grpc_frontends))
         m.grpc_connections.labels("Connect").set_function(
@@ -449,7 +450,7 @@ class ProxyCore:
 
 
 _HOPS: Final = {
-    DialFailureCause.NO_AGENT: "server: no agent for it",
+    DialFailureCause.NO_AGENT: "server: no agent",
     DialFailureCause.ENDPOINT: "agent to endpoint",
     DialFailureCause.AGENT_LOST: "server to agent",
     DialFailureCause.TIMEOUT: "agent did not answer",
@@ -457,7 +458,7 @@ _HOPS: Final = {
 
 
 def _short(reason: str) -> str:
-    """Metric labels must be few: only what stands before the details."""
+    """Returns the reason without its details: metric labels must be few."""
     return reason.partition(":")[0]
 
 
@@ -469,7 +470,7 @@ def _counters(
     return StreamCounters(
         packets_in={kind: packets.labels(segment_in, name) for kind, name in p.TYPE_NAMES.items()},
         packets_out={kind: packets.labels(segment_out, name) for kind, name in p.TYPE_NAMES.items()},
-        # Bytes are counted once, where they cross the agents' side.
+        # Bytes are counted once, on the agents' side.
         bytes_in=transferred.labels(bytes_in) if bytes_in else Counter(),
         bytes_out=transferred.labels(bytes_out) if bytes_in else Counter(),
         stalled_seconds=metrics.stalled_seconds_total.labels(bytes_out),
@@ -477,7 +478,7 @@ def _counters(
 
 
 def _refused_call(stream: Stream, headers: Headers, path: str) -> StreamHandler | None:
-    """What is not a call of the one method that lives here."""
+    """Returns the handler of a call of any other method, or of a request that is not gRPC; else None."""
     answer = grpc.request_refusal(headers)
     if answer is not None:
         return NotGrpc(stream, answer)
@@ -489,7 +490,7 @@ def _refused_call(stream: Stream, headers: Headers, path: str) -> StreamHandler 
 
 
 class RefusedCall:
-    """A call that is answered with an error at once."""
+    """Answers a call with an error at once."""
 
     def __init__(self, stream: Stream, answer: Headers) -> None:
         self._stream = stream
@@ -506,7 +507,7 @@ class RefusedCall:
 
 
 class NotGrpc(RefusedCall):
-    """A request that is not even gRPC: heard out, then told why in a line that people can read."""
+    """Answers a request that is not gRPC with a line of plain text, once the request has ended."""
 
     def on_headers(self, headers: Headers, end: bool) -> None:
         self._stream.pause_reading()

@@ -1,7 +1,7 @@
-"""What the proxy server counts: upstream's metrics under upstream's names, then our own.
+"""The metrics of the proxy server: Konnectivity's under their names, then our own.
 
-An attribute is called as its metric is, without the prefix. Dashboards and alerts made
-for the original keep working; that is why some names and bucket bounds look odd.
+An attribute has the name of its metric without the prefix. Names and bucket bounds are Konnectivity's,
+so that dashboards and alerts made for it keep working.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOKEN_REVIEW_RESULTS = ("authenticated", "denied", "error", "cached")
 
 
 class ServerMetrics:
-    """The proxy server's metrics; labelled ones are families, the others are ready to count."""
+    """Labelled metrics are families; the others can be counted directly."""
 
     def __init__(self, registry: Registry) -> None:
         own = registry.with_prefix(PREFIX)

@@ -1,12 +1,13 @@
-"""The servers an agent holds: one connection each, by server id, up to the wanted count.
+"""The servers that an agent is connected to: one connection each, by server id, up to the wanted count.
 
-The agent's sync loop asks ``attempts`` which addresses to dial now, all at once,
-reports what came of each, and asks ``next_delay`` when to come back. An address may
-be one server or a balancer in front of many; only the server id in the answer tells.
-So an address counts as *covered* while the server that last answered there is held.
-While servers are missing, every uncovered address is dialled, and one covered one in
-turn, since it may be a balancer; but not where the operator named several hosts and
-one of them is down: those are servers themselves, and would only answer again.
+The agent's sync loop calls ``attempts`` for the addresses to dial now, in parallel, reports the
+results, and calls ``next_delay`` for the time until the next round. An address may be one server or a
+load balancer in front of several; only the server id in the answer shows which. An address is
+*covered* while the server that last answered there is connected.
+
+While servers are missing, every uncovered address is dialled, and one of the covered addresses in
+turn, since it may be a balancer. If the operator named several hosts and one of them is down, covered
+addresses are not dialled: they are servers themselves, and the same server would answer again.
 """
 
 from __future__ import annotations
@@ -23,27 +24,26 @@ Connection = TypeVar("Connection")
 BACKOFF_FACTOR = 1.5
 JITTER = 0.1
 
-# A balancer that picks at random hides the last of N servers for N tries on average;
-# with 4 N tries it is missed in 2 % of cases. At a twentieth of the sync interval
-# each, five servers are found in about half a second rather than in 12. The bound is
-# for servers that claim to be one of thousands. The budget is renewed only when all
-# wanted servers are held or more become wanted: a server count that is simply too
-# high, or a server that flaps, costs one burst, then one dial per sync interval.
+# Behind a random balancer, the last of N servers is found after N tries on average; 4 N tries
+# miss it in 2 % of cases. With a twentieth of the sync interval between tries, five servers are
+# found in about half a second instead of 12. The maximum is for servers that report a count of
+# thousands. The budget is renewed only when all wanted servers are connected or more are wanted:
+# a count that is too high, or a flapping server, costs one burst, then one dial per interval.
 QUICK_RETRIES_PER_SERVER = 4
 QUICK_RETRIES_MAX = 32
 QUICK_RETRY_FRACTION = 0.05
 
 
 class Admission(Enum):
-    """What to do with a connection that has just learnt its server's id."""
+    """What to do with a new connection, now that its server id is known."""
 
     KEEP = auto()
-    DUPLICATE = auto()  # this server is held already: close the new connection
-    DRAINING = auto()  # we are leaving: close it too
+    DUPLICATE = auto()  # this server is already connected: close the new connection
+    DRAINING = auto()  # the agent is stopping: close it too
 
 
 class SyncOutcome(Enum):
-    """What a round of attempts led to, the best news last."""
+    """The result of a round of attempts; better results have higher values."""
 
     IDLE = 0  # nothing was tried
     FAILED = 1
@@ -52,19 +52,19 @@ class SyncOutcome(Enum):
 
 
 class CountSource(Enum):
-    """Where the wanted number of servers comes from; the values are what operators write."""
+    """Where the wanted number of servers comes from; the values are those of the flag."""
 
-    DEFAULT = "default"  # leases where they are counted, else the servers' own answers
+    DEFAULT = "default"  # leases if they are counted, else the count that servers report
     MAX = "max"  # the larger of both
 
 
 def best_of(outcomes: Iterable[SyncOutcome]) -> SyncOutcome:
-    """The outcome of a round: its best news, IDLE if nothing was tried."""
+    """Returns the best outcome of a round, IDLE if nothing was tried."""
     return max(outcomes, key=lambda outcome: outcome.value, default=SyncOutcome.IDLE)
 
 
 class SyncPace:
-    """How long to wait between rounds: steady after success, longer after each failure."""
+    """The delay between rounds: one interval after success, longer after each failure."""
 
     __slots__ = ("_backoff", "_cap", "_interval", "_rng")
 
@@ -75,18 +75,18 @@ class SyncPace:
         self._backoff = interval
 
     def after_failure(self) -> float:
-        """1, 1.5, 2.25 … intervals up to the cap, each with jitter on top."""
+        """Returns 1, 1.5, 2.25 … intervals up to the cap, plus jitter."""
         delay = min(self._backoff, self._cap)
         self._backoff = min(self._backoff * BACKOFF_FACTOR, self._cap)
         return self._jittered(delay)
 
     def steady(self) -> float:
-        """One interval; the next failure starts from the bottom again."""
+        """Returns one interval, and resets the backoff."""
         self._backoff = self._interval
         return self._jittered(self._interval)
 
     def quick(self) -> float:
-        """Almost at once, but not all agents in step."""
+        """Returns a short random delay, so that agents do not retry in step."""
         self._backoff = self._interval
         return self._interval * QUICK_RETRY_FRACTION * self._rng.random()
 
@@ -95,7 +95,7 @@ class SyncPace:
 
 
 class ServerSet(Generic[Connection]):
-    """Which servers are held, which are wanted, and when to look for more."""
+    """Knows which servers are connected and wanted, and when to look for more."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ServerSet(Generic[Connection]):
         count_source: CountSource = CountSource.DEFAULT,
         hosts: int = 1,
     ) -> None:
-        """``hosts`` is how many the operator named: each is wanted, whatever the servers say."""
+        """``hosts``: how many hosts the operator named. Each is wanted, also if servers report fewer."""
         self._pace = SyncPace(rng, sync_interval, sync_interval_cap)
         self._sync_forever = sync_forever
         self._count_leases = count_leases
@@ -117,7 +117,9 @@ class ServerSet(Generic[Connection]):
         self._responded_count = 1
         self._lease_count = 1
         self._by_server: dict[str, Connection] = {}
-        self._server_of: dict[int, str] = {}  # id(connection) -> server id; the former dict keeps it alive
+        self._server_of: dict[
+            int, str
+        ] = {}  # id(connection) -> server id; _by_server keeps the connection alive
         self._answered: dict[str, str] = {}  # address -> the server that last answered there
         self._turn = 0
         self._quick_retries = 0
@@ -136,19 +138,19 @@ class ServerSet(Generic[Connection]):
 
     @property
     def wanted(self) -> int:
-        """How many servers there are, as far as we were told: never less than one."""
+        """The number of servers by leases or by their own reports, at least one."""
         if not self._count_leases:
             return self._responded_count
         if self._count_source is CountSource.MAX:
             return max(self._lease_count, self._responded_count)
         return self._lease_count
 
-    # --- what happened ---
+    # --- events ---
 
     def on_connected(
         self, server_id: str, connection: Connection, *, server_count: int = 1, address: str = ""
     ) -> Admission:
-        """A server answered; its count is believed only if it is new to us."""
+        """A server answered; its count is used only if it was not connected before."""
         if self.draining:
             return Admission.DRAINING
         if address:
@@ -163,7 +165,7 @@ class ServerSet(Generic[Connection]):
         return Admission.KEEP
 
     def on_closed(self, connection: Connection) -> bool:
-        """Forget this very connection; False if it was not held, also if its successor is."""
+        """Removes this connection; False if it is not the present one of its server."""
         server_id = self._server_of.pop(id(connection), None)
         if server_id is None:
             return False
@@ -171,25 +173,24 @@ class ServerSet(Generic[Connection]):
         return True
 
     def on_server_over(self) -> None:
-        """A server that was leaving has gone; its successor may be there any moment."""
+        """A stopping server is gone; its replacement may answer at any moment."""
         self._pace.steady()
         self._renew_quick_retries()
 
     def on_lease_count(self, count: int) -> bool:
-        """Valid leases were counted; True if more servers are wanted now: sync at once."""
+        """Takes the number of valid leases; True if more servers are wanted, so that a sync is due."""
         before, self._lease_count = self.wanted, max(1, count)
         if self.wanted > before:
             self._renew_quick_retries()
         return self.wanted > max(before, len(self))
 
     def start_draining(self) -> None:
-        """Look for no more servers."""
         self.draining = True
 
-    # --- what to do ---
+    # --- decisions ---
 
     def attempts(self, addresses: Sequence[str], in_flight: Collection[str] = ()) -> list[str]:
-        """The addresses to dial now, in parallel; those still being dialled are left out."""
+        """Returns the addresses to dial now, in parallel, without those in flight."""
         if self.draining:
             return []
         addresses = list(dict.fromkeys(addresses))
@@ -204,7 +205,7 @@ class ServerSet(Generic[Connection]):
         return attempts
 
     def next_delay(self, outcome: SyncOutcome) -> float:
-        """Seconds until the next round."""
+        """Returns the seconds until the next round."""
         if outcome is SyncOutcome.FAILED:
             return self._pace.after_failure()
         if outcome is not SyncOutcome.IDLE and self._quick_retries and len(self) < self.wanted:

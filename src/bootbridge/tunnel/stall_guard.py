@@ -1,11 +1,11 @@
-"""What keeps one slow receiver from hurting the others when the peer knows no credit.
+"""Keeps one slow connection from delaying the others when the peer knows no credit.
 
-A Go peer sends as fast as the shared stream allows, for all connections together. While some
-sink is more than ``bound`` behind, the stream is *metered*: it may send as much as the sinks
-take, plus a trickle. So a slow receiver sets the pace of its own sender, roughly as upstream
-has it, and cutting off a long download is avoided; and when a receiver stands still, what the
-others have to say still comes through with the trickle. A receiver that took nothing for
-``seconds_max``, or that ``stalled_max`` bytes are waiting for, is closed, alone.
+A Go peer sends as fast as the shared stream permits, for all connections together. While more than
+``bound`` bytes wait in the sink of a connection, the stream is *metered*: the peer may send as many
+bytes as all sinks pass on, plus a trickle. So a slow connection slows its own sender, roughly as in
+Konnectivity, and a long download is not cut off. If a connection stops completely, the bytes of the
+others still arrive with the trickle. A connection that passes on nothing for ``seconds_max``, or has
+more than ``stalled_max`` bytes waiting, is closed; the others are not affected.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TRICKLE_SECONDS: Final = 0.01
 
 
 class Metered(Protocol):
-    """The shared stream: paused, it sends only what is granted."""
+    """The shared stream: while it is paused, the peer sends only what is granted."""
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
@@ -38,7 +38,7 @@ class _Watched:
 
 
 class StallGuard:
-    """Watches the receivers of one packet stream whose sinks have fallen behind."""
+    """Watches the receivers of one packet stream whose sinks are above the bound."""
 
     def __init__(self, source: Metered, timers: Timers, seconds_max: float) -> None:
         self.bound = BOUNDS.stalled
@@ -52,9 +52,9 @@ class StallGuard:
         return len(self._watched)
 
     def watch(self, receiver: Receiver) -> None:
-        """Called with every packet that finds its sink above the bound."""
+        """Called for every packet while the receiver's sink is above the bound."""
         if receiver.sink.backlog > BOUNDS.stalled_max:
-            self._close(receiver, f"more than {BOUNDS.stalled_max} bytes are waiting for it")
+            self._close(receiver, f"more than {BOUNDS.stalled_max} bytes queued")
         elif receiver not in self._watched:
             self._watched[receiver] = _Watched(receiver.taken, self._timers.now())
             self._source.pause_reading()
@@ -62,7 +62,7 @@ class StallGuard:
                 self._timer = self._timers.after(TRICKLE_SECONDS, self._tick)
 
     def on_drained(self, receiver: Receiver, size: int) -> None:
-        """A sink of this stream took ``size`` more bytes."""
+        """A sink of this stream passed on ``size`` bytes."""
         if not self._watched:
             return
         self._source.grant(size)
@@ -91,7 +91,7 @@ class StallGuard:
             if receiver.taken > watched.taken:
                 watched.taken, watched.moved_at = receiver.taken, now
             elif now - watched.moved_at >= self._seconds_max:
-                self._close(receiver, f"its receiver took nothing for {now - watched.moved_at:.0f} s")
+                self._close(receiver, f"no progress for {now - watched.moved_at:.0f} s")
 
     def _close(self, receiver: Receiver, reason: str) -> None:
         self.forget(receiver)
