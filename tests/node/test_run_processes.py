@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from bootbridge.node.init.master_secret import MasterSecret
-from tests.node.local_instance import TOKEN, LocalInstance, RecordingApiServer
-from tests.node.test_run import BOOTSTRAP_TOKEN, LocalJoinService
+from tests.node.local_instance import TOKEN, LocalInstance
+from tests.node.local_join_service import BOOTSTRAP_TOKEN, LocalJoinService
 from tests.support.process_program import OURS, until
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ class Command:
     def output(self) -> str:
         return self.output_path.read_text()
 
-    def said(self, text: str) -> None:
+    def wait_for(self, text: str) -> None:
         until(lambda: text in self.output, f"{text!r} in {self.output}", SECONDS)
 
     def signal(self, number: signal.Signals) -> None:
@@ -60,7 +60,7 @@ class Command:
         self._process.wait()
 
 
-class Stage:
+class Processes:
     def __init__(self, instance: LocalInstance) -> None:
         self.instance = instance
         self.commands: list[Command] = []
@@ -77,18 +77,16 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Iterator[Stage]:
-    api = RecordingApiServer()
-    stage = Stage(LocalInstance(tmp_path, api))
-    yield stage
-    for command in stage.commands:
+def processes(instance: LocalInstance) -> Iterator[Processes]:
+    processes = Processes(instance)
+    yield processes
+    for command in processes.commands:
         command.end()
-    api.close()
 
 
-def test_no_secret_is_seen_in_arguments_logs_or_files_of_others(stage: Stage) -> None:
-    instance = stage.instance
-    node, init = stage.node(), stage.init()
+def test_no_secret_is_seen_in_arguments_logs_or_files_of_others(processes: Processes) -> None:
+    instance = processes.instance
+    node, init = processes.node(), processes.init()
     until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
     arguments = "\n".join(arguments_below(node.pid) + arguments_below(init.pid))
     assert "kubeadm" in arguments
@@ -98,18 +96,20 @@ def test_no_secret_is_seen_in_arguments_logs_or_files_of_others(stage: Stage) ->
     measurement = MasterSecret.load_or_create(instance.user / "secrets.json").measurement_secret
     secrets = [instance.secret.decode(), TOKEN, master, *written(measurement), *keys_of(instance)]
     seen = arguments + instance.kubeadm_arguments + node.output + init.output
-    assert "initialising" in seen
+    assert "init started" in seen
     assert [secret for secret in secrets if secret in seen] == []
     assert open_files_with(secrets, instance) == []
 
 
-async def test_no_secret_of_a_ticket_is_seen_in_arguments_logs_or_files_of_others(stage: Stage) -> None:
-    instance = stage.instance
+async def test_no_secret_of_a_ticket_is_seen_in_arguments_logs_or_files_of_others(
+    processes: Processes,
+) -> None:
+    instance = processes.instance
     service = LocalJoinService(instance)
     async with service.listening() as port:
         instance.configure(joinService={"port": port, "evidence": "none"})
         instance.write_metadata(role="worker", loadBalancer="127.0.0.1")
-        node = stage.node()
+        node = processes.node()
         arguments = "\n".join(arguments_below(node.pid))
         assert await asyncio.to_thread(node.code) == 0, node.output
     token = BOOTSTRAP_TOKEN.partition(".")[2]
@@ -150,20 +150,20 @@ def open_files_with(secrets: list[str], instance: LocalInstance) -> list[Path]:
     return [path for path in files if any(each.encode() in path.read_bytes() for each in secrets)]
 
 
-def test_an_init_shows_its_stages_and_where_the_kubeconfig_is(stage: Stage) -> None:
-    stage.instance.let_kubeadm_go_on()
-    stage.node()
-    init = stage.init()
+def test_an_init_shows_its_stages_and_where_the_kubeconfig_is(processes: Processes) -> None:
+    processes.instance.let_kubeadm_go_on()
+    processes.node()
+    init = processes.init()
     assert init.code() == 0, init.output
     for stage_name in ("instance", "certs", "wait-control-plane", "api-server", "join-service"):
         assert re.search(rf"^ok +[\d.]+ s  {stage_name}", init.output, re.MULTILINE), init.output
-    assert f"kubectl --kubeconfig {stage.instance.kubeconfig} get nodes" in init.output
+    assert f"kubectl --kubeconfig {processes.instance.kubeconfig} get nodes" in init.output
 
 
-def test_for_a_program_every_event_is_a_line_of_json(stage: Stage) -> None:
-    stage.instance.let_kubeadm_go_on()
-    stage.node()
-    init = stage.init("--json")
+def test_for_a_program_every_event_is_a_line_of_json(processes: Processes) -> None:
+    processes.instance.let_kubeadm_go_on()
+    processes.node()
+    init = processes.init("--json")
     assert init.code() == 0, init.output
     events = [json.loads(line) for line in init.output.splitlines()]
     kinds = [event["event"] for event in events if event["event"] != "waiting"]
@@ -172,43 +172,43 @@ def test_for_a_program_every_event_is_a_line_of_json(stage: Stage) -> None:
     assert len(events[-1]["clusterID"]) == 64
 
 
-def test_ctrl_c_leaves_the_init_running_and_says_how_to_come_back(stage: Stage) -> None:
-    instance = stage.instance
-    node, init = stage.node(), stage.init()
+def test_ctrl_c_leaves_the_init_running_and_says_how_to_come_back(processes: Processes) -> None:
+    instance = processes.instance
+    node, init = processes.node(), processes.init()
     until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
     init.signal(signal.SIGINT)
     assert init.code() == 130
-    assert "the init goes on" in init.output
+    assert "the init continues" in init.output
     assert "--resume" in init.output
     instance.let_kubeadm_go_on()
-    again = stage.init()
+    again = processes.init()
     assert (again.code(), node.code()) == (0, 0), again.output
     assert instance.kubeconfig.exists()
 
 
-def test_sigterm_before_the_lock_stops_at_once_and_leaves_nothing(stage: Stage) -> None:
-    node = stage.node()
-    node.said("waiting for an init")
+def test_sigterm_before_the_lock_stops_at_once_and_leaves_nothing(processes: Processes) -> None:
+    node = processes.node()
+    node.wait_for("init listener started")
     node.signal(signal.SIGTERM)
     assert node.code() == 130
-    assert "stopped before anything was begun" in node.output
-    assert not (stage.instance.root / "register").exists()
+    assert "stopped before init or join started" in node.output
+    assert not (processes.instance.root / "register").exists()
 
 
-def test_sigterm_after_the_lock_waits_for_the_work(stage: Stage) -> None:
-    instance = stage.instance
-    node, init = stage.node(), stage.init()
+def test_sigterm_after_the_lock_waits_for_the_work(processes: Processes) -> None:
+    instance = processes.instance
+    node, init = processes.node(), processes.init()
     until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
     node.signal(signal.SIGTERM)
-    node.said("asked to stop")
+    node.wait_for("stop requested")
     instance.let_kubeadm_go_on()
     assert (init.code(), node.code()) == (0, 0), node.output
 
 
-def test_a_node_that_was_killed_goes_on_and_its_user_sees_the_end(stage: Stage) -> None:
+def test_a_node_that_was_killed_goes_on_and_its_user_sees_the_end(processes: Processes) -> None:
     """A crash while kubeadm runs: the next start resets and begins again, and the watching user is there."""
-    instance = stage.instance
-    node, init = stage.node(), stage.init()
+    instance = processes.instance
+    node, init = processes.node(), processes.init()
     until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
     below = [int(child) for child in Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()]
     node.signal(signal.SIGKILL)
@@ -216,30 +216,30 @@ def test_a_node_that_was_killed_goes_on_and_its_user_sees_the_end(stage: Stage) 
     for child in below:
         os.killpg(child, signal.SIGKILL)  # kubeadm, in a group of its own; a service manager does the same
     instance.let_kubeadm_go_on()
-    again = stage.node()
+    again = processes.node()
     assert (init.code(), again.code()) == (0, 0), again.output + init.output
-    assert "resuming an init" in again.output
+    assert "init resumed" in again.output
     assert " reset --force" in instance.kubeadm_arguments
 
 
-def test_a_failure_is_fatal_with_advice_and_a_restart_repeats_it(stage: Stage) -> None:
-    stage.instance.let_kubeadm_fail()
-    node, init = stage.node(), stage.init()
+def test_a_failure_is_fatal_with_advice_and_a_restart_repeats_it(processes: Processes) -> None:
+    processes.instance.let_kubeadm_fail()
+    node, init = processes.node(), processes.init()
     assert (init.code(), node.code()) == (1, 1)
     assert "What to do:" in init.output
-    assert "The instance's log is in" in init.output
-    log = stage.instance.kubeconfig.with_name("admin.conf.log").read_text()
+    assert "Log of the instance: " in init.output
+    log = processes.instance.kubeconfig.with_name("admin.conf.log").read_text()
     assert "Running pre-flight checks" in log, "what kubeadm said from the beginning"
     assert "the kubelet is not healthy" in log
-    again = stage.node()
+    again = processes.node()
     assert again.code() == 1
     assert "reboot the instance" in again.output
-    assert stage.instance.kubeadm_arguments.count(" init --config") == 1
+    assert processes.instance.kubeadm_arguments.count(" init --config") == 1
 
 
-def test_only_one_node_runs_at_a_time(stage: Stage) -> None:
-    first = stage.node()
-    first.said("waiting for an init")
-    second = stage.node()
+def test_only_one_node_runs_at_a_time(processes: Processes) -> None:
+    first = processes.node()
+    first.wait_for("init listener started")
+    second = processes.node()
     assert second.code() == 1
-    assert "locked by another bootbridge process holds" in second.output
+    assert "locked by another bootbridge process" in second.output

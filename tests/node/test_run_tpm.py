@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +12,8 @@ from bootbridge.node.own_identity import evidence_identity
 from bootbridge.node.supervisor import FINISHED
 from bootbridge.runtime import tasks
 from bootbridge.trust.measurement import lock_value
-from tests.node.local_instance import LocalInstance, RecordingApiServer
-from tests.node.test_run import RecordingReport, init, kubeadm_runs, node_run
+from tests.node.local_instance import LocalInstance
+from tests.node.local_run import RecordingReport, init, kubeadm_runs, node_run
 from tests.support.swtpm import NewChip, Swtpm
 
 pytest_plugins = ["tests.support.swtpm"]
@@ -28,14 +26,11 @@ def chip(new_chip: NewChip) -> Swtpm:
 
 
 @pytest.fixture
-def instance(tmp_path: Path, chip: Swtpm) -> Iterator[LocalInstance]:
-    api = RecordingApiServer()
-    instance = LocalInstance(tmp_path, api)
+def instance(instance: LocalInstance, chip: Swtpm) -> LocalInstance:
     instance.configure(evidence={"tpm": {"device": chip.address}}, register="tpm")
     identity = asyncio.run(evidence_identity(read_configuration(instance.configuration).issuer))
     instance.write_policy({"tpm": {"measurements": {}}}, identity=identity)
-    yield instance
-    api.close()
+    return instance
 
 
 async def test_a_quote_convinces_the_user_and_the_lock_is_in_the_chip(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,15 +15,8 @@ from bootbridge.node.init.admin_kubeconfig import with_server_host
 from bootbridge.node.init.master_secret import MasterSecret
 from bootbridge.node.init.session import InitOptions, InitSession
 from bootbridge.trust.key_hierarchy import measurement_secret
-from tests.node.local_instance import LocalInstance, RecordingApiServer
-from tests.node.test_run import RecordingReport, options
-
-
-@pytest.fixture
-def instance(tmp_path: Path) -> Iterator[LocalInstance]:
-    api = RecordingApiServer()
-    yield LocalInstance(tmp_path, api)
-    api.close()
+from tests.node.local_instance import LocalInstance
+from tests.node.local_run import RecordingReport, options
 
 
 def refused(options: InitOptions) -> str:
