@@ -49,13 +49,14 @@ from bootbridge.node.lock.node_lock import ZERO, NodeLock
 from bootbridge.node.lock.node_state import NodeState
 from bootbridge.node.machine import JoinServiceSetup
 from bootbridge.node.stages import ProgressCallback
-from bootbridge.node.supervisor import Supervisor
+from bootbridge.node.supervisor import FINISHED, Supervisor
 from bootbridge.runtime import tasks
 from bootbridge.runtime.concurrency import Turn
 from bootbridge.runtime.grpc import RpcError
 from bootbridge.trust import key_hierarchy
 from bootbridge.trust.measurement import after_event
 from bootbridge.wire import grpc_messages as grpc
+from tests.support import deterministic_loop
 
 SECRET = b"the init secret of this instance"
 INIT_MEASUREMENT = (b"\x01" * 32, b"\x02" * 32)
@@ -475,3 +476,8 @@ def started(environment: Environment) -> asyncio.Task[int]:
 
 async def exit_code(environment: Environment) -> int:
     return await started(environment)
+
+
+def joins(environment: Environment) -> None:
+    assert deterministic_loop.run(exit_code(environment)) == FINISHED
+    assert environment.persistent.member_of == cluster_of(JOIN_MEASUREMENT)

@@ -25,6 +25,7 @@ from bootbridge.node.components.install import ComponentUnavailable, Installer
 from bootbridge.node.init.messages import StageEvent
 from bootbridge.trust.authority import Authority
 from tests.support.fake_clock import pass_time
+from tests.support.process_program import free_port
 
 BODY = b"#!/bin/sh\necho kubelet\n"
 HASH = "sha256:" + hashlib.sha256(BODY).hexdigest()
@@ -371,3 +372,24 @@ async def test_what_is_no_whole_archive_is_final_and_leaves_nothing(host: Host, 
         with pytest.raises(Fatal, match=r"/opt/cni/bin: (invalid tar.gz|unpacking to)"):
             await install(host, Component(server.url, digest, "/opt/cni/bin", extract=True))
     assert in_folder(host, "/opt/cni/bin/x") == []
+
+
+async def test_downloads_are_retried_with_growing_random_waits(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All new nodes may download from one server at once."""
+    waits: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 40:
+            raise ComponentUnavailable("enough")
+
+    monkeypatch.setattr(component_install.asyncio, "sleep", sleep)
+    component = Component(f"http://127.0.0.1:{free_port()}/x", f"sha256:{0:064}", "/x")
+    with pytest.raises(ComponentUnavailable, match="enough"):
+        await Installer(host, Random(7)).install([component], lambda event: None)
+    assert min(waits) >= 0.5
+    assert max(waits[:2]) <= 4.0
+    assert 15.0 < max(waits) <= 30.0
+    assert len(set(waits)) == len(waits)

@@ -1,4 +1,4 @@
-"""The join client: asks until it has a ticket, trusts none blindly, and works once, after the lock."""
+"""The join client: requests tickets from several addresses until one is granted, and validates it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,21 @@ from typing import Any
 
 import pytest
 
-from bootbridge.common.failures import Fatal, MetadataUnavailable, PeerRefused, Transient
+from bootbridge.common.failures import MetadataUnavailable, PeerRefused, Transient
 from bootbridge.join_api.components import Component
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.kubeadm_defaults import CONTROL_PLANE_FILES
 from bootbridge.join_api.messages import ControlPlaneFile, Ticket, TicketRequest
 from bootbridge.node.join.endpoints import Address
 from bootbridge.node.lock.bootstrap_record import Flow, Phase
-from bootbridge.node.lock.flow_inputs import JoinInputs
-from bootbridge.node.stages import ProgressCallback
-from bootbridge.node.supervisor import FATAL, FINISHED, INTERRUPTED
+from bootbridge.node.supervisor import FINISHED, INTERRUPTED
 from bootbridge.runtime.concurrency import Turn
 from tests.support.deterministic_loop import run
 from tests.support.node_environment import (
     INSTANCE,
-    JOIN_MEASUREMENT,
     Environment,
-    cluster_of,
     exit_code,
+    joins,
     started,
     until,
 )
@@ -35,18 +32,10 @@ THREE = (("a", 30090), ("b", 30090), ("c", 30090))
 Answer = Callable[[Address, TicketRequest, Turn], Coroutine[Any, Any, Ticket]]
 
 
-def joins(environment: Environment) -> None:
-    assert run(exit_code(environment)) == FINISHED
-    assert environment.persistent.member_of == cluster_of(JOIN_MEASUREMENT)
-
-
 def answering(environment: Environment, answer: Answer) -> asyncio.Task[int]:
     process = started(environment)
     environment.service.request_ticket = answer  # type: ignore[method-assign]
     return process
-
-
-# --- the way to a ticket
 
 
 @pytest.mark.parametrize("instance", [INSTANCE, WORKER], ids=["control plane", "worker"])
@@ -78,11 +67,12 @@ def test_whatever_fails_before_the_lock_is_tried_again(call: str, error: Excepti
     assert environment.calls.count(call) == 5
 
 
-def test_no_join_service_is_a_reason_to_wait() -> None:
+def test_an_instance_waits_until_a_join_service_is_known() -> None:
     async def scenario() -> None:
         environment = Environment(addresses=())
         process = started(environment)
-        await until(lambda: environment.calls.count("endpoints") == 3)
+        await until(lambda: environment.calls.count("endpoints") == 6)
+        assert "ticket" not in environment.calls
         environment.addresses = (("10.0.0.1", 30090),)
         assert await process == FINISHED
 
@@ -280,9 +270,6 @@ def test_one_refusal_outweighs_addresses_that_did_not_answer(caplog: pytest.LogC
     assert "PCR 15 differs" in vars(line)["fields"]["reason"]
 
 
-# --- tickets
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -336,68 +323,6 @@ def test_a_worker_does_not_take_the_control_planes_keys() -> None:
     run(scenario())
 
 
-# --- past the lock
-
-
-def test_a_join_that_fails_once_is_tried_again_on_a_blank_machine() -> None:
-    environment = Environment(faults={"join": [Transient("the API server hung up")]})
-    joins(environment)
-    assert environment.calls.count("join") == 2
-    assert not environment.violations
-    # Reset takes the files along, so they are written again after it.
-    assert [each for each in environment.calls if each in ("reset", "ticket files", "join")] == [
-        "ticket files",
-        "join",
-        "reset",
-        "ticket files",
-        "join",
-    ]
-
-
-def test_a_join_that_always_fails_is_fatal_after_three_attempts_and_stays_so() -> None:
-    environment = Environment(faults={"join": [Transient("no route to host")] * 100})
-    assert run(exit_code(environment)) == FATAL
-    assert environment.calls.count("join") == 3
-    assert environment.persistent.state is None
-    assert environment.persistent.record is not None
-    assert environment.persistent.record.phase is Phase.FAILED
-    assert "no route to host" in environment.persistent.record.reason
-    again = environment.again()
-    assert run(exit_code(again)) == FATAL
-    assert "join" not in again.calls
-
-
-def test_what_is_fatal_is_not_tried_three_times() -> None:
-    environment = Environment(
-        faults={"install": [Fatal("the hash does not match", advice="ask who built it")]}
-    )
-    assert run(exit_code(environment)) == FATAL
-    assert environment.calls.count("install") == 1
-    assert "join" not in environment.calls
-
-
-@pytest.mark.parametrize("call", ["install", "kubeadm traces", "ticket files"])
-def test_every_step_before_kubeadm_is_part_of_an_attempt(call: str) -> None:
-    environment = Environment(faults={call: [OSError(28, "No space left on device")]})
-    joins(environment)
-    assert (environment.calls.count("install"), environment.calls.count("join")) == (2, 1)
-
-
-def test_a_state_that_cannot_be_written_is_fatal() -> None:
-    assert run(exit_code(Environment(faults={"state": [OSError("read-only file system")]}))) == FATAL
-
-
-def test_what_kubeadm_left_before_a_reboot_is_reset_first() -> None:
-    environment = Environment()
-    environment.persistent.kubeadm = "half"
-    joins(environment)
-    assert (
-        environment.calls.index("reset")
-        < environment.calls.index("ticket files")
-        < environment.calls.index("join")
-    )
-
-
 def test_a_lock_that_is_held_means_no_join_and_no_files() -> None:
     async def scenario() -> None:
         environment = Environment()
@@ -415,9 +340,6 @@ def test_a_lock_that_is_held_means_no_join_and_no_files() -> None:
         assert environment.persistent.extensions == 1
 
     run(scenario())
-
-
-# --- being stopped
 
 
 @pytest.mark.parametrize("where", ["myself", "endpoints", "request_ticket", "pause"])
@@ -467,93 +389,50 @@ def test_stopping_at_any_time_ends_cleanly(seed: int) -> None:
     run(scenario(), seed)
 
 
-def test_a_stop_past_the_lock_waits_for_the_node_to_be_whole() -> None:
+@pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "etcd/../ca.key", "extra.crt", ""])
+def test_a_ticket_with_an_unknown_file_name_is_rejected_as_a_whole(name: str) -> None:
+    """A file name is joined to a path: an unchecked one could write anywhere."""
+
     async def scenario() -> None:
-        environment = Environment(slow=1.0)
+        names = (*CONTROL_PLANE_FILES, name)
+        environment = Environment(
+            ticket_changes={"control_plane_files": tuple(ControlPlaneFile(n, b"x") for n in names)}
+        )
         process = started(environment)
-        await environment.lock.wait_until_decided()
+        await asyncio.sleep(120)
+        assert environment.calls.count("ticket") > 1
+        assert not {"ticket files", "join"} & set(environment.calls)
         environment.stop.set()
-        assert await process == FINISHED
-        assert environment.persistent.kubeadm == "whole"
+        assert await process == INTERRUPTED
 
     run(scenario())
 
 
-# --- after a crash
+def test_rounds_are_separated_by_random_pauses_even_after_a_slow_round() -> None:
+    """A fixed timer would make all instances call at once after a slow round."""
 
+    async def rounds(seed: int) -> list[float]:
+        environment = Environment(seed)
+        loop = asyncio.get_running_loop()
+        begun: list[float] = []
+        ended: list[float] = []
 
-def test_a_ticket_that_has_expired_meanwhile_is_not_tried() -> None:
-    environment = Environment()
+        async def slow(address: Address, request: TicketRequest, turn: Turn) -> Ticket:
+            begun.append(loop.time())
+            await asyncio.sleep(29)
+            ended.append(loop.time())
+            raise Transient("no")
 
-    async def crash() -> None:
-        environment.assemble()
-        inputs = JoinInputs(environment.ticket(), b"key")
-        await environment.lock.try_lock(Flow.JOIN, cluster_of(JOIN_MEASUREMENT), inputs.encode())
-
-    run(crash())
-    again = environment.again(booted_before=16 * 60.0)
-    assert run(exit_code(again)) == FATAL
-    assert "join" not in again.calls
-    assert again.persistent.record is not None
-    assert "expired" in again.persistent.record.reason
-
-
-# --- in time
-
-
-def join_taking(environment: Environment, seconds: float) -> None:
-    join = environment.machine.join
-
-    async def slow_join(ticket: Ticket, progress: ProgressCallback) -> None:
-        await asyncio.sleep(seconds)
-        await join(ticket, progress)
-
-    environment.machine.join = slow_join  # type: ignore[method-assign]
-
-
-def test_an_attempt_is_not_begun_with_a_token_that_has_expired() -> None:
-    async def scenario() -> None:
-        environment = Environment(instance=WORKER, faults={"join": [Transient("no")] * 3})
         process = started(environment)
-        join_taking(environment, 500)
-        assert await process == FATAL
-        assert environment.calls.count("join") == 2
-        assert environment.persistent.record is not None
-        assert "expired" in environment.persistent.record.reason
+        environment.service.request_ticket = slow  # type: ignore[method-assign]
+        await asyncio.sleep(600)
+        environment.stop.set()
+        await process
+        pauses = [later - before for before, later in zip(ended, begun[1:], strict=False)]
+        assert min(pauses) >= 0.5
+        return pauses
 
-    run(scenario())
-
-
-def test_a_worker_that_has_begun_in_time_may_finish() -> None:
-    """Nobody waits for it, and kubeadm needs the token in the beginning only."""
-
-    async def scenario() -> None:
-        environment = Environment(instance=WORKER)
-        process = started(environment)
-        join_taking(environment, 1000)
-        assert await process == FINISHED
-
-    run(scenario())
-
-
-def test_a_control_planes_turn_counts_from_its_question_over_a_crash() -> None:
-    """The next one may join when it is over, whatever became of this one's process."""
-
-    async def crash(environment: Environment) -> None:
-        environment.assemble()
-        inputs = JoinInputs(environment.ticket(), b"key", int(environment.uptime()))
-        await environment.lock.try_lock(Flow.JOIN, cluster_of(JOIN_MEASUREMENT), inputs.encode())
-
-    async def resume(environment: Environment) -> float:
-        process = started(environment)
-        join_taking(environment, 1000)
-        assert await process == FATAL
-        return environment.uptime()
-
-    environment = Environment(booted_before=50.0)
-    run(crash(environment))
-    again = environment.again(booted_before=350.0)
-    assert run(resume(again)) == 650.0
-    assert again.persistent.record is not None
-    assert "after its turn of 600 s" in again.persistent.record.reason
-    assert not again.persistent.kubeadm
+    first, second = run(rounds(1)), run(rounds(2))
+    assert len(first) > 5
+    assert first != second
+    assert len(set(first)) == len(first)

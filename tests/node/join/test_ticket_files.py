@@ -156,3 +156,16 @@ def _crashing(call: Any, moments: Iterator[int], crash_at: int) -> Any:
         return answer
 
     return called
+
+
+@pytest.mark.parametrize(
+    "name", ["../admin.conf", "/etc/shadow", "etcd/../../x", "ca.crt/", "./ca.crt", "CA.crt", "", "ca.crt\0"]
+)
+def test_a_control_plane_file_with_any_other_name_is_rejected_and_nothing_is_written(
+    host: Host, name: str
+) -> None:
+    """A file name is joined to a path: an unchecked one could write anywhere."""
+    bad = replace(control_plane(), control_plane_files=(*FILES, ControlPlaneFile(name, b"x")))
+    with pytest.raises(TicketUnusable, match="unknown control plane file"):
+        write_ticket(host, bad, SERVING.key_pem)
+    assert everything_in(host) == []

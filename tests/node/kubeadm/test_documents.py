@@ -255,3 +255,21 @@ def test_text_that_looks_like_a_number_stays_text() -> None:
     (joining,) = read(documents.join_documents(digits))
     assert joining["discovery"]["bootstrapToken"]["token"] == digits.token
     assert b'"123456.0123456789012345"' in documents.dump(documents.join_documents(digits))
+
+
+@pytest.mark.parametrize("families", FAMILIES)
+@pytest.mark.parametrize("provider_id", ["", "cloud:///i-1"])
+def test_init_and_join_documents_describe_the_same_machine_identically(
+    families: str, provider_id: str
+) -> None:
+    """Otherwise the first node could lack a flag that later nodes have."""
+    initial = documents.init_documents(
+        spec(families, ignore_preflight_errors=("Swap",)),
+        instance(families, name="node-1", provider_id=provider_id),
+    )[0]
+    (joining,) = documents.join_documents(
+        ticket(families, provider_id=provider_id, ignore_preflight_errors=("Swap",), control_plane=True)
+    )
+    assert initial["nodeRegistration"] == joining["nodeRegistration"]
+    assert initial["localAPIEndpoint"] == joining["controlPlane"]["localAPIEndpoint"]
+    assert initial["timeouts"] == joining["timeouts"]

@@ -203,3 +203,17 @@ def test_crash_after_crash_after_reboot_still_ends_in_one_membership() -> None:
             environment = environment.again()
             assert lives(environment, user, seed) == FINISHED, f"seed {seed}"
             assert_one_membership(environment)
+
+
+def test_a_restart_repeats_the_join_unless_the_node_state_was_written() -> None:
+    """Otherwise a crash after the lock would look like a finished bootstrap, and the kubelet would start."""
+    for step in range(STEPS_MAX):
+        environment = Environment(crash_at=step)
+        if lives(environment, None, 0) is not None:
+            break
+        unfinished = environment.persistent.state is None
+        again = environment.again()
+        assert lives(again, None, 0) == FINISHED
+        assert not again.violations
+        assert ("join" in again.calls) is unfinished, f"after a crash at step {step}"
+    assert step > 10

@@ -1,0 +1,124 @@
+"""The init server requires the init secret first, limits guesses, and gives no information without it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from bootbridge.common.failures import Fatal
+from bootbridge.node.init.messages import INIT
+from bootbridge.node.supervisor import FATAL, FINISHED
+from bootbridge.runtime.grpc import RpcError
+from bootbridge.wire import grpc_messages as grpc
+from tests.node.init.server_scenarios import lone, refused, scenario, untouched
+from tests.support.node_environment import (
+    Environment,
+    init_request,
+)
+
+
+def test_a_wrong_secret_is_refused_without_logs_and_leaves_the_instance_as_it_was() -> None:
+    async def play(environment: Environment) -> None:
+        environment.log_buffer.append("something that happened here")
+        failure, events = await refused(environment, init_request(init_secret=b"guessed"))
+        assert failure.code == grpc.PERMISSION_DENIED
+        assert events == []
+        assert untouched(environment)
+        assert environment.listener.admitted == 0, "a stranger may not stay"
+        assert (await environment.listener.call(init_request()))[-1].success, "the right secret must still do"
+        assert environment.listener.admitted == 1
+
+    assert scenario(lone(), play) == FINISHED
+
+
+def test_nothing_is_looked_at_before_the_secret() -> None:
+    """Not even whether the request makes sense: that, too, would be told to a stranger."""
+
+    async def play(environment: Environment) -> None:
+        asked = environment.calls.count("myself")
+        request = init_request(init_secret=b"", init_id="", cluster_spec=b"broken", join_policy=b"broken")
+        failure, _ = await refused(environment, request)
+        assert (failure.code, failure.message) == (grpc.PERMISSION_DENIED, "wrong init secret")
+        assert environment.calls.count("myself") == asked
+
+    scenario(lone(addresses=()), play)
+
+
+def test_a_wrong_secret_does_not_tell_whether_an_init_is_running() -> None:
+    async def play(environment: Environment) -> None:
+        await environment.listener.call(init_request())
+        failure, events = await refused(environment, init_request(init_secret=b"guessed"))
+        assert failure.code == grpc.PERMISSION_DENIED
+        assert events == []
+
+    scenario(lone(), play)
+
+
+def test_guessing_is_slowed_down_to_less_than_one_attempt_a_second() -> None:
+    async def play(environment: Environment) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        for _ in range(20):
+            await refused(environment, init_request(init_secret=b"guessed"))
+        assert loop.time() - begun >= 19
+
+    scenario(lone(), play)
+
+
+def test_who_knows_the_secret_gets_in_between_guesses_within_a_bounded_time() -> None:
+    async def play(environment: Environment) -> None:
+        loop = asyncio.get_running_loop()
+        for _ in range(10):
+            await refused(environment, init_request(init_secret=b"guessed"))
+        begun = loop.time()
+        assert (await environment.listener.call(init_request()))[-1].success
+        assert loop.time() - begun <= 9
+
+    scenario(lone(), play)
+
+
+def test_who_knows_the_secret_does_not_wait_for_guesses_from_elsewhere() -> None:
+    async def play(environment: Environment) -> None:
+        loop = asyncio.get_running_loop()
+        guess = init_request(init_secret=b"guessed")
+        crowd = [asyncio.ensure_future(environment.listener.call(guess, "203.0.113.1")) for _ in range(16)]
+        await asyncio.sleep(5)
+        begun = loop.time()
+        assert (await environment.listener.call(init_request()))[-1].success
+        assert loop.time() - begun <= 1
+        await asyncio.gather(*crowd, return_exceptions=True)
+
+    scenario(lone(), play)
+
+
+def test_a_crowd_of_guessers_is_sent_away_instead_of_queued() -> None:
+    async def play(environment: Environment) -> None:
+        guesses = [refused(environment, init_request(init_secret=b"guessed")) for _ in range(40)]
+        codes = [failure.code for failure, _ in await asyncio.gather(*guesses)]
+        assert codes.count(grpc.RESOURCE_EXHAUSTED) >= 30
+        assert codes.count(grpc.PERMISSION_DENIED) >= 8
+
+    scenario(lone(), play)
+
+
+def test_garbage_is_no_request() -> None:
+    async def play(environment: Environment) -> None:
+        async def send(body: bytes) -> None:
+            raise AssertionError("nothing is sent")
+
+        with pytest.raises(RpcError) as caught:
+            await environment.init_server.handlers("user", lambda: None)[INIT](b"\xff\xff\xff", send)
+        assert caught.value.code == grpc.INVALID_ARGUMENT
+
+    scenario(lone(), play)
+
+
+def test_the_log_of_a_failed_init_is_not_sent_without_the_secret() -> None:
+    async def play(environment: Environment) -> None:
+        environment.log_buffer.append("the machine's journal")
+        await environment.listener.call(init_request())
+        _, events = await refused(environment, init_request(init_secret=b"guess"))
+        assert events == []
+
+    assert scenario(lone(faults={"init": [Fatal("kubeadm failed", advice="reboot")]}), play) == FATAL
