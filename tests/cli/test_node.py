@@ -213,7 +213,7 @@ def test_a_register_that_cannot_be_read_is_told(machine: Machine, capsys: pytest
     machine.register.write_bytes(b"half")
     code, seen = machine.status(capsys)
     assert (code, seen["lock"], seen["register"]) == (2, "unknown", "")
-    assert "holds 4 bytes" in str(seen["registerError"])
+    assert "4 bytes, expected 32" in str(seen["registerError"])
 
 
 # --- enrol

@@ -96,18 +96,18 @@ class TestRequest:
     @pytest.mark.parametrize(
         ("changes", "complaint"),
         [
-            ({"organisations": ()}, "organisation is not system:nodes alone"),
-            ({"organisations": ("system:masters",)}, "organisation is not system:nodes alone"),
-            ({"organisations": ("system:nodes", "system:masters")}, "organisation is not system:nodes alone"),
-            ({"organisations": ("system:nodes", "system:nodes")}, "organisation is not system:nodes alone"),
-            ({"common_names": ()}, "common name is not system:node:node.a"),
+            ({"organisations": ()}, "organisation is not system:nodes only"),
+            ({"organisations": ("system:masters",)}, "organisation is not system:nodes only"),
+            ({"organisations": ("system:nodes", "system:masters")}, "organisation is not system:nodes only"),
+            ({"organisations": ("system:nodes", "system:nodes")}, "organisation is not system:nodes only"),
+            ({"common_names": ()}, "expected system:node:node.a"),
             ({"common_names": ("system:node:other",)}, "common name"),
             ({"common_names": ("node.a",)}, "common name"),
             ({"common_names": ("system:node:node.a", "admin")}, "common name"),
-            ({"more": [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "x")]}, "subject says more"),
-            ({"sans": [x509.DNSName("kubernetes")]}, "asks for kubernetes"),
-            ({"sans": [x509.IPAddress(ip_address("10.0.0.6"))]}, r"asks for 10\.0\.0\.6"),
-            ({"sans": [x509.RFC822Name("a@b.c")]}, "asks for a@b.c"),
+            ({"more": [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, "x")]}, "subject has more"),
+            ({"sans": [x509.DNSName("kubernetes")]}, "subject alternative name kubernetes"),
+            ({"sans": [x509.IPAddress(ip_address("10.0.0.6"))]}, r"subject alternative name 10\.0\.0\.6"),
+            ({"sans": [x509.RFC822Name("a@b.c")]}, "subject alternative name a@b.c"),
         ],
     )
     def test_that_asks_to_be_somebody_else_is_refused(self, changes: dict[str, Any], complaint: str) -> None:
@@ -133,7 +133,7 @@ class TestRequest:
 
     @pytest.mark.parametrize("garbage", [b"", b"garbage", b"\x30\x82" + b"\xff" * 100, b"x" * 10_000])
     def test_that_is_none_is_refused(self, garbage: bytes) -> None:
-        with pytest.raises(JoinRefused, match="certificate request"):
+        with pytest.raises(JoinRefused, match="CSR"):
             KubeletCsr(garbage)
 
     def test_that_asks_for_a_name_of_an_unknown_kind_is_refused(self) -> None:
@@ -144,7 +144,7 @@ class TestRequest:
         request = builder.add_extension(strange, critical=False).sign(
             ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()
         )
-        with pytest.raises(JoinRefused, match="cannot be read"):
+        with pytest.raises(JoinRefused, match="malformed CSR"):
             KubeletCsr(request.public_bytes(Encoding.DER))
 
     def test_is_known_by_its_keys_fingerprint(self) -> None:
@@ -165,24 +165,24 @@ class TestAuthority:
     def test_a_key_of_another_kind_is_refused(self) -> None:
         key = ed25519.Ed25519PrivateKey.generate()
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        with pytest.raises(OperatorError, match=r"ca\.key: is neither an EC nor an RSA key"):
+        with pytest.raises(OperatorError, match=r"ca\.key: unsupported key type"):
             KubeletCa(authority().cert_pem, pem)
 
     @pytest.mark.parametrize(
         "key", [b"", b"garbage", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"]
     )
     def test_a_key_that_is_none_is_refused_without_being_quoted(self, key: bytes) -> None:
-        with pytest.raises(OperatorError, match=r"ca\.key: holds no usable private key") as refused:
+        with pytest.raises(OperatorError, match=r"ca\.key: invalid PEM private key") as refused:
             KubeletCa(authority().cert_pem, key)
         assert "AAAA" not in str(refused.value)
 
     @pytest.mark.parametrize("certificate", [b"", b"garbage"])
     def test_a_certificate_that_is_none_is_refused(self, certificate: bytes) -> None:
-        with pytest.raises(OperatorError, match=r"ca\.crt: holds no certificate"):
+        with pytest.raises(OperatorError, match=r"ca\.crt: invalid PEM certificate"):
             KubeletCa(certificate, authority().key_pem)
 
     def test_anothers_key_is_refused(self) -> None:
-        with pytest.raises(OperatorError, match=r"does not belong to the certificate"):
+        with pytest.raises(OperatorError, match=r"private key does not match the certificate"):
             KubeletCa(authority().cert_pem, authority().key_pem)
 
     def test_during_a_rotation_the_certificate_of_the_key_signs(self) -> None:

@@ -148,7 +148,7 @@ class TestRefusal:
         [
             (caller(WORKER), asking(WORKER, node_name="control-1"), "key belongs to worker-0"),
             (caller(WORKER), asking(WORKER, control_plane=True), "role control-plane requested"),
-            (caller(WORKER), asking(WORKER, certificate_request=b""), "certificate request is missing"),
+            (caller(WORKER), asking(WORKER, certificate_request=b""), "CSR missing"),
             (caller(WORKER), asking(WORKER, certificate_request=csr("control-1")), "common name"),
             (caller(WORKER, kind="tpm", facts={"pcr15": "ab" * 32}), asking(WORKER), "PCR 15"),
             (

@@ -203,15 +203,15 @@ async def test_a_service_without_load_balancer_or_secret_has_none(service: Servi
     metadata = HttpMetadata(await service({}))
     assert await metadata.load_balancer() == ""
     assert await metadata.init_secret_hash() == ""
-    with pytest.raises(MetadataUnavailable, match="/self: answered 404"):
+    with pytest.raises(MetadataUnavailable, match="/self: HTTP status 404"):
         await metadata.myself()
 
 
 @pytest.mark.parametrize(
     ("answer", "error"),
     [
-        (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", "/self: answered 503"),
-        (ok("{"), "/self: the answer is no JSON"),
+        (b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n", "/self: HTTP status 503"),
+        (ok("{"), "/self: invalid JSON"),
         (ok("[1]"), "/self: invalid type: list"),
         (ok('{"name": "cp-0"}'), "/self: role: required field missing"),
         (b"SSH-2.0-hello\r\n\r\n", "/self: "),
@@ -237,7 +237,7 @@ async def test_a_silent_service_times_out(service: Service) -> None:
         await asyncio.sleep(1)
 
     url = await service({"/self": silence})
-    with pytest.raises(MetadataUnavailable, match=r"/self: no answer in 0\.05 s"):
+    with pytest.raises(MetadataUnavailable, match=r"/self: timed out after 0\.05s"):
         await HttpMetadata(url, answer_seconds=0.05).myself()
     assert asked.is_set()
 
@@ -245,7 +245,7 @@ async def test_a_silent_service_times_out(service: Service) -> None:
 async def test_an_endless_answer_is_cut_off(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_metadata, "ANSWER_BYTES_MAX", 100_000)
     url = await service({"/peers": ok(b" " * 200_000)})
-    with pytest.raises(MetadataUnavailable, match="/peers: larger than 100000 bytes"):
+    with pytest.raises(MetadataUnavailable, match="/peers: response larger than 100000 bytes"):
         await HttpMetadata(url).peers()
 
 
@@ -291,11 +291,11 @@ def test_every_kind_of_source_is_built(document: Any, kind: type) -> None:
 @pytest.mark.parametrize(
     ("document", "error"),
     [
-        ({"http": {"url": "10.0.0.1"}}, "metadata.http.url: '10.0.0.1' is not a URL"),
-        ({"http": {"url": "http://user:hush@h"}}, "^metadata.http.url: a URL with a user or a password"),
-        ({"http": {"url": "http://[::1"}}, "metadata.http.url: .* is not a URL"),
-        ({"http": {"url": "http://h/a b"}}, "metadata.http.url: .* is not a URL"),
-        ({"http": {"url": "http://h:99999"}}, "metadata.http.url: 'http://h:99999' has no valid port"),
+        ({"http": {"url": "10.0.0.1"}}, "metadata.http.url: invalid URL '10.0.0.1'"),
+        ({"http": {"url": "http://user:hush@h"}}, "^metadata.http.url: user and password in a URL"),
+        ({"http": {"url": "http://[::1"}}, "metadata.http.url: invalid URL"),
+        ({"http": {"url": "http://h/a b"}}, "metadata.http.url: invalid URL"),
+        ({"http": {"url": "http://h:99999"}}, "metadata.http.url: invalid port in URL 'http://h:99999'"),
         ({"http": {"url": "https://h", "caFile": "/none"}}, "metadata.http.caFile: cannot use /none"),
     ],
 )

@@ -124,11 +124,11 @@ async def test_a_statement_of_the_wrong_length_is_refused_on_both_sides(binding:
 
 async def test_a_certificate_of_another_authority_of_the_same_name_is_refused() -> None:
     impostor = Made("root", authority=True)
-    assert "not issued by any trusted" in await refusal(Made("node", impostor).issuer(), verifier())
+    assert "not issued by a trusted" in await refusal(Made("node", impostor).issuer(), verifier())
 
 
 async def test_a_certificate_that_signed_itself_is_refused() -> None:
-    assert "not issued by any trusted" in await refusal(Made("node").issuer(), verifier())
+    assert "not issued by a trusted" in await refusal(Made("node").issuer(), verifier())
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ async def test_a_certificate_that_signed_itself_is_refused() -> None:
 )
 async def test_a_certificate_outside_of_its_time_is_refused(starts: datetime, ends: datetime) -> None:
     node = Made("node", ROOT, starts=starts, ends=ends)
-    assert "is valid from" in await refusal(node.issuer(), verifier())
+    assert "expired or not yet valid" in await refusal(node.issuer(), verifier())
 
 
 async def test_an_authority_outside_of_its_time_is_refused() -> None:
     past = Made("past", authority=True, starts=NOW - 3 * DAY, ends=NOW - DAY)
-    assert "not issued by any trusted" in await refusal(Made("node", past).issuer(), verifier(past))
+    assert "not issued by a trusted" in await refusal(Made("node", past).issuer(), verifier(past))
 
 
 @pytest.mark.parametrize(
@@ -182,29 +182,29 @@ async def test_a_missing_link_is_named() -> None:
     first = Made("first", ROOT, authority=True)
     second = Made("second", first, authority=True)
     text = await refusal(Made("node", second).issuer(second), verifier())
-    assert "'CN=second' was not issued by any trusted authority" in text
+    assert "'CN=second' was not issued by a trusted CA" in text
 
 
 async def test_a_leaf_cannot_issue_others() -> None:
     node = Made("node", ROOT)
-    assert "not issued by any trusted" in await refusal(Made("child", node).issuer(node), verifier())
+    assert "not issued by a trusted" in await refusal(Made("child", node).issuer(node), verifier())
 
 
 async def test_an_authority_whose_key_is_not_for_certificates_is_refused() -> None:
     signs_only = x509.KeyUsage(True, *[False] * 8)
     root = Made("root", authority=True, key_usage=signs_only)
-    assert "not issued by any trusted" in await refusal(Made("node", root).issuer(), verifier(root))
+    assert "not issued by a trusted" in await refusal(Made("node", root).issuer(), verifier(root))
 
 
 async def test_an_authority_that_may_have_none_below_it_is_held_to_it() -> None:
     root = Made("root", authority=True, path_length=0)
     below = Made("below", root, authority=True)
-    assert "not issued by any trusted" in await refusal(Made("node", below).issuer(below), verifier(root))
+    assert "not issued by a trusted" in await refusal(Made("node", below).issuer(below), verifier(root))
 
 
 async def test_a_critical_extension_that_we_do_not_know_is_refused() -> None:
     node = Made("node", ROOT, critical=ObjectIdentifier("1.2.3.4"))
-    assert "unknown critical extension 1.2.3.4" in await refusal(node.issuer(), verifier())
+    assert "unsupported critical extensions 1.2.3.4" in await refusal(node.issuer(), verifier())
 
 
 async def test_more_certificates_than_a_chain_has_are_refused() -> None:

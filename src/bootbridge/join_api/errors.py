@@ -1,4 +1,4 @@
-"""How a request can end without a ticket: the caller's fault, or nobody's and worth another try."""
+"""How a request ends without a ticket: refused, or to be repeated later."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from bootbridge.errors import BootbridgeError
 
 
 class JoinRefused(BootbridgeError):
-    """The caller is not what it claims, or not allowed. The text is told to it and written to the audit."""
+    """The claims do not match, or the policy does not allow it. The caller and the audit log get the text."""
 
 
 class RetryLater(BootbridgeError):
-    """Nothing is wrong with the caller; it may ask again in a while."""
+    """Temporary, and not the caller's fault."""

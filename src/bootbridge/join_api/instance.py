@@ -1,4 +1,4 @@
-"""An instance as the infrastructure knows it: name, role, addresses, and how it is recognised."""
+"""An instance as its metadata describes it: name, role, addresses, and the key of its evidence."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _Text = Annotated[str, StringConstraints(strip_whitespace=True)]
 
 @dataclass(frozen=True)
 class Instance:
-    """What the metadata says; nothing here was claimed by the instance itself."""
+    """From the metadata; the instance itself cannot choose any of it."""
 
     __pydantic_config__ = CONFIG
 
@@ -78,15 +78,15 @@ class Instance:
 
 
 class Metadata(Protocol):
-    """Where an instance learns about itself and its peers. Each call may raise MetadataUnavailable."""
+    """A source of metadata. Each call may raise MetadataUnavailable."""
 
     async def myself(self) -> Instance: ...
     async def peers(self) -> tuple[Instance, ...]: ...
 
     async def load_balancer(self) -> str:
-        """Host or host:port in front of the control plane; empty when there is none."""
+        """Returns the host or host:port in front of the control planes; empty if there is none."""
         ...
 
     async def init_secret_hash(self) -> str:
-        """As `bootbridge node secret` writes it; empty when this instance must not be initialised."""
+        """Returns the output of `bootbridge node secret`; empty if this instance must not be initialised."""
         ...

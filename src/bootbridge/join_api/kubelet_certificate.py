@@ -1,7 +1,7 @@
-"""Certificates that kubelets serve with: asked for by a node, worded by the inventory, signed by the cluster.
+"""Kubelet serving certificates: the node's CSR is checked, and the cluster's CA signs.
 
-A certificate request says which key shall be certified and proves that the caller has it. Who the key belongs
-to is not the caller's to say: subject and addresses are compared with the inventory's and taken from there.
+A CSR contains the key and proves its possession. Subject and addresses come from the inventory; a CSR that
+requests others is refused.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ ORGANISATION: Final = "system:nodes"
 COMMON_NAME_PREFIX: Final = "system:node:"
 # A request with a P-256 key and a handful of addresses is below 1 KiB.
 REQUEST_BYTES_MAX: Final = 8 * 1024
-# Of a caller's words, in a refusal: twice what fits into a sound name.
-_TOLD_CHARACTERS_MAX: Final = 128
+# Of a caller's text in a refusal: twice the length of a valid name.
+_QUOTED_CHARACTERS_MAX: Final = 128
 
 
 class KubeletCsr:
-    """A certificate request that proves its key; whom it is for is yet to be compared."""
+    """A parsed CSR with a valid signature; raises JoinRefused. Check the subject with `require_subject`."""
 
     def __init__(self, der: bytes) -> None:
         if not der:
-            raise JoinRefused("the certificate request is missing")
+            raise JoinRefused("CSR missing")
         if len(der) > REQUEST_BYTES_MAX:
-            raise JoinRefused(f"the certificate request exceeds {REQUEST_BYTES_MAX} bytes")
+            raise JoinRefused(f"CSR larger than {REQUEST_BYTES_MAX} bytes")
         try:
             self._request = x509.load_der_x509_csr(der)
             key = self._request.public_key()
-            # The library reads it anew each time it is asked.
+            # Kept: the library parses it again at each access.
             self.subject = self._request.subject
             proven = self._request.is_signature_valid
-            self._names = _names_asked_for(self._request)
+            self._names = _requested_names(self._request)
         except (InvalidSignature, *CERTIFICATE_PARSE_ERRORS):
-            raise JoinRefused("the certificate request cannot be read") from None
+            raise JoinRefused("malformed CSR") from None
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-            raise JoinRefused("the certificate request's key is not on the curve P-256")
+            raise JoinRefused("CSR: unsupported key type (accepted: P-256)")
         if not proven:
-            raise JoinRefused("the certificate request is not signed with its own key")
+            raise JoinRefused("CSR: invalid signature")
         self.key = key
 
     @property
@@ -60,35 +60,33 @@ class KubeletCsr:
         return fingerprint(self.key)
 
     def require_subject(self, name: str, addresses: Iterable[IPAddress]) -> None:
-        """Refuses a request that asks to be anybody else, or at any other address."""
+        """Refuses another name and other addresses."""
         attributes = [(each.oid, each.value) for each in self.subject]
         organisations = [value for oid, value in attributes if oid == NameOID.ORGANIZATION_NAME]
         if organisations != [ORGANISATION]:
-            raise JoinRefused(f"the certificate request's organisation is not {ORGANISATION} alone")
+            raise JoinRefused(f"CSR: organisation is not {ORGANISATION} only")
         common_names = [value for oid, value in attributes if oid == NameOID.COMMON_NAME]
         if common_names != [COMMON_NAME_PREFIX + name]:
-            told = f"{common_names}"[:_TOLD_CHARACTERS_MAX]
-            raise JoinRefused(
-                f"the certificate request's common name is not {COMMON_NAME_PREFIX}{name} but {told}"
-            )
+            quoted = f"{common_names}"[:_QUOTED_CHARACTERS_MAX]
+            raise JoinRefused(f"CSR: common name {quoted} (expected {COMMON_NAME_PREFIX}{name})")
         if len(attributes) != 2:
-            raise JoinRefused("the certificate request's subject says more than organisation and common name")
+            raise JoinRefused("CSR: subject has more than organisation and common name")
         allowed = set(_alternative_names(name, addresses))
         if others := [str(each.value) for each in self._names if each not in allowed]:
-            raise JoinRefused(f"the certificate request asks for {others[0]}, which is not {name}'s")
+            raise JoinRefused(f"CSR: subject alternative name {others[0]} does not belong to {name}")
 
     def require_no_attributes(self) -> None:
-        """Refuses whatever comes beside subject and key; alternative names would come as an attribute."""
+        """Refuses attributes, such as subject alternative names."""
         try:
-            more = len(self._request.attributes) > 0
+            found = len(self._request.attributes) > 0
         except CERTIFICATE_PARSE_ERRORS:
-            more = True
-        if more:
-            raise JoinRefused("the certificate request asks for more than its subject")
+            found = True
+        if found:
+            raise JoinRefused("CSR: attributes are not allowed")
 
 
 class KubeletCa:
-    """The cluster's authority, as kubeadm keeps it: `ca.crt` and `ca.key`."""
+    """The cluster's CA, from kubeadm's `ca.crt` and `ca.key`."""
 
     def __init__(self, certificates_pem: bytes, key_pem: bytes) -> None:
         self.certificates = _certificates(certificates_pem)
@@ -96,11 +94,11 @@ class KubeletCa:
         own = self._key.public_key()
         matching = [each for each in self.certificates if each.public_key() == own]
         if not matching:
-            raise OperatorError("does not belong to the certificate in ca.crt", subject="ca.key")
+            raise OperatorError("private key does not match the certificate in ca.crt", subject="ca.key")
         self._certificate = matching[0]
-        self._form = _form(self._certificate.subject, own)
+        self._template = _template(self._certificate.subject, own)
         self._expires = self._certificate.not_valid_after_utc
-        # kubeadm's `discovery-token-ca-cert-hash`, one for each of the cluster's authorities.
+        # kubeadm's `discovery-token-ca-cert-hash`, one for each CA certificate.
         self.pins = tuple(fingerprint(each.public_key()) for each in self.certificates)
 
     def sign(
@@ -112,16 +110,16 @@ class KubeletCa:
         now: float,
         validity: timedelta,
     ) -> bytes:
-        """PEM; subject and alternative names are the inventory's. It never outlives the authority."""
+        """Returns PEM with the given name and addresses; it expires no later than the CA."""
         addresses = tuple(addresses)
         request.require_subject(name, addresses)
         began = datetime.fromtimestamp(now, UTC)
         ends = min(began + validity, self._expires)
         if ends <= began:
-            raise OperatorError("the cluster's authority has expired", subject="ca.crt", hint="renew it")
+            raise OperatorError("certificate expired", subject="ca.crt", hint="renew the cluster's CA")
         certificate = (
-            # Compared word by word above; made anew it could not be longer than X.520's 64 characters.
-            self._form.subject_name(request.subject)
+            # The CSR's own, equal to the expected one: a new name could not exceed X.520's 64 characters.
+            self._template.subject_name(request.subject)
             .public_key(request.key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(began - BACKDATED)
@@ -132,14 +130,16 @@ class KubeletCa:
         return certificate.public_bytes(Encoding.PEM)
 
 
-def _form(issuer: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey) -> x509.CertificateBuilder:
-    """What is the same in all of them: made once, and filled in for each."""
+def _template(
+    issuer: x509.Name, key: ec.EllipticCurvePublicKey | rsa.RSAPublicKey
+) -> x509.CertificateBuilder:
+    """Returns what all certificates have in common."""
     return (
         x509.CertificateBuilder()
         .issuer_name(issuer)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_DIGITAL_SIGNATURE, critical=True)
-        # Not clientAuth: as a client the kubelet is certified by the API server, on its own request.
+        # Not clientAuth: the API server signs the kubelet's client certificate.
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key), critical=False)
     )
@@ -158,7 +158,7 @@ _DIGITAL_SIGNATURE: Final = x509.KeyUsage(
 )
 
 
-def _names_asked_for(request: x509.CertificateSigningRequest) -> list[x509.GeneralName]:
+def _requested_names(request: x509.CertificateSigningRequest) -> list[x509.GeneralName]:
     values = [each.value for each in request.extensions]
     return [name for value in values if isinstance(value, x509.SubjectAlternativeName) for name in value]
 
@@ -171,15 +171,15 @@ def _certificates(pem: bytes) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(pem)
     except ValueError:
-        raise OperatorError("holds no certificate in PEM form", subject="ca.crt") from None
+        raise OperatorError("invalid PEM certificate", subject="ca.crt") from None
 
 
 def _key(pem: bytes) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
-    """PKCS #8, or the older forms of EC and RSA keys that kubeadm writes."""
+    """Parses PKCS #8, or the older formats of EC and RSA keys that kubeadm writes."""
     try:
         key = load_pem_private_key(pem, None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise OperatorError("holds no usable private key in PEM form", subject="ca.key") from None
+        raise OperatorError("invalid PEM private key", subject="ca.key") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise OperatorError("is neither an EC nor an RSA key", subject="ca.key")
+        raise OperatorError("unsupported key type (accepted: EC, RSA)", subject="ca.key")
     return key

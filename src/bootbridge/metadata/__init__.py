@@ -1,5 +1,6 @@
-"""Where an instance learns who it is and who else is there: a file, an HTTP service, or DNS.
+"""Sources of metadata: which instance this is, and which others exist.
 
-Each source is a `Metadata` (`node/instance.py`). What it says is read anew at every call, because an
-infrastructure is often not complete yet when its first instances boot.
+Used by `bootbridge node run` on an instance, and by the join service for its inventory. Each source is a
+`Metadata` (`join_api/instance.py`): `static` (a file), `http` or `dns`; `configuration` reads which one an
+operator chose. Every call reads again, as the infrastructure may be incomplete when instances boot.
 """

@@ -1,4 +1,4 @@
-"""Peers from DNS: every address of one name is a control plane. What this instance is stands in a file."""
+"""Peers from DNS: every address of one name is a control plane. The rest comes from another source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOOKUP_SECONDS: Final = 10.0
 
 
 class DnsMetadata:
-    """The name is looked up at every call; `own` answers everything but the peers."""
+    """Resolves the name at every call; `own` provides everything but the peers."""
 
     def __init__(self, control_planes: str, own: Metadata, *, lookup_seconds: float = LOOKUP_SECONDS) -> None:
         self._control_planes = control_planes
@@ -30,7 +30,7 @@ class DnsMetadata:
                 found = await look_up(self._control_planes, 0)
         except TimeoutError:
             raise MetadataUnavailable(
-                f"{self._control_planes}: the name was not resolved in {self._lookup_seconds:g} s"
+                f"{self._control_planes}: DNS lookup timed out after {self._lookup_seconds:g}s"
             ) from None
         except (OSError, UnicodeError) as error:
             raise MetadataUnavailable(f"{self._control_planes}: {error}") from error
@@ -44,6 +44,6 @@ class DnsMetadata:
 
 
 def _control_planes(found: Found) -> tuple[Instance, ...]:
-    """DNS knows no names of instances: each is called by its address."""
+    """DNS has no instance names, so each is named by its address."""
     addresses = dict.fromkeys(str(sockaddr[0]) for *_, sockaddr in found)
     return tuple(Instance(text, Role.CONTROL_PLANE, (ip_address(text),)) for text in addresses)

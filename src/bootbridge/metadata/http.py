@@ -1,11 +1,11 @@
-"""Metadata from an HTTP service of the infrastructure, such as a hypervisor's host offers to its guests.
+"""Metadata from an HTTP service of the infrastructure, for example of a hypervisor.
 
-    GET /self            one instance as a JSON object (`documents.py`)
+    GET /self            one instance as a JSON object (`join_api/instance_documents.py`)
     GET /peers           a JSON list of them
-    GET /endpoint        the load balancer as a JSON string; 404 or "" where there is none
-    GET /initsecrethash  text; 404 or nothing where this instance must not be initialised
+    GET /endpoint        the load balancer as a JSON string; 404 or "" if there is none
+    GET /initsecrethash  text; 404 or empty if this instance must not be initialised
 
-The instance that asks is known to the service by its address.
+The service identifies the calling instance by its address.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OK, NOT_FOUND = 200, 404
 
 
 class HttpMetadata:
-    """One request and one connection for each question: they are few, and far between."""
+    """Opens a connection for each request, as requests are rare."""
 
     def __init__(
         self, url: str, *, answer_seconds: float = ANSWER_SECONDS, tls: ssl.SSLContext | None = None
@@ -42,7 +42,7 @@ class HttpMetadata:
         try:
             self._port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
-            raise OperatorError(f"{url!r} has no valid port") from None
+            raise OperatorError(f"invalid port in URL {url!r}") from None
         self._path = parts.path.rstrip("/")
         self._tls = (tls or ssl.create_default_context()) if parts.scheme == "https" else None
         self._answer_seconds = answer_seconds
@@ -61,7 +61,7 @@ class HttpMetadata:
         try:
             text = body.decode("ascii").strip()
         except UnicodeDecodeError:
-            raise MetadataUnavailable(f"{self._url}/initsecrethash: is not text") from None
+            raise MetadataUnavailable(f"{self._url}/initsecrethash: invalid ASCII text") from None
         return secret_hash_from(text, f"{self._url}/initsecrethash")
 
     async def _json(self, path: str, absent: str | None = None) -> Any:
@@ -69,21 +69,23 @@ class HttpMetadata:
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
-            raise MetadataUnavailable(f"{self._url}{path}: the answer is no JSON") from None
+            raise MetadataUnavailable(f"{self._url}{path}: invalid JSON") from None
 
     async def _get(self, path: str, absent: bytes | None = None) -> bytes:
-        """The body of the answer; `absent`, if given, stands for "not found"."""
+        """Returns the body; `absent`, if given, for a 404."""
         try:
             async with asyncio.timeout(self._answer_seconds):
                 status, body = await self._exchange(path)
         except TimeoutError:
-            raise MetadataUnavailable(f"{self._url}{path}: no answer in {self._answer_seconds:g} s") from None
+            raise MetadataUnavailable(
+                f"{self._url}{path}: timed out after {self._answer_seconds:g}s"
+            ) from None
         except (OSError, UnicodeError, h11.RemoteProtocolError) as error:
             raise MetadataUnavailable(f"{self._url}{path}: {error}") from error
         if status == NOT_FOUND and absent is not None:
             return absent
         if status != OK:
-            raise MetadataUnavailable(f"{self._url}{path}: answered {status}")
+            raise MetadataUnavailable(f"{self._url}{path}: HTTP status {status}")
         return body
 
     async def _exchange(self, path: str) -> tuple[int, bytes]:
@@ -118,9 +120,9 @@ class HttpMetadata:
 
 def _parts(url: str) -> SplitResult:
     if "@" in url:
-        # It would be of no use, and in every message.
+        # They are not sent, and would appear in every error.
         raise OperatorError(
-            "a URL with a user or a password is not used", hint="leave out what is before the @"
+            "user and password in a URL are not supported", hint="remove the part before the @"
         )
     with suppress(ValueError):
         parts = urlsplit(url)
@@ -129,4 +131,4 @@ def _parts(url: str) -> SplitResult:
         )
         if whole and url.isascii() and url.isprintable() and " " not in url:
             return parts
-    raise OperatorError(f"{url!r} is not a URL of a service", hint="for example http://10.42.0.1:8080")
+    raise OperatorError(f"invalid URL {url!r}", hint="for example http://10.42.0.1:8080")

@@ -1,7 +1,7 @@
-"""A certificate authority that lives as long as one demo, test or bootstrap.
+"""A short-lived certificate authority for a bootstrap, a demo or a test.
 
-`Authority.create("agents")` makes a self-signed root; `issue_server` and `issue_client`
-sign leaf certificates with it. Everything is PEM bytes in memory until `write` is called.
+`Authority.create("agents")` creates a self-signed root; `issue_server` and `issue_client` sign leaf
+certificates with it. Everything is PEM in memory until `write` is called.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 KeyKind = Literal["ecdsa-p256", "rsa-2048"]
 PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
-# Certificates are valid from a little before now: clocks of two machines differ.
+# Certificates are valid from 5 minutes ago, as clocks of machines differ.
 BACKDATED = timedelta(minutes=5)
 
 
@@ -38,7 +38,7 @@ class Certificate:
         return f"<Certificate {x509.load_pem_x509_certificate(self.cert_pem).subject.rfc4514_string()}>"
 
     def write(self, directory: Path | str, name: str) -> tuple[Path, Path]:
-        """Put `name.crt` and `name.key` (mode 0600) into `directory`, each whole or not at all."""
+        """Writes `name.crt` and `name.key` (mode 0600) to `directory`, each atomically."""
         cert, key = Path(directory) / f"{name}.crt", Path(directory) / f"{name}.key"
         _write_atomically(key, self.key_pem, mode=0o600)
         _write_atomically(cert, self.cert_pem, mode=0o644)
@@ -81,7 +81,7 @@ class Authority:
     def issue_server(
         self, names_or_ips: Iterable[str], *, common_name: str = "", validity: timedelta | None = None
     ) -> Certificate:
-        """A certificate for a listener reachable under these DNS names and IP addresses."""
+        """Issues a certificate for a listener with these DNS names and IP addresses."""
         names = list(names_or_ips)
         if not names:
             raise ValueError("a server certificate needs at least one DNS name or IP address")
@@ -92,12 +92,12 @@ class Authority:
     def issue_client(
         self, common_name: str, *, organisations: Iterable[str] = (), validity: timedelta | None = None
     ) -> Certificate:
-        """A certificate for somebody who dials out; Kubernetes reads organisations as groups."""
+        """Issues a client certificate; Kubernetes reads organisations as groups."""
         subject = _subject(common_name, organisations)
         return self._issue(subject, ExtendedKeyUsageOID.CLIENT_AUTH, None, validity)
 
     def write(self, directory: Path | str, name: str = "ca", *, with_key: bool = False) -> Path:
-        """Put `name.crt` into `directory`; the root's key leaves this process only if asked for."""
+        """Writes `name.crt` to `directory`, and `name.key` only with `with_key`."""
         if with_key:
             _write_atomically(Path(directory) / f"{name}.key", self.key_pem, mode=0o600)
         path = Path(directory) / f"{name}.crt"
@@ -133,7 +133,7 @@ def _builder(
     validity: timedelta | None,
     issued_by: x509.Certificate | None = None,
 ) -> x509.CertificateBuilder:
-    """What roots and leaves have in common; a leaf never outlives its issuer."""
+    """Returns what roots and leaves have in common; a leaf expires no later than its issuer."""
     now = datetime.now(UTC)
     ends = now + validity if validity is not None else datetime.max.replace(tzinfo=UTC)
     starts = min(now, ends) - BACKDATED
@@ -162,7 +162,7 @@ def _new_key(kind: KeyKind) -> PrivateKey:
         return ec.generate_private_key(ec.SECP256R1())
     if kind == "rsa-2048":
         return rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    raise ValueError(f"unknown kind of key {kind!r}: ecdsa-p256 and rsa-2048 are known")
+    raise ValueError(f"unknown key type {kind!r} (known: ecdsa-p256, rsa-2048)")
 
 
 def _key_pem(key: PrivateKey) -> bytes:
@@ -172,7 +172,7 @@ def _key_pem(key: PrivateKey) -> bytes:
 
 
 def _subject(name: str, organisations: Iterable[str] = ()) -> x509.Name:
-    # X.520 allows 64 characters; the full name stands among the alternative names.
+    # X.520 allows 64 characters; the alternative names contain the full name.
     attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, each) for each in organisations]
     return x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
@@ -200,7 +200,7 @@ def _usage(**wanted: bool) -> x509.KeyUsage:
 
 
 def _write_atomically(path: Path, content: bytes, *, mode: int) -> None:
-    """Readers see the old file or the new one; a key is never readable by others, not even briefly."""
+    """Readers see the old file or the new one; a key is never readable by others."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # mkstemp makes the file 0600.
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

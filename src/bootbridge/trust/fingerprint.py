@@ -1,4 +1,4 @@
-"""How a public key is named in policies, inventories and audit lines."""
+"""Fingerprints: names of public keys in policies, inventories and audit lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FINGERPRINT = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def fingerprint(key: PublicKeyTypes) -> str:
-    """ "sha256:" and the hash, in hex, of the key's DER SubjectPublicKeyInfo."""
+    """Returns "sha256:" and the hex hash of the key's DER SubjectPublicKeyInfo."""
     der = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return f"sha256:{hashlib.sha256(der).hexdigest()}"
 

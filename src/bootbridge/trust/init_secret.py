@@ -1,7 +1,7 @@
-"""The init secret: whoever knows it may initialise the instance. Metadata holds only its hash.
+"""The init secret authorises the init of an instance. The metadata contains only its hash.
 
-A hash is text, `scrypt$N$R$P$SALT$HASH`, the last two hexadecimal. Its numbers are bounded, because
-metadata is not always written by us and every attempt costs that much memory and time.
+A hash is the text `scrypt$N$R$P$SALT$HASH`, the last two in hex. Its parameters are bounded, as
+other programs may write the metadata, and every attempt costs that much memory and time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from bootbridge.errors import OperatorError
 SECRET_BYTES: Final = 32
 SALT_BYTES: Final = 16
 HASH_BYTES: Final = 32
-# 16 MiB and some 50 ms for an attempt.
+# 16 MiB and about 50 ms per attempt.
 N, R, P = 2**14, 8, 1
 N_MAX, R_MAX, P_MAX = 2**17, 16, 4
 SALT_BYTES_MAX: Final = 64
-_FORM: Final = "scrypt$N$R$P$SALT$HASH, as `bootbridge node secret` prints it"
+_FORMAT: Final = "scrypt$N$R$P$SALT$HASH, as `bootbridge node secret` prints it"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class _Hash:
 
 
 def make() -> tuple[bytes, str]:
-    """A new secret, as text that can be pasted, and its hash."""
+    """Returns a new secret, as printable text, and its hash."""
     secret = secrets.token_urlsafe(SECRET_BYTES).encode()
     return secret, hash_of(secret)
 
@@ -53,7 +53,7 @@ def hash_of(secret: bytes) -> str:
 
 
 def matches(secret: bytes, hashed: str) -> bool:
-    """Whether it is that hash's secret, in a time that does not tell how nearly; an empty hash has none."""
+    """Compares in constant time; an empty hash matches no secret."""
     if not hashed:
         return False
     wanted = _parsed(hashed)
@@ -61,21 +61,21 @@ def matches(secret: bytes, hashed: str) -> bool:
 
 
 def check(hashed: Any) -> None:
-    """Raises OperatorError for what is no such hash."""
+    """Raises OperatorError for an invalid hash."""
     _parsed(hashed)
 
 
 def _parsed(hashed: Any) -> _Hash:
     parts = hashed.split("$") if isinstance(hashed, str) else []
     if len(parts) != 6 or parts[0] != "scrypt":
-        raise OperatorError("is not the hash of an init secret", hint=_FORM)
+        raise OperatorError("invalid init secret hash", hint=_FORMAT)
     try:
         n, r, p = (int(part) for part in parts[1:4] if part.isascii() and part.isdecimal())
         salt, digest = (binascii.unhexlify(part) for part in parts[4:])
     except ValueError:
-        raise OperatorError("is not the hash of an init secret", hint=_FORM) from None
+        raise OperatorError("invalid init secret hash", hint=_FORMAT) from None
     if not (1 < n <= N_MAX and n & (n - 1) == 0 and 0 < r <= R_MAX and 0 < p <= P_MAX):
-        raise OperatorError(f"scrypt with N={n}, R={r}, P={p} is not accepted", hint="hash the secret anew")
+        raise OperatorError(f"unsupported scrypt parameters N={n}, R={r}, P={p}", hint="hash it again")
     if not 8 <= len(salt) <= SALT_BYTES_MAX or len(digest) != HASH_BYTES:
-        raise OperatorError("its salt or hash has a wrong length", hint=_FORM)
+        raise OperatorError("invalid length of salt or hash", hint=_FORMAT)
     return _Hash(n, r, p, salt, digest)

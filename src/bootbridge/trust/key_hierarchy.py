@@ -1,10 +1,10 @@
-"""Which key follows from which: HKDF-SHA256 (RFC 5869), every purpose with the prefix "key-".
+"""Key derivation by HKDF-SHA256 (RFC 5869), with the prefix "key-" for every purpose.
 
     master secret ─┬─ "key-measurementSecret" ─► measurement secret ── "key-clusterID" ─► cluster ID
                    └─ "key-" + UUID of a disk ─► that disk's key
 
-The master secret stays with the user. What a cluster is given is the measurement secret, from which
-neither the master secret nor any disk's key follows.
+The master secret stays with the user. A cluster gets the measurement secret, from which neither the master
+secret nor a disk's key can be derived.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from bootbridge.errors import BootbridgeError
 
 KEY_BYTES = 32
-# Anything shorter could be guessed.
+# Shorter ones could be guessed.
 SECRET_BYTES_MIN = 16
 
 _PREFIX = b"key-"
@@ -25,7 +25,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class KeyRefused(BootbridgeError):
-    """No key is derived from this; the text names what is wrong and never shows a secret."""
+    """Invalid input for a key derivation; the text never contains a secret."""
 
 
 def hkdf(secret: bytes, salt: bytes, info: bytes, size: int) -> bytes:
@@ -33,29 +33,28 @@ def hkdf(secret: bytes, salt: bytes, info: bytes, size: int) -> bytes:
 
 
 def measurement_secret(master_key: bytes, master_salt: bytes) -> bytes:
-    """What the init request carries in place of the master secret."""
+    """The init request contains it instead of the master secret."""
     return _derived(master_key, master_salt, "measurementSecret")
 
 
 def cluster_id(measurement_secret: bytes, measurement_salt: bytes) -> bytes:
-    """What a node measures when it takes its lock: only members of one cluster share it."""
+    """Returns what nodes of this cluster measure as their lock."""
     return _derived(measurement_secret, measurement_salt, "clusterID")
 
 
 def state_disk_key(master_key: bytes, master_salt: bytes, uuid: str) -> bytes:
-    """The key of the disk with this UUID, in whatever case it is written.
+    """Returns the key of the disk with this UUID, in upper or lower case.
 
-    The name of a disk comes from elsewhere; were it not held to the form of a UUID, asking for the disk
-    "measurementSecret" would give that secret away.
+    The UUID is validated: else a request for the disk "measurementSecret" would return that secret.
     """
     name = uuid.lower()
     if not _UUID.fullmatch(name):
-        raise KeyRefused(f"{uuid!r} is no UUID; one looks like 01234567-89ab-cdef-0123-456789abcdef")
+        raise KeyRefused(f"invalid UUID {uuid!r} (expected the form 01234567-89ab-cdef-0123-456789abcdef)")
     return _derived(master_key, master_salt, name)
 
 
 def _derived(secret: bytes, salt: bytes, purpose: str) -> bytes:
     for what, given in (("secret", secret), ("salt", salt)):
         if len(given) < SECRET_BYTES_MIN:
-            raise KeyRefused(f"a {what} of {len(given)} bytes is too short, {SECRET_BYTES_MIN} are the least")
+            raise KeyRefused(f"{what} too short: {len(given)} bytes (at least {SECRET_BYTES_MIN})")
     return hkdf(secret, salt, _PREFIX + purpose.encode(), KEY_BYTES)

@@ -1,7 +1,7 @@
-"""Registers that can only be extended, and what a verifier expects to find in them.
+"""Measurement registers, and the values that a verifier expects in them.
 
-A register (a TPM's PCR, or where there is no TPM a file that lasts until the next boot) starts at zero and
-takes in data by `new = H(old ‖ H(data))`: whoever shows a value shows everything that led to it.
+A register (a TPM's PCR, or without a TPM a file that lasts until the next boot) starts at zero and can only
+be extended: `new = H(old ‖ H(data))`. Its value therefore proves the whole sequence of measurements.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ REGISTERS = range(24)
 REGISTER_BYTES = hashlib.sha256().digest_size
 ZERO: Final = bytes(REGISTER_BYTES)
 
-# A digest's length says which hash made it.
+# By digest length.
 _HASHES = {32: hashlib.sha256, 48: hashlib.sha384}
 _INDEX = re.compile(r"0|[1-9][0-9]?")
 _HEX = re.compile(r"[0-9a-fA-F]{64}|[0-9a-fA-F]{96}")
 
 
 class RegisterFailed(BootbridgeError):
-    """The register could not be read or extended; the text says why and what to do."""
+    """The register could not be read or extended."""
 
 
 class Register(Protocol):
@@ -43,19 +43,19 @@ class Register(Protocol):
     async def extend(self, data: bytes) -> None: ...
 
     async def read(self) -> bytes:
-        """The value, 32 bytes; all zero if nothing was extended since the machine started."""
+        """Returns 32 bytes, all zero if nothing was extended since boot."""
         ...
 
 
 def extended(old: bytes, digest: bytes) -> bytes:
-    """A register's value after `digest` was extended into it; both of one hash, SHA-256 or SHA-384."""
+    """Returns the value after `digest` was extended into it; both are SHA-256 or both SHA-384."""
     if len(old) != len(digest) or len(old) not in _HASHES:
-        raise ValueError(f"a register of {len(old)} bytes and a digest of {len(digest)} do not go together")
+        raise ValueError(f"register of {len(old)} bytes and digest of {len(digest)} bytes do not match")
     return _HASHES[len(old)](old + digest).digest()
 
 
 def after_event(old: bytes, data: bytes) -> bytes:
-    """A register's value after `data` was measured into it, as TPM2_PCR_Event does."""
+    """Returns the value after `data` was measured into it, as by TPM2_PCR_Event."""
     return extended(old, _HASHES[len(old)](data).digest())
 
 
@@ -65,9 +65,9 @@ def lock_value(cluster_id: bytes) -> bytes:
 
 
 class FileRegister:
-    """A register for machines without a TPM: a file that must lie on tmpfs, so that a reboot clears it.
+    """A register for machines without a TPM: a file on tmpfs, so that a reboot clears it.
 
-    It keeps an honest node from forgetting that it is locked; unlike a TPM it proves nothing to others.
+    It preserves the lock of an honest node; unlike a TPM it proves nothing to others.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -88,7 +88,7 @@ class FileRegister:
 
     @contextmanager
     def _exclusively(self) -> Iterator[None]:
-        """Two processes that extend at once must both be seen in the value."""
+        """Locks against other processes, as an extend reads and writes."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
@@ -106,8 +106,8 @@ class FileRegister:
         except FileNotFoundError:
             return bytes(REGISTER_BYTES)
         if len(value) != REGISTER_BYTES:
-            hint = "something else wrote it; reboot the machine"
-            raise RegisterFailed(f"{self.path} holds {len(value)} bytes, not {REGISTER_BYTES} ({hint})")
+            hint = "another program wrote it: reboot the machine"
+            raise RegisterFailed(f"{self.path}: {len(value)} bytes, expected {REGISTER_BYTES} ({hint})")
         return value
 
     def _write(self, value: bytes) -> None:
@@ -122,8 +122,8 @@ class FileRegister:
             raise
 
     def _failed(self, error: OSError) -> RegisterFailed:
-        hint = "it needs a directory on tmpfs that this user can write to"
-        return RegisterFailed(f"the register {self.path}: {error.strerror or error} ({hint})")
+        hint = "use a writable directory on tmpfs"
+        return RegisterFailed(f"register {self.path}: {error.strerror or error} ({hint})")
 
 
 def _register_index(text: str) -> str:
@@ -160,7 +160,7 @@ Measurements = dict[RegisterIndex, RegisterValue | Expectation]
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs: refusals count, warnings are told."""
+    """The differences, by their effect."""
 
     refusals: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -168,7 +168,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class MeasurementPolicy:
-    """Expected values by register; registers that are not listed may hold anything."""
+    """Expected values by register; unlisted registers may have any value."""
 
     expected: Mapping[int, Expectation]
 
@@ -192,7 +192,7 @@ class MeasurementPolicy:
 
 def _difference(index: int, value: bytes | None, expected: bytes) -> str:
     if value is None:
-        return f"PCR {index} was not shown, expected {expected.hex()}"
+        return f"PCR {index} missing, expected {expected.hex()}"
     if not hmac.compare_digest(value, expected):
         return f"PCR {index} is {value.hex()}, expected {expected.hex()}"
     return ""
