@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 from bootbridge.bootstrap.plan import install_config
 from bootbridge.bootstrap.plan.plan import (
@@ -105,32 +106,18 @@ def plan_from(
     fields: dict[str, object] = {}
     networks = (base or Plan()).networks
     if flags.install_config:
-        config = install_config.parse(
-            read_file(flags.install_config, "--install-config"), flags.install_config
-        )
-        fields |= {"platform": config.platform}
-        networks = config.networks
+        text = read_file(flags.install_config, "--install-config")
+        config = install_config.parse(text, flags.install_config)
+        fields["platform"], networks = config.platform, config.networks
     fields["networks"] = _networks(flags, networks)
-    if flags.flavour:
-        fields["flavour"] = Flavour(flags.flavour)
-    if flags.platform:
-        fields["platform"] = Platform(flags.platform)
-    if flags.infra_id:
-        fields["infra_id"] = flags.infra_id
-    if flags.protocol:
-        fields["protocol"] = Protocol(flags.protocol)
+    for field, convert in _CONVERTERS.items():
+        value = getattr(flags, "key" if field == "key_kind" else field)
+        if value not in (None, ""):
+            fields[field] = convert(value)
     if flags.image or flags.image_is:
         fields["image"] = _image(flags)
     if node_ips := _node_ips(flags, environment):
         fields["node_ips"] = node_ips
-    if flags.key:
-        fields["key_kind"] = flags.key
-    if flags.validity:
-        fields["validity"] = timedelta(seconds=_duration(flags.validity))
-    if flags.host_network is not None:
-        fields["host_network"] = flags.host_network
-    if flags.user_provisioned is not None:
-        fields["user_provisioned"] = flags.user_provisioned
     if flags.agent_port is not None:
         fields["ports"] = replace(base.ports if base else Ports(), agent=flags.agent_port)
     return replace(base, **fields) if base else Plan(**fields)  # type: ignore[arg-type]
@@ -199,3 +186,16 @@ def _duration(text: str) -> float:
     except ValueError:
         hint = "for example 24h or 90m"
         raise OperatorError(f"invalid duration {text!r}", subject="--validity", hint=hint) from None
+
+
+# Fields of a plan that one flag decides.
+_CONVERTERS: dict[str, Callable[[Any], object]] = {
+    "flavour": Flavour,
+    "platform": Platform,
+    "infra_id": str,
+    "protocol": Protocol,
+    "key_kind": str,
+    "validity": lambda text: timedelta(seconds=_duration(text)),
+    "host_network": bool,
+    "user_provisioned": bool,
+}

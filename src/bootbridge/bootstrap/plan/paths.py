@@ -5,6 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+class _Below:
+    """Returns the path of a file below another path of the same `Paths`."""
+
+    def __init__(self, directory: str, name: str) -> None:
+        self._directory, self._name = directory, name
+
+    def __get__(self, paths: Paths, owner: type[Paths] | None = None) -> str:
+        return f"{getattr(paths, self._directory)}/{self._name}"
+
+
 @dataclass(frozen=True)
 class Paths:
     """Holds absolute paths on the bootstrap node. The tunnel owns all of them, with the exceptions named."""
@@ -25,60 +35,27 @@ class Paths:
     # What the removal found, removed and left. Written last, and kept.
     receipt = "/var/log/bootbridge/receipt.json"
 
-    @property
-    def tls(self) -> str:
-        """Returns a directory that is not copied into pods, unlike /opt/openshift/tls."""
-        return f"{self.state}/tls"
-
-    @property
-    def ca_cert(self) -> str:
-        return f"{self.tls}/ca.crt"
-
-    @property
-    def server_cert(self) -> str:
-        return f"{self.tls}/server.crt"
-
-    @property
-    def server_key(self) -> str:
-        return f"{self.tls}/server.key"
-
-    @property
-    def agent_cert(self) -> str:
-        return f"{self.tls}/agent.crt"
-
-    @property
-    def agent_key(self) -> str:
-        return f"{self.tls}/agent.key"
-
-    @property
-    def templates(self) -> str:
-        """Returns the directory of manifests with placeholders for values that only the node knows."""
-        return f"{self.state}/templates"
-
-    @property
-    def namespace_manifest(self) -> str:
-        return f"{self.cluster_manifests}/bootbridge-namespace.yaml"
-
-    @property
-    def secret_manifest(self) -> str:
-        return f"{self.cluster_manifests}/bootbridge-agent-secret.yaml"
-
-    @property
-    def daemonset_manifest(self) -> str:
-        return f"{self.cluster_manifests}/bootbridge-agent-daemonset.yaml"
-
-    @property
-    def server_pod(self) -> str:
-        return f"{self.static_pods}/konnectivity-server-pod.yaml"
-
-    @property
-    def apiserver_pod(self) -> str:
-        """Returns kubeadm's static pod manifest."""
-        return f"{self.static_pods}/kube-apiserver.yaml"
-
-    @property
-    def config_override(self) -> str:
-        return f"{self.state}/kube-apiserver-config-override.yaml"
+    # Not below /opt/openshift/tls, which cluster-bootstrap copies into pods.
+    tls = _Below("state", "tls")
+    ca_cert = _Below("tls", "ca.crt")
+    server_cert = _Below("tls", "server.crt")
+    server_key = _Below("tls", "server.key")
+    agent_cert = _Below("tls", "agent.crt")
+    agent_key = _Below("tls", "agent.key")
+    # Manifests with placeholders for values that only the node knows.
+    templates = _Below("state", "templates")
+    namespace_manifest = _Below("cluster_manifests", "bootbridge-namespace.yaml")
+    secret_manifest = _Below("cluster_manifests", "bootbridge-agent-secret.yaml")
+    daemonset_manifest = _Below("cluster_manifests", "bootbridge-agent-daemonset.yaml")
+    server_pod = _Below("static_pods", "konnectivity-server-pod.yaml")
+    apiserver_pod = _Below("static_pods", "kube-apiserver.yaml")  # owned by kubeadm
+    config_override = _Below("state", "kube-apiserver-config-override.yaml")
+    # Written by the operator's render command, for the bootstrap kube-apiserver.
+    apiserver_config = _Below("socket_directory", "kube-apiserver-config.yaml")
+    # The plan as JSON, from which `down` and `doctor` learn what `up` or `inject` decided.
+    plan_record = _Below("state", "plan.json")
+    # From this record, `inject --remove` restores the ignition file.
+    injection_record = _Below("state", "injected.json")
 
     @property
     def config_override_seen_by_render(self) -> str:
@@ -86,24 +63,9 @@ class Paths:
         return self.config_override.replace("/opt/openshift/", "/assets/", 1)
 
     @property
-    def apiserver_config(self) -> str:
-        """Returns what the operator's render command wrote for the bootstrap kube-apiserver."""
-        return f"{self.socket_directory}/kube-apiserver-config.yaml"
-
-    @property
     def loopback_kubeconfig(self) -> str:
         """Returns the kubeconfig for the bootstrap kube-apiserver on this node."""
         return f"{self.kubeconfig}-loopback"
-
-    @property
-    def plan_record(self) -> str:
-        """Returns the plan as JSON, from which `down` and `doctor` learn what `up` or `inject` decided."""
-        return f"{self.state}/plan.json"
-
-    @property
-    def injection_record(self) -> str:
-        """Returns the record from which `inject --remove` restores the ignition file."""
-        return f"{self.state}/injected.json"
 
     @property
     def socket_directory(self) -> str:

@@ -41,6 +41,11 @@ _STAGES = {
     "AGENT": BootkubeStage.AGENT_MANIFEST,
     "CLEANUP": BootkubeStage.CLEANUP,
 }
+_PATHS = (
+    *("state", "tls", "ca_cert", "server_cert", "server_key", "agent_cert", "agent_key", "templates"),
+    *("server_pod", "cluster_manifests", "namespace_manifest", "secret_manifest", "daemonset_manifest"),
+    *("egress_config", "socket", "kubeconfig", "loopback_kubeconfig", "apiserver_config", "receipt"),
+)
 _HEADER = """\
 #!/usr/bin/env bash
 # Installs the tunnel from this node's kube-apiserver to the pod network, and removes it after the bootstrap.
@@ -113,26 +118,5 @@ def _summary(plan: Plan) -> Any:
 
 
 def _paths(plan: Plan) -> dict[str, str]:
-    paths = plan.paths
-    return {
-        "STATE": paths.state,
-        "TLS": paths.tls,
-        "CA_CERT": paths.ca_cert,
-        "SERVER_CERT": paths.server_cert,
-        "SERVER_KEY": paths.server_key,
-        "AGENT_CERT": paths.agent_cert,
-        "AGENT_KEY": paths.agent_key,
-        "TEMPLATES": paths.templates,
-        "SERVER_POD": paths.server_pod,
-        "CLUSTER_MANIFESTS": paths.cluster_manifests,
-        "NAMESPACE_MANIFEST": paths.namespace_manifest,
-        "SECRET_MANIFEST": paths.secret_manifest,
-        "DAEMONSET_MANIFEST": paths.daemonset_manifest,
-        "EGRESS_CONFIG": paths.egress_config,
-        "EGRESS_CONFIG_SEEN": paths.egress_config_seen_by_apiserver,
-        "SOCKET": paths.socket,
-        "KUBECONFIG": paths.kubeconfig,
-        "LOOPBACK_KUBECONFIG": plan.paths.loopback_kubeconfig,
-        "APISERVER_CONFIG": plan.paths.apiserver_config,
-        "RECEIPT": plan.paths.receipt,
-    }
+    paths = {name.upper(): str(getattr(plan.paths, name)) for name in _PATHS}
+    return {**paths, "EGRESS_CONFIG_SEEN": plan.paths.egress_config_seen_by_apiserver}
