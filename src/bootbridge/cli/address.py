@@ -25,7 +25,7 @@ Order of precedence:
   3. the source address of the default route
 
 Link-local, temporary, deprecated and tentative addresses are ignored. Virtual addresses (secondary, or static
-with prefix length /32 or /128) are used only if there is no other.
+with prefix length /32 or /128) are used only as a last resort.
 
 Nothing is changed or sent."""
 

@@ -25,7 +25,7 @@ Nothing is changed without --apply. IDs that only the cloud knows are looked up 
 until then they are printed as shell variables.
 
 Supported clouds: aws, azure, gcp, ibmcloud, openstack, powervs. They require --infra-id. On every other
-platform, and with --user-provisioned, you manage the firewall: all three print what to open."""
+platform, and with --user-provisioned, you manage the firewall: all commands print what to open."""
 _EXAMPLES = """
 {program} show --install-config install-config.yaml --infra-id mycluster-x7k2p
 {program} create --platform aws --infra-id mycluster-x7k2p --apply

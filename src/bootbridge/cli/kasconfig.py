@@ -18,9 +18,8 @@ Merges overrides into a KubeAPIServerConfig, in the same way as cluster-kube-api
 --config-override-files. Maps are merged key by key; everything else, lists included, is replaced. A later
 override has precedence.
 
-Prints the merged file, the kube-apiserver's flags (--flags), or what the overrides change (--diff). Nothing
-is
-written."""
+Prints the merged file, the kube-apiserver's flags (--flags), or what the overrides change (--diff).
+Nothing is written."""
 
 _EXAMPLES = """\
 # What the tunnel's override changes
