@@ -67,3 +67,8 @@ def test_an_api_server_that_denies_everything_is_reachable(cluster: ClusterClien
 def test_a_connection_failure_is_the_reason(cluster: ClusterClient, answers: Answers) -> None:
     answers[READY] = KubeUnreachable("connection refused")
     assert cluster.probe() == "connection refused"
+
+
+def test_a_removal_does_not_wait_at_the_rate_limit(cluster: ClusterClient) -> None:
+    """`down` sends about 42 requests; at the default of 5 per second it would wait for 6 s."""
+    assert {cluster._client._limit.reserve(0.0, 10.0) for _ in range(100)} == {0.0}

@@ -19,6 +19,8 @@ from bootbridge.kube.requests import ApiRequest, Json
 T = TypeVar("T")
 LOG_BYTES_MAX = 4 << 20
 PROBE_SECONDS_MAX = 3.0
+# The limits of kubectl. With the default of 5 per second, `down` would wait 5 s for its 42 requests.
+QPS, BURST = 50.0, 300
 _FORBIDDEN = 403
 # Ready includes that RBAC roles are loaded; before that an administrator gets 403 for everything.
 READY, VERSION = "/readyz", "/version"
@@ -35,7 +37,9 @@ class ClusterClient:
     def __init__(self, access: ClusterAccess, *, request_seconds: float = REQUEST_SECONDS_MAX) -> None:
         self._access = access
         self._runner = asyncio.Runner()
-        self._client = KubeClient(access, user_agent="bootbridge", request_seconds=request_seconds)
+        self._client = KubeClient(
+            access, qps=QPS, burst=BURST, user_agent="bootbridge", request_seconds=request_seconds
+        )
         self.unreachable_reason = ""
         self._was_ready = False
 
