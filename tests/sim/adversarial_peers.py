@@ -12,11 +12,11 @@ from bootbridge.wire.http2_stream import Stream
 from tests.support.sim_network import SimPort, http2_transport
 from tests.support.sim_world import SimPump, World
 
-LiveIds = Callable[[], list[int]]  # what a very well informed villain knows
+LiveIds = Callable[[], list[int]]  # what a very well informed adversary knows
 IDS_MAX = 6  # small, so that they hit the ids of others
 
 
-class Villain:
+class AdversarialPeer:
     """A raw stream that says random packets, and some that are none."""
 
     def __init__(
@@ -95,7 +95,7 @@ class Villain:
 
 
 class Ear:
-    """What a villain hears on one of its streams."""
+    """What an adversary hears on one of its streams."""
 
     def __init__(self, heard: Callable[[p.Packet], None]) -> None:
         self._heard = heard
@@ -114,11 +114,11 @@ class Ear:
         self._heard(p.decode(bytes(buffer[start:end])))
 
 
-class VillainAgent(Villain):
+class AdversarialAgent(AdversarialPeer):
     """An agent that answers dials as it likes and speaks about connections that are not its own."""
 
     def __init__(self, world: World, pump: SimPump, port: SimPort, live_ids: LiveIds, index: int) -> None:
-        metadata = [("agentid", f"villain{index}"), ("agentidentifiers", "")]
+        metadata = [("agentid", f"adversary{index}"), ("agentidentifiers", "")]
         if world.chance(0.6):
             metadata.append((extension.KEY, extension.offer()))
         headers = grpc.request_headers("/AgentService/Connect", "server", metadata)
@@ -138,7 +138,7 @@ class VillainAgent(Villain):
         return super().mischief()
 
 
-class VillainCaller(Villain):
+class AdversarialCaller(AdversarialPeer):
     """A gRPC caller that touches the connections of others, from a new one of its own each time."""
 
     def __init__(self, world: World, pump: SimPump, port: SimPort, live_ids: LiveIds, address: str) -> None:
@@ -164,7 +164,7 @@ class VillainCaller(Villain):
             self._dial()
 
 
-class VillainTalker:
+class GarbageSender:
     """A caller that sends bytes which are not HTTP, or not quite."""
 
     def __init__(self, world: World, port: SimPort) -> None:

@@ -35,7 +35,7 @@ class Checks:
 
     @property
     def _read_max(self) -> int:
-        return self._site.network.weather.read_max
+        return self._site.network.conditions.read_max
 
     # --- taps
 
@@ -63,7 +63,7 @@ class Checks:
 
         def on_agent_request(stream: Stream, headers: Headers) -> StreamHandler:
             handler = request(stream, headers)
-            if isinstance(handler, AgentStream) and not handler.agent_id.startswith("villain"):
+            if isinstance(handler, AgentStream) and not handler.agent_id.startswith("adversary"):
                 _tap_server_side(handler)
             return handler
 
@@ -75,8 +75,8 @@ class Checks:
         agent = dial.agent
         assert agent is not None
         exchange = self._site.exchange_at(dial.address)
-        if exchange is not None and agent.agent_id.startswith("villain"):
-            exchange.excuses.add("villain")
+        if exchange is not None and agent.agent_id.startswith("adversary"):
+            exchange.excuses.add("adversary")
         if agent in dial.lost:
             raise Violation(6, f"{dial} was sent again to the agent that failed it")
         spared = agent.draining or agent.silent
@@ -152,7 +152,7 @@ class Checks:
         up_max = limits.send_queue_max(self._read_max, grpc_source=isinstance(route.front, GrpcFrontend))
         if route.send_queue.backlog > up_max:
             raise Violation(4, f"{route} holds {route.send_queue.backlog} bytes of upload")
-        down_max = self._receiver_max(agent, honest=not agent.agent_id.startswith("villain"))
+        down_max = self._receiver_max(agent, honest=not agent.agent_id.startswith("adversary"))
         if route.receiver.sink.backlog > down_max:
             raise Violation(4, f"{route} holds {route.receiver.sink.backlog} bytes of download")
 

@@ -89,18 +89,18 @@ class Exchange:
     # --- what the two ends report
 
     def check_up(self, at: int, data: memoryview) -> None:
-        if data != speech(self.up_key, at, len(data)) and "villain" not in self.excuses:
+        if data != speech(self.up_key, at, len(data)) and "adversary" not in self.excuses:
             raise Violation(1, f"{self} got wrong upload bytes at {at}")
 
     def check_down(self, at: int, data: memoryview) -> None:
-        if data != speech(self.down_key, at, len(data)) and "villain" not in self.excuses:
+        if data != speech(self.down_key, at, len(data)) and "adversary" not in self.excuses:
             raise Violation(1, f"{self} got wrong download bytes at {at}")
 
     def caller_saw_end(self) -> None:
         """The caller was told, in order, that the endpoint has said all."""
         caller = self.caller
         assert caller is not None
-        if self.excuses & {"villain", "server crashed"}:
+        if self.excuses & {"adversary", "server crashed"}:
             return
         if caller.ended and any(not endpoint.half_close_known for endpoint in self.endpoints):
             return  # an agent without half-close can only be told that all is over
@@ -113,7 +113,7 @@ class Exchange:
     def endpoint_saw_end(self, endpoint: EndpointApp) -> None:
         """The endpoint was told, in order, that the caller has said all."""
         caller = self.caller
-        if self.excuses & {"villain", "server crashed", "agent crashed", "caller broke"}:
+        if self.excuses & {"adversary", "server crashed", "agent crashed", "caller broke"}:
             return
         if self.excuses & {"stalled", "slow network"} and not endpoint.half_close_known:
             return  # taken for stalled, a caller is let go, and a Go agent has one word for every end
@@ -184,7 +184,7 @@ class EndpointApp:
         self.exchange.check_up(before, data)
         self.received = now = before + len(data)
         caller = self.exchange.caller
-        if caller is not None and now > caller.sent and "villain" not in self.exchange.excuses:
+        if caller is not None and now > caller.sent and "adversary" not in self.exchange.excuses:
             raise Violation(1, f"{self.exchange}: the endpoint got more than was sent")
         if plan.kind == "echo":
             self._owed += len(data)

@@ -15,7 +15,7 @@ from tests.support.sim_network import STREAMS_MAX
 from tests.support.sim_world import READ_BYTES
 
 STREAM_WINDOW = 65536
-VILLAINS_MAX = 3
+ADVERSARIES_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class SmallLimits:
         """A flood ends its stream, but only when the turn is over that brought it. One turn may add a
         reply to every packet of one read (none takes less than 20 bytes of it), or one packet for
         every caller's stream: a lost caller closes its dials and connections, a lost agent's dials move."""
-        return self.control_packets + read_max // 20 + (VILLAINS_MAX + 1) * STREAMS_MAX
+        return self.control_packets + read_max // 20 + (ADVERSARIES_MAX + 1) * STREAMS_MAX
 
     @property
     def http2_output_max(self) -> int:

@@ -12,13 +12,13 @@ from functools import partial
 
 from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.tunnel.stall_guard import TRICKLE_SECONDS
-from tests.sim.adversarial_peers import VillainAgent, VillainCaller, VillainTalker
+from tests.sim.adversarial_peers import AdversarialAgent, AdversarialCaller, GarbageSender
 from tests.sim.callers import Caller, ConnectCaller, GrpcCaller
 from tests.sim.checks import Checks
 from tests.sim.exchange import Exchange, Plan
-from tests.sim.limits import VILLAINS_MAX, SmallLimits
+from tests.sim.limits import ADVERSARIES_MAX, SmallLimits
 from tests.sim.processes import AgentProcess, Process, ServerProcess
-from tests.support.sim_network import Network, SimPort, Weather, http2_transport
+from tests.support.sim_network import Network, NetworkConditions, SimPort, http2_transport
 from tests.support.sim_world import SimPump, Violation, World
 
 FAULT_SECONDS = 8.0
@@ -43,7 +43,7 @@ class Options:
     direct: bool
     calm: bool  # nothing goes wrong but slow readers
     crowd: bool  # calm, and two that move much and then stall share one agent with all others
-    villains: int
+    adversaries: int
     faults: int
     exchanges: int
     dial_seconds: float
@@ -62,7 +62,7 @@ class Options:
             direct=world.chance(0.2),
             calm=calm,
             crowd=crowd,
-            villains=0 if calm or world.chance(0.6) else world.count(1, VILLAINS_MAX),
+            adversaries=0 if calm or world.chance(0.6) else world.count(1, ADVERSARIES_MAX),
             faults=0 if calm else world.count(1, 6),
             exchanges=world.count(3, 9),
             dial_seconds=30.0 if world.chance(0.5) else 6.0,
@@ -76,15 +76,15 @@ class Scenario:
         world.tracing = trace
         self.options = Options.draw(world)
         self.limits = SmallLimits()
-        self.network = Network(world, _weather(world))
+        self.network = Network(world, _conditions(world))
         self.outside = SimPump(world)
         self.checks = Checks(self, self.limits)
         self.exchanges: list[Exchange] = []
         self.quiet_down = False
         self._by_address: dict[str, Exchange] = {}
         self._partitions: set[tuple[str, str]] = set()
-        self._villains: list[VillainAgent | VillainCaller | VillainTalker] = []
-        self._doors: dict[int, tuple[ServerProcess, SimPort, Http2Transport]] = {}
+        self._adversaries: list[AdversarialAgent | AdversarialCaller | GarbageSender] = []
+        self._shared_transports: dict[int, tuple[ServerProcess, SimPort, Http2Transport]] = {}
         self.servers = [self._boot_server(index) for index in range(self.options.servers)]
         self.agents = [self._boot_agent(index) for index in range(self.options.agents)]
         world.say(repr(self.options))
@@ -122,8 +122,8 @@ class Scenario:
                 self.outside.soon(world.between(0.9, 1.0), lambda: self._start(self._draw_stalled_plan()))
         for _ in range(self.options.faults):
             self.outside.soon(world.between(0.1, 6.0), self._fault)
-        for _ in range(self.options.villains):
-            self.outside.soon(world.between(0.0, 2.0), self._villain)
+        for _ in range(self.options.adversaries):
+            self.outside.soon(world.between(0.0, 2.0), self._add_adversary)
         world.run_until(lambda: False, FAULT_SECONDS if not self.options.calm else 3.1)
         self._heal()
         self._converge()
@@ -235,7 +235,7 @@ class Scenario:
             self._accept(server, lambda: server.accept_connect(far), far.abort)
             exchange.port = near
             return ConnectCaller(self.world, near, exchange)
-        exchange.port, transport = self._door(server)
+        exchange.port, transport = self._caller_transport(server)
         return GrpcCaller(self.world, self.outside, transport, exchange)
 
     def _accept(self, server: ServerProcess, accept: Callable[[], None], refuse: Callable[[], None]) -> None:
@@ -247,26 +247,26 @@ class Scenario:
 
         self.outside.soon(self.network.delay(), arrive)
 
-    def _door(self, server: ServerProcess) -> tuple[SimPort, Http2Transport]:
+    def _caller_transport(self, server: ServerProcess) -> tuple[SimPort, Http2Transport]:
         """A caller's connection to a server: one of its own, or one that several callers share."""
         shared = self.world.chance(0.4)
-        known = self._doors.get(server.index)
+        known = self._shared_transports.get(server.index)
         if shared and known is not None and known[0] is server and not known[2].http2.closed:
             return known[1], known[2]
         near, far = self.network.join(self.outside, server.pump, "door" if shared else "grpc")
         self._accept(server, lambda: server.accept_grpc(far), far.abort)
         transport = http2_transport(near, client=True, keepalive_seconds=3600.0)
         if shared:
-            self._doors[server.index] = (server, near, transport)
+            self._shared_transports[server.index] = (server, near, transport)
         else:
             self._close_when_idle(transport)
         return near, transport
 
-    def _close_doors(self) -> None:
+    def _close_shared_transports(self) -> None:
         """Nobody comes through them any more; who left may still be sending its last words."""
-        for _, _, transport in self._doors.values():
+        for _, _, transport in self._shared_transports.values():
             self._close_when_idle(transport)
-        self._doors.clear()
+        self._shared_transports.clear()
 
     def _close_when_idle(self, transport: Http2Transport) -> None:
         def look() -> None:
@@ -401,7 +401,7 @@ class Scenario:
             self.world.say(f"cut {server_connection.port.name}")
             server_connection.port.cut()
 
-    def _villain(self) -> None:
+    def _add_adversary(self) -> None:
         world, server = self.world, self._some_server()
         if not server.alive or server.core.stopping:
             return
@@ -409,27 +409,29 @@ class Scenario:
         def live_ids() -> list[int]:
             return [connect_id for agent in server.core.agent_registry for connect_id in agent.routes]
 
-        near, far = self.network.join(self.outside, server.pump, "villain")
+        near, far = self.network.join(self.outside, server.pump, "adversary")
         draw = world.random()
         if draw < 0.5:
             server.accept_agent(far)
-            self._villains.append(VillainAgent(world, self.outside, near, live_ids, len(self._villains)))
+            self._adversaries.append(
+                AdversarialAgent(world, self.outside, near, live_ids, len(self._adversaries))
+            )
         elif draw < 0.85:
             server.accept_grpc(far)
             bait = self._new_exchange(Plan("echo", "grpc"))
-            bait.excuses.add("villain")
-            self._villains.append(VillainCaller(world, self.outside, near, live_ids, bait.address))
+            bait.excuses.add("adversary")
+            self._adversaries.append(AdversarialCaller(world, self.outside, near, live_ids, bait.address))
         else:
             server.accept_connect(far)
-            self._villains.append(VillainTalker(world, near))
+            self._adversaries.append(GarbageSender(world, near))
 
     # --- the faults stop
 
     def _heal(self) -> None:
         self.world.say("faults stop")
         self._partitions.clear()
-        for villain in self._villains:
-            villain.leave()
+        for adversary in self._adversaries:
+            adversary.leave()
         self.outside.end_turn()
         for port in self._ports():
             if not port.blackholed:
@@ -511,19 +513,21 @@ class Scenario:
     def _seconds_through_a_full_connection(self) -> float:
         """What no core can help: the bytes that a connection has accepted before arrive before, and a network
         that delivers a few hundred at a time (``Network.chunk``) takes most of a second for them."""
-        weather, limits = self.network.weather, self.limits
-        accepted = limits.http2_output + limits.http2_backlog + weather.capacity
-        chopped = weather.chop_chance
-        read = 10 * chopped + weather.read_max * (0.75 - chopped**2)  # the mean of chunk()
-        delay = (weather.delay_min + weather.delay_max + weather.late_chance * weather.late_max) / 2
-        return delay * accepted / min(read, weather.capacity)
+        conditions, limits = self.network.conditions, self.limits
+        accepted = limits.http2_output + limits.http2_backlog + conditions.capacity
+        chopped = conditions.chop_chance
+        read = 10 * chopped + conditions.read_max * (0.75 - chopped**2)  # the mean of chunk()
+        delay = (
+            conditions.delay_min + conditions.delay_max + conditions.late_chance * conditions.late_max
+        ) / 2
+        return delay * accepted / min(read, conditions.capacity)
 
     def _probe(self) -> None:
         """Promise 9: what can work works again."""
         world = self.world
         if not world.run_until(self._all_connected, world.now + CONVERGE_SECONDS_MAX):
-            raise Violation(9, "an agent has no connection to a server, or a villain still has one")
-        self._close_doors()
+            raise Violation(9, "an agent has no connection to a server, or an adversary still has one")
+        self._close_shared_transports()
         probes = [
             self._start(Plan("echo", dialect, up=300), server.index)
             for server in self.servers
@@ -538,7 +542,7 @@ class Scenario:
                 raise Violation(9, f"a new exchange failed: {probe}")
 
     def _all_connected(self) -> bool:
-        """Every agent has a stream to every server; what silently died, and every villain, is known to
+        """Every agent has a stream to every server; what silently died, and every adversary, is known to
         be gone. Until then a dial may go to it, and fail."""
         server_connections = [
             port for port in self.network.ports if port.name.startswith("agent") and port.pump.alive
@@ -546,7 +550,7 @@ class Scenario:
         if any(port.doomed for port in server_connections):
             return False
         if any(
-            a.agent_id.startswith("villain") for server in self.servers for a in server.core.agent_registry
+            a.agent_id.startswith("adversary") for server in self.servers for a in server.core.agent_registry
         ):
             return False
         connected = {
@@ -562,7 +566,7 @@ class Scenario:
     def _empty(self) -> None:
         """Promise 7: nothing is left when all frontends are gone."""
         self.quiet_down = True
-        self._close_doors()
+        self._close_shared_transports()
         world = self.world
         leftovers = self.checks.leftovers
         if not world.run_until(lambda: not leftovers(), world.now + 45.0):
@@ -574,7 +578,7 @@ class Scenario:
 
 
 def _is_over(exchange: Exchange) -> bool:
-    """Villains have no caller, and nobody waits for them."""
+    """Adversaries have no caller, and nobody waits for them."""
     return exchange.caller is None or exchange.caller.over
 
 
@@ -584,17 +588,17 @@ def _all_uploaded(exchange: Exchange) -> bool:
     return all(e.heard_all and e.received == caller.sent for e in exchange.endpoints)
 
 
-def _weather(world: World) -> Weather:
-    weather = Weather()
+def _conditions(world: World) -> NetworkConditions:
+    conditions = NetworkConditions()
     draw = world.random()
     if draw < 0.15:
-        weather.chop_chance = 0.4
-        weather.read_max = 600
+        conditions.chop_chance = 0.4
+        conditions.read_max = 600
     elif draw < 0.3:
-        weather.read_max = weather.capacity = 16 * 1024
-        weather.late_chance = 0.0
+        conditions.read_max = conditions.capacity = 16 * 1024
+        conditions.late_chance = 0.0
     elif draw < 0.4:
-        weather.delay_max = 0.05
+        conditions.delay_max = 0.05
     elif draw < 0.5:
-        weather.capacity = 1024
-    return weather
+        conditions.capacity = 1024
+    return conditions

@@ -21,10 +21,10 @@ ONCE_FAILED = {
     224081: "a slow network full of honest bytes was taken for the effect of a stalled neighbour",
     227972: "hundreds of dials of one lost caller transport, in one turn, were taken for a pile-up",
     230214: "an endpoint that wrote to a socket closed in a freeze was never told",
-    303081: "a villain that was refused a stream mixed up the messages of its others",
+    303081: "an adversary that was refused a stream mixed up the messages of its others",
     305922: "a frozen caller of a Go agent was let go as stalled, and that was not foreseen",
     310376: "a door was shut while a caller that had left was still sending its last words",
-    314520: "a villain that had left, but whose last bytes were still coming, was given a new dial",
+    314520: "an adversary that had left, but whose last bytes were still coming, was given a new dial",
     325377: "a caller left while bytes for it were on their way, and what the reset took was missed",
     740024: "a request beside others in a Go agent's metered stream was expected to have the trickle alone",
     746545: "the same",
@@ -35,7 +35,7 @@ BLOCK = 50
 
 @pytest.mark.parametrize("start", range(0, 3 * BLOCK, BLOCK))
 def test_the_promises_hold_in_a_block_of_seeds(start: int) -> None:
-    """150 worlds with crashes, partitions, stalls, villains: no promise of the architecture is broken."""
+    """150 worlds with crashes, partitions, stalls, adversaries: no promise of the architecture is broken."""
     failures = [
         result.line for result in map(run_seed, range(start, start + BLOCK)) if result.promise is not None
     ]

@@ -32,7 +32,7 @@ _NOBODY = _Nobody()
 
 
 @dataclass(slots=True)
-class Weather:
+class NetworkConditions:
     """How the network behaves in one world."""
 
     delay_min: float = 0.0002
@@ -66,9 +66,9 @@ def http2_transport(
 
 
 class Network:
-    def __init__(self, world: World, weather: Weather | None = None) -> None:
+    def __init__(self, world: World, conditions: NetworkConditions | None = None) -> None:
         self.world = world
-        self.weather = weather or Weather()
+        self.conditions = conditions or NetworkConditions()
         self.ports: dict[SimPort, None] = {}  # every end that is not closed for good
         self._numbers = 0
 
@@ -83,22 +83,22 @@ class Network:
         return a, b
 
     def delay(self) -> float:
-        weather, world = self.weather, self.world
-        delay = weather.delay_min + (weather.delay_max - weather.delay_min) * world.random()
-        if weather.late_chance and world.random() < weather.late_chance:
-            delay += weather.late_max * world.random()
+        conditions, world = self.conditions, self.world
+        delay = conditions.delay_min + (conditions.delay_max - conditions.delay_min) * world.random()
+        if conditions.late_chance and world.random() < conditions.late_chance:
+            delay += conditions.late_max * world.random()
         return delay
 
     def chunk(self, size: int) -> int:
-        weather = self.weather
+        conditions = self.conditions
         draw = self.world.random()
-        if draw < weather.chop_chance:
+        if draw < conditions.chop_chance:
             return min(size, 1 + int(20 * self.world.random()))
-        return min(size, weather.read_max, 1 + int(2 * weather.read_max * draw))
+        return min(size, conditions.read_max, 1 + int(2 * conditions.read_max * draw))
 
 
 class SimPort:
-    """One end of a stream. ``BytePort`` for its owner, plus what the weather may do to it."""
+    """One end of a stream. ``BytePort`` for its owner, plus what the conditions may do to it."""
 
     peer: SimPort
     tells_gone = False
@@ -234,13 +234,13 @@ class SimPort:
         peer = self.peer
         if peer.closed:  # it is gone: our bytes get nowhere, and we are told so
             if self._world.now < peer._frozen_until:
-                room = self._network.weather.capacity - len(peer._inbox)
+                room = self._network.conditions.capacity - len(peer._inbox)
                 peer._inbox += data[:room]
             else:
                 self._reset_by_peer("broken pipe")
                 room = len(data)
         else:
-            room = max(0, self._network.weather.capacity - len(peer._inbox))
+            room = max(0, self._network.conditions.capacity - len(peer._inbox))
             peer._inbox += data[:room]
             peer._expect()
         rest = data[room:]
@@ -334,7 +334,7 @@ class SimPort:
         if self.peer._blocked:
             self.peer._room_made()
 
-    # --- the weather
+    # --- the conditions
 
     def cut(self) -> None:
         """The connection breaks under both ends."""

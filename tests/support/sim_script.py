@@ -389,9 +389,9 @@ class ServerStage(Stage):
             metadata.append((extension.KEY, extension.offer()))
         return self._peer(agent_id, AGENT_PATH, metadata, self.core.on_agent_request)
 
-    def stranger(self, metadata: list[tuple[str, str]]) -> Peer:
+    def agent_call(self, metadata: list[tuple[str, str]]) -> Peer:
         """Whoever calls the agents' method with such metadata."""
-        return self._peer("stranger", AGENT_PATH, metadata, self.core.on_agent_request)
+        return self._peer("caller of the agent port", AGENT_PATH, metadata, self.core.on_agent_request)
 
     def grpc_caller(self) -> Peer:
         return self._peer("caller", PROXY_PATH, [], self.core.on_proxy_request)

@@ -55,9 +55,9 @@ def test_a_caller_with_mixed_up_ids_loses_its_own_connection_only() -> None:
     with ServerStage() as stage:
         agent = stage.agent()
         victim = stage.grpc_route(agent, 1)
-        villain = stage.grpc_route(agent, 2)
-        villain.say(p.Data(1, b"not mine"))
-        villain.expect(
+        adversary = stage.grpc_route(agent, 2)
+        adversary.say(p.Data(1, b"not mine"))
+        adversary.expect(
             p.CloseResponse("mismatched connection IDs", 2), p.CloseResponse("mismatched connection IDs", 1)
         )
         agent.expect(p.CloseRequest(2))
@@ -281,11 +281,11 @@ def test_a_packet_that_is_none_ends_its_stream_alone(garbage: bytes) -> None:
     with ServerStage() as stage:
         agent = stage.agent()
         neighbour = stage.grpc_route(agent, 1)
-        villain = stage.grpc_route(agent, 2)
-        villain.stream.send(grpc.message_prefix(len(garbage)) + garbage)
+        adversary = stage.grpc_route(agent, 2)
+        adversary.stream.send(grpc.message_prefix(len(garbage)) + garbage)
         agent.expect(p.CloseRequest(2))
-        assert villain.over
-        assert villain.status == grpc.INTERNAL
+        assert adversary.over
+        assert adversary.status == grpc.INTERNAL
         neighbour.say(p.Data(1, b"ok"))
         agent.expect(p.Data(1, b"ok"))
 
@@ -303,6 +303,6 @@ def test_a_stream_that_we_end_says_why(prefix: bytes, status: int, who: str) -> 
     """OK would tell the peer that it did nothing wrong."""
     with ServerStage() as stage:
         agent = stage.agent()
-        villain = agent if who == "agent" else stage.grpc_caller()
-        villain.stream.send(prefix + b"12345678")
-        assert villain.status == status
+        adversary = agent if who == "agent" else stage.grpc_caller()
+        adversary.stream.send(prefix + b"12345678")
+        assert adversary.status == status

@@ -316,10 +316,10 @@ def test_an_agent_cannot_speak_for_the_dials_and_routes_of_another() -> None:
         caller = stage.connect_route(honest, 1)
         pending = stage.connect_caller().connect("10.0.0.2:80")
         dial = _dial_id(honest)
-        villain = stage.agent("b")
-        villain.say(p.Data(1, b"lies"), p.CloseResponse("", 1), p.DialResponse("", 5, dial), p.End(1))
-        villain.say(p.Credit(1, 1 << 40), p.CloseDial(dial))
-        villain.expect(p.CloseRequest(1), p.CloseRequest(5))
+        adversary = stage.agent("b")
+        adversary.say(p.Data(1, b"lies"), p.CloseResponse("", 1), p.DialResponse("", 5, dial), p.End(1))
+        adversary.say(p.Credit(1, 1 << 40), p.CloseDial(dial))
+        adversary.expect(p.CloseRequest(1), p.CloseRequest(5))
         caller.expect(b"")
         pending.expect(b"")
         assert (stage.core.route_count, stage.core.dial_count) == (1, 1)
@@ -405,7 +405,7 @@ def test_metadata_that_no_agent_sends_is_refused_with_the_reason(
 ) -> None:
     """§7.2 NewBackend: none or several agent ids, several or invalid identifiers."""
     with ServerStage() as stage:
-        stranger = stage.stranger(metadata)
+        stranger = stage.agent_call(metadata)
         assert stranger.status == grpc.UNKNOWN
         assert complaint in grpc.status_of(stranger.headers[-1][0])[1]
         assert not stage.core.agent_registry

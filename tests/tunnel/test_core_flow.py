@@ -362,12 +362,12 @@ def test_an_agent_that_provokes_answers_and_takes_none_loses_its_stream(
     """Memory is bounded for control packets too, not for payload only."""
     monkeypatch.setattr(BOUNDS, "control_packets", 2000)
     with ServerStage() as stage:
-        villain, honest = stage.agent("villain"), stage.agent("honest")
-        stream = stage.stream_of(villain)
-        villain.stream.pause_reading()  # its window is never opened again
+        adversary, honest = stage.agent("adversary"), stage.agent("honest")
+        stream = stage.stream_of(adversary)
+        adversary.stream.pause_reading()  # its window is never opened again
         waiting_max = 0
         while not stream.ended and waiting_max <= 5000:
-            villain.say(*[p.Data(1000 + number, b"?") for number in range(1000)])
+            adversary.say(*[p.Data(1000 + number, b"?") for number in range(1000)])
             waiting_max = max(waiting_max, len(stream._urgent))
             stage.after(0.001)
         assert stream.ended
@@ -375,4 +375,4 @@ def test_an_agent_that_provokes_answers_and_takes_none_loses_its_stream(
         assert len(stream._urgent) == 0
         assert [agent.agent_id for agent in stage.core.agent_registry] == ["honest"]
         stage.connect_route(honest)
-        villain.heard.clear()
+        adversary.heard.clear()
