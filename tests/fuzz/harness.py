@@ -23,7 +23,7 @@ def instrumented() -> contextlib.AbstractContextManager[object]:
 
 
 def fuzz(check: Callable[[bytes], None], seeds: Iterable[bytes]) -> None:
-    """Run ``check`` on whatever libFuzzer makes of the seeds; an exception is a finding.
+    """Runs ``check`` on mutations of the seeds by libFuzzer; an exception is a finding.
 
     The flags on the command line are libFuzzer's: -max_total_time=60, or a file to replay.
     """

@@ -58,7 +58,7 @@ def test_a_hundred_thousand_cancelled_timers_leave_nothing_behind() -> None:
 def test_exactly_the_timers_that_were_not_cancelled_fire(
     plan: list[tuple[float, bool, bool]],
 ) -> None:
-    """Whatever is cancelled, before or between firings, and however often."""
+    """Also if timers are cancelled before or between firings, once or repeatedly."""
     clock = Clock()
     timers = Timers(clock)
     fired: list[int] = []

@@ -12,7 +12,7 @@ from bootbridge.wire.http2_stream import Stream
 from tests.support.sim_network import SimPort, http2_transport
 from tests.support.sim_world import SimPump, World
 
-LiveIds = Callable[[], list[int]]  # what a very well informed adversary knows
+LiveIds = Callable[[], list[int]]  # as if the adversary knew them
 IDS_MAX = 6  # small, so that they hit the ids of others
 
 
@@ -133,7 +133,7 @@ class AdversarialAgent(AdversarialPeer):
                 self.say(p.encode(p.DialResponse("no", 0, packet.random)))
 
     def mischief(self) -> bytes:
-        if self.world.chance(0.1):  # overrun whatever credit there is
+        if self.world.chance(0.1):  # exceed any credit
             return p.encode(p.Data(self.world.count(1, IDS_MAX), self.world.rng.randbytes(14000)))
         return super().mischief()
 

@@ -30,11 +30,11 @@ class Caller:
         self.asked_at: float | None = None
         self.answered_at: float | None = None
         self.answer = ""  # "ok" or the refusal
-        self.ended = False  # it said, in order, that it sends no more
+        self.ended = False  # it has ended the upload, in order
         self.heard_all = False
         self.over = False
         self.over_at = 0.0
-        self.outcome = ""  # end (told so in order), left (on its own), refused, lost
+        self.outcome = ""  # end (orderly), left (by the caller), refused, lost
         self._waiting = False
         exchange.caller = self
         if self.plan.give_up_after is not None:
@@ -142,7 +142,7 @@ class Caller:
         self._leave_if_done()
 
     def _leave_if_done(self) -> None:
-        """Go when all was said and heard, unless the endpoint is the one who ends it."""
+        """Leaves when everything was sent and received, unless the endpoint ends it."""
         plan = self.plan
         if self.ended or self.sent < plan.up or (self.answer != "ok" and not plan.hasty):
             return
@@ -159,7 +159,7 @@ class Caller:
         return plan.banner + (plan.up if plan.kind == "echo" else plan.down)
 
     def heard_end(self) -> None:
-        """The endpoint has said all, in order."""
+        """The download ended, in order."""
         if not self.over:
             self.exchange.caller_saw_end()
             self.heard_all = True
@@ -304,7 +304,7 @@ class GrpcCaller(Caller):
             self.pump.soon(0.05, self.abort)
 
     def _hang_up(self) -> None:
-        """Not at once: whatever followed the close would be noticed."""
+        """After a while, so that packets behind the close are noticed."""
         self.pump.soon(0.02, self.abort)
 
     def abort(self) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 STALL_SECONDS = 3.0
 _FAILURES = ("no_agent", "error_response", "backend_close", "backend_dial_timeout", "frontend_close")
-# Answers to a connection that is unknown are no part of its life.
+# Answers for unknown connections do not belong to a connection.
 _STRAY = ("Unknown connectID", "unrecognized connectID")
 
 
@@ -184,9 +184,9 @@ class Checks:
                     or agent not in core.agent_registry
                     or agent.dials.get(dialling.id) is not dialling
                 ):
-                    raise Violation(3, f"{front} waits for {dialling}, which nobody works on")
+                    raise Violation(3, f"{front} waits for {dialling}, which is not in any table")
             elif isinstance(dialling, DirectDial) and dialling not in core.direct_dials:
-                raise Violation(3, f"{front} waits for {dialling}, which nobody works on")
+                raise Violation(3, f"{front} waits for {dialling}, which is not in any table")
             if isinstance(route, AgentRoute):
                 if (
                     route.agent.routes.get(route.connect_id) is not route

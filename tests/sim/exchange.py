@@ -37,7 +37,7 @@ class Plan:
     down: int = 0
     early: bool = False
     banner: int = 0
-    parting: str = "wait"  # what the endpoint does when it has said all: wait, finish or close
+    parting: str = "wait"  # what the endpoint does when it has sent everything: wait, finish or close
     half_close: bool = False  # the caller half-closes after its upload
     hasty: bool = False  # the caller closes right after its upload, without reading
     give_up_after: float | None = None
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def knows_half_close(self) -> bool:
-        """Whether the caller can be told that the endpoint has said all, and go on itself."""
+        """Whether the caller knows half-close: the download can end before the upload."""
         return self.dialect == "connect" and not self.tls
 
 
@@ -97,13 +97,13 @@ class Exchange:
             raise Violation(1, f"{self} got wrong download bytes at {at}")
 
     def caller_saw_end(self) -> None:
-        """The caller was told, in order, that the endpoint has said all."""
+        """The caller saw an orderly end of the download."""
         caller = self.caller
         assert caller is not None
         if self.excuses & {"adversary", "server crashed"}:
             return
         if caller.ended and any(not endpoint.half_close_known for endpoint in self.endpoints):
-            return  # an agent without half-close can only be told that all is over
+            return  # without half-close the agent closes the whole connection
         ended = [endpoint for endpoint in self.endpoints if endpoint.ended]
         if not ended:
             raise Violation(1, f"{self}: an orderly end for the caller, but the endpoint has not ended")
@@ -111,7 +111,7 @@ class Exchange:
             raise Violation(1, f"{self}: an orderly end, but bytes are missing")
 
     def endpoint_saw_end(self, endpoint: EndpointApp) -> None:
-        """The endpoint was told, in order, that the caller has said all."""
+        """The endpoint saw an orderly end of the upload."""
         caller = self.caller
         if self.excuses & {"adversary", "server crashed", "agent crashed", "caller broke"}:
             return
@@ -121,7 +121,7 @@ class Exchange:
         if caller.answer != "ok":
             return  # it left before it was answered, so it cannot know what got through
         if not endpoint.received and len(self.endpoints) > 1:
-            return  # nobody ever used this connection
+            return  # this connection was never used
         if endpoint.ended and (not self.plan.knows_half_close or not endpoint.half_close_known):
             return  # who knows no half-close took the endpoint's end for the end of all
         if self.port is not None and self.port.peer.unread_lost:
@@ -144,7 +144,7 @@ class EndpointApp:
         self.half_close_known = half_close_known
         self.received = 0
         self.sent = 0
-        self.ended = False  # it has said all it will say, in order
+        self.ended = False  # it has ended the download, in order
         self.heard_all = False
         self.over = False
         self._waiting = False

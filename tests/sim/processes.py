@@ -36,7 +36,7 @@ DIAL_TIMEOUT_SECONDS = 5.0
 
 
 class QuietEventLog:
-    """Nobody reads the log of a simulated process, unless it is traced."""
+    """Drops events, unless the run is traced."""
 
     def __init__(self, world: World, who: str) -> None:
         self._world = world
@@ -249,7 +249,7 @@ class AgentProcess(Process):
         )
 
     def connect(self, server_index: int) -> None:
-        """Dial a server; try again for as long as there is no server_connection to it."""
+        """Dials a server, and retries until there is a connection to it."""
         if self.site.quiet_down:
             return
         server = self.site.servers[server_index]

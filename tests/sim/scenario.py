@@ -183,7 +183,7 @@ class Scenario:
             plan.pause = world.between(0.0, 0.1)
         if world.chance(0.2):
             plan.endpoint_pause = world.between(0.0, 0.1)
-        # Not drawn, so that the seeds of before still tell their stories.
+        # Not drawn, so that older seeds still replay the same scenario.
         plan.tls = dialect == "connect" and not plan.half_close and plan.up % 3 == 0
         return plan
 
@@ -220,7 +220,7 @@ class Scenario:
         return exchange
 
     def _excuse_bad_start(self, exchange: Exchange) -> None:
-        """A caller that comes through a shared door suffers what befell the door before."""
+        """A caller on a shared transport is affected by earlier faults of that transport."""
         assert exchange.port is not None
         for port in (exchange.port, exchange.port.peer):
             if port.doomed:
@@ -253,7 +253,7 @@ class Scenario:
         known = self._shared_transports.get(server.index)
         if shared and known is not None and known[0] is server and not known[2].http2.closed:
             return known[1], known[2]
-        near, far = self.network.join(self.outside, server.pump, "door" if shared else "grpc")
+        near, far = self.network.join(self.outside, server.pump, "shared" if shared else "grpc")
         self._accept(server, lambda: server.accept_grpc(far), far.abort)
         transport = http2_transport(near, client=True, keepalive_seconds=3600.0)
         if shared:
@@ -263,7 +263,7 @@ class Scenario:
         return near, transport
 
     def _close_shared_transports(self) -> None:
-        """Nobody comes through them any more; who left may still be sending its last words."""
+        """No caller will use them any more; callers that left may still be sending."""
         for _, _, transport in self._shared_transports.values():
             self._close_when_idle(transport)
         self._shared_transports.clear()
@@ -307,7 +307,7 @@ class Scenario:
             port.cut()
 
     def _excuse_callers(self, port: SimPort) -> None:
-        """A caller whose own connection fails, at either end, may be told anything."""
+        """A caller whose own connection fails, at either end, may see any outcome."""
         for exchange in self.exchanges:
             if exchange.port in (port, port.peer) or port.name.startswith(f"endpoint{exchange.id}#"):
                 exchange.excuses.add("caller broke")
@@ -439,7 +439,7 @@ class Scenario:
                 self._deliver_to_nobody(port)
             elif self.outside in (port.pump, port.peer.pump):
                 port.thaw()
-                port.cut()  # only connections have a keepalive; the rest is told by its kernel, at last
+                port.cut()  # without keepalive; the kernel reports the loss at last
         for agent in list(self.agents):
             if not agent.alive:
                 self._replace_agent(agent)
@@ -497,7 +497,7 @@ class Scenario:
             raise Violation(4, f"{exchange} took {caller.over_at - exchange.started_at:.1f} s")
 
     def _seconds_behind_neighbours(self, exchange: Exchange) -> float:
-        """Of a peer without credit that is metered: all of its connections share the trickle, in whatever
+        """Of a peer without credit that is metered: all of its connections share the trickle, in any
         order it likes, so what the neighbours had to say meanwhile may come first."""
         caller = exchange.caller
         assert caller is not None
@@ -578,7 +578,7 @@ class Scenario:
 
 
 def _is_over(exchange: Exchange) -> bool:
-    """Adversaries have no caller, and nobody waits for them."""
+    """Exchanges with adversaries have no caller, and are not waited for."""
     return exchange.caller is None or exchange.caller.over
 
 

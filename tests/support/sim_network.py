@@ -44,7 +44,7 @@ class NetworkConditions:
     capacity: int = 8192
 
 
-# Of one caller's connection; as in production, its loss alone is no flood of control packets.
+# Of one caller's connection; as in production, its loss alone does not exceed the control packets.
 STREAMS_MAX = 50
 
 
@@ -78,7 +78,7 @@ class Network:
         name = f"{name}#{self._numbers}"
         a, b = SimPort(self, one, f"{name}<"), SimPort(self, other, f"{name}>")
         a.peer, b.peer = b, a
-        # A unix socket tells at once when its peer is gone; TCP only when something is sent to it.
+        # A unix socket shows at once that its peer is gone; TCP only when something is sent to it.
         a.tells_gone = b.tells_gone = self.world.chance(0.5)
         return a, b
 
@@ -232,7 +232,7 @@ class SimPort:
     def _send(self) -> None:
         data = b"".join(self._out)
         peer = self.peer
-        if peer.closed:  # it is gone: our bytes get nowhere, and we are told so
+        if peer.closed:  # it is gone: our bytes are answered with a reset
             if self._world.now < peer._frozen_until:
                 room = self._network.conditions.capacity - len(peer._inbox)
                 peer._inbox += data[:room]
@@ -342,7 +342,7 @@ class SimPort:
         self.peer._reset_by_peer("connection reset by peer")
 
     def freeze(self, seconds: float) -> None:
-        """Nothing arrives here for a while (for ever: a blackhole), and nobody is told."""
+        """Nothing arrives here for a while (for ever: a blackhole), without an error."""
         self._frozen_until = max(self._frozen_until, self._world.now + seconds)
 
     def thaw(self) -> None:
@@ -351,7 +351,7 @@ class SimPort:
 
     @property
     def blackholed(self) -> bool:
-        """Whether nothing will ever arrive here again, and nobody tells us."""
+        """Whether nothing will ever arrive here again, without an error."""
         return self._frozen_until == float("inf") or not self.peer.pump.alive
 
     @property

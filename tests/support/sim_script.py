@@ -1,7 +1,7 @@
-"""Scripted conversations with the cores: say a packet, expect the answers; what nobody expected fails.
+"""Scripted conversations with the cores: send packets, expect the answers; an unexpected answer fails.
 
 A stage holds one core with a clock that only the script moves. Its peers are real connections, joined to
-the core's by wires of memory, and whatever they hear must be expected before the script ends.
+the core's in memory, and the script must expect everything that they receive.
 """
 
 from __future__ import annotations
@@ -390,7 +390,7 @@ class ServerStage(Stage):
         return self._peer(agent_id, AGENT_PATH, metadata, self.core.on_agent_request)
 
     def agent_call(self, metadata: list[tuple[str, str]]) -> Peer:
-        """Whoever calls the agents' method with such metadata."""
+        """A call on the agent port with this metadata."""
         return self._peer("caller of the agent port", AGENT_PATH, metadata, self.core.on_agent_request)
 
     def grpc_caller(self) -> Peer:

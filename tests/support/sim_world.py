@@ -109,7 +109,7 @@ class SimPump:
             dirty.pop().flush()
 
     def scribble(self, size: int) -> None:
-        """A received buffer is valid during its turn only: whoever kept it will read this."""
+        """Overwrites a received buffer, which is valid during its turn only, to reveal code that kept it."""
         self.read_buffer[:size] = _SCRIBBLE[:size]
 
     def flush_later(self, write_out: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 Outcome = TypeVar("Outcome")
-# A parser under test: takes the pieces of a stream, tells everything that came of them.
+# A parser under test: takes the pieces of a stream, returns all results.
 Parser = Callable[[Iterable[bytes]], Outcome]
 
 

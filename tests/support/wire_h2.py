@@ -114,7 +114,7 @@ class H2Peer:
 
 
 def converse(connection: Http2Connection, peer: H2Peer, sizes: Sequence[int] = (0,)) -> None:
-    """Carry bytes both ways in pieces of these sizes, in turn, until both are silent."""
+    """Exchanges bytes in pieces of these sizes, in turn, until neither side sends."""
     turn = 0
     while True:
         from_connection, from_peer = take(connection), peer.output()

@@ -12,7 +12,7 @@ from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Http2Connection, Stream, StreamHandler
 from bootbridge.wire.packets import Buffer
 
-REQUEST = grpc.request_headers("/Test/Call", "bridge")
+REQUEST = grpc.request_headers("/Test/Call", "tunnel")
 RESPONSE = grpc.response_headers()
 
 Event = tuple[Any, ...]
@@ -120,7 +120,7 @@ class Caller:
 
     @property
     def status(self) -> tuple[int, str]:
-        """What the trailers said (client side)."""
+        """Status and message of the trailers (client side)."""
         assert self.headers, "nothing was answered"
         assert self.headers[-1][1], "no trailers came"
         return grpc.status_of(self.headers[-1][0])
@@ -196,7 +196,7 @@ class Wire:
 
 
 def take(connection: Http2Connection, writable: bool = True) -> bytes:
-    """What the connection wants to send, as one string; the connection is told that it was handed over."""
+    """Takes the connection's output as one string, and marks it as flushed."""
     data = b"".join(connection.take_output())
     connection.flushed(writable)
     return data
@@ -225,7 +225,7 @@ def kinds(data: bytes) -> list[int]:
 
 
 class WindowJudge:
-    """Counts one sender's windows from the bytes alone, as RFC 9113 §6.9 tells."""
+    """Counts one sender's windows from the bytes alone, by RFC 9113, section 6.9."""
 
     def __init__(self) -> None:
         self.connection_window = f.DEFAULT_WINDOW

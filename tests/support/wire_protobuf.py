@@ -1,7 +1,7 @@
 """The protobuf library as judge of our packets: the schema, built without protoc.
 
 ``PACKET`` is the schema as it is. ``PACKET_OF_BYTES`` declares every string as bytes: it
-tells whether a message is well-formed apart from its text being UTF-8.
+decides whether a message is well-formed, except that its text is UTF-8.
 """
 
 from __future__ import annotations

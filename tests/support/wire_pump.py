@@ -165,7 +165,7 @@ class Listener:
             while True:
                 sock, _ = self._sock.accept()
                 pump = Pump(sock, Http2Connection(client=False, on_request=self._on_request))
-                self.pumps.append(pump)  # before the first answer leaves: whoever gets that may look here
+                self.pumps.append(pump)  # before the first answer is sent, so that its receiver finds it here
                 pump.start()
 
     def __enter__(self) -> Self:

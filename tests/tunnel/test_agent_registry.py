@@ -66,7 +66,7 @@ def test_adding_twice_or_removing_twice_changes_nothing() -> None:
 
 
 def test_two_streams_of_one_agent_id_are_one_agent_and_two_streams() -> None:
-    """B3: removing one leaves the other, whichever goes first."""
+    """Removing one leaves the other, in both orders."""
     old, new = stream("a", "host=h"), stream("a", "host=h")
     registry = registry_of(old, new)
     assert registry.streams_of("a") == [old, new]
@@ -155,7 +155,7 @@ networks = st.sampled_from(["10.0.0.0/8", "10.1.0.0/16", "10.1.1.0/24", "0.0.0.0
 def test_the_network_index_agrees_with_looking_at_every_stream(
     agents: list[tuple[set[str], bool]], destination: str
 ) -> None:
-    """Whatever came and went before; and an empty agent registry holds nothing."""
+    """After any sequence of additions and removals; an empty registry has empty indexes."""
     registry: AgentRegistry[FakeStream] = AgentRegistry()
     staying: list[FakeStream] = []
     for number, (cidrs, stays) in enumerate(agents):

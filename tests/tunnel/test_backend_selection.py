@@ -115,7 +115,7 @@ def test_a_strategy_prints_as_operators_write_it() -> None:
 
 
 def test_the_only_agent_takes_every_dial() -> None:
-    """Whatever its load."""
+    """Also if it has more load."""
     a = stream("a", routes=1000)
     assert select("default", a) is a
 
@@ -153,7 +153,7 @@ def test_long_lived_connections_spread_almost_evenly() -> None:
 
 
 def test_the_busiest_agent_of_many_is_never_chosen() -> None:
-    """It loses against whoever is drawn with it."""
+    """Any other agent drawn with it is chosen."""
     agents = [stream("busy", routes=1), *(stream(str(number)) for number in range(5))]
     rng = Random(5)
     assert all(select("default", *agents, rng=rng) is not agents[0] for _ in range(200))
@@ -295,7 +295,7 @@ def test_draining_agents_are_skipped() -> None:
 
 
 def test_i18_a_draining_agent_serves_when_it_is_the_only_one() -> None:
-    """Acceptance I18, for default, destHost and defaultRoute alike."""
+    """For default, destHost and defaultRoute alike."""
     a = stream("a", "ipv4=10.1.2.3&default-route=true", draining=True)
     for strategy in ("default", "destHost", "defaultRoute"):
         assert select(strategy, a) is a
@@ -383,7 +383,7 @@ def test_any_address_gets_an_answer(address: str, seed: int) -> None:
 def test_b7_readiness_looks_at_all_strategies(
     strategies: str, identifiers: str | None, expected: bool
 ) -> None:
-    """B7: ``destHost,default`` is ready with agents that advertise nothing."""
+    """``destHost,default`` is ready with agents that advertise nothing."""
     registry: AgentRegistry[FakeStream] = AgentRegistry()
     if identifiers is not None:
         registry.add(stream("a", identifiers))

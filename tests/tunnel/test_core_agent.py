@@ -1,4 +1,4 @@
-"""The agent's core: what a server asks of it, and what it tells the server."""
+"""The agent's core: dials, endpoints, closes and drain, with a scripted server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_dial_makes_a_connection_and_carries_bytes_both_ways() -> None:
 
 
 def test_a_failed_dial_is_answered_with_its_reason_and_counted() -> None:
-    """The error text reaches the server, and the metric tells a timeout from the rest."""
+    """The error text reaches the server, and the metric has a label for timeouts."""
     with AgentStage() as stage:
         server = stage.server()
         server.say(p.DialRequest("tcp", "10.0.0.1:80", 5), p.DialRequest("tcp", "10.0.0.2:80", 6))
@@ -80,7 +80,7 @@ def test_data_for_an_unknown_id_is_answered_with_a_close_of_that_id() -> None:
 
 
 def test_dial_cls_stops_a_dial_under_way() -> None:
-    """B11: a dial that was called off makes no connection and no answer."""
+    """A cancelled dial makes no connection and no DIAL_RSP."""
     with AgentStage() as stage:
         server = stage.server().say(p.DialRequest("tcp", "10.0.0.1:80", 5))
         (dial,) = stage.dials.asked
@@ -129,7 +129,7 @@ def test_everything_of_a_lost_server_is_let_go() -> None:
 
 
 def test_the_same_connect_id_of_two_servers_is_two_connections() -> None:
-    """B2 and B3 on the agent's side: tables belong to a stream."""
+    """Tables belong to a stream, so equal ids do not collide."""
     with AgentStage() as stage:
         one, two = stage.server(), stage.server()
         first, second = stage.endpoint(one), stage.endpoint(two)
@@ -154,7 +154,7 @@ def test_drain_is_sent_although_nothing_is_being_received() -> None:
 
 
 def test_what_was_uploaded_is_written_before_the_endpoint_is_closed() -> None:
-    """B5: CLOSE_REQ behind DATA; the socket is closed in order, with the bytes still to be written."""
+    """CLOSE_REQ behind DATA: the socket is closed in order, behind the unwritten bytes."""
     with AgentStage() as stage:
         server = stage.server()
         endpoint = stage.endpoint(server)
@@ -164,7 +164,7 @@ def test_what_was_uploaded_is_written_before_the_endpoint_is_closed() -> None:
 
 
 def test_what_the_endpoint_said_goes_before_its_close() -> None:
-    """B5: CLOSE_RSP waits behind data that has no credit yet."""
+    """CLOSE_RSP waits behind data without credit."""
     with AgentStage() as stage:
         server = stage.server()
         endpoint = stage.endpoint(server)

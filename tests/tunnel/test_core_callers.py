@@ -22,7 +22,7 @@ def test_without_an_agent_a_grpc_dial_is_refused_at_once() -> None:
 
 
 def test_without_an_agent_a_connect_is_refused_and_counted() -> None:
-    """B8: the HTTP CONNECT frontend counts this dial failure too."""
+    """The HTTP CONNECT frontend counts this dial failure too."""
     with ServerStage() as stage:
         stage.connect_caller().connect().expect_status(500)
         assert stage.failures("no_agent") == 1
@@ -51,7 +51,7 @@ def test_data_before_a_dial_is_answered_with_a_close() -> None:
 
 
 def test_a_caller_with_mixed_up_ids_loses_its_own_connection_only() -> None:
-    """§7.2 and B14: both ids are closed towards the caller, but the other's connection is not touched."""
+    """Both ids are closed towards this caller; the other caller's connection is not affected."""
     with ServerStage() as stage:
         agent = stage.agent()
         victim = stage.grpc_route(agent, 1)
@@ -66,7 +66,7 @@ def test_a_caller_with_mixed_up_ids_loses_its_own_connection_only() -> None:
 
 
 def test_a_caller_cannot_close_the_connection_of_another() -> None:
-    """B14: CLOSE_REQ for an id that is not its own does nothing."""
+    """Promise 2: CLOSE_REQ for the id of another caller has no effect."""
     with ServerStage() as stage:
         agent = stage.agent()
         stage.grpc_route(agent, 1)
@@ -120,7 +120,7 @@ def test_a_full_caller_is_paused_and_drains_without_deadlock() -> None:
 
 
 def test_no_byte_precedes_the_200() -> None:
-    """B4: DATA that comes with the DIAL_RSP waits until the caller spoke, and the 200 is first."""
+    """DATA behind DIAL_RSP is held until the caller has sent something, and the 200 is first."""
     with ServerStage() as stage:
         agent = stage.agent()
         caller = stage.connect_caller().connect()
@@ -132,7 +132,7 @@ def test_no_byte_precedes_the_200() -> None:
 
 
 def test_an_endpoint_that_speaks_first_is_heard_after_ten_milliseconds() -> None:
-    """B4: a caller that only listens gets the first words too, but never in one read with the 200."""
+    """A caller that sends nothing receives the first bytes too, but never in one read with the 200."""
     with ServerStage() as stage:
         agent = stage.agent()
         caller = stage.connect_route(agent)
@@ -144,7 +144,7 @@ def test_an_endpoint_that_speaks_first_is_heard_after_ten_milliseconds() -> None
         caller.expect(b"banner")
 
 
-def test_an_end_right_behind_the_first_words_is_held_back_with_them() -> None:
+def test_an_end_right_behind_the_first_bytes_is_held_with_them() -> None:
     """Then they are delivered, whole, and after them the close."""
     with ServerStage() as stage:
         agent = stage.agent()
@@ -159,8 +159,8 @@ def test_an_end_right_behind_the_first_words_is_held_back_with_them() -> None:
         assert stage.core.idle
 
 
-def test_an_end_that_is_held_back_is_not_lost_with_the_agent() -> None:
-    """The endpoint had closed in order before: that is what the caller is told."""
+def test_an_end_in_the_first_bytes_hold_survives_the_loss_of_the_agent() -> None:
+    """The endpoint had closed in order before, so the caller sees an orderly close."""
     with ServerStage() as stage:
         agent = stage.agent()
         caller = stage.connect_route(agent)
@@ -180,8 +180,8 @@ def caller_who_does_not_read(stage: ServerStage) -> ConnectCaller:
     return caller
 
 
-def test_first_words_wait_until_the_caller_has_read_the_200() -> None:
-    """B4: as long as the kernel knows that it has not, and no longer than a second."""
+def test_first_bytes_are_held_until_the_caller_has_read_the_200() -> None:
+    """While the kernel knows that it has not, and for a second at most."""
     with ServerStage() as stage:
         caller = caller_who_does_not_read(stage)
         stage.after(10 * FIRST_BYTES_HOLD_SECONDS)
@@ -192,7 +192,7 @@ def test_first_words_wait_until_the_caller_has_read_the_200() -> None:
         caller.expect(b"220")
 
 
-def test_first_words_do_not_wait_for_ever_for_a_caller_who_never_reads() -> None:
+def test_first_bytes_are_released_for_a_caller_that_never_reads() -> None:
     """It gets them in one read with the 200, which is its own doing."""
     with ServerStage() as stage:
         caller = caller_who_does_not_read(stage)
@@ -201,8 +201,8 @@ def test_first_words_do_not_wait_for_ever_for_a_caller_who_never_reads() -> None
         assert caller.port.waiting.endswith(b"220")
 
 
-def test_a_direct_endpoint_that_speaks_first_is_held_back_too() -> None:
-    """B4: whoever made the connection, the 200 is read alone."""
+def test_the_first_bytes_of_a_direct_endpoint_are_held_too() -> None:
+    """The 200 is read alone, also if the server dialled itself."""
     with ServerStage(strategies=[Strategy.DIRECT]) as stage:
         caller = stage.connect_caller().connect("192.0.2.1:80")
         endpoint = stage.dials.asked.pop().succeed()
@@ -267,7 +267,7 @@ def test_a_caller_that_never_completes_its_request_is_dropped() -> None:
 
 
 def test_an_endpoints_error_breaks_the_callers_connection() -> None:
-    """CLOSE_RSP with an error is no orderly end: the caller's socket is reset."""
+    """CLOSE_RSP with an error resets the caller's socket."""
     with ServerStage() as stage:
         agent = stage.agent()
         caller = stage.connect_route(agent)
@@ -300,7 +300,7 @@ def test_a_packet_that_is_none_ends_its_stream_alone(garbage: bytes) -> None:
 )
 @pytest.mark.parametrize("who", ["caller", "agent"])
 def test_a_stream_that_we_end_says_why(prefix: bytes, status: int, who: str) -> None:
-    """OK would tell the peer that it did nothing wrong."""
+    """Not with OK, which would hide the error."""
     with ServerStage() as stage:
         agent = stage.agent()
         adversary = agent if who == "agent" else stage.grpc_caller()

@@ -1,4 +1,4 @@
-"""Dials: always answered, within their deadline, whatever dies; and what the tables say meanwhile."""
+"""Dials: each is answered within its deadline, also if its agent or frontend is lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _dial_id(agent: Peer) -> int:
 
 
 def test_a_dial_that_nobody_answers_times_out_with_504() -> None:
-    """§7.2 backend dial timeout: 504, no pending dial left, and the agent is told to stop."""
+    """504, no pending dial left, and DIAL_CLS to the agent."""
     with ServerStage(dial_seconds=0.5) as stage:
         agent = stage.agent()
         caller = stage.connect_caller().connect()
@@ -33,7 +33,7 @@ def test_a_dial_that_nobody_answers_times_out_with_504() -> None:
 
 
 def test_a_dial_to_an_agent_that_does_not_read_times_out_too() -> None:
-    """§7.2 backend dial timeout: a blocked send is no reason to wait longer."""
+    """Also if the DIAL_REQ could not be sent."""
     with ServerStage(dial_seconds=0.5) as stage:
         agent = stage.agent()
         busy = stage.connect_route(agent, 1)
@@ -61,7 +61,7 @@ def test_an_agent_that_left_a_dial_unanswered_gets_others_only_if_it_must() -> N
         stage.after(0.6)
         stuck.expect(p.CloseDial(dial))
         stage.connect_caller().connect()
-        again = _dial_id(stuck)  # there is no other yet
+        again = _dial_id(stuck)  # the only agent so far
         neighbour = stage.agent("neighbour")
         for connect_id in range(1, 9):
             stage.connect_route(neighbour, connect_id)
@@ -97,7 +97,7 @@ def test_an_agents_error_reaches_the_caller_in_its_own_words() -> None:
 
 
 def test_a_late_answer_is_closed_again() -> None:
-    """A connection that nobody waits for any more is given back to the agent at once."""
+    """CLOSE_REQ for a connection whose dial was cancelled."""
     with ServerStage(dial_seconds=0.5) as stage:
         agent = stage.agent()
         caller = stage.connect_caller().connect()
@@ -199,7 +199,7 @@ def test_a_caller_can_call_its_dial_off_by_dial_cls() -> None:
 
 
 def test_dial_cls_that_crosses_the_answer_closes_the_connection() -> None:
-    """Nobody will use it, so it must not stay open."""
+    """It must not stay open: no frontend uses it."""
     with ServerStage() as stage:
         agent = stage.agent()
         stage.grpc_route(agent).say(p.CloseDial(9))
@@ -218,7 +218,7 @@ def test_a_draining_agent_gets_dials_only_if_no_other_can_take_them() -> None:
 
 
 def test_two_streams_of_one_agent_id_do_not_mix_their_connections() -> None:
-    """B3: connect ids belong to a stream, so the same id on both is two connections."""
+    """Connect ids belong to a stream, so the same id on both is two connections."""
     with ServerStage() as stage:
         old = stage.agent("same")
         first = stage.connect_route(old, 1)
@@ -234,7 +234,7 @@ def test_two_streams_of_one_agent_id_do_not_mix_their_connections() -> None:
 
 
 def test_the_end_of_an_old_stream_leaves_the_new_one_of_the_same_agent_alone() -> None:
-    """B2 and §7.2 removal per stream: only what belongs to the lost stream goes with it."""
+    """Only routes and dials of the lost stream end with it."""
     with ServerStage() as stage:
         old = stage.agent("same")
         first = stage.connect_route(old, 1)
@@ -267,7 +267,7 @@ def test_the_loss_of_one_agent_leaves_the_tables_of_others_alone() -> None:
 
 
 def test_gauges_and_durations_follow_when_an_agent_is_lost() -> None:
-    """B6: established and pending go down, and the lifetime of each connection is observed."""
+    """The gauges for established and pending decrease, and each lifetime is observed."""
     with ServerStage() as stage:
         agent = stage.agent()
         for number in (1, 2, 3):
@@ -289,7 +289,7 @@ def _shown(stage: ServerStage) -> tuple[float, float]:
 
 
 def test_ready_backend_connections_counts_streams_whatever_the_strategies() -> None:
-    """B10: one gauge, one meaning, also with several strategies."""
+    """Also with several strategies."""
     with ServerStage(strategies=[Strategy.DEST_HOST, Strategy.DEFAULT_ROUTE, Strategy.DEFAULT]) as stage:
         stage.agent("a", identifiers="host=node-1")
         stage.agent("b")
@@ -310,7 +310,7 @@ def test_an_agent_that_reuses_an_id_breaks_the_old_connection_not_the_new() -> N
 
 
 def test_an_agent_cannot_speak_for_the_dials_and_routes_of_another() -> None:
-    """B14 on the agents' side: ids are looked up in the tables of the stream they came on."""
+    """Promise 2: ids are looked up in the tables of the stream on which they arrived."""
     with ServerStage() as stage:
         honest = stage.agent("a")
         caller = stage.connect_route(honest, 1)
@@ -405,9 +405,9 @@ def test_metadata_that_no_agent_sends_is_refused_with_the_reason(
 ) -> None:
     """§7.2 NewBackend: none or several agent ids, several or invalid identifiers."""
     with ServerStage() as stage:
-        stranger = stage.agent_call(metadata)
-        assert stranger.status == grpc.UNKNOWN
-        assert complaint in grpc.status_of(stranger.headers[-1][0])[1]
+        caller = stage.agent_call(metadata)
+        assert caller.status == grpc.UNKNOWN
+        assert complaint in grpc.status_of(caller.headers[-1][0])[1]
         assert not stage.core.agent_registry
 
 
@@ -420,7 +420,7 @@ def test_an_agent_may_say_what_it_reaches(identifiers: str) -> None:
 
 
 def test_a_network_that_is_none_is_named_in_the_log() -> None:
-    """It matches nothing, and whoever mistyped it must be able to find out."""
+    """It matches nothing, so the operator finds it in the log."""
     with ServerStage() as stage:
         stage.agent("a", identifiers="cidr=10.0.0.0/99&cidr=10.0.0.0/8")
         assert stage.event_log.about("agent advertises an invalid CIDR") == [

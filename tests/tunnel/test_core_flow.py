@@ -72,7 +72,7 @@ def test_a_sender_stops_when_its_credit_is_used_up() -> None:
 
 
 def test_a_peer_that_overruns_its_credit_loses_this_one_connection() -> None:
-    """Promise 4: memory is bounded whatever an agent does; its other connections go on."""
+    """Promise 4: memory is bounded, and the agent's other connections continue."""
     with ServerStage() as stage:
         agent = stage.agent()
         victim, neighbour = stage.connect_route(agent, 1), stage.connect_route(agent, 2)
@@ -144,7 +144,7 @@ def test_a_go_agents_stalled_connection_is_closed_alone_after_the_time_limit() -
 
 
 def test_neighbours_of_a_stalled_connection_go_on_before_it_is_closed() -> None:
-    """A Go agent cannot be told to hold one connection back; small traffic of others still comes through."""
+    """A Go agent knows no credit; small messages of other connections still arrive."""
     with ServerStage(stall_seconds=10.0) as stage:
         agent, stalled, lively = _stalled_on_a_go_agent(stage)
         for _ in range(20):
@@ -171,7 +171,7 @@ def test_a_slow_but_moving_caller_of_a_go_agent_is_throttled_not_closed() -> Non
 
 
 def test_a_stalled_endpoint_of_a_go_server_is_closed_alone() -> None:
-    """The same guard on the agent: the endpoint is reset and the server told why."""
+    """The same guard on the agent: the endpoint is reset, and CLOSE_RSP has the reason."""
     with AgentStage(stall_seconds=10.0) as stage:
         server = stage.server(go_like=True)
         stalled = stage.endpoint(server, 5, 1)
@@ -179,11 +179,11 @@ def test_a_stalled_endpoint_of_a_go_server_is_closed_alone() -> None:
         stalled.stuck = True
         _fill(server, 1, BOUNDS.stalled + 4 * len(CHUNK))
         stage.after(11.0)
-        (told,) = server.heard
+        (closed,) = server.heard
         server.heard.clear()
-        assert isinstance(told, p.CloseResponse)
-        assert told.connect_id == 1
-        assert "stalled" in told.error
+        assert isinstance(closed, p.CloseResponse)
+        assert closed.connect_id == 1
+        assert "stalled" in closed.error
         assert (stalled.state, lively.state) == ("aborted", "open")
         server.say(p.Data(2, b"fine"))
         assert lively.written == b"fine"
@@ -241,7 +241,7 @@ def test_a_caller_who_knows_no_half_close_is_closed_when_the_endpoint_ends(direc
 
 @pytest.mark.parametrize("front_ends", [False, True])
 def test_a_direct_connection_that_is_half_closed_and_silent_ends(front_ends: bool) -> None:
-    """Whichever side has ended: after five minutes without a byte nobody waits for the other."""
+    """After five minutes without a byte, whichever side has ended."""
     with ServerStage(strategies=[Strategy.DIRECT]) as stage:
         caller = stage.connect_caller().connect("192.0.2.1:80")
         endpoint = stage.dials.asked.pop().succeed()
@@ -275,7 +275,7 @@ def test_the_agent_passes_half_close_on_in_both_directions() -> None:
 
 
 def test_a_go_agent_is_told_of_a_half_close_by_a_close() -> None:
-    """Without the extension there is no other word for it (B5: the upload is flushed first)."""
+    """Konnectivity has no half-close. The upload is flushed before CLOSE_REQ."""
     with ServerStage() as stage:
         agent = stage.agent(go_like=True)
         caller = stage.connect_route(agent).say(b"question").end()
@@ -307,7 +307,7 @@ def test_a_half_closed_connection_that_goes_on_uploading_is_not_idle() -> None:
 
 
 def test_a_callers_upload_is_flushed_before_the_close() -> None:
-    """B5: what was accepted waits for credit, and CLOSE_REQ waits behind it."""
+    """Accepted bytes wait for credit, and CLOSE_REQ waits behind them."""
     with ServerStage() as stage:
         agent = stage.agent()
         caller = stage.connect_route(agent)

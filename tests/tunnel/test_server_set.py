@@ -12,7 +12,7 @@ LB = "lb:8091"
 
 
 class Connection:
-    """Stands for one connection to a server; only its identity matters."""
+    """A connection to a server; only its identity matters."""
 
 
 class NoJitter(Random):
@@ -63,7 +63,7 @@ def test_one_connection_per_server_is_kept() -> None:
 
 
 def test_b2_a_late_removal_of_the_old_connection_leaves_the_new_one() -> None:
-    """B2: removal goes by the connection itself, not by the server's id."""
+    """Removal is by the connection, not by the server's id."""
     servers = server_set()
     old = hold(servers, "s1")
     assert servers.on_closed(old)
@@ -82,7 +82,7 @@ def test_closing_a_duplicate_leaves_the_one_that_is_held() -> None:
 
 
 def test_the_end_of_a_leaving_server_begins_the_search_anew() -> None:
-    """Whatever was tried in vain while it was leaving: its successor may be there any moment."""
+    """Failed attempts before do not count: its replacement may answer at any moment."""
     servers = server_set()
     leaving = hold(servers, "s1")
     servers.on_closed(leaving)
@@ -103,7 +103,7 @@ def test_an_attempt_that_succeeds_while_draining_is_not_kept() -> None:
 
 
 def test_one_server_is_wanted_before_anything_is_known() -> None:
-    """And never less, whatever a server or the leases say."""
+    """Also if a server or the leases report fewer."""
     servers = server_set()
     assert servers.wanted == 1
     hold(servers, "s1", count=0)
@@ -170,7 +170,7 @@ def test_more_leases_ask_for_a_sync_at_once_and_fewer_close_nothing() -> None:
 
 
 def test_one_address_is_dialled_until_the_count_is_reached() -> None:
-    """Acceptance I16: a balancer in front of three servers."""
+    """Behind a balancer with three servers."""
     servers = server_set()
     for server_id in ("s1", "s2", "s3"):
         assert servers.attempts([LB]) == [LB]
@@ -212,7 +212,7 @@ def test_all_addresses_of_a_name_are_tried_in_parallel_and_each_once() -> None:
 
 
 def test_b12_a_slow_server_stops_no_other_attempt() -> None:
-    """B12: while one address is being dialled the others are still tried."""
+    """While one address is being dialled, the others are still tried."""
     servers = server_set(hosts=2)
     assert servers.attempts(["slow", "fine"], in_flight={"slow"}) == ["fine"]
     hold(servers, "s1", "fine")
@@ -315,7 +315,7 @@ def test_quick_retries_are_bounded_when_the_count_is_wrong() -> None:
 
 
 def test_quick_retries_are_bounded_whatever_a_server_claims() -> None:
-    """A server count of a billion is no reason for a flood."""
+    """Also with a server count of a billion."""
     servers = server_set(FullJitter())
     hold(servers, "s1", count=10**9)
     assert sum(servers.next_delay(SyncOutcome.DUPLICATE) < 0.1 for _ in range(1000)) == 32
@@ -333,7 +333,7 @@ def test_a_flapping_server_is_not_dialled_in_a_tight_loop() -> None:
 
 
 def test_quick_retries_are_there_again_after_all_servers_were_held() -> None:
-    """So a later loss is mended as fast as the first connection was made."""
+    """So a lost server is replaced as fast as the first one was found."""
     servers = server_set(FullJitter())
     hold(servers, "s1", count=2)
     while servers.next_delay(SyncOutcome.DUPLICATE) < 0.1:
@@ -344,7 +344,7 @@ def test_quick_retries_are_there_again_after_all_servers_were_held() -> None:
 
 
 def test_a_duplicate_found_by_sync_forever_waits_the_interval() -> None:
-    """Nothing is missing, so there is no hurry."""
+    """No server is missing, so the delay is one interval."""
     servers = server_set(sync_forever=True)
     hold(servers, "s1")
     assert servers.next_delay(SyncOutcome.DUPLICATE) == 1

@@ -31,7 +31,7 @@ from bootbridge.wire.addresses import (
     ],
 )
 def test_remove_port_from_host_7_cases(address: str, host: str) -> None:
-    """Acceptance §7.2 RemovePortFromHost: the port goes, everything else stays as it was."""
+    """As Konnectivity's RemovePortFromHost: only the port is removed."""
     assert host_of(address) == host
 
 
@@ -124,12 +124,12 @@ def test_any_text_splits_or_is_refused(address: str) -> None:
     ],
 )
 def test_spellings_of_one_host_compare_equal(one: str, other: str) -> None:
-    """Text that is no address still equals itself."""
+    """Invalid addresses are compared as text."""
     assert comparable_host(one) == comparable_host(other)
 
 
 def test_different_hosts_stay_different() -> None:
-    """Nothing is guessed about text that is no address."""
+    """None for text that is not an address."""
     assert comparable_host("010.0.0.1") != comparable_host("10.0.0.1")
     assert comparable_host("::1") != comparable_host("::2")
 
@@ -172,7 +172,7 @@ def test_a_cidr_is_read_with_its_host_bits_cleared(text: str, network: str) -> N
     ],
 )
 def test_what_is_no_cidr_is_none(text: str) -> None:
-    """Netmasks and bare addresses are no CIDRs, as in Go."""
+    """Netmasks and bare addresses are rejected, as in Go."""
     assert parse_cidr(text) is None
 
 

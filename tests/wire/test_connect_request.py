@@ -167,7 +167,7 @@ def test_the_method_is_case_sensitive() -> None:
     ],
 )
 def test_a_malformed_request_line_is_refused(line: bytes) -> None:
-    """400, whatever is wrong with it."""
+    """With 400."""
     refused = refusal(line + b"\r\n\r\n")
     assert (refused.status, refused.reason) == (400, "malformed request line")
 
@@ -282,7 +282,7 @@ def test_a_dial_error_reply_has_the_status_line_of_its_status(error: str, line: 
 
 
 def test_i3_a_refused_endpoint_is_a_bad_gateway_with_the_agents_words() -> None:
-    """Acceptance I3: 502 and a body that contains ``connection refused``."""
+    """502 and a body that contains ``connection refused``."""
     assert dial_error_reply("dial tcp 10.0.0.1:443: connect: connection refused") == (
         b"HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
         b"dial tcp 10.0.0.1:443: connect: connection refused"

@@ -124,7 +124,7 @@ def test_a_status_message_is_percent_encoded(message: str, written: str | None) 
 
 @given(st.integers(0, 16), st.text(st.characters(), max_size=50))
 def test_any_status_survives_the_trailers(status: int, message: str) -> None:
-    """Whatever the text; a lone surrogate cannot be told and is replaced."""
+    """For any text; a lone surrogate is replaced."""
     trailers = grpc.trailers(status, message)
     assert all(value.isascii() and value.isprintable() for _, value in trailers)
     assert grpc.status_of(trailers) == (status, message.encode("utf-8", "replace").decode())

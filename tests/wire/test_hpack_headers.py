@@ -37,7 +37,7 @@ def test_we_read_what_a_compressing_peer_writes(lists: list[list[tuple[str, str]
 
 @given(st.lists(st.binary(max_size=60), max_size=4))
 def test_any_block_decodes_or_is_a_connection_error(blocks: list[bytes]) -> None:
-    """Nothing else is raised, whatever the block and the state it meets."""
+    """Nothing else is raised, for any block in any state."""
     assert _fault_of(blocks) in (None, COMPRESSION_ERROR, ENHANCE_YOUR_CALM)
 
 

@@ -86,7 +86,7 @@ def test_the_server_sees_the_request_as_it_was_made() -> None:
     """Pseudo-headers, gRPC's own and metadata, in order, repeated keys included."""
     metadata = (("agentid", "a-1"), ("x", "1"), ("x", "2"), ("authorization", "Bearer " + "t" * 1500))
     wire = Wire()
-    stream, _ = wire.record(grpc.request_headers("/AgentService/Connect", "bridge:8091", metadata))
+    stream, _ = wire.record(grpc.request_headers("/AgentService/Connect", "tunnel:8091", metadata))
     wire.carry()
     served = wire.requests[0]
     assert isinstance(served.handler, Recorder)
@@ -95,7 +95,7 @@ def test_the_server_sees_the_request_as_it_was_made() -> None:
         (":method", "POST"),
         (":scheme", "https"),
         (":path", "/AgentService/Connect"),
-        (":authority", "bridge:8091"),
+        (":authority", "tunnel:8091"),
         ("content-type", "application/grpc"),
         ("user-agent", "bootbridge"),
         ("te", "trailers"),

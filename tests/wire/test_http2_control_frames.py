@@ -127,14 +127,14 @@ def test_a_pong_is_told_to_the_owner() -> None:
 def test_after_goaway_open_calls_go_on_and_new_ones_are_refused() -> None:
     """A graceful stop: what was accepted is finished."""
     wire = Wire(streams_max=5)
-    told: list[tuple[int, str]] = []
-    wire.client.on_goaway = lambda code, text: told.append((code, text))
+    received: list[tuple[int, str]] = []
+    wire.client.on_goaway = lambda code, text: received.append((code, text))
     stream, recorder = wire.record()
     wire.carry()
     wire.server.go_away(f.NO_ERROR, "draining")
     wire.server.go_away(f.NO_ERROR, "draining")
     wire.carry()
-    assert told == [(f.NO_ERROR, "draining")]
+    assert received == [(f.NO_ERROR, "draining")]
     assert wire.client.peer_going_away
     _, late = wire.record()
     wire.carry()
@@ -257,7 +257,7 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_peer_that_asks_without_reading_is_told_to_calm_down(name: str) -> None:
-    """Replies that nobody reads are bounded; while they are read there is no bound."""
+    """Unread replies are bounded; replies to a peer that reads are not."""
     connection, _ = server()
     connection.receive(b"".join(request(2 * number + 1) for number in range(10)))
 
@@ -369,7 +369,7 @@ CONNECTION_ERRORS: dict[str, tuple[bytes, int]] = {
 
 @pytest.mark.parametrize("name", CONNECTION_ERRORS)
 def test_a_broken_connection_ends_with_the_right_code(name: str) -> None:
-    """GOAWAY with the code of RFC 9113, every stream told, nothing raised, nothing read after."""
+    """GOAWAY with the code of RFC 9113; every stream is reset, nothing is raised, later input is ignored."""
     data, code = CONNECTION_ERRORS[name]
     connection, handlers = server()
     connection.receive(data)
@@ -412,7 +412,7 @@ STREAM_ERRORS: dict[str, tuple[bytes, int]] = {
     "a connection header": (request(1, 4, ("connection", "close")), f.PROTOCOL_ERROR),
     "a transfer encoding": (request(1, 4, ("transfer-encoding", "chunked")), f.PROTOCOL_ERROR),
     "a te other than trailers": (request(1, 4, ("te", "gzip")), f.PROTOCOL_ERROR),
-    "a content-length that is no number": (request(1, 4, ("content-length", "-1")), f.PROTOCOL_ERROR),
+    "an invalid content-length": (request(1, 4, ("content-length", "-1")), f.PROTOCOL_ERROR),
     "two content-lengths": (
         request(1, 4, ("content-length", "1"), ("content-length", "2")),
         f.PROTOCOL_ERROR,
@@ -578,7 +578,7 @@ def test_what_the_rfc_allows_is_put_up_with(name: str) -> None:
 
 
 def test_a_smaller_header_table_is_acknowledged_in_the_next_block() -> None:
-    """A peer that wants no dynamic table is told that none is used; its decoder insists on that."""
+    """A peer that disables the dynamic table receives a size update of 0, which its decoder requires."""
     connection, _ = client()
     connection.receive(f.settings({f.HEADER_TABLE_SIZE: 0}))
     take(connection)

@@ -1,4 +1,4 @@
-"""Windows and back-pressure: a slow reader stops its own sender, and nobody else."""
+"""Windows and back-pressure: a slow reader stops its own sender only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CHUNK = bytes(32 * KIB)
 
 
 class Slow(Caller):
-    """A server's handler that reads nothing more until it is told to."""
+    """A server's handler that reads nothing until it is resumed."""
 
     def on_headers(self, headers: Headers, end: bool) -> None:
         super().on_headers(headers, end)
@@ -38,11 +38,11 @@ class Server:
 
 
 def slow_call(wire: Wire) -> Caller:
-    return wire.call(headers=grpc.request_headers("/slow", "bridge"))
+    return wire.call(headers=grpc.request_headers("/slow", "tunnel"))
 
 
 def test_a_paused_stream_stops_its_sender_within_one_window() -> None:
-    """What the reader can be made to hold is its window, whatever the sender has."""
+    """The reader holds at most its window, however much the sender has."""
     server = Server()
     wire = Wire(server)
     call = slow_call(wire)
@@ -213,7 +213,7 @@ def test_the_connection_window_is_respected_and_returned() -> None:
 
 
 def test_the_connection_window_stops_all_streams_and_wakes_them() -> None:
-    """With no connection window nobody sends; when it returns, everybody does."""
+    """Without connection window no stream sends; when it returns, all do."""
     connection = Http2Connection(client=True)
     calls = [connection.open_stream(RESPONSE, Caller().bind) for _ in range(3)]
     take(connection)
@@ -286,7 +286,7 @@ def test_busy_streams_take_turns() -> None:
 
 
 def test_a_stream_holds_at_most_one_unsent_message() -> None:
-    """Asking for more is a bug of the caller and is told."""
+    """Sending more raises: it is a defect of the caller."""
     wire = Wire()
     stream, _ = wire.record()
     stream.send(bytes(100_000))

@@ -87,7 +87,7 @@ def test_an_absent_payload_reads_as_zero_values(raw: str, packet: p.Packet) -> N
     ],
 )
 def test_a_malformed_body_is_a_packet_error(raw: str, reason: str) -> None:
-    """Whatever is wrong with it, the caller learns of it in one kind of exception."""
+    """With PacketError, for every kind of fault."""
     with pytest.raises(p.PacketError, match=reason):
         p.decode(bytes.fromhex(raw))
 

@@ -1,4 +1,4 @@
-"""The protobuf library reads what we write, and we read whatever it reads, the same way."""
+"""Our packets and the protobuf library encode and decode alike."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_we_read_what_we_write(packet: p.Packet) -> None:
     assert packet == p.decode(p.encode(packet))
 
 
-# --- messages that nobody writes but anybody may: any fields, any order, any number of times
+# --- unusual but valid messages: any fields, in any order, any number of times
 
 varints = st.one_of(st.integers(0, 10), st.integers(0, 2**64 - 1)).map(
     lambda value: p.varint(value - (1 << 64) if value >= 1 << 63 else value)
