@@ -17,7 +17,7 @@ from bootbridge.bootstrap.diagnose.doctor import (
     StepVerdict,
     from_node,
 )
-from bootbridge.bootstrap.diagnose.doctor.targets import Goal, parse
+from bootbridge.bootstrap.diagnose.doctor.targets import RequestedDestination, parse
 from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import IPAddress, Plan
 from bootbridge.cli.command import Command, ExitCode
@@ -100,9 +100,9 @@ def _from_node(flags: argparse.Namespace, limit: float, report: Callable[[Diagno
 def _on_node(flags: argparse.Namespace, limit: float, report: Callable[[DiagnosisStep], None]) -> Diagnosis:
     if flags.to:
         parse(flags.to, "--to")
-    goal = Goal(flags.to, flags.webhook) if flags.to or flags.webhook else None
+    requested = RequestedDestination(flags.to, flags.webhook) if flags.to or flags.webhook else None
     context = open_context(flags, open_host(flags))
-    context.goal, context.dial_seconds = goal, limit
+    context.requested, context.dial_seconds = requested, limit
     with closing(context.install):
         return doctor.diagnose(context, report)
 
@@ -140,7 +140,7 @@ def _printer() -> Callable[[DiagnosisStep], None]:
 def _line(step: DiagnosisStep, colour: bool) -> str:
     verdict = f"{step.verdict:<{_COLUMNS}}"
     shown = f"\x1b[{_COLOURS[step.verdict]}m{verdict}\x1b[0m" if colour else verdict
-    lines = [f"{shown}  {step.hop:<14}  {step.name:<21}  {escape_control_characters(step.evidence)}".rstrip()]
+    lines = [f"{shown}  {step.hop:<16}  {step.name:<21}  {escape_control_characters(step.evidence)}".rstrip()]
     if step.verdict is StepVerdict.WARNING and step.fix:
         lines.append(f"{'':{_COLUMNS}}  fix: {escape_control_characters(step.fix)}")
     return "".join(f"{line}\n" for line in lines)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from bootbridge.bootstrap.diagnose.doctor.programs import Program
 
 from bootbridge.bootstrap.diagnose.doctor import DiagnosisContext, apiserver, programs
-from bootbridge.bootstrap.diagnose.doctor.programs import Program
 from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.bootstrap.render import node_files

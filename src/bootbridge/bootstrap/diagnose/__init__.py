@@ -1,4 +1,5 @@
-"""Finds out what is wrong.
+"""Finds out what is wrong with an installation; changes nothing.
 
-`check` (configuration), `doctor` (each hop of a call), `gather` (a bundle for support).
+`check` verifies configuration before and while it is used, `doctor` tests each hop of a call, `gather` writes
+a bundle for support. Runs in the operator's `bootbridge` process.
 """

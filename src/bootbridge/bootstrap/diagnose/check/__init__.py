@@ -1,7 +1,7 @@
-"""Looks over a tunnel before and while it works: every check has a name, a verdict, evidence and a fix.
+"""Checks a tunnel before and while it runs; every check has a name, a verdict, evidence and a fix.
 
-`of_ignition` reads an ignition file, `of_directory` what `bootbridge render` wrote, `of_node` a
-node on which the tunnel runs. All give a list of findings and change nothing.
+`of_ignition` checks an ignition file, `of_directory` a directory that `bootbridge render` wrote, `of_node` a
+node on which the tunnel is installed. All return a list of `CheckResult` and change nothing.
 """
 
 from bootbridge.bootstrap.diagnose.check.ignition_file import of_ignition as of_ignition

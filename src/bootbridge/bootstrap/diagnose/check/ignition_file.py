@@ -1,4 +1,4 @@
-"""Checks of an ignition file: whether the tunnel fits in, and if it is in, whether it is in right."""
+"""Checks of an ignition file: whether the tunnel can be injected, or was injected correctly."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ INJECT = "bootbridge inject FILE"
 
 
 @dataclass(frozen=True)
-class Both:
-    """An injected file, and the installer's that it was made from."""
+class InjectedFile:
+    """An injected file, and the installer's original that it was made from."""
 
     injected: Ignition
     original: Ignition = field(repr=False)
@@ -36,7 +36,7 @@ class Both:
 
 
 def of_ignition(data: bytes, now: datetime, name: str) -> list[CheckResult]:
-    """Check a bootstrap.ign, with or without a tunnel in it; one that is no ignition file is refused."""
+    """Checks a bootstrap.ign, injected or not; raises OperatorError if it is not an ignition file."""
     ignition = Ignition.parse(data, name)
     parses = passed(f"spec {ignition.version}, {len(ignition.files)} files", "ignition")
     try:
@@ -55,12 +55,12 @@ def _of_original(original: Ignition, now: datetime) -> list[CheckResult]:
 
 
 _GOOD = {
-    "not-a-pointer": "the file itself, not a pointer",
-    "bootkube-script": f"{bootkube.PATH} is there",
-    "not-in-place": "a bootstrap node of its own",
-    "no-other-tunnel": "the installer's own tunnel is off",
-    "anchors": "all four places in bootkube.sh are there once, in order",
-    "certificates-valid": "no certificate of the installer's has expired",
+    "not-a-pointer": "the complete file, not a pointer",
+    "bootkube-script": f"{bootkube.PATH} exists",
+    "not-in-place": "a separate bootstrap node",
+    "no-other-tunnel": "the installer's own tunnel is disabled",
+    "anchors": "all four anchors in bootkube.sh exist once, in order",
+    "certificates-valid": "no certificate of the installer has expired",
 }
 
 
@@ -68,7 +68,7 @@ def _trust_bundles(original: Ignition, now: datetime) -> CheckResult:
     expired = preflight.expired_certificates(original, now)
     found = [text for path, text in expired if not path.startswith(preflight.INSTALLERS_OWN)]
     if found:
-        return warned("; ".join(found[:3]), "take expired certificates out of additionalTrustBundle")
+        return warned("; ".join(found[:3]), "remove expired certificates from additionalTrustBundle")
     return passed("no other certificate has expired")
 
 
@@ -86,7 +86,7 @@ def _of_injection(ignition: Ignition, original: Ignition, name: str) -> list[Che
         plan = tree.plan_in(ours, name)
     except OperatorError as error:
         return [*findings, failed(error.args[0], error.hint, "plan-record")]
-    checked = run(CHECKS, Both(ignition, original, plan))
+    checked = run(CHECKS, InjectedFile(ignition, original, plan))
     return [*findings, *checked, *tree.of_tree(tree.PlannedTree(plan, ours))]
 
 
@@ -95,31 +95,31 @@ def _ours(ignition: Ignition, original: Ignition) -> Tree:
     return {path: Asset(ignition.files[path].content(), ignition.files[path].mode) for path in sorted(paths)}
 
 
-def _hooks(both: Both) -> CheckResult:
-    """The whole script, line for line: hooks, flag, and their order."""
+def _hooks(both: InjectedFile) -> CheckResult:
+    """Compares the whole script: hooks, flag, and their order."""
     wanted = bootkube.patch(both.original.content(bootkube.PATH) or b"", both.plan)
     if both.injected.content(bootkube.PATH) != wanted:
-        return failed("bootkube.sh differs from the installer's by more than our lines", INJECT)
-    return passed("setup, manifests and clean-up are called, each at its place")
+        return failed("bootkube.sh differs from the installer's in lines that are not ours", INJECT)
+    return passed("setup, manifests and clean-up are called, each at its anchor")
 
 
-def _override_flag(both: Both) -> CheckResult:
-    """Right behind the command, where no later argument can come between."""
+def _override_flag(both: InjectedFile) -> CheckResult:
+    """The flag must follow the command directly, before all other arguments."""
     flag = f"{bootkube.OVERRIDE_FLAG}={both.plan.paths.config_override_seen_by_render}"
     given = bootkube.override_lines(both.injected.content(bootkube.PATH) or b"")
     wrong = [line for line in given if line.removesuffix("\\").rstrip() != flag]
     faults = [f"bootkube.sh has {line}" for line in wrong] or (
-        [] if len(given) == 1 else [f"{flag} is not there once"]
+        [] if len(given) == 1 else [f"{flag} is not set exactly once"]
     )
     return judged(faults, flag, INJECT)
 
 
-def _cleanup_unit(both: Both) -> CheckResult:
+def _cleanup_unit(both: InjectedFile) -> CheckResult:
     path = both.plan.paths.cleanup_unit
     return judged([] if path in both.injected.files else [f"{path} is missing"], path, INJECT)
 
 
-CHECKS: dict[str, Callable[[Both], CheckResult]] = {
+CHECKS: dict[str, Callable[[InjectedFile], CheckResult]] = {
     "bootkube-hooks": _hooks,
     "override-flag": _override_flag,
     "cleanup-unit": _cleanup_unit,

@@ -1,4 +1,4 @@
-"""Checks of what lies on a node before it boots: in an ignition file, or as `bootbridge render` wrote it."""
+"""Checks of rendered files: in an ignition file, or in a directory that `bootbridge render` wrote."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from bootbridge.bootstrap.render import egress_selector, node_files, output_dire
 from bootbridge.common.files import Tree
 from bootbridge.errors import OperatorError
 
-RENDER_ANEW = "render or inject it anew"
+RENDER_AGAIN = "render or inject it again"
 HOOKS = ("bootbridge_setup", "bootbridge_manifests", "bootbridge_cleanup")
-# OVN-Kubernetes keeps these for itself unless told otherwise.
+# Reserved by OVN-Kubernetes in its default configuration.
 OVN_RESERVED = tuple(
     map(
         ip_network,
@@ -56,7 +56,7 @@ class PlannedTree:
 
     def data(self, path: str) -> bytes:
         if path not in self.tree:
-            raise OperatorError("is not there", subject=path, hint=RENDER_ANEW)
+            raise OperatorError("file not found", subject=path, hint=RENDER_AGAIN)
         return self.tree[path].data
 
     def yaml(self, path: str) -> dict[Any, Any]:
@@ -67,7 +67,7 @@ class PlannedTree:
 
 
 def of_directory(directory: Path) -> list[CheckResult]:
-    """Check what `bootbridge render` wrote, as its reader left it."""
+    """Checks a directory that `bootbridge render` wrote, with later changes."""
     tree = {f"/{path}": asset for path, asset in output_directory.read(directory).items()}
     return of_tree(PlannedTree(plan_in(tree, str(directory)), tree))
 
@@ -77,11 +77,11 @@ def of_tree(subject: PlannedTree) -> list[CheckResult]:
 
 
 def plan_in(tree: Tree, name: str) -> Plan:
-    """The plan that a tree carries; `name` is what errors call the whole."""
+    """Returns the plan record in the tree; `name` is the subject of errors."""
     for paths in PATHS.values():
         if paths.plan_record in tree:
             return record.load(tree[paths.plan_record].data, f"{name}: {paths.plan_record}")
-    raise OperatorError("carries no plan of a tunnel", subject=name, hint=RENDER_ANEW)
+    raise OperatorError("plan record missing", subject=name, hint=RENDER_AGAIN)
 
 
 # --- the files as such
@@ -97,43 +97,43 @@ def _plan(subject: PlannedTree) -> CheckResult:
 def _complete(subject: PlannedTree) -> CheckResult:
     wanted = node_files.node_files(subject.plan)
     missing = sorted(set(wanted) - set(subject.tree))
-    return judged([f"{path} is missing" for path in missing], f"{len(wanted)} files", RENDER_ANEW)
+    return judged([f"{path} is missing" for path in missing], f"{len(wanted)} files", RENDER_AGAIN)
 
 
 def _as_rendered(subject: PlannedTree) -> CheckResult:
-    """A change by hand is allowed, but worth a word."""
+    """Changes by hand are allowed, but reported."""
     wanted = node_files.node_files(subject.plan)
     changed = [path for path, asset in wanted.items() if subject.data(path) != asset.data]
     if changed:
         return warned(
-            f"changed by hand, or by another version: {', '.join(changed)}", "look whether it is meant"
+            f"changed by hand, or by another version: {', '.join(changed)}", "check whether this is intended"
         )
-    return passed("all files are as this version renders them")
+    return passed("all files are identical to what this version renders")
 
 
 def _modes(subject: PlannedTree) -> CheckResult:
     faults = [
-        f"{path} is {subject.tree[path].mode:04o}, not {asset.mode:04o}"
+        f"{path} has mode {subject.tree[path].mode:04o}, not {asset.mode:04o}"
         for path, asset in node_files.node_files(subject.plan).items()
         if path in subject.tree and subject.tree[path].mode & ~asset.mode
     ]
-    return judged(faults, "no file is more open than planned", "chmod them, or render anew")
+    return judged(faults, "no file mode is wider than planned", "chmod them, or render again")
 
 
 def _no_private_key(subject: PlannedTree) -> CheckResult:
-    """Certificates are made on the node: a key in here would be read by whoever reads the file."""
+    """Certificates are issued on the node: a key in these files would be exposed to all their readers."""
     found = [
-        path for path, asset in subject.tree.items() if any(map(PRIVATE_KEY.search, _readings(asset.data)))
+        path for path, asset in subject.tree.items() if any(map(PRIVATE_KEY.search, _decodings(asset.data)))
     ]
     return judged(
-        [f"{path} holds a private key" for path in found],
-        "no file holds a private key",
-        "take it out, and make another key: this one has been seen",
+        [f"{path} contains a private key" for path in found],
+        "no file contains a private key",
+        "remove it, and replace the key: it has been exposed",
     )
 
 
-def _readings(data: bytes) -> Iterator[bytes]:
-    """The data as it is, and every PEM that stands in it as base64."""
+def _decodings(data: bytes) -> Iterator[bytes]:
+    """Yields the data itself, and every base64-encoded PEM block in it."""
     yield data
     for match in _BASE64.findall(data):
         try:
@@ -143,12 +143,12 @@ def _readings(data: bytes) -> Iterator[bytes]:
 
 
 def _placeholders(subject: PlannedTree) -> CheckResult:
-    """Each of a fresh rendering is still there, and none that nobody would fill in."""
+    """All placeholders of a fresh rendering exist, and no unknown ones."""
     used, wanted = _used(subject.tree, subject.plan), _used(node_files.node_files(subject.plan), subject.plan)
     known = set(vars(PLACEHOLDERS).values())
-    faults = [f"nobody fills in {name}" for name in sorted(used - known)]
-    faults += [f"{name} is not there any more" for name in sorted(wanted - used)]
-    return judged(faults, f"{len(used)} placeholders, all of them filled in on the node", RENDER_ANEW)
+    faults = [f"unknown placeholder {name}" for name in sorted(used - known)]
+    faults += [f"placeholder {name} is missing" for name in sorted(wanted - used)]
+    return judged(faults, f"{len(used)} placeholders, all replaced on the node", RENDER_AGAIN)
 
 
 def _used(tree: Tree, plan: Plan) -> set[str]:
@@ -163,12 +163,12 @@ def _egress(subject: PlannedTree) -> CheckResult:
     plan = subject.plan
     document = subject.yaml(plan.paths.egress_config)
     return judged(
-        egress_faults(document, plan), f"cluster traffic goes to the socket by {plan.protocol}", RENDER_ANEW
+        egress_faults(document, plan), f"cluster traffic goes to the socket by {plan.protocol}", RENDER_AGAIN
     )
 
 
 def egress_faults(document: dict[Any, Any], plan: Plan) -> list[str]:
-    """What the kube-apiserver would refuse, and what would lead elsewhere than to the server."""
+    """Returns what the kube-apiserver would reject, and what would bypass the server."""
     faults = egress_selector.validate(document)
     if faults:
         return faults
@@ -179,27 +179,27 @@ def egress_faults(document: dict[Any, Any], plan: Plan) -> list[str]:
         return [f"cluster traffic goes to {socket}, not to {plan.paths.socket_seen_by_apiserver}"]
     protocol = at(connection, "proxyProtocol")
     if protocol != plan.protocol:
-        return [f"the kube-apiserver would speak {protocol}, the server {plan.protocol}"]
+        return [f"the kube-apiserver would use {protocol}, the server {plan.protocol}"]
     return []
 
 
 def _override(subject: PlannedTree) -> CheckResult:
     plan = subject.plan
     if plan.flavour is not Flavour.OPENSHIFT:
-        return not_run("kubeadm has no override; see kubeadm-cluster-configuration.yaml")
+        return not_run("kubeadm uses no override; see kubeadm-cluster-configuration.yaml")
     document = subject.yaml(plan.paths.config_override)
     faults = []
     if document.get("kind") != "KubeAPIServerConfig":
         faults.append(f"kind is {document.get('kind')}, not KubeAPIServerConfig")
     if "egressSelectorConfiguration" in document:
-        faults.append("egressSelectorConfiguration is no field of it and would be dropped without a word")
+        faults.append("unknown field egressSelectorConfiguration: it would be dropped silently")
     given = at(document, "apiServerArguments", egress_selector.FLAG)
     if given != [plan.paths.egress_config_seen_by_apiserver]:
         faults.append(f"apiServerArguments.{egress_selector.FLAG} is {given}")
     if b"{{" in subject.data(plan.paths.config_override):
-        faults.append("it holds {{, which the operator would execute as a template")
+        faults.append("it contains {{, which the operator would execute as a template")
     return judged(
-        faults, f"--{egress_selector.FLAG}={plan.paths.egress_config_seen_by_apiserver}", RENDER_ANEW
+        faults, f"--{egress_selector.FLAG}={plan.paths.egress_config_seen_by_apiserver}", RENDER_AGAIN
     )
 
 
@@ -219,10 +219,12 @@ def _server_pod(subject: PlannedTree) -> CheckResult:
     faults = [
         *_identity(pod, "Pod", plan.server_pod_name, plan.server_pod_namespace),
         *(f"{word} is missing" for word in wanted if word not in arguments),
-        *([] if at(pod, "spec", "hostNetwork") is True else ["it is not on the host's network"]),
-        *([] if at(container, "readinessProbe") else ["it has no readiness probe"]),
+        *([] if at(pod, "spec", "hostNetwork") is True else ["hostNetwork is not set"]),
+        *([] if at(container, "readinessProbe") else ["readinessProbe is missing"]),
     ]
-    return judged(faults, f"agents on {plan.ports.agent}, kube-apiserver on {plan.paths.socket}", RENDER_ANEW)
+    return judged(
+        faults, f"agents on {plan.ports.agent}, kube-apiserver on {plan.paths.socket}", RENDER_AGAIN
+    )
 
 
 def _agent_daemonset(subject: PlannedTree) -> CheckResult:
@@ -234,31 +236,35 @@ def _agent_daemonset(subject: PlannedTree) -> CheckResult:
     tolerations = at(pod, "spec", "tolerations") or []
     faults = [
         *_identity(daemonset, "DaemonSet", plan.daemonset_name, plan.namespace),
-        *([] if {"operator": "Exists"} in tolerations else ["it does not tolerate every taint"]),
-        *([] if labels.get(BOOTSTRAP_ONLY) == "true" else [f"its pods lack the label {BOOTSTRAP_ONLY}"]),
-        *([] if f"--proxy-server-port={plan.ports.agent}" in arguments else ["it dials another port"]),
+        *([] if {"operator": "Exists"} in tolerations else ["it does not tolerate all taints"]),
+        *(
+            []
+            if labels.get(BOOTSTRAP_ONLY) == "true"
+            else [f"its pods do not have the label {BOOTSTRAP_ONLY}"]
+        ),
+        *([] if f"--proxy-server-port={plan.ports.agent}" in arguments else ["it dials a wrong port"]),
         *(
             []
             if bool(at(pod, "spec", "hostNetwork")) == plan.host_network
-            else ["hostNetwork is not as planned"]
+            else ["hostNetwork differs from the plan"]
         ),
     ]
-    return judged(faults, f"an agent on every node, in {plan.namespace}", RENDER_ANEW)
+    return judged(faults, f"an agent on every node, in {plan.namespace}", RENDER_AGAIN)
 
 
 def _agent_secret(subject: PlannedTree) -> CheckResult:
     plan = subject.plan
     faults = _identity(subject.template("agent-secret.yaml"), "Secret", plan.secret_name, plan.namespace)
-    return judged(faults, f"{plan.namespace}/{plan.secret_name}", RENDER_ANEW)
+    return judged(faults, f"{plan.namespace}/{plan.secret_name}", RENDER_AGAIN)
 
 
 def _namespace(subject: PlannedTree) -> CheckResult:
     faults = _identity(subject.template("namespace.yaml"), "Namespace", subject.plan.namespace, None)
-    return judged(faults, subject.plan.namespace, RENDER_ANEW)
+    return judged(faults, subject.plan.namespace, RENDER_AGAIN)
 
 
 def _identity(document: dict[Any, Any], kind: str, name: str, namespace: str | None) -> Iterator[str]:
-    """Clean-up finds things by these: what is named otherwise would stay."""
+    """Clean-up finds objects by kind, name and label; others would remain."""
     metadata = at(document, "metadata")
     for what, found, wanted in (
         ("kind", document.get("kind"), kind),
@@ -267,7 +273,7 @@ def _identity(document: dict[Any, Any], kind: str, name: str, namespace: str | N
         (f"label {BOOTSTRAP_ONLY}", at(metadata, "labels", BOOTSTRAP_ONLY), "true"),
     ):
         if found != wanted:
-            yield f"its {what} is {found}, not {wanted}"
+            yield f"{what} is {found}, not {wanted}"
 
 
 # --- the script
@@ -276,17 +282,17 @@ def _identity(document: dict[Any, Any], kind: str, name: str, namespace: str | N
 def _hook_script(subject: PlannedTree) -> CheckResult:
     plan = subject.plan
     if plan.flavour is not Flavour.OPENSHIFT:
-        return not_run("only bootkube.sh calls it")
+        return not_run("used by bootkube.sh only")
     script = subject.data(plan.paths.hook_script)
     missing = [name for name in HOOKS if f"{name}()".encode() not in script]
     if missing:
-        return failed(f"it does not define {', '.join(missing)}", RENDER_ANEW)
+        return failed(f"it does not define {', '.join(missing)}", RENDER_AGAIN)
     bash = shutil.which("bash")
     if bash is None:
-        return not_run("there is no bash here to read it")
+        return not_run("bash not found")
     read = subprocess.run([bash, "-n"], input=script, capture_output=True, timeout=_BASH_SECONDS, check=False)
     complaint = read.stderr.decode(errors="replace").strip().splitlines()
-    return judged(complaint[:1], f"defines {', '.join(HOOKS)}; bash reads it", RENDER_ANEW)
+    return judged(complaint[:1], f"defines {', '.join(HOOKS)}; its syntax is valid", RENDER_AGAIN)
 
 
 def _image(subject: PlannedTree) -> CheckResult:
@@ -295,8 +301,8 @@ def _image(subject: PlannedTree) -> CheckResult:
         return passed(f"{image.reference} ({image.kind})")
     script = subject.data(subject.plan.paths.hook_script)
     if PAYLOAD_IMAGE_NAME.encode() not in script:
-        return failed(f"the script does not ask the release for {PAYLOAD_IMAGE_NAME}", RENDER_ANEW)
-    return passed(f"the release's own {PAYLOAD_IMAGE_NAME} (4.11 and later have it)")
+        return failed(f"the script does not look up {PAYLOAD_IMAGE_NAME} in the release", RENDER_AGAIN)
+    return passed(f"{PAYLOAD_IMAGE_NAME} of the release (since 4.11)")
 
 
 # --- the networks
@@ -312,8 +318,8 @@ def _reserved(subject: PlannedTree) -> CheckResult:
     given = _all_networks(subject.plan)
     faults = [f"{name} overlaps {own}" for name, one in given for own in OVN_RESERVED if _overlap(one, own)]
     if faults:
-        return warned("; ".join(faults), "choose others, or move OVN-Kubernetes' own")
-    return passed("clear of what OVN-Kubernetes keeps for itself")
+        return warned("; ".join(faults), "choose other networks, or reconfigure OVN-Kubernetes")
+    return passed("no overlap with networks reserved by OVN-Kubernetes")
 
 
 def _all_networks(plan: Plan) -> list[tuple[str, IPNetwork]]:

@@ -1,12 +1,12 @@
-"""Walks the way from the kube-apiserver to a pod, hop by hop, and names the first that is broken.
+"""Tests the hops from the kube-apiserver to a pod in order, and names the first that is broken.
 
-step          one step of the walk and its verdict (``step``)
-steps         all of them, in order (``steps``)
-way           what is walked: the site, the destination, and what is known of both (``way``)
-kube-apiserver, server and socket, agents, destination: the steps of each hop
-              (``apiserver``, ``server``, ``agents``, ``destination``)
-tunnel        a connection through the server's socket, as the kube-apiserver makes it (``tunnel``)
-from_node     the agents' port, tried from a node's side (``from_node``)
+context       what a diagnosis works on: the installation, the destination, the processes found
+step, steps   one test of a hop with its verdict; all tests in order
+apiserver, server, agents, destination
+              the tests of each hop
+targets       the destination: an address, or the pod behind a webhook, an APIService or a conversion
+tunnel        a connection through the server's socket, as the kube-apiserver opens it
+from_node     the agents' port, tested from a node
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The agents' hop: they are wanted, they have the right certificates, they run, they are connected."""
+"""Steps of the agents: scheduled, with the right certificates, running, connected."""
 
 from __future__ import annotations
 
@@ -29,59 +29,59 @@ _DENIED = ("unable to validate against any security context constraint", "violat
 def daemonset(context: DiagnosisContext) -> CheckResult:
     plan, cluster = context.plan, context.cluster
     if cluster is None:
-        return not_run(f"the cluster cannot be asked: {context.no_cluster_because}")
+        return not_run(f"the cluster is unreachable: {context.no_cluster_because}")
     found = cluster.get(Ref(DAEMON_SET, plan.daemonset_name, plan.namespace))
     name = f"DaemonSet {plan.namespace}/{plan.daemonset_name}"
     if found is None:
-        return failed(f"{name} is not there: no node runs an agent", apiserver.LAY[plan.flavour])
+        return failed(f"{name} does not exist: no node runs an agent", apiserver.INSTALL[plan.flavour])
     wanted = at(dict(found), "status", "desiredNumberScheduled") or 0
     if not wanted:
-        fix = "wait for nodes to join (kubectl get nodes); the kube-controller-manager must run, too"
-        return failed(f"{name} wants no agent: there is no node for one yet", fix)
-    return passed(f"{name} wants {wanted} agents")
+        fix = "wait for nodes to join (kubectl get nodes); the kube-controller-manager must be running"
+        return failed(f"{name} has scheduled no agent: there are no nodes yet", fix)
+    return passed(f"{name} has scheduled {wanted} agents")
 
 
 def secret(context: DiagnosisContext) -> CheckResult:
-    """The agents' certificates are the cluster's copy of those on this node."""
+    """The Secret must contain the agents' certificate of this node."""
     plan, bundle = context.plan, context.install.certificates()
     if context.cluster is None or bundle is None:
-        return not_run(f"the cluster cannot be asked: {context.no_cluster_because}")
+        return not_run(f"the cluster is unreachable: {context.no_cluster_because}")
     name = f"Secret {plan.namespace}/{plan.secret_name}"
     found = context.cluster.get(Ref(SECRET, plan.secret_name, plan.namespace))
-    fix = f"{apiserver.LAY[plan.flavour]}; the agents start anew with it"
+    fix = f"{apiserver.INSTALL[plan.flavour]}; the agents are then restarted"
     if found is None:
-        return failed(f"{name} is not there: agents cannot start without their certificates", fix)
+        return failed(f"{name} does not exist: agents cannot start without their certificate", fix)
     held = {key: _decoded(value) for key, value in (found.get("data") or {}).items()}
     if held.get("ca.crt", b"").strip() != bundle.ca_cert.strip():
-        return failed(f"{name} holds another authority than the server's: agents and server mistrust", fix)
+        return failed(f"{name} contains another CA than the server's", fix)
     try:
         certificate = x509.load_pem_x509_certificate(held.get("tls.crt", b""))
     except ValueError:
-        return failed(f"{name}: tls.crt is no certificate", fix)
+        return failed(f"{name}: tls.crt is not a valid certificate", fix)
     if context.now >= certificate.not_valid_after_utc:
         return failed(f"{name}: the agents' certificate expired at {certificate.not_valid_after_utc}", fix)
     if not _issued_by(bundle.ca_cert, certificate):
-        return failed(f"{name}: the server's authority has not signed the agents' certificate", fix)
-    return passed(f"{name} has the server's authority and a certificate of it")
+        return failed(f"{name}: the agents' certificate is not signed by the server's CA", fix)
+    return passed(f"{name} contains the server's CA and a certificate signed by it")
 
 
 def pods(context: DiagnosisContext) -> CheckResult:
-    """They are made, placed, pulled and started; one that works is enough to go on."""
+    """Pods are created, scheduled, pulled and started; one that is ready is enough to continue."""
     if context.cluster is None:
-        return not_run(f"the cluster cannot be asked: {context.no_cluster_because}")
+        return not_run(f"the cluster is unreachable: {context.no_cluster_because}")
     found = _agent_pods(context)
     if not found:
-        said = _event_about(context, "FailedCreate") or "nothing says why"
-        return failed(f"no agent's pod is made: {said}", _creation_fix(context, said))
+        event = _event_about(context, "FailedCreate") or "no event gives a reason"
+        return failed(f"no agent pod was created: {event}", _creation_fix(context, event))
     troubled = {pod["metadata"]["name"]: why for pod in found if (why := why_not_ready(pod))}
     shown = "; ".join(f"{name}: {why}" for name, why in list(troubled.items())[:3])
     if len(troubled) < len(found):
-        ready = f"{len(found) - len(troubled)} of {len(found)} agents' pods are ready"
+        ready = f"{len(found) - len(troubled)} of {len(found)} agent pods are ready"
         return warned(f"{ready}; {shown}", _pod_fix(shown)) if troubled else passed(ready)
     if all("not ready" in why for why in troubled.values()):
-        # They run. What keeps them from being ready is the next step's matter.
-        return passed(f"{len(found)} agents' pods run, none is ready")
-    return failed(f"no agent runs: {shown}", _pod_fix(shown))
+        # They run; the next step finds out why they are not ready.
+        return passed(f"{len(found)} agent pods are running, none is ready")
+    return failed(f"no agent is running: {shown}", _pod_fix(shown))
 
 
 def connected(context: DiagnosisContext) -> CheckResult:
@@ -97,7 +97,7 @@ def connected(context: DiagnosisContext) -> CheckResult:
 
 
 def server_agents(context: DiagnosisContext) -> tuple[list[str], int | None]:
-    """Who is connected, and how many; ours says both, the original only the number."""
+    """Returns the connected agents' IDs and their number; the Go server reports only the number."""
     port = context.plan.ports.server_health
     status, body = context.host.http_get(port, "/status")
     if status == 200:
@@ -117,35 +117,35 @@ def server_agents(context: DiagnosisContext) -> tuple[list[str], int | None]:
 
 
 def _why_none(context: DiagnosisContext) -> CheckResult:
-    """The agents' own logs know best; without them the firewall is the first suspect."""
+    """The reason is in the agents' logs; without them it is probably the firewall."""
     port = context.plan.ports.agent
     for pod in _agent_pods(context)[:3] if context.cluster else ():
-        said = _last_complaint(context, pod)
-        if said:
+        line = _last_error(context, pod)
+        if line:
             name = pod["metadata"]["name"]
-            return failed(f"no agent is connected; {name} says: {said}", _link_fix(context, said))
+            return failed(f"no agent is connected; log of {name}: {line}", _connection_fix(context, line))
     addresses = " ".join(f"--from-node {each}" for each in context.install.addresses)
-    fix = f"try TCP {port} from a node: `bootbridge doctor {addresses}`; {_firewall(context)}"
-    return failed(f"no agent is connected: TCP {port} may be filtered on the way from the nodes", fix)
+    fix = f"test TCP {port} from a node: `bootbridge doctor {addresses}`; {_firewall(context)}"
+    return failed(f"no agent is connected: a firewall may block TCP {port} from the nodes", fix)
 
 
-def _link_fix(context: DiagnosisContext, said: str) -> str:
-    text, port = said.lower(), context.plan.ports.agent
+def _connection_fix(context: DiagnosisContext, line: str) -> str:
+    text, port = line.lower(), context.plan.ports.agent
     if any(word in text for word in ("certificate", "x509", "tls", "handshake")):
-        return f"agent and server mistrust each other: {apiserver.LAY[context.plan.flavour]}"
+        return f"agent and server reject each other's certificate: {apiserver.INSTALL[context.plan.flavour]}"
     if "refused" in text:
-        return f"the node answers, but not on TCP {port}: a firewall rejects it, or the address is another's"
-    return f"TCP {port} is filtered between the nodes and this one: {_firewall(context)}"
+        return f"connection refused on TCP {port}: a firewall rejects it, or it is another machine's address"
+    return f"a firewall blocks TCP {port} between the nodes and this one: {_firewall(context)}"
 
 
 def _firewall(context: DiagnosisContext) -> str:
     plan = context.plan
     infra = f" --infra-id {plan.infra_id}" if plan.infra_id else ""
-    return f"`bootbridge firewall show --platform {plan.platform}{infra}` says what to open"
+    return f"`bootbridge firewall show --platform {plan.platform}{infra}` lists what to open"
 
 
-def _last_complaint(context: DiagnosisContext, pod: Json) -> str:
-    """The last line of an agent's log that tells of its way to the server."""
+def _last_error(context: DiagnosisContext, pod: Json) -> str:
+    """Returns the last line of an agent's log about a failed connection to the server."""
     assert context.cluster
     ref = Ref(POD, pod["metadata"]["name"], pod["metadata"]["namespace"])
     try:
@@ -168,25 +168,25 @@ def _event_about(context: DiagnosisContext, reason: str) -> str:
         events = context.cluster.list(EVENT, context.plan.namespace)
     except OperatorError:
         return ""
-    said = [str(event.get("message")) for event in events if event.get("reason") == reason]
-    return said[-1][:400] if said else ""
+    messages = [str(event.get("message")) for event in events if event.get("reason") == reason]
+    return messages[-1][:400] if messages else ""
 
 
-def _creation_fix(context: DiagnosisContext, said: str) -> str:
-    if any(word in said.lower() for word in _DENIED):
+def _creation_fix(context: DiagnosisContext, event: str) -> str:
+    if any(word in event.lower() for word in _DENIED):
         namespace = context.plan.namespace
-        return f"admission refuses the pods: give the namespace {namespace} its labels back (`bootbridge up`)"
-    return "the kube-controller-manager makes them: look whether it runs, and at its log"
+        return f"admission denies the pods: restore the labels of namespace {namespace} (`bootbridge up`)"
+    return "the kube-controller-manager creates them: check that it is running, and its log"
 
 
-def _pod_fix(said: str) -> str:
-    if "ImagePull" in said or "ErrImage" in said:
+def _pod_fix(reason: str) -> str:
+    if "ImagePull" in reason or "ErrImage" in reason:
         return "the nodes cannot pull the image: check its name, the registry and the pull secret"
-    if "not scheduled" in said:
-        return "the scheduler says why; agents tolerate every taint, so look at resources and nodeSelector"
-    if "CrashLoop" in said or "ended with" in said:
-        return "kubectl logs --previous of such a pod says why"
-    return "kubectl describe one of these pods"
+    if "not scheduled" in reason:
+        return "see the scheduler's message; agents tolerate all taints, so check resources and nodeSelector"
+    if "CrashLoop" in reason or "exited with" in reason:
+        return "read `kubectl logs --previous` of such a pod"
+    return "run `kubectl describe` on one of these pods"
 
 
 def _decoded(value: object) -> bytes:
@@ -199,6 +199,6 @@ def _decoded(value: object) -> bytes:
 def _issued_by(ca: bytes, certificate: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
-    except Exception:  # cryptography has one class of error for each way in which it can fail
+    except Exception:  # cryptography raises a different exception for each cause
         return False
     return True

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bootbridge.bootstrap.diagnose.check.result import at, mapping
-from bootbridge.bootstrap.diagnose.doctor import programs
-from bootbridge.bootstrap.diagnose.doctor.programs import Program
+from bootbridge.bootstrap.diagnose.doctor import processes
+from bootbridge.bootstrap.diagnose.doctor.processes import NodeProcess
 from bootbridge.bootstrap.install.context import InstallContext
 from bootbridge.bootstrap.plan.plan import Flavour, Plan
 from bootbridge.bootstrap.render import apiserver_manifest
@@ -17,7 +17,7 @@ from bootbridge.common.host import Host
 from bootbridge.errors import OperatorError
 
 if TYPE_CHECKING:
-    from bootbridge.bootstrap.diagnose.doctor.targets import Destination, Goal
+    from bootbridge.bootstrap.diagnose.doctor.targets import Destination, RequestedDestination
     from bootbridge.kube.blocking_client import ClusterClient
 
 DIAL_SECONDS = 10.0
@@ -28,7 +28,7 @@ _OURS = ("--egress-selector-config-file=", "--enable-aggregator-routing=")
 class DiagnosisContext:
     install: InstallContext
     recorded: bool = True  # the plan comes from the record of an installation on this node
-    goal: Goal | None = None
+    requested: RequestedDestination | None = None
     no_cluster_because: str = ""
     dial_seconds: float = DIAL_SECONDS
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -53,14 +53,14 @@ class DiagnosisContext:
         return None if self.no_cluster_because else cluster
 
     @cached_property
-    def server(self) -> Program | None:
+    def server(self) -> NodeProcess | None:
         """The process of our proxy-server, recognised by the socket on its command line."""
         wanted = self.plan.paths.socket
         return next(
-            (each for each in programs.running() if self._means(each, "uds-name", wanted, wanted)), None
+            (each for each in processes.running() if self._means(each, "uds-name", wanted, wanted)), None
         )
 
-    def _means(self, program: Program, flag: str, seen_as: str, path: str) -> bool:
+    def _means(self, program: NodeProcess, flag: str, seen_as: str, path: str) -> bool:
         """Whether a flag names our file, by its path below `host.root` or by its path inside a container."""
         given, host = program.value(flag), self.host
         if given == str(host.path(path)):
@@ -69,9 +69,9 @@ class DiagnosisContext:
         return given == seen_as and program.sees(folder, place)
 
     @cached_property
-    def apiserver(self) -> Program | None:
+    def apiserver(self) -> NodeProcess | None:
         """The process with our setting, else the one that the manifest describes, else any on this node."""
-        found = programs.called("kube-apiserver") or programs.called("hyperkube")
+        found = processes.named("kube-apiserver") or processes.named("hyperkube")
         described = self._manifest_flags()
         for is_it in (
             self._has_our_egress_config,
@@ -83,7 +83,7 @@ class DiagnosisContext:
                     return each
         return None
 
-    def _has_our_egress_config(self, program: Program) -> bool:
+    def _has_our_egress_config(self, program: NodeProcess) -> bool:
         paths = self.plan.paths
         seen_as = paths.egress_config_seen_by_apiserver
         return self._means(program, "egress-selector-config-file", seen_as, paths.egress_config)

@@ -1,4 +1,4 @@
-"""The last hop: from an agent to the pod, and whether it is the one that was meant."""
+"""Steps of the destination: resolve it, dial it through the tunnel, verify its certificate."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from dataclasses import dataclass
 from bootbridge.bootstrap.diagnose.check.result import CheckResult, at, failed, not_run, passed
 from bootbridge.bootstrap.diagnose.doctor import apiserver, targets, tunnel
 from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
-from bootbridge.bootstrap.diagnose.doctor.targets import Caller, Destination, parse
+from bootbridge.bootstrap.diagnose.doctor.targets import Destination, ServiceTarget, parse
 from bootbridge.bootstrap.plan.plan import Protocol
 from bootbridge.kube.kinds import POD
 
-ASK = "say --to HOST:PORT or --webhook NAME to walk on to a pod"
+ASK = "give --to HOST:PORT or --webhook NAME to test a pod"
 
 
 def resolve(context: DiagnosisContext) -> CheckResult:
-    """From a name to an address; a pod that is not ready ends the walk here."""
-    goal = context.goal
-    if goal is None:
+    """Resolves a name to an address; fails if no pod is ready."""
+    requested = context.requested
+    if requested is None:
         return _an_agent(context)
-    if goal.to:
-        context.destination = Destination(*parse(goal.to, "--to"))
+    if requested.to:
+        context.destination = Destination(*parse(requested.to, "--to"))
         return passed(context.destination.address)
     if context.cluster is None:
-        return not_run(f"the cluster cannot be asked: {context.no_cluster_because}")
-    caller = targets.caller_named(context.cluster, goal.webhook)
-    if isinstance(caller, str):
-        return not_run(caller)
-    found = targets.pod_of(context.cluster, caller)
+        return not_run(f"the cluster is unreachable: {context.no_cluster_because}")
+    target = targets.find_service_target(context.cluster, requested.webhook)
+    if isinstance(target, str):
+        return not_run(target)
+    found = targets.pod_of(context.cluster, target)
     if isinstance(found, str):
-        fix = f"this is the webhook's own: look at its pods (kubectl -n {caller.namespace} get pods)"
+        fix = f"the webhook itself fails: check its pods (kubectl -n {target.namespace} get pods)"
         return failed(f"the webhook is not ready: {found}", fix)
     context.destination = found
-    return passed(f"{caller.title} is {found}")
+    return passed(f"{target.title} is {found}")
 
 
 def _an_agent(context: DiagnosisContext) -> CheckResult:
-    """Nobody said where to: an agent's own pod shows that the whole way carries."""
+    """Without a given destination: an agent's own pod, which tests the whole tunnel."""
     plan = context.plan
     if context.cluster is None or plan.host_network:
         return not_run(ASK)
@@ -53,116 +53,121 @@ def _an_agent(context: DiagnosisContext) -> CheckResult:
 
 def dial(context: DiagnosisContext) -> CheckResult:
     if context.destination is None:
-        return not_run("there is no destination")
+        return not_run("no destination")
     try:
         with _dialled(context, context.destination):
-            return passed(f"an agent reaches {context.destination}")
-    except tunnel.NoConnectionError as error:
+            return passed(f"an agent connected to {context.destination}")
+    except tunnel.DialError as error:
         return _judge(context, context.destination, error)
 
 
 def _dialled(
     context: DiagnosisContext, destination: Destination
-) -> AbstractContextManager[tunnel.Connection]:
+) -> AbstractContextManager[tunnel.TunnelConnection]:
     path = context.host.path(context.plan.paths.socket)
-    spoken = Protocol(str(at(apiserver.cluster_connection(context), "proxyProtocol")))
-    return tunnel.dialled(path, spoken, destination.address, context.dial_seconds)
+    protocol = Protocol(str(at(apiserver.cluster_connection(context), "proxyProtocol")))
+    return tunnel.dial(path, protocol, destination.address, context.dial_seconds)
 
 
 @dataclass(frozen=True)
-class Reading:
-    """Words in the server's or agent's answer, and what they mean."""
+class KnownError:
+    """Words in the error of server or agent, their meaning and the fix."""
 
     words: tuple[str, ...]
     meaning: str
     fix: str
 
 
-READINGS = (
-    Reading(
+KNOWN_ERRORS = (
+    KnownError(
         ("no agent available", "no tunnels available"),
-        "no agent is connected that may dial it",
-        "look at the step agents-connected, and at the server's log: its `why=` lists each strategy",
+        "no connected agent may dial it",
+        "see the step agents-connected, and the server's log, which gives the reason of each strategy",
     ),
-    Reading(
+    KnownError(
         ("no route to host", "network is unreachable"),
         "the agent has no route to it",
-        "the pod network on the agent's node is not up: look at the CNI's pods on that node",
+        "the pod network on the agent's node is not up: check the CNI pods on that node",
     ),
-    Reading(
+    KnownError(
         ("connection refused",),
-        "the pod is there, but nothing listens: the webhook is not ready",
-        "look at the pod's log, and whether the Service's targetPort is the one it listens on",
+        "connection refused by the pod: the webhook does not listen yet",
+        "check the pod's log, and that the Service's targetPort is the port on which it listens",
     ),
-    Reading(
+    KnownError(
         ("no such host", "name or service not known"),
         "the agent cannot resolve the name",
-        "give an address: the kube-apiserver always does",
+        "give an address, as the kube-apiserver does",
     ),
 )
 _TIMEOUT = ("i/o timeout", "deadline exceeded", "timed out", "no answer")
 
 
-def _judge(
-    context: DiagnosisContext, destination: Destination, error: tunnel.NoConnectionError
-) -> CheckResult:
-    said = str(error)
-    if isinstance(error, tunnel.WrongProtocolError):
-        return failed(f"the server speaks another protocol: {said}", apiserver.LAY[context.plan.flavour])
-    for reading in READINGS:
-        if any(word in said.lower() for word in reading.words):
-            return failed(f"{destination}: {reading.meaning} ({said})", reading.fix)
-    if any(word in said.lower() for word in _TIMEOUT):
-        return _silence(context, destination, said)
-    return failed(f"{destination}: {said}", "look at the agent's log: `bootbridge gather` collects it")
+def _judge(context: DiagnosisContext, destination: Destination, error: tunnel.DialError) -> CheckResult:
+    message = str(error)
+    if isinstance(error, tunnel.ProtocolMismatchError):
+        return failed(
+            f"protocol mismatch: the server uses another protocol: {message}",
+            apiserver.INSTALL[context.plan.flavour],
+        )
+    for known in KNOWN_ERRORS:
+        if any(word in message.lower() for word in known.words):
+            return failed(f"{destination}: {known.meaning} ({message})", known.fix)
+    if any(word in message.lower() for word in _TIMEOUT):
+        return _timed_out(context, destination, message)
+    return failed(f"{destination}: {message}", "read the agent's log: `bootbridge gather` collects it")
 
 
-def _silence(context: DiagnosisContext, destination: Destination, said: str) -> CheckResult:
-    """Packets get lost: by a policy if one selects the pod, else for want of a way there or back."""
+def _timed_out(context: DiagnosisContext, destination: Destination, message: str) -> CheckResult:
+    """Packets are lost: by a NetworkPolicy if one selects the pod, else because a route is missing."""
     policies = targets.policies_on(context.cluster, destination) if context.cluster else []
     if policies:
         named = ", ".join(policies)
-        fix = f"let {named} allow TCP {destination.port} from the namespace {context.plan.namespace}"
-        return failed(f"{destination}: no answer ({said}), and a NetworkPolicy guards it: {named}", fix)
+        fix = f"allow in {named}: TCP {destination.port} from the namespace {context.plan.namespace}"
+        return failed(f"{destination}: timed out ({message}), and a NetworkPolicy selects it: {named}", fix)
     fix = (
-        "no NetworkPolicy selects it, so there is no way there or back: "
-        "look at the CNI's pods on both nodes, and for a firewall between them"
+        "no NetworkPolicy selects it, so a route is missing: "
+        "check the CNI pods on both nodes, and firewalls between them"
     )
-    return failed(f"{destination}: the agent has no route to it, packets get lost ({said})", fix)
+    return failed(f"{destination}: timed out, the agent has no route to it ({message})", fix)
 
 
 # --- TLS
 
 
 def tls(context: DiagnosisContext) -> CheckResult:
-    """As the kube-apiserver does it: the service's name, and the authority in the caBundle."""
+    """Verifies the certificate as the kube-apiserver does: the service's name, and the CA in caBundle."""
     destination = context.destination
-    caller = destination.caller if destination else None
-    if destination is None or caller is None:
-        return not_run("only a webhook says what certificate to expect")
+    target = destination.target if destination else None
+    if destination is None or target is None:
+        return not_run("only --webhook defines the expected certificate")
     try:
-        tls_context = ssl.create_default_context(cadata=caller.ca_bundle.decode("ascii", "replace") or None)
+        tls_context = ssl.create_default_context(cadata=target.ca_bundle.decode("ascii", "replace") or None)
     except (ssl.SSLError, ValueError):
-        return failed(f"the caBundle of {caller.title} holds no certificate", _ca_fix(caller))
+        return failed(f"the caBundle of {target.title} contains no certificate", _ca_fix(target))
     try:
         with _dialled(context, destination) as connection:
-            version = tunnel.greet(connection, tls_context, caller.server_name)
+            version = tunnel.tls_handshake(connection, tls_context, target.server_name)
     except ssl.SSLCertVerificationError as error:
-        return _mistrusted(caller, error.verify_message)
-    except (ssl.SSLError, ConnectionError, tunnel.NoConnectionError) as error:
-        fix = "does it speak TLS on that port? See the pod's log"
-        return failed(f"{destination} does not speak TLS: {getattr(error, 'reason', '') or error}", fix)
-    return passed(f"{version}, its certificate is good for {caller.server_name}")
+        return _untrusted(target, error.verify_message)
+    except (ssl.SSLError, ConnectionError, tunnel.DialError) as error:
+        fix = "check that the pod serves TLS on that port; see its log"
+        return failed(
+            f"TLS handshake with {destination} failed: {getattr(error, 'reason', '') or error}", fix
+        )
+    return passed(f"{version}, its certificate is valid for {target.server_name}")
 
 
-def _mistrusted(caller: Caller, said: str) -> CheckResult:
-    if "expired" in said:
-        return failed(f"the webhook's certificate: {said}", "renew it: whoever runs the webhook made it")
-    if "mismatch" in said or "not valid for" in said:
-        text = f"the webhook's certificate is not for {caller.server_name}: {said}"
-        return failed(text, f"issue it for {caller.server_name}")
-    return failed(f"the webhook's certificate is not that of its caBundle: {said}", _ca_fix(caller))
+def _untrusted(target: ServiceTarget, message: str) -> CheckResult:
+    if "expired" in message:
+        return failed(
+            f"the webhook's certificate has expired: {message}", "renew it where the webhook is deployed"
+        )
+    if "mismatch" in message or "not valid for" in message:
+        text = f"the webhook's certificate is not valid for {target.server_name}: {message}"
+        return failed(text, f"issue it for {target.server_name}")
+    return failed(f"the webhook's certificate is not signed by its caBundle: {message}", _ca_fix(target))
 
 
-def _ca_fix(caller: Caller) -> str:
-    return f"put the authority that signed the webhook's certificate into the caBundle of {caller.title}"
+def _ca_fix(target: ServiceTarget) -> str:
+    return f"put the CA that signed the webhook's certificate into the caBundle of {target.title}"

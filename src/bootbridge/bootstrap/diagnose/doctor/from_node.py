@@ -1,4 +1,4 @@
-"""The agents' port tried from a node's side: no cluster, no certificate, no plan record is needed."""
+"""Tests the agents' port from a node; needs no cluster, certificate or plan record."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Address = tuple[str, int]
 
 
 def parse(text: str, port: int) -> Address:
-    """`ADDRESS`, `ADDRESS:PORT` or `[ADDRESS]:PORT`; a bare IPv6 address has no port of its own."""
+    """`ADDRESS`, `ADDRESS:PORT` or `[ADDRESS]:PORT`; a bare IPv6 address has no port."""
     if text.startswith("["):
         address, _, given = text[1:].partition("]")
         given = given.removeprefix(":")
@@ -25,7 +25,7 @@ def parse(text: str, port: int) -> Address:
         address, given = text, ""
     if given and not (given.isdigit() and 0 < int(given) < 65536):
         hint = "write it like 10.0.0.5, 10.0.0.5:8091 or [fd00::5]:8091"
-        raise OperatorError(f"{text!r} has no valid port", subject="--from-node", hint=hint)
+        raise OperatorError(f"invalid port in {text!r}", subject="--from-node", hint=hint)
     return address, int(given) if given else port
 
 
@@ -33,14 +33,14 @@ def probe_from_node(
     plan: Plan,
     addresses: Sequence[Address],
     seconds: float,
-    tell: Callable[[DiagnosisStep], None] = lambda step: None,
+    report: Callable[[DiagnosisStep], None] = lambda step: None,
 ) -> Diagnosis:
-    """Each address in turn; all are tried, for one may be open and another not."""
+    """Tests all addresses: one may be open and another not."""
     steps: list[DiagnosisStep] = []
     for address, port in addresses:
         found = probe(address, port, seconds)
         name = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-        steps += run_steps([(Hop.LINK, name, lambda found=found: _judge(plan, found))], tell).steps  # type: ignore[misc]
+        steps += run_steps([(Hop.CONNECTION, name, lambda found=found: _judge(plan, found))], report).steps  # type: ignore[misc]
     return Diagnosis(tuple(steps))
 
 
@@ -58,4 +58,6 @@ def _on_platform(plan: Plan) -> str:
         create = f"bootbridge firewall create --platform {plan.platform} --infra-id {infra} --apply"
         return f"On {plan.platform}: {create}"
     who = "user-provisioned" if plan.user_provisioned else plan.platform
-    return f"On {who} the firewall is yours: TCP {plan.ports.agent} from all nodes to the bootstrap node"
+    return (
+        f"On {who} you manage the firewall: open TCP {plan.ports.agent} from all nodes to the bootstrap node"
+    )

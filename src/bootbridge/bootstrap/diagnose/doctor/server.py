@@ -1,4 +1,4 @@
-"""The server's hops: its certificates, its process, the socket before it, the port behind it."""
+"""Steps of the server: its certificates, its process, its socket, and the agents' port."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cryptography import x509
 from bootbridge.bootstrap.diagnose.check.result import CheckResult, at, failed, judged, passed, warned
 from bootbridge.bootstrap.diagnose.doctor import apiserver, tunnel
 from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
-from bootbridge.bootstrap.diagnose.doctor.programs import Program
+from bootbridge.bootstrap.diagnose.doctor.processes import NodeProcess
 from bootbridge.bootstrap.machine import certificates
 from bootbridge.bootstrap.plan.plan import Flavour, Protocol
 from bootbridge.common import files
 from bootbridge.errors import OperatorError
 
 RENEW = {
-    Flavour.KUBEADM: "run `bootbridge up` again: it makes all certificates and manifests anew",
-    Flavour.OPENSHIFT: "systemctl restart bootkube: it makes all certificates and manifests anew",
+    Flavour.KUBEADM: "run `bootbridge up` again: it replaces all certificates and manifests",
+    Flavour.OPENSHIFT: "systemctl restart bootkube: it replaces all certificates and manifests",
 }
 LOGS = "`crictl ps -a --name konnectivity-server`, then `crictl logs` of it; or `bootbridge gather`"
 PORT_SECONDS = 3.0
@@ -35,34 +35,37 @@ _ABOUT_TIME = ("certificates expire", "certificates are not valid yet")
 
 
 def certificate_files(context: DiagnosisContext) -> CheckResult:
-    """All there, belonging together, and the keys their owner's alone."""
+    """All files exist and match, and the keys are readable by their owner only."""
     plan, host = context.plan, context.host
     paths = plan.paths
     wanted = (paths.ca_cert, paths.server_cert, paths.server_key, paths.agent_cert, paths.agent_key)
-    missing = [f"{path} is not there" for path in wanted if not host.exists(path)]
+    missing = [f"{path} does not exist" for path in wanted if not host.exists(path)]
     opened = [
-        f"{path} is {host.mode(path):04o}, readable by others"
+        f"{path} has mode {host.mode(path):04o}, readable by others"
         for path in (paths.server_key, paths.agent_key)
         if host.exists(path) and host.mode(path) & 0o077
     ]
     if missing or opened:
         return failed("; ".join([*missing, *opened]), RENEW[plan.flavour])
     why = certificates.renewal_reason(
-        context.install.certificates(), plan, certificates.addresses_of(_held(context)[1]), context.now
+        context.install.certificates(),
+        plan,
+        certificates.addresses_of(_certificates(context)[1]),
+        context.now,
     )
-    # Addresses and time are steps of their own.
+    # Addresses and validity are separate steps.
     faults = [why] if why and not why.startswith(_ABOUT_TIME) else []
-    return judged(faults, f"chain and keys below {paths.tls} fit", RENEW[plan.flavour])
+    return judged(faults, f"chain and keys below {paths.tls} match", RENEW[plan.flavour])
 
 
 def certificate_expiry(context: DiagnosisContext) -> CheckResult:
-    held = _held(context)
+    held = _certificates(context)
     ends = min(each.not_valid_after_utc for each in held)
     fix = RENEW[context.plan.flavour]
     if context.now >= ends:
         return failed(f"the certificates expired at {_time(ends)}", fix)
     if context.now < max(each.not_valid_before_utc for each in held):
-        return failed("the certificates are not valid yet: this node's clock is behind", "set the clock")
+        return failed("the certificates are not valid yet: this node's clock is slow", "set the clock")
     left = ends - context.now
     if left < context.plan.validity / certificates.RENEWAL_FRACTION:
         return warned(f"the certificates expire soon, at {_time(ends)}", fix)
@@ -70,28 +73,30 @@ def certificate_expiry(context: DiagnosisContext) -> CheckResult:
 
 
 def certificate_addresses(context: DiagnosisContext) -> CheckResult:
-    """Agents dial the node's addresses and expect the certificate to name them."""
-    held, wanted = certificates.addresses_of(_held(context)[1]), context.install.addresses
+    """Agents dial the node's addresses and verify them against the certificate."""
+    held, wanted = certificates.addresses_of(_certificates(context)[1]), context.install.addresses
     shown = ", ".join(map(str, held)) or "no address"
     if not wanted:
-        return warned(f"it names {shown}; this node's addresses are not clear", "say them with --node-ip")
+        return warned(
+            f"it is valid for {shown}; this node's addresses cannot be determined", "give them with --node-ip"
+        )
     missing = [each for each in wanted if each not in held]
     if missing:
         lacks = ", ".join(map(str, missing))
-        text = f"the server's certificate names {shown}, but this node is {lacks}"
+        text = f"the server's certificate is valid for {shown}, but not for this node's {lacks}"
         return failed(text, RENEW[context.plan.flavour])
-    return passed(f"it names {shown}")
+    return passed(f"valid for {shown}")
 
 
-def _held(context: DiagnosisContext) -> list[x509.Certificate]:
-    """The authority's, the server's, the agents'."""
+def _certificates(context: DiagnosisContext) -> list[x509.Certificate]:
+    """Returns the certificates of the CA, the server and the agents."""
     paths, found = context.plan.paths, []
     for path in (paths.ca_cert, paths.server_cert, paths.agent_cert):
         try:
             found.append(x509.load_pem_x509_certificate(context.host.read(path) or b""))
         except ValueError:
             hint = RENEW[context.plan.flavour]
-            raise OperatorError("is no certificate", subject=path, hint=hint) from None
+            raise OperatorError("invalid certificate", subject=path, hint=hint) from None
     return found
 
 
@@ -107,13 +112,15 @@ def runs(context: DiagnosisContext) -> CheckResult:
     if context.server and _stays(context.server):
         return passed(f"process {context.server.pid}")
     if not context.host.exists(path):
-        return failed(f"the server does not run: {path} is not there", apiserver.LAY[context.plan.flavour])
-    how = "does not stay: it starts and ends, again and again" if context.server else "does not run"
-    return failed(f"the server {how}, though the kubelet has {path}", LOGS)
+        return failed(
+            f"the server is not running: {path} does not exist", apiserver.INSTALL[context.plan.flavour]
+        )
+    state = "restarts again and again" if context.server else "is not running"
+    return failed(f"the server {state}, although {path} exists", LOGS)
 
 
-def _stays(program: Program) -> bool:
-    """Who has run for a while will; one that has just started is given that while."""
+def _stays(program: NodeProcess) -> bool:
+    """Whether it keeps running; one that has just started is watched for SETTLED_SECONDS."""
     while (age := program.age) is not None and age < SETTLED_SECONDS:
         time.sleep(0.1)
     return age is not None
@@ -121,31 +128,33 @@ def _stays(program: Program) -> bool:
 
 def socket(context: DiagnosisContext) -> CheckResult:
     host, path = context.host, context.plan.paths.socket
-    restart = "move the static pod away and back, or kill the server: it makes the socket when it starts"
+    restart = "restart the server (move the static pod away and back): it creates the socket at its start"
     if not host.exists(path):
-        return failed(f"{path} is missing, though the server runs: somebody removed it", restart)
+        return failed(f"{path} does not exist, although the server is running: it was removed", restart)
     if not host.path(path).is_socket():
-        return failed(f"{path} is no socket", f"remove it; {restart}")
+        return failed(f"{path} is not a socket", f"remove it; {restart}")
     if not host.socket_accepts(path):
-        return failed(f"{path} is stale: nobody answers on it", restart)
+        return failed(f"{path} is stale: connection refused", restart)
     mode = host.mode(path)
     if mode & stat.S_IWOTH:
-        return warned(f"{path} is {mode:04o}: every user here may call into the pods", f"chmod o-w {path}")
-    return passed(f"{path}, mode {mode:04o}, answers")
+        return warned(
+            f"{path} has mode {mode:04o}: every user of this node can connect to pods", f"chmod o-w {path}"
+        )
+    return passed(f"{path}, mode {mode:04o}, accepts connections")
 
 
 def protocol(context: DiagnosisContext) -> CheckResult:
-    """What the kube-apiserver speaks is what the server understands; asked on the socket itself."""
+    """Whether kube-apiserver and server use the same protocol, detected on the socket itself."""
     configured = at(apiserver.cluster_connection(context), "proxyProtocol")
     with tunnel.opened(context.host.path(context.plan.paths.socket), PORT_SECONDS) as connection:
-        spoken = tunnel.spoken_on(connection)
+        spoken = tunnel.detect_protocol(connection)
     if spoken is None:
-        return failed("the server hangs up on whoever connects to its socket", LOGS)
+        return failed("the server closes every connection on its socket", LOGS)
     if spoken != configured:
         mode = Protocol(configured).server_mode if configured in list(Protocol) else configured
-        text = f"the kube-apiserver speaks {configured}, the server understands {spoken}"
-        return failed(text, f"{apiserver.LAY[context.plan.flavour]} (the server needs --mode={mode})")
-    return passed(f"both speak {spoken}")
+        text = f"protocol mismatch: the kube-apiserver uses {configured}, the server {spoken}"
+        return failed(text, f"{apiserver.INSTALL[context.plan.flavour]} (the server needs --mode={mode})")
+    return passed(f"both use {spoken}")
 
 
 def healthy(context: DiagnosisContext) -> CheckResult:
@@ -153,27 +162,31 @@ def healthy(context: DiagnosisContext) -> CheckResult:
     status, body = context.host.http_get(port, "/healthz")
     shown = body[:100].decode(errors="replace").strip()
     if status != 200:
-        return failed(f"http://localhost:{port}/healthz says {status or 'nothing'}: {shown}", LOGS)
-    return passed(f"http://localhost:{port}/healthz says {shown}")
+        return failed(f"http://localhost:{port}/healthz returned {status or 'no response'}: {shown}", LOGS)
+    return passed(f"http://localhost:{port}/healthz returned {shown}")
 
 
 # --- the port
 
 
 def agent_port(context: DiagnosisContext) -> CheckResult:
-    """A TLS greeting as an agent makes it, with the agents' own certificate, on each address."""
+    """A TLS handshake with the agents' certificate, on each address."""
     port = context.plan.ports.agent
-    addresses = context.install.addresses or certificates.addresses_of(_held(context)[1])
+    addresses = context.install.addresses or certificates.addresses_of(_certificates(context)[1])
     faults = [
-        f"{each} port {port}: {why}" for each in addresses if (why := _greeted(context, str(each), port))
+        f"{each} port {port}: {why}"
+        for each in addresses
+        if (why := _handshake_failure(context, str(each), port))
     ]
     shown = ", ".join(map(str, addresses))
-    fix = f"look for what is in the way on this node: `ss -lntp`, `nft list ruleset`; then {LOGS}"
-    return judged(faults, f"TCP {port} on {shown} takes the agents' certificate, seen from this node", fix)
+    fix = f"check listeners and firewall of this node: `ss -lntp`, `nft list ruleset`; then {LOGS}"
+    return judged(
+        faults, f"TCP {port} on {shown} accepts the agents' certificate, tested from this node", fix
+    )
 
 
-def _greeted(context: DiagnosisContext, address: str, port: int) -> str:
-    """Why an agent would not get in; empty if it would."""
+def _handshake_failure(context: DiagnosisContext, address: str, port: int) -> str:
+    """Returns why an agent could not connect; empty if it could."""
     try:
         tls = _agent_tls(context)
         with (
@@ -181,14 +194,14 @@ def _greeted(context: DiagnosisContext, address: str, port: int) -> str:
             tls.wrap_socket(connection, server_hostname=address) as speaking,
         ):
             speaking.settimeout(0.3)
-            # In TLS 1.3 a refusal of our certificate comes only now; silence is consent.
+            # In TLS 1.3 the server rejects our certificate only now; no data means that it accepts it.
             speaking.recv(1)
     except TimeoutError as error:
-        return "" if "read" in str(error) else "no answer"
+        return "" if "read" in str(error) else "timed out"
     except ssl.SSLCertVerificationError as error:
-        return f"the certificate that the server shows: {error.verify_message}"
+        return f"invalid server certificate: {error.verify_message}"
     except ssl.SSLError as error:
-        return f"the server refuses the agents' certificate: {error.reason}"
+        return f"the server rejects the agents' certificate: {error.reason}"
     except OSError as error:
         return error.strerror or str(error)
     return ""
@@ -199,7 +212,7 @@ def _agent_tls(context: DiagnosisContext) -> ssl.SSLContext:
     assert bundle
     tls = ssl.create_default_context(cadata=bundle.ca_cert.decode())
     tls.set_alpn_protocols(["h2"])
-    # ssl loads a key from a file only; below a directory of our own it is nobody else's.
+    # ssl loads a key only from a file; the temporary directory is readable by us only.
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "agent.pem"
         files.write_file(path, files.Asset(bundle.agent.cert_pem + bundle.agent.key_pem, 0o600))

@@ -1,4 +1,4 @@
-"""One step of a walk, and the walk: it goes on until something is broken."""
+"""One step of a diagnosis; steps run in order until one is broken."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ VERSION = 1
 
 
 class Hop(StrEnum):
-    """Where on the way a step is taken."""
+    """The part of the path that a step tests."""
 
     APISERVER = "kube-apiserver"
     SOCKET = "socket"
     SERVER = "server"
-    LINK = "agent link"
+    CONNECTION = "agent connection"
     AGENT = "agent"
     DESTINATION = "destination"
 
 
 class StepVerdict(StrEnum):
-    """UNKNOWN: it could not be looked at. NOT_REACHED: something before it is broken."""
+    """UNKNOWN: it could not be tested. NOT_REACHED: an earlier step is broken."""
 
     OK = "ok"
     WARNING = "warning"
@@ -52,7 +52,7 @@ class DiagnosisStep:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All steps in order. At most one is broken: the first that is."""
+    """All steps in order; at most one is broken."""
 
     steps: tuple[DiagnosisStep, ...]
 
@@ -64,8 +64,8 @@ class Diagnosis:
         if step := self.broken:
             return f"The first broken hop is the {step.hop} ({step.name}): {step.evidence}"
         unknown = [step.name for step in self.steps if step.verdict is StepVerdict.UNKNOWN]
-        looked = f"; not looked at: {', '.join(unknown)}" if unknown else ""
-        return f"Nothing is broken{looked}."
+        untested = f"; not tested: {', '.join(unknown)}" if unknown else ""
+        return f"No hop is broken{untested}."
 
     def document(self) -> dict[str, Any]:
         broken = self.broken
@@ -81,15 +81,15 @@ class Diagnosis:
 Check = Callable[[], CheckResult]
 
 
-def run_steps(checks: Iterable[tuple[Hop, str, Check]], tell: Callable[[DiagnosisStep], None]) -> Diagnosis:
-    """Take each step, until one is broken; those behind it are not reached."""
+def run_steps(checks: Iterable[tuple[Hop, str, Check]], report: Callable[[DiagnosisStep], None]) -> Diagnosis:
+    """Runs the steps until one is broken; `report` is called with each as soon as it has run."""
     steps: list[DiagnosisStep] = []
     is_broken = False
     for hop, name, check in checks:
         step = DiagnosisStep(hop, name, StepVerdict.NOT_REACHED) if is_broken else _run_step(hop, name, check)
         is_broken = is_broken or step.verdict is StepVerdict.BROKEN
         steps.append(step)
-        tell(step)
+        report(step)
     return Diagnosis(tuple(steps))
 
 

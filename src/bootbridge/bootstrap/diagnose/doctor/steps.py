@@ -1,4 +1,4 @@
-"""All steps of the walk, in order."""
+"""All steps of the diagnosis, in order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bootbridge.bootstrap.diagnose.doctor import agents, apiserver, destination,
 from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
 from bootbridge.bootstrap.diagnose.doctor.step import Diagnosis, DiagnosisStep, Hop, run_steps
 
-# In the order in which a call meets them; what a hop stands on comes before the hop.
+# In the order of a call; what a hop depends on comes before the hop.
 STEPS: tuple[tuple[Hop, str, Callable[[DiagnosisContext], CheckResult]], ...] = (
     (Hop.APISERVER, "plan-record", apiserver.plan_record),
     (Hop.APISERVER, "apiserver-runs", apiserver.runs),
@@ -24,11 +24,11 @@ STEPS: tuple[tuple[Hop, str, Callable[[DiagnosisContext], CheckResult]], ...] = 
     (Hop.SOCKET, "socket", server.socket),
     (Hop.SOCKET, "protocol", server.protocol),
     (Hop.SERVER, "server-healthy", server.healthy),
-    (Hop.LINK, "agent-port", server.agent_port),
+    (Hop.CONNECTION, "agent-port", server.agent_port),
     (Hop.AGENT, "agent-daemonset", agents.daemonset),
     (Hop.AGENT, "agent-secret", agents.secret),
     (Hop.AGENT, "agent-pods", agents.pods),
-    (Hop.LINK, "agents-connected", agents.connected),
+    (Hop.CONNECTION, "agents-connected", agents.connected),
     (Hop.DESTINATION, "destination", destination.resolve),
     (Hop.DESTINATION, "dial", destination.dial),
     (Hop.DESTINATION, "destination-tls", destination.tls),
@@ -36,7 +36,7 @@ STEPS: tuple[tuple[Hop, str, Callable[[DiagnosisContext], CheckResult]], ...] = 
 
 
 def diagnose(
-    context: DiagnosisContext, tell: Callable[[DiagnosisStep], None] = lambda step: None
+    context: DiagnosisContext, report: Callable[[DiagnosisStep], None] = lambda step: None
 ) -> Diagnosis:
-    """Walk; `tell` hears of every step as soon as it is taken."""
-    return run_steps([(hop, name, partial(check, context)) for hop, name, check in STEPS], tell)
+    """Runs all steps; `report` is called with each as soon as it has run."""
+    return run_steps([(hop, name, partial(check, context)) for hop, name, check in STEPS], report)

@@ -1,4 +1,4 @@
-"""Where a call shall go: an address, or the pod behind a webhook, an aggregated API or a conversion."""
+"""The destination of a call: an address, or the pod behind a webhook, an APIService or a conversion."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ HTTPS = 443
 
 
 @dataclass(frozen=True)
-class Goal:
-    """As it was asked for: an address (`to`), or something that names a service (`webhook`)."""
+class RequestedDestination:
+    """What the operator gave: an address (`to`), or an object that names a service (`webhook`)."""
 
     to: str = ""
     webhook: str = ""
 
 
 @dataclass(frozen=True)
-class Caller:
-    """What of a webhook counts here: its service, and by what its certificate is known."""
+class ServiceTarget:
+    """The service behind a webhook, and the CA of its certificate."""
 
     title: str
     namespace: str
@@ -53,11 +53,11 @@ class Caller:
 
 @dataclass(frozen=True)
 class Destination:
-    """What an agent is asked to dial."""
+    """The address that an agent dials."""
 
     host: str
     port: int
-    caller: Caller | None = None
+    target: ServiceTarget | None = None
     namespace: str = ""
     pod: str = ""
 
@@ -70,38 +70,40 @@ class Destination:
 
 
 def parse(text: str, flag: str) -> tuple[str, int]:
-    """`HOST:PORT`; an IPv6 address stands in brackets."""
+    """`HOST:PORT`; an IPv6 address is in brackets."""
     host, colon, port = text.rpartition(":")
     host = host.strip("[]")
     if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
         hint = "write it like 10.128.0.7:8443 or [fd01::7]:8443"
-        raise OperatorError(f"{text!r} is no HOST:PORT", subject=flag, hint=hint)
+        raise OperatorError(f"invalid HOST:PORT {text!r}", subject=flag, hint=hint)
     if ":" in host:
         try:
             ip_address(host)
         except ValueError:
             hint = "write it like [fd01::7]:8443"
-            raise OperatorError(f"{text!r} is no HOST:PORT", subject=flag, hint=hint) from None
+            raise OperatorError(f"invalid HOST:PORT {text!r}", subject=flag, hint=hint) from None
     return host, int(port)
 
 
 # --- from a name to a service
 
 
-def caller_named(cluster: ClusterClient, name: str) -> Caller | str:
-    """The caller of that name; a text if it exists but takes another way than through the tunnel."""
-    found = list(dict.fromkeys(_callers(cluster, name)))
+def find_service_target(cluster: ClusterClient, name: str) -> ServiceTarget | str:
+    """Returns the target of that name; a text if it exists but is not called through the tunnel."""
+    found = list(dict.fromkeys(_targets(cluster, name)))
     if not found:
         hint = "the name of a webhook or its configuration, of an APIService, or of a CRD with conversion"
-        raise OperatorError(f"the cluster has no {name!r}", subject="--webhook", hint=hint)
-    services = {(each.namespace, each.service, each.port) for each in found if isinstance(each, Caller)}
+        raise OperatorError(f"not found in the cluster: {name!r}", subject="--webhook", hint=hint)
+    services = {
+        (each.namespace, each.service, each.port) for each in found if isinstance(each, ServiceTarget)
+    }
     if len(services) > 1:
         titles = ", ".join(str(getattr(each, "title", each)) for each in found)
-        raise OperatorError(f"{name!r} names several: {titles}", subject="--webhook", hint="name one of them")
+        raise OperatorError(f"{name!r} is ambiguous: {titles}", subject="--webhook", hint="name one of them")
     return found[0]
 
 
-def _callers(cluster: ClusterClient, name: str) -> Iterator[Caller | str]:
+def _targets(cluster: ClusterClient, name: str) -> Iterator[ServiceTarget | str]:
     for kind in (VALIDATING_WEBHOOKS, MUTATING_WEBHOOKS):
         for configuration in cluster.list(kind):
             is_named = configuration["metadata"]["name"] == name
@@ -110,50 +112,56 @@ def _callers(cluster: ClusterClient, name: str) -> Iterator[Caller | str]:
                     yield _of_client_config(str(webhook.get("name")), webhook.get("clientConfig") or {})
     if found := cluster.get(Ref(CUSTOM_RESOURCE, name)):
         given = at(dict(found), "spec", "conversion", "webhook", "clientConfig")
-        yield _of_client_config(f"conversion of {name}", given) if given else f"{name} converts nothing"
+        yield (
+            _of_client_config(f"conversion of {name}", given)
+            if given
+            else f"{name} has no conversion webhook"
+        )
     if found := cluster.get(Ref(API_SERVICE, name)):
         spec = found.get("spec") or {}
         service = spec.get("service")
         yield (
-            _caller(name, service, spec.get("caBundle")) if service else f"{name} is the kube-apiserver's own"
+            _target(name, service, spec.get("caBundle"))
+            if service
+            else f"{name} is served by the kube-apiserver itself"
         )
 
 
-def _of_client_config(title: str, given: Json) -> Caller | str:
+def _of_client_config(title: str, given: Json) -> ServiceTarget | str:
     service = given.get("service")
     if service:
-        return _caller(title, service, given.get("caBundle"))
+        return _target(title, service, given.get("caBundle"))
     return f"{title} is called by its URL, which does not go through the tunnel"
 
 
-def _caller(title: str, service: Json, ca_bundle: str | None) -> Caller:
+def _target(title: str, service: Json, ca_bundle: str | None) -> ServiceTarget:
     try:
         ca = base64.b64decode(ca_bundle or "")
     except binascii.Error:
         ca = b"not base64"
-    return Caller(title, service["namespace"], service["name"], service.get("port") or HTTPS, ca)
+    return ServiceTarget(title, service["namespace"], service["name"], service.get("port") or HTTPS, ca)
 
 
 # --- from a service to a pod
 
 
-def pod_of(cluster: ClusterClient, caller: Caller) -> Destination | str:
-    """Where the kube-apiserver would send it; a text if nobody is there to take it."""
-    service = cluster.get(Ref(SERVICE, caller.service, caller.namespace))
+def pod_of(cluster: ClusterClient, target: ServiceTarget) -> Destination | str:
+    """Returns the pod that the kube-apiserver would call; a text if none is ready."""
+    service = cluster.get(Ref(SERVICE, target.service, target.namespace))
     if service is None:
-        return f"Service {caller.namespace}/{caller.service} is not there"
+        return f"Service {target.namespace}/{target.service} does not exist"
     ports = at(dict(service), "spec", "ports") or []
-    port = next((each for each in ports if each.get("port") == caller.port), None)
+    port = next((each for each in ports if each.get("port") == target.port), None)
     if port is None:
-        return f"Service {caller.namespace}/{caller.service} has no port {caller.port}"
-    slices = cluster.list(ENDPOINT_SLICE, caller.namespace, f"kubernetes.io/service-name={caller.service}")
+        return f"Service {target.namespace}/{target.service} has no port {target.port}"
+    slices = cluster.list(ENDPOINT_SLICE, target.namespace, f"kubernetes.io/service-name={target.service}")
     for each in slices:
         number = _port_in(each, port.get("name") or "")
         for endpoint in each.get("endpoints") or ():
             if number and at(endpoint, "conditions", "ready") is not False and endpoint.get("addresses"):
                 pod = at(endpoint, "targetRef", "name") or ""
-                return Destination(endpoint["addresses"][0], number, caller, caller.namespace, pod)
-    return _nobody(cluster, caller, dict(service))
+                return Destination(endpoint["addresses"][0], number, target, target.namespace, pod)
+    return _none_ready(cluster, target, dict(service))
 
 
 def _port_in(endpoint_slice: Json, name: str) -> int:
@@ -163,19 +171,19 @@ def _port_in(endpoint_slice: Json, name: str) -> int:
     )
 
 
-def _nobody(cluster: ClusterClient, caller: Caller, service: Json) -> str:
-    text = f"no pod behind Service {caller.namespace}/{caller.service} is ready"
+def _none_ready(cluster: ClusterClient, target: ServiceTarget, service: Json) -> str:
+    text = f"no pod behind Service {target.namespace}/{target.service} is ready"
     wanted = at(service, "spec", "selector")
     if not wanted:
         return text
-    pods = cluster.list(POD, caller.namespace, ",".join(f"{key}={value}" for key, value in wanted.items()))
+    pods = cluster.list(POD, target.namespace, ",".join(f"{key}={value}" for key, value in wanted.items()))
     if not pods:
         return f"{text}: it selects no pod"
     return f"{text}: " + "; ".join(f"{pod['metadata']['name']} {why_not_ready(pod)}" for pod in pods[:3])
 
 
 def why_not_ready(pod: Json) -> str:
-    """The shortest true word about a pod that does not work; empty if it is ready."""
+    """Returns a short reason why a pod is not ready; empty if it is."""
     status = pod.get("status") or {}
     for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         waiting = at(each, "state", "waiting")
@@ -183,7 +191,7 @@ def why_not_ready(pod: Json) -> str:
             return f"{waiting['reason']}: {waiting.get('message') or 'no message'}"[:300]
         ended = at(each, "state", "terminated")
         if ended and ended.get("exitCode"):
-            return f"ended with {ended['exitCode']} ({ended.get('reason')})"
+            return f"exited with {ended['exitCode']} ({ended.get('reason')})"
     conditions = {each.get("type"): each for each in status.get("conditions") or ()}
     if at(conditions, "Ready", "status") == "True":
         return ""
@@ -193,11 +201,11 @@ def why_not_ready(pod: Json) -> str:
     return f"is {status.get('phase') or 'Pending'}, not ready"
 
 
-# --- what may stand in the way
+# --- network policies
 
 
 def policies_on(cluster: ClusterClient, destination: Destination) -> list[str]:
-    """NetworkPolicies that choose who may come to this pod."""
+    """Returns the ingress NetworkPolicies that select this pod."""
     pod = _pod_at(cluster, destination)
     if pod is None:
         return []

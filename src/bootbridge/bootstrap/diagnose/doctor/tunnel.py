@@ -1,7 +1,6 @@
-"""A connection through the server's socket, made as the kube-apiserver makes it, in either protocol.
+"""A connection through the server's socket, as the kube-apiserver opens it, in either protocol.
 
-Blocking, for one call: what comes back is either a connection to the pod or the reason of the
-server or the agent, word for word.
+Blocking, for one call. A failed dial raises DialError with the text of the server or the agent.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ PROXY_PATH = "/ProxyService/Proxy"
 _HTTP2_SETTINGS = 4
 
 
-class NoConnectionError(Exception):
-    """The dial was refused, or nobody answered it; the text says why."""
+class DialError(Exception):
+    """The dial was refused or timed out; the text is the reason."""
 
 
-class WrongProtocolError(NoConnectionError):
-    """The server speaks another protocol on its socket."""
+class ProtocolMismatchError(DialError):
+    """The server uses another protocol on its socket."""
 
 
-class Connection(ABC):
+class TunnelConnection(ABC):
     """Bytes to and from a pod."""
 
     @abstractmethod
@@ -45,27 +44,27 @@ class Connection(ABC):
 
     @abstractmethod
     def receive(self) -> bytes:
-        """Some bytes; none at the end."""
+        """Returns some bytes; none at the end."""
 
 
 @contextmanager
-def dialled(path: Path, protocol: Protocol, address: str, seconds: float) -> Iterator[Connection]:
-    """A connection to `address`, through the socket at `path`; raises NoConnectionError."""
+def dial(path: Path, protocol: Protocol, address: str, seconds: float) -> Iterator[TunnelConnection]:
+    """Connects to `address` through the socket at `path`; raises DialError."""
     make = _GrpcConnection if protocol is Protocol.GRPC else _ConnectConnection
     with opened(path, seconds) as sock:
         try:
             yield make(sock, address)
         except TimeoutError:
-            raise NoConnectionError(f"no answer from the server within {seconds:g} s") from None
+            raise DialError(f"timed out after {seconds:g}s: no answer from the server") from None
         except OSError as error:
             if isinstance(error, ssl.SSLError):
                 raise
-            raise NoConnectionError(f"the server's socket: {error.strerror or error}") from error
+            raise DialError(f"the server's socket: {error.strerror or error}") from error
 
 
 @contextmanager
 def opened(path: Path, seconds: float) -> Iterator[socket.socket]:
-    """The unix socket; reached by way of its directory, for its path may be too long for the kernel."""
+    """Connects to the unix socket; a relative path avoids the kernel's limit of 108 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
@@ -76,8 +75,8 @@ def opened(path: Path, seconds: float) -> Iterator[socket.socket]:
         os.close(folder)
 
 
-def spoken_on(sock: socket.socket) -> Protocol | None:
-    """What the server understands, from its answer to the first words of HTTP/2."""
+def detect_protocol(sock: socket.socket) -> Protocol | None:
+    """Returns the server's protocol, from its answer to an HTTP/2 preface; None if it closes."""
     sock.sendall(b"".join(Http2Connection(client=True).take_output()))
     try:
         answer = sock.recv(READ_BYTES)
@@ -88,8 +87,8 @@ def spoken_on(sock: socket.socket) -> Protocol | None:
     return Protocol.GRPC if len(answer) > 3 and answer[3] == _HTTP2_SETTINGS else None
 
 
-class _ConnectConnection(Connection):
-    """HTTP CONNECT; behind the answer's head the socket is the connection."""
+class _ConnectConnection(TunnelConnection):
+    """HTTP CONNECT; after the response head the socket is the connection."""
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         self._sock = sock
@@ -97,9 +96,9 @@ class _ConnectConnection(Connection):
         head, rest = self._head()
         version, _, status = head.partition(b"\r\n")[0].decode("latin-1").partition(" ")
         if not version.startswith("HTTP/1."):
-            raise WrongProtocolError("the server does not answer in HTTP/1.1")
+            raise ProtocolMismatchError("the server does not use HTTP/1.1")
         if not status.startswith("200"):
-            raise NoConnectionError(self._reason(status, rest))
+            raise DialError(self._reason(status, rest))
 
     def send(self, data: bytes) -> None:
         self._sock.sendall(data)
@@ -118,7 +117,7 @@ class _ConnectConnection(Connection):
         return head, rest
 
     def _reason(self, status: str, body: bytes) -> str:
-        """A refusal explains itself in its body, and then hangs up."""
+        """Returns the body of an error response, which contains the reason."""
         self._sock.settimeout(0.5)
         try:
             while len(body) < ANSWER_BYTES_MAX and (data := self._sock.recv(READ_BYTES)):
@@ -128,8 +127,8 @@ class _ConnectConnection(Connection):
         return " ".join(body.decode("utf-8", "replace").split()) or status
 
 
-class _GrpcConnection(Connection):
-    """One Proxy stream: DIAL_REQ, DIAL_RSP, then DATA both ways."""
+class _GrpcConnection(TunnelConnection):
+    """One Proxy stream: DIAL_REQ, DIAL_RSP, then DATA in both directions."""
 
     def __init__(self, sock: socket.socket, address: str) -> None:
         self._sock = sock
@@ -140,9 +139,9 @@ class _GrpcConnection(Connection):
         self._send_packet(p.DialRequest("tcp", address, random))
         answer = self._next_packet()
         if not isinstance(answer, p.DialResponse):
-            raise NoConnectionError(self._inbox.ended or f"the server answered {answer}")
+            raise DialError(self._inbox.ended or f"the server answered {answer}")
         if answer.error:
-            raise NoConnectionError(answer.error)
+            raise DialError(answer.error)
         self._id = answer.connect_id
 
     def send(self, data: bytes) -> None:
@@ -174,11 +173,11 @@ class _GrpcConnection(Connection):
         self._flush()
         data = self._sock.recv(READ_BYTES)
         if data.startswith(b"HTTP/1."):
-            raise WrongProtocolError("the server answers in HTTP/1.1")
+            raise ProtocolMismatchError("the server uses HTTP/1.1")
         if data:
             self._http2.receive(data)
         else:
-            self._http2.lost("the server hung up")
+            self._http2.lost("the server closed the connection")
         self._flush()
 
     def _flush(self) -> None:
@@ -188,7 +187,7 @@ class _GrpcConnection(Connection):
 
 
 class _Inbox:
-    """The packets of one stream as they come, and why it ended."""
+    """Holds the received packets of one stream, and why it ended."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
@@ -218,11 +217,11 @@ class _Inbox:
     def on_ready(self) -> None: ...
 
 
-# --- TLS inside
+# --- TLS through the tunnel
 
 
-def greet(connection: Connection, context: ssl.SSLContext, server_name: str) -> str:
-    """A TLS handshake over the connection; the version spoken. Raises ssl.SSLError, ConnectionError."""
+def tls_handshake(connection: TunnelConnection, context: ssl.SSLContext, server_name: str) -> str:
+    """Performs a TLS handshake and returns its version. Raises ssl.SSLError or ConnectionError."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     tls = context.wrap_bio(incoming, outgoing, server_hostname=server_name)
     while True:
@@ -233,7 +232,7 @@ def greet(connection: Connection, context: ssl.SSLContext, server_name: str) -> 
                 connection.send(out)
             data = connection.receive()
             if not data:
-                raise ConnectionError("it hung up on TLS") from None
+                raise ConnectionError("connection closed during the TLS handshake") from None
             incoming.write(data)
         else:
             connection.send(outgoing.read())

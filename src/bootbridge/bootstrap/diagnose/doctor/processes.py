@@ -1,4 +1,4 @@
-"""Programs that run on this node, by their command lines."""
+"""Processes that run on this node, found by their command lines."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Program:
+class NodeProcess:
     pid: int
     words: tuple[str, ...]
 
     def value(self, flag: str) -> str | None:
-        """What `--flag=value` or `--flag value` says; the last one wins."""
+        """Returns the value of `--flag=value` or `--flag value`; the last one wins."""
         found = None
         for word, following in zip(self.words, (*self.words[1:], ""), strict=True):
             name, given, value = word.partition("=")
@@ -23,12 +23,12 @@ class Program:
         return found
 
     def is_called(self, name: str) -> bool:
-        """By its file, or as the script of an interpreter, or as a verb of a program with many."""
+        """Whether it is this program: by its file, as an interpreter's script, or as a sub-command."""
         return any(os.path.basename(word) == name for word in self.words[:3])
 
     @property
     def age(self) -> float | None:
-        """Seconds since it started; None once it has ended."""
+        """Seconds since it started; None if it has exited."""
         try:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
             up = float(Path("/proc/uptime").read_text().split()[0])
@@ -37,23 +37,23 @@ class Program:
         return None if fields[0] == "Z" else up - int(fields[19]) / os.sysconf("SC_CLK_TCK")
 
     def sees(self, path: str, here: Path) -> bool:
-        """Whether what it knows as `path` is our `here`: containers have other names for the same."""
+        """Whether its `path` is our `here`: a container has other paths for the same file."""
         try:
             return os.path.samestat(os.stat(f"/proc/{self.pid}/root{path}"), here.stat())
         except OSError:
             return False
 
 
-def running() -> Iterator[Program]:
+def running() -> Iterator[NodeProcess]:
     own = os.getpid()
     for entry in os.listdir("/proc"):
         if entry.isdigit() and int(entry) != own:
             words = _words(int(entry))
             if words:
-                yield Program(int(entry), words)
+                yield NodeProcess(int(entry), words)
 
 
-def called(name: str) -> list[Program]:
+def named(name: str) -> list[NodeProcess]:
     return sorted((each for each in running() if each.is_called(name)), key=lambda each: each.pid)
 
 
