@@ -1,4 +1,4 @@
-"""A node on which a tunnel is laid and works, for the tests of `doctor` and `gather` to break."""
+"""A node with a working installation, which tests of `doctor` and `gather` break."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ api_stand_in.KINDS |= {
 HERE = (IPv4Address("127.0.0.1"),)
 
 
-class LaidNode:
-    """The node, what `doctor` says of it, and ways to break it that `mend` takes back."""
+class InstalledNode:
+    """The node, the results of `doctor`, and faults that `repair` reverts."""
 
     def __init__(self, node: BootstrapNode, monkeypatch: pytest.MonkeyPatch) -> None:
         self.node = node
@@ -67,12 +67,12 @@ class LaidNode:
         metadata = {"name": name, "namespace": namespace, **fields.pop("metadata", {})}
         self.api.objects[(plural, namespace, name)] = {"metadata": metadata, **fields}
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self.api.faults.clear()
         self.api.nodes = ("node0", "node1")
         self.address_is(*HERE)
         # A kube-apiserver that restarts may hang up on it; it goes on from there.
-        until(lambda: self.node.run("up") == 0, "the tunnel is laid again", 60)
+        until(lambda: self.node.run("up") == 0, "the tunnel is installed again", 60)
         until(lambda: self.doctor()["works"], "the tunnel works again", 60)
 
     def path(self, node_path: str) -> Path:
@@ -80,7 +80,7 @@ class LaidNode:
 
 
 @contextmanager
-def laid_node(folder: Path) -> Iterator[LaidNode]:
+def installed_node(folder: Path) -> Iterator[InstalledNode]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         # By its real name, by which the doctor looks for it.
         program = folder / "kube-apiserver"
@@ -88,4 +88,4 @@ def laid_node(folder: Path) -> Iterator[LaidNode]:
         monkeypatch.setitem(kubelet_stand_in.PROGRAMS, "kube-apiserver", [sys.executable, str(program)])
         with bootstrap_node(folder) as node:
             node.up()
-            yield LaidNode(node, monkeypatch)
+            yield InstalledNode(node, monkeypatch)

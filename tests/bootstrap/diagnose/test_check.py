@@ -37,43 +37,41 @@ def injected(value: Any | None = None) -> bytes:
     ).document
 
 
-def verdicts(findings: list[CheckResult]) -> dict[str, CheckVerdict]:
-    return {finding.name: finding.verdict for finding in findings}
+def verdicts(results: list[CheckResult]) -> dict[str, CheckVerdict]:
+    return {result.name: result.verdict for result in results}
 
 
-def failing(findings: list[CheckResult]) -> set[str]:
-    return {finding.name for finding in findings if finding.verdict is CheckVerdict.FAIL}
+def failing(results: list[CheckResult]) -> set[str]:
+    return {result.name for result in results if result.verdict is CheckVerdict.FAIL}
 
 
-def the(name: str, findings: list[CheckResult]) -> CheckResult:
-    return next(finding for finding in findings if finding.name == name)
+def the(name: str, results: list[CheckResult]) -> CheckResult:
+    return next(result for result in results if result.name == name)
 
 
 # --- an ignition file
 
 
 def test_a_freshly_injected_file_passes_every_check() -> None:
-    """All of them are run."""
-    findings = check.of_ignition(injected(), NOW, "b.ign")
-    assert {finding.verdict for finding in findings} == {CheckVerdict.PASS}
+    results = check.of_ignition(injected(), NOW, "b.ign")
+    assert {result.verdict for result in results} == {CheckVerdict.PASS}
     assert {*tree.CHECKS, *ignition_file.CHECKS, "anchors", "removable", "certificates-valid"} <= set(
-        verdicts(findings)
+        verdicts(results)
     )
-    assert all(finding.evidence for finding in findings)
+    assert all(result.evidence for result in results)
 
 
 def test_names_are_unique() -> None:
-    """A script that looks for one finds one."""
-    findings = check.of_ignition(injected(), NOW, "b.ign")
-    assert len(verdicts(findings)) == len(findings)
+    results = check.of_ignition(injected(), NOW, "b.ign")
+    assert len(verdicts(results)) == len(results)
 
 
-def test_a_file_without_a_tunnel_fails_on_that_alone() -> None:
-    """What could not be looked at says so."""
-    findings = check.of_ignition(compact(document()), NOW, "b.ign")
-    assert failing(findings) == {"injected"}
-    assert the("egress-config", findings).verdict is CheckVerdict.NOT_RUN
-    assert the("anchors", findings).verdict is CheckVerdict.PASS
+def test_a_file_without_a_tunnel_fails_only_the_check_injected() -> None:
+    """Checks of the injection are not run."""
+    results = check.of_ignition(compact(document()), NOW, "b.ign")
+    assert failing(results) == {"injected"}
+    assert the("egress-config", results).verdict is CheckVerdict.NOT_RUN
+    assert the("anchors", results).verdict is CheckVerdict.PASS
 
 
 @pytest.mark.parametrize(
@@ -90,51 +88,49 @@ def test_a_file_without_a_tunnel_fails_on_that_alone() -> None:
         ),
     ],
 )
-def test_what_inject_would_refuse_is_named(value: Any, name: str) -> None:
-    """With the way out."""
-    findings = check.of_ignition(compact(value), NOW, "b.ign")
-    assert name in failing(findings)
-    assert the(name, findings).fix
+def test_what_inject_would_refuse_fails(value: Any, name: str) -> None:
+    results = check.of_ignition(compact(value), NOW, "b.ign")
+    assert name in failing(results)
+    assert the(name, results).fix
 
 
 def test_an_expired_trust_bundle_is_a_warning() -> None:
-    """The cluster may come up with it."""
+    """The cluster may start with it."""
     bundle = {"/etc/pki/ca-trust/source/anchors/ca.crt": EXPIRED}
-    findings = check.of_ignition(injected(document(files=bundle)), NOW, "b.ign")
-    assert the("trust-bundles", findings).verdict is CheckVerdict.WARN
-    assert not failing(findings)
+    results = check.of_ignition(injected(document(files=bundle)), NOW, "b.ign")
+    assert the("trust-bundles", results).verdict is CheckVerdict.WARN
+    assert not failing(results)
 
 
-def test_certificates_that_expire_later_are_seen_later() -> None:
-    """The installer's live for a day; the file may have lain longer."""
+def test_certificates_are_checked_against_the_current_time() -> None:
+    """The installer's certificates are valid for a day; the file may be older."""
     files = {"/opt/openshift/tls/a.crt": Authority.create("x").cert_pem}
     data = injected(document(files=files))
     assert not failing(check.of_ignition(data, NOW, "b.ign"))
     assert failing(check.of_ignition(data, NOW + timedelta(days=2), "b.ign")) == {"certificates-valid"}
 
 
-def test_a_reformatted_file_cannot_be_removed_and_says_so() -> None:
-    """The original's hash does not fit any more."""
+def test_a_reformatted_file_is_not_removable() -> None:
+    """The hash of the original does not match."""
     data = json.dumps(json.loads(injected()), indent=1).encode()
     assert failing(check.of_ignition(data, NOW, "b.ign")) == {"removable"}
 
 
-def test_a_hand_in_the_injected_script_is_seen() -> None:
-    """Not a line of bootkube.sh goes unnoticed; the file is still removable."""
+def test_any_change_of_the_injected_script_is_detected() -> None:
+    """The file is still removable."""
     data = injected()
     ignition = inject.Ignition.parse(data, "b.ign")
     script = ignition.content(bootkube.PATH) or b""
     entry = ignition.files[bootkube.PATH].source
     changed = script.replace(b"bootbridge_manifests\n", b"bootbridge_manifestx\n")
     assert len(changed) == len(script)
-    findings = check.of_ignition(
+    results = check.of_ignition(
         data.replace((entry or "").encode(), documents.data_url(changed).encode()), NOW, "b"
     )
-    assert failing(findings) == {"bootkube-hooks"}
+    assert failing(results) == {"bootkube-hooks"}
 
 
-def test_what_is_no_ignition_file_is_refused() -> None:
-    """There is nothing to check."""
+def test_a_file_that_is_not_ignition_is_refused() -> None:
     with pytest.raises(OperatorError, match=r"^b\.ign: "):
         check.of_ignition(b"{}", NOW, "b.ign")
 
@@ -238,21 +234,19 @@ FAULTS: dict[str, tuple[tree.PlannedTree, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found_by_the_check_of_that_name(fault: str) -> None:
-    """And has a fix."""
     subject, name = FAULTS[fault]
-    findings = tree.of_tree(subject)
-    assert name in failing(findings)
-    assert the(name, findings).fix
-    assert the(name, findings).evidence
+    results = tree.of_tree(subject)
+    assert name in failing(results)
+    assert the(name, results).fix
+    assert the(name, results).evidence
 
 
 def test_a_missing_file_fails_by_name() -> None:
-    """Each of them."""
     files = node_files.node_files(PLAN)
     for path in set(files) - {PLAN.paths.cleanup_unit, PLAN.paths.plan_record}:
         left = {other: asset for other, asset in files.items() if other != path}
-        findings = tree.of_tree(tree.PlannedTree(PLAN, left))
-        assert path in the("files-complete", findings).evidence
+        results = tree.of_tree(tree.PlannedTree(PLAN, left))
+        assert path in the("files-complete", results).evidence
 
 
 def test_a_file_that_others_may_read_fails() -> None:
@@ -264,21 +258,20 @@ def test_a_file_that_others_may_read_fails() -> None:
     assert failing(tree.of_tree(tree.PlannedTree(PLAN, strict))) == set()
 
 
-def test_a_change_that_does_no_harm_is_a_warning() -> None:
-    """Files are there to be changed; whoever did it may want to know."""
-    findings = tree.of_tree(changed(NAMESPACE, lambda data: data + b"# mine\n"))
-    assert the("as-rendered", findings).verdict is CheckVerdict.WARN
-    assert not failing(findings)
+def test_a_harmless_change_is_a_warning() -> None:
+    results = tree.of_tree(changed(NAMESPACE, lambda data: data + b"# mine\n"))
+    assert the("as-rendered", results).verdict is CheckVerdict.WARN
+    assert not failing(results)
 
 
 def test_overlapping_networks_fail(tmp_path: Path) -> None:
-    """The plan takes them, the cluster does not."""
+    """The plan accepts them, the cluster does not."""
     tunnel = tmp_path / "tunnel"
     words = ["--machine-network", "172.30.0.0/20", "--cluster-network", "100.64.0.0/14,23"]
     assert main(["render", "--output", str(tunnel), *words]) == 0
-    findings = check.of_directory(tunnel)
-    assert failing(findings) == {"networks-disjoint"}
-    assert the("networks-not-reserved", findings).verdict is CheckVerdict.WARN
+    results = check.of_directory(tunnel)
+    assert failing(results) == {"networks-disjoint"}
+    assert the("networks-not-reserved", results).verdict is CheckVerdict.WARN
 
 
 # --- a rendered directory
@@ -288,20 +281,19 @@ def test_overlapping_networks_fail(tmp_path: Path) -> None:
     "words", [[], ["--flavour", "kubeadm", "--image", "registry.example/b:1"], ["--protocol", "HTTPConnect"]]
 )
 def test_a_freshly_rendered_directory_passes(words: list[str], tmp_path: Path) -> None:
-    """For each flavour; what that flavour has not is not run."""
+    """Checks that do not apply to a flavour are not run."""
     assert main(["render", "--output", str(tmp_path / "tunnel"), *words]) == 0
-    findings = check.of_directory(tmp_path / "tunnel")
-    skipped = {name for name, verdict in verdicts(findings).items() if verdict is not CheckVerdict.PASS}
+    results = check.of_directory(tmp_path / "tunnel")
+    skipped = {name for name, verdict in verdicts(results).items() if verdict is not CheckVerdict.PASS}
     assert skipped == ({"config-override", "hook-script"} if "kubeadm" in words else set())
-    assert {the(name, findings).verdict for name in skipped} <= {CheckVerdict.NOT_RUN}
+    assert {the(name, results).verdict for name in skipped} <= {CheckVerdict.NOT_RUN}
 
 
 def test_our_own_image_is_named(tmp_path: Path) -> None:
-    """Rather than the payload's."""
     plan = Plan(image=ProxyImage("bootbridge", "registry.example/b:1"))
-    findings = tree.of_tree(tree.PlannedTree(plan, node_files.node_files(plan)))
-    assert "registry.example/b:1" in the("image", findings).evidence
-    assert not failing(findings)
+    results = tree.of_tree(tree.PlannedTree(plan, node_files.node_files(plan)))
+    assert "registry.example/b:1" in the("image", results).evidence
+    assert not failing(results)
 
 
 # --- the command
@@ -315,9 +307,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
     return found
 
 
-def test_the_exit_code_tells_whether_something_failed(
-    files: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_exit_codes(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     """0 or 2, and 1 where nothing could be checked."""
     assert main(["check", str(files["good"])]) == 0
     assert main(["check", str(files["bare"])]) == 2
@@ -331,7 +321,6 @@ def test_the_exit_code_tells_whether_something_failed(
 def test_the_table_shows_name_verdict_evidence_and_fix(
     files: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line each, the fix below, and a sum."""
     main(["check", str(files["bare"])])
     lines = capsys.readouterr().out.splitlines()
     at = next(index for index, line in enumerate(lines) if line.split()[:2] == ["fail", "injected"])
@@ -339,13 +328,12 @@ def test_the_table_shows_name_verdict_evidence_and_fix(
     assert "1 fail" in lines[-1]
 
 
-def test_json_is_for_scripts(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """The same findings."""
+def test_json_has_the_same_results(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     main(["check", "--json", str(files["bare"])])
-    said = json.loads(capsys.readouterr().out)
-    assert said["failed"] is True
+    document = json.loads(capsys.readouterr().out)
+    assert document["failed"] is True
     wanted = check.of_ignition(files["bare"].read_bytes(), NOW, "b.ign")
-    assert [(each["name"], each["verdict"]) for each in said["checks"]] == [
-        (finding.name, finding.verdict) for finding in wanted
+    assert [(each["name"], each["verdict"]) for each in document["checks"]] == [
+        (result.name, result.verdict) for result in wanted
     ]
-    assert {"name", "verdict", "evidence", "fix"} == set(said["checks"][0])
+    assert {"name", "verdict", "evidence", "fix"} == set(document["checks"][0])

@@ -33,7 +33,7 @@ IMAGE = "registry.example/bootbridge:1"
 
 
 class LiveNode:
-    """A directory with a node's files, and a server and an agent that run on them."""
+    """A directory with a node's files, and a server and an agent that use them."""
 
     def __init__(self, root: Path, address: str) -> None:
         self.root, self.host = root, Host(root)
@@ -94,15 +94,15 @@ class LiveNode:
         return self.host.http_get(self.plan.ports.server_health, "/readyz")[0] == 200
 
     def check(self, now: datetime = NOW) -> dict[str, CheckResult]:
-        return {finding.name: finding for finding in check.of_node(self.root, now)}
+        return {result.name: result for result in check.of_node(self.root, now)}
 
     def failing(self, now: datetime = NOW) -> set[str]:
-        return {name for name, finding in self.check(now).items() if finding.verdict is CheckVerdict.FAIL}
+        return {name for name, result in self.check(now).items() if result.verdict is CheckVerdict.FAIL}
 
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """Short: a socket's path has little room."""
+    """Short: a socket's path is limited to 108 bytes."""
     path = Path(tempfile.mkdtemp(prefix="bb"))
     yield path
     shutil.rmtree(path)
@@ -124,13 +124,12 @@ def node(root: Path) -> Iterator[LiveNode]:
 
 
 def test_a_node_with_a_working_tunnel_passes_every_check(node: LiveNode) -> None:
-    """All are run; the command agrees."""
-    assert {finding.verdict for finding in node.check().values()} == {CheckVerdict.PASS}
+    assert {result.verdict for result in node.check().values()} == {CheckVerdict.PASS}
     assert main(["check", "--live", "--root", str(node.root)]) == 0
 
 
 def test_a_server_without_agents_is_healthy_but_not_ready(node: LiveNode) -> None:
-    """The fix leads to the agents."""
+    """The fix refers to the agents."""
     node.agent.kill()
     port = node.plan.ports.server_health
     until(lambda: node.host.http_get(port, "/readyz")[0] != 200, "the server has noticed")
@@ -138,15 +137,15 @@ def test_a_server_without_agents_is_healthy_but_not_ready(node: LiveNode) -> Non
     assert "agent" in node.check()["server-ready"].fix
 
 
-def test_a_server_that_is_gone_is_seen_on_every_way_to_it(node: LiveNode) -> None:
+def test_a_stopped_server_fails_all_its_checks(node: LiveNode) -> None:
     """Socket, port and health pages."""
     node.server.kill()
     assert node.failing() == {"socket", "agent-port", "server-healthy", "server-ready"}
     assert main(["check", "--live", "--root", str(node.root), "--json"]) == 2
 
 
-def test_certificates_that_run_out_warn_then_fail(node: LiveNode) -> None:
-    """In their last quarter, and after their end."""
+def test_certificates_warn_before_they_expire_and_fail_after(node: LiveNode) -> None:
+    """The warning starts in the last quarter of their validity."""
     assert node.check(NOW + timedelta(hours=20))["certificates"].verdict is CheckVerdict.WARN
     assert node.failing(NOW + timedelta(hours=25)) == {"certificates"}
 
@@ -213,27 +212,25 @@ FAULTS: dict[str, tuple[Callable[[LiveNode], object], set[str]]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found_by_the_check_of_that_name(node: LiveNode, fault: str) -> None:
-    """And has a fix."""
     act, wanted = FAULTS[fault]
     act(node)
     assert node.failing() == wanted
     assert all(node.check()[name].fix for name in wanted)
 
 
-def test_an_address_that_the_certificate_does_not_name_fails(node: LiveNode) -> None:
-    """Agents would refuse the server."""
+def test_an_address_missing_in_the_certificate_fails(node: LiveNode) -> None:
+    """Agents would reject the server."""
     _other_certificates(node)
     assert "certificates" in node.failing()
     assert "192.0.2.77" in node.check()["certificates"].evidence
 
 
-def test_a_kube_apiserver_that_is_not_rendered_yet_is_no_failure(node: LiveNode) -> None:
-    """bootkube.sh comes to it later."""
+def test_a_kube_apiserver_that_is_not_rendered_yet_is_not_checked(node: LiveNode) -> None:
+    """bootkube.sh renders it later."""
     node.host.remove(node.plan.paths.apiserver_config)
     assert node.check()["kube-apiserver"].verdict is CheckVerdict.NOT_RUN
 
 
-def test_a_node_without_a_tunnel_says_so(root: Path) -> None:
-    """With one finding."""
+def test_a_node_without_a_tunnel_fails_with_one_result(root: Path) -> None:
     (found,) = check.of_node(root, NOW)
     assert (found.name, found.verdict) == ("plan-record", CheckVerdict.FAIL)

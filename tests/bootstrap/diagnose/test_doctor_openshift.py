@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from bootbridge.bootstrap.diagnose.doctor.programs import Program
 
-from bootbridge.bootstrap.diagnose.doctor import DiagnosisContext, apiserver, programs
+from bootbridge.bootstrap.diagnose.doctor import DiagnosisContext, apiserver, processes
+from bootbridge.bootstrap.diagnose.doctor.processes import NodeProcess
 from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.bootstrap.render import node_files
@@ -24,25 +24,25 @@ PATHS = PLAN.paths
 
 
 @pytest.fixture
-def hyperkube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Program]:
-    """A process that looks like the bootstrap kube-apiserver, and the only one that is looked at."""
+def hyperkube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeProcess]:
+    """A process with the command line of the bootstrap kube-apiserver; others are hidden."""
     program = tmp_path / "hyperkube"
     program.write_text("import sys; sys.stdin.read()")
     config = "--openshift-config=/etc/kubernetes/config/kube-apiserver-config.yaml"
     argv = [sys.executable, str(program), "kube-apiserver", config, "--v=2"]
     process = subprocess.Popen(argv, stdin=subprocess.PIPE)
     found = until(
-        lambda: next((p for p in programs.running() if p.pid == process.pid and config in p.words), None),
+        lambda: next((p for p in processes.running() if p.pid == process.pid and config in p.words), None),
         "it runs",
     )
-    called = programs.called
-    monkeypatch.setattr(programs, "called", lambda name: [p for p in called(name) if p.pid == process.pid])
+    named = processes.named
+    monkeypatch.setattr(processes, "named", lambda name: [p for p in named(name) if p.pid == process.pid])
     yield found
     process.communicate()
 
 
 @pytest.fixture
-def way(tmp_path: Path, hyperkube: Program) -> DiagnosisContext:
+def context(tmp_path: Path, hyperkube: NodeProcess) -> DiagnosisContext:
     root = tmp_path / "root"
     for path, asset in node_files.node_files(PLAN).items():
         place = root / path.lstrip("/")
@@ -50,7 +50,7 @@ def way(tmp_path: Path, hyperkube: Program) -> DiagnosisContext:
         write_file(place, asset)
     context = DiagnosisContext(InstallContext(PLAN, Host(root)))
     configure(context)
-    return way
+    return context
 
 
 def configure(context: DiagnosisContext, **arguments: list[str] | None) -> None:
@@ -66,9 +66,9 @@ def configure(context: DiagnosisContext, **arguments: list[str] | None) -> None:
 
 
 def test_the_settings_are_read_from_the_rendered_configuration(
-    context: DiagnosisContext, hyperkube: Program
+    context: DiagnosisContext, hyperkube: NodeProcess
 ) -> None:
-    """The command line names that file alone."""
+    """The command line only names that file."""
     assert context.apiserver == hyperkube
     for check in (
         apiserver.runs,
@@ -79,8 +79,8 @@ def test_the_settings_are_read_from_the_rendered_configuration(
         assert check(context).verdict == "pass", check(context)
 
 
-def test_an_override_that_was_not_taken_up(context: DiagnosisContext) -> None:
-    """The fix is bootkube's, not that of `up`."""
+def test_an_override_that_is_not_in_effect(context: DiagnosisContext) -> None:
+    """The fix restarts bootkube; `up` does not apply here."""
     configure(context, egress_selector_config_file=None)
     found = apiserver.egress_selector(context)
     assert "has no egress selector" in found.evidence
@@ -88,7 +88,6 @@ def test_an_override_that_was_not_taken_up(context: DiagnosisContext) -> None:
 
 
 def test_endpoint_routing_that_was_switched_off(context: DiagnosisContext) -> None:
-    """By somebody's override."""
     configure(context, enable_aggregator_routing=["false"])
     found = apiserver.endpoint_routing(context)
     assert "it is false" in found.evidence

@@ -13,29 +13,29 @@ from bootbridge.bootstrap.diagnose.gather import bundle as bundles
 from bootbridge.bootstrap.diagnose.gather.bundle import LogBundle
 from bootbridge.common.redaction import Redactor
 from bootbridge.errors import OperatorError
-from tests.bootstrap.diagnose.doctor_node import LaidNode, laid_node
+from tests.bootstrap.diagnose.doctor_node import InstalledNode, installed_node
 from tests.bootstrap.diagnose.log_bundle import holders, unpacked
 from tests.support.api_stand_in import TOKEN
 
 
 @pytest.fixture(scope="module")
-def laid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LaidNode]:
-    with laid_node(tmp_path_factory.mktemp("node")) as node:
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledNode]:
+    with installed_node(tmp_path_factory.mktemp("node")) as node:
         yield node
 
 
 @pytest.fixture
-def node(laid: LaidNode) -> Iterator[LaidNode]:
-    yield laid
-    laid.mend()
+def node(installed: InstalledNode) -> Iterator[InstalledNode]:
+    yield installed
+    installed.repair()
 
 
-def keys(node: LaidNode) -> list[bytes]:
+def keys(node: InstalledNode) -> list[bytes]:
     paths = node.plan.paths
     return [node.path(path).read_bytes() for path in (paths.server_key, paths.agent_key)]
 
 
-def plant(node: LaidNode) -> None:
+def plant(node: InstalledNode) -> None:
     """Keys and tokens where nobody should put them, but somebody does."""
     server, agent = keys(node)
     logs = node.path("/var/log/pods/kube-system_konnectivity-server-node0_1/konnectivity-server")
@@ -49,7 +49,7 @@ def plant(node: LaidNode) -> None:
     )
 
 
-def test_the_bundle_has_everything_and_no_secret(node: LaidNode, tmp_path: Path) -> None:
+def test_the_bundle_has_everything_and_no_secret(node: InstalledNode, tmp_path: Path) -> None:
     """Key bytes are in no file: not raw, not in PEM, not in base64; nor is the administrator's token."""
     plant(node)
     out = tmp_path / "bundle.tar.gz"
@@ -83,7 +83,7 @@ def test_the_bundle_has_everything_and_no_secret(node: LaidNode, tmp_path: Path)
     assert not any(line in node.output for key in keys(node) for line in key.decode().splitlines())
 
 
-def test_the_analysis_names_the_broken_hop(node: LaidNode, tmp_path: Path) -> None:
+def test_the_analysis_names_the_broken_hop(node: InstalledNode, tmp_path: Path) -> None:
     """In the bundle, on the terminal, and for scripts."""
     node.path(node.plan.paths.egress_config).unlink()
     out = tmp_path / "bundle.tar.gz"
@@ -92,7 +92,7 @@ def test_the_analysis_names_the_broken_hop(node: LaidNode, tmp_path: Path) -> No
     assert b"The first broken hop is the kube-apiserver" in unpacked(out)["analysis.txt"]
 
 
-def test_a_stage_that_failed_is_told_in_a_sentence(node: LaidNode, tmp_path: Path) -> None:
+def test_a_stage_that_failed_is_told_in_a_sentence(node: InstalledNode, tmp_path: Path) -> None:
     """From the records that bootkube leaves."""
     folder = node.path("/var/log/openshift")
     folder.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def test_a_stage_that_failed_is_told_in_a_sentence(node: LaidNode, tmp_path: Pat
     assert "failed at stage 'konnectivity-certs'" in node.stdout
 
 
-def test_a_source_that_fails_is_noted_and_the_rest_is_there(node: LaidNode, tmp_path: Path) -> None:
+def test_a_source_that_fails_is_noted_and_the_rest_is_there(node: InstalledNode, tmp_path: Path) -> None:
     """An API that refuses logs, and one that does not answer at all."""
     node.api.faults.append(
         lambda method, path: (500, "InternalError", "No agent available") if path.endswith("/log") else None
@@ -125,12 +125,12 @@ def test_a_source_that_fails_is_noted_and_the_rest_is_there(node: LaidNode, tmp_
     assert b"Not collected: cluster" in unpacked(out)["analysis.txt"]
 
 
-def test_a_node_without_a_tunnel_still_gives_what_it_has(laid: LaidNode, tmp_path: Path) -> None:
+def test_a_node_without_a_tunnel_still_gives_what_it_has(installed: InstalledNode, tmp_path: Path) -> None:
     """That there is none is what the bundle says."""
     root = tmp_path / "root"
     root.mkdir()
-    assert laid.run("gather", "--root", str(root), "--out", str(tmp_path / "b.tar.gz"), "--json") == 0
-    assert json.loads(laid.stdout)["brokenHop"]["step"] == "plan-record"
+    assert installed.run("gather", "--root", str(root), "--out", str(tmp_path / "b.tar.gz"), "--json") == 0
+    assert json.loads(installed.stdout)["brokenHop"]["step"] == "plan-record"
 
 
 @pytest.mark.parametrize(
@@ -138,15 +138,17 @@ def test_a_node_without_a_tunnel_still_gives_what_it_has(laid: LaidNode, tmp_pat
     [
         (("--out", "/nowhere/b.tar.gz"), ("cannot write /nowhere/b.tar.gz",)),
         (("--dir", "/nowhere"), ("--dir: /nowhere is no directory",)),
-        (("--bootstrap", "10.0.0.1"), ("--bootstrap: goes with --dir only",)),
+        (("--bootstrap", "10.0.0.1"), ("--bootstrap: requires --dir",)),
         (("--root", "/nowhere"), ("--root",)),
     ],
 )
-def test_bad_input_is_one_clear_error(laid: LaidNode, flags: tuple[str, ...], words: tuple[str, ...]) -> None:
+def test_an_invalid_flag_is_a_one_line_error(
+    installed: InstalledNode, flags: tuple[str, ...], words: tuple[str, ...]
+) -> None:
     """Exit code 1, one line, and no file."""
-    assert laid.run("gather", *flags) == 1
-    assert [word for word in words if word not in laid.output] == []
-    assert laid.output.count("\n") == 1
+    assert installed.run("gather", *flags) == 1
+    assert [word for word in words if word not in installed.output] == []
+    assert installed.output.count("\n") == 1
 
 
 # --- the bundle as such

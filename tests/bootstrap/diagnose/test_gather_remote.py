@@ -352,7 +352,7 @@ def test_a_machine_without_an_address_is_named(tmp_path: Path, content: str | No
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--bootstrap", "-oProxyCommand=x"), "is no host"),
+        (("--bootstrap", "-oProxyCommand=x"), "invalid host"),
         (("--user", "a b"), "--user"),
         (("--port", "0"), "--port"),
         (("--key", "/nowhere"), "--key"),

@@ -199,7 +199,7 @@ def test_an_interrupted_run_can_be_continued(node: BootstrapNode) -> None:
         (("--root=/no/such/root",), "--root: directory not found: /no/such/root"),
         (("--kubeconfig=/no/such/config",), "/no/such/config"),
         (("--firewall",), "--firewall: not supported on platform none"),
-        (("--firewall", "--platform=gcp", "--infra-id=x-1"), "'gcloud' is not on the PATH"),
+        (("--firewall", "--platform=gcp", "--infra-id=x-1"), "command not found: 'gcloud'"),
     ],
 )
 def test_an_invalid_flag_is_a_one_line_error(
