@@ -195,7 +195,7 @@ def test_i10_large_responses_in_parallel_arrive_whole(
 def test_i11_a_hundred_requests_over_two_agents_get_their_own_answers(
     site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    """I11: no answer goes to somebody else."""
+    """I11: no response reaches another caller."""
     server, first = site.pair(pairing, mode)
     second = site.agent(server, pairing.agent)
     server.wait_for_agents(2)
@@ -216,7 +216,7 @@ def test_i11_a_hundred_requests_over_two_agents_get_their_own_answers(
 def test_i12_a_second_agent_with_the_same_id_does_not_break_a_running_request(
     site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    """I12, B3: the second stream of one agent id comes and goes; the first connection goes on."""
+    """I12: the second stream of one agent id comes and goes; the first connection goes on."""
     server = site.server(pairing.server, mode)
     site.agent(server, pairing.agent, flags={"agent-id": "twin"})
     server.wait_until_ready()
@@ -239,7 +239,7 @@ def test_i13_i14_a_lost_agent_fails_its_connections_at_once_and_a_new_one_serves
     tunnel = dial(server, web.address)
     assert http_request(tunnel, "/hello") == HELLO
     agent.kill()
-    # A hang would end in the socket's timeout, which is no ConnectionError.
+    # A hang would end in the socket's timeout, which is not a ConnectionError.
     with pytest.raises(ConnectionError):
         http_request(tunnel, "/hello")
     tunnel.close()
@@ -319,16 +319,16 @@ def test_i18_a_drained_agent_still_serves_when_it_is_the_only_one(
     assert fetch(server, web.address) == HELLO
 
 
-def test_i19_bytes_come_in_order_whatever_the_read_size(
+def test_i19_bytes_come_in_order_for_small_reads(
     site: Site, pairing: Pairing, mode: str, endpoint: Callable[..., Endpoint]
 ) -> None:
-    """I19: an echo read in pieces of 10 bytes; closing it is no error."""
+    """I19: an echo read in pieces of 10 bytes; closing it is not an error."""
     server, agent = site.pair(pairing, mode)
     tunnel = dial(server, endpoint(echo).address)
-    said = pattern(4000)
-    tunnel.send(said)
+    sent = pattern(4000)
+    tunnel.send(sent)
     heard = b"".join(receive(tunnel, 10) for _ in range(400))
-    assert heard == said
+    assert heard == sent
     tunnel.close()
     nothing_is_left(server, agent)
 

@@ -144,7 +144,7 @@ async def test_a_deadline_of_grpcio_reaches_the_handler(channel: grpc.aio.Channe
 
 
 async def test_a_request_with_compression_is_refused_in_words(channel: grpc.aio.Channel) -> None:
-    """We agree on none; grpcio may be told to use one all the same."""
+    """We agree on none; grpcio can be configured to use one anyway."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await channel.unary_unary("/Test/Echo")(
             bytes(5000), timeout=PATIENCE, compression=grpc.Compression.Gzip

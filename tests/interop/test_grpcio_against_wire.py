@@ -158,7 +158,7 @@ def test_grpcio_makes_many_calls_at_once(listener: Listener) -> None:
 @pytest.mark.parametrize("late", [False, True], ids=["trailers-only", "after a message"])
 @pytest.mark.parametrize("text", TEXTS)
 def test_grpcio_reads_our_status(listener: Listener, text: str, late: bool) -> None:
-    """Code and text, whatever the text, whether or not a message came before."""
+    """Code and text, for all texts, with and without a message before."""
     metadata = [("want-status", "14"), ("want-text", text.encode().hex()), *([("want-late", "1")] * late)]
     with channel_to(listener) as channel:
         call = bidi(channel, "Fail")(iter([]), metadata=metadata, timeout=PATIENCE_SECONDS)
@@ -224,7 +224,7 @@ def test_a_reset_by_us_reaches_grpcio(listener: Listener, service: Service) -> N
 
 
 def test_a_call_survives_keepalive_pings(listener: Listener) -> None:
-    """grpcio would drop a connection that does not answer them."""
+    """Grpcio would drop a connection that does not answer them."""
     feed = Feed()
     options = {"keepalive_time_ms": 50, "keepalive_timeout_ms": 2000, "http2.max_pings_without_data": 0}
     with channel_to(listener, **options) as channel:
@@ -340,7 +340,7 @@ def test_a_grpcio_server_serves_many_calls_of_ours(pump: Pump) -> None:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_we_read_the_status_of_a_grpcio_server(pump: Pump, text: str) -> None:
-    """Code and text, whatever the text."""
+    """Code and text, for all texts."""
     caller = call(pump, "Fail", (("want-text", text.encode().hex()),))
     pump.wait_for(lambda: caller.ended, "the status")
     assert caller.status == (messages.UNAVAILABLE, text)
@@ -368,7 +368,7 @@ def test_a_grpcio_server_mirrors_our_metadata(pump: Pump) -> None:
 
 
 def test_a_cancellation_by_us_reaches_a_grpcio_server(pump: Pump, handlers: Handlers) -> None:
-    """Its handler is told, and the connection goes on."""
+    """Its handler is cancelled, and the connection continues."""
     caller = call(pump, "Echo")
     pump.do(lambda: caller.send(b"x"))
     pump.wait_for(lambda: caller.messages, "the echo")
@@ -394,7 +394,7 @@ def test_a_grpcio_server_answers_our_pings(pump: Pump) -> None:
 
 
 def test_a_message_that_is_too_large_for_grpcio_fails_alone(pump: Pump) -> None:
-    """grpcio's limit is ours too: 4 MiB."""
+    """Grpcio's limit is ours too: 4 MiB."""
     caller = call(pump, "Echo")
     pump.do(lambda: caller.send(bytes(messages.MESSAGE_BYTES_MAX + 1)))
     pump.wait_for(lambda: caller.ended or caller.reset, "the refusal")

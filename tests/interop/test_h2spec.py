@@ -20,7 +20,7 @@ H2SPEC_SECONDS_MAX = 300
 # One case asks for more streams than we allow, thousands: more than its own 2 s of work on a busy machine.
 CASE_SECONDS_MAX = "10"
 CASES_MIN = 140  # a run of fewer cases has not tested what we promise
-# h2spec builds this frame for the default limit of 16 KiB, whatever the server advertises. We
+# h2spec builds this frame for the default limit of 16 KiB, regardless of the server's SETTINGS. We
 # advertise 1 MiB, so the frame is legal; headers that do exceed the limit are tried beside it.
 FRAME_LIMIT_CASE = "http2/4.2 Sends a large size HEADERS frame that exceeds the SETTINGS_MAX_FRAME_SIZE"
 BEYOND_THE_LIMIT = ("http2/4.2/3", "--max-header-length", "300000")
@@ -82,7 +82,7 @@ def check(folder: Path, port: int, *flags: str) -> None:
 
 
 def test_the_agent_port_conforms_to_http2(site: Site) -> None:
-    """h2spec shows no client certificate, so this server asks for none."""
+    """H2spec shows no client certificate, so this server asks for none."""
     server = site.server(flags={"cluster-ca-cert": None, "insecure-agents": True})
     check(site.folder, server.agent_port, "-t", "-k")
     assert server.alive

@@ -53,7 +53,7 @@ TESTS = [
 
 
 class SuiteRun:
-    """What the suite said, by test."""
+    """Parses the results of the suite, by test."""
 
     def __init__(self, output: str) -> None:
         self.output = output

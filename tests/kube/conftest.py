@@ -13,21 +13,19 @@ import pytest
 
 from bootbridge.kube.access import BearerToken, ClusterAccess, FileOrInline, TlsClientConfig
 from bootbridge.kube.client import KubeClient
-from tests.kube.api_server import ApiServer
-
-TOKEN = "server-side-credential"
+from tests.support.fake_api_server import TOKEN, FakeApiServer
 
 
 @pytest.fixture
-async def api(tmp_path: Path) -> AsyncIterator[ApiServer]:
+async def api(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
     """The API server; when the test is over, every task of it and of the test must be over too."""
     before = asyncio.all_tasks()
-    async with ApiServer(tmp_path, bearer_tokens={TOKEN}) as server:
+    async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}) as server:
         yield server
     await until(lambda: not asyncio.all_tasks() - before - {asyncio.current_task()})
 
 
-def access_to(api: ApiServer, token: str = TOKEN, host: str = "127.0.0.1") -> ClusterAccess:
+def access_to(api: FakeApiServer, token: str = TOKEN, host: str = "127.0.0.1") -> ClusterAccess:
     return ClusterAccess(
         host=host,
         port=api.port,
@@ -38,7 +36,7 @@ def access_to(api: ApiServer, token: str = TOKEN, host: str = "127.0.0.1") -> Cl
 
 
 @pytest.fixture
-async def client(api: ApiServer) -> AsyncIterator[KubeClient]:
+async def client(api: FakeApiServer) -> AsyncIterator[KubeClient]:
     client = KubeClient(access_to(api), qps=-1)
     yield client
     await client.aclose()

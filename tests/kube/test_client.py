@@ -1,4 +1,4 @@
-"""The client: kept connections, time limits, the rate limit, and errors that tell who failed."""
+"""The client: kept connections, timeouts, the rate limit, and errors that name server and call."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bootbridge.kube.kinds import LEASE
 from bootbridge.kube.objects import Ref, get_object, list_objects, watch_objects
 from bootbridge.kube.rate_limit import RateLimit
 from bootbridge.kube.requests import ApiRequest
-from tests.kube.api_server import LEASES, ApiServer, drop, refuse
 from tests.kube.conftest import access_to, running, until
+from tests.support.fake_api_server import LEASES, FakeApiServer, drop, refuse
 
 # A connection left to the garbage collector is a leak, not a close.
 pytestmark = [
@@ -29,13 +29,13 @@ LIST = list_objects(LEASE, "kube-system")
 WATCH = watch_objects(LEASE, "kube-system", resource_version="100", seconds_max=300)
 
 
-async def test_requests_one_after_the_other_share_a_connection(api: ApiServer, client: KubeClient) -> None:
+async def test_sequential_requests_share_a_connection(api: FakeApiServer, client: KubeClient) -> None:
     for _ in range(5):
         await client.send(LIST)
     assert api.connections_seen == 1
 
 
-async def test_requests_at_once_do_not_wait_for_each_other(api: ApiServer, client: KubeClient) -> None:
+async def test_requests_at_once_do_not_wait_for_each_other(api: FakeApiServer, client: KubeClient) -> None:
     api.gate.clear()
     sends = [asyncio.create_task(client.send(LIST)) for _ in range(6)]
     await until(lambda: len(api.calls) == 6)
@@ -44,14 +44,14 @@ async def test_requests_at_once_do_not_wait_for_each_other(api: ApiServer, clien
     assert repr(client).endswith("4 idle>")
 
 
-async def test_a_kept_connection_that_died_is_replaced_unseen(api: ApiServer, client: KubeClient) -> None:
+async def test_a_kept_connection_that_died_is_replaced_unseen(api: FakeApiServer, client: KubeClient) -> None:
     await client.send(LIST)
     api.cut_idle_connections()
     assert (await client.send(LIST)).status == 200
 
 
 async def test_a_kept_connection_that_dies_on_the_request_is_replaced_unseen(
-    api: ApiServer, client: KubeClient
+    api: FakeApiServer, client: KubeClient
 ) -> None:
     await client.send(LIST)
     api.faults.append(drop)
@@ -59,35 +59,35 @@ async def test_a_kept_connection_that_dies_on_the_request_is_replaced_unseen(
     assert api.connections_seen == 2
 
 
-async def test_a_new_connection_that_dies_is_reported(api: ApiServer, client: KubeClient) -> None:
+async def test_a_new_connection_that_dies_is_reported(api: FakeApiServer, client: KubeClient) -> None:
     api.faults.append(drop)
     with pytest.raises(KubeUnreachable, match=r"GET .*/leases: connection closed without a response"):
         await client.send(LIST)
     assert len(api.calls) == 1
 
 
-async def test_a_refusal_carries_status_reason_and_message(api: ApiServer, client: KubeClient) -> None:
+async def test_a_refusal_carries_status_reason_and_message(api: FakeApiServer, client: KubeClient) -> None:
     with pytest.raises(KubeError) as refusal:
         await client.send(get_object(Ref(LEASE, "nobody", "kube-system")))
     assert (refusal.value.status, refusal.value.reason) == (404, "NotFound")
     assert '"nobody" not found' in refusal.value.message
 
 
-async def test_a_refusal_carries_the_wished_delay(api: ApiServer, client: KubeClient) -> None:
+async def test_a_refusal_carries_the_wished_delay(api: FakeApiServer, client: KubeClient) -> None:
     api.faults.append(refuse(429, "TooManyRequests", headers=[("Retry-After", "7")]))
     with pytest.raises(KubeError) as refusal:
         await client.send(LIST)
     assert refusal.value.retry_after == 7
 
 
-async def test_wrong_credentials_are_a_refusal(api: ApiServer) -> None:
+async def test_wrong_credentials_are_a_refusal(api: FakeApiServer) -> None:
     client = KubeClient(access_to(api, token="wrong"), qps=-1)
     with pytest.raises(KubeError, match="401 Unauthorized"):
         await client.send(LIST)
     await client.aclose()
 
 
-async def test_no_answer_in_time_is_reported_with_the_limit(api: ApiServer, client: KubeClient) -> None:
+async def test_no_answer_in_time_is_reported_with_the_limit(api: FakeApiServer, client: KubeClient) -> None:
     api.gate.clear()
     with pytest.raises(KubeUnreachable, match=r"timed out after 0\.05s"):
         await client.send(LIST, timeout=0.05)
@@ -95,7 +95,7 @@ async def test_no_answer_in_time_is_reported_with_the_limit(api: ApiServer, clie
     await until(lambda: not api._streams)
 
 
-async def test_a_server_that_never_finishes_tls_is_given_up_in_time(api: ApiServer) -> None:
+async def test_a_server_that_never_finishes_tls_is_given_up_in_time(api: FakeApiServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         access = access_to(api)
         client = KubeClient(
@@ -106,7 +106,7 @@ async def test_a_server_that_never_finishes_tls_is_given_up_in_time(api: ApiServ
         await client.aclose()
 
 
-async def test_a_refused_connection_is_reported_with_the_address(api: ApiServer, client: KubeClient) -> None:
+async def test_connection_refused_names_the_address(api: FakeApiServer, client: KubeClient) -> None:
     await api.stop()
     with pytest.raises(KubeUnreachable, match=rf"127\.0\.0\.1:{api.port}: GET .*: .*"):
         await client.send(LIST)
@@ -153,11 +153,11 @@ PLAIN = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7
         ([PLAIN + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"], False),
     ],
     ids=[
-        *("plain", "cut in its head", "cut in its body", "in other letters", "length told twice", "chunked"),
+        *("plain", "cut in its head", "cut in its body", "in other letters", "length twice", "chunked"),
         *("after a hint", "the last", "of an old server", "with another behind it"),
     ],
 )
-async def test_an_answer_is_read_whatever_its_form(pieces: list[bytes], kept: bool) -> None:
+async def test_a_response_is_read_in_every_form(pieces: list[bytes], kept: bool) -> None:
     """And the next request never takes what was left of the answer before."""
     connections: list[asyncio.StreamWriter] = []
 
@@ -203,7 +203,7 @@ async def test_an_answer_that_can_be_read_in_two_ways_is_not_read(answer: bytes)
         await client.aclose()
 
 
-async def test_a_path_in_a_kubeconfig_cannot_become_a_second_request(api: ApiServer) -> None:
+async def test_a_path_in_a_kubeconfig_cannot_become_a_second_request(api: FakeApiServer) -> None:
     access = replace(access_to(api), base_path="/ HTTP/1.1\r\nHost: x\r\n\r\nDELETE /")
     client = KubeClient(access)
     with pytest.raises(KubeUnreachable, match="invalid HTTP request"):
@@ -231,11 +231,11 @@ async def test_an_endless_answer_is_not_held_in_memory(monkeypatch: pytest.Monke
         await client.aclose()
 
 
-async def test_a_request_hides_its_body(api: ApiServer) -> None:
+async def test_a_request_hides_its_body(api: FakeApiServer) -> None:
     assert "s3cr3t" not in repr(ApiRequest("POST", "/", body={"spec": {"token": "s3cr3t"}}))
 
 
-async def test_watch_events_arrive_one_by_one_and_the_end_is_seen(api: ApiServer, client: KubeClient) -> None:
+async def test_watch_events_arrive_one_by_one(api: FakeApiServer, client: KubeClient) -> None:
     async with aclosing(client.watch(WATCH)) as events:
         waiting = asyncio.ensure_future(anext(events))
         await until(lambda: api.watches)
@@ -250,7 +250,7 @@ async def test_watch_events_arrive_one_by_one_and_the_end_is_seen(api: ApiServer
     await until(lambda: not api.watches)
 
 
-async def test_a_watch_that_is_left_is_closed(api: ApiServer, client: KubeClient) -> None:
+async def test_a_watch_that_is_left_is_closed(api: FakeApiServer, client: KubeClient) -> None:
     async def follow() -> None:
         async with aclosing(client.watch(WATCH)) as events:
             async for _ in events:
@@ -261,7 +261,7 @@ async def test_a_watch_that_is_left_is_closed(api: ApiServer, client: KubeClient
     await until(lambda: not api._streams)
 
 
-async def test_a_watch_cut_off_is_reported(api: ApiServer, client: KubeClient) -> None:
+async def test_a_watch_cut_off_is_reported(api: FakeApiServer, client: KubeClient) -> None:
     async with aclosing(client.watch(WATCH)) as events:
         waiting = asyncio.ensure_future(anext(events))
         await until(lambda: api.watches)
@@ -270,13 +270,13 @@ async def test_a_watch_cut_off_is_reported(api: ApiServer, client: KubeClient) -
             await waiting
 
 
-async def test_a_watch_silent_past_its_limit_is_given_up(api: ApiServer, client: KubeClient) -> None:
+async def test_a_watch_silent_past_its_limit_is_given_up(api: FakeApiServer, client: KubeClient) -> None:
     async with aclosing(client.watch(WATCH, silence=0.05)) as events:
         with pytest.raises(KubeUnreachable, match=r"timed out after 0\.05s"):
             await anext(events)
 
 
-async def test_a_refused_watch_is_a_refusal(api: ApiServer, client: KubeClient) -> None:
+async def test_a_refused_watch_is_a_refusal(api: FakeApiServer, client: KubeClient) -> None:
     api.faults.append(refuse(403, "Forbidden", "may not watch"))
     async with aclosing(client.watch(WATCH)) as events:
         with pytest.raises(KubeError, match="403 Forbidden: may not watch"):
@@ -284,7 +284,7 @@ async def test_a_refused_watch_is_a_refusal(api: ApiServer, client: KubeClient) 
 
 
 async def test_an_endless_watch_event_is_not_held_in_memory(
-    api: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+    api: FakeApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bootbridge.kube.client.EVENT_BYTES_MAX", 1000)
     async with aclosing(client.watch(WATCH)) as events:
@@ -319,7 +319,7 @@ class TestRateLimit:
         limit = RateLimit(-1, 0)
         assert {limit.reserve(0.0, 0) for _ in range(1000)} == {0.0}
 
-    async def test_a_request_that_cannot_leave_in_time_fails_at_once(self, api: ApiServer) -> None:
+    async def test_a_request_that_cannot_leave_in_time_fails_at_once(self, api: FakeApiServer) -> None:
         """Issue 237: reviews queued for 11 minutes behind the limit."""
         client = KubeClient(access_to(api), qps=0.01, burst=1)
         await client.send(LIST)
@@ -329,7 +329,7 @@ class TestRateLimit:
         assert time.monotonic() - started < 1
         await client.aclose()
 
-    async def test_requests_within_the_limit_are_only_delayed(self, api: ApiServer) -> None:
+    async def test_requests_within_the_limit_are_only_delayed(self, api: FakeApiServer) -> None:
         client = KubeClient(access_to(api), qps=20, burst=1)
         started = time.monotonic()
         for _ in range(3):
@@ -338,11 +338,11 @@ class TestRateLimit:
         await client.aclose()
 
 
-async def test_an_observer_is_told_once_how_a_call_went(api: ApiServer, client: KubeClient) -> None:
-    told: list[tuple[str, int, str]] = []
+async def test_an_observer_is_calls_once_how_a_call_went(api: FakeApiServer, client: KubeClient) -> None:
+    calls: list[tuple[str, int, str]] = []
 
     def observe(verb: str, status: int, reason: str, seconds: float) -> None:
-        told.append((verb, status, reason))
+        calls.append((verb, status, reason))
 
     for fault in (None, refuse(403, "Forbidden"), drop):
         if fault:
@@ -354,5 +354,5 @@ async def test_an_observer_is_told_once_how_a_call_went(api: ApiServer, client: 
                 report((await client.send(LIST)).status)
         except (KubeError, KubeUnreachable):
             pass
-    assert told == [("list", 200, ""), ("list", 403, "Forbidden"), ("list", 0, "Unreachable")]
+    assert calls == [("list", 200, ""), ("list", 403, "Forbidden"), ("list", 0, "Unreachable")]
     assert len(api.calls_to("GET", LEASES)) == 3

@@ -19,8 +19,8 @@ from bootbridge.kube.kinds import LEASE
 from bootbridge.kube.kubeconfig import load_access, load_in_cluster, load_kubeconfig
 from bootbridge.kube.objects import list_objects
 from bootbridge.trust.authority import Authority
-from tests.kube.api_server import ApiServer
 from tests.kube.conftest import TOKEN, until
+from tests.support.fake_api_server import FakeApiServer
 
 
 def b64(data: bytes) -> str:
@@ -52,12 +52,12 @@ async def lists_leases(path: Path) -> None:
         await client.aclose()
 
 
-def ca_data(api: ApiServer) -> dict[str, str]:
+def ca_data(api: FakeApiServer) -> dict[str, str]:
     return {"certificate-authority-data": b64(api.authority.cert_pem)}
 
 
 @pytest.mark.parametrize("as_json", [False, True], ids=["yaml", "json"])
-async def test_inline_client_certificates_authenticate(api: ApiServer, tmp_path: Path, as_json: bool) -> None:
+async def test_inline_client_certificates(api: FakeApiServer, tmp_path: Path, as_json: bool) -> None:
     identity = api.issue_client("proxy-server")
     user = {
         "client-certificate-data": b64(identity.cert_pem),
@@ -67,7 +67,7 @@ async def test_inline_client_certificates_authenticate(api: ApiServer, tmp_path:
     await lists_leases(write(tmp_path, config, as_json=as_json))
 
 
-async def test_certificate_files_are_found_relative_to_the_kubeconfig(api: ApiServer, tmp_path: Path) -> None:
+async def test_certificate_files_are_relative_to_the_kubeconfig(api: FakeApiServer, tmp_path: Path) -> None:
     api.issue_client("proxy-server").write(tmp_path, "me")
     api.authority.write(tmp_path, "ca")
     user = {"client-certificate": "me.crt", "client-key": "me.key"}
@@ -75,12 +75,12 @@ async def test_certificate_files_are_found_relative_to_the_kubeconfig(api: ApiSe
     await lists_leases(write(tmp_path, config))
 
 
-async def test_a_token_authenticates(api: ApiServer, tmp_path: Path) -> None:
+async def test_a_token_authenticates(api: FakeApiServer, tmp_path: Path) -> None:
     config = document(f"https://127.0.0.1:{api.port}", ca_data(api), {"token": TOKEN})
     await lists_leases(write(tmp_path, config))
 
 
-async def test_a_token_file_is_read_again_for_each_request(api: ApiServer, tmp_path: Path) -> None:
+async def test_a_token_file_is_read_again_for_each_request(api: FakeApiServer, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
     user = {"tokenFile": "token", "token": "stale"}
@@ -96,9 +96,9 @@ async def test_a_token_file_is_read_again_for_each_request(api: ApiServer, tmp_p
 
 
 async def test_a_changed_file_that_is_broken_is_told_once_and_the_old_one_stays(
-    api: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    api: FakeApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Until it is mended: then it counts."""
+    """Until the file is valid again."""
     ca = tmp_path / "ca.crt"
     ca.write_bytes(api.authority.cert_pem)
     cluster = {"certificate-authority": "ca.crt"}
@@ -114,13 +114,13 @@ async def test_a_changed_file_that_is_broken_is_told_once_and_the_old_one_stays(
 
 
 async def test_the_servers_name_may_differ_from_its_address(tmp_path: Path) -> None:
-    async with ApiServer(tmp_path, bearer_tokens={TOKEN}, names=("kubernetes",)) as api:
+    async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}, names=("kubernetes",)) as api:
         cluster = {**ca_data(api), "tls-server-name": "kubernetes"}
         config = document(f"https://127.0.0.1:{api.port}", cluster, {"token": TOKEN})
         await lists_leases(write(tmp_path, config))
 
 
-async def test_an_unexpected_name_or_ca_is_not_trusted(api: ApiServer, tmp_path: Path) -> None:
+async def test_an_unexpected_name_or_ca_is_not_trusted(api: FakeApiServer, tmp_path: Path) -> None:
     other = {"certificate-authority-data": b64(Authority.create("somebody else").cert_pem)}
     for cluster in (other, {**ca_data(api), "tls-server-name": "elsewhere"}):
         config = document(f"https://127.0.0.1:{api.port}", cluster, {"token": TOKEN})
@@ -129,19 +129,19 @@ async def test_an_unexpected_name_or_ca_is_not_trusted(api: ApiServer, tmp_path:
     assert not api.calls
 
 
-async def test_verification_can_be_switched_off_on_purpose(api: ApiServer, tmp_path: Path) -> None:
+async def test_verification_can_be_switched_off_on_purpose(api: FakeApiServer, tmp_path: Path) -> None:
     cluster = {"insecure-skip-tls-verify": True}
     await lists_leases(write(tmp_path, document(f"https://127.0.0.1:{api.port}", cluster, {"token": TOKEN})))
 
 
 async def test_an_ipv6_address_is_an_address(tmp_path: Path) -> None:
-    async with ApiServer(tmp_path, bearer_tokens={TOKEN}, host="::1") as api:
+    async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}, host="::1") as api:
         config = document(f"https://[::1]:{api.port}", ca_data(api), {"token": TOKEN})
         await lists_leases(write(tmp_path, config))
         assert api.calls[0].headers["host"] == f"[::1]:{api.port}"
 
 
-async def test_a_path_in_the_address_leads_every_request(api: ApiServer, tmp_path: Path) -> None:
+async def test_a_path_in_the_address_leads_every_request(api: FakeApiServer, tmp_path: Path) -> None:
     path = write(tmp_path, document(f"https://127.0.0.1:{api.port}/k8s/x/", ca_data(api), {"token": TOKEN}))
     with pytest.raises(Exception, match="404"):
         await lists_leases(path)
@@ -151,7 +151,7 @@ async def test_a_path_in_the_address_leads_every_request(api: ApiServer, tmp_pat
 async def test_the_pods_service_account_is_used_without_a_kubeconfig(tmp_path: Path) -> None:
     folder = tmp_path / "serviceaccount"
     folder.mkdir()
-    async with ApiServer(tmp_path, bearer_tokens={TOKEN}, host="::1") as api:
+    async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}, host="::1") as api:
         api.authority.write(folder)
         (folder / "token").write_text(TOKEN)
         environ = {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": str(api.port)}
@@ -161,7 +161,7 @@ async def test_the_pods_service_account_is_used_without_a_kubeconfig(tmp_path: P
 
 
 async def test_a_rotated_ca_is_taken_up_by_the_next_connection(tmp_path: Path) -> None:
-    async with ApiServer(tmp_path, bearer_tokens={TOKEN}) as old:
+    async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}) as old:
         ca = old.authority.write(tmp_path, "ca")
         config = document(
             f"https://127.0.0.1:{old.port}", {"certificate-authority": "ca.crt"}, {"token": TOKEN}
@@ -169,7 +169,7 @@ async def test_a_rotated_ca_is_taken_up_by_the_next_connection(tmp_path: Path) -
         client = KubeClient(load_kubeconfig(write(tmp_path, config)), qps=-1)
         await client.send(list_objects(LEASE, "kube-system"))
         port = old.port
-    new = ApiServer(tmp_path, bearer_tokens={TOKEN})
+    new = FakeApiServer(tmp_path, bearer_tokens={TOKEN})
     new.port = port
     async with new:
         with pytest.raises(KubeUnreachable, match="certificate not trusted"):

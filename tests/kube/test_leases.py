@@ -18,8 +18,8 @@ from bootbridge.kube.lease_counter import LeaseCounter
 from bootbridge.kube.lease_garbage_collector import LeaseGarbageCollector
 from bootbridge.kube.lease_publisher import LeasePublisher
 from bootbridge.kube.leases import Lease, LeaseCount, format_time, lease_name, parse_time
-from tests.kube.api_server import LEASES, ApiServer, Call, drop, fine, refuse
 from tests.kube.conftest import running, until
+from tests.support.fake_api_server import LEASES, Call, FakeApiServer, drop, fine, refuse
 
 LABELS = {"k8s-app": "konnectivity-server"}
 SELECTOR = "k8s-app=konnectivity-server"
@@ -35,7 +35,7 @@ EXPIRED = {"leaseDurationSeconds": 1000, "acquireTime": ago(10_000)}
 
 
 class TestValidity:
-    """acceptance list, "lease GC / validity": the five cases, and two that crash the original."""
+    """Konnectivity's five cases of lease validity, and two that crash it."""
 
     @pytest.mark.parametrize(
         ("case", "spec", "valid"),
@@ -83,7 +83,7 @@ class TestValidity:
 
 
 class Watched:
-    """A running counter with all it told."""
+    """A counter that records its callbacks."""
 
     def __init__(self, client: KubeClient, selector: str = SELECTOR) -> None:
         self.counts: list[int] = []
@@ -100,7 +100,7 @@ class Watched:
 
 
 class TestCounter:
-    """acceptance list, "counters", over the wire."""
+    """Konnectivity's cases of counting leases, over HTTP."""
 
     @pytest.mark.parametrize(
         ("case", "leases", "count"),
@@ -112,7 +112,7 @@ class TestCounter:
         ],
     )
     async def test_leases(
-        self, api: ApiServer, client: KubeClient, case: str, leases: list[Any], count: int
+        self, api: FakeApiServer, client: KubeClient, case: str, leases: list[Any], count: int
     ) -> None:
         for number, (labels, spec) in enumerate(leases):
             api.put_lease(f"lease-{number}", labels, **spec)
@@ -121,7 +121,7 @@ class TestCounter:
             await until(lambda: api.watches)
             assert watched.counter.count == count
 
-    async def test_list_error_is_one(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_list_error_is_one(self, api: FakeApiServer, client: KubeClient) -> None:
         api.put_lease("a", LABELS, **VALID)
         api.put_lease("b", LABELS, **VALID)
         api.faults.append(refuse(500, "InternalError"))
@@ -131,7 +131,7 @@ class TestCounter:
             assert watched.counter.count == 1
             await until(lambda: watched.counter.count == 2)  # and it recovers by itself
 
-    async def test_fallback_is_the_last_good_count(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_fallback_is_the_last_good_count(self, api: FakeApiServer, client: KubeClient) -> None:
         for name in "abc":
             api.put_lease(name, LABELS, **VALID)
         watched = Watched(client)
@@ -143,7 +143,7 @@ class TestCounter:
             assert watched.counter.count == 3
 
     async def test_fallback_is_kept_when_no_lease_is_valid_any_more(
-        self, api: ApiServer, client: KubeClient
+        self, api: FakeApiServer, client: KubeClient
     ) -> None:
         for name in "ab":
             api.put_lease(name, LABELS, **VALID)
@@ -159,7 +159,7 @@ class TestCounter:
             await until(lambda: watched.counter.count == 2)
         assert watched.counts == [2, 1, 2]
 
-    async def test_an_unreachable_api_server_keeps_nobody_from_starting(self, free_port: int) -> None:
+    async def test_an_unreachable_api_server_does_not_delay_the_start(self, free_port: int) -> None:
         """The original agent is not even alive until the first list succeeds."""
         client = KubeClient(ClusterAccess("127.0.0.1", free_port))
         watched = Watched(client)
@@ -168,7 +168,7 @@ class TestCounter:
             await until(lambda: watched.calls == [("list", 0)])
             assert not task.done()
 
-    async def test_lease_events_count_at_once(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_lease_events_count_at_once(self, api: FakeApiServer, client: KubeClient) -> None:
         """Issue 648; and no list is repeated for it."""
         watched = Watched(client)
         async with running(watched.counter.run()):
@@ -180,13 +180,13 @@ class TestCounter:
             await until(lambda: watched.counter.count == 1)
         assert len(api.calls) == 2
 
-    async def test_the_api_server_selects(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_the_api_server_selects(self, api: FakeApiServer, client: KubeClient) -> None:
         watched = Watched(client)
         async with running(watched.counter.run()):
             await until(lambda: api.watches)
         assert {call.query["labelSelector"] for call in api.calls} == {"k8s-app=konnectivity-server"}
 
-    async def test_the_empty_selector_counts_every_lease(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_the_empty_selector_counts_all_leases(self, api: FakeApiServer, client: KubeClient) -> None:
         api.put_lease("a", {}, **VALID)
         api.put_lease("b", {"x": "y"}, **VALID)
         watched = Watched(client, "")
@@ -195,7 +195,7 @@ class TestCounter:
         assert "labelSelector" not in api.calls[0].query
 
     async def test_a_lease_that_runs_out_is_noticed_without_an_event(
-        self, api: ApiServer, client: KubeClient
+        self, api: FakeApiServer, client: KubeClient
     ) -> None:
         api.put_lease("stays", LABELS, **VALID)
         api.put_lease("ends", LABELS, leaseDurationSeconds=3, renewTime=ago(0))
@@ -207,7 +207,7 @@ class TestCounter:
 
     @pytest.mark.parametrize("as_status", [False, True])
     async def test_a_forgotten_version_leads_to_a_new_list(
-        self, api: ApiServer, client: KubeClient, as_status: bool
+        self, api: FakeApiServer, client: KubeClient, as_status: bool
     ) -> None:
         api.gone_as_status = as_status
         watched = Watched(client)
@@ -222,7 +222,7 @@ class TestCounter:
             await until(lambda: watched.counter.count == 2)
         assert len(api.calls_to("GET", LEASES)) >= 4
 
-    async def test_bookmarks_spare_the_new_list(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_bookmarks_spare_the_new_list(self, api: FakeApiServer, client: KubeClient) -> None:
         watched = Watched(client)
         async with running(watched.counter.run()):
             await until(lambda: api.watches)
@@ -233,7 +233,7 @@ class TestCounter:
             await until(lambda: len(watched.calls) == 3)
         assert [verb for verb, _ in watched.calls] == ["list", "watch", "watch"]
 
-    async def test_changes_during_a_cut_are_not_missed(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_changes_during_a_cut_are_not_missed(self, api: FakeApiServer, client: KubeClient) -> None:
         watched = Watched(client)
         async with running(watched.counter.run()):
             await until(lambda: api.watches)
@@ -244,8 +244,8 @@ class TestCounter:
             await until(lambda: watched.counter.count == 2)
         assert len(api.calls_to("GET", LEASES)) == 3  # list, watch, watch: no second list
 
-    async def test_watches_are_observed_as_watches(self, api: ApiServer, client: KubeClient) -> None:
-        """Defect B9: the original's lease_watches_total never moves."""
+    async def test_watches_are_observed_as_watches(self, api: FakeApiServer, client: KubeClient) -> None:
+        """The original's lease_watches_total never moves."""
         api.faults += [fine, refuse(403, "Forbidden")]
         watched = Watched(client)
         async with running(watched.counter.run()):
@@ -254,7 +254,7 @@ class TestCounter:
         assert watched.calls == [("list", 200), ("watch", 403), ("list", 200), ("watch", 200)]
 
     async def test_a_lease_without_a_duration_does_not_crash(
-        self, api: ApiServer, client: KubeClient
+        self, api: FakeApiServer, client: KubeClient
     ) -> None:
         api.put_lease("odd", LABELS, renewTime=ago(1))
         api.put_lease("a", LABELS, **VALID)
@@ -265,7 +265,7 @@ class TestCounter:
 
 
 class TestCollector:
-    """acceptance list, "lease GC"."""
+    """Konnectivity's cases of lease garbage collection."""
 
     def collector(self, client: KubeClient) -> LeaseGarbageCollector:
         self.deleted = 0
@@ -292,14 +292,14 @@ class TestCollector:
         ],
     )
     async def test_keeps(
-        self, api: ApiServer, client: KubeClient, case: str, labels: dict[str, str], spec: dict[str, Any]
+        self, api: FakeApiServer, client: KubeClient, case: str, labels: dict[str, str], spec: dict[str, Any]
     ) -> None:
         api.put_lease("a", labels, **spec)
         await self.collector(client).collect()
         assert "a" in api.leases
         assert self.deleted == 0
 
-    async def test_deletes_expired_matching(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_deletes_expired_matching(self, api: FakeApiServer, client: KubeClient) -> None:
         for name in "ab":
             api.put_lease(name, LABELS, **EXPIRED)
         api.put_lease("kept", LABELS, **VALID)
@@ -308,7 +308,7 @@ class TestCollector:
         assert self.deleted == 2
         assert self.calls == [("list", 200, ""), ("delete", 200, ""), ("delete", 200, "")]
 
-    async def test_a_lease_renewed_meanwhile_is_kept(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_a_lease_renewed_meanwhile_is_kept(self, api: FakeApiServer, client: KubeClient) -> None:
         api.put_lease("a", LABELS, **EXPIRED)
 
         def renew(call: Call) -> None:
@@ -320,14 +320,14 @@ class TestCollector:
         assert self.calls[-1] == ("delete", 409, "Conflict")
         assert self.deleted == 0
 
-    async def test_a_lease_already_gone_is_no_error(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_a_lease_already_gone_is_no_error(self, api: FakeApiServer, client: KubeClient) -> None:
         api.put_lease("a", LABELS, **EXPIRED)
         api.faults += [fine, lambda call: api.remove_lease("a")]
         await self.collector(client).collect()
         assert self.calls[-1] == ("delete", 404, "NotFound")
         assert self.deleted == 0
 
-    async def test_one_failure_does_not_keep_the_others(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_one_failure_does_not_keep_the_others(self, api: FakeApiServer, client: KubeClient) -> None:
         for name in "ab":
             api.put_lease(name, LABELS, **EXPIRED)
         api.faults += [fine, refuse(403, "Forbidden")]
@@ -336,7 +336,7 @@ class TestCollector:
         assert len(api.leases) == 1
 
     async def test_it_runs_again_and_again_also_after_failures(
-        self, api: ApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+        self, api: FakeApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("bootbridge.kube.lease_garbage_collector.COLLECT_SECONDS", 0.02)
         api.faults += [refuse(500, "InternalError"), drop]
@@ -351,7 +351,7 @@ class TestPublisher:
         return LeasePublisher(client, "kube-system", server_id, LABELS, clock=time.time, rng=random.Random(1))
 
     async def test_the_lease_is_written_as_the_original_writes_it(
-        self, api: ApiServer, client: KubeClient
+        self, api: FakeApiServer, client: KubeClient
     ) -> None:
         before = time.time()
         await self.publisher(client).publish()
@@ -363,7 +363,7 @@ class TestPublisher:
         assert before - 0.001 <= lease.renewed <= time.time()
 
     async def test_a_renewal_is_one_request_and_moves_the_time(
-        self, api: ApiServer, client: KubeClient
+        self, api: FakeApiServer, client: KubeClient
     ) -> None:
         publisher = self.publisher(client)
         await publisher.publish()
@@ -373,7 +373,7 @@ class TestPublisher:
         assert [call.method for call in api.calls] == ["GET", "POST", "PUT"]
 
     async def test_a_lease_left_by_a_former_life_is_taken_over(
-        self, api: ApiServer, client: KubeClient
+        self, api: FakeApiServer, client: KubeClient
     ) -> None:
         api.put_lease("konnectivity-proxy-server-s1", {"note": "kept"}, **EXPIRED)
         publisher = self.publisher(client)
@@ -384,7 +384,7 @@ class TestPublisher:
 
     @pytest.mark.parametrize("what", ["changed", "deleted"])
     async def test_a_lease_that_others_touched_is_renewed_all_the_same(
-        self, api: ApiServer, client: KubeClient, what: str
+        self, api: FakeApiServer, client: KubeClient, what: str
     ) -> None:
         publisher = self.publisher(client)
         await publisher.publish()
@@ -396,13 +396,13 @@ class TestPublisher:
         assert Lease.from_json(api.leases[publisher.ref.name]).valid(time.time())
 
     async def test_it_publishes_without_any_token_authentication(
-        self, api: ApiServer, client: KubeClient
+        self, api: FakeApiServer, client: KubeClient
     ) -> None:
         """Issue 671: the original panicked when leases were on and token authentication off."""
         async with running(self.publisher(client).run()):
             await until(lambda: api.leases)
 
-    async def test_failures_are_retried_soon(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_failures_are_retried_soon(self, api: FakeApiServer, client: KubeClient) -> None:
         api.faults += [refuse(500, "InternalError"), drop]
         async with running(self.publisher(client).run()):
             await until(lambda: api.leases)
@@ -418,7 +418,7 @@ class TestPublisher:
         assert 0.1 <= publisher.delay(1) <= 0.2
         assert all(3.5 <= publisher.delay(failures) <= 7 for failures in (7, 50, 10_000))
 
-    async def test_the_own_lease_is_deleted_at_shutdown(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_the_own_lease_is_deleted_at_shutdown(self, api: FakeApiServer, client: KubeClient) -> None:
         publisher = self.publisher(client)
         async with running(publisher.run()):
             await until(lambda: api.leases)
@@ -426,7 +426,7 @@ class TestPublisher:
         assert not api.leases
 
     async def test_a_write_whose_answer_was_lost_is_deleted_too(
-        self, api: ApiServer, client: KubeClient
+        self, api: FakeApiServer, client: KubeClient
     ) -> None:
         publisher = self.publisher(client)
 
@@ -442,20 +442,20 @@ class TestPublisher:
         await publisher.withdraw()
         assert not api.leases
 
-    async def test_a_successors_lease_is_left_alone(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_a_successors_lease_is_left_alone(self, api: FakeApiServer, client: KubeClient) -> None:
         old, new = self.publisher(client), self.publisher(client)
         await old.publish()
         await new.publish()
         await old.withdraw()
         assert api.leases
 
-    async def test_withdrawing_nothing_asks_nothing(self, api: ApiServer, client: KubeClient) -> None:
+    async def test_withdrawing_nothing_asks_nothing(self, api: FakeApiServer, client: KubeClient) -> None:
         await self.publisher(client).withdraw()
         assert not api.calls
 
     async def test_shutdown_does_not_wait_for_a_dead_api_server(
         self,
-        api: ApiServer,
+        api: FakeApiServer,
         client: KubeClient,
         monkeypatch: pytest.MonkeyPatch,
         caplog: pytest.LogCaptureFixture,

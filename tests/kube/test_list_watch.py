@@ -146,7 +146,7 @@ json_values = st.recursive(
 
 
 class FollowingAChangingResource(RuleBasedStateMachine):
-    """Whatever happens to connections, a follower that is level with the server knows exactly its objects."""
+    """After any sequence of lost connections, an up-to-date copy has exactly the server's objects."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -133,7 +133,7 @@ class TestTokenReview:
             await asyncio.sleep(0.05)
         assert "lookup failed: " in reasons[-1]
 
-    async def test_a_server_that_may_not_review_judges_nobody(
+    async def test_a_server_without_permission_to_review_accepts_no_agent(
         self, kubernetes: ControlPlane, namespace: str
     ) -> None:
         """RBAC's refusal is not the agent's fault: transient, and it names what is forbidden."""
@@ -200,7 +200,7 @@ class TestLeases:
     async def test_counted_as_they_come_and_go(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
     ) -> None:
-        """By watch: one list at the beginning, every change told; an expired lease counts for nothing."""
+        """By watch: one list at the beginning, then every change; expired leases do not count."""
         calls: list[tuple[str, int]] = []
         counter = LeaseCounter(
             client,
@@ -403,7 +403,7 @@ class Bootstrap:
         hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
         configuration = _webhook_configuration(name, SERVICES[family], self._webhook_ca.cert_pem)
         self.control_plane.api.create(hooks, configuration)
-        # The kube-apiserver learns of it by a watch of its own; until then nobody is asked.
+        # The kube-apiserver learns of it by a watch of its own; until then no webhook is called.
         self.control_plane.until(
             lambda: self.create_pod(name, "probe", deny="true", query="?dryRun=All")[0] != 201,
             "the webhook is asked",

@@ -14,8 +14,8 @@ import pytest
 from bootbridge.kube import token_review
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.token_review import TokenDenied, TokenReviewer
-from tests.kube.api_server import REVIEWS, ApiServer, drop, refuse
 from tests.kube.conftest import access_to, until
+from tests.support.fake_api_server import REVIEWS, FakeApiServer, drop, refuse
 
 AUDIENCE = "system:konnectivity-server"
 INVALID = "Failed to validate authentication token, err:lookup failed: "
@@ -70,7 +70,7 @@ async def denied(reviewer: TokenReviewer, *values: str) -> TokenDenied:
 
 
 class TestTheNineCases:
-    """acceptance list, "token auth (9 cases)", with the original's texts."""
+    """Konnectivity's nine cases of token authentication, with its texts."""
 
     @pytest.mark.parametrize("case", ["no context", "wrong key"])
     async def test_no_context_and_wrong_key(self, case: str, reviewer: TokenReviewer) -> None:
@@ -84,25 +84,25 @@ class TestTheNineCases:
     async def test_two_tokens(self, reviewer: TokenReviewer) -> None:
         assert str(await denied(reviewer, "Bearer a", "Bearer b")) == "too many (2) tokens are received"
 
-    async def test_not_authenticated(self, api: ApiServer, reviewer: TokenReviewer) -> None:
+    async def test_not_authenticated(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
         api.verdicts["t"] = {"authenticated": False}
         assert str(await denied(reviewer, "Bearer t")) == INVALID + "service account jwt not valid"
 
-    async def test_review_error(self, api: ApiServer, reviewer: TokenReviewer) -> None:
+    async def test_review_error(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
         api.verdicts["t"] = {**GOOD, "error": "token expired"}
         assert str(await denied(reviewer, "Bearer t")) == INVALID + "token expired"
 
-    async def test_wrong_ns(self, api: ApiServer, reviewer: TokenReviewer) -> None:
+    async def test_wrong_ns(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
         api.verdicts["t"] = user("system:serviceaccount:default:konnectivity-agent")
         expected = INVALID + 'incoming request from "default" namespace. Expected "kube-system"'
         assert str(await denied(reviewer, "Bearer t")) == expected
 
-    async def test_wrong_sa(self, api: ApiServer, reviewer: TokenReviewer) -> None:
+    async def test_wrong_sa(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
         api.verdicts["t"] = user("system:serviceaccount:kube-system:other")
         expected = INVALID + 'incoming request from "other" service account. Expected "konnectivity-agent"'
         assert str(await denied(reviewer, "Bearer t")) == expected
 
-    async def test_good(self, api: ApiServer, reviewer: TokenReviewer) -> None:
+    async def test_good(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
         api.verdicts["t"] = GOOD
         await reviewer.authenticate(["Bearer t"])
         (review,) = api.calls_to("POST", REVIEWS)
@@ -118,13 +118,13 @@ class TestTheNineCases:
     ],
 )
 async def test_a_user_that_is_no_service_account(
-    api: ApiServer, reviewer: TokenReviewer, name: str, says: str
+    api: FakeApiServer, reviewer: TokenReviewer, name: str, says: str
 ) -> None:
     api.verdicts["t"] = user(name)
     assert str(await denied(reviewer, "Bearer t")) == INVALID + says
 
 
-async def test_a_returned_audience_must_be_ours(api: ApiServer, reviewer: TokenReviewer) -> None:
+async def test_a_returned_audience_must_be_ours(api: FakeApiServer, reviewer: TokenReviewer) -> None:
     """The original does not look at it."""
     api.verdicts["t"] = {**GOOD, "audiences": ["https://kubernetes.default.svc"]}
     assert "is meant for audience" in str(await denied(reviewer, "Bearer t"))
@@ -133,20 +133,20 @@ async def test_a_returned_audience_must_be_ours(api: ApiServer, reviewer: TokenR
 
 
 async def test_an_api_server_that_knows_no_audiences_is_believed(
-    api: ApiServer, reviewer: TokenReviewer
+    api: FakeApiServer, reviewer: TokenReviewer
 ) -> None:
     api.verdicts["t"] = {"authenticated": True, "user": GOOD["user"]}
     await reviewer.authenticate(["Bearer t"])
 
 
 @pytest.mark.parametrize("verdict", [None, [], "yes", {"authenticated": "true"}, {**GOOD, "user": None}])
-async def test_an_odd_status_is_no_yes(api: ApiServer, reviewer: TokenReviewer, verdict: Any) -> None:
+async def test_an_odd_status_is_no_yes(api: FakeApiServer, reviewer: TokenReviewer, verdict: Any) -> None:
     api.verdicts["t"] = verdict
     assert not (await denied(reviewer, "Bearer t")).transient
 
 
 async def test_empty_and_enormous_tokens_are_denied_without_asking(
-    api: ApiServer, reviewer: TokenReviewer
+    api: FakeApiServer, reviewer: TokenReviewer
 ) -> None:
     for token in ("", "x" * 20_000):
         assert "the token is" in str(await denied(reviewer, f"Bearer {token}"))
@@ -155,7 +155,7 @@ async def test_empty_and_enormous_tokens_are_denied_without_asking(
 
 class TestMemory:
     async def test_a_yes_is_remembered_for_a_minute(
-        self, api: ApiServer, reviewer: TokenReviewer, clock: Clock, outcomes: list[tuple[str, bool]]
+        self, api: FakeApiServer, reviewer: TokenReviewer, clock: Clock, outcomes: list[tuple[str, bool]]
     ) -> None:
         api.verdicts["t"] = GOOD
         for seconds in (0, 59):
@@ -168,7 +168,7 @@ class TestMemory:
         assert outcomes == [("allowed", False), ("allowed", True), ("allowed", False)]
 
     async def test_a_no_is_remembered_for_ten_seconds(
-        self, api: ApiServer, reviewer: TokenReviewer, clock: Clock, outcomes: list[tuple[str, bool]]
+        self, api: FakeApiServer, reviewer: TokenReviewer, clock: Clock, outcomes: list[tuple[str, bool]]
     ) -> None:
         for seconds in (0, 9.5):
             clock.now += seconds
@@ -180,7 +180,7 @@ class TestMemory:
         assert outcomes == [("denied", False), ("denied", True), ("allowed", False)]
 
     async def test_a_yes_ends_with_the_token(
-        self, api: ApiServer, reviewer: TokenReviewer, clock: Clock
+        self, api: FakeApiServer, reviewer: TokenReviewer, clock: Clock
     ) -> None:
         token = jwt(exp=clock.now + 20)
         api.verdicts[token] = GOOD
@@ -191,7 +191,7 @@ class TestMemory:
 
     @pytest.mark.parametrize("claims", [{}, {"exp": "soon"}, {"exp": None}, {"exp": 10**400}])
     async def test_a_token_without_a_usable_end_is_remembered_for_a_minute(
-        self, api: ApiServer, reviewer: TokenReviewer, claims: dict[str, Any]
+        self, api: FakeApiServer, reviewer: TokenReviewer, claims: dict[str, Any]
     ) -> None:
         token = jwt(**claims)
         api.verdicts[token] = GOOD
@@ -200,7 +200,7 @@ class TestMemory:
         assert len(api.calls) == 1
 
     async def test_a_clock_set_back_does_not_lengthen_a_yes(
-        self, api: ApiServer, reviewer: TokenReviewer, clock: Clock
+        self, api: FakeApiServer, reviewer: TokenReviewer, clock: Clock
     ) -> None:
         api.verdicts["t"] = GOOD
         await reviewer.authenticate(["Bearer t"])
@@ -209,14 +209,14 @@ class TestMemory:
         assert len(api.calls) == 2
 
     async def test_tokens_are_not_mistaken_for_each_other(
-        self, api: ApiServer, reviewer: TokenReviewer
+        self, api: FakeApiServer, reviewer: TokenReviewer
     ) -> None:
         api.verdicts["t"] = GOOD
         await reviewer.authenticate(["Bearer t"])
         await denied(reviewer, "Bearer t2")
 
     async def test_the_memory_is_bounded(
-        self, api: ApiServer, reviewer: TokenReviewer, monkeypatch: pytest.MonkeyPatch
+        self, api: FakeApiServer, reviewer: TokenReviewer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(token_review, "CACHED_RESULTS_MAX", 3)
         for number in range(5):
@@ -227,7 +227,7 @@ class TestMemory:
 
     @pytest.mark.parametrize("fault", [refuse(403, "Forbidden", "cannot create tokenreviews"), drop])
     async def test_what_could_not_be_asked_is_not_remembered(
-        self, api: ApiServer, reviewer: TokenReviewer, outcomes: list[tuple[str, bool]], fault: Any
+        self, api: FakeApiServer, reviewer: TokenReviewer, outcomes: list[tuple[str, bool]], fault: Any
     ) -> None:
         api.verdicts["t"] = GOOD
         api.faults.append(fault)
@@ -238,12 +238,12 @@ class TestMemory:
         assert outcomes == [("error", False), ("allowed", False)]
 
 
-async def test_the_operator_reads_why_the_review_was_refused(api: ApiServer, reviewer: TokenReviewer) -> None:
+async def test_a_failed_review_names_the_reason(api: FakeApiServer, reviewer: TokenReviewer) -> None:
     api.faults.append(refuse(403, "Forbidden", "cannot create tokenreviews"))
     assert "403 Forbidden: cannot create tokenreviews" in str(await denied(reviewer, "Bearer t"))
 
 
-async def test_the_same_token_at_once_is_one_request(api: ApiServer, reviewer: TokenReviewer) -> None:
+async def test_the_same_token_at_once_is_one_request(api: FakeApiServer, reviewer: TokenReviewer) -> None:
     api.verdicts["t"] = GOOD
     api.gate.clear()
     agents = [asyncio.create_task(reviewer.authenticate(["Bearer t"])) for _ in range(50)]
@@ -254,7 +254,7 @@ async def test_the_same_token_at_once_is_one_request(api: ApiServer, reviewer: T
 
 
 async def test_an_agent_that_hangs_up_does_not_spoil_the_others_review(
-    api: ApiServer, reviewer: TokenReviewer
+    api: FakeApiServer, reviewer: TokenReviewer
 ) -> None:
     api.verdicts["t"] = GOOD
     api.gate.clear()
@@ -267,7 +267,7 @@ async def test_an_agent_that_hangs_up_does_not_spoil_the_others_review(
 
 
 async def test_a_review_has_a_time_limit(
-    api: ApiServer, reviewer: TokenReviewer, monkeypatch: pytest.MonkeyPatch
+    api: FakeApiServer, reviewer: TokenReviewer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_review, "REVIEW_SECONDS_MAX", 0.05)
     api.gate.clear()
@@ -278,7 +278,7 @@ async def test_a_review_has_a_time_limit(
 
 
 async def test_a_fleet_beyond_the_rate_limit_is_told_at_once_instead_of_queueing(
-    api: ApiServer, clock: Clock
+    api: FakeApiServer, clock: Clock
 ) -> None:
     """Issue 237: TokenReviews were delayed by up to 11 minutes."""
     client = KubeClient(access_to(api), qps=0.09, burst=2)  # the third would wait for 11 s
@@ -294,7 +294,7 @@ async def test_a_fleet_beyond_the_rate_limit_is_told_at_once_instead_of_queueing
     await client.aclose()
 
 
-async def test_closing_gives_up_reviews_under_way(api: ApiServer, reviewer: TokenReviewer) -> None:
+async def test_closing_gives_up_reviews_under_way(api: FakeApiServer, reviewer: TokenReviewer) -> None:
     api.gate.clear()
     asking = asyncio.create_task(reviewer.authenticate(["Bearer t"]))
     await until(lambda: api.calls)
@@ -305,7 +305,7 @@ async def test_closing_gives_up_reviews_under_way(api: ApiServer, reviewer: Toke
 
 
 async def test_the_token_shows_nowhere(
-    api: ApiServer, reviewer: TokenReviewer, caplog: pytest.LogCaptureFixture
+    api: FakeApiServer, reviewer: TokenReviewer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not even when the API server quotes it."""
     caplog.set_level(logging.DEBUG)

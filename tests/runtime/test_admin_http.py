@@ -60,7 +60,7 @@ async def exchange(port: int, request: bytes, *, host: str = "127.0.0.1") -> tup
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for something nobody announces; the scenario's deadline ends it."""
+    """Polls a condition; the test's deadline ends it."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
@@ -132,7 +132,7 @@ def test_a_connection_carries_many_requests(run: Run) -> None:
 
 
 def test_a_head_may_arrive_byte_by_byte_and_http_1_0_is_understood(run: Run) -> None:
-    """Packets end anywhere; an old client without a Host is told our own address."""
+    """Packets end anywhere; a client without a Host header gets our own address."""
 
     async def scenario() -> None:
         async with serving(ROUTES) as port:
@@ -170,7 +170,7 @@ def test_unknown_paths_methods_and_failures_are_answered_clearly(run: Run) -> No
     ["Content-Length: 5\r\n", "Transfer-Encoding: chunked\r\n", "Content-Length: 99999999\r\n"],
 )
 def test_a_request_with_a_body_is_answered_and_its_connection_closed(run: Run, body_headers: str) -> None:
-    """Nobody needs the body, so nobody waits for it."""
+    """No route reads a body, so the connection ends without waiting for it."""
 
     async def scenario() -> None:
         async with serving(ROUTES) as port:
@@ -216,7 +216,7 @@ def test_a_head_that_does_not_arrive_in_time_ends_the_connection(run: Run) -> No
 
 
 def test_a_client_that_does_not_read_ends_its_own_connection_only(run: Run) -> None:
-    """A big page that nobody takes is dropped in time, while others are served."""
+    """An unread big page times out while other connections are served."""
     page = AdminResponse("x" * 8_000_000)
 
     async def scenario() -> None:
@@ -286,7 +286,7 @@ def test_a_port_in_use_names_the_flag_and_the_fix(run: Run) -> None:
 
 
 def test_an_address_that_is_not_ours_names_the_flag(run: Run) -> None:
-    """An address of somebody else and a name that does not exist."""
+    """An address of another machine, and a name that does not exist."""
 
     async def scenario() -> None:
         with pytest.raises(

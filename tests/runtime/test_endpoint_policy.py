@@ -52,7 +52,7 @@ def test_tcp4_and_tcp6_restrict_the_ip_version() -> None:
 
 @pytest.mark.parametrize("protocol", ["udp", "unix", "unixgram", "ip", "TCP", "tcp5", ""])
 def test_b13_no_other_protocol_is_dialled(protocol: str) -> None:
-    """B13: a frontend must not reach the unix sockets and UDP services of the agent's host."""
+    """A frontend must not reach the unix sockets and UDP services of the agent's host."""
     assert check_endpoint(protocol, "10.0.0.1:443") == DialRejected(
         f"dial {protocol}: unknown network {protocol}: agents dial tcp only"
     )
@@ -86,7 +86,7 @@ def test_what_cannot_be_dialled_is_refused_before_a_resolver_sees_it(address: st
     st.one_of(st.text(), st.text().map(lambda t: t * 500 + ":1")),
 )
 def test_any_wish_gives_an_endpoint_or_a_short_refusal(protocol: str, address: str) -> None:
-    """The answer is bounded whatever was asked, and has no control characters."""
+    """The error is bounded and has no control characters."""
     answer = check_endpoint(protocol, address)
     if isinstance(answer, DialRejected):
         assert len(answer.error) < 700
@@ -115,7 +115,7 @@ def test_a_failed_connect_is_told_in_gos_words(number: int, text: str, status: i
     assert dial_error_status(text) == status
 
 
-def test_i8_a_dial_that_nobody_answers_is_an_io_timeout() -> None:
+def test_i8_an_unanswered_dial_is_an_io_timeout() -> None:
     """Acceptance I8: the caller sees 504."""
     text = dial_timed_out("198.18.0.254:1234")
     assert text == "dial tcp 198.18.0.254:1234: i/o timeout"

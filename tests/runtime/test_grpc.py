@@ -96,7 +96,7 @@ class Gate:
 
 @pytest.mark.parametrize("size", [0, 1, 16_384, 65_536, 3 * MIB, grpc.MESSAGE_BYTES_MAX])
 async def test_a_call_is_answered(size: int) -> None:
-    """Whatever the size, up to gRPC's own limit."""
+    """All sizes up to gRPC's own limit."""
     async with site({"/echo": echo}) as place, place.caller() as caller:
         assert await caller.unary("/echo", bytes(size), PATIENCE) == bytes(size)
 
@@ -250,7 +250,7 @@ async def test_closing_a_stream_of_answers_cancels_the_call() -> None:
         assert await caller.unary("/echo", b"again", PATIENCE) == b"again"
 
 
-async def test_cancelling_whoever_waits_for_an_answer_cancels_the_call() -> None:
+async def test_cancelling_the_waiting_task_cancels_the_call() -> None:
     gate = Gate()
     async with site({"/gate": gate}) as place, place.caller() as caller:
         waiting = asyncio.ensure_future(caller.unary("/gate", b"", PATIENCE))
@@ -449,7 +449,7 @@ async def test_two_requests_in_one_call_are_refused() -> None:
 
 
 @pytest.mark.parametrize("words", [b"GET / HTTP/1.1\r\n\r\n", bytes(100), PREFACE + b"\xff" * 50])
-async def test_somebody_who_speaks_another_language_is_sent_away(words: bytes) -> None:
+async def test_a_peer_with_another_protocol_is_disconnected(words: bytes) -> None:
     async with site({"/echo": echo}) as place:
         reader, writer = await place.dialled()
         writer.write(words)

@@ -42,7 +42,7 @@ class Meeting:
 
 
 def test_a_peer_that_never_opens_a_stream_is_let_go() -> None:
-    """It is told so, and its place is free."""
+    """The peer gets a GOAWAY, and the connection is closed."""
     meeting = Meeting()
     meeting.after(SILENCE - 1)
     assert not meeting.port.closed
@@ -52,7 +52,7 @@ def test_a_peer_that_never_opens_a_stream_is_let_go() -> None:
 
 
 def test_a_peer_that_has_had_a_stream_may_be_silent() -> None:
-    """Agents are, as long as nobody dials."""
+    """Agents are silent as long as there are no dials."""
     meeting = Meeting()
     meeting.open_a_stream()
     meeting.after(10 * SILENCE)

@@ -26,9 +26,9 @@ class Watched:
     def exchange(self) -> None:
         """What the connections have to say reaches the other side, as long as the peer answers at all."""
         for _ in range(3):
-            said = b"".join(self.connection.take_output())
-            if said and self.answers:
-                self._peer.receive(said)
+            sent = b"".join(self.connection.take_output())
+            if sent and self.answers:
+                self._peer.receive(sent)
                 self.connection.receive(b"".join(self._peer.take_output()))
 
     def after(self, seconds: float) -> Watched:

@@ -1,4 +1,4 @@
-"""The log: one line per event, whatever the values are."""
+"""The log: one line per event, for all values."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_configuring_again_replaces_the_earlier_output(capsys: pytest.CaptureFix
 
 @given(any_text, any_text)
 def test_no_text_can_break_a_line_or_forge_a_field(message: str, value: str) -> None:
-    """Whatever a peer sends, the line is one printable line, and the fields after our message are ours."""
+    """Any value of a peer stays inside one printable line and cannot forge fields."""
     strange = line_of(logs.TextFormatter("p"), message, peer=value)
     ours = line_of(logs.TextFormatter("p"), "agent refused", peer=value, last=1)
 
@@ -159,7 +159,7 @@ def test_bad_formats_and_files_are_named(tmp_path: Path) -> None:
 
 
 def test_a_closed_stderr_does_not_disturb_the_program() -> None:
-    """When nobody reads stderr any more, the program goes on in silence."""
+    """A closed stderr does not stop the program."""
     program = (
         "import sys; from bootbridge.runtime import logs; logs.configure('text')\n"
         "sys.stdin.readline()\n"

@@ -83,7 +83,7 @@ def test_a_second_signal_ends_a_drain_at_once(site: Site, endpoint: Endpoints) -
 
 
 def test_a_drain_ends_when_its_time_is_up(site: Site, endpoint: Endpoints) -> None:
-    """`--drain-timeout` bounds it, whatever is still open."""
+    """`--drain-timeout` bounds the drain even with open connections."""
     server, agent = site.pair(agent_flags={"drain-timeout": "500ms"})
     tunnel = dial(server, endpoint(echo).address)
     agent.terminate()
@@ -176,7 +176,7 @@ def test_agents_are_told_when_a_graceful_stop_begins(site: Site, endpoint: Endpo
     agent.wait_for_servers(0)
     tunnel.send(b"still served")
     assert receive(tunnel, 12) == b"still served"
-    # Nor is it forgotten when the agent itself goes: the endpoint's end is no orderly one.
+    # Nor is it forgotten when the agent itself goes: the endpoint is reset.
     agent.terminate()
     until(lambda: agent.health.get("/readyz")[0] == 503, "the agent drains")
     agent.terminate()
@@ -265,7 +265,7 @@ class Load:
         self._pool.shutdown()
 
 
-def test_an_agent_killed_under_load_hangs_nobody(site: Site, mode: str, web: HttpEndpoint) -> None:
+def test_an_agent_killed_under_load_leaves_nothing_hanging(site: Site, mode: str, web: HttpEndpoint) -> None:
     """Every frontend gets an error in time, and traffic flows again with the next agent."""
     server, agent = site.pair(mode=mode)
     load = Load(server, web.address)
@@ -279,7 +279,7 @@ def test_an_agent_killed_under_load_hangs_nobody(site: Site, mode: str, web: Htt
     until(lambda: server.metric("established_connections") == 0, "nothing is left")
 
 
-def test_a_server_killed_under_load_hangs_nobody(site: Site, mode: str, web: HttpEndpoint) -> None:
+def test_a_server_killed_under_load_leaves_nothing_hanging(site: Site, mode: str, web: HttpEndpoint) -> None:
     """Every frontend gets an error in time; the agent lets go of its endpoints and finds the next server."""
     server, agent = site.pair(mode=mode)
     load = Load(server, web.address)

@@ -1,4 +1,4 @@
-"""What the programs tell: health, readiness, metrics, status and logs."""
+"""Health, readiness, metrics, status and logs of the programs."""
 
 from __future__ import annotations
 

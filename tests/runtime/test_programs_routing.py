@@ -37,7 +37,7 @@ def test_cidr_sends_a_dial_to_the_longest_prefix(site: Site, web: HttpEndpoint) 
 
 
 def test_cidr_alone_refuses_what_no_agent_holds(site: Site, web: HttpEndpoint) -> None:
-    """B8: refused as `No agent available`, and counted, in HTTP CONNECT too."""
+    """Refused as `No agent available`, and counted, in HTTP CONNECT too."""
     server = site.server(flags={"proxy-strategies": "cidr"})
     site.agent(server, flags={"agent-identifiers": "cidr=10.0.0.0/8"})
     server.wait_for_agents(1)
@@ -59,7 +59,7 @@ def test_desthost_finds_the_agent_that_names_the_destination(site: Site, web: Ht
 
 
 def test_a_server_is_ready_if_any_strategy_can_serve(site: Site, web: HttpEndpoint) -> None:
-    """B7: `destHost,default` with an agent that names nothing works, so it is ready."""
+    """`destHost,default` with an agent that names nothing works, so it is ready."""
     server = site.server(flags={"proxy-strategies": "destHost,default"})
     site.agent(server)
     server.wait_until_ready()
@@ -109,19 +109,19 @@ def test_a_name_is_dialled_by_the_agent(site: Site, mode: str, web: HttpEndpoint
 
 
 def test_a_large_first_write_and_many_small_ones_arrive(site: Site, endpoint: Endpoints) -> None:
-    """Bytes keep their order whatever the size of the writes."""
+    """Bytes keep their order for all sizes of writes."""
     server, _ = site.pair()
     tunnel = dial(server, endpoint(echo).address)
-    said = b"".join(bytes([number % 256]) * number for number in range(500))
+    sent = b"".join(bytes([number % 256]) * number for number in range(500))
     for number in range(500):
         tunnel.send(bytes([number % 256]) * number)
-    assert receive(tunnel, len(said)) == said
+    assert receive(tunnel, len(sent)) == sent
     tunnel.close()
 
 
 @pytest.mark.parametrize("protocol", ["unix", "udp", "tcp-but-not-really", ""])
 def test_only_tcp_is_dialled(site: Site, protocol: str) -> None:
-    """B13: a frontend cannot make the agent open local sockets or send datagrams."""
+    """A frontend cannot make the agent open local sockets or send datagrams."""
     server, _ = site.pair(mode="grpc")
     with pytest.raises(RefusedDialError):
         GrpcTunnel.dial(server, "/var/run/docker.sock", protocol=protocol)
@@ -140,7 +140,7 @@ def test_a_destination_that_is_none_is_refused(site: Site, target: str) -> None:
 
 
 def test_several_hosts_are_all_held(site: Site, web: HttpEndpoint) -> None:
-    """Three servers on three addresses, one agent that is told of all of them."""
+    """Three servers on three addresses, and one agent configured with all of them."""
     port = free_port()
     hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     servers = [
@@ -170,7 +170,7 @@ def test_several_hosts_are_all_held(site: Site, web: HttpEndpoint) -> None:
 def test_a_server_that_never_greets_does_not_keep_the_agent_from_others(
     site: Site, web: HttpEndpoint
 ) -> None:
-    """B12: it accepts the connection and the handshake, and then says nothing for ever."""
+    """It accepts the connection and the handshake, and then says nothing for ever."""
     port = free_port()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(site.certificates.path("server.crt"), site.certificates.path("server.key"))

@@ -1,4 +1,4 @@
-"""Starting the programs: what is wrong is said in one line, and nothing heavy is loaded."""
+"""Start of the programs: errors in one line, and no heavy imports."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def complaint(program: Server | Agent) -> str:
     return line
 
 
-# --- what is wrong is said in one line, and exit code 1
+# --- errors: one line and exit code 1
 
 
 @pytest.mark.parametrize("flag", ["agent-port", "health-port", "admin-port", "server-port"])
 def test_a_server_port_in_use_is_named(site: Site, flag: str) -> None:
-    """B15: every listener counts, and nothing is left behind."""
+    """Every listener counts, and nothing is left behind."""
     port = free_port()
     with socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True):
         server = site.launch_server(flags={flag: port}, tcp=flag == "server-port")
@@ -93,7 +93,7 @@ def test_an_unreadable_agent_certificate_is_named(site: Site, flag: str, trouble
 def _bad_file(folder: Path, trouble: str) -> Path:
     path = folder / "bad.pem"
     if trouble == "garbage":
-        path.write_text("this is no certificate")
+        path.write_text("not a certificate")
     return path
 
 

@@ -25,7 +25,7 @@ SETTINGS = bytes.fromhex("000000 04 00 00000000")
 SETTINGS_ACK = bytes.fromhex("000000 04 01 00000000")
 
 
-# --- by default nobody
+# --- no access by default
 
 
 def test_a_server_that_cannot_know_its_agents_refuses_to_start(site: Site) -> None:
@@ -36,7 +36,7 @@ def test_a_server_that_cannot_know_its_agents_refuses_to_start(site: Site) -> No
     assert "--insecure-agents" in server.log
 
 
-def test_insecure_agents_is_said_aloud(site: Site, web: HttpEndpoint) -> None:
+def test_insecure_agents_is_warned_about(site: Site, web: HttpEndpoint) -> None:
     """It works, with a warning that names the danger."""
     server = site.server(flags={"cluster-ca-cert": None, "insecure-agents": True})
     site.agent(server, flags=NO_CERTIFICATE)
@@ -57,26 +57,26 @@ def test_an_agent_without_a_certificate_is_refused_with_the_reason(site: Site) -
 
 
 def test_an_agent_of_another_authority_is_refused_with_the_reason(site: Site) -> None:
-    Authority.create("strangers").issue_client("stranger").write(site.folder, "stranger")
+    Authority.create("other-authority").issue_client("untrusted").write(site.folder, "untrusted")
     path = site.certificates.path
     server = site.server()
-    site.agent(server, flags={"agent-cert": path("stranger.crt"), "agent-key": path("stranger.key")})
+    site.agent(server, flags={"agent-cert": path("untrusted.crt"), "agent-key": path("untrusted.key")})
     server.wait_for_log("agent refused")
     assert "certificate" in server.log
     assert server.metric("ready_backend_connections") == 0
 
 
 def test_an_agent_does_not_trust_a_server_of_another_authority(site: Site) -> None:
-    Authority.create("strangers").write(site.folder, "strangers-ca")
+    Authority.create("other-authority").write(site.folder, "other-authority-ca")
     server = site.server()
-    agent = site.agent(server, flags={"ca-cert": site.certificates.path("strangers-ca.crt")})
+    agent = site.agent(server, flags={"ca-cert": site.certificates.path("other-authority-ca.crt")})
     agent.wait_for_log("server not reached")
     assert "certificate" in agent.log
     assert server.metric("ready_backend_connections") == 0
 
 
 def test_an_agent_checks_the_name_of_its_server(site: Site) -> None:
-    """A certificate of the right authority for somebody else is not good enough."""
+    """A certificate of the right authority for another host is rejected."""
     site.certificates.agents.issue_server(["elsewhere.example"]).write(site.folder, "server")
     server = site.server()
     agent = site.agent(server)
@@ -164,10 +164,10 @@ def test_what_a_server_says_together_with_its_handshake_is_heard(site: Site) -> 
             incoming.write(sock.recv(65536))
         tls.write(SETTINGS)
         sock.sendall(outgoing.read())
-        said = b""
-        while SETTINGS_ACK not in said:
+        sent = b""
+        while SETTINGS_ACK not in sent:
             incoming.write(sock.recv(65536))
-            said += everything_in(tls)
+            sent += everything_in(tls)
         heard.set()
 
     listener = Endpoint(greet_early)
@@ -185,13 +185,13 @@ def handshake_done(tls: ssl.SSLObject) -> bool:
 
 
 def everything_in(tls: ssl.SSLObject) -> bytes:
-    said = b""
+    sent = b""
     try:
         while data := tls.read(65536):
-            said += data
+            sent += data
     except ssl.SSLWantReadError:
         pass
-    return said
+    return sent
 
 
 # --- renewal without a restart

@@ -25,7 +25,7 @@ PATIENCE = 20.0
 
 
 def new_sync(*hosts: str) -> tuple[ServerSync, RecordedEvents]:
-    """One whose rounds would last for an hour if nobody woke it."""
+    """A ServerSync whose rounds last an hour unless it is woken."""
     pump, event_log = Pump(event_loop.running_loop()), RecordedEvents()
     core = AgentCore(
         agent_id="a",

@@ -41,7 +41,7 @@ def run(scenario: Coroutine[None, None, None]) -> None:
 
 
 def test_a_socket_tells_what_it_is_ready_for(pair: Callable[[], Pair]) -> None:
-    """Readable, writable, and gone although nobody asked for that."""
+    """Readable, writable, and hung up, which is always reported."""
     near, far = pair()
     seen: list[int] = []
 
@@ -134,7 +134,7 @@ def test_asyncio_is_not_starved_by_a_socket_that_is_always_ready(pair: Callable[
     assert order == ["soon", "timer", "thread"]
 
 
-def test_a_turn_that_fails_is_reported_and_harms_nobody(pair: Callable[[], Pair]) -> None:
+def test_a_failed_turn_is_reported_and_affects_no_other(pair: Callable[[], Pair]) -> None:
     """An error of ours in one connection must not end the process, nor the others' turns."""
     bad, good = pair(), pair()
     reported: list[object] = []

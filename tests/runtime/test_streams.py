@@ -1,4 +1,4 @@
-"""Bytes through the tunnel: none lost, none early, none held up by somebody else's."""
+"""Bytes through the tunnel: none lost, none early, none delayed by another connection."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def tables_are_empty(server: Server, agent: Agent) -> bool:
 def test_an_endpoint_that_speaks_first_never_shares_a_read_with_the_200(
     site: Site, pairing: Pairing, endpoint: Endpoints
 ) -> None:
-    """B4: kube-apiserver refuses a tunnel whose 200 comes with bytes behind it, or after them."""
+    """Kube-apiserver refuses a tunnel whose 200 comes with bytes behind it, or after them."""
     server, _ = site.pair(pairing)
     address = endpoint(speak_first).address
     for _ in range(50):
@@ -83,7 +83,7 @@ def test_bytes_sent_behind_the_connect_request_are_not_lost(
 def test_a_direct_endpoint_that_speaks_first_never_shares_a_read_with_the_200(
     site: Site, endpoint: Endpoints
 ) -> None:
-    """B4, where the server itself has dialled; also if the endpoint closes right behind its words."""
+    """Where the server itself has dialled; also if the endpoint closes right behind its words."""
     flags = {"proxy-strategies": "direct", "direct-cidrs": "127.0.0.0/8"}
     server = site.server(flags=flags)
     for serve in (speak_first, lambda sock: sock.sendall(GREETING)):
@@ -102,7 +102,7 @@ def test_a_direct_endpoint_that_speaks_first_never_shares_a_read_with_the_200(
 def test_an_upload_followed_by_a_close_arrives_whole(
     site: Site, pairing: Pairing, mode: str, endpoint: Endpoints
 ) -> None:
-    """B5: 10 MiB, then the caller closes at once."""
+    """10 MiB, then the caller closes at once."""
     server, _ = site.pair(pairing, mode)
     sink = Sink()
     tunnel = dial(server, endpoint(sink).address)
@@ -154,7 +154,7 @@ def test_an_endpoint_that_finishes_sending_still_hears_the_caller(site: Site, en
     until(lambda: tables_are_empty(server, agent), "nothing is left")
 
 
-def test_a_reset_endpoint_resets_its_caller_and_nobody_else(site: Site, endpoint: Endpoints) -> None:
+def test_a_reset_endpoint_resets_only_its_caller(site: Site, endpoint: Endpoints) -> None:
     """An aborted connection ends for the caller too, at once."""
     server, agent = site.pair()
     bystander = dial(server, endpoint(echo).address)
@@ -199,11 +199,11 @@ def test_an_answer_to_half_an_upload_reaches_the_caller(
     tunnel.close()
 
 
-# --- nobody held up
+# --- no delay by other connections
 
 
 class Bystanders:
-    """Connections that go on talking while somebody else is stalled."""
+    """Connections that go on talking while another connection is stalled."""
 
     def __init__(self, server: Server, address: str, count: int = 20) -> None:
         self._tunnels = [dial(server, address) for _ in range(count)]
@@ -211,9 +211,9 @@ class Bystanders:
     def talk(self) -> None:
         """Every one of them gets its 64 KiB echoed."""
         for tunnel in self._tunnels:
-            said = os.urandom(65536)
-            tunnel.send(said)
-            assert receive(tunnel, len(said)) == said
+            sent = os.urandom(65536)
+            tunnel.send(sent)
+            assert receive(tunnel, len(sent)) == sent
 
     def close(self) -> None:
         for tunnel in self._tunnels:
@@ -238,7 +238,7 @@ def stops_moving(server: Server) -> None:
     until(still, "the stalled connection has filled its buffers")
 
 
-def test_a_reader_that_stops_holds_up_nobody(site: Site, endpoint: Endpoints) -> None:
+def test_a_stalled_reader_delays_no_other_connection(site: Site, endpoint: Endpoints) -> None:
     """Ours × ours: credit keeps the stalled connection within bounds, for as long as it likes."""
     server, agent = site.pair()
     bystanders = Bystanders(server, endpoint(echo).address)
@@ -263,7 +263,7 @@ def fill(tunnel: ConnectTunnel) -> None:
         pass
 
 
-def test_an_endpoint_that_stops_reading_holds_up_nobody(site: Site, endpoint: Endpoints) -> None:
+def test_a_stalled_endpoint_delays_no_other_connection(site: Site, endpoint: Endpoints) -> None:
     """The same in the other direction: the caller's own socket fills up, nothing else does."""
     server, agent = site.pair()
     bystanders = Bystanders(server, endpoint(echo).address)
@@ -346,11 +346,11 @@ def test_two_hundred_connections_with_random_ends_leave_nothing_behind(
         rng = random.Random(number)
         fate = rng.choice(["finish", "drop", "reset by endpoint"])
         tunnel = dial(server, mean if fate == "reset by endpoint" else address)
-        said = rng.randbytes(rng.randrange(1, 60_000))
+        sent = rng.randbytes(rng.randrange(1, 60_000))
         try:
-            tunnel.send(said)
+            tunnel.send(sent)
             if fate == "finish":
-                assert receive(tunnel, len(said)) == said
+                assert receive(tunnel, len(sent)) == sent
                 tunnel.close()
                 return
             if fate == "reset by endpoint":

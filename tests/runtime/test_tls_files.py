@@ -94,7 +94,7 @@ def handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str = "local
 
 
 def test_an_agent_with_a_certificate_of_the_ca_is_let_in(files: Files) -> None:
-    """mTLS agrees on TLS 1.3 and h2, without compression or session tickets."""
+    """MTLS agrees on TLS 1.3 and h2, without compression or session tickets."""
     ends = handshake(files.client().context(), files.listener().context())
 
     assert ends.server.version() == "TLSv1.3"
@@ -116,9 +116,9 @@ def test_an_agent_without_a_certificate_is_refused(files: Files) -> None:
 def test_an_agent_with_a_certificate_of_another_ca_is_refused(files: Files, tmp_path: Path) -> None:
     """A certificate that anybody could have made is worth nothing."""
     cert, key = Authority.create("root").issue_client("agent").write(tmp_path, "other")
-    stranger = TlsFiles.agent_client(files.ca, str(cert), str(key))
+    untrusted = TlsFiles.agent_client(files.ca, str(cert), str(key))
     with pytest.raises(ssl.SSLCertVerificationError):
-        handshake(stranger.context(), files.listener().context())
+        handshake(untrusted.context(), files.listener().context())
 
 
 def test_an_expired_agent_certificate_is_refused(files: Files, tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_a_server_under_another_name_or_address_is_refused(files: Files, name: s
 
 
 def test_without_a_ca_the_agent_trusts_the_system_roots_only(files: Files) -> None:
-    """No `--ca-cert` never means trusting everybody."""
+    """Without `--ca-cert` the system's roots apply, not blind trust."""
     context = TlsFiles.agent_client().context()
 
     assert context.verify_mode == ssl.CERT_REQUIRED
@@ -160,7 +160,7 @@ def test_without_a_ca_the_agent_trusts_the_system_roots_only(files: Files) -> No
 
 
 def test_system_roots_are_really_used(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CA among the system's roots is enough; without any roots the operator is told what to give."""
+    """A CA among the system's roots is enough; without any roots the error names the flag."""
     listener = TlsFiles.agent_listener(files.cert, files.key)
     monkeypatch.setenv("SSL_CERT_FILE", files.ca)
     assert handshake(TlsFiles.agent_client().context(), listener.context()).client.version()
@@ -233,7 +233,7 @@ def test_the_least_version_is_honoured(files: Files, flag: str, least: str) -> N
 
 
 def test_the_agent_side_never_goes_below_tls_1_2(files: Files) -> None:
-    """The agent refuses an old server, whatever it offers."""
+    """The agent rejects a server with an old TLS version."""
     server = files.listener(TlsPolicy.from_flags("VersionTLS10")).context()
     server.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises(ssl.SSLError):
@@ -315,7 +315,7 @@ def test_a_ca_bundle_gives_all_its_certificates_and_nothing_else(files: Files, t
 
 @pytest.mark.parametrize("content", [b"", b"no certificate here", Authority.create("x").key_pem])
 def test_a_ca_file_without_certificates_is_an_error(tmp_path: Path, content: bytes) -> None:
-    """An empty trust store would refuse everybody without saying why."""
+    """An empty trust store would reject every peer without a reason."""
     file = ca_file(tmp_path, content)
     with pytest.raises(OperatorError, match=r"--cluster-ca-cert: .*bundle\.pem: no certificate found"):
         certificates(file)
@@ -376,7 +376,7 @@ def test_files_in_each_others_place_are_blamed_on_their_flag(files: Files) -> No
 
 
 def test_an_encrypted_key_is_refused_without_asking_for_a_passphrase(files: Files, tmp_path: Path) -> None:
-    """A daemon has nobody to ask."""
+    """A daemon has no terminal for a passphrase."""
     from cryptography.hazmat.primitives import serialization
 
     key = serialization.load_pem_private_key(Path(files.key).read_bytes(), None)
@@ -433,7 +433,7 @@ def test_unchanged_files_give_the_same_context_and_are_not_read_again(
 def test_a_broken_new_file_keeps_the_old_context_and_is_reported_once(
     files: Files, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Half-written files change nothing but the log; when they are mended, they are taken over."""
+    """Half-written files change nothing but the log; valid ones are loaded again."""
     listener = files.listener()
     old = listener.context()
     good = Path(files.cert).read_bytes()
@@ -443,9 +443,9 @@ def test_a_broken_new_file_keeps_the_old_context_and_is_reported_once(
         assert [r.getMessage() for r in caplog.records] == ["TLS reload failed"]
         assert "--cluster-cert" in listener.reload_error
         Path(files.cert).write_bytes(good)
-        mended = listener.context()
+        reloaded = listener.context()
 
-    assert mended is not old
+    assert reloaded is not old
     assert listener.reload_error == ""
     assert caplog.records[-1].getMessage() == "certificate reloaded"
 
@@ -463,7 +463,7 @@ def test_a_certificate_replaced_before_its_key_waits_for_the_key(files: Files) -
 
 
 def test_removed_files_keep_the_old_context(files: Files) -> None:
-    """A vanished file is no reason to stop serving."""
+    """The last good context stays in use when a file disappears."""
     listener = files.listener()
     old = listener.context()
     os.unlink(files.ca)

@@ -108,7 +108,7 @@ async def refused(port: int, tls: TlsFiles, name: str) -> bool:
 
 
 def listener(directory: Path, authority: Authority) -> TlsFiles:
-    """A listener whose files belong to this authority, whatever they were before."""
+    """Writes the listener's files anew, issued by this authority."""
     cert, key = authority.issue_server(["localhost", "127.0.0.1"]).write(directory, "server")
     return TlsFiles.agent_listener(str(cert), str(key), str(authority.write(directory)))
 

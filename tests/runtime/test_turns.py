@@ -15,7 +15,7 @@ DEADLINE = 10
 
 
 class Forward:
-    """Writes what it hears to another stream, and then fails if it is told to."""
+    """Copies its input to another stream, and then fails on request."""
 
     def __init__(self, to: PlainStream, bug: str = "") -> None:
         self._to = to

@@ -20,8 +20,8 @@ from bootbridge.bootstrap.plan import record
 from bootbridge.bootstrap.plan.plan import Flavour, Plan, ProxyImage
 from bootbridge.bootstrap.plan.ports import Ports
 from tests.support import bootstrap_driver
-from tests.support.api_stand_in import ApiStandIn
-from tests.support.kubelet_stand_in import Json, KubeletStandIn
+from tests.support.fake_cluster_api import FakeClusterApi
+from tests.support.fake_kubelet import FakeKubelet, Json
 from tests.support.process_program import ROOT, free_port, until
 
 NODES = ("node0", "node1")
@@ -85,13 +85,13 @@ class BootstrapNode:
         )
         self.plan_file = folder / "plan.json"
         self.plan_file.write_bytes(record.dump(self.plan))
-        self.api: Any = api or ApiStandIn(folder, NODES)
+        self.api: Any = api or FakeClusterApi(folder, NODES)
         self.api_port = free_port()
         self.manifest = self.root / "etc/kubernetes/manifests/kube-apiserver.yaml"
         self.manifest.parent.mkdir(parents=True)
         self.kubeconfig = self.root / "etc/kubernetes/admin.conf"
         self.output = self.stdout = ""
-        self.kubelet = KubeletStandIn(self.root, folder / "kubelet", self.api.call, NODES)
+        self.kubelet = FakeKubelet(self.root, folder / "kubelet", self.api.call, NODES)
 
     def kubeadm_init(self) -> None:
         """Starts the kube-apiserver and writes the kubeconfig."""

@@ -16,12 +16,12 @@ import pytest
 from bootbridge.bootstrap.plan.plan import IPAddress
 from bootbridge.cli import doctor
 from bootbridge.cli.main import main
-from tests.support import api_stand_in, kubelet_stand_in
+from tests.support import fake_cluster_api, fake_kubelet
 from tests.support.bootstrap_node import BootstrapNode, bootstrap_node
 from tests.support.process_program import ROOT, until
 
 Json = dict[str, Any]
-api_stand_in.KINDS |= {
+fake_cluster_api.KINDS |= {
     "events": "Event",
     "nodes": "Node",
     "services": "Service",
@@ -85,7 +85,7 @@ def installed_node(folder: Path) -> Iterator[InstalledNode]:
         # By its real name, by which the doctor looks for it.
         program = folder / "kube-apiserver"
         program.symlink_to(ROOT / "tests/support/apiserver_front.py")
-        monkeypatch.setitem(kubelet_stand_in.PROGRAMS, "kube-apiserver", [sys.executable, str(program)])
+        monkeypatch.setitem(fake_kubelet.PROGRAMS, "kube-apiserver", [sys.executable, str(program)])
         with bootstrap_node(folder) as node:
             node.up()
             yield InstalledNode(node, monkeypatch)

@@ -15,7 +15,7 @@ from bootbridge.common.redaction import Redactor
 from bootbridge.errors import OperatorError
 from tests.bootstrap.diagnose.doctor_node import InstalledNode, installed_node
 from tests.bootstrap.diagnose.log_bundle import holders, unpacked
-from tests.support.api_stand_in import TOKEN
+from tests.support.fake_cluster_api import TOKEN
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from bootbridge.cli.main import main
 from bootbridge.errors import OperatorError
 from bootbridge.trust.authority import Authority
 from tests.bootstrap.diagnose.log_bundle import holders, unpacked
-from tests.support.api_stand_in import TOKEN, ApiStandIn
+from tests.support.fake_cluster_api import TOKEN, FakeClusterApi
 from tests.support.process_program import ROOT, free_port, until
 
 SSHD = shutil.which("sshd") or shutil.which("/usr/sbin/sshd")
@@ -217,7 +217,7 @@ def test_a_broken_kubeconfig_keeps_nothing_else_away(node: Node, tmp_path: Path)
 
 def test_an_unreachable_node_still_gives_the_cluster(tmp_path: Path) -> None:
     """Exit code 2: a bundle, but without the node; credentials of the kubeconfig are not in it."""
-    api = ApiStandIn(tmp_path)
+    api = FakeClusterApi(tmp_path)
     directory = install_dir(tmp_path, KEY_PEM, ("ExternalIP", "127.0.0.1"))
     (directory / "auth").mkdir()
     (directory / "auth/kubeconfig").write_text(json.dumps(api.kubeconfig()))

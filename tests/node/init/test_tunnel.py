@@ -18,8 +18,8 @@ from bootbridge.node.init import tunnel
 from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.kubeadm import documents
 from tests.node.kubeadm.examples import ADDRESSES, FAMILIES, instance, spec
-from tests.support.api_stand_in import ApiStandIn
 from tests.support.bootstrap_node import MANIFEST
+from tests.support.fake_cluster_api import FakeClusterApi
 
 WITH_TUNNEL: dict[str, Any] = {"tunnel": True, "tunnel_image": "registry.example/bootbridge:1"}
 EGRESS = "/etc/kubernetes/bootbridge/apiserver/egress-selector.yaml"
@@ -34,14 +34,14 @@ def host(tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-def api(tmp_path: Path, host: Host) -> Iterator[ApiStandIn]:
+def api(tmp_path: Path, host: Host) -> Iterator[FakeClusterApi]:
     # No nodes: nobody here would end their agents.
-    stand_in = ApiStandIn(tmp_path, nodes=())
-    yield stand_in
-    stand_in.close()
+    fake = FakeClusterApi(tmp_path, nodes=())
+    yield fake
+    fake.close()
 
 
-def kubeadm_has_run(host: Host, api: ApiStandIn) -> None:
+def kubeadm_has_run(host: Host, api: FakeClusterApi) -> None:
     """Its API server's manifest, with our patch applied as kubeadm applies it, and its kubeconfig."""
     plan = tunnel.installed_plan(host)
     assert plan is not None
@@ -95,7 +95,7 @@ def test_the_setting_is_in_this_machines_pod_and_not_in_the_clusters_configurati
     assert next(yaml.safe_load_all(made))["patches"] == {"directory": node_paths.PATCHES}
 
 
-async def test_after_kubeadm_the_clusters_parts_follow(host: Host, api: ApiStandIn) -> None:
+async def test_after_kubeadm_the_clusters_parts_follow(host: Host, api: FakeClusterApi) -> None:
     plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
     await tunnel.install_on_node(host, plan, lambda event: None)
     kubeadm_has_run(host, api)

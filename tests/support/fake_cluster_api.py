@@ -1,7 +1,7 @@
-"""A small API server with a memory: enough REST for namespaces, Secrets, Pods, DaemonSets; faults at will.
+"""A fake API server with controllers: namespaces, Secrets, Pods, DaemonSets, injected faults.
 
-It does what only controllers do, too: a DaemonSet gets a pod for each node, its status counts
-those that are ready, and a namespace takes everything in it along, unless it is told to be stuck.
+Its controllers create a pod per node for a DaemonSet, count the ready ones, and delete the content of a
+deleted namespace unless the test marks it as stuck.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RefusedError(Exception):
         self.status, self.reason = status, reason
 
 
-class ApiStandIn:
+class FakeClusterApi:
     """Runs on a thread of its own; `call` is what a controller or a kubelet would do to it."""
 
     def __init__(self, folder: Path, nodes: tuple[str, ...] = ("node0", "node1")) -> None:
@@ -239,7 +239,7 @@ class ApiStandIn:
     def _listen(self, folder: Path) -> ThreadingHTTPServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.authority.issue_server(["127.0.0.1"]).write(folder, "apiserver"))
-        stand_in = self
+        api = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -260,7 +260,7 @@ class ApiStandIn:
             def do_GET(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 body = json.loads(self.rfile.read(length)) if length else None
-                status, answer = stand_in._serve(self.command, self.path, body, self.headers)
+                status, answer = api._serve(self.command, self.path, body, self.headers)
                 if status == 0:
                     self.close_connection = True
                     return

@@ -1,14 +1,16 @@
-"""A stand-in for kube-apiserver: real TLS, real authentication, real chunked watches, faults on request.
+"""A fake kube-apiserver: TLS, authentication, chunked watches, injected faults.
 
-It keeps leases with resourceVersions and a history, judges TokenReviews by a table, and
-selects by equality labels only, so that it does not lean on the code under test.
+Stores leases with resourceVersions and a history, answers TokenReviews from a table, and selects by
+equality labels only, so that it does not use the code under test. `FakeApiThread` runs it in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import ssl
+import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,6 +24,7 @@ from bootbridge.trust.authority import Authority, Certificate
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
+TOKEN = "server-side-credential"
 
 
 class RefusedError(Exception):
@@ -31,7 +34,7 @@ class RefusedError(Exception):
 
 
 class DropError(Exception):
-    """Close the connection without a word."""
+    """Closes the connection without a response."""
 
 
 @dataclass
@@ -44,7 +47,7 @@ class Call:
 
 
 @dataclass
-class ApiServer:
+class FakeApiServer:
     folder: Path
     bearer_tokens: set[str] = field(default_factory=set)
     client_names: set[str] = field(default_factory=set)
@@ -70,7 +73,7 @@ class ApiServer:
         self._watch_writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
-    async def __aenter__(self) -> ApiServer:
+    async def __aenter__(self) -> FakeApiServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.authority.issue_server(self.names).write(self.folder, "apiserver"))
         context.load_verify_locations(cadata=self.authority.cert_pem.decode())
@@ -92,7 +95,7 @@ class ApiServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # What tests do to it -------------------------------------------------------------------------
+    # --- what tests do
 
     def issue_client(self, name: str) -> Certificate:
         self.client_names.add(name)
@@ -106,7 +109,7 @@ class ApiServer:
         self._store("DELETED", self.leases[name])
 
     def forget_history(self) -> None:
-        """What etcd does at compaction: older versions cannot be watched from any more."""
+        """Compacts: older versions cannot be watched from any more."""
         self._version += 1
         self._oldest = self._version
         self._history.clear()
@@ -147,7 +150,7 @@ class ApiServer:
             if call.method == method and call.path.startswith(path) and query.items() <= call.query.items()
         ]
 
-    # How it serves -------------------------------------------------------------------------------
+    # --- how it serves
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections_seen += 1
@@ -278,6 +281,53 @@ class ApiServer:
             self._watch_writers.discard(writer)
 
 
+class FakeApiThread:
+    """A running `FakeApiServer` in a thread, and a kubeconfig for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.api = self._run(self._start(folder))
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(self._document()))
+
+    async def _start(self, folder: Path) -> FakeApiServer:
+        return await FakeApiServer(folder, bearer_tokens={TOKEN}).__aenter__()
+
+    def _run(self, coroutine: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
+
+    def do(self, action: Callable[[], Any]) -> Any:
+        """Runs it in the server's thread."""
+
+        async def act() -> Any:
+            return action()
+
+        return self._run(act())
+
+    def _document(self) -> dict[str, Any]:
+        authority = base64.b64encode(self.api.authority.cert_pem).decode()
+        cluster = {"server": f"https://127.0.0.1:{self.api.port}", "certificate-authority-data": authority}
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
+            "clusters": [{"name": "k", "cluster": cluster}],
+            "users": [{"name": "u", "user": {"token": TOKEN}}],
+        }
+
+    def stop_listening(self) -> None:
+        self._run(self.api.stop())
+
+    def close(self) -> None:
+        self.stop_listening()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(20)
+        self._loop.close()
+
+
 def refuse(status: int, reason: str, message: str = "refused", headers: Any = ()) -> Callable[[Call], None]:
     def fault(call: Call) -> None:
         raise RefusedError(status, reason, message, headers)
@@ -290,7 +340,7 @@ def drop(call: Call) -> None:
 
 
 def fine(call: Call) -> None:
-    """A fault for the request after this one."""
+    """No fault for this request."""
 
 
 async def _receive(http: h11.Connection, reader: asyncio.StreamReader) -> Call | None:

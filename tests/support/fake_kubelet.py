@@ -61,7 +61,7 @@ class Container:
             self.process.wait()
 
 
-class KubeletStandIn:
+class FakeKubelet:
     """Watches `root`/etc/kubernetes/manifests, and the pods of all `nodes` in the API."""
 
     def __init__(self, root: Path, folder: Path, call: Call, nodes: tuple[str, ...]) -> None:
