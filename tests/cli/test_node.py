@@ -209,7 +209,7 @@ def test_a_rebooted_node_is_told_from_a_stranger(
     assert (code, seen["lock"]) == (0, "this node")
 
 
-def test_a_register_that_cannot_be_read_is_told(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_register_is_reported(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.register.write_bytes(b"half")
     code, seen = machine.status(capsys)
     assert (code, seen["lock"], seen["register"]) == (2, "unknown", "")

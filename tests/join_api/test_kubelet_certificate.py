@@ -110,7 +110,7 @@ class TestRequest:
             ({"sans": [x509.RFC822Name("a@b.c")]}, "subject alternative name a@b.c"),
         ],
     )
-    def test_that_asks_to_be_somebody_else_is_refused(self, changes: dict[str, Any], complaint: str) -> None:
+    def test_for_another_name_is_refused(self, changes: dict[str, Any], complaint: str) -> None:
         with pytest.raises(JoinRefused, match=complaint):
             signed(csr("node.a", **changes))
 
@@ -125,14 +125,14 @@ class TestRequest:
             KubeletCsr(csr("node.a", key=key))
 
     def test_that_was_not_signed_with_its_key_is_refused(self) -> None:
-        """Whoever presents it must have the key that is certified."""
+        """It must be signed with its own key."""
         request = bytearray(csr("node.a"))
         request[-1] ^= 1
         with pytest.raises(JoinRefused):
             KubeletCsr(bytes(request))
 
     @pytest.mark.parametrize("garbage", [b"", b"garbage", b"\x30\x82" + b"\xff" * 100, b"x" * 10_000])
-    def test_that_is_none_is_refused(self, garbage: bytes) -> None:
+    def test_that_is_malformed_is_refused(self, garbage: bytes) -> None:
         with pytest.raises(JoinRefused, match="CSR"):
             KubeletCsr(garbage)
 
@@ -171,7 +171,7 @@ class TestAuthority:
     @pytest.mark.parametrize(
         "key", [b"", b"garbage", b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----"]
     )
-    def test_a_key_that_is_none_is_refused_without_being_quoted(self, key: bytes) -> None:
+    def test_the_error_about_an_invalid_key_does_not_quote_it(self, key: bytes) -> None:
         with pytest.raises(OperatorError, match=r"ca\.key: invalid PEM private key") as refused:
             KubeletCa(authority().cert_pem, key)
         assert "AAAA" not in str(refused.value)

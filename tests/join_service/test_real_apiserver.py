@@ -131,7 +131,7 @@ class Cluster:
         return [json.loads(line) for line in (self.folder / "audit.log").read_text().splitlines()]
 
     async def forget(self) -> None:
-        """What one test left; the control plane is everybody's."""
+        """Removes what a test created; the control plane is shared."""
         for kind in (CONFIG_MAP, SECRET, LEASE):
             found = (await self.admin.send(list_objects(kind, NAMESPACE))).body["items"]
             for name in (each["metadata"]["name"] for each in found):
@@ -246,7 +246,7 @@ class TestApproval:
 
     @pytest.fixture(autouse=True)
     async def tokens_may_ask(self, cluster: Cluster) -> AsyncIterator[None]:
-        """What kubeadm grants every bootstrap token: to ask, and to have it granted whatever the name."""
+        """As kubeadm configures it: any bootstrap token may become any node."""
         cluster.kubernetes.stop_apiserver()
         cluster.kubernetes.start(enable_bootstrap_token_auth=True)
         group = "system:bootstrappers:kubeadm:default-node-token"
@@ -354,7 +354,7 @@ class TestRaces:
                 return False
             return True
 
-        for _ in range(5):  # first nobody has it, then it has expired
+        for _ in range(5):  # first it does not exist, then it has expired
             assert sum(await asyncio.gather(*map(attempt, range(4)))) == 1
             now += 601
         for client in clients:

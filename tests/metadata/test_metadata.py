@@ -1,4 +1,4 @@
-"""What an instance is told about itself and its peers, by a file, an HTTP service or DNS."""
+"""Metadata of an instance and its peers from a file, an HTTP service or DNS."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ async def test_a_service_in_trouble_is_unavailable(service: Service, answer: byt
         await HttpMetadata(await service({"/self": answer})).myself()
 
 
-async def test_a_service_that_is_not_there_is_unavailable() -> None:
+async def test_an_unreachable_service_is_unavailable() -> None:
     with pytest.raises(MetadataUnavailable, match="/peers: "):
         await HttpMetadata(f"http://127.0.0.1:{free_port()}").peers()
 
@@ -242,10 +242,10 @@ async def test_a_silent_service_times_out(service: Service) -> None:
     assert asked.is_set()
 
 
-async def test_an_endless_answer_is_cut_off(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_response_is_an_error(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_metadata, "ANSWER_BYTES_MAX", 100_000)
     url = await service({"/peers": ok(b" " * 200_000)})
-    with pytest.raises(MetadataUnavailable, match="/peers: response larger than 100000 bytes"):
+    with pytest.raises(MetadataUnavailable, match="/peers: larger than 100000 bytes"):
         await HttpMetadata(url).peers()
 
 

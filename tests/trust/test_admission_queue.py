@@ -1,4 +1,4 @@
-"""Who is served next: nobody takes all limits, nobody is forgotten, and the largest crowd gives way."""
+"""Admission: shares per source, fair turns, and eviction from a full queue."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from bootbridge.trust.attested.admission_queue import AdmissionLimits, Admission
 
 
 def served(queue: AdmissionQueue[str]) -> list[str]:
-    """Who has a place, in the order in which they got it."""
+    """Admits all that the limits allow; returns them in order."""
     found = []
     while turn := queue.admit_next():
         found.append(turn[1])
     return found
 
 
-def filled(limits: AdmissionLimits, **crowds: int) -> AdmissionQueue[str]:
+def filled(limits: AdmissionLimits, **counts: int) -> AdmissionQueue[str]:
     queue: AdmissionQueue[str] = AdmissionQueue(limits)
-    for source, number in crowds.items():
+    for source, number in counts.items():
         for each in range(number):
             assert queue.enqueue(source, f"{source}{each}") is None
     return queue
 
 
-def test_one_source_has_no_more_than_its_share() -> None:
+def test_one_source_gets_its_share_only() -> None:
     queue = filled(AdmissionLimits(handshakes=8, channels=100), a=20)
     assert served(queue) == ["a0", "a1", "a2", "a3"]
     queue.enqueue("b", "b0")
-    assert served(queue) == ["b0"], "whoever comes from elsewhere finds a place at once"
+    assert served(queue) == ["b0"], "another source is admitted at once"
 
 
-def test_a_crowd_behind_one_address_is_served_in_turn() -> None:
+def test_many_connections_of_one_source_are_admitted_in_order() -> None:
     queue = filled(AdmissionLimits(handshakes=2, channels=8), a=1000)
     seen: list[str] = []
     while now := served(queue):
@@ -50,7 +50,7 @@ def test_sources_take_turns() -> None:
     assert served(queue) == ["a0", "b0", "c0", "a1", "b1", "a2"]
 
 
-def test_a_channel_in_use_counts_for_its_source_although_it_has_proved_itself() -> None:
+def test_an_open_channel_counts_towards_its_sources_share() -> None:
     queue = filled(AdmissionLimits(handshakes=8, channels=4), a=3)
     assert served(queue) == ["a0", "a1"]
     queue.end_handshake("a")
@@ -60,11 +60,11 @@ def test_a_channel_in_use_counts_for_its_source_although_it_has_proved_itself() 
     assert served(queue) == ["a2"]
 
 
-def test_where_there_is_one_place_it_can_be_had() -> None:
+def test_a_limit_of_one_admits_one() -> None:
     assert served(filled(AdmissionLimits(handshakes=1, channels=1), a=2)) == ["a0"]
 
 
-def test_when_too_many_wait_the_newest_of_the_largest_crowd_leaves() -> None:
+def test_a_full_queue_evicts_the_newest_of_the_largest_source() -> None:
     queue = filled(AdmissionLimits(handshakes=1, channels=1, waiting=4), a=3, b=1)
     assert queue.enqueue("c", "c0") == "a2"
     assert queue.enqueue("a", "a3") == "a3"
@@ -73,14 +73,14 @@ def test_when_too_many_wait_the_newest_of_the_largest_crowd_leaves() -> None:
     assert queue.waiting == 4
 
 
-def test_nobody_waits_any_more_when_it_is_over() -> None:
+def test_drain_empties_the_queue() -> None:
     queue = filled(AdmissionLimits(), a=2, b=1)
     assert queue.drain() == ["a0", "a1", "b0"]
     assert queue.admit_next() is None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_happens_limits_hold_and_everybody_has_a_turn(seed: int) -> None:
+def test_random_sequences_keep_the_limits_and_admit_all(seed: int) -> None:
     chance = Random(seed)
     limits = AdmissionLimits(
         chance.randint(1, 6), chance.randint(1, 9), chance.randint(1, 30), chance.random()
@@ -129,7 +129,5 @@ def test_whatever_happens_limits_hold_and_everybody_has_a_turn(seed: int) -> Non
         ("a socket", "a socket"),
     ],
 )
-def test_a_source_is_an_address_or_the_network_that_a_machine_may_have_all_of(
-    address: str, source: str
-) -> None:
+def test_a_source_is_an_ipv4_address_or_an_ipv6_64(address: str, source: str) -> None:
     assert source_of(address) == source

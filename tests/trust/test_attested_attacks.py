@@ -1,4 +1,4 @@
-"""Attacks on attested channels, carried out: each ends without a channel, and costs nobody else one."""
+"""Attacks on attested channels: each ends without a channel and does not affect others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.support.attested import (
 )
 
 
-class Nobody:
+class UnreachableHandler:
     """A handler that must not be reached."""
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ async def dial(port: int, side: Attestation) -> AttestedChannel:
     return await connect("127.0.0.1", port, label=LABEL, attestation=side, timeout=PATIENCE)
 
 
-# --- somebody in the middle
+# --- man in the middle
 
 
 @asynccontextmanager
@@ -95,16 +95,16 @@ async def man_in_the_middle(listener: AttestedListener) -> AsyncIterator[int]:
     ],
     ids=["both attested", "the server attested", "the client attested"],
 )
-async def test_genuine_evidence_that_is_relayed_convinces_neither_side(
+async def test_relayed_evidence_is_refused_by_both_sides(
     client: Attestation, server: Attestation, refused: str
 ) -> None:
     """It names the key of the connection it was made for, which the one in the middle does not have."""
-    nobody = Nobody()
-    async with listening(server, nobody) as listener, man_in_the_middle(listener) as port:
+    handler = UnreachableHandler()
+    async with listening(server, handler) as listener, man_in_the_middle(listener) as port:
         with pytest.raises(EvidenceRefused) as caught:
             await dial(port, client)
         assert str(caught.value) == refused
-    assert nobody.reached == 0
+    assert handler.reached == 0
 
 
 class Parrot(SealIssuer):
@@ -135,21 +135,21 @@ async def test_evidence_of_an_earlier_connection_is_refused() -> None:
         connected(listener, Attestation(client, MUTUAL_CLIENT.verifiers)) as channel,
     ):
         assert await heard_back(channel)
-    async with listening(MUTUAL_SERVER, Nobody()) as listener:
+    async with listening(MUTUAL_SERVER, UnreachableHandler()) as listener:
         with pytest.raises(EvidenceRefused, match="the server refused our evidence"):
             await dial(listener.port, Attestation(Parrot(client.documents[0]), MUTUAL_CLIENT.verifiers))
     async with listening(
-        Attestation(Parrot(server.documents[0]), MUTUAL_SERVER.verifiers), Nobody()
+        Attestation(Parrot(server.documents[0]), MUTUAL_SERVER.verifiers), UnreachableHandler()
     ) as listener:
         with pytest.raises(EvidenceRefused, match="the server's evidence was refused"):
             await dial(listener.port, MUTUAL_CLIENT)
 
 
-async def test_a_server_is_not_convinced_by_what_it_has_said_itself() -> None:
-    """Peers with one key for both roles: what was said in a server's is worth nothing in a client's."""
+async def test_a_server_refuses_its_own_evidence() -> None:
+    """Peers with one key for both roles: evidence of the server role is refused in the client role."""
     peers = Attestation(SealIssuer(SERVER_KEY), (SealVerifier(SERVER_KEY),))
-    nobody = Nobody()
-    async with listening(peers, nobody) as listener:
+    handler = UnreachableHandler()
+    async with listening(peers, handler) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
         await say(writer, Frame(hello=Hello(1, b"n" * 32, "seal", ("seal",))))
         await hear(reader)
@@ -159,7 +159,7 @@ async def test_a_server_is_not_convinced_by_what_it_has_said_itself() -> None:
         await say(writer, own)
         assert (await hear(reader)).result == AttestationResult(False, "the seal is broken")
         writer.close()
-    assert nobody.reached == 0
+    assert handler.reached == 0
 
 
 async def say(writer: asyncio.StreamWriter, frame: Frame) -> None:
@@ -175,10 +175,10 @@ async def hear(reader: asyncio.StreamReader) -> Frame:
 
 
 @pytest.mark.parametrize("nonce", [b"", b"short", b"n" * 31], ids=["none", "short", "one byte short"])
-async def test_nothing_is_attested_without_a_whole_nonce(nonce: bytes) -> None:
+async def test_no_evidence_is_sent_for_an_incomplete_nonce(nonce: bytes) -> None:
     """Hazard 17: evidence over an empty or guessable nonce could be kept for later."""
     issuer = SealIssuer(SERVER_KEY)
-    async with listening(Attestation(issuer), Nobody()) as listener:
+    async with listening(Attestation(issuer), UnreachableHandler()) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
         await say(writer, Frame(hello=Hello(1, nonce, "", ("seal",))))
         verdict = (await hear(reader)).result
@@ -207,7 +207,7 @@ def tls_handshake(
 async def test_a_session_cannot_be_resumed() -> None:
     """A resumed one shows no certificate, and so no key to bind evidence to."""
     context = client_context()
-    async with listening(Attestation(SealIssuer(SERVER_KEY)), Nobody()) as listener:
+    async with listening(Attestation(SealIssuer(SERVER_KEY)), UnreachableHandler()) as listener:
         session, _ = await asyncio.to_thread(tls_handshake, listener.port, context)
         assert session is None or not session.has_ticket
         _, reused = await asyncio.to_thread(tls_handshake, listener.port, context, session)
@@ -225,7 +225,7 @@ def foreign(**settings: object) -> ssl.SSLContext:
 
 
 async def test_tls_below_1_3_is_refused() -> None:
-    async with listening(MUTUAL_SERVER, Nobody()) as listener:
+    async with listening(MUTUAL_SERVER, UnreachableHandler()) as listener:
         with pytest.raises(ssl.SSLError):
             await asyncio.to_thread(
                 tls_handshake, listener.port, foreign(maximum_version=ssl.TLSVersion.TLSv1_2)
@@ -233,12 +233,12 @@ async def test_tls_below_1_3_is_refused() -> None:
 
 
 @pytest.mark.parametrize("protocols", [[], ["h2", "http/1.1"]], ids=["none", "others"])
-async def test_a_client_of_another_protocol_is_told_nothing(protocols: list[str]) -> None:
+async def test_a_client_of_another_protocol_gets_no_evidence(protocols: list[str]) -> None:
     """Although it says the right words: bytes meant for one protocol must not pass for another's."""
     issuer = SealIssuer(SERVER_KEY)
     context = foreign()
     context.set_alpn_protocols(protocols)
-    async with listening(Attestation(issuer), Nobody()) as listener:
+    async with listening(Attestation(issuer), UnreachableHandler()) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context)
         await say(writer, Frame(hello=Hello(1, b"n" * 32, "", ("seal",))))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
@@ -284,7 +284,7 @@ async def silent_after_hello(port: int) -> asyncio.StreamWriter:
 
 
 @pytest.mark.parametrize("stall", [silent, silent_after_tls, silent_in_a_frame, silent_after_hello])
-async def test_whoever_stalls_loses_the_place_at_the_deadline(stall: Stall) -> None:
+async def test_a_stalled_handshake_ends_at_the_deadline(stall: Stall) -> None:
     """Wherever it stalls; the next one in the queue gets the place."""
     async with listening(
         MUTUAL_SERVER, limits=AdmissionLimits(handshakes=1), handshake_seconds=0.2
@@ -296,7 +296,7 @@ async def test_whoever_stalls_loses_the_place_at_the_deadline(stall: Stall) -> N
         writer.transport.abort()
 
 
-async def test_whoever_is_silent_with_many_connections_keeps_nobody_else_out() -> None:
+async def test_many_silent_connections_of_one_source_do_not_block_others() -> None:
     """Their deadline is far away: a caller from elsewhere is not served because they lost their places."""
     places = AdmissionLimits(handshakes=4, channels=8, waiting=16)
     async with listening(MUTUAL_SERVER, limits=places, handshake_seconds=100 * PATIENCE) as listener:
@@ -311,7 +311,7 @@ async def test_whoever_is_silent_with_many_connections_keeps_nobody_else_out() -
             writer.transport.abort()
 
 
-async def test_those_who_wait_are_sent_away_when_the_listener_stops() -> None:
+async def test_waiting_connections_are_closed_when_the_listener_stops() -> None:
     async with listening(MUTUAL_SERVER, limits=AdmissionLimits(handshakes=1)) as listener:
         waiting = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(3)]
         await listener.stop()
@@ -322,7 +322,7 @@ async def test_those_who_wait_are_sent_away_when_the_listener_stops() -> None:
 
 
 class Inside:
-    """A place that is entered by some at a time; nobody leaves before those who can be there are."""
+    """Counts concurrent entries; each waits until the expected number is inside."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -343,7 +343,7 @@ class Inside:
         self._may_leave.set()
 
 
-async def test_no_more_handshakes_go_on_at_once_than_there_are_places() -> None:
+async def test_concurrent_handshakes_are_limited() -> None:
     """The others wait their turn, and get it; the log says that they had to."""
     inside = Inside()
 
@@ -362,7 +362,7 @@ async def test_no_more_handshakes_go_on_at_once_than_there_are_places() -> None:
     assert inside.most == 2
 
 
-async def test_no_more_channels_are_in_use_at_once_than_are_allowed() -> None:
+async def test_concurrent_channels_are_limited() -> None:
     """Further ones wait until one is closed."""
     inside = Inside()
 
@@ -386,10 +386,10 @@ async def test_no_more_channels_are_in_use_at_once_than_are_allowed() -> None:
     [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(300), b""],
     ids=["HTTP", "broken TLS", "nothing, and gone"],
 )
-async def test_strangers_leave_no_trace_but_a_line_for_those_who_look_closely(
+async def test_others_leave_no_trace_but_a_line_for_those_who_look_closely(
     words: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A probe comes every few seconds, for ever."""
+    """Port probes come every few seconds."""
     caplog.set_level(logging.DEBUG, "attested")
     async with listening(MUTUAL_SERVER) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
@@ -403,12 +403,15 @@ async def test_strangers_leave_no_trace_but_a_line_for_those_who_look_closely(
         writer.close()
         async with connected(listener, MUTUAL_CLIENT) as channel:
             assert await heard_back(channel)
+        async with asyncio.timeout(PATIENCE):
+            while not any(record.name == "attested" for record in caplog.records):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
     ours = [record for record in caplog.records if record.name == "attested"]
     assert [record.levelno for record in ours] == [logging.DEBUG]
 
 
-async def test_a_frame_that_is_too_large_is_not_even_read() -> None:
-    async with listening(MUTUAL_SERVER, Nobody()) as listener:
+async def test_a_frame_that_is_too_large_is_not_read() -> None:
+    async with listening(MUTUAL_SERVER, UnreachableHandler()) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
         writer.write(b"\x7f\xff\xff\xff")
         assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
@@ -418,20 +421,20 @@ async def test_a_frame_that_is_too_large_is_not_even_read() -> None:
 # --- what is left behind
 
 
-async def test_no_evidence_is_in_the_log_nor_in_an_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_evidence_is_not_in_logs_and_errors(caplog: pytest.LogCaptureFixture) -> None:
     """Not of those who convinced, and not of those who did not."""
     caplog.set_level(logging.DEBUG)
-    client, stranger, server = Recording(CLIENT_KEY), Recording(b"stranger"), Recording(SERVER_KEY)
+    client, other, server = Recording(CLIENT_KEY), Recording(b"other's key"), Recording(SERVER_KEY)
     errors = []
     async with listening(Attestation(server, MUTUAL_SERVER.verifiers)) as listener:
         async with connected(listener, Attestation(client, MUTUAL_CLIENT.verifiers)) as channel:
             assert await heard_back(channel)
         with pytest.raises(EvidenceRefused) as caught:
-            await dial(listener.port, Attestation(stranger, MUTUAL_CLIENT.verifiers))
+            await dial(listener.port, Attestation(other, MUTUAL_CLIENT.verifiers))
         errors.append(caught.value)
     written = str([vars(record) for record in caplog.records]) + repr(errors)
     assert "evidence refused" in written
-    for document in (*client.documents, *stranger.documents, *server.documents):
+    for document in (*client.documents, *other.documents, *server.documents):
         assert repr(document)[2:-1] not in written
         assert document.hex() not in written
         assert base64.b64encode(document).decode() not in written

@@ -1,4 +1,4 @@
-"""Attested channels over real sockets: who gets one, who does not, and what each is told."""
+"""Attested channels over real sockets: accepted and refused evidence, errors, limits and stopping."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Peers:
         pytest.param(
             Attestation(None, TWO_FOR_SERVER), SHOWS_SERVER, True, False, id="by one of two verifiers"
         ),
-        pytest.param(SHOWS_CLIENT, SHOWS_SERVER, False, False, id="nobody asks"),
+        pytest.param(SHOWS_CLIENT, SHOWS_SERVER, False, False, id="no evidence required"),
         pytest.param(SHOWS_CLIENT, DEMANDS_CLIENT, False, True, id="the client is attested"),
         pytest.param(
             SHOWS_CLIENT,
@@ -90,10 +90,10 @@ class Peers:
             True,
             id="both, by one of two",
         ),
-        pytest.param(Attestation(), Attestation(), False, False, id="nobody shows anything"),
+        pytest.param(Attestation(), Attestation(), False, False, id="no evidence at all"),
     ],
 )
-async def test_sides_that_convince_each_other_get_a_channel(
+async def test_accepted_evidence_gives_a_channel(
     client: Attestation, server: Attestation, seen_by_client: bool, seen_by_server: bool
 ) -> None:
     peers = Peers()
@@ -107,7 +107,7 @@ async def test_sides_that_convince_each_other_get_a_channel(
 
 
 @pytest.mark.parametrize(
-    ("client", "server", "told"),
+    ("client", "server", "error"),
     [
         pytest.param(
             Attestation(None, (SealVerifier(OTHER_KEY),)),
@@ -171,22 +171,22 @@ async def test_sides_that_convince_each_other_get_a_channel(
         ),
     ],
 )
-async def test_sides_that_do_not_convince_get_none_and_hear_why(
-    client: Attestation, server: Attestation, told: str, caplog: pytest.LogCaptureFixture
+async def test_refused_evidence_gives_the_reason_to_both_sides(
+    client: Attestation, server: Attestation, error: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client by its error, the server's operator by the log; the handler hears of nobody."""
+    """The client gets an error, the server logs it; the handler is not called."""
     peers = Peers()
     async with listening(server, peers) as listener:
         with pytest.raises(EvidenceRefused) as caught:
             await connect("127.0.0.1", listener.port, label=LABEL, attestation=client, timeout=PATIENCE)
-    assert str(caught.value) == told
+    assert str(caught.value) == error
     assert peers.seen == []
     (record,) = [record for record in caplog.records if record.message == "evidence refused"]
-    reason = told.partition(": ")[2]
+    reason = error.partition(": ")[2]
     assert str(record.fields["reason"]).endswith(f": {reason}")  # type: ignore[attr-defined]
 
 
-async def test_the_peer_is_called_by_its_name_in_errors() -> None:
+async def test_errors_use_the_peers_name() -> None:
     async with listening(DEMANDS_CLIENT) as listener:
         with pytest.raises(EvidenceRefused, match="the join service refused our evidence"):
             await connect(
@@ -198,7 +198,7 @@ async def test_the_peer_is_called_by_its_name_in_errors() -> None:
             )
 
 
-async def test_evidence_for_one_use_is_worth_nothing_for_another() -> None:
+async def test_evidence_for_another_label_is_refused() -> None:
     async with listening(MUTUAL_SERVER) as listener:
         with pytest.raises(EvidenceRefused):
             await connect("127.0.0.1", listener.port, label="another use", attestation=MUTUAL_CLIENT)
@@ -226,8 +226,8 @@ async def test_certificates_as_evidence() -> None:
                 server.issuer.identity,  # type: ignore[union-attr]
                 client.issuer.identity,  # type: ignore[union-attr]
             ]
-        stranger = Authority.create("nodes").issue_client("node")
-        side = Attestation(X509Issuer.from_pem(stranger.cert_pem, stranger.key_pem), client.verifiers)
+        other = Authority.create("nodes").issue_client("node")
+        side = Attestation(X509Issuer.from_pem(other.cert_pem, other.key_pem), client.verifiers)
         with pytest.raises(EvidenceRefused, match="the server refused our evidence"):
             await connect("127.0.0.1", listener.port, label=LABEL, attestation=side)
 
@@ -250,7 +250,7 @@ async def test_one_side_serves_ten_servers_at_the_same_time() -> None:
         assert all(await asyncio.gather(*map(heard_back, channels)))
 
 
-async def test_every_connection_has_its_own_key_and_its_own_statements() -> None:
+async def test_every_connection_has_a_new_key_and_channel_binding() -> None:
     issuer = SealIssuer(SERVER_KEY)
     keys = set()
     async with listening(Attestation(issuer)) as listener:
@@ -261,7 +261,7 @@ async def test_every_connection_has_its_own_key_and_its_own_statements() -> None
     assert len(set(issuer.issued)) == 5
 
 
-async def test_a_context_that_is_used_again_shows_the_next_key_and_harms_no_earlier_connection() -> None:
+async def test_a_reused_context_presents_the_new_key_only() -> None:
     async with listening(Attestation(SealIssuer(SERVER_KEY))) as listener, AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(connected(listener, DEMANDS_SERVER)) for _ in range(5)]
         sessions = [each.writer.get_extra_info("ssl_object") for each in channels]
@@ -275,7 +275,7 @@ async def test_a_context_that_is_used_again_shows_the_next_key_and_harms_no_earl
     assert (second.context.num_tickets, second.context.options & ssl.OP_NO_TICKET) == (0, ssl.OP_NO_TICKET)
 
 
-def test_keys_that_are_made_in_many_threads_at_once_share_nothing() -> None:
+def test_session_keys_from_many_threads_are_distinct() -> None:
     for _ in range(4):
         SessionKey.create().recycle_context()
     with ThreadPoolExecutor(16) as threads:
@@ -283,7 +283,7 @@ def test_keys_that_are_made_in_many_threads_at_once_share_nothing() -> None:
     assert len({key.public for key in keys}) == len({id(key.context) for key in keys}) == 64
 
 
-async def test_a_listener_counts_those_who_prove_themselves_and_those_in_use() -> None:
+async def test_connections_in_the_handshake_and_in_use_are_counted() -> None:
     entered, leave = asyncio.Event(), asyncio.Event()
 
     async def handle(channel: AttestedChannel) -> None:
@@ -303,7 +303,7 @@ async def test_a_listener_counts_those_who_prove_themselves_and_those_in_use() -
         assert listener.connections == 0
 
 
-async def test_a_slow_issuer_delays_nobody_else() -> None:
+async def test_a_slow_issuer_does_not_delay_others() -> None:
     class Slow(SealIssuer):
         def __init__(self, key: bytes) -> None:
             super().__init__(key)
@@ -331,7 +331,7 @@ async def test_a_slow_issuer_delays_nobody_else() -> None:
         await (await waiting).close()
 
 
-async def test_a_changed_policy_holds_for_the_next_connection() -> None:
+async def test_a_changed_policy_applies_to_the_next_connection() -> None:
     sides = [MUTUAL_SERVER]
     async with listening(lambda: sides[-1]) as listener, connected(listener, MUTUAL_CLIENT) as channel:
         assert await heard_back(channel)
@@ -341,7 +341,7 @@ async def test_a_changed_policy_holds_for_the_next_connection() -> None:
         assert await heard_back(channel)  # this one was judged before
 
 
-def test_two_verifiers_of_one_kind_are_refused_at_once() -> None:
+def test_two_verifiers_of_one_kind_are_an_error() -> None:
     """Which of them decides would be a matter of luck."""
     with pytest.raises(LocalError, match="two verifiers of one kind"):
         Attestation(None, (SealVerifier(SERVER_KEY), SealVerifier(OTHER_KEY)))
@@ -350,7 +350,7 @@ def test_two_verifiers_of_one_kind_are_refused_at_once() -> None:
 # --- the road there
 
 
-async def test_calls_go_over_a_channel() -> None:
+async def test_grpc_over_a_channel() -> None:
     async def shout(body: bytes, send: Send) -> None:
         await send(body.upper())
 
@@ -366,7 +366,7 @@ async def test_calls_go_over_a_channel() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-async def test_a_listener_without_a_host_is_reached_over_both_families(host: str) -> None:
+async def test_a_listener_without_a_host_accepts_both_ip_families(host: str) -> None:
     async with (
         listening(MUTUAL_SERVER, host="") as listener,
         connected(listener, MUTUAL_CLIENT, host=host) as channel,
@@ -375,7 +375,7 @@ async def test_a_listener_without_a_host_is_reached_over_both_families(host: str
         assert await heard_back(channel)
 
 
-async def test_neither_end_of_a_channel_waits_to_fill_its_packets() -> None:
+async def test_both_ends_of_a_channel_set_tcp_nodelay() -> None:
     """An exchange of small messages took 50 ms instead of 5 while one of them did."""
     prompt: list[bool] = []
 
@@ -393,7 +393,7 @@ async def test_neither_end_of_a_channel_waits_to_fill_its_packets() -> None:
     assert prompt == [True, True]
 
 
-async def test_a_port_that_is_taken_is_named() -> None:
+async def test_the_error_names_a_port_in_use() -> None:
     async with listening(MUTUAL_SERVER) as listener:
         with pytest.raises(
             OperatorError, match=rf"127.0.0.1:{listener.port}: cannot listen: Address already"
@@ -405,7 +405,7 @@ async def test_a_port_that_is_taken_is_named() -> None:
 
 @asynccontextmanager
 async def tcp_server(greeting: bytes, **options: object) -> AsyncIterator[int]:
-    """Somebody else's server: it greets, or lets time pass at the first word; then it only listens."""
+    """A server of another protocol: it sends a greeting, or waits, and then only reads."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if greeting:
@@ -426,7 +426,7 @@ async def failure(port: int, *, host: str = "127.0.0.1") -> str:
     return str(caught.value)
 
 
-async def test_a_failure_names_the_step_and_the_place() -> None:
+async def test_the_error_names_the_step_and_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     assert await failure(port) == f"connecting to 127.0.0.1:{port}: Connection refused"
@@ -443,14 +443,14 @@ async def test_a_failure_names_the_step_and_the_place() -> None:
         assert text.startswith(f"exchanging evidence with 127.0.0.1:{port}: frame too large")
 
 
-async def test_a_server_for_another_protocol_is_not_talked_to() -> None:
+async def test_a_server_of_another_protocol_is_an_error() -> None:
     context = SessionKey.create().context
     context.set_alpn_protocols(["h2"])
     async with tcp_server(b"", ssl=context) as port:
         assert "peer does not support ALPN protocol bootbridge-attested/1" in await failure(port)
 
 
-async def test_a_server_that_goes_away_in_the_middle_is_a_failed_channel() -> None:
+async def test_a_closed_connection_during_the_handshake_is_an_error() -> None:
     async def leave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
@@ -459,10 +459,10 @@ async def test_a_server_that_goes_away_in_the_middle_is_a_failed_channel() -> No
         assert "connection closed by peer" in await failure(server.sockets[0].getsockname()[1])
 
 
-async def test_a_refusal_that_cannot_be_noted_closes_the_connection_all_the_same(
+async def test_a_failing_on_refused_callback_does_not_leak_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An audit on a full disk must not leave every refused stranger's connection open."""
+    """An audit on a full disk must not leave every refused connection open."""
     closed: list[asyncio.StreamWriter] = []
 
     async def close_gracefully(writer: asyncio.StreamWriter) -> None:
@@ -484,7 +484,7 @@ async def test_a_refusal_that_cannot_be_noted_closes_the_connection_all_the_same
     assert len(closed) == 2, "one by each end"
 
 
-async def test_evidence_that_cannot_be_made_is_told_apart_from_a_refusal(
+async def test_unavailable_evidence_is_not_a_refusal(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(SealIssuer):
@@ -535,7 +535,7 @@ async def test_a_handler_that_does_not_finish_is_cancelled() -> None:
         assert cancelled.is_set()
 
 
-async def test_a_handshake_under_way_ends_when_its_listener_stops() -> None:
+async def test_a_handshake_is_cancelled_when_its_listener_stops() -> None:
     async with listening(MUTUAL_SERVER) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         async with connected(listener, MUTUAL_CLIENT):
@@ -545,7 +545,7 @@ async def test_a_handshake_under_way_ends_when_its_listener_stops() -> None:
         writer.close()
 
 
-async def test_a_handler_that_fails_takes_only_its_channel_with_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_handler_closes_only_its_channel(caplog: pytest.LogCaptureFixture) -> None:
     async def handle(channel: AttestedChannel) -> None:
         if await channel.reader.readexactly(1) == b"x":
             raise ValueError("a bug")

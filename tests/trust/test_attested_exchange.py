@@ -49,14 +49,14 @@ def framed(message: Message) -> bytes:
 
 @dataclass
 class End:
-    """One side, driven by hand: what it said, and how it ended."""
+    """One side, driven by hand: what it sent, and how it ended."""
 
     exchange: Exchange
     key: bytes
     fault: Exception | None = None
 
     def __post_init__(self) -> None:
-        self.said: list[bytes] = []
+        self.sent: list[bytes] = []
         self.over = False
         self.peer: AttestedPeer | None = None
         self.failure: Exception | None = None
@@ -80,14 +80,14 @@ class End:
 
     def _done(self, step: Any) -> Any:
         if isinstance(step, SendFrame):
-            self.said.append(step.frame)
+            self.sent.append(step.frame)
             return next(self.exchange)
         if self.fault is not None:
             return self.exchange.throw(self.fault)
         return self.exchange.send(seal(self.key, step.binding + (step.challenge or b"")))
 
     def last_words(self) -> Message:
-        return Frame.decode(self.said[-1]).content()
+        return Frame.decode(self.sent[-1]).content()
 
 
 Change = Callable[[int, bytes], bytes]
@@ -111,9 +111,9 @@ def converse(
     while True:
         for speaker, listener, change in ((one, other, to_server), (other, one, to_client)):
             number = counts[id(speaker)]
-            if number < len(speaker.said) and not listener.over:
+            if number < len(speaker.sent) and not listener.over:
                 counts[id(speaker)] += 1
-                listener.hear(change(number, speaker.said[number]))
+                listener.hear(change(number, speaker.sent[number]))
                 break
         else:
             return one, other
@@ -129,7 +129,7 @@ def refusals(ends: tuple[End, End]) -> list[str]:
 
 @pytest.mark.parametrize("client_shows", [True, False])
 @pytest.mark.parametrize("server_shows", [True, False])
-def test_each_side_learns_what_it_demanded_and_no_more(client_shows: bool, server_shows: bool) -> None:
+def test_each_side_gets_the_evidence_that_it_requires_only(client_shows: bool, server_shows: bool) -> None:
     """A side that demands nothing is shown nothing, although the other could."""
     one, other = converse(
         replace(CLIENT, verifiers=OURS if server_shows else ()),
@@ -137,13 +137,13 @@ def test_each_side_learns_what_it_demanded_and_no_more(client_shows: bool, serve
     )
     assert (one.failure, other.failure) == (None, None)
     assert (one.peer is not None, other.peer is not None) == (server_shows, client_shows)
-    shown = [Frame.decode(frame).evidence for frame in (*other.said, *one.said)]
+    shown = [Frame.decode(frame).evidence for frame in (*other.sent, *one.sent)]
     assert [bool(evidence.kind) for evidence in shown if evidence] == [server_shows, client_shows]
 
 
 @pytest.mark.parametrize("client_asks", [True, False])
 @pytest.mark.parametrize("server_asks", [True, False])
-def test_a_verifier_may_ask_back_once(client_asks: bool, server_asks: bool) -> None:
+def test_a_verifier_may_send_one_challenge(client_asks: bool, server_asks: bool) -> None:
     def verifiers(key: bytes, asks: bool) -> tuple[SealVerifier, ...]:
         return (SealVerifier(key, challenge=b"who?" if asks else b""),)
 
@@ -157,22 +157,22 @@ def test_a_verifier_may_ask_back_once(client_asks: bool, server_asks: bool) -> N
     assert other.peer.facts == {"by": "answer" if server_asks else "document"}
 
 
-def test_among_several_verifiers_the_one_for_the_kind_shown_judges() -> None:
+def test_the_verifier_of_the_presented_kind_is_used() -> None:
     several = (SealVerifier(OTHER_KEY, "other"), *OURS, SealVerifier(OTHER_KEY, "third"))
     one, _ = converse(replace(CLIENT, verifiers=several))
     assert one.peer == AttestedPeer("seal", facts={"by": "document"})
 
 
-def test_the_server_shows_its_evidence_first() -> None:
+def test_the_server_presents_its_evidence_first() -> None:
     """A client's evidence is seen only by a server that convinced it."""
     one, _ = converse(server_key=OTHER_KEY)
-    assert not any(Frame.decode(frame).evidence for frame in one.said)
+    assert not any(Frame.decode(frame).evidence for frame in one.sent)
 
 
 # --- what is refused
 
 
-def test_wrong_evidence_is_refused_and_both_hear_why() -> None:
+def test_wrong_evidence_is_refused_with_a_reason_for_both_sides() -> None:
     assert refusals(converse(server_key=OTHER_KEY)) == [
         "the server's evidence was refused: the seal is broken",
         "the client refused our evidence: the seal is broken",
@@ -194,7 +194,7 @@ def test_a_wrong_answer_to_a_challenge_is_refused() -> None:
 
 
 @pytest.mark.parametrize("presents", ["", "other"])
-def test_a_side_that_demands_evidence_never_takes_none_nor_another_kind(presents: str) -> None:
+def test_missing_evidence_and_other_kinds_are_refused(presents: str) -> None:
     lack = "only other available" if presents else "none available"
     assert refusals(converse(server=replace(SERVER, presents=presents))) == [
         f"the server's evidence was refused: no evidence presented, {lack} (accepted: seal)",
@@ -206,7 +206,7 @@ def test_a_side_that_demands_evidence_never_takes_none_nor_another_kind(presents
     ]
 
 
-def test_a_kind_that_was_not_accepted_is_refused_although_it_is_shown() -> None:
+def test_a_relabelled_kind_is_refused() -> None:
     def relabel(number: int, frame: bytes) -> bytes:
         evidence = Frame.decode(frame).evidence
         return framed(replace(evidence, kind="weak")) if evidence else frame
@@ -216,7 +216,7 @@ def test_a_kind_that_was_not_accepted_is_refused_although_it_is_shown() -> None:
     assert str(one.failure) == f"the server's evidence was refused: {reason}"
 
 
-def test_no_line_can_talk_a_side_out_of_its_demand() -> None:
+def test_a_modified_hello_does_not_remove_the_requirement() -> None:
     """Hellos that were changed on the way, so that each believes the other wants nothing."""
 
     def undemanding(number: int, frame: bytes) -> bytes:
@@ -228,7 +228,7 @@ def test_no_line_can_talk_a_side_out_of_its_demand() -> None:
     assert one.peer is None
 
 
-def test_evidence_that_nobody_asked_for_is_refused() -> None:
+def test_unrequested_evidence_is_refused() -> None:
     def intrusive(number: int, frame: bytes) -> bytes:
         return framed(Evidence("seal", b"look!")) if Frame.decode(frame).evidence else frame
 
@@ -236,12 +236,12 @@ def test_evidence_that_nobody_asked_for_is_refused() -> None:
     assert isinstance(one.failure, EvidenceRefused)
 
 
-def test_our_own_evidence_shown_to_us_is_refused() -> None:
-    """Both ends hold the same key here; still, what was said as a server is not said as a client."""
+def test_reflected_evidence_is_refused() -> None:
+    """Both ends have the same key here; evidence of the server role is still refused in the client role."""
     both = (SealVerifier(SERVER_KEY),)
     other = End(exchange.server(replace(SERVER, verifiers=both)), SERVER_KEY)
     other.hear(framed(replace(CLIENT, verifiers=both).hello()))
-    own = other.said[-1]
+    own = other.sent[-1]
     assert Frame.decode(own).evidence is not None
     other.hear(framed(AttestationResult(True)))
     other.hear(own)
@@ -258,13 +258,13 @@ def test_evidence_of_another_session_is_refused(change: dict[str, Any]) -> None:
     assert isinstance(converse(replace(CLIENT, verifiers=(), **change))[1].failure, EvidenceRefused)
 
 
-def test_a_document_that_is_too_large_is_refused_unread() -> None:
+def test_evidence_that_is_too_large_is_refused_unread() -> None:
     huge = framed(Evidence("seal", bytes(EVIDENCE_BYTES_MAX + 1)))
     one, _ = converse(to_client=lambda number, frame: huge if Frame.decode(frame).evidence else frame)
     assert "too large" in str(one.failure)
 
 
-def test_a_document_that_trips_its_verifier_is_refused() -> None:
+def test_an_exception_in_a_verifier_refuses_the_evidence() -> None:
     class Clumsy(SealVerifier):
         def begin(self, binding: bytes) -> Any:
             verification = super().begin(binding)
@@ -276,7 +276,7 @@ def test_a_document_that_trips_its_verifier_is_refused() -> None:
     assert isinstance(other.failure, EvidenceRefused)
 
 
-def test_a_reason_is_cut_and_made_fit_for_one_line() -> None:
+def test_a_reason_is_truncated_to_one_line() -> None:
     other = End(exchange.server(SERVER), SERVER_KEY)
     other.hear(framed(CLIENT.hello()))
     other.hear(framed(AttestationResult(False, "two\nlines" + "x" * 10_000)))
@@ -284,7 +284,7 @@ def test_a_reason_is_cut_and_made_fit_for_one_line() -> None:
     assert len(str(other.failure)) < 700
 
 
-def test_evidence_that_cannot_be_made_ends_the_exchange_on_both_sides() -> None:
+def test_unavailable_evidence_ends_the_exchange_on_both_sides() -> None:
     """The peer learns that, but not what is wrong with this machine."""
     broken = EvidenceUnavailable("/dev/tpmrm0 does not answer")
     one, other = converse(server_fault=broken)
@@ -312,18 +312,18 @@ def test_evidence_that_cannot_be_made_ends_the_exchange_on_both_sides() -> None:
         (Hello(1, CLIENT_NONCE, "", ("x" * 65,)), "with more than 64 characters"),
     ],
 )
-def test_a_hello_that_does_not_fit_gets_no_evidence(hello: Hello, fault: str) -> None:
+def test_an_invalid_hello_gets_no_evidence(hello: Hello, fault: str) -> None:
     """Evidence over an empty nonce could be shown again; nothing is made for such a peer."""
     other = End(exchange.server(SERVER), SERVER_KEY)
     other.hear(framed(hello))
     assert fault in str(other.failure)
-    assert [Frame.decode(frame).content() for frame in other.said] == [other.last_words()]
+    assert [Frame.decode(frame).content() for frame in other.sent] == [other.last_words()]
     assert isinstance(other.last_words(), AttestationResult)
 
 
-def test_a_server_that_sends_our_hello_back_gets_no_evidence() -> None:
+def test_a_reflected_hello_gets_no_evidence() -> None:
     one = End(exchange.client(CLIENT), CLIENT_KEY)
-    one.hear(one.said[0])
+    one.hear(one.sent[0])
     assert "reflected nonce" in str(one.failure)
 
 
@@ -345,7 +345,7 @@ EVERY_KIND: list[Message] = [
     ),
     st.booleans(),
 )
-def test_whatever_a_stranger_says_it_convinces_nobody(frames: list[bytes], as_client: bool) -> None:
+def test_arbitrary_frames_are_never_accepted(frames: list[bytes], as_client: bool) -> None:
     """Messages in any order, and garbage: the end is one of our own errors, or is not reached."""
     end = End(exchange.server(SERVER), SERVER_KEY) if as_client else End(exchange.client(CLIENT), CLIENT_KEY)
     for frame in frames:
@@ -358,9 +358,7 @@ def test_whatever_a_stranger_says_it_convinces_nobody(frames: list[bytes], as_cl
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 5), st.integers(0, 200), st.integers(1, 255), st.booleans())
-def test_a_bit_that_is_changed_on_the_line_never_convinces_of_more(
-    which: int, at: int, mask: int, towards_client: bool
-) -> None:
+def test_a_flipped_bit_never_changes_the_result(which: int, at: int, mask: int, towards_client: bool) -> None:
     """Either the exchange fails, or both ends end up with what they demanded."""
 
     def change(number: int, frame: bytes) -> bytes:
@@ -374,15 +372,15 @@ def test_a_bit_that_is_changed_on_the_line_never_convinces_of_more(
         assert end.failure is not None or not end.over or end.peer is not None
 
 
-def test_a_challenge_to_no_evidence_is_a_fault() -> None:
+def test_a_challenge_without_evidence_is_a_violation() -> None:
     other = End(exchange.server(replace(SERVER, presents="")), SERVER_KEY)
     other.hear(framed(CLIENT.hello()))
     other.hear(framed(Challenge(b"?")))
     assert "Challenge although no evidence" in str(other.failure)
 
 
-def test_a_second_challenge_is_a_fault() -> None:
-    """One suffices; a peer that keeps asking would have us sign whatever it likes."""
+def test_a_second_challenge_is_a_violation() -> None:
+    """Further challenges would let a peer use the TPM as an oracle."""
     other = End(exchange.server(SERVER), SERVER_KEY)
     other.hear(framed(CLIENT.hello()))
     other.hear(framed(Challenge(b"1")))
@@ -390,18 +388,18 @@ def test_a_second_challenge_is_a_fault() -> None:
     assert "unexpected Challenge (expected AttestationResult)" in str(other.failure)
 
 
-def test_documents_stay_out_of_a_repr() -> None:
+def test_evidence_is_not_in_repr() -> None:
     shown = repr([Evidence("seal", b"hidden"), Challenge(b"hidden"), Answer(b"hidden")])
     assert "hidden" not in shown
 
 
-def test_both_sides_speak_about_the_same_statements() -> None:
+def test_both_sides_compute_the_same_channel_bindings() -> None:
     """Each about its own role, with the client's nonce first."""
-    told: list[bytes] = []
+    bound: list[bytes] = []
 
     class Listening(SealVerifier):
         def begin(self, binding: bytes) -> Any:
-            told.append(binding)
+            bound.append(binding)
             return super().begin(binding)
 
     converse(
@@ -409,7 +407,7 @@ def test_both_sides_speak_about_the_same_statements() -> None:
         replace(SERVER, verifiers=(Listening(CLIENT_KEY),)),
     )
     nonces = (CLIENT_NONCE, SERVER_NONCE)
-    assert told == [
+    assert bound == [
         channel_binding("label", "server", *nonces, KEY),
         channel_binding("label", "client", *nonces, KEY),
     ]

@@ -1,4 +1,4 @@
-"""Throw-away authorities: what they issue is accepted by OpenSSL and by `ssl`, and by nobody else."""
+"""Short-lived CAs: OpenSSL and `ssl` accept their certificates, for their names only."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_certificate_of_another_authority_of_the_same_name_is_refused(tmp_path
 
 
 def test_an_issued_certificate_cannot_issue_others() -> None:
-    """Leaves are no authorities, and the root forbids authorities below it."""
+    """Leaves are not CAs, and the root forbids intermediate CAs."""
     authority = Authority.create("root")
     root = x509.load_pem_x509_certificate(authority.cert_pem)
     leaf = x509.load_pem_x509_certificate(authority.issue_client("agent").cert_pem)
@@ -80,7 +80,7 @@ def test_ssl_loads_what_was_written(tmp_path: Path, key: KeyKind) -> None:
 def test_keys_are_readable_by_their_owner_only_and_nothing_else_is_left_in_the_directory(
     tmp_path: Path,
 ) -> None:
-    """Keys have mode 0600 whatever the umask is, and no temporary file remains."""
+    """Keys have mode 0600 with any umask, and no temporary file remains."""
     target = tmp_path / "pki"
     old_umask = os.umask(0)
     try:
@@ -102,7 +102,7 @@ def test_the_root_key_is_written_only_when_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
-    """When the target cannot be replaced, the temporary file is removed and the error is told."""
+    """When the target cannot be replaced, the temporary file is removed and the error is raised."""
     (tmp_path / "ca.crt" / "occupied").mkdir(parents=True)
 
     with pytest.raises(OSError):
@@ -123,6 +123,6 @@ def test_a_leaf_never_outlives_its_authority() -> None:
 
 
 def test_a_server_certificate_without_any_name_is_refused() -> None:
-    """Nobody could verify it, so it is not made."""
+    """It could not be verified."""
     with pytest.raises(ValueError, match="at least one DNS name"):
         Authority.create("root").issue_server([])

@@ -21,7 +21,7 @@ parts = st.tuples(
 )
 
 
-def test_the_layout_is_this_one_for_ever() -> None:
+def test_the_layout_is_stable() -> None:
     """Both ends may be of different versions; a change of layout needs a new domain."""
     written = b"".join(
         len(part).to_bytes(4, "big") + part
@@ -37,7 +37,7 @@ def test_the_layout_is_this_one_for_ever() -> None:
     assert channel_binding(*SESSION) == hashlib.sha256(written).digest()
 
 
-def test_every_part_counts() -> None:
+def test_every_part_changes_the_binding() -> None:
     sessions: list[Parts] = [
         SESSION,
         ("other", *SESSION[1:]),
@@ -52,6 +52,6 @@ def test_every_part_counts() -> None:
 
 @settings(deadline=None)
 @given(parts, parts)
-def test_two_sessions_that_differ_have_different_statements(one: Parts, other: Parts) -> None:
+def test_different_sessions_have_different_bindings(one: Parts, other: Parts) -> None:
     """However their parts are cut: "ab", "c" is not "a", "bc"."""
     assert (channel_binding(*one) == channel_binding(*other)) == (one == other)

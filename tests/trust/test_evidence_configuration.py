@@ -74,33 +74,33 @@ def test_a_tpm_is_chosen_by_its_device() -> None:
 
 
 async def test_a_tpm_policy_holds_measurements_and_trusted_keys() -> None:
-    chip, stranger = SoftwareTpm(), SoftwareTpm()
+    chip, unlisted = SoftwareTpm(), SoftwareTpm()
     policy = {"tpm": {"measurements": {"15": {"expected": ZERO}}, "trustedKeys": [chip.identity]}}
     (verifier,) = verifiers_from(policy, "policy")
     assert isinstance(verifier.begin(BINDING).verify_evidence(await chip.issue(BINDING)), AttestedPeer)
     with pytest.raises(EvidenceRefused, match="not enrolled"):
-        verifier.begin(BINDING).verify_evidence(await stranger.issue(BINDING))
+        verifier.begin(BINDING).verify_evidence(await unlisted.issue(BINDING))
     chip.measure(15, b"x")
     with pytest.raises(EvidenceRefused, match="PCR 15"):
         verifier.begin(BINDING).verify_evidence(await chip.issue(BINDING))
 
 
 async def test_an_inventory_may_know_further_keys_than_the_policy_lists() -> None:
-    listed, known, stranger = SoftwareTpm(), SoftwareTpm(), SoftwareTpm()
+    listed, known, unlisted = SoftwareTpm(), SoftwareTpm(), SoftwareTpm()
     inventory = {known.identity}
     policy = {"tpm": {"trustedKeys": [listed.identity]}}
     settings = convert(VerifierSettings, policy, "policy")
     (verifier,) = settings.verifiers("policy: ", is_enrolled=inventory.__contains__)
     for chip in (listed, known):
         assert isinstance(verifier.begin(BINDING).verify_evidence(await chip.issue(BINDING)), AttestedPeer)
-    document = await stranger.issue(BINDING)
+    document = await unlisted.issue(BINDING)
     with pytest.raises(EvidenceRefused, match="not enrolled"):
         verifier.begin(BINDING).verify_evidence(document)
-    inventory.add(stranger.identity)
+    inventory.add(unlisted.identity)
     assert isinstance(verifier.begin(BINDING).verify_evidence(document), AttestedPeer)
 
 
-def test_several_kinds_may_be_accepted_and_none_if_none_is_listed() -> None:
+def test_any_number_of_kinds_may_be_accepted() -> None:
     policy = {"x509": {"cas": PEM}, "tpm": {"endorsementCAs": PEM}}
     assert [each.kind for each in verifiers_from(policy, "policy")] == ["tpm", "x509"]
     assert verifiers_from({}, "policy") == ()

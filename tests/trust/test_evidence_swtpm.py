@@ -98,12 +98,12 @@ async def test_a_measurement_changes_every_bank(new_chip: NewChip) -> None:
     assert values[15] == after_event(bytes(48), CLUSTER_ID)
 
 
-async def test_another_chip_is_another_machine(new_chip: NewChip) -> None:
+async def test_another_tpm_has_another_identity(new_chip: NewChip) -> None:
     chip, other = new_chip(), new_chip()
     assert "not enrolled" in refusal(await enrolled(chip), await evidence(other))
 
 
-async def test_the_same_chip_is_the_same_machine_after_its_owner_was_cleared(new_chip: NewChip) -> None:
+async def test_the_identity_survives_tpm2_clear(new_chip: NewChip) -> None:
     chip = new_chip()
     before = await TpmIssuer(chip.device).identity()
     chip.tool("tpm2_clear", "-c", "platform")
@@ -128,13 +128,13 @@ async def test_a_quote_by_a_key_that_may_sign_anything_is_refused(new_chip: NewC
     anybody = TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=lambda identity: True)
     assert "lacks attributes: restricted" in refusal(anybody, forged.encode())
 
-    # The same key, said to be restricted: the quote's signature names the key with its true attributes.
+    # The same key with a forged `restricted` attribute: the quote's qualified signer has the true ones.
     key = PublicArea.parse(forged.attestation_key)
     lying = replace(forged, attestation_key=replace(key, attributes=AK.attributes).encode())
     assert "other attributes" in refusal(anybody, lying.encode())
 
 
-async def test_a_manufactured_chip_is_trusted_by_its_endorsement_certificate(new_chip: NewChip) -> None:
+async def test_an_endorsement_certificate_is_accepted(new_chip: NewChip) -> None:
     chip = new_chip(start=False)
     authority = chip.manufacture()
     chip.start()
@@ -148,7 +148,7 @@ async def test_a_manufactured_chip_is_trusted_by_its_endorsement_certificate(new
     assert await chip.device.use(loaded) == []
 
 
-async def test_another_chips_answer_is_refused(new_chip: NewChip) -> None:
+async def test_another_tpms_answer_is_refused(new_chip: NewChip) -> None:
     """Both chips are genuine, but the key that signed does not live in the one that answers."""
     chip, other = new_chip(start=False), new_chip(start=False)
     authorities = [chip.manufacture(), other.manufacture()]
@@ -166,12 +166,12 @@ async def test_another_chips_answer_is_refused(new_chip: NewChip) -> None:
         verification.verify_answer(bytes(32))
 
 
-async def test_a_chip_of_another_manufacturer_is_refused(new_chip: NewChip) -> None:
+async def test_a_tpm_of_another_manufacturer_is_refused(new_chip: NewChip) -> None:
     chip, other = new_chip(start=False), new_chip(start=False)
     chip.manufacture()
-    strangers = other.manufacture()
+    other_ca = other.manufacture()
     chip.start()
-    verifier = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=[strangers])
+    verifier = TpmVerifier(LOCK_MUST_BE_ZERO, endorsement_authorities=[other_ca])
     assert "endorsement certificate" in refusal(verifier, await evidence(chip))
 
 
@@ -225,7 +225,7 @@ def keep_in_nv(chip: Swtpm, index: int, data: bytes) -> None:
     chip.tool("tpm2_nvwrite", hex(index), "-C", "o", "-i", "nv")
 
 
-async def test_a_chip_without_endorsement_certificate_says_so(new_chip: NewChip) -> None:
+async def test_a_challenge_without_an_endorsement_certificate_is_an_error(new_chip: NewChip) -> None:
     chip = new_chip()
     with pytest.raises(EvidenceUnavailable, match="no endorsement certificate"):
         await TpmIssuer(chip.device).answer(BINDING, b"")
@@ -311,7 +311,7 @@ async def test_a_task_that_gave_up_does_not_disturb_the_next(new_chip: NewChip) 
     assert await chip.device.use(loaded) == []
 
 
-async def test_a_chip_with_a_password_on_its_endorsement_hierarchy_says_what_to_do(new_chip: NewChip) -> None:
+async def test_an_endorsement_hierarchy_with_a_password_is_an_error_with_advice(new_chip: NewChip) -> None:
     chip = new_chip()
     chip.tool("tpm2_changeauth", "-c", "endorsement", "secret")
     with pytest.raises(EvidenceUnavailable, match="clear the endorsement hierarchy's authorisation value"):

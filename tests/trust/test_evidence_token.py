@@ -18,7 +18,7 @@ SECRET = b"a secret of enough letters"
 TOKENS = {"dev-1": SECRET, "dev-2": b"another secret, long enough"}
 
 
-async def test_whoever_knows_the_token_is_let_in_under_its_id() -> None:
+async def test_a_known_token_is_accepted_with_its_id() -> None:
     document = await TokenIssuer("dev-1", SECRET).issue(BINDING)
     assert TokenVerifier(TOKENS).begin(BINDING).verify_evidence(document) == AttestedPeer(
         "token", facts={"token": "dev-1"}
@@ -35,7 +35,7 @@ async def test_evidence_of_another_session_is_refused() -> None:
         TokenVerifier(TOKENS).begin(OTHER_BINDING).verify_evidence(document)
 
 
-async def test_a_wrong_secret_and_an_unknown_id_are_told_the_same() -> None:
+async def test_a_wrong_secret_and_an_unknown_id_get_the_same_refusal() -> None:
     texts = set()
     for issuer in (
         TokenIssuer("dev-1", b"x" * 16),
@@ -65,7 +65,7 @@ def test_both_sides_warn_aloud_and_show_no_secret(caplog: pytest.LogCaptureFixtu
     assert SECRET.decode() not in shown
 
 
-async def test_there_is_no_challenge() -> None:
+async def test_challenges_are_refused() -> None:
     with pytest.raises(EvidenceRefused, match="unexpected challenge"):
         await TokenIssuer("dev-1", SECRET).answer(BINDING, b"")
     with pytest.raises(EvidenceRefused, match="no challenge was sent"):
@@ -79,7 +79,7 @@ def test_a_token_is_read_from_one_line() -> None:
 @pytest.mark.parametrize(
     "text", ["", "dev-1", "dev-1.short-secretttt", ".0123456789abcdef", "DEV.0123456789abcdef"]
 )
-def test_what_is_no_token_is_refused_without_being_shown(text: str) -> None:
+def test_the_error_about_an_invalid_token_does_not_quote_it(text: str) -> None:
     with pytest.raises(OperatorError, match=r"ID\.SECRET") as raised:
         parse_token(text[:16] if "short" in text else text)
     assert "0123456789" not in str(raised.value)

@@ -107,7 +107,7 @@ async def test_evidence_of_another_session_is_refused() -> None:
     assert "forged or from another session" in text
 
 
-async def test_somebody_elses_certificate_does_not_help() -> None:
+async def test_a_certificate_without_its_key_is_refused() -> None:
     node, thief = Made("node", ROOT), Made("thief")
     assert "forged or from another session" in await refusal(
         X509Issuer([node.certificate], thief.key), verifier()
@@ -155,7 +155,7 @@ async def test_an_authority_outside_of_its_time_is_refused() -> None:
         (ExtendedKeyUsageOID.CODE_SIGNING, Usage.ANY, True),
     ],
 )
-async def test_a_certificate_counts_for_its_purpose_only(
+async def test_the_extended_key_usage_is_required(
     usage: ObjectIdentifier | None, wanted: Usage, accepted: bool
 ) -> None:
     issuer, judge = Made("node", ROOT, usage=usage).issuer(), verifier(usage=wanted)
@@ -196,7 +196,7 @@ async def test_an_authority_whose_key_is_not_for_certificates_is_refused() -> No
     assert "not issued by a trusted" in await refusal(Made("node", root).issuer(), verifier(root))
 
 
-async def test_an_authority_that_may_have_none_below_it_is_held_to_it() -> None:
+async def test_the_path_length_of_a_ca_is_enforced() -> None:
     root = Made("root", authority=True, path_length=0)
     below = Made("below", root, authority=True)
     assert "not issued by a trusted" in await refusal(Made("node", below).issuer(below), verifier(root))
@@ -227,7 +227,7 @@ async def test_certificates_of_our_own_authorities_serve(kind: KeyKind) -> None:
     assert judge.begin(BINDING).verify_evidence(await issuer.issue(BINDING)).facts["subject"] == "CN=node-1"
 
 
-async def test_there_is_no_challenge() -> None:
+async def test_challenges_are_refused() -> None:
     issuer = Made("node", ROOT).issuer()
     with pytest.raises(EvidenceRefused, match="unexpected challenge"):
         await issuer.answer(BINDING, b"")

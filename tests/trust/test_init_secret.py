@@ -20,7 +20,7 @@ def test_a_secret_matches_its_own_hash_and_no_other() -> None:
 
 
 def test_the_same_secret_hashes_differently_each_time() -> None:
-    """So that two instances' metadata do not tell that they share a secret."""
+    """So that metadata does not reveal that two instances share a secret."""
     assert init_secret.hash_of(b"secret") != init_secret.hash_of(b"secret")
 
 
@@ -62,6 +62,6 @@ _SALT, _DIGEST = "00" * 16, "00" * 32
         f"scrypt${'9' * 5000}$8$1${_SALT}${_DIGEST}",
     ],
 )
-def test_what_is_no_hash_or_would_cost_too_much_is_refused(hashed: str) -> None:
+def test_invalid_and_too_expensive_hashes_are_refused(hashed: str) -> None:
     with pytest.raises(OperatorError):
         init_secret.matches(b"secret", hashed)

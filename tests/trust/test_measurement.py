@@ -62,7 +62,7 @@ async def test_a_file_register_starts_at_zero_and_follows_the_formula(tmp_path: 
     assert await register.read() == after_event(bytes.fromhex(AFTER_CLUSTER_ID), CLUSTER_ID)
 
 
-async def test_a_file_register_outlives_its_process_and_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_a_file_register_persists_and_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "node" / "register"
     await FileRegister(path).extend(CLUSTER_ID)
     assert (await FileRegister(path).read()).hex() == AFTER_CLUSTER_ID
@@ -116,7 +116,7 @@ def test_what_is_only_warned_about_is_not_refused() -> None:
     assert comparison.warnings == (f"PCR 4 is {'ab' * 32}, expected {ZERO}",)
 
 
-def test_a_register_that_is_not_shown_counts_as_different() -> None:
+def test_a_missing_register_is_a_difference() -> None:
     policy = MeasurementPolicy.of({"4": Expectation(ZERO, warn_only=True), "15": ZERO})
     comparison = policy.compare({})
     assert comparison.refusals == (f"PCR 15 missing, expected {ZERO}",)

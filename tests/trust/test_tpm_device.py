@@ -48,12 +48,12 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     "address",
     ["", "tpm", "swtpm:x", "unix:", "unix:relative", "tcp:", "tcp:host", "tcp:host:0", "tcp::1", "tcp:h:x"],
 )
-def test_an_address_that_is_none_is_refused_with_the_forms_there_are(address: str) -> None:
+def test_the_error_about_an_invalid_address_lists_the_valid_forms(address: str) -> None:
     with pytest.raises(OperatorError, match=r"node.yaml.*/dev/tpmrm0, unix:PATH or tcp:HOST:PORT"):
         TpmDevice(address, "node.yaml: evidence.tpm.device")
 
 
-async def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_the_error_names_a_missing_device(tmp_path: Path) -> None:
     for address in (f"{tmp_path}/tpmrm0", f"unix:{tmp_path}/socket"):
         with pytest.raises(TpmUnreachable, match=f"TPM {address}: No such file.*its firmware enables it"):
             await TpmDevice(address).use(lambda chip: chip.describe())
@@ -61,13 +61,13 @@ async def test_a_device_that_is_not_there_is_named(tmp_path: Path) -> None:
         await TpmRegister(TpmDevice(f"{tmp_path}/tpmrm0")).read()
 
 
-def test_a_busy_chip_is_asked_again(no_waiting: None) -> None:
+def test_a_busy_tpm_is_retried(no_waiting: None) -> None:
     script = Script(answered(RETRY), answered(RETRY), answered(0))
     TpmConnection(script.exchange, shared=False).run(commands.flush(1))
     assert script.asked == [commands.CommandCode.FLUSH_CONTEXT] * 3
 
 
-def test_a_chip_that_stays_busy_is_given_up(no_waiting: None) -> None:
+def test_retries_of_a_busy_tpm_are_limited(no_waiting: None) -> None:
     script = Script(*[answered(RETRY)] * 1000)
     with pytest.raises(TpmError, match="busy"):
         TpmConnection(script.exchange, shared=False).run(commands.flush(1))
@@ -81,7 +81,7 @@ def test_behind_a_resource_manager_nothing_of_others_is_flushed() -> None:
     assert script.asked == [commands.CommandCode.PCR_EVENT]
 
 
-def test_on_a_raw_chip_what_was_left_behind_makes_room() -> None:
+def test_leftover_handles_are_flushed_without_a_resource_manager() -> None:
     left = u8(0) + u32(1) + u32(1) + u32(0x80000000)
     none = u8(0) + u32(1) + u32(0)
     script = Script(
@@ -133,13 +133,13 @@ def broken(request: pytest.FixtureRequest) -> Iterator[Listener]:
     listener.close()
 
 
-async def test_an_answer_that_is_none_ends_the_use(broken: Listener) -> None:
+async def test_a_malformed_response_is_an_error(broken: Listener) -> None:
     with pytest.raises((TpmUnreachable, MalformedTpmData), match=r"before the response|response header"):
         await broken.device.use(lambda chip: chip.measure(15, b"x"))
 
 
 class Threads(ThreadPoolExecutor):
-    """Counts what it was given to do, whether or not somebody has begun with it."""
+    """Counts the submitted work, whether or not it was started."""
 
     begun = 0
 
@@ -149,13 +149,13 @@ class Threads(ThreadPoolExecutor):
 
 
 async def turns() -> None:
-    """Whatever can go on without anybody else has gone on."""
+    """Runs all tasks that are ready."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 async def test_uses_follow_one_another_even_when_their_tasks_gave_up(tmp_path: Path) -> None:
-    """The file stands in for a chip that nobody talks to; what counts is who is inside."""
+    """The file replaces a TPM; only the concurrent uses are counted."""
     (tmp_path / "tpmrm0").touch()
     device = TpmDevice(f"{tmp_path}/tpmrm0")
     threads = Threads()
@@ -175,7 +175,7 @@ async def test_uses_follow_one_another_even_when_their_tasks_gave_up(tmp_path: P
     assert threads.begun == 2
 
 
-async def test_tasks_that_gave_up_on_a_slow_chip_hold_no_threads(tmp_path: Path) -> None:
+async def test_cancelled_uses_of_a_slow_tpm_hold_no_threads(tmp_path: Path) -> None:
     """The threads are shared with the rest of the program: names could not be looked up any more."""
     (tmp_path / "tpmrm0").touch()
     device = TpmDevice(f"{tmp_path}/tpmrm0")
@@ -194,11 +194,11 @@ async def test_tasks_that_gave_up_on_a_slow_chip_hold_no_threads(tmp_path: Path)
     assert await slow
 
 
-async def test_the_event_loop_goes_on_while_a_chip_is_slow(tmp_path: Path) -> None:
+async def test_a_slow_tpm_does_not_block_the_event_loop(tmp_path: Path) -> None:
     (tmp_path / "tpmrm0").touch()
     device = TpmDevice(f"{tmp_path}/tpmrm0")
     go_on = threading.Event()
     use = asyncio.ensure_future(device.use(lambda _: go_on.wait()))
     await asyncio.sleep(0)
-    go_on.set()  # were the loop held up, nobody would get here
+    go_on.set()  # a blocked event loop would not get here
     assert await use

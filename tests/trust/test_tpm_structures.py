@@ -106,7 +106,7 @@ def test_damage_is_a_value_or_one_kind_of_error(
         pass
 
 
-def test_a_point_off_the_curve_is_no_key() -> None:
+def test_a_point_off_the_curve_is_refused() -> None:
     public = replace(CHIP.public, unique=EccPoint(bytes(32), b"\1" * 32))
     with pytest.raises(MalformedTpmData, match="invalid key"):
         public.key()
@@ -156,9 +156,7 @@ def test_any_answer_is_a_value_or_one_kind_of_error(
         (0x1FF, 0x0BF, "vendor-specific or unknown error"),
     ],
 )
-def test_a_return_code_has_a_name_whatever_part_of_the_command_it_is_about(
-    code: int, error: int, text: str
-) -> None:
+def test_a_return_code_is_described_in_both_formats(code: int, error: int, text: str) -> None:
     assert base_code(code) == error
     assert text in describe(code)
     with pytest.raises(TpmError, match=r"TPM command TPM2_NVReadPublic failed: .*") as raised:
