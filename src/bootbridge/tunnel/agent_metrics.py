@@ -8,6 +8,7 @@ exactly as there.
 from __future__ import annotations
 
 from bootbridge.metrics import Registry
+from bootbridge.tunnel.tunnel_metrics import TunnelMetrics
 
 PREFIX = "konnectivity_network_proxy_agent_"
 
@@ -17,15 +18,13 @@ SERVER_DIRECTIONS = ("to_server", "from_server")
 DIRECTIONS = ("to_endpoint", "to_server")
 
 
-class AgentMetrics:
-    """Labelled metrics are families; the others can be counted directly."""
-
+class AgentMetrics(TunnelMetrics):
     def __init__(self, registry: Registry) -> None:
         own = registry.with_prefix(PREFIX)
         self._endpoints(own)
         self._servers(own)
         self._leases(own)
-        self._beyond_upstream(own)
+        self._connections_beyond_upstream(own, DIRECTIONS)
 
     def _endpoints(self, own: Registry) -> None:
         self.dial_duration_seconds = own.histogram(
@@ -50,16 +49,7 @@ class AgentMetrics:
         self.known_server_count = own.gauge(
             "known_server_count", "Proxy servers that the agent wants to hold."
         )
-        self.stream_packets_total = own.counters(
-            "stream_packets_total", "Packets handled, by segment and packet type.", "segment", "packet_type"
-        )
-        self.stream_errors_total = own.counters(
-            "stream_errors_total",
-            "Streams that failed, by segment, gRPC code and packet type.",
-            "segment",
-            "code",
-            "packet_type",
-        )
+        self._packets(own)
 
     def _leases(self, own: Registry) -> None:
         self.lease_lists_total = own.counters(
@@ -70,18 +60,4 @@ class AgentMetrics:
         )
         self.lease_list_latency_seconds = own.histograms(
             "lease_list_latency_seconds", "Time of lease list requests.", "http_response_code"
-        )
-
-    def _beyond_upstream(self, own: Registry) -> None:
-        self.transferred_bytes_total = own.counters(
-            "transferred_bytes_total", "Payload bytes carried, by direction.", "direction"
-        ).preset(*DIRECTIONS)
-        self.queued_bytes = own.gauges(
-            "queued_bytes", "Payload bytes that wait for a slow receiver now.", "direction"
-        ).preset(*DIRECTIONS)
-        self.stalled_seconds_total = own.counters(
-            "stalled_seconds_total", "Time that connections spent waiting for a slow receiver.", "direction"
-        ).preset(*DIRECTIONS)
-        self.closed_connections_total = own.counters(
-            "closed_connections_total", "Closed connections, by reason.", "reason"
         )

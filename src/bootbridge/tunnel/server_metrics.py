@@ -7,6 +7,7 @@ so that dashboards and alerts made for it keep working.
 from __future__ import annotations
 
 from bootbridge.metrics import Registry
+from bootbridge.tunnel.tunnel_metrics import TunnelMetrics
 
 PREFIX = "konnectivity_network_proxy_server_"
 
@@ -28,9 +29,7 @@ DIRECTIONS = ("to_agent", "to_frontend")
 TOKEN_REVIEW_RESULTS = ("authenticated", "denied", "error", "cached")
 
 
-class ServerMetrics:
-    """Labelled metrics are families; the others can be counted directly."""
-
+class ServerMetrics(TunnelMetrics):
     def __init__(self, registry: Registry) -> None:
         own = registry.with_prefix(PREFIX)
         self._dials(own)
@@ -69,16 +68,7 @@ class ServerMetrics:
         ).preset(*STRATEGIES)
 
     def _streams(self, own: Registry) -> None:
-        self.stream_packets_total = own.counters(
-            "stream_packets_total", "Packets handled, by segment and packet type.", "segment", "packet_type"
-        )
-        self.stream_errors_total = own.counters(
-            "stream_errors_total",
-            "Streams that failed, by segment, gRPC code and packet type.",
-            "segment",
-            "code",
-            "packet_type",
-        )
+        self._packets(own)
         self.full_receive_channels = own.gauges(
             "full_receive_channels", "Streams whose receive queue is full.", "service_method"
         ).preset(*SERVICE_METHODS)
@@ -104,18 +94,7 @@ class ServerMetrics:
         )
 
     def _beyond_upstream(self, own: Registry) -> None:
-        self.transferred_bytes_total = own.counters(
-            "transferred_bytes_total", "Payload bytes carried, by direction.", "direction"
-        ).preset(*DIRECTIONS)
-        self.queued_bytes = own.gauges(
-            "queued_bytes", "Payload bytes that wait for a slow receiver now.", "direction"
-        ).preset(*DIRECTIONS)
-        self.stalled_seconds_total = own.counters(
-            "stalled_seconds_total", "Time that connections spent waiting for a slow receiver.", "direction"
-        ).preset(*DIRECTIONS)
-        self.closed_connections_total = own.counters(
-            "closed_connections_total", "Closed connections, by reason.", "reason"
-        )
+        self._connections_beyond_upstream(own, DIRECTIONS)
         self.dial_retries_total = own.counter(
             "dial_retries_total", "Dials sent to a second agent because the first was lost."
         )
