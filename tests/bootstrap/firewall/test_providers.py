@@ -360,7 +360,7 @@ def test_show_prints_rule_port_source_target_and_removal(
         (["show", "--platform=aws", "--infra-id=c1", "--apply"], "--apply: not supported by show"),
         (["create", "--platform=vsphere", "--apply"], "--apply: not supported on platform vsphere"),
         (["create", "--platform=aws", "--infra-id=c1", "--output=/proc/x"], "cannot write /proc/x"),
-        (["shut"], "invalid choice: 'shut'"),
+        (["shut"], "unknown command 'shut'"),
     ],
 )
 def test_errors_are_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
