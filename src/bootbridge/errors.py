@@ -36,3 +36,8 @@ class OperatorError(BootbridgeError):
         if self.subject and self.subject not in text:
             text = f"{self.subject}: {text}"
         return f"{text} ({self.hint})" if self.hint else text
+
+    @property
+    def lines(self) -> list[str]:
+        """Returns the error as it is printed; a document with several errors has a line for each."""
+        return [str(self)]

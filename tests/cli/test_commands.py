@@ -343,7 +343,7 @@ COMMAND_NAMES = (
         "doctor",
         "gather",
     ),
-    *("image", "lab", "node", "join-service", "version", "help"),
+    *("image", "lab", "node", "join-service", "schema", "version", "help"),
 )
 
 

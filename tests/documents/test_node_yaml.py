@@ -44,7 +44,7 @@ def error_of(text: str) -> str:
         ),
         (
             "metadata:\n\tstatic: {}",
-            "node.yaml: line 2, column 1: invalid YAML: found character that cannot start any token",
+            "node.yaml: line 2, column 1: invalid YAML: found character '\\t' that cannot start any token",
         ),
         ("root: /\nkubeadm: a\nroot: /x", "node.yaml: line 3, column 1: duplicate key 'root'"),
         ('{"root": "/", "root": "/x"}', "node.yaml: line 1, column 15: duplicate key 'root'"),

@@ -167,7 +167,7 @@ def run_guarded(program: str, body: Callable[[], int]) -> int:
     try:
         return body()
     except OperatorError as error:
-        print_error(f"{program}: {error}")
+        print_error(*(f"{program}: {line}" for line in error.lines))
         return ExitCode.ERROR
     except KeyboardInterrupt:
         print_error(f"{program}: interrupted")

@@ -83,6 +83,7 @@ calls to webhooks and aggregated APIs go through them.""",
             ),
         },
         "Other": {
+            "schema": _in_module("schema", "print the JSON schema of node.yaml, policy.yaml and others"),
             "version": Command(_version, summary="show the version"),
             "help": Command(_help, summary="show this page"),
         },

@@ -43,6 +43,7 @@ CONFIG: Final = ConfigDict(
     extra="forbid",
     strict=True,
     alias_generator=camel_case,
+    field_title_generator=lambda name, _: camel_case(name),
     use_attribute_docstrings=True,
     allow_inf_nan=False,
 )
@@ -52,6 +53,17 @@ FOREIGN_CONFIG: Final[ConfigDict] = {**CONFIG, "extra": "ignore"}
 
 class FieldError(OperatorError, ValueError):
     """A check that failed on a field, or on the field `subject` below it; collected with all other errors."""
+
+
+class DocumentErrors(OperatorError):
+    """Several errors of one document."""
+
+    def __init__(self, errors: Sequence[str]) -> None:
+        super().__init__("\n".join(errors))
+
+    @property
+    def lines(self) -> list[str]:
+        return str(self).split("\n")
 
 
 def checked(check: Callable[[Any], Any]) -> AfterValidator:
@@ -175,7 +187,7 @@ def parse(data: str | bytes, name: str) -> Any:
         if node is None:
             return None
         if _expanded_characters(node, {}) > EXPANDED_CHARACTERS_MAX:
-            raise yaml.MarkedYAMLError(problem="too many aliases", problem_mark=node.start_mark)
+            raise _Rejected("too many aliases", node)
         return loader.construct_document(node)
     except RecursionError:
         raise OperatorError("nested too deeply", subject=name) from None
@@ -189,7 +201,7 @@ def _yaml_problem(error: Exception) -> str:
         problem = str(error.problem)
     else:
         detail = getattr(error, "problem", None) or getattr(error, "reason", None) or "cannot be decoded"
-        problem = "invalid YAML: " + re.sub(r" '[^'<]{2,}'", "", str(detail))
+        problem = "invalid YAML: " + re.sub(r"(?<=alias|e tag|andle) '[^'<]+'", "", str(detail))
     mark = getattr(error, "problem_mark", None)
     return f"line {mark.line + 1}, column {mark.column + 1}: {problem}" if mark else problem
 
@@ -402,7 +414,7 @@ def _as_operator_error(problems: Sequence[_Problem], name: str) -> OperatorError
     if len(errors) == 1:
         return errors[0]
     more = [f"{name}: {len(errors) - ERRORS_SHOWN_MAX} more errors"] * (len(errors) > ERRORS_SHOWN_MAX)
-    return OperatorError("\n".join([*map(str, errors[:ERRORS_SHOWN_MAX]), *more]))
+    return DocumentErrors([*map(str, errors[:ERRORS_SHOWN_MAX]), *more])
 
 
 def _path(at: Location) -> str:
