@@ -90,5 +90,5 @@ def test_an_override_that_is_not_in_effect(context: DiagnosisContext) -> None:
 def test_endpoint_routing_that_was_switched_off(context: DiagnosisContext) -> None:
     configure(context, enable_aggregator_routing=["false"])
     found = apiserver.endpoint_routing(context)
-    assert "it is false" in found.evidence
+    assert "routing is false" in found.evidence
     assert "systemctl restart bootkube" in found.fix
