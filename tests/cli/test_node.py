@@ -90,7 +90,7 @@ def test_a_secret_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = tmp_path / "init-secret"
     path.write_text("another")
     assert main.main(["node", "secret", "--out", str(path)]) == 1
-    assert "is there already" in capsys.readouterr().err
+    assert "file exists" in capsys.readouterr().err
     assert path.read_text() == "another"
 
 

@@ -1,6 +1,4 @@
-"""Helpers without a domain.
+"""Helpers without a domain; every package may import them, they import none.
 
-Files and trees of files, the host's file system, YAML, progress, redaction, backoff.
-
-Every room may import from here; nothing here imports a room.
+Files and atomic writes, a node's file system, YAML, progress output, redaction, backoff, documents.
 """

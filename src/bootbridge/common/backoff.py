@@ -1,6 +1,6 @@
-"""How long to wait before the next attempt: longer each time, and never the same for two instances.
+"""How long to wait before the next attempt: exponential backoff with full jitter.
 
-The wait begins when an attempt has ended, so that a slow attempt is not followed by one at once.
+The wait starts when an attempt has ended, so that a slow attempt is not repeated at once.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-# Doubling further would only overflow: every `most` is reached long before.
+# Prevents an overflow; every maximum is reached earlier.
 DOUBLINGS_MAX: Final = 16
 
 
 @dataclass
 class Backoff:
-    """Full jitter: anywhere between `least` and a ceiling that doubles from `first` to `most`; seconds."""
+    """Returns random seconds between `least` and a ceiling that doubles from `first` to `most`."""
 
     random: Random
     least: float = 0.5

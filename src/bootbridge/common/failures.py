@@ -1,6 +1,6 @@
-"""How a failure is dealt with: tried again after a while, or told to the operator with what to do.
+"""How a flow handles a failure: it is retried after a while, or reported to the operator with a fix.
 
-Whatever a flow raises is one of these two; anything else is a bug and ends the process as such.
+A flow raises one of these two; any other exception is a bug and ends the process.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from bootbridge.errors import BootbridgeError
 
 
 class Transient(BootbridgeError):
-    """May be gone by itself: try again, with backoff and jitter."""
+    """May disappear without operator action: retried with backoff and jitter."""
 
 
 class MetadataUnavailable(Transient):
-    """The infrastructure did not say what was asked."""
+    """The infrastructure did not provide the metadata."""
 
 
 class PeerRefused(Transient):
-    """The peer looked at us and said no. Its policy may be changed, so it is tried again, at leisure."""
+    """The peer rejected us. Its policy may change, so it is retried, at long intervals."""
 
 
 class Fatal(BootbridgeError):
-    """No retry can help; `advice` says what the operator must do."""
+    """Retries cannot help; `advice` is what the operator must do."""
 
     def __init__(self, message: str, *, advice: str) -> None:
         super().__init__(message)

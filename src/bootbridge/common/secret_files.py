@@ -1,4 +1,4 @@
-"""Secrets in files of the user's: read only if nobody else can, written once and never over another."""
+"""Secrets in files of the user: read only if no other user can read them, never overwritten."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FILE_BYTES_MAX = 64 * 1024
 
 
 def read_secret(path: Path, subject: str) -> bytes:
-    """The content; `subject` is the flag that named the file."""
+    """Returns the content; `subject` is the flag that named the file."""
     try:
         with path.open("rb") as file:
             open_to_others = stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077
@@ -22,14 +22,14 @@ def read_secret(path: Path, subject: str) -> bytes:
     except OSError as error:
         raise OperatorError(f"cannot read {path}: {error.strerror or error}", subject=subject) from error
     if open_to_others:
-        raise OperatorError(f"others may read {path}", subject=subject, hint=f"chmod 600 {path}")
+        raise OperatorError(f"{path} is readable by others", subject=subject, hint=f"chmod 600 {path}")
     if len(data) > FILE_BYTES_MAX:
         raise OperatorError(f"{path} is too large for a secret", subject=subject)
     return data
 
 
 def write_new_secret(path: Path, data: bytes, subject: str) -> None:
-    """Whole or not at all, 0600, and never in place of another: the secret there may be the only copy."""
+    """Writes atomically with mode 0600; refuses to overwrite: the file may be the only copy of a secret."""
     temporary = ""
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -39,8 +39,8 @@ def write_new_secret(path: Path, data: bytes, subject: str) -> None:
             os.fsync(file.fileno())
         os.link(temporary, path)
     except FileExistsError:
-        hint = "name another file, or move that one away"
-        raise OperatorError(f"{path} is there already", subject=subject, hint=hint) from None
+        hint = "give another file name, or move the existing file"
+        raise OperatorError(f"file exists: {path}", subject=subject, hint=hint) from None
     except OSError as error:
         raise write_error(path, error) from error
     finally:

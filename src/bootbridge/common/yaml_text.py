@@ -1,4 +1,4 @@
-"""YAML as people and Go programs read it: block style, no aliases, no text taken for a number."""
+"""YAML for people and Go programs: block style, no aliases, ambiguous texts quoted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-# What PyYAML raises on broken input, besides its own errors.
+# All exceptions that PyYAML raises on invalid input.
 YAML_ERRORS = (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 # PyYAML leaves these bare, but Go's YAML reads them as booleans or numbers.
 _AMBIGUOUS_IN_GO = re.compile(
@@ -21,7 +21,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, False)  # lists stand inside their key, as kubectl users write them
+        super().increase_indent(flow, False)  # lists are indented below their key, as kubectl prints them
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
@@ -35,7 +35,7 @@ _Dumper.add_representer(str, _text)
 
 
 def to_yaml(document: object, *, sort_keys: bool = False) -> bytes:
-    """One document, in the order of its keys unless they shall be sorted, with one newline at its end."""
+    """Returns one document with a final newline; keys keep their order unless `sort_keys`."""
     text = yaml.dump(
         document,
         Dumper=_Dumper,

@@ -137,7 +137,7 @@ def test_a_node_without_a_tunnel_still_gives_what_it_has(installed: InstalledNod
     ("flags", "words"),
     [
         (("--out", "/nowhere/b.tar.gz"), ("cannot write /nowhere/b.tar.gz",)),
-        (("--dir", "/nowhere"), ("--dir: /nowhere is no directory",)),
+        (("--dir", "/nowhere"), ("--dir: directory not found: /nowhere",)),
         (("--bootstrap", "10.0.0.1"), ("--bootstrap: requires --dir",)),
         (("--root", "/nowhere"), ("--root",)),
     ],
@@ -199,7 +199,7 @@ def test_a_full_bundle_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(bundles, "BUNDLE_BYTES_MAX", 300)
     with LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
         source = bundle.collect("much", add_much)
-        assert "the bundle is full" in source.trouble
+        assert "bundle size limit" in source.trouble
         monkeypatch.setattr(bundles, "BUNDLE_BYTES_MAX", 3000)
         bundle.finish()
     assert "0" in unpacked(tmp_path / "b.tar.gz")

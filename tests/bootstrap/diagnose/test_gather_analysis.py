@@ -36,14 +36,14 @@ WELL = {"release-image": record(START, GOOD)}
     [
         ("konnectivity-certs", "certificates could not be made"),
         ("konnectivity-server-bootstrap", "server could not be started"),
-        ("konnectivity-agent-manifest", "manifests of the tunnel's agents"),
-        ("konnectivity-cleanup", "could not be taken away"),
+        ("konnectivity-agent-manifest", "agents' manifests"),
+        ("konnectivity-cleanup", "could not be removed"),
         ("cb-bootstrap", "control plane did not come up"),
         ("some-stage", "failed at stage 'some-stage'."),
     ],
 )
 def test_the_failing_stage_is_named_with_its_meaning(stage: str, words: str) -> None:
-    """Ours and bootkube's own; one that is not known is named all the same."""
+    """Our stages and those of bootkube; an unknown stage is named, too."""
     entries = record(
         START,
         "stage start a",
@@ -84,20 +84,20 @@ def test_a_good_end_is_no_failure() -> None:
     )
     found = analyse({**WELL, "bootkube": again})
     assert not found.failed
-    assert found.sentence == "bootkube.service has ended well."
+    assert found.sentence == "bootkube.service succeeded."
 
 
 def test_a_bootstrap_still_at_work_is_no_failure() -> None:
     """Where it is, is said."""
     found = analyse({**WELL, "bootkube": record(START, "stage start cb-bootstrap")})
     assert not found.failed
-    assert "still at work in stage 'cb-bootstrap'" in found.sentence
+    assert "still running in stage 'cb-bootstrap'" in found.sentence
 
 
 @pytest.mark.parametrize("data", [b"", b"[", b"{}", b"null", b'["a", 3]', b"\xff"])
-def test_a_record_that_cannot_be_read_is_told_and_not_raised(data: bytes) -> None:
+def test_an_invalid_record_is_reported(data: bytes) -> None:
     """A half-written one among them."""
-    assert "cannot be read" in analyse({**WELL, "bootkube": data}).sentence
+    assert "its record is invalid" in analyse({**WELL, "bootkube": data}).sentence
 
 
 def test_no_records_at_all() -> None:

@@ -308,11 +308,11 @@ def test_the_best_address_comes_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "content", "words"),
     [
-        (".openshift_install_state.json", "{", ".openshift_install_state.json: is no JSON"),
+        (".openshift_install_state.json", "{", ".openshift_install_state.json: invalid JSON"),
         (
             ".openshift_install_state.json",
             '{"*tls.BootstrapSSHKeyPair": {"Priv": "bm8ga2V5"}}',
-            '["*tls.BootstrapSSHKeyPair"]["Priv"] is no key',
+            '["*tls.BootstrapSSHKeyPair"]["Priv"] is not a private key',
         ),
     ],
 )
@@ -329,9 +329,9 @@ def test_a_broken_state_file_is_named(tmp_path: Path, file: str, content: str, w
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("a: [", "is no YAML"),
-        ("status: {}", "has no status.addresses"),
-        ("[]", "has no status.addresses"),
+        ("a: [", "invalid YAML"),
+        ("status: {}", "required field missing: status.addresses"),
+        ("[]", "required field missing: status.addresses"),
         (None, "holds no"),
     ],
 )

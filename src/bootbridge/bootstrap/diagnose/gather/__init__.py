@@ -1,8 +1,10 @@
-"""The log bundle: all that somebody far away needs to say what went wrong, and nothing secret.
+"""Writes a log bundle for support: everything needed to find a fault, and no secrets.
 
-bundle      the archive; everything goes in through its one door, `LogBundle.add` (``bundle``)
-redaction   what that door takes out (``redaction``)
-sources     on the node and in the cluster (``node_sources``, ``cluster_sources``)
-remote      the same from a bootstrap node without Python, over ssh (``remote``, ``install_dir``)
-analysis    the failing stage in a sentence (``analysis``)
+bundle           the archive; every file passes `LogBundle.add`, which removes secrets
+node_sources, cluster_sources
+                 what is collected on the node and from the cluster
+remote, install_dir
+                 the same from a bootstrap node without Python, over ssh
+analysis         the failed stage in a sentence
+gathering        collects all sources and combines the results
 """

@@ -1,4 +1,4 @@
-"""What the stage records say: the stage at which a bootstrap failed, in a sentence.
+"""Finds the stage at which a bootstrap failed, from the stage records.
 
 bootkube and release-image append to /var/log/openshift/<service>.json: an array of entries with
 `phase` (service, stage, pre-command, post-command; start or end), `stage`, `result` and, on failure,
@@ -18,8 +18,8 @@ SERVICES = ("release-image", "bootkube")
 OUR_STAGES = {
     BootkubeStage.CERTS: "the tunnel's certificates could not be made on the bootstrap node",
     BootkubeStage.SERVER: "the tunnel's server could not be started on the bootstrap node",
-    BootkubeStage.AGENT_MANIFEST: "the manifests of the tunnel's agents could not be written",
-    BootkubeStage.CLEANUP: "the tunnel could not be taken away completely after the bootstrap",
+    BootkubeStage.AGENT_MANIFEST: "the agents' manifests could not be written",
+    BootkubeStage.CLEANUP: "the tunnel could not be removed completely after the bootstrap",
 }
 OTHER_STAGES = {
     "cb-bootstrap": "the control plane did not come up: cluster-bootstrap gave up waiting for its pods",
@@ -61,9 +61,11 @@ class Analysis:
 
 
 def analyse(records: Mapping[str, bytes]) -> Analysis:
-    """From service names to their records."""
+    """Returns the first failure; `records` maps service names to their records."""
     if not records:
-        return Analysis("There are no stage records: this node was not brought up by bootkube, or too early.")
+        return Analysis(
+            "There are no stage records: bootkube did not run on this node, or has not started yet."
+        )
     for service in (*SERVICES, *sorted(set(records) - set(SERVICES))):
         if service in records:
             found = _of_service(service, _entries(records[service]))
@@ -71,7 +73,7 @@ def analyse(records: Mapping[str, bytes]) -> Analysis:
                 return found
         elif service == SERVICES[-1]:
             return Analysis(f"{service}.service has not started.", service, failed=True)
-    return Analysis("Every service that has left a record ended well.")
+    return Analysis("All services with a record succeeded.")
 
 
 def _entries(data: bytes) -> list[dict[str, Any]]:
@@ -84,12 +86,10 @@ def _entries(data: bytes) -> list[dict[str, Any]]:
 
 def _of_service(service: str, entries: list[dict[str, Any]]) -> Analysis:
     if not any(entry.get("phase") == "service start" for entry in entries):
-        return Analysis(
-            f"{service}.service has never run, or its record cannot be read.", service, failed=True
-        )
+        return Analysis(f"{service}.service has never run, or its record is invalid.", service, failed=True)
     last = entries[-1]
     if last.get("phase") in ("service end", "post-command end") and last.get("result") == "success":
-        return Analysis(f"{service}.service has ended well.", service)
+        return Analysis(f"{service}.service succeeded.", service)
     failure = next((each for each in reversed(entries) if each.get("result") == "failure"), None)
     if failure is None or _started_again(entries, failure):
         return _in_progress(service, entries)
@@ -105,7 +105,7 @@ def _of_service(service: str, entries: list[dict[str, Any]]) -> Analysis:
 
 
 def _started_again(entries: list[dict[str, Any]], failure: dict[str, Any]) -> bool:
-    """A restart after the failure has got beyond the stage that failed."""
+    """Whether the failed stage succeeded after a restart."""
     later = entries[entries.index(failure) + 1 :]
     stage = _stage_of(entries, failure)
     return bool(stage) and any(
@@ -115,7 +115,7 @@ def _started_again(entries: list[dict[str, Any]], failure: dict[str, Any]) -> bo
 
 
 def _stage_of(entries: list[dict[str, Any]], failure: dict[str, Any]) -> str:
-    """Of the failing entry; a service's end does not say it, the stage's end before it does."""
+    """Returns the stage of the failing entry; a service's end has none, the stage's end before it has."""
     before = entries[: entries.index(failure) + 1]
     for entry in reversed(before):
         if entry.get("phase") == "service start":
@@ -128,8 +128,8 @@ def _stage_of(entries: list[dict[str, Any]], failure: dict[str, Any]) -> str:
 def _in_progress(service: str, entries: list[dict[str, Any]]) -> Analysis:
     stage = str(entries[-1].get("stage") or "")
     ended = entries[-1].get("phase") == "stage end"
-    at = f" behind stage {stage!r}" if ended else f" in stage {stage!r}" if stage else ""
-    return Analysis(f"{service}.service is still at work{at}, or was cut off there.", service, stage)
+    at = f" after stage {stage!r}" if ended else f" in stage {stage!r}" if stage else ""
+    return Analysis(f"{service}.service is still running{at}, or was stopped there.", service, stage)
 
 
 def _sentence(service: str, stage: str) -> str:

@@ -1,4 +1,4 @@
-"""The archive: one door in, limits on everything, and a list of what came in and what did not."""
+"""The archive: one function adds files, with limits; sources and their failures are listed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CUT = b"[cut: only the end is kept]\n"
 
 @dataclass
 class BundleSource:
-    """One thing that was collected, or was to be."""
+    """One source of files; `trouble` is the reason if it could not be collected."""
 
     name: str
     files: int = 0
@@ -35,7 +35,7 @@ class BundleSource:
 
 
 class LogBundle:
-    """Gathers in memory-bounded pieces into a temporary file; `finish` puts it in its place."""
+    """Writes to a temporary file; `finish` renames it to `path`."""
 
     def __init__(self, path: Path, redactor: Redactor, *, mtime: float | None = None) -> None:
         self.path = path
@@ -54,17 +54,17 @@ class LogBundle:
     def __repr__(self) -> str:
         return f"<LogBundle {self.path} {len(self._names)} files>"
 
-    # --- the door
+    # --- files
 
     def add(self, name: str, data: bytes) -> int:
-        """Put a file in, without its secrets, and no more than its end if it is too long. Its size then."""
+        """Adds a file without its secrets; of a file that is too long, the end. Returns the size added."""
         if is_secret_file(name):
-            raise OperatorError("holds a key and stays where it is", subject=name)
+            raise OperatorError("not collected: it contains a key", subject=name)
         cleaned = self.redactor.clean(data)
         if len(cleaned) > FILE_BYTES_MAX:
             cleaned = CUT + cleaned[-FILE_BYTES_MAX:].partition(b"\n")[2]
         if self._bytes + len(cleaned) > BUNDLE_BYTES_MAX:
-            raise OperatorError(f"the bundle is full ({BUNDLE_BYTES_MAX >> 20} MiB)", subject=name)
+            raise OperatorError(f"bundle size limit of {BUNDLE_BYTES_MAX >> 20} MiB reached", subject=name)
         self._write(self._free_name(_safe(name)), cleaned)
         self._bytes += len(cleaned)
         return len(cleaned)
@@ -88,7 +88,7 @@ class LogBundle:
     # --- sources
 
     def collect(self, name: str, source: Callable[[LogBundle], None]) -> BundleSource:
-        """Let a source add what it has; what it cannot is noted, and the next one comes."""
+        """Lets a source add its files; a failure is recorded in the entry that is returned."""
         entry, files, size, began = BundleSource(name), len(self._names), self._bytes, time.monotonic()
         try:
             source(self)
@@ -119,7 +119,7 @@ class LogBundle:
         return self.path
 
     def abandon(self) -> None:
-        """Leave nothing behind; after `finish` there is nothing to leave."""
+        """Removes the temporary file; does nothing after `finish`."""
         self._file.close()
         Path(self._temporary).unlink(missing_ok=True)
 
@@ -131,7 +131,7 @@ class LogBundle:
 
 
 def _safe(name: str) -> str:
-    """A path inside the bundle, whatever it was called where it came from."""
+    """Returns a safe relative path for any name."""
     words = [word for word in name.replace("\\", "/").split("/") if word not in ("", ".", "..")]
     plain = "/".join("".join(c if c.isprintable() else "_" for c in word) for word in words)
     return plain[-NAME_CHARS_MAX:].lstrip("/") or "unnamed"

@@ -1,4 +1,4 @@
-"""Certificates in words: who, for what names, from when to when. Never a key."""
+"""Describes certificates: subject, names, validity. Never a key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes
 
 
 def facts(pem: bytes) -> list[dict[str, Any]]:
-    """Of every certificate in a PEM file; of one that cannot be read, why not."""
+    """Describes every certificate in a PEM file; an invalid file yields the reason."""
     try:
         return [_facts(each) for each in x509.load_pem_x509_certificates(pem)]
     except ValueError as error:

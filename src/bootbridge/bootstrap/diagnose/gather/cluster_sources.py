@@ -1,4 +1,4 @@
-"""What the cluster has to tell: our objects, their events, the agents' logs, and who would call webhooks."""
+"""Sources in the cluster: our objects, their events, the agents' logs, and webhook configurations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from bootbridge.kube.kinds import (
 from bootbridge.kube.objects import Ref
 
 LOG_LINES = 5000
-# On a large cluster the first ones tell as much as all.
+# On a large cluster the logs of some agents are enough.
 PODS_WITH_LOGS_MAX = 50
 
 Collector = Callable[[LogBundle], None]
@@ -71,7 +71,7 @@ def _server_logs(cluster: ClusterClient, plan: Plan, bundle: LogBundle) -> None:
 
 
 def _logs(cluster: ClusterClient, pods: list[dict[str, Any]], container: str, bundle: LogBundle) -> None:
-    """Of each pod, and of its container before the last restart; those that cannot be had are named."""
+    """Adds the log of each pod, and of its previous container; raises with the pods whose log failed."""
     missing = []
     for pod in pods:
         metadata = pod["metadata"]

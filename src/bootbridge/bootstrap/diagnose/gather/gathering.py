@@ -1,4 +1,4 @@
-"""The whole of it: every source in turn, then what they say together."""
+"""Collects all sources and writes the analysis."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from bootbridge.common.redaction import Redactor
 from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import ClusterClient
 
-UNREACHED = Analysis("The bootstrap node could not be reached: its stage records are not here.")
+UNREACHED = Analysis("The bootstrap node could not be reached: its stage records are missing.")
 USER_SECRETS = ("token", "password", "client-key-data")
 
-Tell = Callable[[BundleSource], None]
+Report = Callable[[BundleSource], None]
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,19 @@ class GatherResult:
         }
 
 
-def of_node(context: DiagnosisContext, path: Path, tell: Tell = lambda source: None) -> GatherResult:
-    """On the bootstrap node itself."""
+def of_node(context: DiagnosisContext, path: Path, report: Report = lambda source: None) -> GatherResult:
+    """Collects on the bootstrap node itself."""
     plan = context.plan
     redactor = Redactor(known_keys(context.host.root, plan))
     with LogBundle(path, redactor) as bundle:
         diagnosed: list[Diagnosis] = []
         for name, source in node_sources.collectors(context, diagnosed.append).items():
-            tell(bundle.collect(name, source))
+            report(bundle.collect(name, source))
         if context.cluster:
             for name, source in cluster_sources.collectors(context.cluster, plan).items():
-                tell(bundle.collect(name, source))
+                report(bundle.collect(name, source))
         else:
-            tell(_note(bundle, "cluster", context.no_cluster_because))
+            report(_note(bundle, "cluster", context.no_cluster_because))
         diagnosis = diagnosed[0] if diagnosed else None
         return _finished(bundle, _stages(plan, node_sources.records(context.install)), diagnosis)
 
@@ -73,10 +73,10 @@ def of_bootstrap(
     login: Login,
     kubeconfig: Path | None,
     seconds: float,
-    tell: Tell = lambda source: None,
+    report: Report = lambda source: None,
     dialling: Callable[[str], None] = lambda address: None,
 ) -> GatherResult:
-    """From the installer's side: the node over ssh, the cluster over its API if that answers."""
+    """Collects from the installer's machine: the node over ssh, the cluster over its API."""
     known = [*([login.key.pem] if login.key else []), *(kubeconfig_secrets(kubeconfig) if kubeconfig else ())]
     records: dict[str, bytes] = {}
 
@@ -85,40 +85,40 @@ def of_bootstrap(
 
     with LogBundle(path, Redactor(known)) as bundle:
         reached = bundle.collect("bootstrap node", node)
-        tell(reached)
+        report(reached)
         if kubeconfig and kubeconfig.exists():
-            _with_cluster(bundle, kubeconfig, plan, tell)
+            _with_cluster(bundle, kubeconfig, plan, report)
         if not any(source.files for source in bundle.sources):
             bundle.abandon()
-            raise remote.UnreachableNodeError(reached.trouble or "nothing could be collected")
+            raise remote.UnreachableNodeError(reached.trouble or "nothing was collected")
         return _finished(bundle, UNREACHED if reached.trouble else analyse(records), None)
 
 
-def _with_cluster(bundle: LogBundle, kubeconfig: Path, plan: Plan, tell: Tell) -> None:
+def _with_cluster(bundle: LogBundle, kubeconfig: Path, plan: Plan, report: Report) -> None:
     try:
         cluster = ClusterClient.from_kubeconfig(kubeconfig)
     except OperatorError as error:
-        tell(_note(bundle, "cluster", str(error)))
+        report(_note(bundle, "cluster", str(error)))
         return
     try:
         if trouble := cluster.probe():
-            tell(_note(bundle, "cluster", trouble))
+            report(_note(bundle, "cluster", trouble))
             return
         for name, source in cluster_sources.collectors(cluster, plan).items():
-            tell(bundle.collect(name, source))
+            report(bundle.collect(name, source))
     finally:
         cluster.close()
 
 
 def known_keys(root: Path, plan: Plan) -> list[bytes]:
-    """The keys that lie on this node: looked for in all that goes out."""
+    """Returns the keys on this node, which are redacted in all files."""
     folder = root / plan.paths.tls.lstrip("/")
     keys = [path.read_bytes() for path in sorted(folder.glob("*.key"))] if folder.is_dir() else []
     return [*keys, *kubeconfig_secrets(root / plan.paths.kubeconfig.lstrip("/"))]
 
 
 def kubeconfig_secrets(path: Path) -> list[bytes]:
-    """The keys, tokens and passwords in a kubeconfig; none if it cannot be read."""
+    """Returns keys, tokens and passwords of a kubeconfig; none if it is invalid."""
     try:
         users = at(yaml.safe_load(path.read_bytes()), "users")
     except (OSError, yaml.YAMLError, ValueError):
@@ -131,12 +131,12 @@ def kubeconfig_secrets(path: Path) -> list[bytes]:
 
 def _stages(plan: Plan, records: Mapping[str, bytes]) -> Analysis:
     if plan.flavour is Flavour.KUBEADM and not records:
-        return Analysis("kubeadm keeps no stage records; what the doctor found stands below.")
+        return Analysis("kubeadm writes no stage records; see the result of the doctor below.")
     return analyse(records)
 
 
 def _note(bundle: LogBundle, name: str, trouble: str) -> BundleSource:
-    source = BundleSource(name, trouble=trouble or "there is none")
+    source = BundleSource(name, trouble=trouble or "not available")
     bundle.sources.append(source)
     return source
 

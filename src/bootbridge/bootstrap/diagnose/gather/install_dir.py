@@ -1,4 +1,4 @@
-"""What an installer's directory tells about the bootstrap node: its addresses and the key to get in."""
+"""Reads the installer's directory: the bootstrap node's addresses and the ssh key."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATE_FILE = ".openshift_install_state.json"
 KEY_FIELD = "*tls.BootstrapSSHKeyPair"
 MACHINES = ".clusterapi_output"
 MACHINE_PATTERN = "Machine-*-bootstrap.yaml"
-# In the order in which they are tried; what is not named comes last.
+# In the order in which they are tried; other types come last.
 ADDRESS_TYPES = ("ExternalIP", "ExternalDNS", "InternalIP", "InternalDNS", "Hostname")
 
 
@@ -32,7 +32,7 @@ class InstallDir:
         path = Path(text)
         if not path.is_dir():
             hint = "give the directory that openshift-install was run with"
-            raise OperatorError(f"{text} is no directory", subject="--dir", hint=hint)
+            raise OperatorError(f"directory not found: {text}", subject="--dir", hint=hint)
         return cls(path)
 
     @property
@@ -40,35 +40,37 @@ class InstallDir:
         return self.path / "auth" / "kubeconfig"
 
     def addresses(self) -> list[str]:
-        """Of the bootstrap node, the best to try first."""
+        """Returns the bootstrap node's addresses in the order in which to try them."""
         files = sorted((self.path / MACHINES).glob(MACHINE_PATTERN))
         if not files:
-            hint = "say it with --bootstrap HOST"
-            text = f"holds no {MACHINES}/{MACHINE_PATTERN}: the bootstrap node's address is not known"
+            hint = "give the address with --bootstrap HOST"
+            text = f"file not found: {MACHINES}/{MACHINE_PATTERN}, which has the bootstrap node's address"
             raise OperatorError(text, subject=str(self.path), hint=hint)
         found = [entry for file in files for entry in _addresses_in(file)]
         if not found:
-            hint = "say it with --bootstrap HOST"
-            raise OperatorError("has no status.addresses", subject=str(files[-1]), hint=hint)
+            hint = "give the address with --bootstrap HOST"
+            raise OperatorError("required field missing: status.addresses", subject=str(files[-1]), hint=hint)
         found.sort(key=lambda entry: entry[0])
         return list(dict.fromkeys(address for _, address in found))
 
     def ssh_key(self) -> SshKey | None:
-        """The key that the installer made for the bootstrap node; None if it keeps none here."""
+        """Returns the key that the installer generated for the bootstrap node, or None."""
         path = self.path / STATE_FILE
         if not path.exists():
             return None
         try:
             state = json.loads(read_file(path))
         except ValueError:
-            raise OperatorError("is no JSON", subject=str(path), hint="give a key with --key FILE") from None
+            raise OperatorError(
+                "invalid JSON", subject=str(path), hint="give a key with --key FILE"
+            ) from None
         given = at(state, KEY_FIELD, "Priv")
         return SshKey(_decoded(given, path)) if given else None
 
 
 @dataclass(frozen=True)
 class SshKey:
-    """A private key; it has no `repr`."""
+    """A private key; not in `repr`."""
 
     pem: bytes = field(repr=False)
 
@@ -80,7 +82,7 @@ def _decoded(given: Any, path: Path) -> bytes:
         pem = b""
     if b"PRIVATE KEY" not in pem:
         hint = "give a key with --key FILE"
-        raise OperatorError(f'["{KEY_FIELD}"]["Priv"] is no key', subject=str(path), hint=hint)
+        raise OperatorError(f'["{KEY_FIELD}"]["Priv"] is not a private key', subject=str(path), hint=hint)
     return pem.rstrip(b"\n") + b"\n"
 
 
@@ -88,8 +90,8 @@ def _addresses_in(file: Path) -> list[tuple[int, str]]:
     try:
         document = yaml.safe_load(read_file(file))
     except (yaml.YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        hint = "say the address with --bootstrap HOST"
-        raise OperatorError("is no YAML", subject=str(file), hint=hint) from None
+        hint = "give the address with --bootstrap HOST"
+        raise OperatorError("invalid YAML", subject=str(file), hint=hint) from None
     given = at(document, "status", "addresses")
     entries = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
     return [(_rank(each.get("type")), str(each["address"])) for each in entries if each.get("address")]

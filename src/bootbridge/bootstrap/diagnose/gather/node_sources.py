@@ -1,4 +1,4 @@
-"""What this node has to tell: records, assets, certificates, logs, network, and the server's own pages."""
+"""Sources on the node: pages of the server, records, files, logs, network, and the doctor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Collector = Callable[[LogBundle], None]
 
 
 def collectors(context: DiagnosisContext, diagnosed: Callable[[Diagnosis], None]) -> dict[str, Collector]:
-    """By name, in the order in which they are asked: what is lost first comes first."""
+    """Returns the sources by name; those that change or disappear first come first."""
     install = context.install
     return {
         "server's pages": partial(_pages, install),
@@ -78,7 +78,7 @@ def _receipt(context: InstallContext, bundle: LogBundle) -> None:
 
 
 def _assets(context: InstallContext, bundle: LogBundle) -> None:
-    """What was rendered, with the names it has on the node; keys stay there."""
+    """Adds the rendered files under their paths on the node, without keys."""
     plan, paths = context.plan, context.plan.paths
     wanted = [*context.host.files_below(paths.state), paths.egress_config, paths.server_pod]
     if plan.flavour is Flavour.OPENSHIFT:
@@ -94,9 +94,9 @@ def _assets(context: InstallContext, bundle: LogBundle) -> None:
 def _certificates(context: InstallContext, bundle: LogBundle) -> None:
     paths = context.plan.paths
     held = {path: context.host.read(path) for path in (paths.ca_cert, paths.server_cert, paths.agent_cert)}
-    document = {path: facts(data) if data else "not there" for path, data in held.items()}
+    document = {path: facts(data) if data else "file not found" for path, data in held.items()}
     modes = {
-        path: f"{context.host.mode(path):04o}" if context.host.exists(path) else "not there"
+        path: f"{context.host.mode(path):04o}" if context.host.exists(path) else "file not found"
         for path in (paths.server_key, paths.agent_key, paths.socket)
     }
     text = json.dumps({"certificates": document, "modes": modes}, indent=2)
@@ -104,7 +104,7 @@ def _certificates(context: InstallContext, bundle: LogBundle) -> None:
 
 
 def _pod_logs(context: InstallContext, bundle: LogBundle) -> None:
-    """Of the server and the kube-apiserver, as the container runtime wrote them, the ended ones, too."""
+    """Adds logs of server and kube-apiserver from the container runtime, also of exited containers."""
     folder = context.host.path(POD_LOGS)
     for name in (context.plan.server_pod_name, "kube-apiserver", "bootstrap-kube-apiserver"):
         for path in sorted(folder.glob(f"*_{name}*/*/*.log"))[-6:] if folder.is_dir() else ():
@@ -139,7 +139,7 @@ def _doctor(context: DiagnosisContext, diagnosed: Callable[[Diagnosis], None], b
 
 
 def run(argv: list[str] | tuple[str, ...]) -> bytes:
-    """What a command says, its complaints included; never longer than its time."""
+    """Returns stdout and stderr of a command, limited to COMMAND_SECONDS_MAX."""
     try:
         done = subprocess.run(
             argv,
@@ -150,14 +150,14 @@ def run(argv: list[str] | tuple[str, ...]) -> bytes:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        return (error.stdout or b"") + f"\n[no end within {COMMAND_SECONDS_MAX:g} s]\n".encode()
+        return (error.stdout or b"") + f"\n[timed out after {COMMAND_SECONDS_MAX:g}s]\n".encode()
     except OSError as error:
         return f"[{argv[0]}: {error.strerror}]\n".encode()
     return done.stdout
 
 
 def read_end(path: Path) -> bytes:
-    """A file, or its end from a line's beginning on; more than is kept, for some of it is taken out."""
+    """Returns a file, or whole lines of its end; twice the limit, because redaction shortens it."""
     limit = 2 * FILE_BYTES_MAX
     with path.open("rb") as file:
         size = file.seek(0, 2)

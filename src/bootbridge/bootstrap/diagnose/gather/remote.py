@@ -1,7 +1,7 @@
-"""Collects from a bootstrap node over ssh: a script goes in, a tar comes out; the node needs no Python.
+"""Collects from a bootstrap node over ssh: sends a script, receives a tar archive; the node needs no Python.
 
-The system's own OpenSSH does it, so that jump hosts and the like from ~/.ssh/config work. A
-key of the installer's lies in a private directory only as long as ssh needs it.
+Uses the system's OpenSSH, so that settings in ~/.ssh/config such as jump hosts apply. The installer's key
+is in a private directory only while ssh runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SSH_FAILED = 255
 
 @dataclass(frozen=True)
 class Login:
-    """How to get in; the key's content is never part of a command."""
+    """User, port and key for ssh; the key's content is never part of a command line."""
 
     user: str = "core"
     port: int = 22
@@ -45,11 +45,11 @@ class Login:
 
 
 class UnreachableNodeError(OperatorError):
-    """ssh did not get in."""
+    """ssh could not connect or log in."""
 
 
 def script(plan: Plan) -> bytes:
-    """What runs on the node: settings from the plan, then the functions."""
+    """Returns the script for the node: settings from the plan, then the functions."""
     settings = {
         "STATE": plan.paths.state,
         "RECORDS": node_sources.RECORDS,
@@ -88,13 +88,13 @@ def collect(
     addresses: Sequence[str],
     login: Login,
     seconds: float,
-    tell: Callable[[str], None] = lambda text: None,
+    report: Callable[[str], None] = lambda text: None,
 ) -> dict[str, bytes]:
-    """Into the bundle, from the first address that lets us in; the stage records by service."""
+    """Collects from the first address that accepts us; returns the stage records by service."""
     failures = []
     with _private_folder() as folder:
         for address in addresses:
-            tell(address)
+            report(address)
             try:
                 return _from(bundle, script(plan), _command(address, login, folder), seconds)
             except UnreachableNodeError as error:
@@ -138,7 +138,7 @@ def _key_path(login: Login, folder: Path) -> Path | None:
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    """A directory of ours alone, gone at the end; also when we are told to stop."""
+    """A private temporary directory; removed at the end, also on SIGTERM and SIGHUP."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -156,10 +156,10 @@ def _private_folder() -> Iterator[Path]:
 
 
 def _from(bundle: LogBundle, text: bytes, argv: list[str], seconds: float) -> dict[str, bytes]:
-    with tempfile.TemporaryFile() as complaints:
+    with tempfile.TemporaryFile() as errors:
         try:
             process = subprocess.Popen(
-                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=complaints, start_new_session=True
+                argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
             )
         except OSError as error:
             hint = "install the OpenSSH client"
@@ -173,13 +173,13 @@ def _from(bundle: LogBundle, text: bytes, argv: list[str], seconds: float) -> di
             watchdog.cancel()
             process.kill()
             process.wait()
-        return _judged(records, count, process.returncode, in_time, _last_line(complaints), seconds)
+        return _judged(records, count, process.returncode, in_time, _last_line(errors), seconds)
 
 
 def _exchanged(
     bundle: LogBundle, process: subprocess.Popen[bytes], text: bytes
 ) -> tuple[dict[str, bytes], int]:
-    """The script in, the tar out; what came before a break is kept."""
+    """Sends the script and receives the archive; what arrived before an error is kept."""
     assert process.stdin
     assert process.stdout
     records: dict[str, bytes] = {}
@@ -199,7 +199,7 @@ def _exchanged(
 
 
 def _members(stream: IO[bytes]) -> Iterator[tuple[str, bytes]]:
-    """Plain files only; no more than was agreed on, whatever the node sends."""
+    """Yields regular files, within limits."""
     total = 0
     with tarfile.open(fileobj=stream, mode="r|gz") as tar:
         for number, member in enumerate(tar):
@@ -211,24 +211,26 @@ def _members(stream: IO[bytes]) -> Iterator[tuple[str, bytes]]:
                 yield member.name.removeprefix("./"), file.read() if file else b""
 
 
-def _last_line(complaints: IO[bytes]) -> str:
-    complaints.seek(0)
-    lines = complaints.read(1 << 16).decode("utf-8", "replace").split("\n")
-    said = [line.strip() for line in lines if line.strip()]
-    return said[-1][:300] if said else ""
+def _last_line(errors: IO[bytes]) -> str:
+    errors.seek(0)
+    lines = errors.read(1 << 16).decode("utf-8", "replace").split("\n")
+    found = [line.strip() for line in lines if line.strip()]
+    return found[-1][:300] if found else ""
 
 
 def _judged(
-    records: dict[str, bytes], count: int, code: int | None, in_time: bool, said: str, seconds: float
+    records: dict[str, bytes], count: int, code: int | None, in_time: bool, message: str, seconds: float
 ) -> dict[str, bytes]:
     if count:
         return records
     if not in_time:
-        raise UnreachableNodeError(f"no end within {seconds:g} s")
+        raise UnreachableNodeError(f"timed out after {seconds:g}s")
     if code == SSH_FAILED:
-        raise UnreachableNodeError(said or "ssh failed")
-    if "password is required" in said or "sudo" in said:
+        raise UnreachableNodeError(message or "ssh failed")
+    if "password is required" in message or "sudo" in message:
         raise OperatorError(
-            f"sudo on the node: {said}", subject="--user", hint="give a user who may sudo, or root"
+            f"sudo failed on the node: {message}",
+            subject="--user",
+            hint="give a user with sudo rights, or root",
         )
-    raise OperatorError(f"the node sent nothing: {said or f'exit code {code}'}", subject="ssh")
+    raise OperatorError(f"the node sent no data: {message or f'exit code {code}'}", subject="ssh")
