@@ -1,4 +1,4 @@
-"""A bridge whose agents are known by their service account's token: the manifests of `up`, changed so."""
+"""Changes the manifests of `up` so that agents authenticate with a service account token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TOKENS = "/var/run/secrets/tokens"
 
 
 def server_pod(pod: Json, plan: Plan) -> Json:
-    """It asks the API server about each token, and trusts no client certificate."""
+    """Returns a server that reviews each token at the API server and accepts no client certificate."""
     pod = with_kubeconfig(pod)
     container = pod["spec"]["containers"][0]
     container["args"] = [
@@ -29,7 +29,7 @@ def server_pod(pod: Json, plan: Plan) -> Json:
 
 
 def with_kubeconfig(pod: Json) -> Json:
-    """A server that may ask the API server."""
+    """Returns the server with a kubeconfig."""
     pod = copy.deepcopy(pod)
     container = pod["spec"]["containers"][0]
     container["args"].append(f"--kubeconfig={KUBECONFIG}")
@@ -44,7 +44,7 @@ def account(plan: Plan) -> Json:
 
 
 def daemon_set(found: Json, service_account: str = ACCOUNT) -> Json:
-    """The agents show a token of `service_account` instead of a certificate."""
+    """Returns agents with a token of `service_account` instead of a certificate."""
     found = copy.deepcopy(found)
     found["metadata"] = {key: found["metadata"][key] for key in ("name", "namespace", "labels")}
     found.pop("status", None)
@@ -63,7 +63,7 @@ def daemon_set(found: Json, service_account: str = ACCOUNT) -> Json:
 
 
 def impostor(found: Json) -> Json:
-    """One more agent on each node, with a token that the API server vouches for, of another account."""
+    """Returns one more agent per node, with a valid token of another service account."""
     found = daemon_set(found, "default")
     labels = {"app": "impostor"}
     found["metadata"] |= {"name": "impostor", "labels": labels}

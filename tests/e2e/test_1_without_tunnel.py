@@ -1,4 +1,4 @@
-"""The problem is real: the bootstrap API server cannot reach what runs in the pod network."""
+"""Without the tunnel, the bootstrap API server cannot reach the pod network."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.support.lab import GUARDED, Cluster
 pytestmark = pytest.mark.e2e
 
 
-def test_the_bootstrap_node_has_no_route_to_a_pod_or_a_service(cluster_without_tunnel: Cluster) -> None:
-    """The kernel itself says so: nothing that follows can have gone around the tunnel."""
+def test_bootstrap_node_has_no_route_to_pods_and_services(cluster_without_tunnel: Cluster) -> None:
+    """So no later test can succeed without the tunnel."""
     pods = cluster_without_tunnel.get("pods", f"--namespace={workloads.NAMESPACE}")["items"]
     assert len(pods) == len(cluster_without_tunnel.lab.layout.cluster_nodes)
     service = cluster_without_tunnel.get("service", workloads.SERVICE, f"--namespace={workloads.NAMESPACE}")
@@ -24,21 +24,19 @@ def test_the_bootstrap_node_has_no_route_to_a_pod_or_a_service(cluster_without_t
         assert b"unreachable" in done.stderr, address
 
 
-def test_a_webhook_with_failure_policy_fail_blocks_the_request(cluster_without_tunnel: Cluster) -> None:
-    """Without the tunnel nothing can be created that a webhook has to see."""
+def test_webhook_with_failure_policy_fail_blocks_requests(cluster_without_tunnel: Cluster) -> None:
     done = cluster_without_tunnel.create(workloads.pod("blocked", GUARDED))
     assert done.returncode != 0
     assert "failed calling webhook" in done.stderr
     assert cluster_without_tunnel.get("pods", f"--namespace={GUARDED}")["items"] == []
 
 
-def test_an_aggregated_api_is_not_available(cluster_without_tunnel: Cluster) -> None:
-    """The APIService says why in its conditions."""
+def test_aggregated_api_is_unavailable(cluster_without_tunnel: Cluster) -> None:
 
     def is_unavailable() -> bool:
         found = cluster_without_tunnel.get("apiservice", workloads.API_SERVICE)
         conditions = {each["type"]: each for each in found.get("status", {}).get("conditions", [])}
         return "Available" in conditions and conditions["Available"]["status"] == "False"
 
-    cluster_without_tunnel.until(is_unavailable, "the API server has tried")
+    cluster_without_tunnel.until(is_unavailable, "the APIService is unavailable")
     assert cluster_without_tunnel.raw("/readyz") == "ok"

@@ -1,4 +1,4 @@
-"""All that an API server sends into the cluster, with our programs, the Go originals, and one of each."""
+"""All traffic of an API server into the cluster, with our programs, Konnectivity's, and mixed pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.e2e import timed_requests
 from tests.e2e.results import Results
 from tests.support.lab import GUARDED, Cluster, Pairing
 
-# One exchange between each and the next: the server is restarted twice for a protocol, not four times.
+# Neighbours differ in one program: the server restarts twice per protocol, not four times.
 PAIRINGS = [
     Pairing("our", "our", "GRPC"),
     Pairing("our", "Go", "GRPC"),
@@ -40,7 +40,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("installed_pairing")]
 
 @pytest.fixture(scope="package", params=PAIRINGS, ids=lambda each: each.slug)
 def installed_pairing(request: pytest.FixtureRequest, cluster: Cluster) -> Pairing:
-    """The bridge in one shape after the other; pytest runs all tests of one before it goes to the next."""
+    """Installs each pairing; pytest runs all tests of one before the next."""
     pairing: Pairing = request.param
     cluster.install_tunnel(pairing)
     return pairing
@@ -60,7 +60,7 @@ class Payload:
 
 @pytest.fixture(scope="package")
 def payload(tmp_path_factory: pytest.TempPathFactory) -> Payload:
-    """100 MB that no layer could have made smaller."""
+    """100 MB of incompressible data."""
     path = tmp_path_factory.mktemp("payload") / "payload"
     path.write_bytes(os.urandom(BYTES))
     return Payload(path, _digest(path))
@@ -68,27 +68,27 @@ def payload(tmp_path_factory: pytest.TempPathFactory) -> Payload:
 
 @pytest.fixture
 def remote(installed_pairing: Pairing) -> str:
-    """Where the payload lies in a pod: elsewhere each time, or one that is not copied would not be missed."""
+    """The path of the payload in a pod; different for each pairing, so that a missing copy is noticed."""
     return f"/tmp/{installed_pairing.slug}"
 
 
 def test_validating_webhook(cluster: Cluster) -> None:
     """A validating webhook allows and denies."""
-    allowed = cluster.create(workloads.pod("judged", GUARDED), "--dry-run=server")
-    denied = cluster.create(workloads.pod("judged", GUARDED, {"deny": "true"}), "--dry-run=server")
+    allowed = cluster.create(workloads.pod("reviewed", GUARDED), "--dry-run=server")
+    denied = cluster.create(workloads.pod("reviewed", GUARDED, {"deny": "true"}), "--dry-run=server")
     assert allowed.returncode == 0, allowed.stderr
     assert DENIAL in denied.stderr
 
 
 def test_mutating_webhook(cluster: Cluster) -> None:
-    """A mutating webhook leaves its mark."""
+    """A mutating webhook adds an annotation."""
     done = cluster.create(workloads.config_map("marked", GUARDED), "--dry-run=server", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["metadata"]["annotations"][MUTATED] == "true"
 
 
 def test_crd_conversion(cluster: Cluster) -> None:
-    """A custom resource kept as v1 is read as v2."""
+    """A custom resource stored as v1 is read as v2."""
     cluster.apply(workloads.widget("wheel", GUARDED, 7))
     found = cluster.get(f"widgets.v2.{GROUP}", "wheel", f"--namespace={GUARDED}")
     assert found["spec"] == {"dimensions": {"size": 7}}
@@ -97,8 +97,8 @@ def test_crd_conversion(cluster: Cluster) -> None:
 def test_aggregated_api(cluster: Cluster) -> None:
     """An aggregated API is available and answers.
 
-    Asked for together: right after the bridge has changed, the API server's verdict may still be the
-    one about the bridge before, and the next one, for a moment, that nobody is there.
+    Checked together: right after the tunnel has changed, the APIService's condition may still be the one of
+    the previous tunnel.
     """
     path = f"/apis/{API_GROUP}/v1/namespaces/{GUARDED}/greetings/hello"
     hello = {"name": "hello", "namespace": GUARDED}
@@ -114,18 +114,18 @@ def test_aggregated_api(cluster: Cluster) -> None:
 def test_logs_follow(cluster: Cluster, pods: dict[str, str], installed_pairing: Pairing) -> None:
     """`kubectl logs -f` shows a line as it is written."""
     for pod in pods.values():
-        _leave_mark(cluster, pod, "before")
+        _request_with_mark(cluster, pod, "before")
         with cluster.running("logs", "-f", "--tail=1", pod, NAMESPACE) as logs:
-            said = _hearing(logs)
-            cluster.until(said, "the last line of before appears")
-            _leave_mark_until_it_is_seen(cluster, said, pod, f"followed-{installed_pairing.slug}")
+            output = _reader_of(logs)
+            cluster.until(output, "the last line of before appears")
+            _request_until_logged(cluster, output, pod, f"followed-{installed_pairing.slug}")
 
 
 def test_attach(cluster: Cluster, pods: dict[str, str]) -> None:
-    """`kubectl attach` shows what the container says from then on."""
+    """`kubectl attach` shows new output of the container."""
     pod = pods["node1"]
     with cluster.running("attach", pod, NAMESPACE) as attached:
-        _leave_mark_until_it_is_seen(cluster, _hearing(attached), pod, "attached")
+        _request_until_logged(cluster, _reader_of(attached), pod, "attached")
 
 
 def test_exec(cluster: Cluster, pods: dict[str, str]) -> None:
@@ -159,9 +159,9 @@ def test_cp_out_of_a_pod(
 def test_port_forward(cluster: Cluster, pods: dict[str, str]) -> None:
     """`kubectl port-forward` reaches the pod."""
     with cluster.running("port-forward", pods["node1"], NAMESPACE, f":{workloads.PLAIN_PORT}") as forward:
-        said = _hearing(forward)
-        cluster.until(lambda: _FORWARDED.search(said()), "kubectl says which port it forwards")
-        port = _FORWARDED.findall(said())[0].decode()
+        output = _reader_of(forward)
+        cluster.until(lambda: _FORWARDED.search(output()), "kubectl prints the forwarded port")
+        port = _FORWARDED.findall(output())[0].decode()
         assert pods["node1"] in cluster.on_bootstrap(f"http://127.0.0.1:{port}/")
 
 
@@ -180,7 +180,7 @@ def test_service_proxy(cluster: Cluster, pods: dict[str, str]) -> None:
 
 
 def test_a_thousand_admissions(cluster: Cluster, installed_pairing: Pairing, results: Results) -> None:
-    """1,000 admissions, one after the other, each judged by the webhook."""
+    """1,000 admissions, one after the other, each decided by the webhook."""
     results.add_latency(
         f"through the tunnel, {installed_pairing.name}, {installed_pairing.protocol}",
         timed_requests.measure(cluster),
@@ -192,35 +192,35 @@ def _is_available(cluster: Cluster) -> bool:
     return any(each["type"] == "Available" and each["status"] == "True" for each in conditions)
 
 
-def _leave_mark(cluster: Cluster, pod: str, mark: str) -> None:
-    """A request with `mark` in it, which the pod writes to its log."""
+def _request_with_mark(cluster: Cluster, pod: str, mark: str) -> None:
+    """Sends a request with `mark` in its path, which the pod logs."""
     path = f"/api/v1/namespaces/{workloads.NAMESPACE}/pods/{pod}:{workloads.PLAIN_PORT}/proxy/healthz?{mark}"
     cluster.raw(path)
 
 
-def _leave_mark_until_it_is_seen(cluster: Cluster, said: Callable[[], bytes], pod: str, mark: str) -> None:
+def _request_until_logged(cluster: Cluster, output: Callable[[], bytes], pod: str, mark: str) -> None:
     def appears() -> bool:
-        _leave_mark(cluster, pod, mark)
-        return mark.encode() in said()
+        _request_with_mark(cluster, pod, mark)
+        return mark.encode() in output()
 
     cluster.until(appears, f"{mark!r} appears")
 
 
-def _hearing(process: subprocess.Popen[bytes]) -> Callable[[], bytes]:
-    """All that a program has said so far, without waiting for more."""
+def _reader_of(process: subprocess.Popen[bytes]) -> Callable[[], bytes]:
+    """Returns a function that returns all output so far, without blocking."""
     assert process.stdout is not None
-    stream, heard = process.stdout, bytearray()
+    stream, received = process.stdout, bytearray()
     os.set_blocking(stream.fileno(), False)
 
-    def said() -> bytes:
-        heard.extend(stream.read() or b"")
-        return bytes(heard)
+    def output() -> bytes:
+        received.extend(stream.read() or b"")
+        return bytes(received)
 
-    return said
+    return output
 
 
 def _python(cluster: Cluster, pod: str, script: str) -> str:
-    """What a line of Python says in a pod."""
+    """Runs Python code in a pod and returns its output."""
     words = ("exec", pod, NAMESPACE, "--", "/usr/lib/bootbridge/bin/python3", "-c", script)
     return cluster.kubectl(*words).stdout.strip()
 

@@ -1,4 +1,4 @@
-"""Agents known by their service account's token, which the API server is asked about (TokenReview)."""
+"""Agents that authenticate with a service account token, verified by TokenReview."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module", autouse=True)
 def agents(cluster: Cluster) -> Iterator[Json]:
-    """The bridge with tokens instead of client certificates; the DaemonSet as it was before."""
+    """Installs the tunnel with tokens instead of client certificates; returns the original DaemonSet."""
     cluster.install_tunnel(_ours(cluster.pairing))
     plan = cluster.plan
     found = cluster.get("daemonset", plan.daemonset_name, f"--namespace={plan.namespace}")
@@ -36,16 +36,16 @@ def agents(cluster: Cluster) -> Iterator[Json]:
     cluster.repeat_up()
 
 
-def test_agents_with_the_right_account_are_welcome(cluster: Cluster) -> None:
-    """One review for each at least, and the webhook's word comes through them."""
+def test_agents_with_the_expected_account_connect(cluster: Cluster) -> None:
+    """With at least one TokenReview each; webhook calls go through them."""
     cluster.until(cluster.agents_connected, "the agents of all nodes are connected")
     assert _reviews(cluster, "authenticated") >= len(cluster.lab.layout.cluster_nodes)
     done = cluster.create(workloads.pod("denied", GUARDED, {"deny": "true"}), "--dry-run=server")
     assert DENIAL in done.stderr
 
 
-def test_an_agent_with_another_account_is_refused(cluster: Cluster, agents: Json) -> None:
-    """Its token is genuine, and still it serves nobody."""
+def test_agent_with_another_account_is_rejected(cluster: Cluster, agents: Json) -> None:
+    """Although its token is valid."""
     inside = f"--namespace={cluster.plan.namespace}"
     before = _reviews(cluster, "")
     welcome = _reviews(cluster, "authenticated")

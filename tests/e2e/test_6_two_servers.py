@@ -57,7 +57,7 @@ def two_servers(cluster: Cluster) -> Iterator[None]:
 
 
 def test_every_agent_connects_to_both_servers(cluster: Cluster) -> None:
-    """Though both have the same address, and each agent was told of one."""
+    """Although both have the same address."""
     nodes = len(cluster.lab.layout.cluster_nodes)
     for port in (cluster.plan.ports.server_admin, ADMIN_PORT):
         cluster.until(lambda port=port: cluster.connected_agents(port) == nodes, f"all agents, port {port}")

@@ -1,4 +1,4 @@
-"""The end of the bootstrap: the production API server takes over, and of the bridge nothing is left."""
+"""The end of the bootstrap: the permanent API server takes over, and `down` removes the tunnel completely."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ from tests.e2e.results import DIRECTLY, Results
 from tests.support.lab import GUARDED, OURS, Cluster, Json
 
 pytestmark = pytest.mark.e2e
-PRODUCTION = "node1"
+PERMANENT = "node1"
 ASKED = 200
 
 
 @pytest.fixture(scope="module")
-def production(cluster: Cluster) -> str:
+def permanent(cluster: Cluster) -> str:
     """A kube-apiserver on a cluster node; the node's name."""
-    cluster.start_permanent_apiserver(PRODUCTION)
-    return PRODUCTION
+    cluster.start_permanent_apiserver(PERMANENT)
+    return PERMANENT
 
 
 @pytest.fixture(scope="module")
 def receipt(cluster: Cluster) -> Json:
-    """What `bootbridge down` says of itself."""
+    """The receipt of `bootbridge down`."""
     cluster.install_tunnel(cluster.pairing or OURS)
-    # The aggregated API stays registered: without agents it is out of reach, and no namespace ends by itself.
+    # The aggregated API stays registered: it is unreachable without agents, so no namespace terminates by
+    # itself.
     return cluster.remove_tunnel()
 
 
-def test_the_production_api_server_never_touches_the_tunnel(cluster: Cluster, production: str) -> None:
-    """While the tunnel stands: what makes it dial when the bootstrap API server is asked does not here."""
+def test_permanent_api_server_does_not_use_the_tunnel(cluster: Cluster, permanent: str) -> None:
+    """The same requests make the tunnel dial only through the bootstrap API server."""
     cluster.install_tunnel(cluster.pairing or OURS)
-    pod = cluster.extension_pods()[PRODUCTION]
+    pod = cluster.extension_pods()[PERMANENT]
     path = f"/api/v1/namespaces/{workloads.NAMESPACE}/pods/{pod}:{workloads.PLAIN_PORT}/proxy{ONCE}"
 
     def dialled_for(node: str) -> float:
@@ -44,27 +45,26 @@ def test_the_production_api_server_never_touches_the_tunnel(cluster: Cluster, pr
         return cluster.dials() - before
 
     assert dialled_for("bootstrap") >= ASKED
-    # Not none at all: the bootstrap API server goes on with what it does by itself.
-    assert dialled_for(production) < ASKED / 4
-    done = cluster.create(workloads.pod("judged", GUARDED, {"deny": "true"}), node=production)
+    # Not zero: the bootstrap API server dials for its own checks.
+    assert dialled_for(permanent) < ASKED / 4
+    done = cluster.create(workloads.pod("reviewed", GUARDED, {"deny": "true"}), node=permanent)
     assert DENIAL in done.stderr
 
 
-def test_a_thousand_admissions_directly(cluster: Cluster, production: str, results: Results) -> None:
-    """1,000 admissions by the production API server, for comparison."""
-    results.add_latency(DIRECTLY, timed_requests.measure(cluster, production))
+def test_a_thousand_admissions_directly(cluster: Cluster, permanent: str, results: Results) -> None:
+    """1,000 admissions by the permanent API server, for comparison."""
+    results.add_latency(DIRECTLY, timed_requests.measure(cluster, permanent))
 
 
 def test_down_removes_everything_it_finds(receipt: Json) -> None:
-    """The receipt names what was there, and nothing that remains."""
     assert receipt["remains"] == []
     assert receipt["found"]
     assert receipt["removed"] == receipt["found"]
 
 
 def test_nothing_is_left_in_the_api(cluster: Cluster, receipt: Json) -> None:
-    """No object of any kind carries the label of the bootstrap."""
-    # The lab's own kinds are served by way of the tunnel, which is gone; kubectl may complain of that.
+    """No object of any kind has the bootstrap label."""
+    # The lab's aggregated API is unreachable without the tunnel, so kubectl may exit with an error.
     kinds = cluster.kubectl("api-resources", "--verbs=list", "-o", "name", check=False).stdout.split()
     assert {"pods", "daemonsets.apps", "clusterroles.rbac.authorization.k8s.io"} <= set(kinds)
     wanted = ",".join(kind for kind in kinds if not kind.endswith(GROUP))
@@ -72,10 +72,10 @@ def test_nothing_is_left_in_the_api(cluster: Cluster, receipt: Json) -> None:
     assert cluster.kubectl("get", wanted, *words, seconds=180).stdout == ""
 
 
-def test_the_api_has_the_objects_it_had(
+def test_api_has_the_same_cluster_objects_as_before(
     cluster: Cluster, receipt: Json, api_objects_before: set[str]
 ) -> None:
-    """Of those that belong to no namespace, by their names: what was made without a label is found, too."""
+    """By name, so that an object without our label is found, too."""
 
     def as_before() -> bool:
         assert not (new := cluster.cluster_objects() - api_objects_before), "\n".join(sorted(new))
@@ -87,11 +87,11 @@ def test_the_api_has_the_objects_it_had(
 def test_nothing_is_left_on_the_bootstrap_node(
     cluster: Cluster, receipt: Json, traces_before: set[str]
 ) -> None:
-    """Files, sockets, ports and processes are what they were before the bridge was laid."""
+    """Files, sockets, ports and processes are the same as before `up`."""
     cluster.until(lambda: cluster.raw("/readyz") == "ok", "the API server is back")
 
     def as_before() -> bool:
-        # Asked again: the kubelet and the API server are still at work, and a trace of ours would stay.
+        # Retried: the kubelet and the API server still change files.
         changed = cluster.traces() ^ traces_before
         assert not changed, "\n".join(sorted(changed))
         return True
@@ -99,16 +99,14 @@ def test_nothing_is_left_on_the_bootstrap_node(
     cluster.until(as_before, "the node is as it was")
 
 
-def test_the_production_api_server_still_reaches_the_webhook(
-    cluster: Cluster, receipt: Json, production: str
+def test_permanent_api_server_still_reaches_the_webhook(
+    cluster: Cluster, receipt: Json, permanent: str
 ) -> None:
-    """It never needed the bridge, so its end changes nothing."""
-    allowed = cluster.create(workloads.pod("judged", GUARDED), "--dry-run=server", node=production)
-    denied = cluster.create(workloads.pod("judged", GUARDED, {"deny": "true"}), node=production)
+    allowed = cluster.create(workloads.pod("reviewed", GUARDED), "--dry-run=server", node=permanent)
+    denied = cluster.create(workloads.pod("reviewed", GUARDED, {"deny": "true"}), node=permanent)
     assert allowed.returncode == 0, allowed.stderr
     assert DENIAL in denied.stderr
 
 
 def test_a_second_down_finds_nothing(cluster: Cluster, receipt: Json) -> None:
-    """And says so, with exit code 0."""
     assert cluster.remove_tunnel()["found"] == []

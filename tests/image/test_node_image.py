@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bootbridge.image import python_runtime, recipes
-from bootbridge.image.oci import Image
+from bootbridge.image.oci import OciImage
 from tests.image.test_tunnel_image import command
 from tests.support.image_root import unpacked
 
@@ -19,36 +19,36 @@ INTERPRETER = (python_runtime.INTERPRETER, "-I", "-c")
 
 
 @pytest.fixture(scope="module")
-def image() -> Image:
+def image() -> OciImage:
     return recipes.node()
 
 
 @pytest.fixture(scope="module")
-def root(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(image: OciImage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpacked(image, tmp_path_factory.mktemp("root"))
 
 
-def run(root: Path, image: Image, *argv: str) -> subprocess.CompletedProcess[str]:
+def run(root: Path, image: OciImage, *argv: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(root, image, *argv), capture_output=True, text=True, timeout=60)
 
 
-def test_the_join_service_is_in_it_with_everything_that_it_imports(root: Path, image: Image) -> None:
+def test_the_join_service_is_in_it_with_everything_that_it_imports(root: Path, image: OciImage) -> None:
     assert run(root, image, *image.entrypoint, "join-service", "--help").returncode == 0
     imported = run(root, image, *INTERPRETER, "import bootbridge.join_service.main")
     assert (imported.returncode, imported.stderr) == (0, "")
 
 
-def test_its_cryptography_works_inside(root: Path, image: Image) -> None:
+def test_its_cryptography_works_inside(root: Path, image: OciImage) -> None:
     script = (
         "from bootbridge.trust.authority import Authority; print(len(Authority.create('x').cert_pem) > 0)"
     )
     assert run(root, image, *INTERPRETER, script).stdout == "True\n"
 
 
-def test_the_layer_that_all_images_share_is_the_very_same(image: Image) -> None:
+def test_the_layer_that_all_images_share_is_the_very_same(image: OciImage) -> None:
     """A node that runs both keeps it once."""
     assert image.layers[0].blob.digest == recipes.tunnel().layers[0].blob.digest
 
 
-def test_it_is_small(image: Image) -> None:
+def test_it_is_small(image: OciImage) -> None:
     assert image.size < COMPRESSED_BYTES_MAX

@@ -9,9 +9,9 @@ import tarfile
 from typing import Any
 
 from bootbridge.image.layer import file, layer
-from bootbridge.image.oci import Image, archive
+from bootbridge.image.oci import OciImage, archive
 
-IMAGE = Image(
+IMAGE = OciImage(
     layers=(layer([file("/a", b"a")]), layer([file("/b", b"b")])),
     entrypoint=("/a",),
     environment={"PATH": "/usr/bin"},
@@ -20,7 +20,7 @@ IMAGE = Image(
 )
 
 
-def contents(images: dict[str, Image]) -> dict[str, bytes]:
+def contents(images: dict[str, OciImage]) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(archive(images))) as tar:
         return {m.name: tar.extractfile(m).read() for m in tar if m.isfile()}  # type: ignore[union-attr]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from bootbridge.image import recipes
-from bootbridge.image.oci import Image
+from bootbridge.image.oci import OciImage
 from bootbridge.trust.authority import Authority
 from tests.support.image_root import unpacked
 from tests.support.process_program import free_port
@@ -24,12 +24,12 @@ COMPRESSED_BYTES_MAX = UNPACKED_BYTES_MAX = 120_000_000
 
 
 @pytest.fixture(scope="module")
-def image() -> Image:
+def image() -> OciImage:
     return recipes.tunnel()
 
 
 @pytest.fixture(scope="module")
-def root(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(image: OciImage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpacked(image, tmp_path_factory.mktemp("root"))
 
 
@@ -37,14 +37,14 @@ def root(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Path:
 INSIDE = 'root="$1"; shift; mount --bind /proc "$root/proc" && exec env -i "$@"'
 
 
-def command(root: Path, image: Image, *argv: str) -> list[str]:
+def command(root: Path, image: OciImage, *argv: str) -> list[str]:
     environment = [f"{name}={value}" for name, value in image.environment.items()]
     container = [*environment, "/usr/sbin/chroot", f"--userspec={image.user}", str(root), *argv]
     return ["unshare", "--mount", "sh", "-c", INSIDE, "sh", str(root), *container]
 
 
 @contextmanager
-def running(root: Path, image: Image, *argv: str) -> Iterator[None]:
+def running(root: Path, image: OciImage, *argv: str) -> Iterator[None]:
     process = subprocess.Popen(command(root, image, *argv))
     try:
         yield
@@ -65,13 +65,13 @@ def wait_until_ready(port: int) -> None:
         time.sleep(0.05)
 
 
-def test_the_image_stays_below_120_megabytes(image: Image, root: Path) -> None:
+def test_the_image_stays_below_120_megabytes(image: OciImage, root: Path) -> None:
     unpacked = sum(path.lstat().st_size for path in root.rglob("*"))
     assert image.size < COMPRESSED_BYTES_MAX
     assert unpacked < UNPACKED_BYTES_MAX
 
 
-def test_two_builds_have_one_digest(image: Image) -> None:
+def test_two_builds_have_one_digest(image: OciImage) -> None:
     assert recipes.tunnel().digest == image.digest
 
 
@@ -80,14 +80,16 @@ def test_there_is_no_shell_in_it(root: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["proxy-server", "proxy-agent"])
-def test_the_commands_start_where_the_original_keeps_its_own(root: Path, image: Image, program: str) -> None:
+def test_the_commands_start_where_the_original_keeps_its_own(
+    root: Path, image: OciImage, program: str
+) -> None:
     done = subprocess.run(
         command(root, image, f"/usr/bin/{program}", "--version"), capture_output=True, text=True
     )
     assert done.stdout.startswith(program)
 
 
-def test_server_and_agent_of_the_image_meet_with_nobody_s_rights(root: Path, image: Image) -> None:
+def test_server_and_agent_of_the_image_meet_with_nobody_s_rights(root: Path, image: OciImage) -> None:
     """mTLS between them, ready at both ends."""
     authority = Authority.create("image")
     authority.write(root / "tmp", "ca")

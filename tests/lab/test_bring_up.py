@@ -17,7 +17,7 @@ import pytest
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.image import recipes
-from bootbridge.image.oci import Image
+from bootbridge.image.oci import OciImage
 from bootbridge.lab import inotify
 from bootbridge.lab.bring_up import LabBuilder
 from bootbridge.lab.components import PAUSE, Components
@@ -128,7 +128,7 @@ def test_concurrent_labs_build_an_image_once(tmp_path: Path, monkeypatch: pytest
     pause.write_bytes(b"one")
     original, packed = recipes.static, list[str]()
 
-    def pack(programs: Mapping[str, Path]) -> Image:
+    def pack(programs: Mapping[str, Path]) -> OciImage:
         packed.append("once")
         # Until the other lab builds too, or waits for the lock.
         until(

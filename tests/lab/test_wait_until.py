@@ -26,5 +26,5 @@ def test_timeout_reports_the_last_error() -> None:
     def condition() -> object:
         raise OperatorError("node1: ctr tasks list: no containerd")
 
-    with pytest.raises(AssertionError, match=r"not within 0 s: it runs: .*ctr tasks list: no containerd"):
+    with pytest.raises(AssertionError, match=r"timed out after 0s: it runs: .*ctr tasks list: no containerd"):
         until(condition, "it runs", 0.0)

@@ -1,4 +1,4 @@
-"""One real bootstrap: a lab, what runs in its cluster, and bridges of all kinds."""
+"""A running lab for tests: kubectl, workloads, and the tunnel with any pairing of programs."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from bootbridge.lab.layout import Layout
 from tests.support.process_program import ROOT
 
 IMAGES = ROOT / "build" / "lab-images"
-# In the environment of a story that is told beside others (tests/e2e/run.py): its name.
+# Environment variable: the name of the scenario, if several run concurrently (tests/e2e/run.py).
 SCENARIO = "BOOTBRIDGE_E2E_SCENARIO"
 RESULTS = ROOT / "build" / "e2e"
 CALL_SECONDS = 60.0
-# Generous: two cores carry three kubelets and a control plane, and maybe more.
+# Two cores run three kubelets, a control plane, and possibly other scenarios.
 WAIT_SECONDS = 240.0
 UP_SECONDS = 900.0
-# Between two looks at something that is waited for; the last for as long as it takes.
+# Pauses between two polls; the last one repeats.
 PAUSES = (0.1, 0.1, 0.2, 0.2, 0.3, 0.3, 0.5, 0.5, 1.0)
-# For what costs nothing to look at, or is soon over.
+# For conditions that are cheap to check, or short.
 SHORT_PAUSES = (0.02,)
 GUARDED = "guarded"
 
@@ -51,20 +51,24 @@ Done = subprocess.CompletedProcess[str]
 
 
 def missing() -> str:
-    """What keeps the tests marked `e2e` from running here, in words; empty when nothing does."""
+    """Returns why the tests marked `e2e` cannot run here; empty if they can."""
     if os.geteuid() != 0:
-        return "a lab makes namespaces and mounts: run it as root"
+        return "a lab needs root"
     try:
         components.find()
         components.find(bootstrapper=True)
     except OperatorError as error:
         return str(error)
-    return "" if components.konnectivity_programs() else "the Go originals are missing: make peers"
+    return (
+        ""
+        if components.konnectivity_programs()
+        else "Konnectivity's Go programs not found (run `make peers`)"
+    )
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Whose server and whose agents, and what the kube-apiserver speaks with the server."""
+    """The implementations of server and agents, and the kube-apiserver's protocol."""
 
     server: str
     agent: str
@@ -91,7 +95,7 @@ _IMAGES = {
 
 @dataclass
 class Cluster:
-    """A lab that is up, with an API server to ask."""
+    """A lab that is up, and its API server."""
 
     lab: Lab
     components: components.Components
@@ -109,7 +113,7 @@ class Cluster:
         layout: Layout | None = None,
         tunnel_images: tuple[str, ...] = (TUNNEL_IMAGE,),
     ) -> Iterator[Cluster]:
-        """Bring a lab up in `directory`; whatever happens, nothing of it is left afterwards."""
+        """Brings a lab up in `directory`, and removes it at the end."""
         found = components.find()
         lab = Lab(directory, layout or Layout())
         images = Images(IMAGES, found, components.konnectivity_programs())
@@ -131,11 +135,11 @@ class Cluster:
         self.timings[what] = time.monotonic() - started
 
     def start_permanent_apiserver(self, node: str = "node1") -> None:
-        """A kube-apiserver on a cluster node, beside the pods, without an egress selector."""
-        with self.timed("production kube-apiserver"):
+        """Starts a kube-apiserver on a cluster node, without an egress selector."""
+        with self.timed("permanent kube-apiserver"):
             permanent_apiserver.start(self.lab, node, self.components, self.images, Progress(sys.stderr))
 
-    # --- asking it
+    # --- kubectl
 
     def kubectl(
         self,
@@ -145,7 +149,7 @@ class Cluster:
         check: bool = True,
         node: str = "bootstrap",
     ) -> Done:
-        """Run kubectl on a node, against the API server there; with `check` it has to succeed."""
+        """Runs kubectl on a node, against its API server; with `check`, asserts success."""
         done = subprocess.run(
             self.lab.kubectl(self.components, *words, node=node),
             input=input,
@@ -171,13 +175,13 @@ class Cluster:
         self.kubectl("apply", "-f", "-", input=workloads.to_manifest_text(list(documents)))
 
     def create(self, document: Json, *words: str, **more: Any) -> Done:
-        """What the API server says to a new object."""
+        """Runs `kubectl create`; the caller checks the result."""
         text = workloads.to_manifest_text([document])
         return self.kubectl("create", "-f", "-", *words, input=text, check=False, **more)
 
     @contextmanager
     def running(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
-        """kubectl as long as the block; in the node's network alone, so that it is kubectl that is ended."""
+        """Runs kubectl during the block, in the node's network namespace only, so that it can be killed."""
         settings = {"KUBECONFIG": ADMIN_KUBECONFIG, "KUBECACHEDIR": KUBECTL_CACHE}
         seen = [f"{name}={self.lab.file('bootstrap', path)}" for name, path in settings.items()]
         argv = ["env", *seen, self.components["kubectl"], *words]
@@ -196,15 +200,15 @@ class Cluster:
     def until(self, condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
         until(condition, what, seconds)
 
-    # --- what runs in it
+    # --- workloads
 
     def start_workloads(self) -> None:
-        """The extension server on every node, and all that makes the API server call it."""
+        """Starts the extension server on every node, and registers webhooks and APIs."""
         self.apply(workloads.namespace(GUARDED, workloads.GUARDED), *workloads.Workloads.create().all())
         self.rolled_out(workloads.NAMESPACE, workloads.SERVICE)
 
     def rolled_out(self, namespace: str, daemon_set: str) -> None:
-        """Every node has a pod of the DaemonSet, of its newest kind, and ready."""
+        """Waits until every node has a ready pod of the DaemonSet's newest revision."""
         what = f"{namespace}/{daemon_set} is ready on all nodes"
         self.until(lambda: self._is_rolled_out(namespace, daemon_set), what)
 
@@ -230,22 +234,22 @@ class Cluster:
                 found[labels] = float(value)
         return found
 
-    # --- the bridge
+    # --- the tunnel
 
     def bootbridge(self, *words: str, seconds: float = UP_SECONDS) -> Done:
-        """Run our own program on the bootstrap node; exit code and words are the caller's to judge."""
+        """Runs `bootbridge` on the bootstrap node; the caller checks the result."""
         argv = self.lab.bootbridge(*words)
         return subprocess.run(argv, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
 
     def install_tunnel(self, pairing: Pairing = OURS) -> None:
-        """Bring the bridge into this shape, from whichever it has, and wait until it carries."""
+        """Installs the tunnel with this pairing, changes it if there is one, and waits for all agents."""
         if self.pairing == pairing:
-            self.until(self.agents_connected, "the server knows the agents of all nodes")
+            self.until(self.agents_connected, "all agents are connected")
             return
         if self.pairing and self.pairing.protocol != pairing.protocol:
             self.end_agents()
             self.remove_tunnel()
-        with self.timed(f"bridge: {pairing}"):
+        with self.timed(f"tunnel: {pairing}"):
             if self.pairing is None or self.pairing.server != pairing.server:
                 self._up(pairing)
                 agents = pairing.server
@@ -254,10 +258,10 @@ class Cluster:
             if agents != pairing.agent:
                 self._exchange_agents(pairing.agent)
             self.pairing = pairing
-            self.until(self.agents_connected, "the server knows the agents of all nodes")
+            self.until(self.agents_connected, "all agents are connected")
 
     def remove_tunnel(self) -> Json:
-        """`bootbridge down`: its receipt."""
+        """Runs `bootbridge down` and returns its receipt."""
         with self.timed(f"down: {self.pairing or 'nothing there'}"):
             done = self.bootbridge("down", "--json")
         self.pairing = None
@@ -266,7 +270,7 @@ class Cluster:
         return receipt
 
     def repeat_up(self) -> Done:
-        """`bootbridge up` as the record has it."""
+        """Runs `bootbridge up` with the recorded plan."""
         done = self.bootbridge("up")
         assert done.returncode == 0, done.stdout + done.stderr
         return done
@@ -277,26 +281,26 @@ class Cluster:
         return record.load(self.lab.file("bootstrap", path).read_bytes(), path)
 
     def agents_connected(self) -> bool:
-        """Whether every node's agent has its stream, counted by the server, which both kinds do."""
+        """Returns whether the server counts one agent per node."""
         return self.connected_agents() == len(self.lab.layout.cluster_nodes)
 
     def connected_agents(self, admin_port: int = 0) -> int:
-        """As the server's own metric counts them."""
+        """Returns the server's own count."""
         return int(self.server_metric("ready_backend_connections", admin_port))
 
     def dials(self) -> float:
-        """Connections that the tunnel has made so far, whoever asked for them."""
+        """Returns how many connections the tunnel has dialled so far."""
         return self.server_metric("dial_duration_seconds_count")
 
     def server_metric(self, name: str, admin_port: int = 0) -> float:
-        """One of the tunnel server's, over all of its labels; both kinds of server have the same names."""
+        """Returns a metric of the tunnel server, summed over its labels."""
         page = self.on_bootstrap(f"http://127.0.0.1:{admin_port or self.plan.ports.server_admin}/metrics")
         full = f"konnectivity_network_proxy_server_{name}"
         found = [line for line in page.splitlines() if line.startswith((f"{full} ", f"{full}{{"))]
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
     def on_bootstrap(self, url: str) -> str:
-        """What a plain GET on the bootstrap node's network brings."""
+        """Returns the response of a GET in the bootstrap node's network namespace."""
         argv = [sys.executable, "-c", _GET, url]
         done = self.lab.namespaces("bootstrap").run(argv, network_only=True)
         assert done.returncode == 0, done.stderr.decode(errors="replace").strip().splitlines()[-1:]
@@ -310,7 +314,7 @@ class Cluster:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def _exchange_agents(self, kind: str) -> None:
-        """The DaemonSet as the same plan has it with the other image."""
+        """Applies the DaemonSet of the same plan with the other image."""
         plan = replace(self.plan, image=_IMAGES[kind])
         read = [
             self.lab.file("bootstrap", path).read_bytes()
@@ -331,27 +335,27 @@ class Cluster:
         self.rolled_out(plan.namespace, plan.daemonset_name)
 
     def end_agents(self) -> None:
-        """The DaemonSet and its pods go, without the time that agents have for draining."""
+        """Deletes the DaemonSet and its pods without waiting for draining."""
         inside = f"--namespace={self.plan.namespace}"
         self.kubectl("delete", "daemonset", self.plan.daemonset_name, inside, "--cascade=orphan")
         self.kubectl("delete", "pods", "--all", inside, "--grace-period=1", seconds=WAIT_SECONDS)
 
-    # --- what a bridge could leave
+    # --- leftovers
 
     def cluster_objects(self) -> set[str]:
-        """The names of all objects that belong to no namespace, namespaces among them."""
+        """Returns the names of all cluster-scoped objects."""
         asked = ("api-resources", "--verbs=list", "--namespaced=false", "-o", "name")
-        # The lab's own API is served by way of the tunnel, which may be gone; kubectl complains of that.
+        # The lab's aggregated API is unreachable without the tunnel, so kubectl may exit with an error.
         kinds = self.kubectl(*asked, check=False).stdout.split()
         assert {"nodes", "namespaces", "clusterroles.rbac.authorization.k8s.io"} <= set(kinds)
         return set(self.kubectl("get", ",".join(kinds), "-o", "name", "--ignore-not-found").stdout.split())
 
     def traces(self) -> set[str]:
-        """Files, sockets, listening ports and processes of the bootstrap node, without their numbers."""
+        """Returns files, sockets, listening ports and processes of the bootstrap node."""
         return {*self._files(), *self.ports(), *self._processes()}
 
     def _files(self) -> Iterator[str]:
-        """What the node itself has written or removed, and not what it sees of this machine's files."""
+        """Yields what the node has written or removed, without this machine's files."""
         node = self.lab.directory / "nodes" / "bootstrap"
         places = {path: node / init.directory_name(path) / "upper" for path in init.OVERLAID}
         places |= {path: node / init.directory_name(path) for path in init.BOUND if path not in _OTHERS}
@@ -364,13 +368,13 @@ class Cluster:
                     yield f"{inside / name} ({_content(Path(folder) / name)})"
 
     def ports(self) -> Iterator[str]:
-        """Those that somebody listens on."""
+        """Yields the listening ports below the ephemeral range."""
         pid = self.lab.namespaces("bootstrap").pid
         for table in ("tcp", "tcp6"):
             for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
                 fields = line.split()
                 port = int(fields[1].rpartition(":")[2], 16)
-                # What a program picks for itself is another one each time.
+                # Ephemeral ports differ each time.
                 if fields[3] == "0A" and port < _EPHEMERAL:
                     yield f"TCP port {port}"
 
@@ -381,7 +385,7 @@ class Cluster:
                 yield f"a process with {name}"
 
     def command_lines(self) -> str:
-        """Of all processes on the bootstrap node."""
+        """Returns the command lines of all processes on the bootstrap node."""
         return (
             self.lab.namespaces("bootstrap")
             .run_checked("sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null; true")
@@ -390,15 +394,15 @@ class Cluster:
 
 
 def keep_logs(lab: Lab) -> None:
-    """What a lab's programs and pods have said outlives it, for whoever looks into a failure afterwards."""
+    """Copies the logs of a lab's programs and pods to build/e2e, to analyse a failure."""
     kept = RESULTS / os.environ.get(SCENARIO, "alone") / f"{lab.layout.families}-{lab.layout.nodes}"
     shutil.rmtree(kept, ignore_errors=True)
-    said = {kept / "programs": lab.directory / "logs"}
+    logs = {kept / "programs": lab.directory / "logs"}
     for node in lab.layout.all_nodes:
         home = lab.directory / "nodes" / node.name / init.directory_name("/var/log")
-        said[kept / "pods" / node.name] = home / "pods"
-    for copy, original in said.items():
-        # A lab that never came up has none, and one that runs may just turn a page: it goes down anyway.
+        logs[kept / "pods" / node.name] = home / "pods"
+    for copy, original in logs.items():
+        # A lab that never came up has none, and a running one may rotate its logs.
         with suppress(OSError):
             shutil.copytree(original, copy)
 
@@ -430,16 +434,16 @@ _OTHERS = frozenset(
 )
 
 
-# One that is empty or half there is as good as none, as is that of a program which could not run on its node.
+# Errors of a condition that is checked again: no answer, an incomplete one, or a command that failed.
 _NO_ANSWER = (AssertionError, subprocess.TimeoutExpired, ValueError, LookupError, OperatorError)
 
 
 def until(
     condition: Callable[[], object], what: str, seconds: float, pauses: Sequence[float] = PAUSES
 ) -> None:
-    """Wait for a condition; if it fails or is false, it is asked again until the deadline.
+    """Waits until a condition is true; a false one, or one of the errors above, is checked again.
 
-    Less and less often: most conditions start a kubectl, which takes the processor from what is waited for.
+    With growing pauses: most conditions start a kubectl, which takes CPU time from the lab.
     """
     deadline = time.monotonic() + seconds
     for pause in chain(pauses, repeat(pauses[-1])):
@@ -449,5 +453,5 @@ def until(
             why = ""
         except _NO_ANSWER as error:
             why = f": {type(error).__name__} {error}"
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}{why}"
+        assert time.monotonic() < deadline, f"timed out after {seconds:g}s: {what}{why}"
         time.sleep(pause)

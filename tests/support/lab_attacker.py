@@ -1,8 +1,8 @@
-"""An instance that wants more than it is due: run on its network, with its TPM, it says what it was told.
+"""An instance that asks for a ticket with wrong evidence, name or role; runs on its network, with its TPM.
 
     python -m tests.support.lab_imposter TRICK DEVICE HOST PORT NAME ROLE
 
-The answer is one JSON line: what it got, or the words with which it was refused.
+Prints one JSON line: the ticket that it got, or the reason of the rejection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PIECE = 65536
 
 
 class Replaying:
-    """Shows for every session what the chip said about another one."""
+    """Shows the same quote in every session."""
 
     kind = "tpm"
 
@@ -46,7 +46,7 @@ class Replaying:
 
 
 class Overheard:
-    """Hands on what the chip says, and keeps it."""
+    """Passes the TPM's quote on, and keeps it."""
 
     kind = "tpm"
 
@@ -70,18 +70,18 @@ async def ask(issuer: Issuer, host: str, port: int, name: str, role: Role) -> st
 
 
 async def honestly(device: str, host: str, port: int, name: str, role: Role) -> str:
-    """A true quote; what is asked for may not be its due."""
+    """A valid quote; the requested name or role may be wrong."""
     return await ask(TpmIssuer(Device(device)), host, port, name, role)
 
 
 async def stale(device: str, host: str, port: int, name: str, role: Role) -> str:
-    """A true quote about a statement that nobody has made."""
+    """A valid quote of a statement from no session."""
     old = await TpmIssuer(Device(device)).issue(os.urandom(32))
     return await ask(Replaying(old), host, port, name, role)
 
 
 async def replayed(device: str, host: str, port: int, name: str, role: Role) -> str:
-    """A quote that convinced the very same service, a moment ago."""
+    """A quote that the same service has accepted in another session."""
     overheard = Overheard(TpmIssuer(Device(device)))
     channel = await connect(host, port, label=JOIN_LABEL, attestation=Attestation(overheard))
     await channel.close()
@@ -89,7 +89,7 @@ async def replayed(device: str, host: str, port: int, name: str, role: Role) -> 
 
 
 async def relayed(device: str, host: str, port: int, name: str, role: Role) -> str:
-    """An instance that trusts whoever answers is led through a machine in the middle: it changes no byte."""
+    """Through a machine in the middle that changes no byte, with a client that verifies nothing."""
     sockets = await listening_sockets("127.0.0.1", 0)
     key = SessionKey.create()
 

@@ -1,4 +1,4 @@
-"""A lab of blank instances, and the cluster that they make of themselves."""
+"""A lab of blank instances for tests, and the cluster that they form."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Instances:
     @classmethod
     @contextmanager
     def up(cls, directory: Path, layout: Layout) -> Iterator[Instances]:
-        """Bring them up in `directory`; whatever happens, nothing of them is left afterwards."""
+        """Brings them up in `directory`, and removes them at the end."""
         found = components.find(bootstrapper=True)
         lab = Lab(directory, layout)
         try:
@@ -96,7 +96,7 @@ class Instances:
     # --- the operator
 
     def init(self, *words: str, seconds: float = INIT_SECONDS) -> Done:
-        """`bootbridge node init`; exit code and words are the caller's to judge."""
+        """Runs `bootbridge node init`; the caller checks the result."""
         argv = instances.init_command(self.lab, *words)
         return subprocess.run(argv, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL)
 
@@ -151,7 +151,7 @@ class Instances:
             self.run("node1", "kubeadm", "token", "delete", token.partition(".")[0])
 
     def secrets(self, *nodes: str) -> dict[str, str]:
-        """What nobody but its owner may see, as it would be written: what it is → a part of it."""
+        """Returns a part of every secret, by its name, to search for in logs and files."""
         files = instances.operator_files(self.lab)
         found = {"the init secret": files.init_secret.read_text().strip()}
         master = json.loads(files.master_secret.read_text())
@@ -172,14 +172,14 @@ class Instances:
             found |= {f"{node}: {path.name}": _private_part(path.read_text()) for path in keys}
         return found
 
-    def join_service_said(self) -> str:
+    def join_service_log(self) -> str:
         """Every join service's log: what happened to it, and its audit lines."""
         label = f"app={manifests.NAME}"
         return self.kubectl("logs", f"--namespace={manifests.NAMESPACE}", f"-l={label}", "--tail=-1")
 
     def audited(self, node: str) -> list[Json]:
         """What the audit has about a node, oldest first; kubectl shows one join service after the other."""
-        lines = [line for line in self.join_service_said().splitlines() if line.startswith("{")]
+        lines = [line for line in self.join_service_log().splitlines() if line.startswith("{")]
         found = [entry for entry in map(json.loads, lines) if entry.get("node") == node]
         return sorted(found, key=lambda entry: str(entry["time"]))
 
@@ -205,7 +205,7 @@ class Instances:
 
     # --- an instance
 
-    def said(self, node: str, program: str = instances.BOOTSTRAPPER) -> str:
+    def log(self, node: str, program: str = instances.BOOTSTRAPPER) -> str:
         try:
             return self.lab.log(node, program).read_text(errors="replace")
         except FileNotFoundError:
@@ -244,7 +244,7 @@ class Instances:
         return found
 
     def open_files_with(self, secrets: Mapping[str, str], node: str) -> list[str]:
-        """Files on an instance that somebody else than root can read, and what is in them."""
+        """Returns the files readable by other users than root that contain a secret."""
         own = self.lab.directory / "nodes" / node
         disk = [own / init.directory_name(path) / "upper" for path in init.OVERLAID]
         disk += [own / init.directory_name(path) for path in init.BOUND if path != "/var/lib/containerd"]
@@ -259,7 +259,7 @@ class Instances:
         instances.start_bootstrapper(self.lab, self.node(node))
 
     def kill_bootstrapper(self, node: str) -> None:
-        """As the kernel would when memory is short: without a last word."""
+        """Kills it with SIGKILL."""
         for process in self.lab.file(node, "/proc").glob("[0-9]*"):
             try:
                 words = (process / "cmdline").read_bytes().split(b"\0")
@@ -292,7 +292,7 @@ class Instances:
         self.power_cycle(node)
         self.run(node, "kubeadm", "reset", "--force")
         self.run(node, "rm", "-rf", str(node_state.STATE.parent))
-        # Nobody is left there who could be about to make it anew.
+        # No kubelet is left there that could register it again.
         self.kubectl("delete", "node", node, "--ignore-not-found")
         self.forget(node)
 
@@ -329,7 +329,7 @@ class Instances:
     def trick(
         self, trick: str, node: str, *, name: str = "", role: Role = Role.WORKER, token: str = ""
     ) -> Json:
-        """What an instance gets that says something untrue; see lab_attacker."""
+        """Runs lab_attacker on an instance and returns its result."""
         device = token or f"unix:{self.lab.file(node, tpm.SOCKET)}"
         service = str(self.lab.layout.first.address)
         words = [trick, device, service, str(JOIN_PORT), name or node, str(role)]
@@ -360,9 +360,9 @@ class Instances:
     def until(self, condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
         until(condition, what, seconds)
 
-    def until_said(self, node: str, text: str, seconds: float = WAIT_SECONDS) -> None:
-        """An instance's bootstrapper has said so; seen at once, for some moments are soon over."""
-        until(lambda: text in self.said(node), f"{node} says {text!r}", seconds, SHORT_PAUSES)
+    def until_logged(self, node: str, text: str, seconds: float = WAIT_SECONDS) -> None:
+        """Waits until the bootstrapper has logged a text; polls fast, because some states are short."""
+        until(lambda: text in self.log(node), f"{node} logs {text!r}", seconds, SHORT_PAUSES)
 
 
 def _private_part(pem: str) -> str:

@@ -1,4 +1,4 @@
-"""A process that holds a node's mounts and is not on the node, so that it does not end with it."""
+"""A process outside a node's PID namespace that holds its mounts, so that it does not end with the node."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.lab import SHORT_PAUSES, until
 
 @contextmanager
 def looking_in(namespaces: NodeNamespaces, home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """As long as the block, or until it is killed."""
+    """Runs such a process during the block, or until it is killed."""
     argv = ["nsenter", f"--target={namespaces.pid}", "--mount", "sleep", "1000"]
     with subprocess.Popen(argv) as process:
         try:

@@ -1,4 +1,4 @@
-"""Forwarders in front of the programs: a balancer, and a way in for tools that lack certificates."""
+"""TCP forwarders in front of the programs: a load balancer, and a port for tools without certificates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.process_endpoints import Endpoint
 
 
 class Forwarder:
-    """Carries every connection to its TCP port on to what `connect` returns."""
+    """Forwards every connection to its TCP port to what `connect` returns."""
 
     def __init__(self, connect: Callable[[], socket.socket]) -> None:
         self._connect = connect
@@ -21,7 +21,7 @@ class Forwarder:
 
     def _serve(self, sock: socket.socket) -> None:
         with self._connect() as other:
-            _carry(sock, other)
+            _forward(sock, other)
 
     def close(self) -> None:
         self._endpoint.close()
@@ -35,7 +35,7 @@ class Balancer(Forwarder):
         super().__init__(lambda: socket.create_connection(("127.0.0.1", random.choice(self.ports))))
 
 
-def _carry(one: socket.socket, two: socket.socket) -> None:
+def _forward(one: socket.socket, two: socket.socket) -> None:
     """Both directions in one thread (a TLS socket allows no second one); the first end ends both."""
     try:
         while True:
@@ -46,13 +46,13 @@ def _carry(one: socket.socket, two: socket.socket) -> None:
                     return
                 (two if source is one else one).sendall(data)
     except OSError:
-        pass  # one side is gone; what it said last is still carried
+        pass  # one side has closed; what it sent last is still forwarded
     finally:
-        _last_words(two, one)
+        _drain(two, one)
 
 
-def _last_words(source: socket.socket, sink: socket.socket) -> None:
-    """What is left of `source`, then an orderly end: closing with bytes unread would destroy them."""
+def _drain(source: socket.socket, sink: socket.socket) -> None:
+    """Forwards what is left of `source`, then shuts down: closing with unread bytes would send a reset."""
     try:
         source.settimeout(1)
         while data := source.recv(65536):

@@ -1,4 +1,4 @@
-"""A layer of a container image: entries in, the same bytes out, whoever builds it and whenever."""
+"""Builds a layer of a container image: the same entries always give the same bytes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Entry:
-    """One path in an image, absolute. Everything belongs to root and carries no time."""
+    """One absolute path in an image; owned by root, without a modification time."""
 
     path: str
     mode: int
-    data: bytes | None = field(default=None, repr=False)  # a regular file's content
-    source: Path | None = None  # or where on this machine it is read from
-    target: str = ""  # a symbolic link's
+    data: bytes | None = field(default=None, repr=False)  # content of a regular file
+    source: Path | None = None  # or the file on this machine to read it from
+    target: str = ""  # target of a symbolic link
 
 
 def directory(path: str, mode: int = 0o755) -> Entry:
@@ -40,7 +40,7 @@ def link(path: str, target: str) -> Entry:
 
 @dataclass(frozen=True)
 class Blob:
-    """Bytes with their name."""
+    """Bytes with a media type, addressed by digest."""
 
     data: bytes = field(repr=False)
     media_type: str
@@ -55,8 +55,8 @@ class Blob:
 
 
 @dataclass(frozen=True)
-class Layer:
-    """The compressed blob, and the digest of what it unpacks to."""
+class ImageLayer:
+    """The compressed blob, and the digest of its uncompressed content."""
 
     blob: Blob
     diff_id: str
@@ -65,14 +65,14 @@ class Layer:
 LAYER_TYPE = "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
-def layer(entries: Iterable[Entry]) -> Layer:
-    """Pack entries, sorted and with their parent directories; of two with one path the later wins."""
+def layer(entries: Iterable[Entry]) -> ImageLayer:
+    """Packs entries in sorted order, with their parent directories; a later entry replaces an earlier one."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for entry in _with_parents(entries):
             _add(tar, entry)
     plain = archive.getvalue()
-    return Layer(
+    return ImageLayer(
         Blob(gzip.compress(plain, compresslevel=6, mtime=0), LAYER_TYPE),
         "sha256:" + hashlib.sha256(plain).hexdigest(),
     )

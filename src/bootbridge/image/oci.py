@@ -1,4 +1,4 @@
-"""An image as the OCI describes it: configuration, manifest, and an archive that every runtime takes."""
+"""Builds OCI images: configuration, manifest, and an archive that container runtimes import."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bootbridge.image.layer import Blob, Layer
+from bootbridge.image.layer import Blob, ImageLayer
 
 CONFIG_TYPE = "application/vnd.oci.image.config.v1+json"
 MANIFEST_TYPE = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE = "application/vnd.oci.image.index.v1+json"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "ppc64le": "ppc64le", "s390x": "s390x"}
-# Nothing in an image depends on when it was built.
+# Builds are reproducible: no image contains its build time.
 NO_TIME = "1970-01-01T00:00:00Z"
 
 
 @dataclass(frozen=True)
-class Image:
-    """Layers and how to start what is in them."""
+class OciImage:
+    """Layers, and the configuration of the container."""
 
-    layers: tuple[Layer, ...]
+    layers: tuple[ImageLayer, ...]
     entrypoint: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     user: str = ""
@@ -67,12 +67,12 @@ class Image:
 
     @property
     def digest(self) -> str:
-        """What a registry will know it by."""
+        """The digest of the manifest, by which a registry identifies the image."""
         return self.manifest.digest
 
     @property
     def size(self) -> int:
-        """Compressed bytes, as a registry stores and a node pulls them."""
+        """Compressed bytes, as stored in a registry."""
         return sum(len(layer.blob.data) for layer in self.layers)
 
 
@@ -81,8 +81,8 @@ def architecture() -> str:
     return _ARCHITECTURES.get(machine, machine)
 
 
-def archive(images: Mapping[str, Image]) -> bytes:
-    """An OCI layout in a tar: reference → image. `ctr images import`, `podman load` and `skopeo` read it."""
+def archive(images: Mapping[str, OciImage]) -> bytes:
+    """Returns an OCI layout as a tar, for `ctr images import`, `podman load` and `skopeo`."""
     blobs: dict[str, Blob] = {}
     descriptors = []
     for reference, image in images.items():

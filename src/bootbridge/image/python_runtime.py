@@ -1,7 +1,7 @@
-"""This machine's Python, cut down to what our server and agent need, as entries of an image.
+"""The Python interpreter of this machine as entries of an image, reduced to what the programs need.
 
-The image holds no shell and no package manager: the interpreter, its standard library
-without the parts for developers, two packages and the C libraries they load.
+The image has no shell and no package manager: only the interpreter, a reduced standard library, a few
+packages and the C libraries that they load.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from bootbridge.image.layer import Entry, copied, directory, file
 HOME = "/usr/lib/bootbridge"
 LIBRARIES = f"{HOME}/lib"
 LIBRARY = f"{LIBRARIES}/python{sys.version_info.major}.{sys.version_info.minor}"
-# Debian's interpreter looks for packages in a folder of its own name.
+# Debian's interpreter searches dist-packages instead of site-packages.
 _DEBIAN = any(path.endswith("dist-packages") for path in site.getsitepackages())
 SITE = f"{LIBRARY}/{'dist' if _DEBIAN else 'site'}-packages"
 INTERPRETER = f"{HOME}/bin/python3"
-# What the server and the agent import, and nothing else (PyYAML for a --kubeconfig): see pyproject.toml.
+# All that proxy-server and proxy-agent import (PyYAML for --kubeconfig); see pyproject.toml.
 PACKAGES = ("hpack", "h11", "PyYAML")
-# Tools of developers, tests, and what needs a display or a database.
+# Development tools, tests, and modules for displays and databases.
 _LEFT_OUT = frozenset(
     (
         "test",
@@ -68,7 +68,7 @@ _MODULES_LEFT_OUT = (
     "_crypt",
 )
 _USUAL_ROOTS = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pki/tls/certs/ca-bundle.crt"))
-# What a C library expects of a root directory.
+# Files that the C library expects.
 _SYSTEM = (
     directory("/tmp", 0o1777),
     directory("/proc"),
@@ -81,7 +81,7 @@ _SYSTEM = (
 
 
 def runtime_entries() -> list[Entry]:
-    """Interpreter, standard library, packages and shared libraries: the layer that seldom changes."""
+    """Returns interpreter, standard library, packages and shared libraries: the layer that rarely changes."""
     interpreter = Path(sys.executable).resolve()
     sources = dict(_standard_library())
     for name in PACKAGES:
@@ -99,13 +99,13 @@ def runtime_entries() -> list[Entry]:
 
 
 def release(packages: Collection[str] = ()) -> str:
-    """Which interpreter and packages would go into an image: a new release of any makes another one."""
+    """Returns the releases of interpreter and packages, to detect that an image must be built again."""
     versions = [f"{name} {_distribution(name).version}" for name in (*PACKAGES, *packages)]
     return ", ".join((str(Path(sys.executable).resolve()), sys.version, ssl.OPENSSL_VERSION, *versions))
 
 
 def package_entries(names: Collection[str]) -> list[Entry]:
-    """More packages and the libraries they load, for a layer over the one that all images share."""
+    """Returns more packages and their C libraries, for a layer on top of the shared one."""
     sources = {path: source for name in names for path, source in _package(name)}
     modules = [path for path in sources.values() if path.suffix == ".so"]
     libraries = shared_libraries.needed_by(modules)
@@ -132,7 +132,7 @@ def own_entries(modules: Collection[str], commands: Mapping[str, str]) -> list[E
 
 
 def _source_of(path: str) -> str:
-    """What a compiled module was made of: `metrics.cpython-311-x86_64-linux-gnu.so` → `metrics.py`."""
+    """Returns the source of a compiled module: `metrics.cpython-311-x86_64-linux-gnu.so` → `metrics.py`."""
     return f"{path.partition('.')[0]}.py"
 
 
@@ -149,7 +149,7 @@ def _copied_and_compiled(sources: dict[str, Path]) -> list[Entry]:
 
 
 def _trusted_roots() -> list[Entry]:
-    """The machine's own, for an agent without --ca-cert."""
+    """Returns this machine's CA bundle, for an agent without --ca-cert."""
     default = ssl.get_default_verify_paths()
     roots = Path(default.openssl_cafile)
     found = next((path for path in (roots, *_USUAL_ROOTS) if path.is_file()), None)
@@ -178,7 +178,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _package(name: str) -> Iterator[tuple[str, Path]]:
-    """A package's own files, without its tests, sources in C and caches."""
+    """Yields the files of a package without tests, C sources and caches."""
     for entry in _distribution(name).files or []:
         path = Path(str(entry.locate()))
         kept = entry.suffix in (".py", ".so") or entry.name in ("METADATA", "LICENSE", "LICENSE.txt")
@@ -190,13 +190,15 @@ def _distribution(name: str) -> importlib.metadata.Distribution:
     try:
         return importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:
-        raise OperatorError(f"the package {name} is not installed", hint="pip install bootbridge") from None
+        raise OperatorError(
+            "package not installed", subject=name, hint="run `pip install bootbridge`"
+        ) from None
 
 
 def _compiled(sources: dict[str, Path], scratch: Path) -> Iterator[Entry]:
-    """Byte code beside the sources: the root file system is read-only, so it cannot be made later.
+    """Yields byte code beside the sources: Python cannot write it to a read-only root later.
 
-    A process of its own with a fixed hash seed, because sets in constants are written in hash order.
+    Compiles in a process with a fixed hash seed, because constants that are sets are written in hash order.
     """
     jobs = [(path, source) for path, source in sources.items() if path.endswith(".py")]
     listing = scratch / "jobs"
@@ -227,5 +229,5 @@ for line in open(sys.argv[1]):
         py_compile.compile(source, target, dfile=path, doraise=True,
                            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
     except py_compile.PyCompileError:
-        pass  # the standard library ships files of bad syntax on purpose
+        pass  # the standard library contains files with invalid syntax, for tests
 """

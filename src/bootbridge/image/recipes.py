@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bootbridge import __version__
 from bootbridge.image import python_runtime
-from bootbridge.image.layer import Layer, copied, directory, layer
-from bootbridge.image.oci import Image
+from bootbridge.image.layer import ImageLayer, copied, directory, layer
+from bootbridge.image.oci import OciImage
 
 UNPRIVILEGED_USER = "65532:65532"
 # The packages and modules of bootbridge that proxy-server and proxy-agent import.
@@ -51,25 +51,25 @@ _LABELS = {
 }
 
 
-def tunnel() -> Image:
+def tunnel() -> OciImage:
     """Returns the image of proxy-server and proxy-agent, at the paths that Konnectivity's images use."""
     return python(TUNNEL_MODULES, COMMANDS)
 
 
-def node() -> Image:
+def node() -> OciImage:
     """Returns the image of `bootbridge join-service`; it runs as an unprivileged user by default."""
     return python(NODE_MODULES, NODE_COMMANDS, NODE_DEPENDENCIES)
 
 
 def python(
     modules: Collection[str], commands: Mapping[str, str], dependencies: Collection[str] = ()
-) -> Image:
+) -> OciImage:
     """Returns an image with these modules of bootbridge; the first of `commands` is the entrypoint.
 
     `commands` maps a name in /usr/bin to the module whose `main` it calls.
     """
     more = (layer(python_runtime.package_entries(dependencies)),) if dependencies else ()
-    return Image(
+    return OciImage(
         layers=(_runtime(), *more, layer(python_runtime.own_entries(modules, commands))),
         entrypoint=(f"/usr/bin/{next(iter(commands))}",),
         environment={
@@ -83,17 +83,17 @@ def python(
 
 
 @cache
-def _runtime() -> Layer:
+def _runtime() -> ImageLayer:
     return layer(python_runtime.runtime_entries())
 
 
-def static(programs: Mapping[str, Path], *, user: str = "") -> Image:
+def static(programs: Mapping[str, Path], *, user: str = "") -> OciImage:
     """Returns an image of statically linked programs only; the first of `programs` is the entrypoint.
 
     `programs` maps a path in the image to a file on this machine.
     """
     entries = [copied(path, source, 0o755) for path, source in programs.items()]
-    return Image(
+    return OciImage(
         layers=(layer([directory("/tmp", 0o1777), directory("/etc"), *entries]),),
         entrypoint=(next(iter(programs)),),
         environment={"PATH": "/usr/bin"},

@@ -1,4 +1,4 @@
-"""Which shared libraries a set of programs needs, as this machine's own loader finds them."""
+"""Finds the shared libraries that programs need, with ldd."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ _BATCH = 50
 
 @dataclass(frozen=True)
 class Libraries:
-    """File name → where it lies here; and the path at which programs expect the loader."""
+    """The path of each library on this machine, and the path of the dynamic loader."""
 
     files: dict[str, Path]
     loader: str
 
 
 def needed_by(programs: Iterable[Path]) -> Libraries:
-    """Everything that must lie beside these programs and modules for them to load."""
+    """Returns all shared libraries that these programs and modules load."""
     files: dict[str, Path] = {}
     loader = ""
     paths = sorted(set(programs))
     for start in range(0, len(paths), _BATCH):
         for line in _ldd(paths[start : start + _BATCH]):
             if missing := _MISSING.match(line):
-                hint = "install the package that holds it"
-                raise OperatorError(f"the library {missing[1]} is not on this machine", hint=hint)
+                hint = "install the package that contains it"
+                raise OperatorError("shared library not found", subject=missing[1], hint=hint)
             if found := _FOUND.match(line):
                 files[found[1]] = Path(found[2]).resolve()
             elif found := _LOADER.match(line):
                 loader = found[1]
     if not loader:
-        raise OperatorError("no dynamic loader was found", hint="this interpreter is not built for glibc")
+        raise OperatorError("dynamic loader not found", hint="use an interpreter that is built for glibc")
     return Libraries(files, loader)
 
 
@@ -48,5 +48,7 @@ def _ldd(paths: Sequence[Path]) -> list[str]:
     try:
         done = subprocess.run(["ldd", *map(str, paths)], capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
-        raise OperatorError("ldd is not on this machine", hint="install libc-bin or glibc-common") from None
+        raise OperatorError(
+            "command not found", subject="ldd", hint="install libc-bin or glibc-common"
+        ) from None
     return done.stdout.splitlines()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bootbridge.common.files import Asset, write_file
 from bootbridge.image import oci, python_runtime, recipes
-from bootbridge.image.oci import Image
+from bootbridge.image.oci import OciImage
 from bootbridge.lab.components import KONNECTIVITY_PROGRAMS, PAUSE, Components
 from bootbridge.lab.control_plane import IMAGE as KUBERNETES_IMAGE
 from bootbridge.lab.namespaces import NodeNamespaces
@@ -46,7 +46,7 @@ _KUBEADM = (*_CONTROL_PLANE, "etcd")
 
 
 class Images:
-    """Image archives in one directory, named by a hash of their inputs, so that each is built once."""
+    """OciImage archives in one directory, named by a hash of their inputs, so that each is built once."""
 
     def __init__(self, directory: Path, components: Components, konnectivity: Path | None) -> None:
         self._directory = directory
@@ -92,7 +92,7 @@ class Images:
                     timeout=IMPORT_SECONDS,
                 )
 
-    def _recipe(self, reference: str) -> tuple[list[Path], Callable[[], Image]]:
+    def _recipe(self, reference: str) -> tuple[list[Path], Callable[[], OciImage]]:
         if reference == PAUSE_IMAGE:
             pause = self._components.programs[PAUSE]
             return [pause], lambda: recipes.static({"/pause": pause})

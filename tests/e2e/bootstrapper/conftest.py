@@ -12,14 +12,14 @@ from bootbridge.lab.layout import Layout
 from tests.support.lab_instances import INIT_SECONDS, Done, Instances, missing
 from tests.support.not_run import not_run
 
-# node1 is initialised, node2 becomes a control plane, node3 and node4 workers; then node4 is for trials.
+# node1 is initialised, node2 becomes a control plane, node3 and node4 workers; then tests reset node4.
 LAYOUT = Layout(4, control_planes=2)
 SPARE = "node4"
 
 
 @pytest.fixture(scope="package")
 def blank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
-    """Four instances that know of no cluster, and ask for one."""
+    """Four instances without a cluster."""
     if lack := missing():
         not_run(lack)
     with Instances.up(tmp_path_factory.mktemp("instances"), LAYOUT) as instances:
@@ -28,7 +28,7 @@ def blank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
 
 @dataclass(frozen=True)
 class Inits:
-    """The init that made the cluster, and one that somebody else tried meanwhile."""
+    """The init that created the cluster, and one that was tried at the same time."""
 
     first: Done
     second: Done
@@ -38,10 +38,10 @@ class Inits:
 def inits(blank: Instances) -> Inits:
     other = operator_files(blank.lab).directory / "second.conf"
     with blank.init_running() as running:
-        blank.until_said("node1", "init started")
+        blank.until_logged("node1", "init started")
         second = blank.init(f"--kubeconfig={other}", "--timeout=1m")
-        said, complained = running.communicate(timeout=INIT_SECONDS)
-    return Inits(Done(running.args, running.returncode, said, complained), second)
+        out, err = running.communicate(timeout=INIT_SECONDS)
+    return Inits(Done(running.args, running.returncode, out, err), second)
 
 
 @pytest.fixture(scope="package")

@@ -29,7 +29,7 @@ def test_nobody_is_initialised_with_a_wrong_secret(blank: Instances) -> None:
     assert done.returncode == 1
     assert "secret" in done.stderr
     assert not files.kubeconfig.exists()
-    blank.until_said("node1", "wrong init secret")
+    blank.until_logged("node1", "wrong init secret")
 
 
 def test_the_operator_gets_a_kubeconfig_that_nobody_else_can_read(cluster: Instances) -> None:
@@ -41,7 +41,7 @@ def test_the_operator_gets_a_kubeconfig_that_nobody_else_can_read(cluster: Insta
 def test_a_second_init_is_refused_at_once_while_one_is_running(inits: Inits, cluster: Instances) -> None:
     assert inits.second.returncode == 1
     assert "instance rejected the request: another init is running" in inits.second.stderr
-    assert 'init rejected reason="another init is running' in cluster.said("node1")
+    assert 'init rejected reason="another init is running' in cluster.log("node1")
     assert not (operator_files(cluster.lab).directory / "second.conf").exists()
 
 
@@ -92,7 +92,7 @@ def test_every_instance_is_measured_and_says_so(cluster: Instances) -> None:
 
 
 def test_every_ticket_is_audited_with_the_key_that_it_was_given_to(cluster: Instances) -> None:
-    cluster.until(cluster.join_service_said, "every join service has begun")
+    cluster.until(cluster.join_service_log, "every join service has begun")
     listed = {entry["name"]: entry["identity"] for entry in cluster.policy()["instances"]}
     for name in JOINING:
         issued = [entry for entry in cluster.audited(name) if entry["outcome"] == "issued"]
@@ -111,7 +111,7 @@ def test_kubelets_show_certificates_of_the_cluster_so_logs_are_read_from_every_n
 def test_a_secret_that_has_made_a_cluster_makes_no_other(cluster: Instances) -> None:
     """The instance is a node that does not listen for an init any more; what it is, it stays."""
     other = operator_files(cluster.lab).directory / "other.conf"
-    cluster.until_said("node1", "cluster created")
+    cluster.until_logged("node1", "cluster created")
     before = cluster.status("node1")
     assert (before["phase"], before["lock"]) == ("done", "init"), "which is why, and is said there"
     done = cluster.init(f"--kubeconfig={other}", "--timeout=1s")
@@ -130,7 +130,7 @@ def test_no_secret_is_in_a_log_on_a_command_line_or_in_a_file_of_others(
 
     def seen(text: str) -> bool:
         arguments.update(cluster.arguments(spare))
-        return text in cluster.said(spare)
+        return text in cluster.log(spare)
 
     with cluster.kubeadm_at_a_gate(spare) as let_go_on:
         cluster.start_bootstrapper(spare)
@@ -145,9 +145,9 @@ def test_no_secret_is_in_a_log_on_a_command_line_or_in_a_file_of_others(
         str(path): path.read_text(errors="replace")
         for path in (cluster.lab.directory / "logs").rglob("*.log")
     }
-    logs["join service"] = cluster.join_service_said()
-    assert "init started" in cluster.said("node1")
-    assert any(cluster.said("node1") == text for text in logs.values()), "these are the logs"
+    logs["join service"] = cluster.join_service_log()
+    assert "init started" in cluster.log("node1")
+    assert any(cluster.log("node1") == text for text in logs.values()), "these are the logs"
     assert '"outcome": "issued"' in logs["join service"]
     for name in ("node1", *JOINING, spare):
         arguments |= cluster.arguments(name)

@@ -1,4 +1,4 @@
-"""Who is not what it should be is told so, as is the cluster's log; and it gets nothing."""
+"""Joins that the join service rejects: with a reason, an audit entry, and without any secret."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(autouse=True)
 def nothing_is_given(cluster: Instances, spare: str) -> Iterator[None]:
-    """Whatever a test tries: no token is minted for it, and the instance stays blank."""
-    # Those that join by right have their tokens: whatever is minted from now on would be the test's.
+    """In every test: no token is created for it, and the instance stays blank."""
+    # The others have their tokens already, so a later one would be for the test's instance.
     cluster.until(lambda: cluster.ready("node1", "node2", "node3"), "all have joined")
     before = cluster.tokens()
     yield
@@ -32,9 +32,9 @@ def test_an_instance_that_has_booted_something_else(cluster: Instances, spare: s
     """As a changed boot loader would be measured into PCR 4."""
     cluster.measure(spare, 4, b"another boot loader")
     cluster.start_bootstrapper(spare)
-    cluster.until_said(spare, "PCR 4 is")
-    assert "refused" in cluster.said(spare)
-    cluster.until(lambda: "PCR 4 is" in cluster.join_service_said(), "the join service says so, too")
+    cluster.until_logged(spare, "PCR 4 is")
+    assert "refused" in cluster.log(spare)
+    cluster.until(lambda: "PCR 4 is" in cluster.join_service_log(), "the join service says so, too")
     assert "PCR 4 is" in cluster.status(spare)["reason"]
     assert cluster.got_nothing(spare), "before what lies on its tmpfs is gone"
     cluster.power_cycle(spare)
@@ -52,12 +52,12 @@ def test_an_instance_that_is_bound_to_a_cluster_already(cluster: Instances, spar
 @pytest.mark.parametrize("trick", ["stale", "replayed", "relayed"])
 def test_a_quote_of_another_session(trick: str, cluster: Instances, spare: str) -> None:
     """Old, shown before, or led through a machine in the middle: it is not about this connection."""
-    before = cluster.join_service_said().count("another session")
+    before = cluster.join_service_log().count("another session")
     refused = cluster.trick(trick, spare)["refused"]
     assert "refused our evidence" in refused
     assert "another session" in refused
     cluster.until(
-        lambda: cluster.join_service_said().count("another session") > before, "the join service says so, too"
+        lambda: cluster.join_service_log().count("another session") > before, "the join service says so, too"
     )
 
 
@@ -74,7 +74,7 @@ def test_an_instance_that_calls_itself_by_another_s_name(cluster: Instances, spa
 
 
 def test_a_worker_whose_metadata_says_that_it_is_a_control_plane(cluster: Instances, spare: str) -> None:
-    """Whoever can change an instance's own metadata has not changed the cluster's policy."""
+    """Changed metadata of an instance does not change the cluster's policy."""
     path = bootstrapper_files.INSTANCE_METADATA
     honest = cluster.lab.file(spare, path).read_bytes()
     document = yaml.safe_load(honest)
@@ -82,7 +82,7 @@ def test_a_worker_whose_metadata_says_that_it_is_a_control_plane(cluster: Instan
     cluster.lab.write(spare, {path: Asset(to_yaml(document), 0o600)})
     try:
         cluster.start_bootstrapper(spare)
-        cluster.until_said(spare, "role control-plane requested")
+        cluster.until_logged(spare, "role control-plane requested")
         cluster.until_audited(spare, "role control-plane requested, but the inventory has worker")
         assert cluster.got_nothing(spare), "before what lies on its tmpfs is gone"
     finally:
@@ -104,7 +104,7 @@ def test_a_key_that_nobody_enrolled(cluster: Instances, spare: str) -> None:
     try:
         cluster.until(lambda: "not enrolled" in refused(), "the changed policy is in force")
         text = f"attestation key not enrolled: {key}"
-        cluster.until(lambda: text in cluster.join_service_said(), "the join service says so, too")
+        cluster.until(lambda: text in cluster.join_service_log(), "the join service says so, too")
     finally:
         cluster.change_policy(original)
         cluster.until(lambda: "the inventory has worker" in refused(), "the old policy is in force again")

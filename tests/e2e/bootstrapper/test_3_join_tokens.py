@@ -37,4 +37,4 @@ def test_a_token_that_has_made_one_node_makes_no_other(cluster: Instances, spare
     refused = cluster.trick("token", spare, name=second, token=TOKEN)["refused"]
     assert "already used by" in refused
     cluster.until_audited(second, "already used by")
-    assert TOKEN_SECRET not in cluster.join_service_said()
+    assert TOKEN_SECRET not in cluster.join_service_log()

@@ -38,7 +38,7 @@ def attested_join(cluster: Instances, node: str) -> float:
 
 
 def bare_join(cluster: Instances, node: str) -> float:
-    """kubeadm alone, with a token and a pin that somebody has brought there by hand.
+    """Joins with kubeadm alone, with a token and a CA hash from the operator.
 
     The token names the node, as a ticket's does: the cluster lets no other become one.
     """

@@ -12,7 +12,7 @@ CONTROL_PLANE, WORKER = "node2", "node3"
 
 
 def last_report(cluster: Instances, name: str) -> str:
-    """When its kubelet last said that it is there, as it does every ten seconds."""
+    """Returns the time of the kubelet's last node status, which it sends every 10 s."""
     return str(cluster.get("lease", name, "--namespace=kube-node-lease")["spec"]["renewTime"])
 
 
@@ -29,7 +29,7 @@ def test_a_rebooted_worker_is_measured_again_and_comes_back_with_another_certifi
     before = cluster.status(WORKER)
     cluster.forget(WORKER)
     cluster.reboot(WORKER)
-    # The kubelet from before is gone: whatever is reported later, the new one reports.
+    # The old kubelet has ended, so a later report is the new one's.
     report = last_report(cluster, WORKER)
     cluster.until(lambda: cluster.status(WORKER)["phase"] == "done", "the bootstrapper is done")
     after = cluster.status(WORKER)
@@ -38,7 +38,7 @@ def test_a_rebooted_worker_is_measured_again_and_comes_back_with_another_certifi
     cluster.until(
         lambda: last_report(cluster, WORKER) != report and cluster.ready(WORKER), "its kubelet reports again"
     )
-    assert "serving certificate renewed" in cluster.said(WORKER)
+    assert "serving certificate renewed" in cluster.log(WORKER)
     assert cluster.serving_certificate(WORKER) != old
     cluster.until(lambda: "rejoin ticket" in issued(cluster, WORKER), "the audit says so")
 
@@ -61,6 +61,6 @@ def test_a_rebooted_instance_that_never_joined_may_ask_again(cluster: Instances,
     """What was refused because of its measurements is let in once it has booted as it should."""
     cluster.measure(spare, 4, b"another boot loader")
     cluster.start_bootstrapper(spare)
-    cluster.until_said(spare, "PCR 4 is")
+    cluster.until_logged(spare, "PCR 4 is")
     cluster.reboot(spare)
     cluster.until(lambda: cluster.ready(spare), "it has joined", 400.0)

@@ -16,13 +16,13 @@ def test_a_join_that_was_killed_is_taken_up_again(moment: str, cluster: Instance
     cluster.until(lambda: cluster.ready("node1"), "the first node is ready")
     with cluster.kubeadm_at_a_gate(spare):
         cluster.start_bootstrapper(spare)
-        cluster.until_said(spare, moment)
+        cluster.until_logged(spare, moment)
         cluster.kill_bootstrapper(spare)
-        assert "cluster joined" not in cluster.said(spare)
+        assert "cluster joined" not in cluster.log(spare)
     cluster.start_bootstrapper(spare)
     cluster.until(lambda: cluster.ready(spare), "it has joined", 400.0)
     cluster.until(lambda: cluster.status(spare)["phase"] == "done", "the bootstrapper is done")
     found = cluster.status(spare)
     assert found["healthy"]
     assert found["resumed"] == 1
-    assert cluster.said(spare).count("joining node=") == 1
+    assert cluster.log(spare).count("joining node=") == 1
