@@ -17,7 +17,7 @@ def last_report(cluster: Instances, name: str) -> str:
 
 
 def issued(cluster: Instances, name: str) -> list[str]:
-    return [each["what"] for each in cluster.audited(name) if each["outcome"] == "issued"]
+    return [each["event"] for each in cluster.audited(name) if each["outcome"] == "issued"]
 
 
 def test_a_rebooted_worker_is_measured_again_and_comes_back_with_another_certificate_where_one_was_due(
