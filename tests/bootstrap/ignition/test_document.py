@@ -18,6 +18,7 @@ from bootbridge.errors import OperatorError
 from tests.support import ignition_documents as documents
 from tests.support.ignition_documents import BOOTKUBE, FORMATTINGS, compact, document
 
+HEAD = {"ignition": {"version": "3.2.0"}}
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
@@ -194,34 +195,19 @@ def test_a_reverse_splice_restores_the_text(text: str, data: st.DataObject) -> N
         ({"ignition": None}, "ignition.version: required field missing"),
         ({"ignition": {"version": "2.2.0"}}, "unsupported version '2.2.0'"),
         ({"ignition": {"version": 3}}, "ignition.version: invalid type: string required"),
-        ({"ignition": {"version": "3.2.0"}, "storage": []}, "storage: invalid type: object required"),
-        ({"ignition": {"version": "3.2.0"}, "storage": {"files": {}}}, "files: invalid type: list required"),
+        ({**HEAD, "storage": []}, "storage: invalid type: object required"),
+        ({**HEAD, "storage": {"files": {}}}, "files: invalid type: list required"),
+        ({**HEAD, "storage": {"files": [1]}}, "files[0]: invalid type: object required"),
+        ({**HEAD, "storage": {"files": [{}]}}, "files[0].path: absolute path required"),
+        ({**HEAD, "storage": {"files": [{"path": "a"}]}}, "absolute path required"),
+        ({**HEAD, "storage": {"files": [{"path": "/a"}, {"path": "//a"}]}}, "/a: duplicate path"),
         (
-            {"ignition": {"version": "3.2.0"}, "storage": {"files": [1]}},
-            "files[0]: invalid type: object required",
-        ),
-        (
-            {"ignition": {"version": "3.2.0"}, "storage": {"files": [{}]}},
-            "files[0].path: absolute path required",
-        ),
-        ({"ignition": {"version": "3.2.0"}, "storage": {"files": [{"path": "a"}]}}, "absolute path required"),
-        (
-            {"ignition": {"version": "3.2.0"}, "storage": {"files": [{"path": "/a"}, {"path": "//a"}]}},
-            "/a: duplicate path",
-        ),
-        (
-            {"ignition": {"version": "3.2.0"}, "storage": {"files": [{"path": "/a", "mode": "0644"}]}},
+            {**HEAD, "storage": {"files": [{"path": "/a", "mode": "0644"}]}},
             "mode: invalid type: number required",
         ),
-        (
-            {"ignition": {"version": "3.2.0"}, "storage": {"files": [{"path": "/a", "mode": 99999}]}},
-            "invalid file mode 99999",
-        ),
-        (
-            {"ignition": {"version": "3.2.0"}, "systemd": {"units": [{"name": "a"}, {"name": "a"}]}},
-            "a: duplicate name",
-        ),
-        ({"ignition": {"version": "3.2.0"}, "Storage": {}}, "invalid spelling 'Storage'"),
+        ({**HEAD, "storage": {"files": [{"path": "/a", "mode": 99999}]}}, "invalid file mode 99999"),
+        ({**HEAD, "systemd": {"units": [{"name": "a"}, {"name": "a"}]}}, "a: duplicate name"),
+        ({**HEAD, "Storage": {}}, "invalid spelling 'Storage'"),
     ],
 )
 def test_what_ignition_rejects_is_rejected(value: Any, reason: str) -> None:

@@ -105,15 +105,8 @@ def issuer(issuer_for: IssuerFor) -> Issuer:
 
 
 def verify(issuer: Issuer, leaf: str, *options: str) -> int:
-    command = [
-        "openssl",
-        "verify",
-        "-x509_strict",
-        *options,
-        "-CAfile",
-        str(issuer.certs[0]),
-        str(issuer.path(leaf)),
-    ]
+    files = ["-CAfile", str(issuer.certs[0]), str(issuer.path(leaf))]
+    command = ["openssl", "verify", "-x509_strict", *options, *files]
     return subprocess.run(command, capture_output=True, check=False).returncode
 
 
@@ -179,14 +172,9 @@ def test_extensions_keys_and_signatures(issuer_for: IssuerFor, kind: KeyKind) ->
 def _usages(certificate: x509.Certificate) -> set[str]:
     extension = certificate.extensions.get_extension_for_class(x509.KeyUsage)
     assert extension.critical
-    named = (
-        "digital_signature",
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-    )
-    return {name for name in (*named, "key_cert_sign", "crl_sign") if getattr(extension.value, name)}
+    named = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment")
+    others = ("key_agreement", "key_cert_sign", "crl_sign")
+    return {name for name in (*named, *others) if getattr(extension.value, name)}
 
 
 @pytest.mark.parametrize("hours", [1, 24])

@@ -32,22 +32,8 @@ needs_node = pytest.mark.skipif(
 TOOLS = (
     *("bash", "sed", "jq", "ip", "openssl"),
     # coreutils, as far as they are used
-    *(
-        "base64",
-        "cat",
-        "chmod",
-        "cp",
-        "date",
-        "env",
-        "mkdir",
-        "mktemp",
-        "mv",
-        "rm",
-        "sha256sum",
-        "sleep",
-        "stat",
-    ),
-    *("timeout", "touch"),
+    *("base64", "cat", "chmod", "cp", "date", "env", "mkdir", "mktemp", "mv", "rm", "sha256sum"),
+    *("sleep", "stat", "timeout", "touch"),
 )
 _ENTER = """
 set -eu
@@ -189,20 +175,9 @@ class Node:
     def command(self, script: str, env: Mapping[str, str] | None = None) -> list[str]:
         inside = [*(f"{name}={value}" for name, value in (env or {}).items()), "/usr/bin/bash", "-c", script]
         # When the first process ends, all others end, as in a systemd service.
-        enter = [
-            "unshare",
-            "--mount",
-            "--propagation=private",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "bash",
-            "-c",
-            _ENTER,
-            "enter",
-            *inside,
-        ]
-        return self.network.command(["env", f"ROOT={self.root}", *enter])
+        unshare = ["unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child"]
+        enter = ["bash", "-c", _ENTER, "enter", *inside]
+        return self.network.command(["env", f"ROOT={self.root}", *unshare, *enter])
 
     def run(self, script: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Runs a script on the node. `env` is its whole environment except PATH."""
