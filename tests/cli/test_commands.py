@@ -506,3 +506,22 @@ def test_reading_flags_loads_nothing_heavy(module):
     code = f"import sys, bootbridge.cli.{module}; print(*(n for n in {HEAVY!r} if n in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_output_in_several_pieces_survives_a_closed_pipe():
+    """As with ``bootbridge doctor | head -5``: the second write must not raise."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    code = "from bootbridge.cli.output import print_output\nfor _ in range(3): print_output('line\\n')"
+    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_dry_runs_are_marked_as_such(tmp_path, capsys):
+    root = ["--root", str(tmp_path), "--dry-run"]
+    assert main.main(["up", *root, "--image=registry.example/b:1", "--node-ip=192.0.2.5"]) == 0
+    assert "\nDry run: nothing was changed.\n" in capsys.readouterr().out
+    assert main.main(["down", *root]) == 0
+    assert capsys.readouterr().out == "Nothing is installed.\nDry run: nothing was removed.\n"
+    assert not any(tmp_path.iterdir())
