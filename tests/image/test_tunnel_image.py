@@ -126,3 +126,7 @@ def test_server_and_agent_of_the_image_meet_with_nobody_s_rights(root: Path, ima
     with server, agent:
         wait_until_ready(server_health)
         wait_until_ready(agent_health)
+
+
+def test_packages_of_the_other_programs_are_not_in_it(root: Path) -> None:
+    assert not [path for name in ("pydantic", "cryptography") for path in root.rglob(f"{name}*")]
