@@ -25,7 +25,7 @@ from bootbridge.trust.attested.session_key import SessionKey, client_context
 from bootbridge.trust.evidence import Issuer
 from bootbridge.trust.evidence.token import TokenIssuer
 from bootbridge.trust.evidence.tpm import TpmIssuer
-from bootbridge.trust.tpm.device import Device
+from bootbridge.trust.tpm.device import TpmDevice
 
 PIECE = 65536
 
@@ -71,18 +71,18 @@ async def ask(issuer: Issuer, host: str, port: int, name: str, role: Role) -> st
 
 async def honestly(device: str, host: str, port: int, name: str, role: Role) -> str:
     """A valid quote; the requested name or role may be wrong."""
-    return await ask(TpmIssuer(Device(device)), host, port, name, role)
+    return await ask(TpmIssuer(TpmDevice(device)), host, port, name, role)
 
 
 async def stale(device: str, host: str, port: int, name: str, role: Role) -> str:
     """A valid quote of a statement from no session."""
-    old = await TpmIssuer(Device(device)).issue(os.urandom(32))
+    old = await TpmIssuer(TpmDevice(device)).issue(os.urandom(32))
     return await ask(Replaying(old), host, port, name, role)
 
 
 async def replayed(device: str, host: str, port: int, name: str, role: Role) -> str:
     """A quote that the same service has accepted in another session."""
-    overheard = Overheard(TpmIssuer(Device(device)))
+    overheard = Overheard(TpmIssuer(TpmDevice(device)))
     channel = await connect(host, port, label=JOIN_LABEL, attestation=Attestation(overheard))
     await channel.close()
     return await ask(Replaying(overheard.document), host, port, name, role)
@@ -99,7 +99,7 @@ async def relayed(device: str, host: str, port: int, name: str, role: Role) -> s
         await _pumped(reader, onward[1])
 
     async with await asyncio.start_server(between, sock=sockets[0], ssl=key.context):
-        return await ask(TpmIssuer(Device(device)), "127.0.0.1", sockets[0].getsockname()[1], name, role)
+        return await ask(TpmIssuer(TpmDevice(device)), "127.0.0.1", sockets[0].getsockname()[1], name, role)
 
 
 async def _pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

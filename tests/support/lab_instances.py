@@ -313,7 +313,7 @@ class Instances:
         )
         fresh = new_kubelet_csr(node)
         certificate = authority.sign(
-            KubeletCsr(fresh.request),
+            KubeletCsr(fresh.csr),
             node,
             self.node(node).addresses,
             now=time.time() - timedelta(hours=20).total_seconds(),
