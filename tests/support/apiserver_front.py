@@ -1,4 +1,4 @@
-"""What the kubelet stand-in runs for a kube-apiserver: a port that leads to an API server which outlives it.
+"""Run by the fake kubelet as kube-apiserver: a port that forwards to an API server which outlives it.
 
     python apiserver_front.py --secure-port=PORT --backend=PORT [any other flag of a kube-apiserver]
 

@@ -1,4 +1,4 @@
-"""Certificates for one test: a CA for agents, a CA for frontends, and a leaf for everybody."""
+"""Certificates for one test: a CA for agents, a CA for frontends, and leaf certificates."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ class FakeClusterApi:
             timeout = 30
 
             def setup(self) -> None:
-                # In the connection's own thread, so that nobody's handshake holds up the others.
+                # In the connection's thread, so that a slow handshake delays no other.
                 self.request.settimeout(self.timeout)
                 self.request = context.wrap_socket(self.request, server_side=True)
                 super().setup()

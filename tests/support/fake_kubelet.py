@@ -111,7 +111,7 @@ class FakeKubelet:
             pod = yaml.safe_load(data)
         except (FileNotFoundError, yaml.YAMLError):
             return
-        if not pod:  # somebody is just writing it
+        if not pod:  # the file is being written
             return
         version = hashlib.sha256(data).hexdigest()
         held = self._static.get(name)
@@ -188,8 +188,8 @@ class FakeKubelet:
             held = self._pods[key] = started
         ready = "True" if held.ready else "False"
         conditions = (pod.get("status") or {}).get("conditions") or ()
-        said = {condition["type"]: condition["status"] for condition in conditions}
-        if said.get("Ready") != ready:
+        reported = {condition["type"]: condition["status"] for condition in conditions}
+        if reported.get("Ready") != ready:
             conditions = [{"type": "Ready", "status": ready}]
             status = {"phase": "Running", "conditions": conditions}
             query = "fieldManager=kubelet&force=true"

@@ -230,7 +230,7 @@ class ControlPlane:
             "etcd-servers": f"http://{HOST}:{self._etcd_port}",
             "bind-address": HOST,
             "secure-port": self.port,
-            # Nobody looks for this API server by its own endpoints, and loopback could not be one.
+            # No client uses this API server's own endpoints, and loopback is not a valid one.
             "advertise-address": "192.0.2.1",
             "endpoint-reconciler-type": "none",
             "service-cluster-ip-range": SERVICE_NETWORK,

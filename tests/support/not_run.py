@@ -1,4 +1,4 @@
-"""A test without what it needs: said aloud, and a failure where CI has promised to run it."""
+"""Skips a test whose requirements are missing; fails it where CI requires it to run."""
 
 from __future__ import annotations
 

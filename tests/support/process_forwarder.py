@@ -12,7 +12,7 @@ from tests.support.process_endpoints import Endpoint
 
 
 class Forwarder:
-    """Forwards every connection to its TCP port to what `connect` returns."""
+    """Forwards every connection on its TCP port to the socket that `connect` returns."""
 
     def __init__(self, connect: Callable[[], socket.socket]) -> None:
         self._connect = connect
@@ -46,7 +46,7 @@ def _forward(one: socket.socket, two: socket.socket) -> None:
                     return
                 (two if source is one else one).sendall(data)
     except OSError:
-        pass  # one side has closed; what it sent last is still forwarded
+        pass  # one side has closed; its last bytes are still forwarded
     finally:
         _drain(two, one)
 

@@ -38,7 +38,7 @@ def until(condition: Callable[[], T], what: str, seconds: float = DEADLINE_SECON
 
 
 def free_port() -> int:
-    """A port that nobody listens on and that no other test of this run was given."""
+    """Returns a free port that no other test of this run uses."""
     while True:
         port = random.choice(PORTS)
         if port in _taken:

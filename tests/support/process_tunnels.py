@@ -44,7 +44,7 @@ class Tunnel(Protocol):
 
 
 def dial(server: Server, address: str, *, patience: float = PATIENCE_SECONDS) -> Tunnel:
-    """A connection to `address` through `server`, whatever its mode and its kind of frontend."""
+    """A connection to `address` through `server`, in its mode and by its kind of frontend."""
     if server.mode == "grpc":
         return GrpcTunnel.dial(server, address, patience=patience)
     return ConnectTunnel.dial(server, address, patience=patience)

@@ -11,6 +11,6 @@ In the order in which a call uses them:
 ``token_review``    authenticates agents by their service account token
 ``leases``          a server's lease: published, counted, and garbage-collected by three modules
 
-Bodies are JSON in both directions, whatever ``--kube-api-content-type`` is: every API server supports it,
+Bodies are JSON in both directions; ``--kube-api-content-type`` has no effect. Every API server supports it,
 and our objects are too small to gain from protobuf.
 """

@@ -170,7 +170,7 @@ def _load_identity(context: ssl.SSLContext, certificate: FileOrInline, key: File
 
 
 class _EncryptedKeyError(Exception):
-    """Raised by the passphrase callback of OpenSSL: there is no terminal to ask."""
+    """Raised by the passphrase callback of OpenSSL: a daemon has no terminal."""
 
 
 def _refuse_passphrase() -> str:

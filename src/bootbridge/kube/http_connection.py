@@ -41,7 +41,7 @@ class Head:
 
 
 class HttpConnection:
-    """Transfers one request at a time; ``reusable`` tells whether another may follow."""
+    """Transfers one request at a time; ``reusable`` is true if another may follow."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

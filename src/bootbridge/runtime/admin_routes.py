@@ -14,7 +14,7 @@ Check = Callable[[], bool]
 
 
 def server_health_routes(registry: Registry, *, ready: Check, status: StatusPage) -> dict[str, Route]:
-    """The server's health port; `ready` tells whether an agent can accept dials."""
+    """The server's health port; `ready` returns whether an agent can accept dials."""
 
     def readiness(_request: AdminRequest) -> AdminResponse:
         return AdminResponse("ok") if ready() else AdminResponse("no connection to any proxy agent", 500)
@@ -23,7 +23,7 @@ def server_health_routes(registry: Registry, *, ready: Check, status: StatusPage
 
 
 def agent_health_routes(registry: Registry, *, connected: Check, status: StatusPage) -> dict[str, Route]:
-    """The agent's health port; `connected` tells whether a server can send dials."""
+    """The agent's health port; `connected` returns whether a server can send dials."""
 
     def readiness(request: AdminRequest) -> AdminResponse:
         if not connected():

@@ -1,6 +1,6 @@
 """Sockets as byte ports with non-blocking, buffered writes. `tls_stream` adds TLS.
 
-Sockets are read and written directly when they are ready; there is no asyncio transport in between.
+Sockets are read and written directly when they are ready; no asyncio transport is involved.
 Writes are collected until the end of the turn and leave with one ``send``. Data that the kernel does
 not accept stays here; its size is the stream's ``backlog``.
 """
@@ -260,7 +260,7 @@ class PlainStream:
         return False
 
     def _cannot_write(self, error: OSError) -> None:
-        """Keeps reading after a failed write: what the peer sent before may tell why it closed."""
+        """Keeps reading after a failed write: the peer may have sent the reason before it closed."""
         if not (self._reads and self._writes):
             self._lose(reason_of(error), Event.WRITE_FAILS)
             return

@@ -115,23 +115,23 @@ def _unreachable(endpoint: TcpEndpoint) -> DialRejected | None:
 
 
 def connect_failed(address: str, error_number: int, protocol: str = "tcp") -> str:
-    """The kernel refused: ``address`` is the ``ip:port`` that was tried."""
+    """Returns the text of a failed connect; ``address`` is the ``ip:port`` that was tried."""
     text = _CONNECT_ERRORS.get(error_number, f"connect: errno {error_number}")
     return f"dial {protocol} {_shown(address)}: {text}"
 
 
 def dial_timed_out(address: str, protocol: str = "tcp") -> str:
-    """Nobody answered at ``address`` within the dial timeout."""
+    """Returns the text of a dial without an answer within the timeout."""
     return f"dial {protocol} {_shown(address)}: i/o timeout"
 
 
 def lookup_failed(host: str, failure: LookupFailure = LookupFailure.NOT_FOUND, protocol: str = "tcp") -> str:
-    """The name ``host`` gave no address to try."""
+    """Returns the text of a failed DNS lookup."""
     return f"dial {protocol}: lookup {_shown(host)}: {failure.value}"
 
 
 def _shown(text: str) -> str:
-    """A peer's words, short and on one line; an error's own last words are kept."""
+    """Shortens a peer's text to one line; keeps its end, which names the error."""
     if len(text) > _SHOWN_CHARS_MAX:
         text = f"{text[: _SHOWN_CHARS_MAX - 40]}...{text[-37:]}"
     return "".join(char if char.isprintable() else "?" for char in text)

@@ -54,7 +54,7 @@ class Listener:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 break
             except OSError as error:
-                self._rest(error)
+                self._pause(error)
                 break
             self._accept_failed = False
             sock.setblocking(False)
@@ -63,7 +63,7 @@ class Listener:
             self._accepted(sock)
         self._pump.end_turn()
 
-    def _rest(self, error: OSError) -> None:
+    def _pause(self, error: OSError) -> None:
         """Stops accepting for a moment: out of file descriptors or memory. Open connections continue."""
         if not self._accept_failed:
             self._accept_failed = True

@@ -1,7 +1,6 @@
-"""An HTTP/2 connection on asyncio's streams: what comes in is fed to it, what it says is written.
+"""An HTTP/2 connection on asyncio's streams.
 
-Whoever owns it awaits `run`, which returns when the connection is over, for whatever reason, and by
-then every stream of the connection has heard so.
+The owner awaits `run`, which returns when the connection has ended; every stream was notified before.
 """
 
 from __future__ import annotations
