@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from bootbridge.metrics import Counter
 from bootbridge.ports.close_states import (
     AGENT_ROUTE,
     DIRECT_ROUTE,
@@ -20,7 +19,6 @@ from bootbridge.ports.close_states import (
 )
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.frontend import DialFailure, DialFailureCause
-from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters
 from bootbridge.wire import packets as p
 from tests.support.close_state_walk import Driven, check, pairs
 from tests.support.sim_script import AgentStage, ServerStage
@@ -137,17 +135,12 @@ def endpoint() -> Driven:
     )
 
 
-class BareStream(PacketStream):
-    def on_gone(self, status: int, reason: str) -> None: ...
-
-
 def packet_stream() -> Driven:
-    """On a connection that is full, so that its trailers have to wait."""
-    stage = ServerStage()
-    stream = stage.stream_of(stage.agent()).stream
-    packets = dict.fromkeys(p.TYPE_NAMES, Counter())
-    counters = StreamCounters(packets, packets, Counter(), Counter(), Counter())
-    subject = BareStream(stream, counters, stage.timers)
+    """An agent's, which does not finish by itself, on a full connection: its trailers have to wait."""
+    stage = AgentStage()
+    stage.server()
+    (subject,) = stage.core.streams
+    stream = subject.stream
     stream.connection.writable = False
 
     def flush() -> None:
@@ -158,7 +151,6 @@ def packet_stream() -> Driven:
         subject,
         {
             Event.PEER_ENDS: subject.on_end,
-            Event.CLOSE: lambda: subject.fail(0, "failed"),
             Event.FINISH: lambda: subject.finish(0),
             Event.FLUSHED: flush,
         },
