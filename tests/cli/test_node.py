@@ -1,4 +1,4 @@
-"""``bootbridge node`` as an operator meets it: help, exit codes, and one line for each mistake."""
+"""``bootbridge node``: help, exit codes, and one line per error."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ACTIONS = ("run", "init", "secret", "enrol", "status")
 
 
 @pytest.mark.parametrize("action", ACTIONS)
-def test_every_action_explains_itself(action: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_help(action: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["node", action, "--help"]) == 0
     text = capsys.readouterr().out
     assert f"bootbridge node {action}" in text
     assert "Examples:" in text
 
 
-def test_the_verb_lists_its_actions(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["node", "--help"]) == 0
     text = capsys.readouterr().out
     assert all(f"  {action} " in text for action in ACTIONS)
@@ -44,7 +44,9 @@ def test_the_verb_lists_its_actions(capsys: pytest.CaptureFixture[str]) -> None:
         (["secret", "--out", "/none/secret"], "cannot write /none/secret"),
     ],
 )
-def test_a_mistake_is_one_line(words: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_reported_in_one_line(
+    words: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.main(["node", *words]) == 1
     text = capsys.readouterr().err
     assert error in text
@@ -61,12 +63,12 @@ def test_a_mistake_is_one_line(words: list[str], error: str, capsys: pytest.Capt
         ("[fd00::5]:443", ("fd00::5", 443)),
     ],
 )
-def test_an_endpoint_may_leave_its_port_out(text: str, endpoint: tuple[str, int]) -> None:
+def test_the_port_of_an_endpoint_is_optional(text: str, endpoint: tuple[str, int]) -> None:
     assert cli._endpoint(text) == endpoint
 
 
 @pytest.mark.parametrize("text", ["", ":9000", "host:0", "host:99999"])
-def test_what_is_no_endpoint_is_refused(text: str) -> None:
+def test_an_invalid_endpoint_is_rejected(text: str) -> None:
     with pytest.raises(OperatorError, match="invalid address"):
         cli._endpoint(text)
 
@@ -74,7 +76,7 @@ def test_what_is_no_endpoint_is_refused(text: str) -> None:
 # --- secret
 
 
-def test_a_secret_goes_to_a_file_and_its_hash_to_stdout(
+def test_the_secret_is_written_to_a_file_and_its_hash_to_stdout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "init-secret"
@@ -94,7 +96,7 @@ def test_a_secret_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert path.read_text() == "another"
 
 
-def test_a_script_gets_the_hash_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_contains_the_hash(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "s"
     assert main.main(["node", "secret", "--out", str(path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -153,9 +155,7 @@ def test_a_blank_instance_waits(machine: Machine, capsys: pytest.CaptureFixture[
     assert seen["register"] == "00" * 32
 
 
-def test_an_instance_on_its_way_says_how_far_it_is(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_running_flow_is_shown_with_its_phase(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.register.write_bytes(lock_value(CLUSTER))
     machine.record(Phase.KUBEADM)
     code, seen = machine.status(capsys)
@@ -163,7 +163,7 @@ def test_an_instance_on_its_way_says_how_far_it_is(
     assert "work-secret" not in json.dumps(seen)
 
 
-def test_an_instance_that_failed_repeats_its_advice(
+def test_a_failed_instance_is_shown_with_its_advice(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.register.write_bytes(lock_value(CLUSTER))
@@ -174,7 +174,7 @@ def test_an_instance_that_failed_repeats_its_advice(
     assert "what to do   reboot it\n" in capsys.readouterr().out
 
 
-def test_a_register_that_does_not_fit_is_not_healthy(
+def test_a_register_that_contradicts_the_record_is_not_healthy(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.register.write_bytes(lock_value(b"another"))
@@ -183,9 +183,7 @@ def test_a_register_that_does_not_fit_is_not_healthy(
     assert machine.status(capsys)[0] == 2
 
 
-def test_a_record_of_an_earlier_boot_does_not_count(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_record_of_an_earlier_boot_is_ignored(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     machine.record(Phase.KUBEADM)
     text = (
         (machine.run / "bootstrap-record.json")
@@ -197,7 +195,7 @@ def test_a_record_of_an_earlier_boot_does_not_count(
     assert (code, seen["phase"], seen["clusterID"]) == (0, "waiting", "")
 
 
-def test_a_rebooted_node_is_told_from_a_stranger(
+def test_a_rebooted_node_is_distinguished_from_an_unknown_measurement(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     state = {"role": "worker", "name": "worker-0", "clusterID": CLUSTER.hex()}
@@ -219,7 +217,7 @@ def test_an_unreadable_register_is_reported(machine: Machine, capsys: pytest.Cap
 # --- enrol
 
 
-def test_an_instance_is_shown_as_the_policy_lists_it(
+def test_enrol_prints_the_policy_entry(
     machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     certificate, key = Authority.create("machines").issue_client("worker-0").write(tmp_path, "evidence")
@@ -234,14 +232,12 @@ def test_an_instance_is_shown_as_the_policy_lists_it(
     assert entry == {**own, "identity": identity}
 
 
-def test_an_instance_that_is_not_known_yet_cannot_be_enrolled(
-    machine: Machine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_enrol_fails_without_metadata(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["node", "enrol", "--config", str(machine.configuration)]) == 1
     assert "cannot read" in capsys.readouterr().err
 
 
-def test_an_instance_that_is_no_node_has_nothing_to_renew(
+def test_renew_fails_on_an_instance_that_is_not_a_node(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main.main(["node", "renew", "--config", str(machine.configuration)]) == 1

@@ -1,4 +1,4 @@
-"""One blank instance on loopback and its user: real attested TLS and evidence, a `kubeadm` that pretends.
+"""One blank instance on loopback and its operator: real attested TLS and evidence, a fake kubeadm.
 
 The pretended kubeadm makes what ours looks at: authorities, an administrator's kubeconfig, kubelet's files.
 Its `init` waits until it is let go on, so that tests decide what happens meanwhile; it leaves its own
@@ -61,7 +61,7 @@ esac
 
 
 class RecordingApiServer:
-    """An API server that takes all it is given, and remembers it and what was to be removed."""
+    """An API server that accepts and records every request."""
 
     def __init__(self) -> None:
         self.applied: dict[str, Any] = {}
@@ -119,13 +119,13 @@ class RecordingApiServer:
 
 
 def by_authority(authority: Authority) -> dict[str, Any]:
-    """Evidence of the kind that `LocalInstance` shows, from machines of this authority."""
+    """Returns evidence settings that accept machines of this CA."""
     return {"x509": {"cas": authority.cert_pem.decode()}}
 
 
 @dataclass
 class LocalInstance:
-    """What is the instance's lies below `folder/instance`, what is the user's below `folder/user`."""
+    """Files of the instance are below `folder/instance`, those of the operator below `folder/user`."""
 
     folder: Path
     api: RecordingApiServer
@@ -189,7 +189,7 @@ class LocalInstance:
         role: str = "control-plane",
         **more: Any,
     ) -> None:
-        """What the user trusts, and which key this instance is known by."""
+        """Writes the required evidence and the identity of this instance."""
         entry = {"name": NAME, "role": role, "addresses": ["127.0.0.1"], "identity": identity}
         self._write_json(self.user / "policy.yaml", {"evidence": evidence, "instances": [entry], **more})
 
@@ -207,7 +207,7 @@ class LocalInstance:
 
     @property
     def init_runs(self) -> bool:
-        """Whether `kubeadm init` was begun."""
+        """Whether `kubeadm init` has started."""
         return (self.folder / "init-runs").exists()
 
     @property
@@ -221,7 +221,7 @@ class LocalInstance:
 
     @property
     def init_arguments(self) -> list[str]:
-        """The command line of the user, after `bootbridge`."""
+        """The arguments of `bootbridge` for this init."""
         flags: Mapping[str, Path] = {
             "--spec": self.user / "spec.yaml",
             "--policy": self.user / "policy.yaml",

@@ -31,7 +31,7 @@ BOOTSTRAP_TOKEN = "abcdef.0123456789abcdef"
 
 @dataclass
 class LocalJoinService:
-    """Gives a worker's ticket to whoever is trusted; what it was asked is kept."""
+    """Issues worker tickets to trusted instances and records the requests."""
 
     instance: LocalInstance
     refusal: str = ""

@@ -27,7 +27,7 @@ DEADLINE_SECONDS = 30.0
 
 @dataclass
 class RecordingReport:
-    """A user who remembers."""
+    """Records what is reported."""
 
     stages: list[tuple[str, str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Node:
     log_buffer: LogBuffer
 
     async def code(self) -> int:
-        """Of its own accord; it need not wait for a user who might come back."""
+        """Requests a stop and returns the exit code; the process need not linger."""
         self.stop.set()
         async with asyncio.timeout(DEADLINE_SECONDS):
             return await self.running
@@ -112,7 +112,7 @@ async def init(instance: LocalInstance, told: RecordingReport, **changes: Any) -
 
 
 async def listening(instance: LocalInstance) -> None:
-    """The client waits by itself, but seconds at a time."""
+    """Waits until the listener accepts connections; the client itself would wait for seconds."""
     while True:
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", instance.port)

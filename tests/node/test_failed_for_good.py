@@ -1,6 +1,6 @@
-"""A bootstrap that failed for good leaves no key behind: nobody comes back for them before a reboot.
+"""A flow that has failed for good leaves no key behind.
 
-The machine is the real one, on a directory; kubeadm is a few lines of shell.
+Uses the real machine implementation on a directory, with a fake kubeadm.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def unheard(event: StageEvent) -> None: ...
 
 
 class Scene:
-    """One blank machine whose kubeadm makes certificates and then fails."""
+    """One blank machine whose kubeadm creates certificates and then fails."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -120,7 +120,7 @@ class Scene:
 
     @property
     def left(self) -> list[str]:
-        """All files but what says how the API server is to be audited."""
+        """Returns all files except the audit policy."""
         files = [path for path in self.host.root.rglob("*") if not path.is_dir()]
         paths = {f"/{path.relative_to(self.host.root)}" for path in files}
         return sorted(paths - {node_paths.AUDIT_POLICY})
@@ -140,8 +140,8 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-async def test_a_control_planes_failed_join_leaves_no_key(scene: Scene) -> None:
-    """Each attempt brings the cluster's authorities, with their keys."""
+async def test_a_failed_control_plane_join_leaves_no_key(scene: Scene) -> None:
+    """Each attempt writes the CA files with their keys."""
     with pytest.raises(Fatal, match="failed 3 times"):
         await scene.join()
     assert (scene.left, scene.phase) == ([], Phase.FAILED)
@@ -151,15 +151,15 @@ async def test_a_control_planes_failed_join_leaves_no_key(scene: Scene) -> None:
 
 @pytest.mark.parametrize("bridged", [False, True], ids=["alone", "with the bridge"])
 async def test_a_failed_init_leaves_no_key(scene: Scene, bridged: bool) -> None:
-    """It fails when its certificates are made and signed, and its bridge is laid."""
+    """It fails after the certificates were created and the tunnel was installed."""
     with pytest.raises(Fatal):
         await scene.init(**(WITH_TUNNEL if bridged else {}))
     assert not [path for path in scene.left if path.endswith((".key", ".pem", ".conf"))]
     assert (scene.phase, scene.kubelet.runs) == (Phase.FAILED, False)
 
 
-async def test_a_kubeadm_that_is_gone_does_not_keep_the_keys(scene: Scene) -> None:
-    """The reset that should precede the second attempt cannot be run either."""
+async def test_a_missing_kubeadm_does_not_prevent_the_removal_of_keys(scene: Scene) -> None:
+    """The reset before the second attempt fails too."""
     scene.program.does('rm "$0"; exit 1')
     with pytest.raises(Fatal, match="program not found"):
         await scene.join()
@@ -167,7 +167,9 @@ async def test_a_kubeadm_that_is_gone_does_not_keep_the_keys(scene: Scene) -> No
 
 
 @pytest.mark.parametrize("flow", ["init", "join"])
-async def test_a_kubelet_that_does_not_stop_does_not_keep_the_keys(scene: Scene, flow: str) -> None:
+async def test_a_kubelet_that_does_not_stop_does_not_prevent_the_removal_of_keys(
+    scene: Scene, flow: str
+) -> None:
     scene.kubelet.stubborn = True
     with pytest.raises(Fatal):
         await (scene.init() if flow == "init" else scene.join())
@@ -178,10 +180,10 @@ async def test_a_kubelet_that_does_not_stop_does_not_keep_the_keys(scene: Scene,
 
 
 @pytest.mark.parametrize("unwritable", ["state", "phase"])
-async def test_a_node_that_only_cannot_be_written_down_is_not_undone(
+async def test_a_joined_node_is_not_undone_if_its_state_cannot_be_written(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, unwritable: str
 ) -> None:
-    """The disk is full behind a good join: the operator hears of it, and the node goes on."""
+    """For example on a full disk: the error is reported, and the node keeps running."""
     (scene.folder / "mended").touch()
 
     def full(*words: object, **fields: object) -> None:
@@ -201,7 +203,7 @@ async def test_a_node_that_only_cannot_be_written_down_is_not_undone(
     assert not any(call.startswith("reset") for call in scene.program.calls)
 
 
-async def test_an_init_after_a_failed_one_builds_on_nothing_of_it(scene: Scene) -> None:
+async def test_an_init_after_a_failed_one_starts_on_a_blank_machine(scene: Scene) -> None:
     """As its advice says."""
     assert "nothing of this init is kept" in ADVICE
     with pytest.raises(Fatal) as failure:
@@ -214,8 +216,8 @@ async def test_an_init_after_a_failed_one_builds_on_nothing_of_it(scene: Scene) 
     assert "preflight" in scene.program.calls[begun]
 
 
-async def test_an_init_on_what_a_crash_and_a_reboot_left_resets_first(scene: Scene) -> None:
-    """kubeadm would take the authority that it finds, of whatever cluster it is."""
+async def test_an_init_after_a_crash_and_a_reboot_resets_first(scene: Scene) -> None:
+    """kubeadm would use an existing CA of another cluster."""
     await scene.machine.kubeadm.make_certificates(b"", unheard)
     assert scene.host.exists(f"{node_paths.PKI}/ca.key")
     begun = len(scene.program.calls)

@@ -42,7 +42,7 @@ DONE = [
 ]
 
 
-async def test_an_init_makes_a_cluster_and_ends_both_sides(instance: LocalInstance) -> None:
+async def test_an_init_creates_a_cluster_and_both_processes_exit(instance: LocalInstance) -> None:
     told = RecordingReport()
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
@@ -62,8 +62,8 @@ async def test_an_init_makes_a_cluster_and_ends_both_sides(instance: LocalInstan
     assert not options(instance).record.exists()
 
 
-async def test_what_others_need_to_join_is_in_the_new_cluster(instance: LocalInstance) -> None:
-    """The user's policy with the cluster's facts, and a service that proves itself as this instance does."""
+async def test_policy_and_join_service_are_deployed_into_the_new_cluster(instance: LocalInstance) -> None:
+    """The policy gets the facts of the cluster; the service uses this instance's evidence."""
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
         assert await init(instance, RecordingReport())
@@ -78,7 +78,7 @@ async def test_what_others_need_to_join_is_in_the_new_cluster(instance: LocalIns
     assert "Secret/bootbridge-measurement" in instance.api.applied
 
 
-async def test_the_first_nodes_certificate_lasts_as_long_as_the_policy_says(instance: LocalInstance) -> None:
+async def test_the_first_certificate_has_the_validity_of_the_policy(instance: LocalInstance) -> None:
     instance.write_policy(by_authority(instance.authority), ticket={"certificateDays": 7})
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
@@ -89,7 +89,7 @@ async def test_the_first_nodes_certificate_lasts_as_long_as_the_policy_says(inst
     assert timedelta(days=6) < ends - datetime.now(UTC) <= timedelta(days=7)
 
 
-async def test_the_first_node_s_name_is_bound_to_its_own_key_before_anybody_can_ask_for_it(
+async def test_the_first_node_name_is_bound_before_the_join_service_is_deployed(
     instance: LocalInstance,
 ) -> None:
     instance.let_kubeadm_go_on()
@@ -102,7 +102,7 @@ async def test_the_first_node_s_name_is_bound_to_its_own_key_before_anybody_can_
     assert order.index("ConfigMap/bootbridge-node-cp-0") < order.index("DaemonSet/bootbridge-join-service")
 
 
-async def test_what_is_left_behind_is_readable_for_its_owner_alone(instance: LocalInstance) -> None:
+async def test_files_with_secrets_are_readable_by_their_owner_only(instance: LocalInstance) -> None:
     instance.let_kubeadm_go_on()
     before = set(instance.folder.rglob("*"))
     async with node_run(instance) as node:
@@ -116,12 +116,12 @@ async def test_what_is_left_behind_is_readable_for_its_owner_alone(instance: Loc
 
 
 def secrets_of(instance: LocalInstance) -> list[bytes]:
-    """All that must not be seen, as it is written in files and as it might be logged."""
+    """Returns all secrets, as they would appear in files and logs."""
     document = json.loads((instance.user / "secrets.json").read_text())
     return [instance.secret, TOKEN.encode(), document["key"].encode()]
 
 
-async def test_a_wrong_secret_is_refused_without_logs_and_without_a_trace(instance: LocalInstance) -> None:
+async def test_a_wrong_secret_is_rejected_without_log_or_change(instance: LocalInstance) -> None:
     told = RecordingReport()
     instance.write_wrong_secret()
     async with node_run(instance) as node:
@@ -138,7 +138,7 @@ async def test_a_wrong_secret_is_refused_without_logs_and_without_a_trace(instan
     assert not instance.kubeconfig.exists()
 
 
-async def test_an_instance_that_is_not_trusted_is_told_nothing(instance: LocalInstance) -> None:
+async def test_an_untrusted_instance_gets_no_secret(instance: LocalInstance) -> None:
     told = RecordingReport()
     instance.write_policy(by_authority(Authority.create("other machines")))
     async with node_run(instance):
@@ -149,10 +149,10 @@ async def test_an_instance_that_is_not_trusted_is_told_nothing(instance: LocalIn
     assert not instance.init_runs
 
 
-async def test_a_worker_that_answers_in_a_control_planes_place_is_told_nothing(
+async def test_a_worker_that_answers_for_a_control_plane_gets_no_secret(
     instance: LocalInstance,
 ) -> None:
-    """Its evidence is as good as any machine's; only the policy knows that it is not the one."""
+    """Its evidence is valid; only the policy knows its role."""
     told = RecordingReport()
     instance.write_policy(by_authority(instance.authority), instance.identity, role="worker")
     async with node_run(instance) as node:
@@ -163,8 +163,8 @@ async def test_a_worker_that_answers_in_a_control_planes_place_is_told_nothing(
     assert told.peer is None
 
 
-async def test_a_machine_whose_key_is_not_the_listed_one_is_told_nothing(instance: LocalInstance) -> None:
-    """The authority has vouched for many machines; the policy says which of them are control planes."""
+async def test_an_instance_with_an_unlisted_key_gets_no_secret(instance: LocalInstance) -> None:
+    """One CA may vouch for many machines; the policy lists the control planes."""
     told = RecordingReport()
     instance.write_policy(by_authority(instance.authority), "sha256:" + "0" * 64)
     async with node_run(instance) as node:
@@ -176,7 +176,7 @@ async def test_a_machine_whose_key_is_not_the_listed_one_is_told_nothing(instanc
     assert not instance.init_runs
 
 
-async def test_a_second_init_is_refused_at_once_and_the_first_goes_on(instance: LocalInstance) -> None:
+async def test_a_second_init_is_rejected_and_the_first_continues(instance: LocalInstance) -> None:
     first, second = RecordingReport(), RecordingReport()
     async with node_run(instance) as node:
         running = tasks.spawn(init(instance, first), "first")
@@ -189,8 +189,8 @@ async def test_a_second_init_is_refused_at_once_and_the_first_goes_on(instance: 
     assert "another init is running" in second.failure[0]
 
 
-async def test_a_killed_connection_is_resumed_and_nothing_is_missed(instance: LocalInstance) -> None:
-    """Between user and instance stands a relay that is cut while kubeadm runs."""
+async def test_a_lost_connection_is_resumed_without_missing_events(instance: LocalInstance) -> None:
+    """A relay between client and instance is cut while kubeadm runs."""
     told = RecordingReport()
     async with node_run(instance) as node, relay_to(instance.port) as relay:
         running = tasks.spawn(init(instance, told, port=relay.port), "init")
@@ -210,7 +210,7 @@ async def test_a_killed_connection_is_resumed_and_nothing_is_missed(instance: Lo
     assert len(turns) == 2 * len(DONE)
 
 
-async def test_an_init_that_was_left_goes_on_and_the_same_command_watches_it_again(
+async def test_an_interrupted_init_continues_and_the_same_command_watches_it(
     instance: LocalInstance,
 ) -> None:
     gone, back = RecordingReport(), RecordingReport()
@@ -226,10 +226,10 @@ async def test_an_init_that_was_left_goes_on_and_the_same_command_watches_it_aga
     assert instance.kubeconfig.exists()
 
 
-async def test_a_secret_that_has_made_a_cluster_makes_no_other(
+async def test_an_init_secret_creates_only_one_cluster(
     instance: LocalInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The instance still waits for the user who left before the end; anybody else is told, on both sides."""
+    """While the instance waits for the first client, another init is rejected and logged."""
     again = RecordingReport()
     async with node_run(instance) as node:
         running = tasks.spawn(init(instance, RecordingReport()), "init")
@@ -251,7 +251,7 @@ async def test_a_secret_that_has_made_a_cluster_makes_no_other(
     assert instance.kubeadm_arguments.count(" init --config") == 1
 
 
-async def test_a_failed_init_brings_reason_advice_and_a_log_without_secrets(instance: LocalInstance) -> None:
+async def test_a_failed_init_reports_reason_advice_and_a_log_without_secrets(instance: LocalInstance) -> None:
     told = RecordingReport()
     instance.let_kubeadm_fail()
     async with node_run(instance) as node:
@@ -268,8 +268,8 @@ async def test_a_failed_init_brings_reason_advice_and_a_log_without_secrets(inst
     assert [each for each in secrets_of(instance) if each in text] == []
 
 
-def test_a_node_does_not_start_until_it_is_said_whom_to_believe(instance: LocalInstance) -> None:
-    """A join service that proves nothing would be handed this machine, by default."""
+def test_a_node_does_not_start_without_join_service_evidence(instance: LocalInstance) -> None:
+    """Otherwise any join service would be trusted by default."""
     instance.configure(joinService={})
     with pytest.raises(
         OperatorError, match=r"joinService\.evidence: required field missing .*`none` accepts any"
@@ -278,7 +278,7 @@ def test_a_node_does_not_start_until_it_is_said_whom_to_believe(instance: LocalI
     assert not instance.init_runs
 
 
-async def test_a_worker_is_not_initialised_and_may_be_corrected(instance: LocalInstance) -> None:
+async def test_a_worker_is_not_initialised_until_its_role_is_corrected(instance: LocalInstance) -> None:
     told = RecordingReport()
     instance.let_kubeadm_go_on()
     instance.write_metadata(role="worker")
@@ -292,7 +292,7 @@ async def test_a_worker_is_not_initialised_and_may_be_corrected(instance: LocalI
         assert await node.code() == FINISHED
 
 
-async def test_a_finished_node_says_so_and_starts_again_as_one(instance: LocalInstance) -> None:
+async def test_a_finished_node_is_shown_by_status_and_does_not_init_again(instance: LocalInstance) -> None:
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
         assert await init(instance, RecordingReport())

@@ -30,8 +30,8 @@ from tests.node.local_run import (
 )
 
 
-async def test_an_instance_joins_by_itself(instance: LocalInstance) -> None:
-    """It finds the join service by its metadata, proves itself, and becomes a node."""
+async def test_an_instance_joins_through_the_join_service_in_its_metadata(instance: LocalInstance) -> None:
+    """It finds the join service in its metadata, proves its identity, and becomes a node."""
     service = LocalJoinService(instance)
     async with service.listening() as port:
         instance.configure(joinService={"port": port, "evidence": "none"})
@@ -47,7 +47,7 @@ async def test_an_instance_joins_by_itself(instance: LocalInstance) -> None:
 
 
 async def test_a_node_renews_its_serving_certificate_once_it_is_due(instance: LocalInstance) -> None:
-    """`bootbridge node renew`, as a timer runs it: the node is not rebooted, and nothing else is touched."""
+    """As `bootbridge node renew` in a timer: without a reboot."""
     service = LocalJoinService(instance, age_seconds=3000)
     pki = instance.root / "var/lib/kubelet/pki"
     async with service.listening() as port, asyncio.timeout(DEADLINE_SECONDS):
@@ -70,10 +70,10 @@ async def test_a_node_renews_its_serving_certificate_once_it_is_due(instance: Lo
     assert instance.kubeadm_arguments.count(" join --config") == 1
 
 
-async def test_a_bridge_that_is_waited_for_keeps_no_certificate_from_being_renewed(
+async def test_a_certificate_can_be_renewed_while_node_run_waits_to_remove_the_tunnel(
     instance: LocalInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that never becomes Ready would let it wait until all of them have expired."""
+    """A node that never becomes Ready would otherwise block the renewal until the certificate expires."""
     waiting = asyncio.Event()
 
     async def for_ever(host: Host, progress: ProgressCallback, *, quiet_seconds: float) -> None:
@@ -97,7 +97,7 @@ async def test_a_bridge_that_is_waited_for_keeps_no_certificate_from_being_renew
         await cancel_and_wait(running)
 
 
-async def test_a_certificate_that_is_due_and_cannot_be_renewed_is_a_failure(instance: LocalInstance) -> None:
+async def test_a_failed_renewal_is_reported(instance: LocalInstance) -> None:
     service = LocalJoinService(instance, age_seconds=3000)
     async with service.listening() as port, asyncio.timeout(DEADLINE_SECONDS):
         instance.configure(joinService={"port": port, "evidence": "none"})
@@ -107,7 +107,7 @@ async def test_a_certificate_that_is_due_and_cannot_be_renewed_is_a_failure(inst
     assert not await run.renew_certificate(read_configuration(instance.configuration), seconds=0.1)
 
 
-async def test_a_refusal_is_logged_with_its_reason_and_an_init_is_still_possible(
+async def test_a_refusal_is_shown_with_its_reason_and_an_init_is_still_possible(
     instance: LocalInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = LocalJoinService(instance, refusal="the policy does not know cp-0")
@@ -130,7 +130,7 @@ async def test_a_refusal_is_logged_with_its_reason_and_an_init_is_still_possible
 
 
 async def refusal(caplog: pytest.LogCaptureFixture) -> str:
-    """Wait until the instance says that it was refused; its reason."""
+    """Waits until a refusal is logged and returns its reason."""
     async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             for record in caplog.records:
@@ -139,7 +139,7 @@ async def refusal(caplog: pytest.LogCaptureFixture) -> str:
             await asyncio.sleep(0.01)
 
 
-async def test_a_join_service_that_proves_nothing_is_not_believed_where_proof_is_asked_for(
+async def test_a_join_service_without_required_evidence_gets_no_request(
     instance: LocalInstance, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = LocalJoinService(instance)

@@ -1,4 +1,4 @@
-"""The two commands as processes: exit codes, signals, and no secret where others could see it."""
+"""`node run` and `node init` as processes: exit codes, signals, and no leaked secrets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 40.0
 
 
 class Command:
-    """One process of ours; its output goes to a file that the test can look into."""
+    """One bootbridge process with its output in a file."""
 
     def __init__(self, folder: Path, title: str, words: list[str]) -> None:
         self.output_path = folder / f"{title}.out"
@@ -84,7 +84,7 @@ def processes(instance: LocalInstance) -> Iterator[Processes]:
         command.end()
 
 
-def test_no_secret_is_seen_in_arguments_logs_or_files_of_others(processes: Processes) -> None:
+def test_no_secret_of_an_init_is_in_arguments_logs_or_readable_files(processes: Processes) -> None:
     instance = processes.instance
     node, init = processes.node(), processes.init()
     until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
@@ -101,7 +101,7 @@ def test_no_secret_is_seen_in_arguments_logs_or_files_of_others(processes: Proce
     assert open_files_with(secrets, instance) == []
 
 
-async def test_no_secret_of_a_ticket_is_seen_in_arguments_logs_or_files_of_others(
+async def test_no_secret_of_a_ticket_is_in_arguments_logs_or_readable_files(
     processes: Processes,
 ) -> None:
     instance = processes.instance
@@ -122,12 +122,12 @@ async def test_no_secret_of_a_ticket_is_seen_in_arguments_logs_or_files_of_other
 
 
 def written(secret: bytes) -> list[str]:
-    """As it would be logged."""
+    """Returns the encodings in which it might be logged."""
     return [secret.hex(), base64.b64encode(secret).decode().rstrip("="), str(secret)[2:-1]]
 
 
 def keys_of(instance: LocalInstance) -> list[str]:
-    """A line of each private key that was made for or brought to the instance."""
+    """Returns one line of each private key of the instance."""
     files = (*instance.root.rglob("*.key"), *instance.root.rglob("*.pem"))
     found = {path.name: text for path in files if "PRIVATE KEY" in (text := path.read_text())}
     assert found.keys() >= {"bootbridge-serving.pem"}
@@ -136,7 +136,7 @@ def keys_of(instance: LocalInstance) -> list[str]:
 
 
 def arguments_below(pid: int) -> list[str]:
-    """The command lines of a process and all that it started, as anybody on the machine sees them."""
+    """Returns the command lines of a process and its descendants from /proc."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         own = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
@@ -150,7 +150,7 @@ def open_files_with(secrets: list[str], instance: LocalInstance) -> list[Path]:
     return [path for path in files if any(each.encode() in path.read_bytes() for each in secrets)]
 
 
-def test_an_init_shows_its_stages_and_where_the_kubeconfig_is(processes: Processes) -> None:
+def test_an_init_shows_its_stages_and_the_path_of_the_kubeconfig(processes: Processes) -> None:
     processes.instance.let_kubeadm_go_on()
     processes.node()
     init = processes.init()
@@ -160,7 +160,7 @@ def test_an_init_shows_its_stages_and_where_the_kubeconfig_is(processes: Process
     assert f"kubectl --kubeconfig {processes.instance.kubeconfig} get nodes" in init.output
 
 
-def test_for_a_program_every_event_is_a_line_of_json(processes: Processes) -> None:
+def test_json_output_of_an_init(processes: Processes) -> None:
     processes.instance.let_kubeadm_go_on()
     processes.node()
     init = processes.init("--json")
@@ -172,7 +172,7 @@ def test_for_a_program_every_event_is_a_line_of_json(processes: Processes) -> No
     assert len(events[-1]["clusterID"]) == 64
 
 
-def test_ctrl_c_leaves_the_init_running_and_says_how_to_come_back(processes: Processes) -> None:
+def test_ctrl_c_leaves_the_init_running_and_prints_how_to_resume(processes: Processes) -> None:
     instance = processes.instance
     node, init = processes.node(), processes.init()
     until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
@@ -186,7 +186,7 @@ def test_ctrl_c_leaves_the_init_running_and_says_how_to_come_back(processes: Pro
     assert instance.kubeconfig.exists()
 
 
-def test_sigterm_before_the_lock_stops_at_once_and_leaves_nothing(processes: Processes) -> None:
+def test_sigterm_before_the_lock_stops_at_once(processes: Processes) -> None:
     node = processes.node()
     node.wait_for("init listener started")
     node.signal(signal.SIGTERM)
@@ -195,7 +195,7 @@ def test_sigterm_before_the_lock_stops_at_once_and_leaves_nothing(processes: Pro
     assert not (processes.instance.root / "register").exists()
 
 
-def test_sigterm_after_the_lock_waits_for_the_work(processes: Processes) -> None:
+def test_sigterm_after_the_lock_waits_for_the_flow(processes: Processes) -> None:
     instance = processes.instance
     node, init = processes.node(), processes.init()
     until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
@@ -205,8 +205,8 @@ def test_sigterm_after_the_lock_waits_for_the_work(processes: Processes) -> None
     assert (init.code(), node.code()) == (0, 0), node.output
 
 
-def test_a_node_that_was_killed_goes_on_and_its_user_sees_the_end(processes: Processes) -> None:
-    """A crash while kubeadm runs: the next start resets and begins again, and the watching user is there."""
+def test_a_killed_node_process_resumes_and_the_client_gets_the_result(processes: Processes) -> None:
+    """Killed while kubeadm runs: the next start resets and repeats the init."""
     instance = processes.instance
     node, init = processes.node(), processes.init()
     until(lambda: instance.init_runs, "kubeadm runs", SECONDS)
@@ -237,7 +237,7 @@ def test_a_failure_is_fatal_with_advice_and_a_restart_repeats_it(processes: Proc
     assert processes.instance.kubeadm_arguments.count(" init --config") == 1
 
 
-def test_only_one_node_runs_at_a_time(processes: Processes) -> None:
+def test_only_one_process_runs_at_a_time(processes: Processes) -> None:
     first = processes.node()
     first.wait_for("init listener started")
     second = processes.node()

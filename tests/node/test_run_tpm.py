@@ -1,4 +1,4 @@
-"""An instance with a real TPM: quotes as evidence, and the lock in PCR 15."""
+"""An instance with a software TPM (swtpm): quotes as evidence, and the lock in PCR 15."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def instance(instance: LocalInstance, chip: Swtpm) -> LocalInstance:
     return instance
 
 
-async def test_a_quote_convinces_the_user_and_the_lock_is_in_the_chip(
-    instance: LocalInstance, chip: Swtpm
-) -> None:
+async def test_a_quote_is_verified_and_the_lock_is_in_pcr_15(instance: LocalInstance, chip: Swtpm) -> None:
     told = RecordingReport()
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
@@ -47,7 +45,7 @@ async def test_a_quote_convinces_the_user_and_the_lock_is_in_the_chip(
     assert lock_value(told.success[0]).hex().upper() in chip.tool("tpm2_pcrread", "sha256:15")
 
 
-async def test_a_chip_that_is_not_enrolled_is_told_nothing(instance: LocalInstance) -> None:
+async def test_a_tpm_that_is_not_enrolled_gets_no_secret(instance: LocalInstance) -> None:
     told = RecordingReport()
     instance.write_policy({"tpm": {"measurements": {}}}, identity="sha256:" + "00" * 32)
     async with node_run(instance):
@@ -57,9 +55,7 @@ async def test_a_chip_that_is_not_enrolled_is_told_nothing(instance: LocalInstan
     assert not instance.init_runs
 
 
-async def test_a_register_that_is_not_as_the_policy_says_is_named(
-    instance: LocalInstance, chip: Swtpm
-) -> None:
+async def test_a_pcr_that_differs_from_the_policy_is_reported(instance: LocalInstance, chip: Swtpm) -> None:
     identity = await evidence_identity(read_configuration(instance.configuration).issuer)
     instance.write_policy({"tpm": {"measurements": {"4": "00" * 32}}}, identity=identity)
     chip.tool("tpm2_pcrextend", f"4:sha256={'11' * 32}")
@@ -70,10 +66,10 @@ async def test_a_register_that_is_not_as_the_policy_says_is_named(
     assert "PCR 4 is" in told.failure[0]
 
 
-async def test_an_instance_that_is_locked_is_spoken_to_only_by_its_own_cluster(
+async def test_a_locked_instance_gets_no_request_for_another_cluster(
     instance: LocalInstance,
 ) -> None:
-    """While one user's init runs, another's is not even sent."""
+    """While one init runs, a request for another cluster is not sent."""
     stranger = RecordingReport()
     async with node_run(instance) as node:
         running = tasks.spawn(init(instance, RecordingReport()), "init")

@@ -1,4 +1,4 @@
-"""kubeadm's lines become stages that began, spoke and ended."""
+"""kubeadm's output is split into stages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def told(*lines: str) -> list[tuple[str, str, str]]:
     return [(event.name, event.state, event.text) for event in events]
 
 
-def test_a_bracketed_word_begins_a_stage_and_ends_the_one_before() -> None:
+def test_a_bracketed_word_starts_a_stage_and_ends_the_previous_one() -> None:
     assert told(*SAID.splitlines()) == [
         ("init", "started", ""),
         ("init", "output", "Using Kubernetes version: v1.36.3"),
@@ -46,7 +46,7 @@ def test_a_bracketed_word_begins_a_stage_and_ends_the_one_before() -> None:
     ]
 
 
-def test_the_stage_in_which_it_broke_has_failed_with_the_reason() -> None:
+def test_the_current_stage_fails_with_the_reason() -> None:
     events: list[StageEvent] = []
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""The whole process: what it finds at its start, what it ends with, and what it tells the operator."""
+"""The whole process: rejoin after a reboot, restarts, renewals, stops and failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STATE = NodeState(Role.WORKER, "node-7", CLUSTER)
 
 
 def rebooted() -> PersistentState:
-    """A node's disk, after a reboot."""
+    """The persistent state of a node after a reboot."""
     return PersistentState(state=STATE, kubeadm="whole", member_of=CLUSTER)
 
 
@@ -46,7 +46,7 @@ def serving(environment: Environment, pair: bytes) -> None:
 
 
 def certificate(life: timedelta) -> tuple[bytes, datetime]:
-    """One for that long, with its key, and when it was made."""
+    """Returns a certificate with its key, and its start."""
     made = datetime.now(UTC)
     authority = Authority.create("test", validity=timedelta(days=3650))
     issued = authority.issue_server(["node-7"], validity=life)
@@ -64,20 +64,20 @@ def test_a_rebooted_node_is_measured_again_and_its_kubelet_started() -> None:
     assert environment.calls.index("register extend") < environment.calls.index("start kubelet")
 
 
-def test_a_rebooted_node_neither_joins_nor_can_be_initialised() -> None:
+def test_a_rebooted_node_neither_joins_nor_accepts_an_init() -> None:
     environment = Environment(persistent=rebooted())
     assert run(exit_code(environment)) == FINISHED
     assert not {"ticket", "open the door", "join", "reset"} & set(environment.calls)
 
 
-def test_a_node_whose_configuration_is_gone_is_not_started_and_not_measured() -> None:
+def test_a_node_without_kubelet_configuration_is_neither_measured_nor_started() -> None:
     environment = Environment(persistent=PersistentState(state=STATE))
     assert run(exit_code(environment)) == FATAL
     assert environment.persistent.register == ZERO
     assert "start kubelet" not in environment.calls
 
 
-def test_a_kubelet_that_does_not_start_is_tried_again_and_then_fatal() -> None:
+def test_a_failed_kubelet_start_is_retried_and_then_fatal() -> None:
     environment = Environment(
         persistent=rebooted(), faults={"start kubelet": [Transient("systemd is busy")] * 2}
     )
@@ -89,7 +89,7 @@ def test_a_kubelet_that_does_not_start_is_tried_again_and_then_fatal() -> None:
     assert again.persistent.extensions == 1
 
 
-def test_a_finished_node_whose_process_is_started_again_only_sees_to_its_kubelet() -> None:
+def test_a_restart_on_a_finished_node_only_starts_the_kubelet() -> None:
     environment = Environment()
     assert run(exit_code(environment)) == FINISHED
     environment.persistent.kubelet_runs = False
@@ -100,7 +100,7 @@ def test_a_finished_node_whose_process_is_started_again_only_sees_to_its_kubelet
 
 
 def started_again_when_due(environment: Environment) -> tuple[asyncio.Task[int], Environment]:
-    """The process of a node that has been one since it booted, and whose serving certificate is due."""
+    """Starts the process of a running node whose serving certificate is due."""
     pem, made = certificate(timedelta(days=300))
     again = environment.again(now=made + timedelta(days=201))
     process = started(again)
@@ -108,8 +108,8 @@ def started_again_when_due(environment: Environment) -> tuple[asyncio.Task[int],
     return process, again
 
 
-def test_a_node_that_was_not_rebooted_renews_what_is_due_when_its_process_is_started_again() -> None:
-    """Hazard 19: it would serve with a certificate that has run out, for as long as it is not rebooted."""
+def test_a_restart_without_reboot_renews_a_due_certificate() -> None:
+    """Otherwise the certificate would expire if the node is never rebooted."""
 
     async def scenario() -> None:
         environment = Environment()
@@ -122,7 +122,7 @@ def test_a_node_that_was_not_rebooted_renews_what_is_due_when_its_process_is_sta
     run(scenario())
 
 
-def test_a_renewal_does_not_keep_a_node_s_process_from_being_stopped() -> None:
+def test_a_stop_interrupts_a_renewal() -> None:
     async def scenario() -> None:
         environment = Environment()
         assert await exit_code(environment) == FINISHED
@@ -137,7 +137,7 @@ def test_a_renewal_does_not_keep_a_node_s_process_from_being_stopped() -> None:
     run(scenario())
 
 
-def test_a_finished_node_whose_configuration_is_gone_is_not_started() -> None:
+def test_a_finished_node_without_kubelet_configuration_is_not_started() -> None:
     environment = Environment()
     assert run(exit_code(environment)) == FINISHED
     environment.persistent.kubeadm = "half"
@@ -146,7 +146,7 @@ def test_a_finished_node_whose_configuration_is_gone_is_not_started() -> None:
     assert "start kubelet" not in again.calls
 
 
-def test_a_serving_certificate_is_renewed_when_two_thirds_of_its_life_are_over() -> None:
+def test_a_serving_certificate_is_renewed_after_two_thirds_of_its_validity() -> None:
     pem, made = certificate(timedelta(days=300))
 
     async def renewals(after: timedelta) -> list[str]:
@@ -165,7 +165,7 @@ def test_a_serving_certificate_is_renewed_when_two_thirds_of_its_life_are_over()
     assert run(renewals(timedelta(days=201))) == ["renew serving", "register extend", "start kubelet"]
 
 
-def test_a_renewal_that_fails_does_not_keep_the_node_from_starting() -> None:
+def test_a_failed_renewal_does_not_block_the_node() -> None:
     pem, made = certificate(timedelta(days=300))
 
     async def scenario() -> None:
@@ -181,7 +181,7 @@ def test_a_renewal_that_fails_does_not_keep_the_node_from_starting() -> None:
     run(scenario())
 
 
-def test_a_lone_control_plane_is_renewed_once_its_own_join_service_is_up() -> None:
+def test_a_single_control_plane_renews_once_its_own_join_service_runs() -> None:
     pem, made = certificate(timedelta(days=300))
 
     async def scenario() -> None:
@@ -199,7 +199,7 @@ def test_a_lone_control_plane_is_renewed_once_its_own_join_service_is_up() -> No
     run(scenario())
 
 
-def test_a_stop_while_a_renewal_is_tried_is_obeyed_and_nothing_is_begun() -> None:
+def test_a_stop_during_the_renewal_before_the_lock_starts_nothing() -> None:
     """An unmeasured node must not run its kubelet."""
     pem, made = certificate(timedelta(days=300))
 
@@ -228,12 +228,12 @@ def renewals_of(pair: bytes) -> int:
     return run(scenario())
 
 
-def test_where_there_is_no_certificate_of_ours_none_is_asked_for() -> None:
+def test_without_a_certificate_of_ours_none_is_requested() -> None:
     assert renewals_of(b"") == 0
 
 
-def test_a_pair_that_a_kubelet_cannot_serve_with_is_due_at_once() -> None:
-    """However long it would have lasted."""
+def test_an_invalid_certificate_pair_is_due_at_once() -> None:
+    """Regardless of its validity."""
     one, other = (certificate(timedelta(days=300))[0] for _ in range(2))
     begins = b"-----BEGIN"
     (of_one, key), (_, of_other) = (
@@ -246,7 +246,7 @@ def test_a_pair_that_a_kubelet_cannot_serve_with_is_due_at_once() -> None:
 # --- what is told
 
 
-def test_a_fatal_end_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fatal_failure_is_logged_with_advice(caplog: pytest.LogCaptureFixture) -> None:
     environment = Environment(persistent=PersistentState(register=lock_value(b"\xcc" * 32)))
     assert run(exit_code(environment)) == FATAL
     (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
@@ -254,7 +254,7 @@ def test_a_fatal_end_is_logged_with_what_to_do(caplog: pytest.LogCaptureFixture)
     assert "reboot" in vars(line)["fields"]["advice"]
 
 
-def test_a_record_that_cannot_be_written_is_told_and_ends_the_process() -> None:
+def test_an_unwritable_record_is_logged_and_ends_the_process() -> None:
     async def scenario() -> int:
         environment = Environment(persistent=rebooted())
         process = started(environment)
@@ -269,14 +269,14 @@ def test_a_record_that_cannot_be_written_is_told_and_ends_the_process() -> None:
     assert run(scenario()) == FATAL
 
 
-def test_a_rejoin_whose_memory_is_gone_says_so() -> None:
+def test_a_rejoin_without_node_state_is_fatal() -> None:
     record = BootstrapRecord(Phase.LOCKED, Flow.REJOIN, CLUSTER)
     environment = Environment(persistent=PersistentState(record=record, register=lock_value(CLUSTER)))
     assert run(exit_code(environment)) == FATAL
     assert "start kubelet" not in environment.calls
 
 
-def test_a_stop_before_the_lock_ends_both_at_once_and_nothing_was_begun() -> None:
+def test_a_stop_before_the_lock_ends_init_and_join_at_once() -> None:
     async def scenario() -> None:
         environment = Environment(tickets=False)
         process = started(environment)
@@ -290,7 +290,7 @@ def test_a_stop_before_the_lock_ends_both_at_once_and_nothing_was_begun() -> Non
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_stop_that_came_before_the_start_is_heard(seed: int) -> None:
+def test_a_stop_before_the_start_takes_effect(seed: int) -> None:
     async def scenario() -> None:
         environment = Environment(seed, slow=1.0, tickets=False)
         process = started(environment)
@@ -301,7 +301,7 @@ def test_a_stop_that_came_before_the_start_is_heard(seed: int) -> None:
     run(scenario(), seed)
 
 
-def test_a_stop_cuts_the_wait_for_a_watcher_short() -> None:
+def test_a_stop_ends_the_wait_for_an_acknowledgement() -> None:
     async def scenario() -> None:
         environment = Environment(tickets=False, linger=10_000)
         process = started(environment)
@@ -317,8 +317,8 @@ def test_a_stop_cuts_the_wait_for_a_watcher_short() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_process_that_is_torn_down_leaves_no_task(seed: int) -> None:
-    """Whatever it was doing; the loop below complains about those that are left."""
+def test_a_cancelled_process_leaves_no_task(seed: int) -> None:
+    """The event loop of the test fails if a task is left."""
 
     async def scenario() -> None:
         environment = Environment(seed, tickets=False, slow=1.0)
@@ -332,7 +332,7 @@ def test_a_process_that_is_torn_down_leaves_no_task(seed: int) -> None:
     run(scenario(), seed)
 
 
-def test_a_defect_in_one_flow_ends_the_other_and_is_not_hidden() -> None:
+def test_an_internal_error_in_one_flow_ends_the_other_and_is_raised() -> None:
     environment = Environment(faults={"myself": [ZeroDivisionError("a defect")]})
     with pytest.raises(ZeroDivisionError):
         run(exit_code(environment))

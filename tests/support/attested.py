@@ -1,4 +1,4 @@
-"""Evidence that tests can read: a seal is a MAC over the binding, made with a key that both sides know."""
+"""Test evidence: a MAC over the binding, with a key that both sides know."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SealIssuer:
 
 
 class SealVerifier:
-    """With a challenge it is convinced only by the answer."""
+    """With a challenge it accepts only the answer to it."""
 
     def __init__(self, key: bytes, kind: str = "seal", *, challenge: bytes = b"") -> None:
         self.kind = kind
@@ -83,7 +83,7 @@ async def listening(
     host: str = "127.0.0.1",
     **options: Any,
 ) -> AsyncIterator[AttestedListener]:
-    """A listener; afterwards it is stopped, and no task of it is left."""
+    """Opens a listener, stops it afterwards and checks that no task is left."""
     ask = (lambda: side) if isinstance(side, Attestation) else side
     listener = await AttestedListener.open(host, 0, label=LABEL, attestation=ask, handle=handle, **options)
     try:

@@ -1,7 +1,7 @@
-"""A world for one instance: a disk, a tmpfs, a register, kubeadm, a join service, a user; chance and crashes.
+"""A simulated environment of one instance: disk, tmpfs, register, kubeadm, join service and client.
 
-Every port call waits for a random while and may be the one at which the process dies. What a crash leaves is
-what a real one leaves: the disk, and until the next boot the tmpfs and the register.
+Every call takes a random time and may be the point at which the process crashes. A crash keeps the disk and,
+until the next boot, the tmpfs and the register.
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ def cluster_of(measurement: tuple[bytes, bytes]) -> bytes:
 
 
 class CrashError(BaseException):
-    """The process is gone; nothing in it may catch this."""
+    """Simulates a crash; no code of the process may catch it."""
 
 
 @dataclass
 class PersistentState:
-    """What outlives the process."""
+    """The state that survives a crash."""
 
     # Until the next boot
     record: BootstrapRecord | None = None
     register: bytes = ZERO
     extensions: int = 0
     kubelet_runs: bool = False
-    # For ever
+    # Across reboots
     state: NodeState | None = None
     files: bool = False
     kubeadm: str = ""  # "", "half" or "whole"
@@ -96,7 +96,7 @@ class PersistentState:
 
 @dataclass
 class Environment:
-    """One process on one instance; `again()` is the next process on the same one."""
+    """One process on one instance; `again()` returns the next process on the same instance."""
 
     seed: int = 0
     persistent: PersistentState = field(default_factory=PersistentState)
@@ -125,7 +125,7 @@ class Environment:
     # --- time, chance, faults
 
     def point(self, what: str) -> None:
-        """A place where the process may die."""
+        """A point at which the process may crash."""
         if self.dead:
             raise CrashError
         if self.points == self.crash_at:
@@ -135,7 +135,7 @@ class Environment:
         self.points += 1
 
     async def call(self, what: str) -> None:
-        """The beginning of a port call: it may die before it, take its time, or fail."""
+        """Starts a simulated call: crashes before it, waits, or raises an injected fault."""
         self.point(f"before {what}")
         self.calls.append(what)
         if self.slow:
@@ -299,7 +299,7 @@ class FakeJoinService:
 
 @dataclass
 class FakeMachine:
-    """kubeadm as it is: it refuses a machine that is not blank, and a kill leaves half a node."""
+    """Like kubeadm, it fails on a machine that is not blank, and a crash leaves a half-joined node."""
 
     environment: Environment
 
@@ -380,7 +380,7 @@ USER = "192.0.2.7"
 
 
 class FakeInitListener:
-    """The port that users call: open or not, and closed gracefully."""
+    """An in-memory init listener."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
@@ -413,7 +413,7 @@ class FakeInitListener:
     async def call(
         self, request: InitRequest, source: str = USER, *, acknowledge: bool = False
     ) -> list[InitEvent]:
-        """What a user is sent; raises RpcError, as a real caller does, when there is nobody."""
+        """Returns the events that a client receives; raises RpcError if the listener is closed."""
         events: list[InitEvent] = []
         await self.call_into(request, events, source, acknowledge=acknowledge)
         return events
@@ -421,7 +421,7 @@ class FakeInitListener:
     async def call_into(
         self, request: InitRequest, events: list[InitEvent], source: str = USER, *, acknowledge: bool = False
     ) -> None:
-        """With `fetch` the user says in the end that it is kept; else the line is cut after the last word."""
+        """Without `acknowledge` the connection is lost after the last event."""
         if not self.opened.is_set() or self.closed.is_set():
             raise RpcError(grpc.UNAVAILABLE, "connection refused")
 
@@ -455,7 +455,7 @@ def init_request(init_id: str = "one", **changes: Any) -> InitRequest:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Thousands of runs log more than anybody reads."""
+    """Disables logging during thousands of runs."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -470,7 +470,7 @@ async def until(true: Callable[[], object]) -> None:
 
 
 def started(environment: Environment) -> asyncio.Task[int]:
-    """The process; its result is the exit code."""
+    """Starts the process; the result of the task is its exit code."""
     return tasks.spawn(environment.assemble().run(environment.stop), "process")
 
 

@@ -1,4 +1,4 @@
-"""Quotes without a TPM: the same bytes as a chip's, signed by a key of this process.
+"""Quotes without a TPM: the same format as a TPM's, signed with a key of this process.
 
 For tests that need thousands of machines, or machines that lie. A verifier that has the key enrolled
 cannot tell the difference, which is why enrolment has to read the key from the chip.
@@ -44,7 +44,7 @@ def _zeros() -> dict[int, bytes]:
 
 @dataclass
 class SoftwareTpm:
-    """An `Issuer`; what it quotes, and how it lies, is set on it."""
+    """An `Issuer` whose quotes can be changed and forged by tests."""
 
     pcrs: dict[int, bytes] = field(default_factory=_zeros)
     key: ec.EllipticCurvePrivateKey = field(default_factory=lambda: ec.generate_private_key(ec.SECP256R1()))
@@ -96,7 +96,7 @@ class SoftwareTpm:
         return u16(ALG_ECDSA) + u16(ALG_SHA256) + sized(r.to_bytes(32, "big")) + sized(s.to_bytes(32, "big"))
 
     async def answer(self, binding: bytes, challenge: bytes) -> bytes:
-        """What TPM2_ActivateCredential gives; asserts where the chip would refuse."""
+        """Like TPM2_ActivateCredential; asserts where a TPM would fail."""
         asked = TpmChallenge.decode(challenge)
         seed = self._seed(asked.encrypted_secret)
         reader = Reader(asked.credential, "credential")

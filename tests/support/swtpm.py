@@ -1,4 +1,4 @@
-"""A real TPM 2.0 in software (swtpm), one for each test that asks: own state, own socket, gone afterwards.
+"""A software TPM 2.0 (swtpm) per test, with separate state and socket.
 
 A test module takes it up with `pytest_plugins = ["tests.support.swtpm"]` and marks its tests `slow`;
 the fixture `new_chip` starts as many as are wanted. Without the programs they are NOT RUN, aloud.
@@ -28,7 +28,7 @@ NEEDED = {"swtpm": "swtpm", "swtpm_setup": "swtpm-tools", "tpm2_quote": "tpm2-to
 
 
 def missing() -> str:
-    """What this machine lacks for tests with a TPM, in words; empty when nothing does."""
+    """Returns which programs for tests with a TPM are missing; empty if none."""
     lacking = sorted(package for program, package in NEEDED.items() if not shutil.which(program))
     return f"missing {', '.join(lacking)}: apt-get install {' '.join(lacking)}" if lacking else ""
 
@@ -42,7 +42,7 @@ def swtpm_programs(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture
 def new_chip(swtpm_programs: None, tmp_path: Path) -> Iterator[NewChip]:
-    """Start chips: `new_chip()`, `new_chip(tcp=False)`."""
+    """Starts TPMs: `new_chip()`, `new_chip(tcp=False)`."""
     with ExitStack() as chips:
 
         def new(*, tcp: bool = True, start: bool = True) -> Swtpm:
@@ -54,7 +54,7 @@ def new_chip(swtpm_programs: None, tmp_path: Path) -> Iterator[NewChip]:
 
 
 def _adjacent_ports() -> int:
-    """tpm2-tools look for swtpm's control channel one port above its server's."""
+    """tpm2-tools expect swtpm's control channel one port above the server port."""
     while True:
         port = free_port()
         try:
@@ -65,7 +65,7 @@ def _adjacent_ports() -> int:
 
 
 class Swtpm:
-    """One emulated chip. `power_cycle` keeps what is in NV and clears the PCRs, as a reboot does."""
+    """One emulated TPM. `power_cycle` keeps NV and clears the PCRs, as a reboot does."""
 
     def __init__(self, folder: Path, *, tcp: bool = True) -> None:
         self.folder = folder
@@ -92,7 +92,7 @@ class Swtpm:
         self.stop()
 
     def manufacture(self) -> x509.Certificate:
-        """Give it an endorsement certificate from an authority of its own; returns that authority's."""
+        """Installs an endorsement certificate and returns the certificate of its CA."""
         authority = self.folder / "authority"
         authority.mkdir()
         settings = self.folder / "swtpm-localca.conf"
@@ -140,7 +140,7 @@ class Swtpm:
             self._process = None
 
     def tool(self, *command: str) -> str:
-        """Run one of tpm2-tools against this chip; the chip must not be in use by us meanwhile."""
+        """Runs one of tpm2-tools against this TPM, which must not be in use."""
         port = self.address.rpartition(":")[2]
         surroundings = {**os.environ, "TPM2TOOLS_TCTI": f"swtpm:host=127.0.0.1,port={port}"}
         ran = subprocess.run(

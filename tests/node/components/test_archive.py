@@ -1,4 +1,4 @@
-"""An archive is unpacked where it shall be, and cannot reach anywhere else."""
+"""Archives are unpacked into their directory and cannot write outside it."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ def test_directories_files_and_links_are_unpacked(directory: Path) -> None:
     assert (directory / "bin/doc").read_bytes() == b"data"
 
 
-def test_no_bit_beyond_running_comes_out_of_an_archive(directory: Path) -> None:
+def test_only_the_execute_bit_of_the_archive_is_kept(directory: Path) -> None:
     unpacked(directory, [file("root-shell", mode=0o6777)])
     assert (directory / "root-shell").stat().st_mode & 0o7777 == 0o755
 
 
-def test_what_lies_there_stays_unless_the_archive_brings_it(directory: Path) -> None:
+def test_existing_files_are_kept_unless_the_archive_replaces_them(directory: Path) -> None:
     directory.mkdir(parents=True)
     (directory / "mine").write_bytes(b"mine")
     (directory / "tool").write_bytes(b"old")
@@ -95,7 +95,7 @@ def test_what_lies_there_stays_unless_the_archive_brings_it(directory: Path) -> 
         (member("a", tarfile.BLKTYPE), "unsupported file type"),
     ],
 )
-def test_an_archive_with_one_bad_member_installs_nothing_at_all(
+def test_an_archive_with_one_invalid_member_installs_nothing(
     directory: Path, bad: tarfile.TarInfo, said: str
 ) -> None:
     with pytest.raises(BadArchive, match=said):
@@ -103,12 +103,12 @@ def test_an_archive_with_one_bad_member_installs_nothing_at_all(
     assert sorted(path.name for path in directory.parent.parent.rglob("*")) == ["archive", "here", "place"]
 
 
-def test_no_file_is_written_through_a_link_of_the_archives(directory: Path) -> None:
+def test_no_file_is_written_through_a_link_in_the_archive(directory: Path) -> None:
     with pytest.raises(BadArchive, match="path below a symbolic link"):
         unpacked(directory, [member("real", tarfile.DIRTYPE), link("way", "real"), file("way/file")])
 
 
-def test_no_file_is_written_through_a_link_that_lies_there(directory: Path, tmp_path: Path) -> None:
+def test_no_file_is_written_through_an_existing_link(directory: Path, tmp_path: Path) -> None:
     directory.mkdir(parents=True)
     (tmp_path / "elsewhere").mkdir()
     (directory / "sub").symlink_to(tmp_path / "elsewhere")
@@ -117,9 +117,7 @@ def test_no_file_is_written_through_a_link_that_lies_there(directory: Path, tmp_
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_link_that_lies_in_a_files_place_is_replaced_and_not_followed(
-    directory: Path, tmp_path: Path
-) -> None:
+def test_an_existing_link_at_the_path_of_a_file_is_replaced(directory: Path, tmp_path: Path) -> None:
     directory.mkdir(parents=True)
     (tmp_path / "precious").write_bytes(b"precious")
     (directory / "tool").symlink_to(tmp_path / "precious")
@@ -128,7 +126,7 @@ def test_a_link_that_lies_in_a_files_place_is_replaced_and_not_followed(
     assert (directory / "tool").read_bytes() == b"data"
 
 
-def test_an_archive_that_would_fill_the_disk_is_refused(
+def test_an_archive_above_the_size_limit_is_rejected(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(component_archive, "UNPACKED_BYTES_MAX", 1000)

@@ -1,4 +1,4 @@
-"""Components are fetched from a real server, checked, and put in place whole; or nothing is put there."""
+"""Components are downloaded from a real server, verified and installed atomically."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def answer(status: int = 200, body: bytes = BODY, **headers: str) -> bytes:
 
 
 class Server:
-    """Gives its answers in order, the last one for ever; knows what was asked."""
+    """Sends its answers in order, then repeats the last one; records the requests."""
 
     def __init__(self, *answers: Answer, tls: ssl.SSLContext | None = None) -> None:
         self._answers = list(answers)
@@ -80,7 +80,7 @@ def host(tmp_path: Path) -> Host:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long the installer waited between attempts, without the waiting."""
+    """Records the waits between attempts without waiting."""
     waited: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -97,7 +97,7 @@ async def install(host: Host, *components: Component, seconds: float = 20.0) -> 
 
 
 async def install_once(host: Host, component: Component, seconds: float = 20.0) -> None:
-    """Time is up when the first attempt has failed."""
+    """Installs with a time limit that passes after the first attempt."""
 
     def progress(event: StageEvent) -> None:
         if event.text.endswith("retrying"):
@@ -107,11 +107,11 @@ async def install_once(host: Host, component: Component, seconds: float = 20.0) 
 
 
 def in_folder(host: Host, path: str = PLACE) -> list[str]:
-    """All that lies beside the component, half-written files too."""
+    """Lists all files beside the component, including temporary ones."""
     return sorted(each.name for each in host.path(path).parent.iterdir())
 
 
-async def test_a_component_is_downloaded_and_can_be_run(host: Host) -> None:
+async def test_a_component_is_downloaded_and_made_executable(host: Host) -> None:
     async with serving(answer()) as server:
         events = await install(host, Component(server.url, HASH, PLACE))
     assert host.read(PLACE) == BODY
@@ -121,7 +121,7 @@ async def test_a_component_is_downloaded_and_can_be_run(host: Host) -> None:
     assert [event.state for event in events] == ["started", "output", "done"]
 
 
-async def test_a_bad_hash_installs_nothing_and_is_not_tried_again(host: Host) -> None:
+async def test_a_hash_mismatch_installs_nothing_and_is_not_retried(host: Host) -> None:
     async with serving(answer()) as server:
         with pytest.raises(Fatal, match=rf"hash mismatch: got {HASH}, want {OTHER_HASH}"):
             await install(host, Component(server.url, OTHER_HASH, PLACE))
@@ -129,7 +129,7 @@ async def test_a_bad_hash_installs_nothing_and_is_not_tried_again(host: Host) ->
     assert len(server.asked) == 1
 
 
-async def test_a_bad_hash_leaves_what_was_there(host: Host) -> None:
+async def test_a_hash_mismatch_keeps_the_existing_file(host: Host) -> None:
     host.make_directory("/usr/bin")
     host.path(PLACE).write_bytes(b"old")
     async with serving(answer()) as server:
@@ -138,7 +138,7 @@ async def test_a_bad_hash_leaves_what_was_there(host: Host) -> None:
     assert host.read(PLACE) == b"old"
 
 
-async def test_an_empty_hash_takes_what_comes_unless_anybody_could_have_sent_it(host: Host) -> None:
+async def test_an_empty_hash_is_accepted_for_authenticated_sources_only(host: Host) -> None:
     await install(host, Component(data_url.encode(BODY), "", PLACE))
     assert host.read(PLACE) == BODY
     async with serving(answer()) as server:
@@ -147,14 +147,14 @@ async def test_an_empty_hash_takes_what_comes_unless_anybody_could_have_sent_it(
         assert server.asked == []
 
 
-async def test_what_is_there_with_the_right_hash_is_not_fetched_again(host: Host) -> None:
+async def test_an_installed_component_with_the_right_hash_is_not_downloaded(host: Host) -> None:
     async with serving(answer()) as server:
         component = Component(server.url, HASH.upper().replace("SHA256", "sha256"), PLACE)
         await install(host, component, component)
         assert len(server.asked) == 1
 
 
-async def test_a_data_url_is_the_component_itself(host: Host) -> None:
+async def test_a_data_url_contains_the_component(host: Host) -> None:
     await install(host, Component(data_url.encode(BODY), HASH, PLACE))
     assert host.read(PLACE) == BODY
 
@@ -166,7 +166,7 @@ async def test_a_file_url_is_copied(host: Host, tmp_path: Path) -> None:
     assert host.read(PLACE) == BODY
 
 
-async def test_https_is_checked_against_the_machines_authorities(host: Host, tmp_path: Path) -> None:
+async def test_https_certificates_are_verified(host: Host, tmp_path: Path) -> None:
     authority = Authority.create("mirror")
     cert, key = authority.issue_server(["127.0.0.1"]).write(tmp_path, "mirror")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -181,7 +181,7 @@ async def test_https_is_checked_against_the_machines_authorities(host: Host, tmp
 
 
 @pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503, 504])
-async def test_a_status_that_means_later_is_tried_again(host: Host, waits: list[float], status: int) -> None:
+async def test_a_retryable_http_status_is_retried(host: Host, waits: list[float], status: int) -> None:
     async with serving(answer(status), answer(status), answer()) as server:
         events = await install(host, Component(server.url, HASH, PLACE))
     assert host.read(PLACE) == BODY
@@ -199,20 +199,20 @@ async def test_any_other_status_is_final(host: Host, waits: list[float], status:
     assert (len(server.asked), waits) == (1, [])
 
 
-async def test_a_body_that_is_cut_off_is_fetched_anew_from_its_start(host: Host, waits: list[float]) -> None:
+async def test_a_truncated_body_is_downloaded_again_from_its_start(host: Host, waits: list[float]) -> None:
     async with serving(answer()[:-5], answer()) as server:
         await install(host, Component(server.url, HASH, PLACE))
     assert host.read(PLACE) == BODY
     assert (len(server.asked), len(waits)) == (2, 1)
 
 
-async def test_a_connection_that_is_refused_or_reset_is_tried_again(host: Host, waits: list[float]) -> None:
+async def test_a_refused_or_reset_connection_is_retried(host: Host, waits: list[float]) -> None:
     async with serving(lambda writer: writer.transport.abort(), answer()) as server:
         await install(host, Component(server.url, HASH, PLACE))
     assert len(waits) == 1
 
 
-async def test_when_time_is_up_the_last_reason_is_told(host: Host) -> None:
+async def test_a_timeout_reports_the_last_error(host: Host) -> None:
     async with serving(answer(503)) as server:
         with pytest.raises(ComponentUnavailable, match=r"timed out after 20 s: .*HTTP status 503"):
             await install_once(host, Component(server.url, HASH, PLACE))
@@ -220,7 +220,7 @@ async def test_when_time_is_up_the_last_reason_is_told(host: Host) -> None:
     assert in_folder(host) == []
 
 
-async def test_a_server_that_says_nothing_is_given_up(host: Host) -> None:
+async def test_a_silent_server_times_out(host: Host) -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         pass_time(download.SILENCE_SECONDS)
@@ -234,7 +234,7 @@ async def test_a_server_that_says_nothing_is_given_up(host: Host) -> None:
             await install_once(host, Component(url, HASH, PLACE), seconds=100.0)
 
 
-async def test_an_install_that_is_cancelled_leaves_nothing(host: Host) -> None:
+async def test_a_cancelled_install_leaves_no_file(host: Host) -> None:
     asked, go_on = asyncio.Event(), asyncio.Event()
 
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -255,7 +255,7 @@ async def test_an_install_that_is_cancelled_leaves_nothing(host: Host) -> None:
     assert in_folder(host) == []
 
 
-async def test_redirections_are_followed_but_not_for_ever(host: Host) -> None:
+async def test_redirects_are_followed_up_to_a_limit(host: Host) -> None:
     async with serving(answer(302, b"", Location="/elsewhere?a=b"), answer()) as server:
         await install(host, Component(server.url, HASH, PLACE))
         assert server.asked[1] == "GET /elsewhere?a=b HTTP/1.1"
@@ -264,7 +264,7 @@ async def test_redirections_are_followed_but_not_for_ever(host: Host) -> None:
             await install(host, Component(server.url, HASH, "/usr/bin/other"))
 
 
-async def test_a_redirection_to_another_kind_of_url_leads_nowhere(host: Host) -> None:
+async def test_a_redirect_to_another_scheme_is_rejected(host: Host) -> None:
     async with serving(answer(302, b"", Location="file:///etc/shadow")) as server:
         with pytest.raises(Fatal, match="without a valid location"):
             await install(host, Component(server.url, HASH, PLACE))
@@ -282,18 +282,18 @@ async def test_a_redirection_to_another_kind_of_url_leads_nowhere(host: Host) ->
         "data:;base64,%",
     ],
 )
-async def test_a_url_that_cannot_be_fetched_is_final(host: Host, url: str) -> None:
+async def test_an_unsupported_url_is_final(host: Host, url: str) -> None:
     with pytest.raises(Fatal):
         await install(host, Component(url, HASH, PLACE))
 
 
-async def test_a_url_that_http_cannot_ask_for_is_final(host: Host) -> None:
+async def test_an_invalid_url_is_final(host: Host) -> None:
     async with serving(answer()) as server:
         with pytest.raises(Fatal, match="invalid URL"):
             await install(host, Component(f"{server.url} latest", HASH, PLACE))
 
 
-async def test_what_a_url_carries_in_secret_is_not_told(host: Host) -> None:
+async def test_secrets_in_a_url_are_not_reported(host: Host) -> None:
     async with serving(answer(404)) as server:
         signed = server.url.replace("//", "//user:password@") + "?signature=secret"
         with pytest.raises(Fatal) as failure:
@@ -306,7 +306,7 @@ async def test_what_a_url_carries_in_secret_is_not_told(host: Host) -> None:
 # --- without a URL
 
 
-async def test_a_component_without_a_url_is_looked_for(host: Host) -> None:
+async def test_a_component_without_a_url_must_be_installed_already(host: Host) -> None:
     component = Component("", HASH, PLACE)
     with pytest.raises(Fatal, match=r"/usr/bin/kubelet: file not found .*image that contains it"):
         await install(host, component)
@@ -318,7 +318,7 @@ async def test_a_component_without_a_url_is_looked_for(host: Host) -> None:
     await install(host, component)
 
 
-async def test_one_without_url_and_hash_only_has_to_be_there(host: Host) -> None:
+async def test_a_component_without_url_and_hash_must_only_exist(host: Host) -> None:
     component = Component(install_path=PLACE)
     with pytest.raises(Fatal, match="file not found"):
         await install(host, component)
@@ -328,9 +328,7 @@ async def test_one_without_url_and_hash_only_has_to_be_there(host: Host) -> None
 
 
 @pytest.mark.parametrize("path", ["", "/", "usr/bin/x", "/usr/../../etc/x"])
-async def test_a_path_that_leads_elsewhere_is_refused_before_anything_is_fetched(
-    host: Host, path: str
-) -> None:
+async def test_an_unsafe_path_is_rejected_before_the_download(host: Host, path: str) -> None:
     async with serving(answer()) as server:
         with pytest.raises(Fatal, match="must be absolute"):
             await install(host, Component(server.url, HASH, path))
@@ -350,7 +348,7 @@ def packed(**files: bytes) -> bytes:
     return out.getvalue()
 
 
-async def test_an_archive_is_unpacked_below_its_place(host: Host) -> None:
+async def test_an_archive_is_unpacked_below_its_path(host: Host) -> None:
     body = packed(bridge=b"one", loopback=b"two")
     async with serving(answer(body=body)) as server:
         digest = "sha256:" + hashlib.sha256(body).hexdigest()
@@ -366,7 +364,7 @@ async def test_an_archive_is_unpacked_below_its_place(host: Host) -> None:
     # An archive has the time of its making in it, and a test has one name.
     ids=["text", "compressed text", "half of one"],
 )
-async def test_what_is_no_whole_archive_is_final_and_leaves_nothing(host: Host, body: bytes) -> None:
+async def test_an_invalid_archive_is_final_and_leaves_nothing(host: Host, body: bytes) -> None:
     async with serving(answer(body=body)) as server:
         digest = "sha256:" + hashlib.sha256(body).hexdigest()
         with pytest.raises(Fatal, match=r"/opt/cni/bin: (invalid tar.gz|unpacking to)"):

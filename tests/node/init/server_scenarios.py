@@ -27,12 +27,12 @@ def untouched(environment: Environment) -> bool:
 
 
 def lone(**given: Any) -> Environment:
-    """An instance that nobody but a user wants."""
+    """An instance without a join service."""
     return Environment(tickets=False, **given)
 
 
 def scenario(environment: Environment, play: Callable[[Environment], Awaitable[None]], seed: int = 0) -> int:
-    """The process's exit code, after `play` was had with it."""
+    """Runs `play` against the process and returns the exit code."""
 
     async def both() -> int:
         process = started(environment)

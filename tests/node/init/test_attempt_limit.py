@@ -1,4 +1,4 @@
-"""Guessing a secret: slow for each source, slow for all of them together, and no obstacle to who knows it."""
+"""Guesses are limited per source and in total, and do not block a client that has the secret."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from tests.support.deterministic_loop import run
 CHANNELS, CALLS = 32, 2
 
 
-class InstallContext:
-    """A limit, and strangers who guess without end."""
+class Guessing:
+    """A limit, and sources that guess continuously."""
 
     def __init__(self) -> None:
         self.limit = AttemptLimit()
@@ -49,16 +49,16 @@ class InstallContext:
         await cancel_and_wait(*crowd)
 
     async def owner_waits(self) -> float:
-        """How long somebody who knows the secret needs from elsewhere."""
+        """Returns how long a client with the secret waits at another source."""
         began = asyncio.get_running_loop().time()
         assert await self.limit.attempt("192.0.2.7", lambda: True)
         return asyncio.get_running_loop().time() - began
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_one_stranger_who_guesses_all_day_does_not_keep_the_owner_out(seed: int) -> None:
+def test_one_guessing_source_does_not_block_a_client_with_the_secret(seed: int) -> None:
     async def scenario() -> None:
-        site = InstallContext()
+        site = Guessing()
         async with site.strangers(CHANNELS // 4 * CALLS, lambda number: "203.0.113.1"):
             await asyncio.sleep(60)
             assert await site.owner_waits() <= GAP_SECONDS
@@ -66,9 +66,9 @@ def test_one_stranger_who_guesses_all_day_does_not_keep_the_owner_out(seed: int)
     run(scenario(), seed)
 
 
-def test_strangers_from_everywhere_delay_the_owner_by_a_turn_of_each() -> None:
+def test_many_guessing_sources_delay_a_client_by_one_attempt_each() -> None:
     async def scenario() -> None:
-        site = InstallContext()
+        site = Guessing()
         async with site.strangers((CHANNELS - 1) * CALLS, lambda number: f"203.0.113.{number // CALLS}"):
             await asyncio.sleep(60)
             assert await site.owner_waits() <= PAUSE_SECONDS_MAX
@@ -76,9 +76,9 @@ def test_strangers_from_everywhere_delay_the_owner_by_a_turn_of_each() -> None:
     run(scenario())
 
 
-def test_one_source_guesses_once_in_eight_seconds() -> None:
+def test_one_source_is_limited_to_one_guess_in_eight_seconds() -> None:
     async def scenario() -> None:
-        site = InstallContext()
+        site = Guessing()
         async with site.strangers(16, lambda number: "203.0.113.1"):
             await asyncio.sleep(15)  # one, two, four and eight seconds
             site.guesses.clear()
@@ -88,11 +88,11 @@ def test_one_source_guesses_once_in_eight_seconds() -> None:
     run(scenario())
 
 
-def test_all_sources_together_guess_four_times_a_second() -> None:
-    """However many there are; and each has its turn."""
+def test_all_sources_together_are_limited_to_four_guesses_a_second() -> None:
+    """Independent of their number, and each gets its attempts."""
 
     async def scenario() -> None:
-        site = InstallContext()
+        site = Guessing()
         async with site.strangers(200, lambda number: f"203.0.113.{number}"):
             await asyncio.sleep(100)
             assert site.guesses.total() <= 100 / GAP_SECONDS + 1
@@ -102,7 +102,7 @@ def test_all_sources_together_guess_four_times_a_second() -> None:
     run(scenario())
 
 
-def test_no_more_than_a_few_of_one_source_wait() -> None:
+def test_waiting_attempts_of_one_source_are_bounded() -> None:
     async def scenario() -> None:
         limit = AttemptLimit()
         assert not await limit.attempt("a", lambda: False)
@@ -116,7 +116,7 @@ def test_no_more_than_a_few_of_one_source_wait() -> None:
     run(scenario())
 
 
-def test_a_right_secret_ends_the_pauses() -> None:
+def test_the_right_secret_resets_the_pauses() -> None:
     async def scenario() -> None:
         limit, loop = AttemptLimit(), asyncio.get_running_loop()
         for right in (False, False, False, True, False):
@@ -128,7 +128,7 @@ def test_a_right_secret_ends_the_pauses() -> None:
     run(scenario())
 
 
-def test_sources_that_do_not_come_again_are_forgotten() -> None:
+def test_idle_sources_are_forgotten() -> None:
     async def scenario() -> None:
         limit = AttemptLimit()
         for number in range(2 * SOURCES_MAX):
@@ -138,7 +138,7 @@ def test_sources_that_do_not_come_again_are_forgotten() -> None:
     run(scenario())
 
 
-def test_a_source_that_waits_is_not_forgotten() -> None:
+def test_a_source_with_waiting_attempts_is_not_forgotten() -> None:
     async def scenario() -> None:
         limit = AttemptLimit()
         await limit.attempt("whoever is done", lambda: False)

@@ -1,4 +1,4 @@
-"""The user's side of an init: patient while nothing is said, at an end when something is."""
+"""The init client: retries after lost connections, and ends on an answer of the instance."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Script = Callable[[InitRequest, Send], Awaitable[None]]
 
 @dataclass
 class RecordingReport:
-    """A report that remembers."""
+    """Records what is reported."""
 
     stages: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
@@ -61,7 +61,7 @@ class RecordingReport:
 
 
 class Instance:
-    """Plays an init server on loopback: each connection follows the next script, the last one for ever."""
+    """An init server on loopback: each connection follows the next script, then repeats the last one."""
 
     def __init__(self) -> None:
         self.requests: list[InitRequest] = []
@@ -101,7 +101,7 @@ class Instance:
         return AttestedChannel(reader, writer, self.peer, "127.0.0.1")
 
     def hang_up(self) -> None:
-        """As a network does: without a word."""
+        """Aborts the connection without closing TLS."""
         for writer in self._connections:
             writer.transport.abort()
 
@@ -143,19 +143,19 @@ def stage(number: int, name: str = "init", state: str = "started") -> InitEvent:
 WELL = InitEvent(9, success=SUCCESS)
 
 
-async def test_stages_are_told_as_they_come_and_success_ends_it(instance: Instance) -> None:
+async def test_stages_are_reported_until_the_init_succeeds(instance: Instance) -> None:
     result = await instance.asked_by(saying(stage(1), stage(2, state="done"), WELL))
     assert result == SUCCESS
     assert instance.told.stages == ["init started", "init done"]
     assert instance.told.peers == [instance.peer]
 
 
-async def test_the_instance_hears_that_its_result_was_fetched_when_it_is_kept(instance: Instance) -> None:
+async def test_the_result_is_acknowledged_after_it_was_stored(instance: Instance) -> None:
     await instance.asked_by(saying(WELL))
     assert instance.notes == ["kept", "fetched"]
 
 
-async def test_a_result_that_cannot_be_kept_stays_with_the_instance(instance: Instance) -> None:
+async def test_a_result_that_cannot_be_stored_is_not_acknowledged(instance: Instance) -> None:
     instance.full = True
     with pytest.raises(OperatorError, match="no space left"):
         await instance.asked_by(saying(WELL))
@@ -163,13 +163,15 @@ async def test_a_result_that_cannot_be_kept_stays_with_the_instance(instance: In
 
 
 @pytest.mark.parametrize("may_retry", [False, True])
-async def test_a_failure_is_fetched_too_unless_nothing_has_begun(instance: Instance, may_retry: bool) -> None:
+async def test_a_failure_is_acknowledged_unless_the_init_may_be_retried(
+    instance: Instance, may_retry: bool
+) -> None:
     with pytest.raises(InitFailed):
         await instance.asked_by(saying(InitEvent(1, failure=InitFailure("no", may_retry=may_retry))))
     assert instance.notes == ([] if may_retry else ["fetched"])
 
 
-async def test_a_failure_is_final_and_brings_the_log(instance: Instance) -> None:
+async def test_a_failure_is_final_and_includes_the_log(instance: Instance) -> None:
     failure = InitEvent(2, failure=InitFailure("kubeadm broke", "reboot it"))
     logs = [InitEvent(2, log=piece) for piece in (b"one\n", b"two\n")]
     with pytest.raises(InitFailed, match="kubeadm broke") as failed:
@@ -179,21 +181,21 @@ async def test_a_failure_is_final_and_brings_the_log(instance: Instance) -> None
 
 
 @pytest.mark.parametrize("after", [WELL, InitEvent(3, failure=InitFailure("again"))])
-async def test_nothing_undoes_a_failure(instance: Instance, after: InitEvent) -> None:
+async def test_events_after_a_failure_are_ignored(instance: Instance, after: InitEvent) -> None:
     first = InitEvent(2, failure=InitFailure("first"))
     with pytest.raises(InitFailed, match="first"):
         await instance.asked_by(saying(first, after, InitEvent(3, log=b"log")))
 
 
-async def test_a_failure_counts_even_if_its_log_was_cut_off(instance: Instance) -> None:
+async def test_a_failure_is_final_even_if_its_log_is_truncated(instance: Instance) -> None:
     events = InitEvent(1, failure=InitFailure("broke")), InitEvent(1, log=b"the beginning")
     with pytest.raises(InitFailed, match="broke") as failed:
         await instance.asked_by(saying(*events, then=RpcError(grpc.UNAVAILABLE, "cut off")))
     assert failed.value.log == b"the beginning"
 
 
-async def test_a_lost_connection_is_resumed_where_it_was(instance: Instance) -> None:
-    """The same ID, and only what came after what was seen."""
+async def test_after_a_lost_connection_the_client_resumes_after_the_last_event(instance: Instance) -> None:
+    """With the same init ID and the number of the last event."""
 
     async def lost(request: InitRequest, send: Send) -> None:
         await send(stage(1).encode())
@@ -207,7 +209,7 @@ async def test_a_lost_connection_is_resumed_where_it_was(instance: Instance) -> 
     assert len(instance.told.reasons) == 1
 
 
-async def test_an_instance_that_is_not_there_yet_is_waited_for(instance: Instance) -> None:
+async def test_the_client_waits_for_an_unreachable_instance(instance: Instance) -> None:
     booting = ChannelFailed("connecting to 10.0.0.5:9000: Connection refused")
     balancer = ChannelFailed("TLS with 10.0.0.5:9000: the peer closed the connection")
     assert await instance.asked_by(booting, balancer, saying(WELL)) == SUCCESS
@@ -215,13 +217,13 @@ async def test_an_instance_that_is_not_there_yet_is_waited_for(instance: Instanc
 
 
 @pytest.mark.parametrize("code", [grpc.UNAVAILABLE, grpc.RESOURCE_EXHAUSTED])
-async def test_an_instance_that_cannot_answer_now_is_asked_again(instance: Instance, code: int) -> None:
+async def test_a_retryable_status_is_retried(instance: Instance, code: int) -> None:
     busy = saying(then=RpcError(code, "later"))
     assert await instance.asked_by(busy, saying(WELL)) == SUCCESS
 
 
-async def test_trouble_of_the_instances_own_that_may_pass_is_waited_out(instance: Instance) -> None:
-    """The instance could not read its metadata: it says so, changed nothing, and asks to be asked again."""
+async def test_a_temporary_failure_of_the_instance_is_retried(instance: Instance) -> None:
+    """For example metadata that cannot be read; nothing was changed on the instance."""
     trouble = InitEvent(0, failure=InitFailure("no metadata", "try again", may_retry=True))
     assert (
         await instance.asked_by(saying(trouble, then=RpcError(grpc.UNAVAILABLE, "no metadata")), saying(WELL))
@@ -229,11 +231,11 @@ async def test_trouble_of_the_instances_own_that_may_pass_is_waited_out(instance
     )
 
 
-async def test_a_call_that_ends_without_a_result_is_made_again(instance: Instance) -> None:
+async def test_a_call_without_a_result_is_repeated(instance: Instance) -> None:
     assert await instance.asked_by(saying(), saying(WELL)) == SUCCESS
 
 
-async def test_patience_ends(instance: Instance) -> None:
+async def test_the_time_limit_for_an_unreachable_instance(instance: Instance) -> None:
     with pytest.raises(InstanceUnreachable, match="Connection refused") as unreachable:
         await instance.asked_by(ChannelFailed("Connection refused"), reach_seconds=0.02)
     assert not unreachable.value.request_sent
@@ -252,27 +254,27 @@ async def test_patience_ends(instance: Instance) -> None:
         (grpc.UNKNOWN, ""),
     ],
 )
-async def test_a_refusal_is_final_and_advises(instance: Instance, code: int, advice: str) -> None:
+async def test_a_rejection_is_final_and_has_advice(instance: Instance, code: int, advice: str) -> None:
     with pytest.raises(InitRefused, match="no") as refused:
         await instance.asked_by(saying(then=RpcError(code, "no")))
     assert advice in refused.value.advice
     assert len(instance.requests) == 1
 
 
-async def test_evidence_that_does_not_convince_is_final(instance: Instance) -> None:
+async def test_rejected_evidence_is_final(instance: Instance) -> None:
     with pytest.raises(EvidenceRefused, match="PCR 4 is"):
         await instance.asked_by(EvidenceRefused("the instance's evidence was refused: PCR 4 is 00"))
     assert instance.requests == []
 
 
-async def test_an_instance_of_another_cluster_is_told_nothing(instance: Instance) -> None:
+async def test_an_instance_locked_for_another_cluster_gets_no_request(instance: Instance) -> None:
     instance.peer = AttestedPeer("tpm", "sha256:00", {"pcr15": "ab" * 32})
     with pytest.raises(EvidenceRefused, match="locked for another cluster"):
         await instance.asked_by(saying(WELL))
     assert instance.requests == []
 
 
-async def test_a_chip_that_hides_its_lock_is_told_nothing(instance: Instance) -> None:
+async def test_a_tpm_that_omits_pcr_15_gets_no_request(instance: Instance) -> None:
     instance.peer = AttestedPeer("tpm", "sha256:00", {})
     with pytest.raises(EvidenceRefused, match="evidence lacks PCR 15"):
         await instance.asked_by(saying(WELL))
@@ -280,16 +282,16 @@ async def test_a_chip_that_hides_its_lock_is_told_nothing(instance: Instance) ->
 
 
 @pytest.mark.parametrize("register", [bytes(32), lock_value(cluster_id(SECRET, SALT))])
-async def test_an_instance_that_is_free_or_ours_already_is_spoken_to(
+async def test_an_unlocked_instance_or_one_locked_for_this_cluster_gets_the_request(
     instance: Instance, register: bytes
 ) -> None:
-    """After a lost connection it is locked, by this very init."""
+    """After a lost connection it is locked by this init."""
     instance.peer = AttestedPeer("tpm", "sha256:00", {"pcr15": register.hex()})
     assert await instance.asked_by(saying(WELL)) == SUCCESS
 
 
 @pytest.mark.parametrize("body", [b"\xff\xff", InitEvent(1).encode()])
-async def test_an_instance_that_talks_nonsense_is_not_believed(instance: Instance, body: bytes) -> None:
+async def test_an_invalid_message_of_the_instance_is_an_error(instance: Instance, body: bytes) -> None:
     async def script(request: InitRequest, send: Send) -> None:
         await send(body)
 

@@ -1,4 +1,4 @@
-"""The logbook: what a user may read after a failure, any number of times, and what never comes out of it."""
+"""The log buffer: bounded, readable repeatedly, and free of secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def text_of(log_buffer: LogBuffer) -> bytes:
     return run(read())
 
 
-def test_it_keeps_what_this_process_logs() -> None:
+def test_log_lines_of_this_process_are_captured() -> None:
     log_buffer = LogBuffer()
     logger = logging.getLogger("test-logbook")
     logger.addHandler(log_buffer)
@@ -33,7 +33,7 @@ def test_it_keeps_what_this_process_logs() -> None:
     assert b"WARNING test-logbook: kubeadm failed code=3\n" in text_of(log_buffer)
 
 
-def test_it_can_be_read_again() -> None:
+def test_reading_does_not_consume_the_buffer() -> None:
     async def collect() -> bytes:
         return b"from the journal"
 
@@ -42,7 +42,7 @@ def test_it_can_be_read_again() -> None:
     assert text_of(log_buffer) == text_of(log_buffer) == b"a line\n\n--- journal\nfrom the journal"
 
 
-def test_it_is_bounded_and_keeps_the_newest() -> None:
+def test_the_buffer_is_bounded_and_keeps_the_newest_lines() -> None:
     log_buffer = LogBuffer()
     for number in range(20_000):
         log_buffer.append(f"{number} " + "x" * 100)
@@ -53,7 +53,7 @@ def test_it_is_bounded_and_keeps_the_newest() -> None:
     assert b"\n0 x" not in text
 
 
-def test_it_comes_in_pieces_that_fit_a_message() -> None:
+def test_chunks_fit_into_a_message() -> None:
     log_buffer = LogBuffer()
     for _ in range(1000):
         log_buffer.append("x" * 100)
@@ -74,7 +74,7 @@ def test_it_comes_in_pieces_that_fit_a_message() -> None:
     ],
     ids=["hex", "base64", "url-safe", "as it is"],
 )
-def test_known_secrets_do_not_come_out_in_any_shape(written: str) -> None:
+def test_known_secrets_are_redacted_in_every_encoding(written: str) -> None:
     log_buffer = LogBuffer()
     log_buffer.append(f"before was noted: {written}!")
     log_buffer.redact(SECRET, b"pass phrase", b"")
@@ -83,7 +83,7 @@ def test_known_secrets_do_not_come_out_in_any_shape(written: str) -> None:
     assert b"redacted" in text
 
 
-def test_tokens_and_private_keys_do_not_come_out_either() -> None:
+def test_tokens_and_private_keys_are_redacted() -> None:
     log_buffer = LogBuffer()
     log_buffer.append("kubeadm join 10.0.0.1:6443 --token abcdef.0123456789abcdef")
     log_buffer.append("-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMG\n-----END PRIVATE KEY-----")
@@ -92,7 +92,7 @@ def test_tokens_and_private_keys_do_not_come_out_either() -> None:
 
 
 @pytest.mark.parametrize("error", [OSError("journalctl: not found"), BootbridgeError("timed out")])
-def test_a_collector_that_fails_costs_only_its_own_part(error: Exception) -> None:
+def test_a_failing_collector_does_not_affect_the_others(error: Exception) -> None:
     async def broken() -> bytes:
         raise error
 

@@ -1,4 +1,4 @@
-"""What a user sees of an init: lines with times for people, JSON for programs."""
+"""The output of an init: text with durations, or JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def text(clock: Clock, shown: io.StringIO) -> TextReport:
     return TextReport(Progress(shown, clock=clock, environment={}), shown)
 
 
-def test_each_stage_is_a_line_with_its_time(text: TextReport, clock: Clock, shown: io.StringIO) -> None:
+def test_each_stage_is_one_line_with_its_duration(text: TextReport, clock: Clock, shown: io.StringIO) -> None:
     clock.now = 1.5
     text.connected(PEER)
     text.stage(StageEvent("certs", "started"))
@@ -51,7 +51,7 @@ def test_each_stage_is_a_line_with_its_time(text: TextReport, clock: Clock, show
     ]
 
 
-def test_whoever_waits_is_told_for_what(text: TextReport, clock: Clock, shown: io.StringIO) -> None:
+def test_the_reason_of_a_wait_is_shown(text: TextReport, clock: Clock, shown: io.StringIO) -> None:
     text.stage(StageEvent("etcd", "started"))
     text.stage(StageEvent("etcd", "output", "waiting for the kubelet"))
     clock.now = 3.0
@@ -59,7 +59,7 @@ def test_whoever_waits_is_told_for_what(text: TextReport, clock: Clock, shown: i
     assert shown.getvalue() == "        3.0 s  etcd                     waiting: waiting for the kubelet\n"
 
 
-def test_a_failed_stage_shows_what_it_said_last(text: TextReport, shown: io.StringIO) -> None:
+def test_a_failed_stage_shows_its_last_output(text: TextReport, shown: io.StringIO) -> None:
     text.stage(StageEvent("etcd", "started"))
     text.stage(StageEvent("etcd", "output", "no space left"))
     text.stage(StageEvent("etcd", "failed"))
@@ -67,16 +67,14 @@ def test_a_failed_stage_shows_what_it_said_last(text: TextReport, shown: io.Stri
     assert "no space left" in shown.getvalue()
 
 
-def test_a_connection_that_comes_back_does_not_look_like_a_new_instance(
-    text: TextReport, shown: io.StringIO
-) -> None:
+def test_a_reconnect_is_not_shown_as_a_new_instance(text: TextReport, shown: io.StringIO) -> None:
     text.connected(PEER)
     text.connected(PEER)
     assert shown.getvalue().count("verified by") == 1
     assert "reconnected" in shown.getvalue()
 
 
-def test_a_failure_says_what_to_do_and_where_the_log_is(text: TextReport, shown: io.StringIO) -> None:
+def test_a_failure_shows_the_fix_and_the_log_file(text: TextReport, shown: io.StringIO) -> None:
     text.failed("kubeadm broke", "reboot it", "admin.conf.log")
     assert shown.getvalue().splitlines() == [
         "Init failed: kubeadm broke",
@@ -85,7 +83,7 @@ def test_a_failure_says_what_to_do_and_where_the_log_is(text: TextReport, shown:
     ]
 
 
-def test_what_an_instance_says_cannot_drive_the_terminal(text: TextReport, shown: io.StringIO) -> None:
+def test_control_sequences_of_an_instance_are_escaped(text: TextReport, shown: io.StringIO) -> None:
     text.stage(StageEvent("etcd\r\n", "started"))
     text.stage(StageEvent("etcd", "failed", "one\ntwo\x1b]0;title\x07"))
     assert shown.getvalue().count("\n") == 1
@@ -93,7 +91,7 @@ def test_what_an_instance_says_cannot_drive_the_terminal(text: TextReport, shown
     assert "\x07" not in shown.getvalue()
 
 
-def test_for_a_program_every_event_is_one_object(shown: io.StringIO) -> None:
+def test_json_output_has_one_object_per_event(shown: io.StringIO) -> None:
     report: InitReport = JsonReport(shown)
     report.started("id")
     report.waiting("Connection refused")
@@ -118,7 +116,7 @@ def test_for_a_program_every_event_is_one_object(shown: io.StringIO) -> None:
     ]
 
 
-def test_for_a_program_too_nothing_drives_the_terminal_that_shows_it(shown: io.StringIO) -> None:
+def test_control_sequences_are_escaped_in_json_too(shown: io.StringIO) -> None:
     JsonReport(shown).stage(StageEvent("certs", "output", "\x9b31m\u202e\x1b[2J"))
     assert shown.getvalue().rstrip("\n").isprintable()
     assert json.loads(shown.getvalue())["text"] == "\x9b31m\u202e\x1b[2J"

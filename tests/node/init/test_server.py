@@ -43,8 +43,8 @@ def test_an_init_streams_its_stages_and_ends_with_the_kubeconfig_and_the_cluster
     assert scenario(lone(), play) == FINISHED
 
 
-def test_stages_are_seen_while_they_happen() -> None:
-    """Progress that comes only with the result is none."""
+def test_stages_are_streamed_while_they_run() -> None:
+    """Not only with the result."""
 
     async def play(environment: Environment) -> None:
         events: list[InitEvent] = []
@@ -66,7 +66,7 @@ def test_stages_are_seen_while_they_happen() -> None:
     assert scenario(lone(), play) == FINISHED
 
 
-def test_kubeadm_is_not_run_for_a_cluster_before_the_lock_is_taken() -> None:
+def test_kubeadm_runs_only_after_the_lock_was_taken() -> None:
     async def play(environment: Environment) -> None:
         await environment.listener.call(init_request())
         assert (
@@ -93,7 +93,7 @@ def test_kubeadm_is_not_run_for_a_cluster_before_the_lock_is_taken() -> None:
     ],
     ids=str,
 )
-def test_a_request_that_makes_no_sense_is_refused_and_may_be_corrected(wrong: dict[str, Any]) -> None:
+def test_an_invalid_request_is_rejected_and_may_be_corrected(wrong: dict[str, Any]) -> None:
     async def play(environment: Environment) -> None:
         failure, events = await refused(environment, init_request(**wrong))
         assert failure.code == grpc.INVALID_ARGUMENT
@@ -116,7 +116,7 @@ def test_a_worker_cannot_be_initialised() -> None:
     scenario(lone(instance=Instance("w", Role.WORKER, ())), play)
 
 
-def test_metadata_that_fails_during_an_init_may_be_tried_again() -> None:
+def test_an_init_that_fails_on_metadata_may_be_retried() -> None:
     async def play(environment: Environment) -> None:
         environment.faults["myself"] = [MetadataUnavailable("timed out")]
         failure, events = await refused(environment, init_request())
@@ -132,7 +132,7 @@ def test_metadata_that_fails_during_an_init_may_be_tried_again() -> None:
     assert scenario(environment, play, seed=3) == FINISHED
 
 
-def test_a_second_init_is_refused_at_once_while_one_runs() -> None:
+def test_a_second_init_is_rejected_while_one_runs() -> None:
     async def play(environment: Environment) -> None:
         held = asyncio.Event()
         install = environment.machine.install_components
@@ -156,7 +156,7 @@ def test_a_second_init_is_refused_at_once_while_one_runs() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_of_many_inits_at_once_one_runs(seed: int) -> None:
+def test_of_many_concurrent_inits_one_runs(seed: int) -> None:
     async def play(environment: Environment) -> None:
         calls = [environment.listener.call(init_request(str(number))) for number in range(8)]
         answers = await asyncio.gather(*calls, return_exceptions=True)
@@ -170,8 +170,8 @@ def test_of_many_inits_at_once_one_runs(seed: int) -> None:
     assert scenario(lone(slow=0.5), play, seed) == FINISHED
 
 
-def test_an_instance_that_joins_refuses_an_init_at_once() -> None:
-    """Here its door is still open: a call may have come in just before."""
+def test_a_joining_instance_rejects_an_init() -> None:
+    """The listener may have accepted the call just before."""
 
     async def on_its_own() -> None:
         environment = await serving_alone()
@@ -199,7 +199,7 @@ def test_a_second_init_never_blocks_the_end_of_the_first(seed: int) -> None:
     assert scenario(lone(seed=seed, slow=0.3), play, seed) == FINISHED
 
 
-def test_an_init_that_loses_the_lock_during_its_checks_is_refused() -> None:
+def test_an_init_that_loses_the_lock_during_validation_is_rejected() -> None:
     async def on_its_own() -> None:
         environment = await serving_alone()
         asked = asyncio.Event()
@@ -221,7 +221,7 @@ def test_an_init_that_loses_the_lock_during_its_checks_is_refused() -> None:
 
 
 async def serving_alone() -> Environment:
-    """The server without the rest of its process."""
+    """Starts the server without a supervisor."""
     environment = lone()
     environment.assemble()
     await environment.init_server._open_listener()
@@ -229,7 +229,7 @@ async def serving_alone() -> Environment:
     return environment
 
 
-def test_without_a_secret_hash_there_is_no_init_and_the_instance_joins() -> None:
+def test_without_a_secret_hash_init_is_disabled_and_the_instance_joins() -> None:
     async def joins() -> int:
         environment = Environment(secret_hash="")
         code = await started(environment)
@@ -240,7 +240,7 @@ def test_without_a_secret_hash_there_is_no_init_and_the_instance_joins() -> None
     assert run(joins()) == FINISHED
 
 
-def test_metadata_that_fails_at_the_start_is_asked_again() -> None:
+def test_failed_metadata_is_retried_at_the_start() -> None:
     async def play(environment: Environment) -> None:
         assert (await environment.listener.call(init_request()))[-1].success
 
@@ -248,7 +248,7 @@ def test_metadata_that_fails_at_the_start_is_asked_again() -> None:
     assert scenario(environment, play) == FINISHED
 
 
-def test_a_port_that_is_in_use_is_tried_again_and_does_not_stop_a_join() -> None:
+def test_a_port_in_use_is_retried_and_does_not_block_a_join() -> None:
     async def play(environment: Environment) -> None:
         assert (await environment.listener.call(init_request()))[-1].success
 

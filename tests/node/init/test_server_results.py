@@ -23,7 +23,7 @@ from tests.support.node_environment import (
 )
 
 
-def test_a_watcher_who_comes_back_sees_the_rest_and_only_that() -> None:
+def test_a_client_that_reconnects_gets_only_the_events_it_missed() -> None:
     async def play(environment: Environment) -> None:
         first: list[InitEvent] = []
         watching = tasks.spawn(environment.listener.call_into(init_request(), first), "user")
@@ -39,7 +39,7 @@ def test_a_watcher_who_comes_back_sees_the_rest_and_only_that() -> None:
     assert scenario(lone(slow=0.5), play, seed=5) == FINISHED
 
 
-def test_a_late_watcher_sees_everything_from_the_beginning() -> None:
+def test_a_late_client_gets_all_events() -> None:
     async def play(environment: Environment) -> None:
         first = await environment.listener.call(init_request())
         assert await environment.listener.call(init_request()) == first
@@ -47,7 +47,7 @@ def test_a_late_watcher_sees_everything_from_the_beginning() -> None:
     scenario(lone(), play)
 
 
-def test_the_success_is_held_for_a_watcher_who_lost_the_connection() -> None:
+def test_the_result_is_kept_for_a_client_that_lost_its_connection() -> None:
     async def play(environment: Environment) -> None:
         watching = tasks.spawn(environment.listener.call(init_request()), "user")
         await environment.lock.wait_until_decided()
@@ -60,7 +60,7 @@ def test_the_success_is_held_for_a_watcher_who_lost_the_connection() -> None:
     assert scenario(lone(), play) == FINISHED
 
 
-def test_the_success_is_not_held_for_ever() -> None:
+def test_the_result_is_kept_for_a_limited_time() -> None:
     async def play(environment: Environment) -> None:
         watching = tasks.spawn(environment.listener.call(init_request()), "user")
         await environment.lock.wait_until_decided()
@@ -73,7 +73,7 @@ def test_the_success_is_not_held_for_ever() -> None:
     assert scenario(lone(), play) == FINISHED
 
 
-def test_once_the_user_has_it_the_process_ends_at_once() -> None:
+def test_the_process_exits_once_the_result_is_acknowledged() -> None:
     async def play(environment: Environment) -> None:
         await environment.listener.call(init_request(), acknowledge=True)
         told_at = asyncio.get_running_loop().time()
@@ -83,8 +83,8 @@ def test_once_the_user_has_it_the_process_ends_at_once() -> None:
     assert scenario(lone(), play) == FINISHED
 
 
-def test_what_was_sent_and_may_be_lost_on_its_way_is_held_as_if_it_had_not_been_sent() -> None:
-    """The line is cut after the server's last word, and the user is back after a while, twice."""
+def test_a_result_without_acknowledgement_is_kept() -> None:
+    """The connection is lost after the last event, and the client reconnects twice."""
 
     async def play(environment: Environment) -> None:
         for pause in (5, 100):
@@ -96,7 +96,7 @@ def test_what_was_sent_and_may_be_lost_on_its_way_is_held_as_if_it_had_not_been_
     assert scenario(lone(), play) == FINISHED
 
 
-def test_the_door_stays_open_for_whoever_is_in_it_but_not_for_a_crowd_of_strangers() -> None:
+def test_open_connections_extend_the_wait_up_to_a_limit() -> None:
     async def play(environment: Environment) -> None:
         await environment.listener.call(init_request())
         await asyncio.sleep(119)
@@ -109,8 +109,8 @@ def test_the_door_stays_open_for_whoever_is_in_it_but_not_for_a_crowd_of_strange
     assert scenario(lone(), play) == FINISHED
 
 
-def test_nobody_can_say_that_the_end_was_fetched_but_who_was_told_it() -> None:
-    """On another connection no secret was shown, and an init that runs has no end yet."""
+def test_only_a_connection_that_got_the_outcome_can_acknowledge_it() -> None:
+    """Not another connection, and not before the init has ended."""
 
     async def play(environment: Environment) -> None:
         ours, another = (environment.init_server.handlers("user", lambda: None) for _ in range(2))
@@ -129,7 +129,7 @@ def test_nobody_can_say_that_the_end_was_fetched_but_who_was_told_it() -> None:
 
 
 @pytest.mark.parametrize("step", ["register extend", "install", "kubeadm traces", "init", "join service"])
-def test_a_failure_past_the_lock_is_told_with_logs_and_ends_the_process_as_failed(step: str) -> None:
+def test_a_failure_after_the_lock_is_sent_with_the_log_and_fails_the_process(step: str) -> None:
     async def play(environment: Environment) -> None:
         environment.log_buffer.append("kubeadm: [preflight] the port 6443 is in use")
         events = await environment.listener.call(init_request())
@@ -148,7 +148,7 @@ def test_a_failure_past_the_lock_is_told_with_logs_and_ends_the_process_as_faile
 
 
 @pytest.mark.parametrize("lost_at", ["stage", "failure", "log"])
-def test_a_watcher_whose_line_breaks_can_still_have_the_failure_and_its_logs(lost_at: str) -> None:
+def test_a_client_that_lost_its_connection_can_still_get_failure_and_log(lost_at: str) -> None:
     async def play(environment: Environment) -> None:
         environment.log_buffer.append("what kubeadm said")
 
@@ -168,8 +168,8 @@ def test_a_watcher_whose_line_breaks_can_still_have_the_failure_and_its_logs(los
     assert scenario(lone(faults={"init": [Fatal("broken", advice="reboot")]}), play) == FATAL
 
 
-def test_a_failed_init_is_not_begun_again_by_a_restart() -> None:
-    """The user was told that it failed; an instance that then succeeds on its own would be a ghost."""
+def test_a_restart_does_not_repeat_a_failed_init() -> None:
+    """The operator was informed of the failure and would not expect a later success."""
 
     async def play(environment: Environment) -> None:
         await environment.listener.call(init_request())
@@ -185,7 +185,7 @@ def test_a_failed_init_is_not_begun_again_by_a_restart() -> None:
     assert "init" not in again.calls
 
 
-def test_a_state_that_cannot_be_written_fails_the_init() -> None:
+def test_an_init_fails_if_the_node_state_cannot_be_written() -> None:
     async def play(environment: Environment) -> None:
         events = await environment.listener.call(init_request())
         assert any(event.failure and "read-only" in event.failure.reason for event in events)
@@ -193,14 +193,14 @@ def test_a_state_that_cannot_be_written_fails_the_init() -> None:
     assert scenario(lone(faults={"state": [OSError("read-only file system")]}), play) == FATAL
 
 
-def test_a_young_api_server_is_given_time() -> None:
+def test_join_service_setup_is_retried() -> None:
     async def play(environment: Environment) -> None:
         assert (await environment.listener.call(init_request()))[-1].success
 
     assert scenario(lone(faults={"join service": [Transient("etcd has no leader")] * 5}), play) == FINISHED
 
 
-def test_a_defect_of_ours_is_told_to_the_user_too() -> None:
+def test_an_internal_error_is_reported_to_the_client() -> None:
     async def play(environment: Environment) -> None:
         events = await environment.listener.call(init_request())
         assert any(event.failure and "internal error" in event.failure.reason for event in events)

@@ -18,7 +18,7 @@ from tests.support.node_environment import (
 )
 
 
-def test_a_wrong_secret_is_refused_without_logs_and_leaves_the_instance_as_it_was() -> None:
+def test_a_wrong_secret_is_rejected_without_logs_and_changes_nothing() -> None:
     async def play(environment: Environment) -> None:
         environment.log_buffer.append("something that happened here")
         failure, events = await refused(environment, init_request(init_secret=b"guessed"))
@@ -32,8 +32,8 @@ def test_a_wrong_secret_is_refused_without_logs_and_leaves_the_instance_as_it_wa
     assert scenario(lone(), play) == FINISHED
 
 
-def test_nothing_is_looked_at_before_the_secret() -> None:
-    """Not even whether the request makes sense: that, too, would be told to a stranger."""
+def test_the_secret_is_checked_before_any_other_field() -> None:
+    """A validation error would be information for an unauthenticated client."""
 
     async def play(environment: Environment) -> None:
         asked = environment.calls.count("myself")
@@ -45,7 +45,7 @@ def test_nothing_is_looked_at_before_the_secret() -> None:
     scenario(lone(addresses=()), play)
 
 
-def test_a_wrong_secret_does_not_tell_whether_an_init_is_running() -> None:
+def test_a_wrong_secret_does_not_reveal_whether_an_init_is_running() -> None:
     async def play(environment: Environment) -> None:
         await environment.listener.call(init_request())
         failure, events = await refused(environment, init_request(init_secret=b"guessed"))
@@ -55,7 +55,7 @@ def test_a_wrong_secret_does_not_tell_whether_an_init_is_running() -> None:
     scenario(lone(), play)
 
 
-def test_guessing_is_slowed_down_to_less_than_one_attempt_a_second() -> None:
+def test_guesses_are_limited_to_less_than_one_a_second() -> None:
     async def play(environment: Environment) -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -66,7 +66,7 @@ def test_guessing_is_slowed_down_to_less_than_one_attempt_a_second() -> None:
     scenario(lone(), play)
 
 
-def test_who_knows_the_secret_gets_in_between_guesses_within_a_bounded_time() -> None:
+def test_a_client_with_the_secret_is_admitted_between_guesses_in_bounded_time() -> None:
     async def play(environment: Environment) -> None:
         loop = asyncio.get_running_loop()
         for _ in range(10):
@@ -78,7 +78,7 @@ def test_who_knows_the_secret_gets_in_between_guesses_within_a_bounded_time() ->
     scenario(lone(), play)
 
 
-def test_who_knows_the_secret_does_not_wait_for_guesses_from_elsewhere() -> None:
+def test_a_client_with_the_secret_does_not_wait_for_guesses_from_another_source() -> None:
     async def play(environment: Environment) -> None:
         loop = asyncio.get_running_loop()
         guess = init_request(init_secret=b"guessed")
@@ -92,7 +92,7 @@ def test_who_knows_the_secret_does_not_wait_for_guesses_from_elsewhere() -> None
     scenario(lone(), play)
 
 
-def test_a_crowd_of_guessers_is_sent_away_instead_of_queued() -> None:
+def test_too_many_waiting_guesses_are_rejected() -> None:
     async def play(environment: Environment) -> None:
         guesses = [refused(environment, init_request(init_secret=b"guessed")) for _ in range(40)]
         codes = [failure.code for failure, _ in await asyncio.gather(*guesses)]
@@ -102,7 +102,7 @@ def test_a_crowd_of_guessers_is_sent_away_instead_of_queued() -> None:
     scenario(lone(), play)
 
 
-def test_garbage_is_no_request() -> None:
+def test_an_undecodable_request_is_rejected() -> None:
     async def play(environment: Environment) -> None:
         async def send(body: bytes) -> None:
             raise AssertionError("nothing is sent")

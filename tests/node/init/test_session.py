@@ -1,4 +1,4 @@
-"""The user's files around an init: found wrong before anything is sent, and never lost or overwritten."""
+"""Input files are validated before the instance is called; output files are never overwritten."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def refused(options: InitOptions) -> str:
     return str(error.value)
 
 
-def test_every_wrong_file_is_named_by_its_flag(instance: LocalInstance) -> None:
+def test_an_unreadable_file_is_reported_with_its_flag(instance: LocalInstance) -> None:
     good = options(instance)
     none = instance.user / "none"
     assert refused(replace(good, spec=none)).startswith("--spec: cannot read")
@@ -38,7 +38,7 @@ def test_every_wrong_file_is_named_by_its_flag(instance: LocalInstance) -> None:
     assert not good.secrets.exists(), "no master secret is made for an init that cannot begin"
 
 
-def test_what_is_wrong_inside_a_file_is_named(instance: LocalInstance) -> None:
+def test_an_invalid_field_is_reported(instance: LocalInstance) -> None:
     good = options(instance)
     good.spec.write_text("kubernetesVersion: '1.36'")
     assert "kubernetesVersion" in refused(good)
@@ -49,7 +49,7 @@ def test_what_is_wrong_inside_a_file_is_named(instance: LocalInstance) -> None:
     assert "much-too-secret" not in refused(good)
 
 
-def test_an_instance_is_never_let_off_its_proof(instance: LocalInstance) -> None:
+def test_empty_evidence_is_rejected(instance: LocalInstance) -> None:
     nothing = instance.user / "evidence.yaml"
     nothing.write_text("{}")
     assert refused(replace(options(instance), evidence=nothing)) == (
@@ -57,7 +57,7 @@ def test_an_instance_is_never_let_off_its_proof(instance: LocalInstance) -> None
     )
 
 
-def test_a_secret_that_others_can_read_is_refused(instance: LocalInstance) -> None:
+def test_a_secret_readable_by_others_is_rejected(instance: LocalInstance) -> None:
     good = options(instance)
     good.init_secret.chmod(0o644)
     assert "chmod 600" in refused(good)
@@ -68,7 +68,7 @@ def test_a_kubeconfig_is_not_overwritten(instance: LocalInstance) -> None:
     assert "file exists" in refused(options(instance))
 
 
-def test_an_init_that_was_left_keeps_its_id_and_another_instance_gets_another(
+def test_an_unfinished_init_keeps_its_id_per_endpoint(
     instance: LocalInstance,
 ) -> None:
     good = options(instance)
@@ -83,7 +83,7 @@ def test_an_init_that_was_left_keeps_its_id_and_another_instance_gets_another(
 # --- the master secret
 
 
-def test_the_master_secret_is_made_once_and_stays(tmp_path: Path) -> None:
+def test_the_master_secret_is_created_once(tmp_path: Path) -> None:
     path = tmp_path / "secrets.json"
     made = MasterSecret.load_or_create(path)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -94,7 +94,7 @@ def test_the_master_secret_is_made_once_and_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"key": "AAAA", "salt": "AAAA", "measurementSalt": "AA"}'])
-def test_a_broken_master_secret_is_neither_used_nor_replaced(tmp_path: Path, text: str) -> None:
+def test_an_invalid_master_secret_is_neither_used_nor_replaced(tmp_path: Path, text: str) -> None:
     path = tmp_path / "secrets.json"
     path.write_text(text)
     path.chmod(0o600)
@@ -103,7 +103,7 @@ def test_a_broken_master_secret_is_neither_used_nor_replaced(tmp_path: Path, tex
     assert path.read_text() == text
 
 
-def test_a_new_secret_never_takes_the_place_of_another(tmp_path: Path) -> None:
+def test_a_new_secret_does_not_overwrite_a_file(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     write_new_secret(path, b"first", "--out")
     with pytest.raises(OperatorError, match=r"--out: file exists: "):
@@ -128,7 +128,7 @@ def kubeconfig(server: str = "https://10.0.0.5:6443") -> bytes:
         ("https://10.0.0.5", "lb.example", "https://lb.example"),
     ],
 )
-def test_a_kubeconfig_names_the_host_that_was_reached_and_keeps_the_port(
+def test_the_kubeconfig_gets_the_reachable_host_and_keeps_the_port(
     server: str, host: str, expected: str
 ) -> None:
     document = yaml.safe_load(with_server_host(kubeconfig(server), host))
@@ -139,7 +139,7 @@ def test_a_kubeconfig_names_the_host_that_was_reached_and_keeps_the_port(
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"clusters: []", b"clusters: [{}, {}]", b"clusters: [{a: 1}]"])
-def test_a_kubeconfig_without_its_one_cluster_is_refused(data: bytes) -> None:
+def test_a_kubeconfig_without_exactly_one_cluster_is_rejected(data: bytes) -> None:
     with pytest.raises(PeerError, match="kubeconfig"):
         with_server_host(data, "lb.example")
 
@@ -153,7 +153,7 @@ def test_a_kubeconfig_without_its_one_cluster_is_refused(data: bytes) -> None:
         ({}, {"insecure-skip-tls-verify": True}, "insecure-skip-tls-verify"),
     ],
 )
-def test_a_kubeconfig_that_would_command_the_users_machine_is_refused(
+def test_a_kubeconfig_with_commands_files_or_proxies_is_rejected(
     user: dict[str, object], cluster: dict[str, object], strange: str
 ) -> None:
     document = yaml.safe_load(kubeconfig())

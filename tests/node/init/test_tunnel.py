@@ -35,14 +35,14 @@ def host(tmp_path: Path) -> Host:
 
 @pytest.fixture
 def api(tmp_path: Path, host: Host) -> Iterator[FakeClusterApi]:
-    # No nodes: nobody here would end their agents.
+    # No nodes: no kubelet would stop their agents.
     fake = FakeClusterApi(tmp_path, nodes=())
     yield fake
     fake.close()
 
 
 def kubeadm_has_run(host: Host, api: FakeClusterApi) -> None:
-    """Its API server's manifest, with our patch applied as kubeadm applies it, and its kubeconfig."""
+    """Writes the API server manifest with the patch applied, and the admin kubeconfig."""
     plan = tunnel.installed_plan(host)
     assert plan is not None
     plain = MANIFEST.format(port=api.port, backend="none").encode()
@@ -55,7 +55,7 @@ def kubeadm_has_run(host: Host, api: FakeClusterApi) -> None:
 
 
 @pytest.mark.parametrize("families", FAMILIES)
-def test_the_plan_is_the_clusters(families: str) -> None:
+def test_the_plan_has_the_networks_of_the_cluster_spec(families: str) -> None:
     plan = tunnel.plan_for(spec(families, **WITH_TUNNEL), instance(families))
     assert tuple(map(str, plan.node_ips)) == ADDRESSES[families]
     assert tuple(map(str, plan.networks.service)) == spec(families).service_subnets
@@ -63,7 +63,7 @@ def test_the_plan_is_the_clusters(families: str) -> None:
     assert (plan.image.reference, plan.image.is_ours) == ("registry.example/bootbridge:1", True)
 
 
-def test_a_cluster_that_leaves_its_subnets_to_kubeadm_has_a_plan_too() -> None:
+def test_the_plan_has_default_networks_without_subnets_in_the_spec() -> None:
     plan = tunnel.plan_for(spec(service_subnets=(), pod_subnets=(), **WITH_TUNNEL), instance())
     assert tuple(map(str, plan.networks.service)) == ("10.96.0.0/12",)
 
@@ -71,7 +71,7 @@ def test_a_cluster_that_leaves_its_subnets_to_kubeadm_has_a_plan_too() -> None:
 # --- laying
 
 
-async def test_before_kubeadm_the_machines_parts_and_the_patch_are_laid(host: Host) -> None:
+async def test_before_kubeadm_init_the_node_resources_and_the_patch_are_installed(host: Host) -> None:
     events: list[StageEvent] = []
     plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
     await tunnel.install_on_node(host, plan, events.append)
@@ -86,8 +86,8 @@ async def test_before_kubeadm_the_machines_parts_and_the_patch_are_laid(host: Ho
     assert any(event.state == "output" for event in events)
 
 
-def test_the_setting_is_in_this_machines_pod_and_not_in_the_clusters_configuration() -> None:
-    """Another control plane has neither socket nor file, and its kube-apiserver would not start."""
+def test_the_egress_setting_is_in_the_static_pod_and_not_in_the_cluster_configuration() -> None:
+    """On another control plane socket and file do not exist, and its kube-apiserver would not start."""
     made = documents.dump(
         documents.init_documents(spec(**WITH_TUNNEL), instance(), patches=node_paths.PATCHES)
     )
@@ -95,7 +95,9 @@ def test_the_setting_is_in_this_machines_pod_and_not_in_the_clusters_configurati
     assert next(yaml.safe_load_all(made))["patches"] == {"directory": node_paths.PATCHES}
 
 
-async def test_after_kubeadm_the_clusters_parts_follow(host: Host, api: FakeClusterApi) -> None:
+async def test_after_kubeadm_init_the_cluster_resources_are_installed(
+    host: Host, api: FakeClusterApi
+) -> None:
     plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
     await tunnel.install_on_node(host, plan, lambda event: None)
     kubeadm_has_run(host, api)

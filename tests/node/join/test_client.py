@@ -39,7 +39,7 @@ def answering(environment: Environment, answer: Answer) -> asyncio.Task[int]:
 
 
 @pytest.mark.parametrize("instance", [INSTANCE, WORKER], ids=["control plane", "worker"])
-def test_an_instance_joins_and_remembers_what_it_is(instance: Instance) -> None:
+def test_an_instance_joins_and_writes_its_node_state(instance: Instance) -> None:
     environment = Environment(instance=instance)
     joins(environment)
     assert environment.persistent.state is not None
@@ -61,7 +61,7 @@ def test_an_instance_joins_and_remembers_what_it_is(instance: Instance) -> None:
     ],
     ids=["metadata", "endpoints", "service", "refusal"],
 )
-def test_whatever_fails_before_the_lock_is_tried_again(call: str, error: Exception) -> None:
+def test_failures_before_the_lock_are_retried(call: str, error: Exception) -> None:
     environment = Environment(faults={call: [error] * 4})
     joins(environment)
     assert environment.calls.count(call) == 5
@@ -79,8 +79,8 @@ def test_an_instance_waits_until_a_join_service_is_known() -> None:
     run(scenario())
 
 
-def test_each_round_asks_the_metadata_anew() -> None:
-    """So that an operator can correct a name or a role without touching the instance."""
+def test_each_round_reads_the_metadata_again() -> None:
+    """An operator can correct a name or a role without access to the instance."""
 
     async def scenario() -> None:
         environment = Environment(instance=Instance("not a name!", Role.WORKER, ()), secret_hash="")
@@ -94,7 +94,7 @@ def test_each_round_asks_the_metadata_anew() -> None:
     run(scenario())
 
 
-def test_metadata_that_never_answers_does_not_hold_up_the_next_round() -> None:
+def test_metadata_requests_time_out() -> None:
     async def scenario() -> None:
         environment = Environment(secret_hash="")
         process = started(environment)
@@ -111,7 +111,7 @@ def test_metadata_that_never_answers_does_not_hold_up_the_next_round() -> None:
     run(scenario())
 
 
-def test_every_attempt_has_a_key_of_its_own() -> None:
+def test_every_attempt_uses_a_new_key() -> None:
     async def scenario() -> None:
         environment = Environment(addresses=THREE)
         made: list[str] = []
@@ -130,7 +130,7 @@ def test_every_attempt_has_a_key_of_its_own() -> None:
     run(scenario())
 
 
-def test_an_address_that_is_silent_does_not_hold_up_the_others() -> None:
+def test_a_silent_address_does_not_delay_the_others() -> None:
     async def scenario() -> None:
         environment = Environment(addresses=THREE)
         asked = []
@@ -148,14 +148,14 @@ def test_an_address_that_is_silent_does_not_hold_up_the_others() -> None:
     run(scenario())
 
 
-def test_an_address_that_answers_at_once_is_the_only_one_asked() -> None:
-    """A rack of instances must not draw a ticket from every control plane."""
+def test_no_other_address_is_called_if_the_first_answers_at_once() -> None:
+    """Otherwise many instances would get a ticket from every control plane."""
     environment = Environment(addresses=THREE)
     joins(environment)
     assert environment.calls.count("ticket") == 1
 
 
-def test_all_addresses_silent_ends_the_round_and_not_the_asking() -> None:
+def test_a_round_with_silent_addresses_only_is_followed_by_another() -> None:
     async def scenario() -> None:
         environment = Environment(addresses=(("a", 1), ("b", 2)))
         asked = 0
@@ -174,7 +174,7 @@ def test_all_addresses_silent_ends_the_round_and_not_the_asking() -> None:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_several_channels_at_once_make_one_ticket_and_one_join(seed: int) -> None:
+def test_concurrent_connections_lead_to_one_ticket_and_one_join(seed: int) -> None:
     async def scenario() -> None:
         environment = Environment(seed, addresses=THREE * 3)
         opening = asyncio.Event()
@@ -200,8 +200,8 @@ def test_several_channels_at_once_make_one_ticket_and_one_join(seed: int) -> Non
     run(scenario(), seed)
 
 
-def test_a_service_that_takes_its_time_is_the_only_one_asked() -> None:
-    """It is busy because many ask: if each asked elsewhere, too, all would be, and tokens be left over."""
+def test_a_slow_join_service_is_the_only_one_that_gets_a_request() -> None:
+    """It may be slow because many instances call; further requests would add load and unused tokens."""
 
     async def scenario() -> None:
         environment = Environment(addresses=THREE)
@@ -220,7 +220,7 @@ def test_a_service_that_takes_its_time_is_the_only_one_asked() -> None:
     run(scenario())
 
 
-def test_a_ticket_is_asked_for_elsewhere_once_a_service_has_not_given_one() -> None:
+def test_the_next_join_service_gets_a_request_after_a_failure() -> None:
     async def scenario() -> None:
         environment = Environment(addresses=THREE)
         asked, out = [], 0
@@ -244,7 +244,7 @@ def test_a_ticket_is_asked_for_elsewhere_once_a_service_has_not_given_one() -> N
     run(scenario())
 
 
-def test_a_refusal_is_taken_seriously_and_tried_again_at_leisure() -> None:
+def test_a_refused_ticket_is_retried_with_long_pauses() -> None:
     environment = Environment(faults={"ticket": [PeerRefused("this name belongs to another key")] * 6})
 
     async def scenario() -> None:
@@ -254,7 +254,7 @@ def test_a_refusal_is_taken_seriously_and_tried_again_at_leisure() -> None:
     run(scenario())
 
 
-def test_one_refusal_outweighs_addresses_that_did_not_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_takes_precedence_over_unreachable_addresses(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         environment = Environment(addresses=THREE)
         environment.faults["ticket"] = [
@@ -296,7 +296,7 @@ def test_one_refusal_outweighs_addresses_that_did_not_answer(caplog: pytest.LogC
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_a_ticket_that_cannot_be_ours_is_not_used(wrong: dict[str, Any]) -> None:
+def test_an_invalid_ticket_is_not_used(wrong: dict[str, Any]) -> None:
     async def scenario() -> None:
         environment = Environment(ticket_changes=wrong)
         process = started(environment)
@@ -310,7 +310,7 @@ def test_a_ticket_that_cannot_be_ours_is_not_used(wrong: dict[str, Any]) -> None
     run(scenario())
 
 
-def test_a_worker_does_not_take_the_control_planes_keys() -> None:
+def test_a_worker_rejects_a_ticket_with_control_plane_keys() -> None:
     async def scenario() -> None:
         files = tuple(ControlPlaneFile(name, b"key") for name in CONTROL_PLANE_FILES)
         environment = Environment(instance=WORKER, ticket_changes={"control_plane_files": files})
@@ -323,7 +323,7 @@ def test_a_worker_does_not_take_the_control_planes_keys() -> None:
     run(scenario())
 
 
-def test_a_lock_that_is_held_means_no_join_and_no_files() -> None:
+def test_without_the_lock_no_ticket_file_is_written() -> None:
     async def scenario() -> None:
         environment = Environment()
         environment.assemble()
@@ -343,8 +343,8 @@ def test_a_lock_that_is_held_means_no_join_and_no_files() -> None:
 
 
 @pytest.mark.parametrize("where", ["myself", "endpoints", "request_ticket", "pause"])
-def test_a_stop_interrupts_whatever_is_under_way_before_the_lock(where: str) -> None:
-    """A ticket request in flight as well: it may be silent for half a minute at each address."""
+def test_a_stop_before_the_lock_takes_effect_at_once(where: str) -> None:
+    """Also during a ticket request, which may take half a minute per address."""
 
     async def scenario() -> None:
         environment = Environment(secret_hash="")
@@ -375,7 +375,7 @@ def test_a_stop_interrupts_whatever_is_under_way_before_the_lock(where: str) -> 
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_stopping_at_any_time_ends_cleanly(seed: int) -> None:
+def test_a_stop_at_any_time_ends_cleanly(seed: int) -> None:
     async def scenario() -> None:
         for at in range(10):
             environment = Environment(seed, slow=0.5, tickets=False)

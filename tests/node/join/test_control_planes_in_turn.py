@@ -1,4 +1,4 @@
-"""Control planes join one at a time, however long each takes and whatever the join services' clocks say.
+"""Control planes join one at a time, independent of their speed and of the join services' clocks.
 
 Two instances with the real flows, two join services over one API server; time is virtual.
 """
@@ -31,7 +31,7 @@ RESET_SECONDS = 100.0
 
 
 class Cluster:
-    """The services are an hour apart, and each says that it knows the time."""
+    """The clocks of the join services differ by an hour."""
 
     def __init__(self, folder: Path, join_seconds: float) -> None:
         self.services = join_service_environment.Environment(folder)
@@ -53,7 +53,7 @@ class Cluster:
             self.inside.discard(name)
 
     def instance(self, instance: Instance, seed: int) -> Environment:
-        """Its kubeadm takes its time, to join and to take everything back."""
+        """Its kubeadm takes a while for join and reset."""
         cluster = self
 
         class Slow(Environment):
@@ -102,9 +102,7 @@ class Cluster:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_join_that_takes_longer_than_its_turn_is_undone_before_the_next_one_begins(
-    tmp_path: Path, seed: int
-) -> None:
+def test_a_join_that_exceeds_its_turn_is_undone_before_the_next_one_starts(tmp_path: Path, seed: int) -> None:
     cluster = Cluster(tmp_path, join_seconds=700.0)
     with quiet():
         codes = cluster.both_join(seed)
@@ -113,7 +111,7 @@ def test_a_join_that_takes_longer_than_its_turn_is_undone_before_the_next_one_be
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_both_come_in_one_after_the_other(tmp_path: Path, seed: int) -> None:
+def test_two_control_planes_join_one_after_the_other(tmp_path: Path, seed: int) -> None:
     cluster = Cluster(tmp_path, join_seconds=300.0)
     with quiet():
         codes = cluster.both_join(seed)

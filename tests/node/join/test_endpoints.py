@@ -1,4 +1,4 @@
-"""Where a joining instance looks for join services."""
+"""The addresses of join services."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def control_plane(name: str, *addresses: str) -> Instance:
 
 
 class Said:
-    """Metadata that answers with what it was given; an error is raised."""
+    """Metadata with fixed answers; an exception is raised."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ AWAY = MetadataUnavailable("the service is away")
 WORKER = Instance("worker-0", Role.WORKER, (ip_address("10.0.0.9"),))
 
 
-async def test_the_load_balancer_comes_first_then_every_control_plane() -> None:
+async def test_the_load_balancer_is_first_then_every_control_plane() -> None:
     said = Said("lb.example:6443", (control_plane("cp-0", "10.0.0.1", "fd00::1"), WORKER))
     assert await join_endpoints(said) == [("lb.example", 30090), ("10.0.0.1", 30090), ("fd00::1", 30090)]
 
 
 async def test_an_empty_load_balancer_is_never_dialled() -> None:
-    """Hazard 10: an empty host would be this very machine."""
+    """An empty host would be dialled as localhost."""
     assert await join_endpoints(Said("", (control_plane("cp-0", "10.0.0.1"),))) == [("10.0.0.1", 30090)]
     assert await join_endpoints(Said("", ())) == []
 
@@ -86,14 +86,14 @@ async def test_when_neither_is_known_the_failure_names_both() -> None:
         await join_endpoints(Said(MetadataUnavailable("no balancer"), MetadataUnavailable("no peers")))
 
 
-async def test_no_endpoint_is_tried_twice() -> None:
-    """A load balancer is often a control plane's own address."""
+async def test_endpoints_are_unique() -> None:
+    """The load balancer may be an address of a control plane."""
     said = Said("10.0.0.1:6443", (control_plane("cp-0", "10.0.0.1"), control_plane("cp-1", "10.0.0.1")))
     assert await join_endpoints(said) == [("10.0.0.1", 30090)]
 
 
-async def test_a_control_plane_that_is_one_already_may_ask_itself() -> None:
-    """A lone one has nobody else that it could ask for a new certificate."""
+async def test_a_control_plane_may_call_its_own_join_service() -> None:
+    """A single control plane has no other join service for a renewal."""
     said = Said("", (), myself=control_plane("cp-0", "10.0.0.1"))
     assert await join_endpoints(said, 4433) == []
     assert await join_endpoints(said, 4433, own=True) == [("10.0.0.1", 4433)]

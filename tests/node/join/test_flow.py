@@ -36,7 +36,7 @@ def test_every_further_attempt_starts_with_a_reset_and_writes_the_ticket_files_a
     assert steps == ["ticket files", "join", *["reset", "ticket files", "join"] * 2]
 
 
-def test_a_join_that_always_fails_is_fatal_after_three_attempts_and_stays_so() -> None:
+def test_a_join_is_fatal_after_three_attempts_until_a_reboot() -> None:
     environment = Environment(faults={"join": [Transient("no route to host")] * 100})
     assert run(exit_code(environment)) == FATAL
     assert environment.calls.count("join") == 3
@@ -49,7 +49,7 @@ def test_a_join_that_always_fails_is_fatal_after_three_attempts_and_stays_so() -
     assert "join" not in again.calls
 
 
-def test_what_is_fatal_is_not_tried_three_times() -> None:
+def test_a_fatal_error_is_not_retried() -> None:
     environment = Environment(
         faults={"install": [Fatal("the hash does not match", advice="ask who built it")]}
     )
@@ -69,11 +69,11 @@ def test_a_step_that_fails_restarts_the_attempt(step: str, error: Exception) -> 
     assert after == ["install", "reset", "ticket files", "join"]
 
 
-def test_a_state_that_cannot_be_written_is_fatal() -> None:
+def test_a_join_fails_if_the_node_state_cannot_be_written() -> None:
     assert run(exit_code(Environment(faults={"state": [OSError("read-only file system")]}))) == FATAL
 
 
-def test_what_kubeadm_left_before_a_reboot_is_reset_first() -> None:
+def test_files_left_by_kubeadm_before_a_reboot_are_reset_first() -> None:
     environment = Environment()
     environment.persistent.kubeadm = "half"
     joins(environment)
@@ -84,7 +84,7 @@ def test_what_kubeadm_left_before_a_reboot_is_reset_first() -> None:
     )
 
 
-def test_a_stop_past_the_lock_waits_for_the_node_to_be_whole() -> None:
+def test_a_stop_after_the_lock_waits_for_the_join() -> None:
     async def scenario() -> None:
         environment = Environment(slow=1.0)
         process = started(environment)
@@ -96,7 +96,7 @@ def test_a_stop_past_the_lock_waits_for_the_node_to_be_whole() -> None:
     run(scenario())
 
 
-def test_a_ticket_that_has_expired_meanwhile_is_not_tried() -> None:
+def test_an_expired_ticket_is_not_used_after_a_crash() -> None:
     environment = Environment()
 
     async def crash() -> None:
@@ -112,7 +112,7 @@ def test_a_ticket_that_has_expired_meanwhile_is_not_tried() -> None:
     assert "expired" in again.persistent.record.reason
 
 
-def test_an_attempt_is_not_begun_with_a_token_that_has_expired() -> None:
+def test_no_attempt_starts_with_an_expired_token() -> None:
     async def scenario() -> None:
         environment = Environment(instance=WORKER, faults={"join": [Transient("no")] * 3})
         process = started(environment)
@@ -125,8 +125,8 @@ def test_an_attempt_is_not_begun_with_a_token_that_has_expired() -> None:
     run(scenario())
 
 
-def test_a_worker_that_has_begun_in_time_may_finish() -> None:
-    """Nobody waits for it, and kubeadm needs the token in the beginning only."""
+def test_a_worker_may_finish_after_its_token_has_expired() -> None:
+    """kubeadm needs the token only at the beginning, and no other node waits."""
 
     async def scenario() -> None:
         environment = Environment(instance=WORKER)
@@ -137,8 +137,8 @@ def test_a_worker_that_has_begun_in_time_may_finish() -> None:
     run(scenario())
 
 
-def test_a_control_planes_turn_counts_from_its_question_over_a_crash() -> None:
-    """The next one may join when it is over, whatever became of this one's process."""
+def test_the_turn_of_a_control_plane_counts_from_its_request_across_a_crash() -> None:
+    """The next control plane may join when the turn is over, even if this process crashed."""
 
     async def crash(environment: Environment) -> None:
         environment.assemble()

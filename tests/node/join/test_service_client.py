@@ -35,7 +35,7 @@ Open = Callable[..., Awaitable[tuple[str, int]]]
 
 @pytest.fixture
 async def open_service() -> AsyncIterator[Open]:
-    """A join service on loopback that answers by the given handlers."""
+    """Starts join services on loopback with the given handlers."""
     listeners: list[AttestedListener] = []
 
     async def start(handlers: dict[str, Handler], token: bytes = SECRET) -> tuple[str, int]:
@@ -68,7 +68,7 @@ def calls() -> JoinServiceClient:
     return JoinServiceClient(Attestation(TokenIssuer("dev", SECRET)))
 
 
-async def test_tickets_are_asked_for_and_given(open_service: Open) -> None:
+async def test_tickets_and_rejoin_tickets_are_returned(open_service: Open) -> None:
     address = await open_service(
         {
             ISSUE_TICKET: answering(Ticket(node_name="worker-0").encode()),
@@ -79,7 +79,7 @@ async def test_tickets_are_asked_for_and_given(open_service: Open) -> None:
     assert (await calls().request_rejoin_ticket(address, RejoinRequest("worker-1"))).node_name == "worker-1"
 
 
-async def test_a_request_waits_for_its_turn_on_a_channel_that_stands(open_service: Open) -> None:
+async def test_a_request_waits_for_its_turn_on_an_open_connection(open_service: Open) -> None:
     asked: list[bytes] = []
 
     async def ticket(body: bytes, send: Send) -> None:
@@ -103,7 +103,7 @@ async def test_a_request_waits_for_its_turn_on_a_channel_that_stands(open_servic
 
 @dataclass
 class Answering:
-    """A machine with good evidence that answers as a join service, and who the metadata says it is."""
+    """A machine with valid evidence that answers as a join service."""
 
     tpm: SoftwareTpm
     port: int
@@ -149,8 +149,8 @@ def listed(name: str, role: Role, identity: str) -> Instance:
 OTHER_KEY = "sha256:" + "0" * 64
 
 
-async def test_a_worker_in_a_join_services_place_is_not_believed(answering_machine: Answering) -> None:
-    """Its evidence is as good as a control plane's; its key is listed as a worker's."""
+async def test_a_worker_that_acts_as_a_join_service_is_rejected(answering_machine: Answering) -> None:
+    """Its evidence is valid, but its key is listed as a worker's."""
     key = answering_machine.tpm.identity
     with pytest.raises(PeerRefused, match="join service: has the key of machine-1, which is a worker"):
         await answering_machine.ticket(listed("machine-1", Role.WORKER, key))
@@ -159,17 +159,17 @@ async def test_a_worker_in_a_join_services_place_is_not_believed(answering_machi
     assert ticket.node_name == "worker-0"
 
 
-async def test_a_key_that_is_not_listed_is_not_a_join_services_where_control_planes_keys_are(
+async def test_an_unlisted_key_is_rejected_if_control_plane_keys_are_listed(
     answering_machine: Answering,
 ) -> None:
-    """Any machine of the same maker has evidence as good as that; the metadata knows which are ours."""
+    """Other machines may have valid evidence; the metadata lists the control planes."""
     with pytest.raises(PeerRefused, match="is not that of a control plane in metadata") as refused:
         await answering_machine.ticket(listed("machine-1", Role.CONTROL_PLANE, OTHER_KEY))
     assert answering_machine.tpm.identity in str(refused.value)
     assert answering_machine.asked == []
 
 
-async def test_where_no_control_planes_key_is_listed_the_evidence_decides(
+async def test_without_listed_control_plane_keys_valid_evidence_is_enough(
     answering_machine: Answering,
 ) -> None:
     assert await answering_machine.ticket(
@@ -177,35 +177,35 @@ async def test_where_no_control_planes_key_is_listed_the_evidence_decides(
     )
 
 
-async def test_a_control_plane_believes_its_own_join_service(answering_machine: Answering) -> None:
-    """It is asked for a new certificate, and the metadata lists the others only."""
+async def test_a_control_plane_accepts_its_own_join_service(answering_machine: Answering) -> None:
+    """The metadata lists only the other instances."""
     other = listed("machine-1", Role.CONTROL_PLANE, OTHER_KEY)
     assert await answering_machine.ticket(other, own_key=answering_machine.tpm.identity)
 
 
 @pytest.mark.parametrize("code", [grpc.PERMISSION_DENIED, grpc.INVALID_ARGUMENT])
-async def test_a_no_is_a_refusal_with_its_reason(open_service: Open, code: int) -> None:
+async def test_a_rejection_is_a_refusal_with_its_reason(open_service: Open, code: int) -> None:
     address = await open_service({ISSUE_TICKET: answering(RpcError(code, "not in the policy"))})
     with pytest.raises(PeerRefused, match=f"127.0.0.1:{address[1]}: not in the policy"):
         await calls().request_ticket(address, TicketRequest("worker-0"))
 
 
 @pytest.mark.parametrize("code", [grpc.UNAVAILABLE, grpc.FAILED_PRECONDITION, grpc.INTERNAL])
-async def test_trouble_that_may_pass_is_no_refusal(open_service: Open, code: int) -> None:
-    """Another control plane is joining, the API server is away: asked again soon."""
+async def test_a_temporary_error_is_transient(open_service: Open, code: int) -> None:
+    """For example another control plane is joining, or the API server is unreachable."""
     address = await open_service({ISSUE_TICKET: answering(RpcError(code, "later"))})
     with pytest.raises(Transient, match="later") as failed:
         await calls().request_ticket(address, TicketRequest("worker-0"))
     assert not isinstance(failed.value, PeerRefused)
 
 
-async def test_evidence_that_does_not_convince_is_a_refusal(open_service: Open) -> None:
+async def test_rejected_evidence_is_a_refusal(open_service: Open) -> None:
     address = await open_service({}, token=b"another-token-of-the-same-length")
     with pytest.raises(PeerRefused, match="the join service refused our evidence"):
         await calls().request_ticket(address, TicketRequest("worker-0"))
 
 
-async def test_a_service_that_is_not_there_or_talks_nonsense_may_come_to_its_senses(
+async def test_an_unreachable_service_or_an_invalid_answer_is_transient(
     open_service: Open,
 ) -> None:
     nobody = ("127.0.0.1", free_port())

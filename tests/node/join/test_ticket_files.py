@@ -1,4 +1,4 @@
-"""What a ticket brings is checked, then written: a control plane's authorities, the kubelet's certificate."""
+"""The files of a ticket are validated, then written."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def everything_in(host: Host) -> list[str]:
     return [f"/{path.relative_to(host.root)}" for path in sorted(host.root.rglob("*")) if path.is_file()]
 
 
-def test_a_worker_gets_its_kubelets_certificate_and_key_and_nothing_else(host: Host) -> None:
+def test_a_worker_gets_only_the_kubelet_certificate_and_key(host: Host) -> None:
     write_ticket(host, worker(), SERVING.key_pem)
     assert everything_in(host) == [node_paths.SERVING]
     assert host.read(node_paths.SERVING) == SERVING.cert_pem + SERVING.key_pem
     assert host.mode(node_paths.SERVING) == 0o600
 
 
-def test_a_control_plane_gets_its_authorities_with_keys_for_root_alone(host: Host) -> None:
+def test_a_control_plane_gets_the_ca_files_with_keys_readable_by_root_only(host: Host) -> None:
     write_ticket(host, control_plane(), SERVING.key_pem)
     modes = {name: oct(host.mode(f"{node_paths.PKI}/{name}")) for name in CONTROL_PLANE_FILES}
     assert modes == {
@@ -65,7 +65,7 @@ def test_a_control_plane_gets_its_authorities_with_keys_for_root_alone(host: Hos
     assert host.read(f"{node_paths.PKI}/etcd/ca.key") == b"etcd/ca.key"
 
 
-def test_a_retry_writes_over_its_own_files(host: Host) -> None:
+def test_a_retry_overwrites_the_files(host: Host) -> None:
     write_ticket(host, control_plane(), SERVING.key_pem)
     other = AUTHORITY.issue_server(["node-1"])
     again = replace(control_plane(), kubelet_certificate=other.cert_pem)
@@ -82,7 +82,7 @@ def test_a_retry_writes_over_its_own_files(host: Host) -> None:
         ((), "missing"),
     ],
 )
-def test_a_control_planes_ticket_brings_each_file_once(
+def test_a_control_plane_ticket_must_have_each_file_once(
     host: Host, files: tuple[ControlPlaneFile, ...], said: str
 ) -> None:
     with pytest.raises(TicketUnusable, match=said):
@@ -90,7 +90,7 @@ def test_a_control_planes_ticket_brings_each_file_once(
     assert everything_in(host) == []
 
 
-def test_a_workers_ticket_with_a_control_planes_keys_is_refused(host: Host) -> None:
+def test_a_worker_ticket_with_control_plane_files_is_rejected(host: Host) -> None:
     with pytest.raises(TicketUnusable, match="worker ticket"):
         write_ticket(host, replace(worker(), control_plane_files=FILES), SERVING.key_pem)
     assert everything_in(host) == []
@@ -105,7 +105,7 @@ def test_a_workers_ticket_with_a_control_planes_keys_is_refused(host: Host) -> N
         (SERVING.cert_pem, AUTHORITY.issue_server(["other"]).key_pem, "does not match the key"),
     ],
 )
-def test_a_certificate_that_is_not_for_our_key_is_refused_before_anything_is_written(
+def test_a_certificate_for_another_key_is_rejected_before_the_first_write(
     host: Host, certificate: bytes, key: bytes, said: str
 ) -> None:
     with pytest.raises(TicketUnusable, match=said):
@@ -116,13 +116,11 @@ def test_a_certificate_that_is_not_for_our_key_is_refused_before_anything_is_wri
 
 
 class CrashError(BaseException):
-    """The power fails."""
+    """Simulates a power failure."""
 
 
-def test_a_renewal_that_is_cut_off_anywhere_leaves_one_whole_pair(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At whatever it asks of the disk, before and after: never a certificate beside another's key."""
+def test_an_interrupted_renewal_leaves_a_matching_pair(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before and after every file operation: certificate and key always match."""
     fresh = AUTHORITY.issue_server(["node-1"])
     pairs = [each.cert_pem + each.key_pem for each in (SERVING, fresh)]
     met = set()

@@ -1,4 +1,4 @@
-"""A cluster, its first instance and a ticket for another, of each family: what documents are made from."""
+"""Example cluster specs, instances and tickets for each address family."""
 
 from __future__ import annotations
 

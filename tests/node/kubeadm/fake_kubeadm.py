@@ -1,4 +1,4 @@
-"""A kubeadm of a few lines of shell, and what it was called with, for what the real one would not do here."""
+"""A fake kubeadm: a shell script that records its arguments."""
 
 from __future__ import annotations
 

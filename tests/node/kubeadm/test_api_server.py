@@ -1,4 +1,4 @@
-"""After an init the API server is waited for until it says that it is ready, and no longer than told."""
+"""Waiting for the API server: until /readyz succeeds or the time limit passes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTING = b"HTTP/1.1 500 no\r\nContent-Length: 8\r\nConnection: close\r\n\r\net
 
 @asynccontextmanager
 async def api(answers: Answers, folder: Path) -> AsyncIterator[tuple[Path, list[bytes]]]:
-    """An API server over plain HTTP on loopback; gives a kubeconfig and the requests that came."""
+    """An API server over plain HTTP on loopback."""
     asked: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -50,14 +50,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api_server, "POLL_SECONDS", 0.01)
 
 
-async def test_it_is_asked_until_it_is_ready(tmp_path: Path) -> None:
+async def test_readyz_is_polled_until_it_succeeds(tmp_path: Path) -> None:
     async with api(lambda count: READY if count == 3 else STARTING, tmp_path) as (kubeconfig, asked):
         await wait_until_ready(kubeconfig, seconds=10)
     assert len(asked) == 3
     assert asked[0].startswith(b"GET /readyz ")
 
 
-async def test_one_that_never_is_fails_in_time_with_its_last_word(tmp_path: Path) -> None:
+async def test_a_timeout_reports_the_last_error(tmp_path: Path) -> None:
     def starting(count: int) -> bytes:
         # Asked for the second time, it has been heard once.
         if count == 2:
@@ -70,7 +70,7 @@ async def test_one_that_never_is_fails_in_time_with_its_last_word(tmp_path: Path
     assert issubclass(ApiServerNotReady, Transient)
 
 
-async def test_one_that_does_not_answer_at_all_fails_in_time(tmp_path: Path) -> None:
+async def test_a_silent_api_server_times_out(tmp_path: Path) -> None:
     async with api(lambda count: READY, tmp_path) as (kubeconfig, _):
         pass
     with pytest.raises(ApiServerNotReady, match="not ready"):

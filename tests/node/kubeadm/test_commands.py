@@ -1,4 +1,4 @@
-"""Another program is run to its end, heard line by line, and never left behind."""
+"""Programs are run with a time limit, their output is passed on by line, and none is left running."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ async def lines_of(script: str) -> list[str]:
     return said
 
 
-async def test_output_and_errors_are_heard_in_their_order() -> None:
+async def test_stdout_and_stderr_keep_their_order() -> None:
     assert await lines_of("echo one; echo two >&2; printf three") == ["one", "two", "three"]
 
 
-async def test_lines_are_heard_as_they_come_and_not_at_the_end(tmp_path: Path) -> None:
-    """The program waits for an answer to its first line: heard later, it would never end."""
+async def test_lines_are_passed_on_as_they_are_written(tmp_path: Path) -> None:
+    """The program waits for a reaction to its first line."""
     heard = tmp_path / "heard"
     os.mkfifo(heard)
 
@@ -43,24 +43,24 @@ async def test_lines_are_heard_as_they_come_and_not_at_the_end(tmp_path: Path) -
     await run_command(shell(f"echo ready; read answer < {heard}"), seconds=10, on_line=answer)
 
 
-async def test_a_line_without_end_is_cut_and_the_next_is_whole() -> None:
+async def test_a_long_line_is_cut_and_the_next_is_complete() -> None:
     said = await lines_of(f"head -c {5 * LINE_BYTES_MAX} /dev/zero | tr '\\0' x; echo; echo next")
     assert len(said[0]) == LINE_BYTES_MAX + 2
     assert said[1:] == ["next"]
 
 
-async def test_bytes_that_are_no_text_do_no_harm() -> None:
+async def test_invalid_utf8_is_replaced() -> None:
     assert await lines_of(r"printf '\377\n'") == ["�"]
 
 
-async def test_a_failure_tells_the_status_and_the_last_lines() -> None:
+async def test_a_failure_reports_the_status_and_the_last_lines() -> None:
     with pytest.raises(CommandFailed, match=r"^sh: exit status 3: .*line 30$") as failure:
         await run_command(shell("for i in $(seq 30); do echo line $i; done; exit 3"), seconds=10)
     assert "line 2 " not in str(failure.value)
     assert isinstance(failure.value, Transient)
 
 
-async def test_a_program_that_is_not_there_is_fatal_and_says_what_to_do() -> None:
+async def test_a_missing_program_is_fatal_with_advice() -> None:
     with pytest.raises(Fatal, match="to the components"):
         await run_command(["/nowhere/kubeadm"], seconds=10)
 
@@ -70,7 +70,7 @@ def pids_in(file: Path) -> list[int]:
 
 
 def alive(pid: int) -> bool:
-    """Whether it still runs: an orphan that nobody reaped yet has ended, too."""
+    """Returns whether the process runs; a zombie has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -88,19 +88,19 @@ async def ended(pids: list[int]) -> None:
 
 
 def hanging(tmp_path: Path, trap: str = "") -> str:
-    """Says its own number and that of a child, and stays."""
+    """Prints its PID and that of a child, and keeps running."""
     return (
         f"{trap} sleep 600 & echo $$ $! > {tmp_path}/made; mv {tmp_path}/made {tmp_path}/pids; echo up; wait"
     )
 
 
-async def test_when_time_is_up_the_program_and_its_children_are_ended(tmp_path: Path) -> None:
+async def test_a_timeout_ends_the_program_and_its_children(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="sh: timed out after 600 s: up"):
         await run_command(shell(hanging(tmp_path)), seconds=600, on_line=lambda line: pass_time(600))
     await ended(pids_in(tmp_path / "pids"))
 
 
-async def test_one_that_does_not_listen_is_made_to_end_and_reaped(
+async def test_a_program_that_ignores_sigterm_is_killed_and_reaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "GRACE_SECONDS", 0.0)
@@ -112,8 +112,8 @@ async def test_one_that_does_not_listen_is_made_to_end_and_reaped(
     await ended([child])
 
 
-def test_one_that_is_made_to_end_is_waited_for_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel may have to write out what it mapped first; meanwhile nobody goes on beside it."""
+def test_a_killed_program_is_waited_for_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its exit may take long in the kernel; the caller must not continue in the meantime."""
     sent: list[signal.Signals] = []
 
     class Slow:
@@ -130,7 +130,7 @@ def test_one_that_is_made_to_end_is_waited_for_however_long_it_takes(monkeypatch
     assert (sent, process.returncode) == ([signal.SIGTERM, signal.SIGKILL], -9)
 
 
-async def test_a_caller_who_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_cancellation_ends_the_program(tmp_path: Path) -> None:
     up = asyncio.Event()
     running = asyncio.create_task(
         run_command(shell(hanging(tmp_path)), seconds=600, on_line=lambda line: up.set())
@@ -142,7 +142,7 @@ async def test_a_caller_who_is_cancelled_leaves_nothing_behind(tmp_path: Path) -
     await ended(pids_in(tmp_path / "pids"))
 
 
-async def test_a_daemon_that_holds_the_output_open_does_not_hold_us(
+async def test_a_daemon_that_keeps_the_pipe_open_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commands, "DRAIN_SECONDS", 0.1)
@@ -163,16 +163,16 @@ async def test_a_daemon_that_holds_the_output_open_does_not_hold_us(
         ("-----BEGIN RSA PRIVATE KEY----- MIIE", "[redacted]"),
     ],
 )
-async def test_tokens_and_keys_are_taken_out(line: str, clean: str) -> None:
+async def test_tokens_and_keys_are_redacted(line: str, clean: str) -> None:
     assert await lines_of(f"echo '{line}'") == [clean]
 
 
-async def test_ordinary_words_and_pins_stay() -> None:
+async def test_ordinary_words_and_ca_hashes_are_kept() -> None:
     line = f"v1.36.3 at cp-0.example.internal, sha256:{'ab' * 32}"
     assert await lines_of(f"echo '{line}'") == [line]
 
 
-async def test_a_key_of_many_lines_is_taken_out_with_all_of_them() -> None:
+async def test_all_lines_of_a_private_key_are_redacted() -> None:
     key = Authority.create("test").key_pem.decode()
     said = await lines_of(f"echo before; cat <<'KEY'\n{key}KEY\necho after")
     assert said == ["before", "[redacted]", "[redacted]", "after"]

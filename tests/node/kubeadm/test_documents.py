@@ -1,4 +1,4 @@
-"""From a specification or a ticket to exactly the documents that kubeadm gets."""
+"""The kubeadm documents generated from a cluster spec or a ticket."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ADVERTISED = {"ipv4": "10.0.0.5", "ipv6": "fd00:10::5", "dual": "10.0.0.5"}
 
 
 def read(made: tuple[documents.Document, ...]) -> list[dict[str, Any]]:
-    """As kubeadm reads them: the text, parsed."""
+    """Parses the documents as kubeadm does."""
     return list(yaml.safe_load_all(documents.dump(made)))
 
 
@@ -34,7 +34,7 @@ def flags(entries: list[dict[str, str]]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("families", FAMILIES)
-def test_the_first_node_is_described_exactly(families: str) -> None:
+def test_the_init_configuration(families: str) -> None:
     initial, _, _ = read(documents.init_documents(spec(families), instance(families)))
     assert initial == {
         "apiVersion": "kubeadm.k8s.io/v1beta4",
@@ -71,7 +71,7 @@ def test_the_first_node_is_described_exactly(families: str) -> None:
         ),
     ],
 )
-def test_the_cluster_is_described_exactly(
+def test_the_cluster_configuration(
     families: str, endpoint: str, services: str, pods: str, names: list[str]
 ) -> None:
     _, cluster, _ = read(documents.init_documents(spec(families), instance(families)))
@@ -108,7 +108,7 @@ def test_the_cluster_is_described_exactly(
     }
 
 
-def test_every_kubelet_serves_with_the_certificate_of_its_ticket() -> None:
+def test_the_kubelet_configuration_uses_our_serving_certificate() -> None:
     _, _, kubelet = read(documents.init_documents(spec(), instance()))
     assert kubelet == {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -119,15 +119,15 @@ def test_every_kubelet_serves_with_the_certificate_of_its_ticket() -> None:
     }
 
 
-def test_what_the_specification_says_of_kubelets_is_laid_over_ours_except_for_the_certificate() -> None:
-    """An API server that insists on the cluster's authority would reach no kubelet with another."""
+def test_the_spec_overrides_kubelet_settings_except_the_certificate() -> None:
+    """The API server accepts only kubelet certificates of the cluster CA."""
     wanted = {"cgroupDriver": "cgroupfs", "tlsMinVersion": "VersionTLS12", "tlsCertFile": "/elsewhere"}
     _, _, kubelet = read(documents.init_documents(spec(kubelet=wanted), instance()))
     assert (kubelet["cgroupDriver"], kubelet["tlsMinVersion"]) == ("cgroupfs", "VersionTLS12")
     assert kubelet["tlsCertFile"] == "/var/lib/kubelet/pki/bootbridge-serving.pem"
 
 
-def test_all_that_is_chosen_reaches_kubeadm() -> None:
+def test_every_optional_field_of_the_spec_is_applied() -> None:
     chosen = spec(
         name="blue",
         control_plane_endpoint="lb.example:8443",
@@ -161,7 +161,7 @@ def test_all_that_is_chosen_reaches_kubeadm() -> None:
 
 
 @pytest.mark.parametrize("families", FAMILIES)
-def test_a_worker_joins_with_exactly_this(families: str) -> None:
+def test_the_join_configuration_of_a_worker(families: str) -> None:
     (joining,) = read(documents.join_documents(ticket(families)))
     assert joining == {
         "apiVersion": "kubeadm.k8s.io/v1beta4",
@@ -183,7 +183,7 @@ def test_a_worker_joins_with_exactly_this(families: str) -> None:
 
 
 @pytest.mark.parametrize("families", FAMILIES)
-def test_a_control_plane_joins_with_its_endpoint_and_with_the_files_that_it_has(families: str) -> None:
+def test_the_join_configuration_of_a_control_plane(families: str) -> None:
     (worker,) = read(documents.join_documents(ticket(families)))
     (joining,) = read(documents.join_documents(ticket(families, control_plane=True)))
     assert joining.pop("controlPlane") == {
@@ -193,7 +193,7 @@ def test_a_control_plane_joins_with_its_endpoint_and_with_the_files_that_it_has(
     assert joining == worker
 
 
-def test_a_ticket_that_pins_no_authority_makes_no_document() -> None:
+def test_a_ticket_without_a_ca_hash_is_rejected() -> None:
     with pytest.raises(OperatorError, match="required field missing"):
         documents.join_documents(ticket(ca_certificate_hashes=()))
 
@@ -201,7 +201,7 @@ def test_a_ticket_that_pins_no_authority_makes_no_document() -> None:
 # --- addresses
 
 
-def test_a_machine_of_both_families_goes_by_the_clusters_in_the_clusters_order() -> None:
+def test_a_dual_stack_machine_uses_the_address_families_of_the_cluster_in_order() -> None:
     both = instance("dual")
     for families, wanted in {"ipv4": "10.0.0.5", "ipv6": "fd00:10::5"}.items():
         initial, _, _ = read(documents.init_documents(spec(families), both))
@@ -212,15 +212,15 @@ def test_a_machine_of_both_families_goes_by_the_clusters_in_the_clusters_order()
     assert initial["localAPIEndpoint"]["advertiseAddress"] == "fd00:10::5"
 
 
-def test_of_several_addresses_the_first_of_each_family_counts() -> None:
-    """A kubelet takes one of each and no more."""
+def test_the_first_address_of_each_family_is_used() -> None:
+    """The kubelet accepts one address per family."""
     many = tuple(map(ip_address, ("10.0.0.5", "192.168.0.5", "fd00:10::5", "fd00:11::5")))
     initial, _, _ = read(documents.init_documents(spec("dual"), instance(addresses=many)))
     assert flags(initial["nodeRegistration"]["kubeletExtraArgs"])["node-ip"] == "10.0.0.5,fd00:10::5"
 
 
 @pytest.mark.parametrize("addresses", [(), (ip_address("fd00:10::5"),)])
-def test_a_machine_without_an_address_of_the_clusters_family_is_refused(addresses: tuple[Any, ...]) -> None:
+def test_a_machine_without_an_address_of_the_cluster_family_is_rejected(addresses: tuple[Any, ...]) -> None:
     with pytest.raises(OperatorError, match=r"no IPv4 address.*serviceSubnets"):
         documents.init_documents(spec(), instance(addresses=addresses))
 
@@ -231,26 +231,26 @@ def test_a_machine_without_an_address_of_the_clusters_family_is_refused(addresse
 @pytest.mark.parametrize(
     ("given", "name"), [("node-1", "node-1"), ("NODE-1", "node-1"), ("node_1", "node-1"), ("a.b-c", "a.b-c")]
 )
-def test_a_nodes_name_is_the_instances_as_kubernetes_spells_it(given: str, name: str) -> None:
+def test_the_node_name_is_the_normalised_instance_name(given: str, name: str) -> None:
     initial, _, _ = read(documents.init_documents(spec(), instance(name=given)))
     (joining,) = read(documents.join_documents(ticket(node_name=given)))
     assert initial["nodeRegistration"]["name"] == joining["nodeRegistration"]["name"] == name
 
 
 @pytest.mark.parametrize("given", ["", "-node", "node.", "no de", "knoten-ä"])
-def test_a_name_that_no_node_can_have_is_refused(given: str) -> None:
+def test_an_invalid_node_name_is_rejected(given: str) -> None:
     with pytest.raises(OperatorError, match="invalid node name"):
         documents.init_documents(spec(), instance(name=given))
     with pytest.raises(OperatorError, match="invalid node name"):
         documents.join_documents(ticket(node_name=given))
 
 
-def test_the_audit_policy_notes_requests_and_never_their_bodies() -> None:
+def test_the_audit_policy_logs_requests_without_bodies() -> None:
     assert documents.audit_policy()["rules"] == [{"level": "Metadata"}]
 
 
 def test_text_that_looks_like_a_number_stays_text() -> None:
-    """A token may consist of digits; Go's YAML would take it for a number."""
+    """A token may consist of digits only."""
     digits = replace(ticket(), token="123456.0123456789012345")
     (joining,) = read(documents.join_documents(digits))
     assert joining["discovery"]["bootstrapToken"]["token"] == digits.token

@@ -1,4 +1,4 @@
-"""The kubelet is started by whoever starts it on this machine."""
+"""The kubelet is started by systemd, by configured commands, or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def systemctl(tmp_path: Path) -> Path:
     return path
 
 
-async def test_systemd_enables_and_starts_it_and_stops_it(systemctl: Path) -> None:
+async def test_systemd_enables_starts_and_stops_the_kubelet(systemctl: Path) -> None:
     kubelet = systemd_kubelet(str(systemctl))
     await kubelet.start()
     await kubelet.stop()
@@ -31,26 +31,26 @@ async def test_systemd_enables_and_starts_it_and_stops_it(systemctl: Path) -> No
     assert calls == ["enable --now kubelet.service", "stop kubelet.service"]
 
 
-async def test_a_command_of_the_operators_is_run(tmp_path: Path) -> None:
+async def test_configured_commands_are_run(tmp_path: Path) -> None:
     kubelet = KubeletCommands(["touch", str(tmp_path / "started")])
     await kubelet.start()
     await kubelet.stop()
     assert (tmp_path / "started").exists()
 
 
-async def test_where_somebody_else_starts_it_nothing_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unmanaged_kubelet_runs_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     await unmanaged_kubelet().start()
     await unmanaged_kubelet().stop()
 
 
-async def test_a_start_that_fails_may_be_tried_again_and_says_why() -> None:
+async def test_a_failed_start_is_transient() -> None:
     kubelet = KubeletCommands(["/bin/sh", "-c", "echo Unit kubelet.service not found; exit 5"])
     with pytest.raises(KubeletFailed, match=r"status 5: Unit kubelet\.service not found"):
         await kubelet.start()
     assert issubclass(KubeletFailed, Transient)
 
 
-async def test_a_machine_without_systemd_is_told_so() -> None:
+async def test_a_missing_systemctl_is_fatal() -> None:
     with pytest.raises(Fatal, match="systemctl"):
         await systemd_kubelet("/nowhere/systemctl").start()

@@ -1,4 +1,4 @@
-"""Half a node is recognised, and a reset leaves a machine on which kubeadm can begin anew."""
+"""Traces of kubeadm are found and removed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def put(host: Host, path: str) -> None:
         "/var/lib/kubelet/pki/kubelet-client-2026-11-16-12-00-00.pem",
     ],
 )
-def test_any_single_trace_of_kubeadm_shows_half_a_node(host: Host, trace: str) -> None:
+def test_any_single_trace_of_kubeadm_is_found(host: Host, trace: str) -> None:
     assert leftovers.find_traces(host) == []
     put(host, trace)
     assert leftovers.find_traces(host)
@@ -47,7 +47,7 @@ def test_any_single_trace_of_kubeadm_shows_half_a_node(host: Host, trace: str) -
     assert leftovers.find_traces(host) == []
 
 
-def test_what_an_image_brings_is_no_trace(host: Host) -> None:
+def test_files_of_a_machine_image_are_not_traces(host: Host) -> None:
     for path in (
         f"{node_paths.PKI}/ca.crt",
         f"{node_paths.PKI}/ca.key",
@@ -59,8 +59,8 @@ def test_what_an_image_brings_is_no_trace(host: Host) -> None:
     assert leftovers.find_traces(host) == []
 
 
-def test_a_sweep_removes_only_what_is_kubeadms(host: Host) -> None:
-    """An etcd's data may be a mount, and other programs live below these directories, too."""
+def test_only_files_of_kubeadm_are_removed(host: Host) -> None:
+    """Other programs use these directories too, and etcd data may be a mount point."""
     kept = (
         f"{node_paths.ETCD_DATA}/lost+found",
         "/etc/kubernetes/bootbridge/plan.json",
@@ -92,7 +92,7 @@ def test_links_are_removed_and_not_followed(host: Host, tmp_path: Path) -> None:
     assert leftovers.find_traces(host) == []
 
 
-def test_the_kubelets_link_to_its_credentials_is_a_trace_even_where_it_leads_nowhere(host: Host) -> None:
+def test_a_dangling_link_to_kubelet_credentials_is_a_trace(host: Host) -> None:
     host.make_directory(node_paths.KUBELET_PKI)
     link = host.path(f"{node_paths.KUBELET_PKI}/kubelet-client-current.pem")
     link.symlink_to("kubelet-client-of-another-cluster.pem")
@@ -101,9 +101,7 @@ def test_the_kubelets_link_to_its_credentials_is_a_trace_even_where_it_leads_now
     assert leftovers.find_traces(host) == []
 
 
-def test_what_resists_keeps_nothing_else_from_being_removed(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removal_continues_after_an_error(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     stubborn, others = (
         f"{node_paths.PKI}/ca.crt",
         (f"{node_paths.PKI}/ca.key", f"{node_paths.MANIFESTS}/etcd.yaml"),

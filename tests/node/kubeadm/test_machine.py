@@ -1,4 +1,4 @@
-"""A machine is made a node: each step in its order, by a kubeadm that writes what the real one writes."""
+"""The order of steps of init, join and reset, with a fake kubeadm."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.node.kubeadm.fake_kubeadm import FakeKubeadm
 
 @dataclass
 class Kubelet:
-    """Notes when it was started, among the runs of kubeadm."""
+    """Records its start among the runs of kubeadm."""
 
     program: FakeKubeadm
     notes: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
 
 
 def _like_kubeadm(host: Host, folder: Path) -> str:
-    """`certs all` makes an authority, `init` the administrator's kubeconfig."""
+    """`certs all` creates a CA, `init` the admin kubeconfig."""
     authority = Authority.create("kubernetes")
     authority.write(folder / "pki", with_key=True)
     pki, admin = (shlex.quote(str(host.path(path))) for path in (node_paths.PKI, node_paths.ADMIN_KUBECONFIG))
@@ -97,13 +97,13 @@ def _like_kubeadm(host: Host, folder: Path) -> str:
     esac"""
 
 
-async def test_it_is_what_the_flows_ask_for(environment: Environment) -> None:
-    """That it fits is the type checker's to say; that a blank one is blank is ours."""
+async def test_a_blank_machine_has_no_traces(environment: Environment) -> None:
+    """Also checks the protocol with the type checker."""
     wanted: Machine = environment.machine
     assert not await wanted.has_kubeadm_traces()
 
 
-async def test_an_init_runs_kubeadm_in_steps_and_gives_the_administrators_kubeconfig(
+async def test_an_init_runs_kubeadm_in_phases_and_returns_the_admin_kubeconfig(
     environment: Environment,
 ) -> None:
     kubeconfig = await environment.machine.init(spec(), instance(), 365, environment.events.append)
@@ -118,7 +118,7 @@ async def test_an_init_runs_kubeadm_in_steps_and_gives_the_administrators_kubeco
     assert environment.waited == [environment.host.path(node_paths.ADMIN_KUBECONFIG)]
 
 
-async def test_the_first_kubelets_certificate_is_signed_by_the_new_authority(
+async def test_the_new_cluster_ca_signs_the_first_kubelet_certificate(
     environment: Environment,
 ) -> None:
     await environment.machine.init(spec(), instance(name="CP_0"), 7, environment.events.append)
@@ -135,7 +135,7 @@ async def test_the_first_kubelets_certificate_is_signed_by_the_new_authority(
     assert environment.host.mode(node_paths.SERVING) == 0o600
 
 
-async def test_the_audit_policy_is_there_before_an_api_server_on_every_control_plane(
+async def test_the_audit_policy_is_written_on_every_control_plane(
     environment: Environment,
 ) -> None:
     await environment.machine.join(ticket(), environment.events.append)
@@ -150,10 +150,10 @@ async def test_a_join_starts_the_kubelet_and_runs_kubeadm_once(environment: Envi
     assert environment.kubelet.notes == ["start after 0"]
 
 
-async def test_an_init_lays_the_bridge_around_kubeadm_and_hands_it_the_patches(
+async def test_an_init_with_a_tunnel_passes_the_patches_to_kubeadm(
     environment: Environment, tmp_path: Path
 ) -> None:
-    """After its preflight, which wants no static pods; the cluster's parts when there is a cluster."""
+    """The node resources after its preflight, which rejects static pods; the cluster resources at the end."""
     bridged = spec(tunnel=True, tunnel_image="registry.example/bootbridge:1")
     await environment.machine.init(bridged, instance(), 365, environment.events.append)
     assert environment.stages == [
@@ -170,8 +170,8 @@ async def test_an_init_lays_the_bridge_around_kubeadm_and_hands_it_the_patches(
     assert environment.host.exists(tunnel.PATCH)
 
 
-async def test_a_cluster_whose_bridge_fails_is_a_cluster_nevertheless(environment: Environment) -> None:
-    """The kubeconfig here leads nowhere, so the bridge's parts in the cluster cannot be laid."""
+async def test_a_failed_tunnel_installation_does_not_fail_the_init(environment: Environment) -> None:
+    """The API server of the kubeconfig is unreachable here."""
     bridged = spec(tunnel=True, tunnel_image="registry.example/bootbridge:1")
     assert await environment.machine.init(bridged, instance(), 365, environment.events.append)
     assert [event.state for event in environment.events if event.name == "tunnel"][-2:] == [
@@ -193,7 +193,7 @@ async def test_an_init_ends_with_the_step_that_fails(
     assert not environment.waited
 
 
-async def test_an_init_fails_when_its_api_server_does_not_come(
+async def test_an_init_fails_if_the_api_server_does_not_become_ready(
     environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(kubeconfig: Path) -> None:
@@ -205,7 +205,7 @@ async def test_an_init_fails_when_its_api_server_does_not_come(
     assert (environment.events[-1].name, environment.events[-1].state) == ("api-server", "failed")
 
 
-async def test_init_and_join_of_another_release_touch_nothing(environment: Environment) -> None:
+async def test_another_kubernetes_version_fails_before_any_change(environment: Environment) -> None:
     with pytest.raises(Fatal, match="is required"):
         await environment.machine.init(
             spec(kubernetes_version="v1.19.0"), instance(), 365, environment.events.append
@@ -215,14 +215,14 @@ async def test_init_and_join_of_another_release_touch_nothing(environment: Envir
     assert (environment.program.calls, environment.kubelet.notes) == ([], [])
 
 
-async def test_a_join_whose_kubelet_cannot_be_started_does_not_begin(environment: Environment) -> None:
+async def test_a_join_fails_if_the_kubelet_cannot_be_started(environment: Environment) -> None:
     environment.kubelet.broken = True
     with pytest.raises(KubeletFailed):
         await environment.machine.join(ticket(), environment.events.append)
     assert environment.program.calls == []
 
 
-async def test_a_reset_stops_the_kubelet_before_and_sweeps_after(environment: Environment) -> None:
+async def test_a_reset_stops_the_kubelet_and_removes_leftovers(environment: Environment) -> None:
     environment.host.make_directory(node_paths.ETCD_DATA)
     environment.host.write(f"{node_paths.ETCD_DATA}/member", Asset(b""))
     assert await environment.machine.has_kubeadm_traces()
@@ -232,7 +232,7 @@ async def test_a_reset_stops_the_kubelet_before_and_sweeps_after(environment: En
     assert environment.program.calls == ["reset --force --cri-socket=unix:///run/c.sock"]
 
 
-async def test_a_kubelet_can_be_started_again_when_it_has_its_configuration_and_its_credentials(
+async def test_the_kubelet_is_configured_if_configuration_and_credentials_exist(
     environment: Environment,
 ) -> None:
     for path in (node_paths.KUBELET_CONFIG, node_paths.KUBELET_KUBECONFIG):
@@ -242,5 +242,5 @@ async def test_a_kubelet_can_be_started_again_when_it_has_its_configuration_and_
     assert await environment.machine.is_kubelet_configured()
 
 
-async def test_there_is_no_serving_certificate_before_there_is_one(environment: Environment) -> None:
+async def test_a_blank_machine_has_no_serving_certificate(environment: Environment) -> None:
     assert await environment.machine.read_serving_certificate() == b""

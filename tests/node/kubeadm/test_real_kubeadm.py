@@ -1,6 +1,6 @@
-"""The pinned kubeadm takes our documents as they are, and makes of them what we say it makes.
+"""The pinned kubeadm accepts our documents and creates what we expect.
 
-It is run below a directory of the test's (--rootfs), so that it finds and writes nothing of this machine.
+It runs below a directory of the test (--rootfs), isolated from this machine.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def host(tmp_path: Path) -> Host:
 
 @pytest.fixture
 def program(tmp_path: Path, host: Host) -> str:
-    """kubeadm in a root of its own; paths below that root are given to it as it sees them."""
+    """A kubeadm that runs with --rootfs."""
     path = tmp_path / "kubeadm"
     lines = [
         "#!/bin/bash",
@@ -95,30 +95,28 @@ def test_every_join_document_is_valid(families: str, control_plane: bool, tmp_pa
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_field_that_kubeadm_does_not_know_would_be_noticed(tmp_path: Path) -> None:
-    """So that the two tests above can fail."""
+def test_kubeadm_rejects_an_unknown_field(tmp_path: Path) -> None:
+    """Proves that the two tests above can fail."""
     (joining,) = documents.join_documents(ticket())
     done = validated(documents.dump(({**joining, "skipPhase": []},)), tmp_path)
     assert done.returncode != 0
     assert "unknown field" in done.stderr
 
 
-def test_a_release_that_is_too_old_is_refused_by_kubeadm_itself(tmp_path: Path) -> None:
+def test_kubeadm_rejects_a_version_that_is_too_old(tmp_path: Path) -> None:
     made = documents.init_documents(spec(kubernetes_version="v1.19.0"), instance())
     done = validated(documents.dump(made), tmp_path)
     assert done.returncode != 0
     assert "1.19" in done.stderr
 
 
-async def test_our_check_of_its_version_agrees_with_the_real_one(program: str, host: Host) -> None:
+async def test_the_version_check_accepts_the_real_kubeadm(program: str, host: Host) -> None:
     await Kubeadm(program, host).require_version("v1.36.3")
 
 
 @pytest.mark.parametrize("families", FAMILIES)
-async def test_it_makes_the_certificates_and_an_api_server_for_all_names(
-    families: str, program: str, host: Host
-) -> None:
-    """Though the whole init skips this phase: it is done when the whole init is run."""
+async def test_the_certs_phase_includes_all_names(families: str, program: str, host: Host) -> None:
+    """skipPhases does not apply to a phase that is run by name."""
     events: list[StageEvent] = []
     wanted = spec(families, api_server_sans=("api.example",))
     configuration = documents.dump(documents.init_documents(wanted, instance(families)))
@@ -134,8 +132,8 @@ async def test_it_makes_the_certificates_and_an_api_server_for_all_names(
 
 
 @pytest.mark.parametrize("families", FAMILIES)
-async def test_a_whole_init_goes_through_its_stages(families: str, program: str, host: Host) -> None:
-    """As far as it can without starting anything: kubeadm's own dry run."""
+async def test_a_dry_run_reports_all_stages(families: str, program: str, host: Host) -> None:
+    """With --dry-run, which starts nothing."""
     host.make_directory(node_paths.KUBELET)
     wanted = spec(families, without_addons=("kube-proxy",))
     first, *others = documents.init_documents(wanted, instance(families, provider_id="cloud:///i-1"))
@@ -152,7 +150,7 @@ async def test_a_whole_init_goes_through_its_stages(families: str, program: str,
     assert "--provider-id=cloud:///i-1" in flags.read_text()
 
 
-def test_the_bridges_patch_reaches_this_machines_api_server_and_nothing_else(
+def test_the_tunnel_patch_changes_only_the_static_pod_of_this_machine(
     program: str, host: Host, tmp_path: Path
 ) -> None:
     wanted = spec(tunnel=True, tunnel_image="registry.example/bootbridge:1")
@@ -178,10 +176,8 @@ def test_the_bridges_patch_reaches_this_machines_api_server_and_nothing_else(
     assert yaml.safe_load(bare) == yaml.safe_load(unpatched)
 
 
-async def test_a_reset_that_kubeadm_gives_up_half_way_is_finished_without_it(
-    program: str, host: Host
-) -> None:
-    """Its root has no /proc here, and that ends its clean-up before it comes to the files."""
+async def test_an_incomplete_kubeadm_reset_is_completed(program: str, host: Host) -> None:
+    """Without /proc, kubeadm stops its reset before it deletes files."""
     traces = (
         node_paths.KUBELET_CONFIG,
         node_paths.BOOTSTRAP_KUBECONFIG,

@@ -1,4 +1,4 @@
-"""kubeadm is run with its configuration in a file of root's, which is gone when it has ended."""
+"""kubeadm gets its configuration in a temporary file that only root can read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def program(tmp_path: Path) -> FakeKubeadm:
 def silent(event: StageEvent) -> None: ...
 
 
-async def test_each_run_is_the_command_that_it_should_be(host: Host, program: FakeKubeadm) -> None:
+async def test_the_arguments_of_each_run(host: Host, program: FakeKubeadm) -> None:
     kubeadm = Kubeadm(str(program.path), host)
     file = host.path(node_paths.CONFIGURATION)
     await kubeadm.preflight(b"", silent)
@@ -49,7 +49,7 @@ async def test_each_run_is_the_command_that_it_should_be(host: Host, program: Fa
     ]
 
 
-async def test_the_configuration_is_roots_alone_and_goes_with_the_run(
+async def test_the_configuration_is_readable_by_root_only_and_removed_after_the_run(
     host: Host, program: FakeKubeadm
 ) -> None:
     program.does('file=${2#--config=}; stat -c "%a" "$file" "${file%/*}"; cat "$file"')
@@ -60,7 +60,9 @@ async def test_the_configuration_is_roots_alone_and_goes_with_the_run(
 
 
 @pytest.mark.parametrize("body", ["exit 1", "kill -9 $$"])
-async def test_it_goes_with_a_run_that_fails_too(host: Host, program: FakeKubeadm, body: str) -> None:
+async def test_the_configuration_is_removed_after_a_failed_run(
+    host: Host, program: FakeKubeadm, body: str
+) -> None:
     program.does(body)
     with pytest.raises(KubeadmFailed):
         await Kubeadm(str(program.path), host).join(b"some: text\n", silent)
@@ -79,7 +81,7 @@ async def test_no_secret_is_an_argument_or_reaches_a_message(host: Host, program
         assert "0123456789abcdef" not in told
 
 
-async def test_a_failure_says_what_kubeadm_said_last(host: Host, program: FakeKubeadm) -> None:
+async def test_a_failure_reports_the_last_output(host: Host, program: FakeKubeadm) -> None:
     program.does("echo '[preflight] Running'; echo 'error: something is missing' >&2; exit 2")
     events: list[StageEvent] = []
     with pytest.raises(KubeadmFailed, match=r"kubeadm: exit status 2: .*something is missing"):
@@ -87,7 +89,7 @@ async def test_a_failure_says_what_kubeadm_said_last(host: Host, program: FakeKu
     assert (events[-1].name, events[-1].state) == ("preflight", "failed")
 
 
-async def test_a_run_that_is_cancelled_ends_its_stage_and_takes_the_configuration_along(
+async def test_a_cancelled_run_fails_its_stage_and_removes_the_configuration(
     host: Host, program: FakeKubeadm
 ) -> None:
     program.does("echo up; exec sleep 600")
@@ -107,9 +109,7 @@ async def test_a_run_that_is_cancelled_ends_its_stage_and_takes_the_configuratio
     assert not host.exists(node_paths.CONFIGURATION)
 
 
-async def test_another_minor_release_than_the_wanted_one_is_fatal_before_anything_is_done(
-    host: Host, program: FakeKubeadm
-) -> None:
+async def test_another_minor_version_is_fatal(host: Host, program: FakeKubeadm) -> None:
     kubeadm = Kubeadm(str(program.path), host)
     await kubeadm.require_version("v1.36.0")
     with pytest.raises(Fatal, match=r"version is v1\.36\.3, v1\.19\.0 is required"):

@@ -1,4 +1,4 @@
-"""Init against join, as often as one likes: `python -m tests.node.lock.init_join_race --seeds 100000`."""
+"""Races init against join: `python -m tests.node.lock.init_join_race --seeds 100000`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Result:
 
 
 def race(seed: int, *, stop: bool = False) -> Result:
-    """One instance, one user, one join service, started together; with `stop` also somebody who ends it."""
+    """Starts an instance, a client and a join service together; `stop` adds a stop request."""
     return deterministic_loop.run(_race(seed, stop), seed)
 
 
@@ -82,7 +82,7 @@ def _winner(environment: Environment, code: int) -> str:
 
 
 def _check(environment: Environment, winner: str, seen: str) -> None:
-    """One winner with all of its work, and nothing of the loser's."""
+    """Checks that the winner has completed and the loser has changed nothing."""
     persistent, calls = environment.persistent, Counter(environment.calls)
     assert not environment.violations, environment.violations
     assert (seen == "success") == (winner == "init"), (seen, winner)

@@ -1,4 +1,4 @@
-"""What is kept for this boot and what for ever: in files that only root can read, whole or not at all."""
+"""The bootstrap record and the node state: private, atomic files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def boot(tmp_path: Path) -> Path:
     return tmp_path / "boot_id"
 
 
-def test_a_record_comes_back_as_it_was(tmp_path: Path, boot: Path) -> None:
+def test_a_record_is_loaded_as_saved(tmp_path: Path, boot: Path) -> None:
     records = FileRecordStore.open(tmp_path / "node", boot)
     assert records.load() is None
     records.save(RECORDED)
@@ -43,7 +43,7 @@ def test_a_record_comes_back_as_it_was(tmp_path: Path, boot: Path) -> None:
     again.close()
 
 
-def test_nobody_else_can_read_it(tmp_path: Path, boot: Path) -> None:
+def test_the_record_is_readable_by_root_only(tmp_path: Path, boot: Path) -> None:
     before = os.umask(0)
     try:
         records = FileRecordStore.open(tmp_path / "node", boot)
@@ -55,8 +55,8 @@ def test_nobody_else_can_read_it(tmp_path: Path, boot: Path) -> None:
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "node").iterdir()} == {0o600}
 
 
-def test_a_record_of_another_boot_is_removed_and_ignored(tmp_path: Path, boot: Path) -> None:
-    """Where /run outlives a reboot, its secrets must not."""
+def test_a_record_of_another_boot_is_deleted(tmp_path: Path, boot: Path) -> None:
+    """Its secrets must not survive a reboot, even if the directory does."""
     records = FileRecordStore.open(tmp_path / "node", boot)
     records.save(RECORDED)
     records.close()
@@ -67,8 +67,8 @@ def test_a_record_of_another_boot_is_removed_and_ignored(tmp_path: Path, boot: P
     after.close()
 
 
-def test_a_second_process_is_kept_out_until_the_first_is_gone(tmp_path: Path, boot: Path) -> None:
-    """Also when the first was killed: nothing is left that somebody would have to remove."""
+def test_a_second_process_is_rejected_until_the_first_has_exited(tmp_path: Path, boot: Path) -> None:
+    """Also if the first was killed: the kernel releases the lock."""
     code = (
         "import sys; from pathlib import Path\n"
         "from bootbridge.node.lock.bootstrap_record import FileRecordStore\n"
@@ -87,9 +87,7 @@ def test_a_second_process_is_kept_out_until_the_first_is_gone(tmp_path: Path, bo
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"phase": "asleep"}', "not JSON"])
-def test_a_record_that_cannot_be_read_is_fatal_not_a_fresh_start(
-    tmp_path: Path, boot: Path, text: str
-) -> None:
+def test_an_invalid_record_is_fatal(tmp_path: Path, boot: Path, text: str) -> None:
     records = FileRecordStore.open(tmp_path / "node", boot)
     (tmp_path / "node" / RECORD).write_text(text)
     with pytest.raises(Fatal) as caught:
@@ -98,7 +96,7 @@ def test_a_record_that_cannot_be_read_is_fatal_not_a_fresh_start(
     records.close()
 
 
-def test_a_record_can_be_looked_at_while_its_owner_works(tmp_path: Path, boot: Path) -> None:
+def test_a_record_can_be_read_without_the_lock(tmp_path: Path, boot: Path) -> None:
     records = FileRecordStore.open(tmp_path / "node", boot)
     assert read_record(tmp_path / "node") == (None, "")
     records.save(RECORDED)
@@ -111,13 +109,13 @@ def test_a_record_does_not_show_its_secrets() -> None:
     assert "secret" not in repr(BootstrapRecord(Phase.LOCKED, Flow.JOIN, b"", b"a secret", b"a secret"))
 
 
-def test_a_directory_that_cannot_be_made_is_one_clear_error(tmp_path: Path, boot: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_an_operator_error(tmp_path: Path, boot: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OperatorError, match="run: Not a directory"):
         FileRecordStore.open(tmp_path / "file" / "node", boot)
 
 
-def test_a_node_remembers_what_it_is(tmp_path: Path) -> None:
+def test_a_node_state_is_loaded_as_saved(tmp_path: Path) -> None:
     state_store = FileNodeStateStore(tmp_path / "lib" / "state.json")
     assert state_store.load() is None
     state = NodeState(Role.WORKER, "node-7", b"\xaa" * 32)
@@ -128,15 +126,15 @@ def test_a_node_remembers_what_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"role": "king", "name": "x", "clusterID": ""}'])
-def test_a_state_that_cannot_be_read_is_fatal_with_its_path(tmp_path: Path, text: str) -> None:
-    """Taken for none, it would let a member of a cluster join another one."""
+def test_an_invalid_node_state_is_fatal(tmp_path: Path, text: str) -> None:
+    """If it were ignored, a node could join another cluster."""
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(Fatal, match=r"state\.json"):
         FileNodeStateStore(tmp_path / "state.json").load()
 
 
-def test_a_directory_behind_a_link_is_not_used(tmp_path: Path, boot: Path) -> None:
-    """Whoever can put a link there would choose what is done as root, and whose directory is closed."""
+def test_a_symbolic_link_as_directory_is_rejected(tmp_path: Path, boot: Path) -> None:
+    """Another user could otherwise choose what is run as root."""
     (tmp_path / "elsewhere").mkdir(mode=0o755)
     (tmp_path / "node").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OperatorError, match="symbolic link"):
@@ -145,7 +143,7 @@ def test_a_directory_behind_a_link_is_not_used(tmp_path: Path, boot: Path) -> No
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-def test_a_directory_of_somebody_elses_is_not_used(
+def test_a_directory_of_another_user_is_rejected(
     tmp_path: Path, boot: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "node").mkdir()
@@ -154,7 +152,7 @@ def test_a_directory_of_somebody_elses_is_not_used(
         FileRecordStore.open(tmp_path / "node", boot)
 
 
-def test_a_record_that_cannot_be_opened_is_fatal_with_advice(tmp_path: Path, boot: Path) -> None:
+def test_an_unreadable_record_is_fatal_with_advice(tmp_path: Path, boot: Path) -> None:
     records = FileRecordStore.open(tmp_path / "node", boot)
     (tmp_path / "node" / RECORD).mkdir()
     with pytest.raises(Fatal, match="reboot"):
@@ -166,9 +164,7 @@ def test_a_record_that_cannot_be_opened_is_fatal_with_advice(tmp_path: Path, boo
     ("path", "outlives"),
     [("/run/bootbridge-node", False), ("/run/disk/node", True), ("/var/run", True), ("/running", True)],
 )
-def test_what_survives_reboot_is_told_by_what_is_mounted_there(
-    tmp_path: Path, path: str, outlives: bool
-) -> None:
+def test_survives_reboot_depends_on_the_visible_mount(tmp_path: Path, path: str, outlives: bool) -> None:
     mounts = tmp_path / "mounts"
     mounts.write_text(
         "/dev/sda1 / ext4 rw 0 0\n"

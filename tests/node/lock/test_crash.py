@@ -1,4 +1,4 @@
-"""The process dies at every step, and starts again: after a crash, after a reboot, after several of them."""
+"""The process crashes at every step and is restarted, with and without reboots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STEPS_MAX = 200
 
 @dataclass
 class User:
-    """Wants one init, and comes back with the same ID and what was seen, however often the line breaks."""
+    """Requests one init and reconnects with the same ID after every lost connection."""
 
     init_id: str = "one"
     events: list[InitEvent] = field(default_factory=list)
@@ -52,7 +52,7 @@ class User:
 
 
 def lives(environment: Environment, user: User | None, seed: int) -> int | None:
-    """One process from start to exit code, or to its sudden end (None)."""
+    """Runs one process; returns its exit code, or None if it crashed."""
     return deterministic_loop.run(_lives(environment, user), seed, may_leave=True)
 
 
@@ -108,7 +108,7 @@ def steps_of(kind: str) -> int:
 @pytest.mark.parametrize("reboot", [False, True], ids=["restart", "reboot"])
 @pytest.mark.parametrize("kind", ["init", "join", "rejoin", "both"])
 def test_a_crash_at_any_step_ends_in_one_membership(kind: str, reboot: bool) -> None:
-    """Measured once a boot, kubeadm only on a blank machine, no kubelet without its configuration."""
+    """Measured once per boot; kubeadm runs only on a blank machine; no kubelet without configuration."""
     with quiet():
         for step in range(steps_of(kind)):
             environment, user = scenario(kind, step)
@@ -127,8 +127,8 @@ def test_a_crash_at_any_step_ends_in_one_membership(kind: str, reboot: bool) -> 
 
 @pytest.mark.parametrize("reboot", [False, True], ids=["restart", "reboot"])
 @pytest.mark.parametrize("kind", ["init", "join"])
-def test_what_fails_for_good_leaves_a_blank_machine_whenever_it_crashed(kind: str, reboot: bool) -> None:
-    """Blank before the failure is written down: a crash in between only makes it fail once more."""
+def test_a_final_failure_leaves_a_blank_machine_after_a_crash_at_any_step(kind: str, reboot: bool) -> None:
+    """The machine is reset before the failure is recorded; after a crash in between it fails again."""
 
     def failing(seed: int) -> tuple[Environment, User | None]:
         environment, user = scenario(kind, seed)
@@ -153,8 +153,8 @@ def test_what_fails_for_good_leaves_a_blank_machine_whenever_it_crashed(kind: st
             assert (persistent.record.phase, persistent.record.inputs) == (Phase.FAILED, b"")
 
 
-def test_a_cluster_that_others_may_have_joined_is_not_reset_by_a_crash() -> None:
-    """From the moment its API server was ready; before that a reset comes first."""
+def test_a_crash_after_the_api_server_was_ready_does_not_cause_a_reset() -> None:
+    """Other nodes may have joined; before that a restart resets first."""
     met = set()
     with quiet():
         for step in range(steps_of("init")):
@@ -173,8 +173,8 @@ def test_a_cluster_that_others_may_have_joined_is_not_reset_by_a_crash() -> None
     assert met == {None, Phase.LOCKING, Phase.LOCKED, Phase.KUBEADM, Phase.JOIN_SERVICE, Phase.DONE}
 
 
-def test_a_user_gets_the_kubeconfig_whenever_the_instance_crashed() -> None:
-    """By asking again with the same ID; no event is told twice."""
+def test_the_client_gets_the_kubeconfig_after_a_crash_at_any_step() -> None:
+    """By reconnecting with the same ID; no event is sent twice."""
     with quiet():
         for step in range(steps_of("init")):
             environment, user = scenario("init", step)
@@ -187,7 +187,7 @@ def test_a_user_gets_the_kubeconfig_whenever_the_instance_crashed() -> None:
             assert numbers == sorted(set(numbers))
 
 
-def test_crash_after_crash_after_reboot_still_ends_in_one_membership() -> None:
+def test_repeated_crashes_and_reboots_end_in_one_membership() -> None:
     with quiet():
         for seed in range(300):
             chance = Random(seed)

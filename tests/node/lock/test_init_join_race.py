@@ -1,6 +1,6 @@
-"""Init against join, started together: one decision, whatever the order of things.
+"""Init and join started together: exactly one wins, in any order of events.
 
-More of them: `python -m tests.node.lock.init_join_race --seeds 100000`.
+More seeds: `python -m tests.node.lock.init_join_race --seeds 100000`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from tests.support.node_environment import quiet
 SEEDS = 2000
 
 
-def test_init_against_join_has_exactly_one_winner_and_the_loser_leaves_nothing() -> None:
-    """The checks are in `race`; here both must have won often, or the races were none."""
+def test_exactly_one_of_init_and_join_wins_and_the_other_changes_nothing() -> None:
+    """The checks are in `race`; both must win often for the test to be meaningful."""
     with quiet():
         winners = Counter(race(seed).winner for seed in range(SEEDS))
     assert set(winners) == {"init", "join"}
     assert min(winners.values()) > SEEDS / 10
 
 
-def test_a_stop_request_is_a_third_contender() -> None:
-    """Asked to stop, the process has either begun nothing or finishes what it began."""
+def test_a_stop_request_competes_for_the_lock() -> None:
+    """The process has either started nothing or finishes its flow."""
     with quiet():
         winners = Counter(race(seed, stop=True).winner for seed in range(400))
     assert set(winners) == {"init", "join", "nobody"}

@@ -1,4 +1,4 @@
-"""The one-way lock: one winner, one measurement, and a restart that knows what was begun."""
+"""The one-way lock: one winner, one measurement, and the restart after a crash."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def lock_in(environment: Environment) -> NodeLock:
 
 
 def test_the_register_after_locking_is_the_known_vector() -> None:
-    """The constants were computed elsewhere, with another implementation."""
+    """The constants were computed with another implementation."""
     cluster = cluster_id(bytes(range(32)), bytes(range(32, 64)))
     assert cluster.hex() == "128c164378fe8767f998fbdfe4b4d6463ec5ae1b664ea5999bc27417607ae9b6"
     assert lock_value(cluster).hex() == "23400370357e846478cce7cc0c76cdfe4da077cc57b36dee0f665ede2c8b3f2f"
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_of_many_at_once_one_gets_it_and_the_others_are_told_at_once(seed: int) -> None:
+def test_one_of_many_concurrent_callers_gets_the_lock(seed: int) -> None:
     async def scenario() -> None:
         environment = Environment(seed, slow=1.0)
         lock = lock_in(environment)
@@ -50,7 +50,7 @@ def test_of_many_at_once_one_gets_it_and_the_others_are_told_at_once(seed: int) 
     run(scenario(), seed)
 
 
-def test_the_loser_touches_neither_the_register_nor_the_record() -> None:
+def test_a_caller_without_the_lock_changes_neither_register_nor_record() -> None:
     async def scenario() -> None:
         environment = Environment()
         lock = lock_in(environment)
@@ -63,8 +63,8 @@ def test_the_loser_touches_neither_the_register_nor_the_record() -> None:
     run(scenario())
 
 
-def test_the_work_is_written_down_before_it_is_measured() -> None:
-    """Else a crash right after the measurement would leave an instance that nobody can explain."""
+def test_the_record_is_written_before_the_measurement() -> None:
+    """Otherwise a crash right after the measurement would leave a register without a record."""
 
     async def scenario() -> None:
         environment = Environment()
@@ -84,7 +84,7 @@ def test_the_work_is_written_down_before_it_is_measured() -> None:
 
 
 @pytest.mark.parametrize("call", ["register read", "register extend"])
-def test_a_register_that_fails_leaves_the_lock_taken_and_is_fatal(call: str) -> None:
+def test_a_failing_register_is_fatal_and_the_lock_stays_taken(call: str) -> None:
     async def scenario() -> None:
         environment = Environment(faults={call: [Transient("the TPM is busy")]})
         lock = lock_in(environment)
@@ -97,8 +97,8 @@ def test_a_register_that_fails_leaves_the_lock_taken_and_is_fatal(call: str) -> 
     run(scenario())
 
 
-def test_what_failed_while_locking_is_not_gone_on_with_by_a_restart() -> None:
-    """Somebody was told that it failed."""
+def test_a_restart_does_not_resume_a_failed_lock() -> None:
+    """The failure was already reported."""
 
     async def scenario() -> None:
         environment = Environment(faults={"register extend": [Transient("the TPM is busy")]})
@@ -125,7 +125,7 @@ def test_an_instance_that_was_measured_for_another_cluster_is_not_measured_again
     run(scenario())
 
 
-def test_once_shut_nobody_takes_it() -> None:
+def test_a_closed_lock_cannot_be_taken() -> None:
     async def scenario() -> None:
         environment = Environment()
         lock = lock_in(environment)
@@ -152,7 +152,7 @@ LOCKING = BootstrapRecord(Phase.LOCKING, Flow.JOIN, CLUSTER, b"work")
     ],
     ids=["not measured yet", "measured, not noted", "locked", "kubeadm", "join service"],
 )
-def test_a_restart_goes_on_with_what_was_begun(
+def test_a_restart_resumes_the_recorded_flow(
     record: BootstrapRecord, register: bytes, extensions: int
 ) -> None:
     async def scenario() -> None:
@@ -173,7 +173,7 @@ def test_a_restart_goes_on_with_what_was_begun(
 
 @pytest.mark.parametrize("phase", [each for each in Phase if each is not Phase.FAILED])
 @pytest.mark.parametrize("register", [lock_value(b"\xcc" * 32), after_event(lock_value(CLUSTER), CLUSTER)])
-def test_a_restart_that_finds_another_measurement_is_fatal(phase: Phase, register: bytes) -> None:
+def test_a_register_that_contradicts_the_record_is_fatal(phase: Phase, register: bytes) -> None:
     async def scenario() -> None:
         environment = Environment()
         environment.persistent.record, environment.persistent.register = (
@@ -188,7 +188,7 @@ def test_a_restart_that_finds_another_measurement_is_fatal(phase: Phase, registe
     run(scenario())
 
 
-def test_a_measured_instance_without_a_record_is_fatal_unless_it_remembers_that_cluster() -> None:
+def test_a_measured_register_without_a_record_is_fatal_unless_the_node_state_matches() -> None:
     async def scenario() -> None:
         environment = Environment()
         environment.persistent.register = lock_value(CLUSTER)
@@ -199,7 +199,7 @@ def test_a_measured_instance_without_a_record_is_fatal_unless_it_remembers_that_
     run(scenario())
 
 
-def test_a_failure_is_repeated_to_whoever_starts_it_again_and_its_secrets_are_gone() -> None:
+def test_a_restart_repeats_the_failure_and_the_record_has_no_secrets() -> None:
     async def scenario() -> None:
         environment = Environment()
         lock = lock_in(environment)
@@ -217,7 +217,7 @@ def test_a_failure_is_repeated_to_whoever_starts_it_again_and_its_secrets_are_go
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), Transient("later")])
-def test_whatever_fails_past_the_lock_is_fatal_with_advice(error: Exception) -> None:
+def test_every_failure_after_the_lock_is_fatal_with_advice(error: Exception) -> None:
     async def scenario() -> None:
         lock = lock_in(Environment())
         await lock.try_lock(Flow.JOIN, CLUSTER, b"work")
@@ -230,8 +230,8 @@ def test_whatever_fails_past_the_lock_is_fatal_with_advice(error: Exception) -> 
 
 
 @pytest.mark.parametrize("phase", [Phase.LOCKED, Phase.KUBEADM, Phase.JOIN_SERVICE])
-def test_what_kubeadm_was_given_is_undone_before_the_failure_is_written_down(phase: Phase) -> None:
-    """Before it nothing was begun, and once the API server is ready others may have joined it."""
+def test_undo_runs_in_phase_kubeadm_before_the_failure_is_recorded(phase: Phase) -> None:
+    """Before that phase nothing was changed; after it other nodes may have joined."""
 
     async def scenario() -> None:
         environment = Environment()
