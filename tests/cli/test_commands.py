@@ -521,7 +521,9 @@ def test_output_in_several_pieces_survives_a_closed_pipe():
 def test_dry_runs_are_marked_as_such(tmp_path, capsys):
     root = ["--root", str(tmp_path), "--dry-run"]
     assert main.main(["up", *root, "--image=registry.example/b:1", "--node-ip=192.0.2.5"]) == 0
-    assert "\nDry run: nothing was changed.\n" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert output.startswith("plan record              would be created\n")
+    assert "\nDry run: nothing was changed.\n" in output
     assert main.main(["down", *root]) == 0
     assert capsys.readouterr().out == "Nothing is installed.\nDry run: nothing was removed.\n"
     assert not any(tmp_path.iterdir())

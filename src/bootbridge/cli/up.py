@@ -10,6 +10,7 @@ from contextlib import closing
 
 from bootbridge.bootstrap.install import up
 from bootbridge.bootstrap.install.resources import InstallContext
+from bootbridge.bootstrap.install.resources.resource import ApplyResult, ResourceChange
 from bootbridge.bootstrap.install.up import InstallResult
 from bootbridge.cli.command import Command, ExitCode
 from bootbridge.cli.install_flags import (
@@ -93,7 +94,7 @@ def _as_json(result: InstallResult, dry_run: bool) -> str:
 
 def _as_text(result: InstallResult, dry_run: bool) -> str:
     if dry_run:
-        lines = [f"{resource.title:<24} {applied}" for resource, applied in result.applied]
+        lines = [f"{resource.title:<24} {_would(applied)}" for resource, applied in result.applied]
         lines.append("Dry run: nothing was changed.")
     elif result.next_step:
         lines = []
@@ -106,6 +107,10 @@ def _as_text(result: InstallResult, dry_run: bool) -> str:
     if result.next_step:
         lines.append(f"Next: {result.next_step}")
     return "\n".join(lines) + "\n"
+
+
+def _would(applied: ApplyResult) -> str:
+    return str(applied) if applied.change is ResourceChange.UNCHANGED else f"would be {applied}"
 
 
 COMMAND = Command(
