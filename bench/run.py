@@ -2,8 +2,8 @@
 
     python bench/run.py [--quick] [--rounds N] [--seconds S] [--pairs A,B] [--modes M] [--only PATTERN]
 
-All pairs run side by side and take turns, scenario by scenario, so that whatever else
-the machine does meets all of them; figures are medians over the rounds.
+All pairs run at once and take turns, scenario by scenario, so that other load on
+the machine affects all of them alike; figures are medians over the rounds.
 """
 
 import argparse
@@ -247,7 +247,7 @@ class Bench:
         for name, unit, value in values:
             self.figures.add(f"{name}.{mode}", unit, pair.name, value)
         self._print(pair.name, mode, values[1:])
-        self.figures.note(f"{pair.name} {mode}: {stall_story(result)}")
+        self.figures.note(f"{pair.name} {mode}: {stall_summary(result)}")
         return bool(result["settled"])
 
 
@@ -271,11 +271,11 @@ def nothing_moved(result: dict[str, Any]) -> bool:
     return result.get("mib_per_second", result.get("per_second")) == 0
 
 
-def stall_story(result: dict[str, Any]) -> str:
+def stall_summary(result: dict[str, Any]) -> str:
     second = "blocked beyond the limit" if result["blocked"] else "went on"
     third = "could be opened" if result["new_connection_ms"] >= 0 else "could not be opened"
-    story = f"while a reader stalled, a second connection {second}, a new one {third}"
-    return f"{story}; then the reader {result['reader']}"
+    text = f"while a reader stalled, a second connection {second}, a new one {third}"
+    return f"{text}; then the reader {result['reader']}"
 
 
 # --- command line -------------------------------------------------------------------
