@@ -33,5 +33,5 @@ class Backoff:
 
 
 def at_leisure(random: Random) -> Backoff:
-    """For a peer that said no: only an operator can change its mind, and that takes minutes."""
+    """Returns a slow backoff, for a peer that refused: an operator must act first."""
     return Backoff(random, least=15.0, first=45.0, most=300.0)

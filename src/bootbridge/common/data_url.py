@@ -18,7 +18,7 @@ def decode(url: str) -> bytes:
     """The data; ValueError says what is wrong, without quoting the data."""
     scheme, colon, rest = url.partition(":")
     if not colon or scheme.lower() != "data":
-        raise ValueError("it is no data URL")
+        raise ValueError("not a data URL")
     header, comma, body = rest.partition(",")
     if not comma:
         raise ValueError("the data URL has no comma")
@@ -31,4 +31,4 @@ def decode(url: str) -> bytes:
     try:
         return base64.b64decode(packed, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"the data URL is no base64: {error}") from error
+        raise ValueError(f"invalid base64 in data URL: {error}") from error

@@ -3,7 +3,7 @@
 By shape: private keys in PEM, also inside base64 (also twice), the data of Secrets, bearer and bootstrap
 tokens, keys and tokens of kubeconfigs, pull secrets. And by name: the keys that are known to lie on
 this node are looked for as such, line by line. What cannot be understood but looks like a Secret is
-withheld as a whole. Whoever reads a bundle sees that, and where, something was taken out.
+withheld as a whole. The reader of a bundle sees that something was removed, and where.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def _json_cleaned(data: bytes) -> bytes:
 
 
 def without_secrets(document: Any) -> Any:
-    """The same with every Secret's values told by their size and hash alone."""
+    """Returns the document with the value of every Secret replaced by its size and hash."""
     if isinstance(document, list):
         return [without_secrets(each) for each in document]
     if not isinstance(document, dict):

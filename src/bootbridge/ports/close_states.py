@@ -18,7 +18,7 @@ Three rules explain the tables:
 
 An event that is listed with the state itself has no effect there: it is late or repeated. An event that is
 not listed is a defect of ours and raises ``IllegalTransition``; packets of a misbehaving peer never do.
-DATA is no event: objects decide on a transition where bytes go, and then bytes go there without a lookup.
+DATA is not an event: a transition decides where bytes go, and DATA then needs no lookup.
 
 HTTP/2 streams are not in here: `wire.http2_stream` has the two flags of RFC 9113, section 5.1. Pending dials
 are not either: a dial is answered once, and it is the frontend that is in the state *dialling* meanwhile.
@@ -58,7 +58,7 @@ class Event(StrEnum):
     CALLER_ENDS = "caller ends"  # half-close: no more upload
     CALLER_GONE = "caller gone"  # closed, reset or cancelled
     ENDPOINT_ENDS = "endpoint ends"  # half-close: no more download
-    ENDPOINT_CLOSED = "endpoint closed"  # and it reads no more, or nobody on the path knows half-close
+    ENDPOINT_CLOSED = "endpoint closed"  # and it reads no more, or no peer on the path supports half-close
     ENDPOINT_LOST = "endpoint lost"  # reset, or unreachable
     STREAM_LOST = "stream lost"  # the packet stream that carries the connection is over
     CLOSE_REQUESTED = "close requested"  # CLOSE_REQ

@@ -1,4 +1,4 @@
-"""Removes all resources in reverse order, whatever fails, and verifies the result.
+"""Removes all resources in reverse order, continues after failures, and verifies the result.
 
 What remains is not what a removal reported, but what a final search finds.
 """
