@@ -53,7 +53,7 @@ _SECRET = re.compile(
     rb"""\\{0,8}["']?\bkind\\{0,8}["']?[ \t]{0,20}:[ \t]{0,20}\\{0,8}["']?Secret(?:List)?\b"""
 )
 _SECRET_LINE = re.compile(rb"""(?m)^[ \t-]*["']?kind["']?[ \t]*:[ \t]*["']?Secret(?:List)?["']?[ \t,\r]*$""")
-# More is no manifest, and takes long to parse.
+# A larger text is not a manifest, and takes long to parse.
 _YAML_BYTES_MAX = 1 << 20
 _HELD_TWICE = "kubectl.kubernetes.io/last-applied-configuration"
 _KEY_LINE_MIN = 16
