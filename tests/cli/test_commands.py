@@ -227,7 +227,7 @@ def test_the_exit_code_of_the_program_is_ours(recorder):
     assert agent.main([]) == 3
 
 
-def test_stray_words_and_deprecated_flags_are_told(recorder, capsys):
+def test_stray_words_and_deprecated_flags_are_reported(recorder, capsys):
     """The original drops the words silently; a bool written with a blank is such a case."""
     assert agent.main(["--sync-forever", "false", "--lease-label=a=b"]) == 0
     assert capsys.readouterr().err.splitlines() == [
@@ -236,7 +236,7 @@ def test_stray_words_and_deprecated_flags_are_told(recorder, capsys):
     ]
 
 
-def test_open_doors_are_told(recorder, file, capsys):
+def test_insecure_options_are_logged(recorder, file, capsys):
     """Authentication can be given up, but not unnoticed."""
     argv = ["--uds-name=/run/x", "--server-port=0", f"--cluster-cert={file}", f"--cluster-key={file}"]
     assert server.main(argv) == 1
@@ -436,7 +436,7 @@ def test_a_command_reads_its_own_command_line_and_exits_with_its_code(module):
     assert subprocess.run([*command, "--version"], capture_output=True, check=False).returncode == 0
 
 
-def test_a_reader_who_leaves_early_is_no_failure():
+def test_a_closed_output_pipe_is_not_a_failure():
     """``proxy-server --help | true`` stays silent."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -488,7 +488,7 @@ def _read_all(descriptor: int) -> str:
         (TimeoutError(), "TimeoutError"),
     ],
 )
-def test_what_the_system_refuses_unexpectedly_is_one_line_that_names_the_file(error, said, capsys):
+def test_an_unexpected_system_error_is_one_line_with_the_file(error, said, capsys):
     def body() -> int:
         raise error
 

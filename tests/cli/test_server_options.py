@@ -300,7 +300,7 @@ def test_a_file_that_is_not_there_is_named(good, name, what):
     assert error.subject == "--" + name.replace("_", "-")
 
 
-def test_a_folder_or_a_path_through_a_file_is_no_certificate(good, tmp_path):
+def test_a_directory_or_a_path_through_a_file_is_rejected_as_certificate(good, tmp_path):
     """It would fail at the first handshake otherwise."""
     error = refusal(replace(good, cluster_cert=str(tmp_path)))
     assert str(error) == f"--cluster-cert: {tmp_path} is a directory (use a file in it)"

@@ -111,7 +111,7 @@ def test_integers_take_the_bases_that_go_takes(text, number):
 
 
 @pytest.mark.parametrize("text", ["", "-", "x", "1.5", "08", "0_8", " 1", "1 ", "٣", "1__0", "0x"])
-def test_what_is_no_integer_is_refused(text):
+def test_an_invalid_integer_is_rejected(text):
     """Blanks and foreign digits included, which Python alone would take."""
     with pytest.raises(ValueError, match=r"^strconv\.ParseInt: parsing .*: invalid syntax$"):
         values.parse_int(text)

@@ -73,12 +73,12 @@ def test_a_listener_is_seen_with_its_process(host: Host) -> None:
     assert not host.listens(port, [os.getpid()])
 
 
-def test_a_port_where_nobody_answers_is_status_0_with_the_reason(host: Host) -> None:
+def test_a_port_without_listener_is_status_0_with_the_reason(host: Host) -> None:
     status, reason = host.http_get(free_port(), "/healthz")
     assert (status, reason) == (0, b"Connection refused")
 
 
-def test_a_socket_answers_only_while_somebody_listens(host: Host, tmp_path: Path) -> None:
+def test_a_socket_answers_only_while_a_process_listens(host: Host, tmp_path: Path) -> None:
     """Also one whose path is longer than a socket's address may be."""
     folder = tmp_path / ("d" * 120)
     folder.mkdir()

@@ -75,7 +75,7 @@ def test_two_builds_have_one_digest(image: OciImage) -> None:
     assert recipes.tunnel().digest == image.digest
 
 
-def test_there_is_no_shell_in_it(root: Path) -> None:
+def test_the_image_has_no_shell(root: Path) -> None:
     assert not list(root.glob("**/sh")) + list(root.glob("**/bash"))
 
 
@@ -89,7 +89,7 @@ def test_the_commands_start_where_the_original_keeps_its_own(
     assert done.stdout.startswith(program)
 
 
-def test_server_and_agent_of_the_image_meet_with_nobody_s_rights(root: Path, image: OciImage) -> None:
+def test_server_and_agent_of_the_image_connect_as_user_nobody(root: Path, image: OciImage) -> None:
     """mTLS between them, ready at both ends."""
     authority = Authority.create("image")
     authority.write(root / "tmp", "ca")

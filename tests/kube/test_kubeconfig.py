@@ -95,7 +95,7 @@ async def test_a_token_file_is_read_again_for_each_request(api: FakeApiServer, t
     await client.aclose()
 
 
-async def test_a_changed_file_that_is_broken_is_told_once_and_the_old_one_stays(
+async def test_an_invalid_new_file_is_logged_once_and_the_old_one_stays(
     api: FakeApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Until the file is valid again."""
@@ -269,7 +269,7 @@ def test_outside_a_pod_the_missing_kubeconfig_is_asked_for(tmp_path: Path, envir
         load_in_cluster(environ, tmp_path)
 
 
-def test_a_pod_without_a_service_account_is_told_which_file_is_missing(tmp_path: Path) -> None:
+def test_a_pod_without_a_service_account_gets_the_name_of_the_missing_file(tmp_path: Path) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     with pytest.raises(OperatorError, match=r"in-cluster CA: cannot read .*ca\.crt: No such file"):
         load_in_cluster(environ, tmp_path)

@@ -123,7 +123,7 @@ def test_the_servers_own_retry_after_is_honoured_within_the_bound() -> None:
 @pytest.mark.parametrize(
     "answer", [{}, {"metadata": {}}, {"metadata": {"resourceVersion": 5}}, {**listing(5), "items": {"a": 1}}]
 )
-def test_an_answer_that_is_no_list_is_asked_again_after_a_pause(answer: dict[str, Any]) -> None:
+def test_an_answer_without_a_list_is_retried_after_a_pause(answer: dict[str, Any]) -> None:
     law = ListWatch(random.Random(1))
     law.next_step()
     assert not law.listed(answer)

@@ -117,7 +117,7 @@ class TestTheNineCases:
         ("system:node:kube-system:konnectivity-agent", "username returned is not a service account"),
     ],
 )
-async def test_a_user_that_is_no_service_account(
+async def test_a_user_that_is_not_a_service_account_is_refused(
     api: FakeApiServer, reviewer: TokenReviewer, name: str, says: str
 ) -> None:
     api.verdicts["t"] = user(name)
@@ -140,7 +140,9 @@ async def test_an_api_server_that_knows_no_audiences_is_believed(
 
 
 @pytest.mark.parametrize("verdict", [None, [], "yes", {"authenticated": "true"}, {**GOOD, "user": None}])
-async def test_an_odd_status_is_no_yes(api: FakeApiServer, reviewer: TokenReviewer, verdict: Any) -> None:
+async def test_an_unknown_review_status_is_a_refusal(
+    api: FakeApiServer, reviewer: TokenReviewer, verdict: Any
+) -> None:
     api.verdicts["t"] = verdict
     assert not (await denied(reviewer, "Bearer t")).transient
 
@@ -277,7 +279,7 @@ async def test_a_review_has_a_time_limit(
     api.gate.set()
 
 
-async def test_a_fleet_beyond_the_rate_limit_is_told_at_once_instead_of_queueing(
+async def test_agents_beyond_the_rate_limit_are_refused_at_once_instead_of_queued(
     api: FakeApiServer, clock: Clock
 ) -> None:
     """Issue 237: TokenReviews were delayed by up to 11 minutes."""

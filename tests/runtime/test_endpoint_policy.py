@@ -109,7 +109,7 @@ def test_any_wish_gives_an_endpoint_or_a_short_refusal(protocol: str, address: s
         (9999, "dial tcp 10.0.0.1:443: connect: errno 9999", 502),
     ],
 )
-def test_a_failed_connect_is_told_in_gos_words(number: int, text: str, status: int) -> None:
+def test_a_failed_connect_has_gos_error_text(number: int, text: str, status: int) -> None:
     """And those words give the HTTP status that upstream's server gives."""
     assert connect_failed("10.0.0.1:443", number) == text
     assert dial_error_status(text) == status
@@ -130,9 +130,7 @@ def test_i8_an_unanswered_dial_is_an_io_timeout() -> None:
         (LookupFailure.TIMED_OUT, "dial tcp: lookup nosuch.example: i/o timeout", 504),
     ],
 )
-def test_i4_a_name_without_address_is_told_in_gos_words(
-    failure: LookupFailure, text: str, status: int
-) -> None:
+def test_a_name_without_address_has_gos_error_text(failure: LookupFailure, text: str, status: int) -> None:
     """Acceptance I4: 502 and ``no such host``."""
     assert lookup_failed("nosuch.example", failure) == text
     assert dial_error_status(text) == status

@@ -161,7 +161,7 @@ async def test_a_handlers_refusal_is_the_callers(code: int, answered: bool) -> N
         assert str(caught.value).startswith(grpc.STATUS_NAMES[code])
 
 
-async def test_a_bug_in_a_handler_is_told_to_the_log_and_not_to_the_caller(
+async def test_a_bug_in_a_handler_is_logged_and_hidden_from_the_caller(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def buggy(body: bytes, send: Send) -> None:

@@ -168,7 +168,7 @@ def test_a_drained_agent_waits_until_the_endpoints_have_taken_everything(site: S
     assert agent.wait() == 0
 
 
-def test_agents_are_told_when_a_graceful_stop_begins(site: Site, endpoint: Endpoints) -> None:
+def test_agents_are_notified_when_a_graceful_stop_begins(site: Site, endpoint: Endpoints) -> None:
     """They look for another server at once, while what runs over this one goes on."""
     server, agent = site.pair(server_flags={"graceful-shutdown-timeout": "60s"})
     tunnel = dial(server, endpoint(echo).address)

@@ -240,7 +240,7 @@ def test_a_broken_renewal_keeps_the_last_good_files(site: Site, web: HttpEndpoin
     assert second.alive
 
 
-def test_a_broken_renewal_of_the_callers_port_is_told_too(site: Site, web: HttpEndpoint) -> None:
+def test_an_invalid_new_frontend_certificate_is_logged_too(site: Site, web: HttpEndpoint) -> None:
     """It has certificates of its own, and `/status` shows them beside the agents'."""
     server, _ = site.pair(tcp=True)
     assert server.health.status()["frontend_tls"]["reload_error"] is None

@@ -82,7 +82,7 @@ def test_an_address_that_never_answers_does_not_delay_the_search_for_a_lost_serv
     run(scenario)
 
 
-def test_a_name_that_fails_again_after_it_was_found_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_fails_again_after_it_resolved_is_logged_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each outage once, and not only the first."""
 
     async def scenario() -> None:

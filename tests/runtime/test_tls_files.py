@@ -322,9 +322,7 @@ def test_a_ca_file_without_certificates_is_an_error(tmp_path: Path, content: byt
 
 
 @pytest.mark.parametrize("der", [b"garbage", b"\x30\x03\x02\x01\x01", "cut"])
-def test_a_certificate_block_that_is_no_certificate_is_an_error(
-    files: Files, tmp_path: Path, der: bytes | str
-) -> None:
+def test_an_invalid_certificate_block_is_an_error(files: Files, tmp_path: Path, der: bytes | str) -> None:
     """A good certificate before it does not hide the bad one, and the file is named."""
     whole = ssl.PEM_cert_to_DER_cert(files.authority.cert_pem.decode())
     bad = base64.encodebytes(whole[:-20] if isinstance(der, str) else der)

@@ -335,7 +335,7 @@ def test_excluding_one_stream_leaves_its_twin_of_the_same_id() -> None:
 # --- refusal ------------------------------------------------------------------------------
 
 
-def test_a_refusal_says_for_every_strategy_why_it_found_nobody() -> None:
+def test_a_refusal_lists_for_every_strategy_why_it_found_no_agent() -> None:
     """The caller gets upstream's text, the log gets the reasons."""
     a = stream("a", "host=elsewhere&cidr=192.0.2.0/24")
     answer = select("destHost,cidr,defaultRoute,direct,destHost", a, direct="192.0.2.0/24")

@@ -163,7 +163,7 @@ def test_what_was_uploaded_is_written_before_the_endpoint_is_closed() -> None:
         assert (endpoint.state, bytes(endpoint.waiting)) == ("closed", b"last words")
 
 
-def test_what_the_endpoint_said_goes_before_its_close() -> None:
+def test_data_of_the_endpoint_is_sent_before_its_close() -> None:
     """CLOSE_RSP waits behind data without credit."""
     with AgentStage() as stage:
         server = stage.server()

@@ -17,7 +17,7 @@ def _dial_id(agent: Peer) -> int:
     return dial.random
 
 
-def test_a_dial_that_nobody_answers_times_out_with_504() -> None:
+def test_an_unanswered_dial_times_out_with_504() -> None:
     """504, no pending dial left, and DIAL_CLS to the agent."""
     with ServerStage(dial_seconds=0.5) as stage:
         agent = stage.agent()
@@ -288,7 +288,7 @@ def _shown(stage: ServerStage) -> tuple[float, float]:
     return established, pending
 
 
-def test_ready_backend_connections_counts_streams_whatever_the_strategies() -> None:
+def test_ready_backend_connections_counts_streams_with_any_strategy() -> None:
     """Also with several strategies."""
     with ServerStage(strategies=[Strategy.DEST_HOST, Strategy.DEFAULT_ROUTE, Strategy.DEFAULT]) as stage:
         stage.agent("a", identifiers="host=node-1")
@@ -340,7 +340,7 @@ def test_direct_dials_are_made_by_the_server_itself() -> None:
         assert stage.core.idle
 
 
-def test_a_grpc_caller_is_told_once_that_a_direct_endpoint_has_closed() -> None:
+def test_a_grpc_caller_gets_one_close_response_for_a_direct_endpoint() -> None:
     """Promise 5: one CLOSE_RSP behind the data, and nothing after it."""
     with ServerStage(strategies=[Strategy.DIRECT]) as stage:
         caller = stage.grpc_caller().say(p.DialRequest("tcp", "192.0.2.7:80", 9))

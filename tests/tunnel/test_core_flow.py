@@ -274,7 +274,7 @@ def test_the_agent_passes_half_close_on_in_both_directions() -> None:
         assert (other.written, other.state) == (b"late", "closed")
 
 
-def test_a_go_agent_is_told_of_a_half_close_by_a_close() -> None:
+def test_a_half_close_becomes_a_close_for_a_go_agent() -> None:
     """Konnectivity has no half-close. The upload is flushed before CLOSE_REQ."""
     with ServerStage() as stage:
         agent = stage.agent(go_like=True)
@@ -324,7 +324,7 @@ def test_a_callers_upload_is_flushed_before_the_close() -> None:
         assert stage.core.idle
 
 
-def test_an_upload_that_nobody_takes_is_given_up_in_the_end() -> None:
+def test_an_unread_upload_is_dropped_after_a_time_limit() -> None:
     """Promise 7: a closed connection does not stay in the tables for ever."""
     with ServerStage() as stage:
         agent = stage.agent()

@@ -197,7 +197,7 @@ def test_sync_forever_dials_although_satisfied() -> None:
     assert servers.attempts([LB]) == [LB]
 
 
-def test_a_draining_agent_dials_nobody() -> None:
+def test_a_draining_agent_dials_no_server() -> None:
     """Not even with sync-forever and nothing held."""
     servers = server_set(sync_forever=True)
     servers.start_draining()
@@ -314,7 +314,7 @@ def test_quick_retries_are_bounded_when_the_count_is_wrong() -> None:
     assert delays[20:] == pytest.approx([1.1] * 80)
 
 
-def test_quick_retries_are_bounded_whatever_a_server_claims() -> None:
+def test_quick_retries_are_bounded_for_any_claim_of_a_server() -> None:
     """Also with a server count of a billion."""
     servers = server_set(FullJitter())
     hold(servers, "s1", count=10**9)

@@ -171,7 +171,7 @@ def test_a_cidr_is_read_with_its_host_bits_cleared(text: str, network: str) -> N
         "fe80::%e/64",
     ],
 )
-def test_what_is_no_cidr_is_none(text: str) -> None:
+def test_an_invalid_cidr_is_none(text: str) -> None:
     """Netmasks and bare addresses are rejected, as in Go."""
     assert parse_cidr(text) is None
 

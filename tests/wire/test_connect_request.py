@@ -118,7 +118,7 @@ def test_names_and_addresses_of_both_families_may_be_targets(target: str) -> Non
         "*",
     ],
 )
-def test_a_target_that_is_no_host_and_port_is_refused(target: str) -> None:
+def test_a_target_without_host_and_port_is_refused(target: str) -> None:
     """The reason says what a target looks like."""
     refused = refusal(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())
     assert (refused.status, refused.reason) == (400, "the CONNECT target must be host:port or [IPv6]:port")
@@ -187,7 +187,7 @@ def test_a_malformed_header_line_is_refused(line: bytes) -> None:
     )
 
 
-def test_a_grpc_caller_is_told_that_this_is_http_connect() -> None:
+def test_a_grpc_caller_gets_an_error_that_names_http_connect() -> None:
     """The HTTP/2 preface gets 505 and a hint, the usual cause being a mode that differs."""
     refused = refusal(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
     assert refused.status == 505
@@ -241,7 +241,7 @@ def test_success_is_one_line_and_nothing_else() -> None:
     assert CONNECTION_ESTABLISHED == b"HTTP/1.1 200 Connection Established\r\n\r\n"
 
 
-def test_no_agent_is_told_as_upstream_tells_it() -> None:
+def test_no_agent_has_upstreams_error_text() -> None:
     """500 with the exact bytes."""
     assert no_agent_reply() == (
         b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: text/plain\r\n\r\n"
@@ -289,7 +289,7 @@ def test_i3_a_refused_endpoint_is_a_bad_gateway_with_the_agents_words() -> None:
     )
 
 
-def test_an_error_text_that_is_no_unicode_cannot_break_the_reply() -> None:
+def test_an_error_text_with_invalid_unicode_cannot_break_the_reply() -> None:
     """A lone surrogate is replaced, not raised."""
     assert dial_error_reply("bad \udcff").endswith(b"\r\n\r\nbad ?")
 

@@ -66,7 +66,7 @@ def goaway_of(connection: Http2Connection) -> tuple[int, int, bytes]:
     return int.from_bytes(payload[:4], "big"), int.from_bytes(payload[4:8], "big"), payload[8:]
 
 
-def test_the_answer_to_a_ping_leaves_with_what_is_said_next() -> None:
+def test_the_answer_to_a_ping_is_sent_with_the_next_output() -> None:
     """Go peers ping behind nearly every message: an answer of its own would cost as much as the message."""
     calls: list[str] = []
     connection = Http2Connection(
@@ -106,7 +106,7 @@ def test_a_ping_is_answered_with_its_own_content() -> None:
     assert take(connection) == f.frame(f.PING, f.ACK, 0, b"\x02\x04\x10\x10\x09\x0e\x07\x07")
 
 
-def test_a_pong_is_told_to_the_owner() -> None:
+def test_a_ping_ack_is_reported_to_the_owner() -> None:
     """Pinging either way, and every sign of life counts as one."""
     wire = Wire()
     wire.carry()
@@ -256,7 +256,7 @@ QUESTIONS = {
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_a_peer_that_asks_without_reading_is_told_to_calm_down(name: str) -> None:
+def test_a_peer_that_provokes_replies_without_reading_gets_enhance_your_calm(name: str) -> None:
     """Unread replies are bounded; replies to a peer that reads are not."""
     connection, _ = server()
     connection.receive(b"".join(request(2 * number + 1) for number in range(10)))

@@ -123,7 +123,7 @@ def test_of_a_field_that_comes_twice_the_last_value_counts() -> None:
     assert File.decode(File("first").encode() + File("second").encode()) == File("second")
 
 
-def test_an_empty_message_inside_another_is_told_from_none() -> None:
+def test_an_empty_nested_message_differs_from_a_missing_one() -> None:
     assert Sample.decode(Sample(file=File()).encode()).file == File()
     assert Sample.decode(Sample(file=None).encode()).file is None
 

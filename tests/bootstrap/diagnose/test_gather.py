@@ -92,7 +92,7 @@ def test_the_analysis_names_the_broken_hop(node: InstalledNode, tmp_path: Path) 
     assert b"The first broken hop is the kube-apiserver" in unpacked(out)["analysis.txt"]
 
 
-def test_a_stage_that_failed_is_told_in_a_sentence(node: InstalledNode, tmp_path: Path) -> None:
+def test_a_failed_stage_is_reported_in_one_sentence(node: InstalledNode, tmp_path: Path) -> None:
     """From the records that bootkube leaves."""
     folder = node.path("/var/log/openshift")
     folder.mkdir(parents=True, exist_ok=True)

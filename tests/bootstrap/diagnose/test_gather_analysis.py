@@ -65,12 +65,12 @@ def test_a_release_image_that_failed_comes_first() -> None:
     assert found.sentence == "release-image.service failed before its first stage."
 
 
-def test_a_bootkube_that_never_ran_is_told() -> None:
+def test_a_bootkube_that_never_ran_is_reported() -> None:
     """There is a record of release-image alone."""
     assert analyse(WELL).sentence == "bootkube.service has not started."
 
 
-def test_a_good_end_is_no_failure() -> None:
+def test_a_successful_bootstrap_is_not_a_failure() -> None:
     """Even if it had failed before and was started again."""
     again = record(
         START,
@@ -87,7 +87,7 @@ def test_a_good_end_is_no_failure() -> None:
     assert found.sentence == "bootkube.service succeeded."
 
 
-def test_a_bootstrap_still_at_work_is_no_failure() -> None:
+def test_a_bootstrap_in_progress_is_not_a_failure() -> None:
     """Where it is, is said."""
     found = analyse({**WELL, "bootkube": record(START, "stage start cb-bootstrap")})
     assert not found.failed

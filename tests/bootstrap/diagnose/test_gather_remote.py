@@ -179,7 +179,7 @@ def test_the_node_is_found_and_collected_from(
 
 
 @needs_sshd
-def test_a_key_that_is_not_accepted_is_told(
+def test_a_rejected_ssh_key_is_reported(
     node: Node, tmp_path: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 1, ssh's own words, and no bundle."""

@@ -126,7 +126,7 @@ def test_an_error_names_the_file_and_the_field(text: str, named: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "- a list", "a: [", "\x00", "a: b: c", b"\xff\xfe\xfa", "&a [*a]"])
-def test_what_is_no_install_config_is_refused_by_its_name(text: str | bytes) -> None:
+def test_an_invalid_install_config_is_refused_with_its_name(text: str | bytes) -> None:
     """Broken YAML is told with its line; no stack trace."""
     with pytest.raises(OperatorError, match=r"install-config\.yaml"):
         parse(text)

@@ -20,7 +20,7 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-sche
 GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).read().decode())"
 
 
-def test_nobody_is_initialised_with_a_wrong_secret(blank: Instances) -> None:
+def test_an_init_with_a_wrong_secret_is_refused(blank: Instances) -> None:
     files = operator_files(blank.lab)
     wrong = files.directory / "wrong-secret"
     wrong.write_text("not the secret at all, but as long as one")
@@ -32,7 +32,7 @@ def test_nobody_is_initialised_with_a_wrong_secret(blank: Instances) -> None:
     blank.until_logged("node1", "wrong init secret")
 
 
-def test_the_operator_gets_a_kubeconfig_that_nobody_else_can_read(cluster: Instances) -> None:
+def test_the_operator_gets_a_kubeconfig_with_mode_0600(cluster: Instances) -> None:
     kubeconfig = operator_files(cluster.lab).kubeconfig
     assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
     assert "node1" in cluster.nodes()

@@ -90,7 +90,7 @@ def test_a_worker_whose_metadata_says_that_it_is_a_control_plane(cluster: Instan
         cluster.lab.write(spare, {path: Asset(honest, 0o600)})
 
 
-def test_a_key_that_nobody_enrolled(cluster: Instances, spare: str) -> None:
+def test_a_key_that_is_not_enrolled_is_refused(cluster: Instances, spare: str) -> None:
     """Another chip, in a machine that is otherwise the same; the policy is changed while all runs."""
     original, policy = cluster.policy(), cluster.policy()
     (entry,) = [each for each in policy["instances"] if each["name"] == spare]
