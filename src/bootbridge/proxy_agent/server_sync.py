@@ -163,7 +163,7 @@ class ServerSync:
 
     def _on_lost(self, connection: ServerConnection, reason: str) -> None:
         if self.servers.on_closed(connection):
-            self._core.event_log.warning("server connection lost", why=reason, servers=len(self.servers))
+            self._core.event_log.warning("server connection lost", reason=reason, servers=len(self.servers))
             self._wake.set()
         elif connection in self._connections:
             self.servers.on_server_over()
@@ -180,7 +180,7 @@ class ServerSync:
         """Logs each reason once, not at every attempt."""
         if self._last_errors.get(key) != reason:
             self._last_errors[key] = reason
-            self._core.event_log.warning("server not reached", target=key, why=reason)
+            self._core.event_log.warning("server not reached", target=key, reason=reason)
 
     def _drop_other_errors(self, *known: Iterable[str]) -> None:
         """The addresses of a name change."""

@@ -160,12 +160,12 @@ class ProxyServer:
             sock,
             self._agent_tls.context(),
             ready=self._start_agent_transport,
-            failed=lambda why: self._event_log.warning("agent refused", peer=peer, why=why),
+            failed=lambda reason: self._event_log.warning("agent refused", peer=peer, reason=reason),
         )
 
     def _start_agent_transport(self, stream: TlsStream) -> None:
         if stream.alpn is None:
-            self._event_log.warning("agent refused", why="ALPN protocol h2 not negotiated")
+            self._event_log.warning("agent refused", reason="ALPN protocol h2 not negotiated")
             stream.close()
             return
         self._add_transport(
@@ -188,7 +188,7 @@ class ProxyServer:
             sock,
             self._frontend_tls.context(),
             ready=self._start_frontend,
-            failed=lambda why: self._event_log.warning("frontend refused", peer=peer, why=why),
+            failed=lambda reason: self._event_log.warning("frontend refused", peer=peer, reason=reason),
         )
 
     def _start_frontend_plain(self, sock: socket.socket) -> None:

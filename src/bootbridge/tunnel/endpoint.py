@@ -49,7 +49,7 @@ class EndpointDial:
         server.next_connect_id()  # as upstream does, so that ids in logs can be compared
         reason = "timeout" if timed_out else "unknown"
         server.core.metrics.endpoint_dial_failure_total.labels(reason).value += 1
-        server.core.event_log.info("dial failed", address=self.address, why=error)
+        server.core.event_log.info("dial failed", address=self.address, reason=error)
         server.send(p.DialResponse(error, 0, self.random))
 
 
@@ -143,7 +143,7 @@ class Endpoint:
             "connection closed: endpoint stalled",
             address=self.address,
             connection=self.connect_id,
-            why=reason,
+            reason=reason,
         )
         self._move(Event.OVERRUN)
         self._stop("stalled endpoint")

@@ -128,7 +128,7 @@ class ConnectFrontend:
             return
         self._stop_timer()
         if isinstance(request, http.Refusal):
-            self._core.event_log.info("request refused", status=request.status, why=request.reason)
+            self._core.event_log.info("request refused", status=request.status, reason=request.reason)
             self.sink.write(request.reply)
             self._leave(Event.REFUSED)
             return
@@ -172,7 +172,7 @@ class ConnectFrontend:
 
     def _head_timed_out(self) -> None:
         self._core.event_log.info(
-            "request refused", why=f"no complete request within {HEAD_SECONDS_MAX:.0f} s"
+            "request refused", reason=f"no complete request within {HEAD_SECONDS_MAX:.0f} s"
         )
         self._leave(Event.REFUSED)
 

@@ -117,7 +117,7 @@ class DirectDial:
         core = self._core
         core.direct_dials.discard(self)
         core.metrics.dial_failure_count.labels(DialFailureCause.ENDPOINT.value).value += 1
-        core.event_log.warning("dial refused", address=self.address, hop="server to endpoint", why=error)
+        core.event_log.warning("dial refused", address=self.address, hop="server to endpoint", reason=error)
         self._front.refused(DialFailure(DialFailureCause.ENDPOINT, error))
 
 
@@ -171,7 +171,7 @@ class ProxyCore:
         try:
             agent = AgentStream(self, stream, self._agent_counters, self.timers, headers)
         except InvalidAgentMetadata as error:
-            self.event_log.warning("agent refused", why=str(error))
+            self.event_log.warning("agent refused", reason=str(error))
             return RefusedCall(stream, grpc.refusal(grpc.UNKNOWN, str(error)))
         self._agents_waiting.add(agent)
         if self._authenticate is None:
@@ -188,7 +188,7 @@ class ProxyCore:
         if denied is None:
             self._admit(agent)
             return
-        self.event_log.warning("agent refused", agent=agent.agent_id, why=denied)
+        self.event_log.warning("agent refused", agent=agent.agent_id, reason=denied)
         self._agents_waiting.discard(agent)
         agent.deny(denied)
 
@@ -218,7 +218,7 @@ class ProxyCore:
         self.event_log.info(
             "agent disconnected",
             agent=agent.agent_id,
-            why=reason,
+            reason=reason,
             routes=len(agent.routes),
             agents=len(self.agent_registry),
         )
@@ -250,7 +250,7 @@ class ProxyCore:
     def _refuse_long_address(self, front: Frontend, address: str) -> None:
         self.metrics.dial_failure_count.labels(DialFailureCause.ENDPOINT.value).value += 1
         self.event_log.warning(
-            "dial refused", address=address[:40], hop="caller to server", why=TOO_LONG_TEXT
+            "dial refused", address=address[:40], hop="caller to server", reason=TOO_LONG_TEXT
         )
         front.refused(DialFailure(DialFailureCause.ENDPOINT, TOO_LONG_TEXT))
 
@@ -285,7 +285,7 @@ class ProxyCore:
             address=dial.address,
             hop=_HOPS[failure.cause],
             agent=dial.agent.agent_id if dial.agent else "",
-            why=detail or failure.text,
+            reason=detail or failure.text,
         )
         dial.front.refused(failure)
 
@@ -336,7 +336,7 @@ class ProxyCore:
             self.direct_routes.discard(route)
         self.metrics.connection_duration_seconds.observe(self.timers.now() - route.opened_at)
         self.metrics.closed_connections_total.labels(_short(reason)).value += 1
-        self.event_log.debug("connection closed", why=reason)
+        self.event_log.debug("connection closed", reason=reason)
 
     # --- lifecycle and views
 

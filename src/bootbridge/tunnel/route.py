@@ -233,7 +233,7 @@ class AgentRoute:
 
     def close_overrun(self, reason: str) -> None:
         self._core.event_log.warning(
-            "connection closed: frontend stalled", connection=self.connect_id, why=reason
+            "connection closed: frontend stalled", connection=self.connect_id, reason=reason
         )
         self._move(Event.OVERRUN)
         self._stop("stalled frontend")

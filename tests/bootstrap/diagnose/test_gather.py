@@ -116,7 +116,7 @@ def test_a_source_that_fails_is_noted_and_the_rest_is_there(node: InstalledNode,
     )
     out = tmp_path / "b.tar.gz"
     assert node.run("gather", "--out", str(out), "--json") == 0
-    missing = {each["source"]: each["why"] for each in json.loads(node.stdout)["missing"]}
+    missing = {each["source"]: each["reason"] for each in json.loads(node.stdout)["missing"]}
     assert "No agent available" in missing["cluster: agents' logs"]
     assert "cluster/pods.json" in unpacked(out)
     node.api.faults[:] = [lambda method, path: "drop"]

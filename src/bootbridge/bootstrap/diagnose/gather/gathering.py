@@ -45,7 +45,9 @@ class GatherResult:
             "bundle": str(self.bundle),
             "analysis": self.analysis.document(),
             "brokenHop": _broken(self.diagnosis),
-            "missing": [{"source": each.name, "why": each.trouble} for each in self.sources if each.trouble],
+            "missing": [
+                {"source": each.name, "reason": each.trouble} for each in self.sources if each.trouble
+            ],
         }
 
 
