@@ -1,8 +1,7 @@
-"""The acceptance list of Konnectivity's own integration tests, by number, for every pairing.
+"""The behaviours that Konnectivity's integration tests require, for every pairing.
 
-I1 to I20 are the behaviours that upstream's suite demands. Here they are demanded of our pair,
-of our server with the original agent, and of the original server with our agent; upstream's
-suite itself runs in `test_upstream_suite.py`.
+The pairings are our server and agent, our server with the original agent, and the original server
+with our agent. Upstream's suite itself runs in `test_upstream_suite.py`.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from tests.support.process_tunnels import (
 
 MIB = 1 << 20
 HELLO = b"hello from the endpoint"
-# A label of more than 63 characters cannot exist, which every resolver knows without asking anyone.
+# A label of more than 63 characters cannot exist, so every resolver rejects it without a query.
 NO_SUCH_NAME = f"{'x' * 64}.invalid"
 
 
 def failures(server: Server) -> dict[str, float]:
-    """The reasons for which dials failed."""
+    """Returns how many dials failed, by reason; reasons without a failure are left out."""
     name = "konnectivity_network_proxy_server_dial_failure_count"
     return {
         key.partition('"')[2].rstrip('"}'): value
@@ -53,8 +52,8 @@ def dials_seen(agent: Agent) -> float:
     return agent.metric("stream_packets_total", packet_type="DIAL_REQ", segment="to_agent")
 
 
-def nothing_is_left(server: Server, agent: Agent) -> None:
-    """Every table is empty again (I21)."""
+def wait_until_idle(server: Server, agent: Agent) -> None:
+    """Waits until the gauges of server and agent show no dial, connection or stream of a caller."""
     until(lambda: server.metric("established_connections") == 0, "no established connection")
     until(lambda: server.metric("pending_backend_dials") == 0, "no pending dial")
     until(lambda: agent.metric("open_endpoint_connections") == 0, "no open endpoint")
@@ -62,33 +61,33 @@ def nothing_is_left(server: Server, agent: Agent) -> None:
     until(lambda: server.metric("grpc_connections", service_method="Proxy") == 0, "no Proxy stream")
 
 
-def test_i1_a_request_goes_through_and_nothing_precedes_it(
+def test_a_request_is_answered_and_the_200_has_no_trailing_bytes(
     site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    """I1, I21: the body comes back; a 200 comes alone; nothing is left and no failure is counted."""
+    """The response body arrives, no connection stays open, and no failure is counted."""
     server, agent = site.pair(pairing, mode)
     tunnel = dial(server, web.address)
     if isinstance(tunnel, ConnectTunnel):
         assert tunnel.extra == b""
     assert http_request(tunnel, "/hello") == HELLO
     tunnel.close()
-    nothing_is_left(server, agent)
+    wait_until_idle(server, agent)
     assert failures(server) == {}
 
 
-def test_i2_i3_a_refused_dial_says_connection_refused(site: Site, pairing: Pairing, mode: str) -> None:
-    """I2, I3: the caller reads `connection refused` (502 in HTTP), both sides count it once."""
+def test_a_refused_dial_reports_connection_refused(site: Site, pairing: Pairing, mode: str) -> None:
+    """The caller reads `connection refused` (502 in HTTP), and both sides count one failure."""
     server, agent = site.pair(pairing, mode)
     with pytest.raises(RefusedDialError, match="connection refused") as refused:
         dial(server, f"127.0.0.1:{free_port()}")
     assert refused.value.status == (502 if mode == "http-connect" else 0)
     assert failures(server) == {"error_response": 1}
     assert agent.metric("endpoint_dial_failure_total", reason="unknown") == 1
-    nothing_is_left(server, agent)
+    wait_until_idle(server, agent)
 
 
-def test_i4_a_name_that_does_not_exist_says_no_such_host(site: Site, pairing: Pairing, mode: str) -> None:
-    """I4: `no such host`, 502 in HTTP, counted as `unknown` by the agent."""
+def test_an_unknown_host_name_reports_no_such_host(site: Site, pairing: Pairing, mode: str) -> None:
+    """502 in HTTP; the agent counts it as `unknown`."""
     server, agent = site.pair(pairing, mode)
     with pytest.raises(RefusedDialError, match="no such host") as refused:
         dial(server, f"{NO_SUCH_NAME}:80")
@@ -96,22 +95,20 @@ def test_i4_a_name_that_does_not_exist_says_no_such_host(site: Site, pairing: Pa
     assert agent.metric("endpoint_dial_failure_total", reason="unknown") == 1
 
 
-def test_i5_a_caller_that_gives_up_leaves_nothing_behind(
+def test_a_cancelled_request_leaves_no_connection(
     site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    """I5: a request is cancelled while the endpoint is still thinking."""
+    """The caller cancels before the endpoint has answered."""
     server, agent = site.pair(pairing, mode)
     tunnel = dial(server, web.address)
     tunnel.send(b"GET /wait HTTP/1.1\r\nHost: endpoint\r\n\r\n")
     until(lambda: agent.metric("open_endpoint_connections") == 1, "the endpoint is connected")
     tunnel.close()
-    nothing_is_left(server, agent)
+    wait_until_idle(server, agent)
 
 
-def test_i6_a_grpc_dial_that_is_called_off_is_counted_as_the_frontends_doing(
-    site: Site, pairing: Pairing
-) -> None:
-    """I6: the agent does not answer, the caller cancels: `frontend_close`, and no pending dial."""
+def test_a_cancelled_grpc_dial_is_counted_as_frontend_close(site: Site, pairing: Pairing) -> None:
+    """The agent does not answer and the caller cancels: no dial stays pending."""
     server, agent = site.pair(pairing, "grpc")
     agent.pause()
     tunnel = GrpcTunnel(frontend_socket(server))
@@ -125,8 +122,10 @@ def test_i6_a_grpc_dial_that_is_called_off_is_counted_as_the_frontends_doing(
 
 
 @with_our_server
-def test_i6_a_connect_client_that_leaves_while_it_waits_is_noticed(site: Site, pairing: Pairing) -> None:
-    """I6 for HTTP CONNECT, where the original server does not look at a client that waits."""
+def test_a_connect_client_that_disconnects_during_its_dial_is_counted_as_frontend_close(
+    site: Site, pairing: Pairing
+) -> None:
+    """Only for our server: the original server does not read from a CONNECT client during its dial."""
     server, agent = site.pair(pairing)
     agent.pause()
     sock = frontend_socket(server)
@@ -138,10 +137,10 @@ def test_i6_a_connect_client_that_leaves_while_it_waits_is_noticed(site: Site, p
     agent.go_on()
 
 
-def test_i7_fifty_cancelled_requests_leave_nothing_behind(
+def test_fifty_cancelled_requests_leave_no_connection(
     site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    """I7: all of them at once, each cancelled while its answer is outstanding."""
+    """All run in parallel, and each is cancelled before its response."""
     server, agent = site.pair(pairing, mode)
 
     def cancelled(_: int) -> None:
@@ -151,14 +150,14 @@ def test_i7_fifty_cancelled_requests_leave_nothing_behind(
 
     with ThreadPoolExecutor(50) as pool:
         list(pool.map(cancelled, range(50)))
-    nothing_is_left(server, agent)
+    wait_until_idle(server, agent)
 
 
 @pytest.mark.slow
-def test_i8_an_endpoint_that_does_not_answer_times_out(site: Site, pairing: Pairing, mode: str) -> None:
-    """I8: `i/o timeout` after the agent's 5 s (504 in HTTP), counted as `timeout` by the agent."""
+def test_a_dial_to_an_unresponsive_endpoint_times_out(site: Site, pairing: Pairing, mode: str) -> None:
+    """`i/o timeout` after the agent's 5 s (504 in HTTP); the agent counts it as `timeout`."""
     server, agent = site.pair(pairing, mode)
-    # A listener whose queue is full drops further SYNs: a black hole that stays on this machine.
+    # A listener whose accept queue is full drops further SYNs, so this needs no address outside this machine.
     with socket.create_server(("127.0.0.1", 0), backlog=0) as hole:
         waiting = [socket.socket() for _ in range(2)]
         for each in waiting:
@@ -173,18 +172,16 @@ def test_i8_an_endpoint_that_does_not_answer_times_out(site: Site, pairing: Pair
     assert failures(server) == {"error_response": 1}
 
 
-def test_i9_a_large_response_arrives_whole(
+def test_a_large_response_arrives_complete(
     site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    """I9: 20 MiB in one answer."""
     server, _ = site.pair(pairing, mode)
     assert fetch(server, web.address, f"/bytes/{20 * MIB}") == pattern(20 * MIB)
 
 
-def test_i10_large_responses_in_parallel_arrive_whole(
+def test_large_parallel_responses_arrive_complete(
     site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    """I10: ten times 10 MiB at once."""
     server, _ = site.pair(pairing, mode)
     wanted = hashlib.sha256(pattern(10 * MIB)).digest()
     with ThreadPoolExecutor(10) as pool:
@@ -192,10 +189,9 @@ def test_i10_large_responses_in_parallel_arrive_whole(
         assert all(hashlib.sha256(body).digest() == wanted for body in bodies)
 
 
-def test_i11_a_hundred_requests_over_two_agents_get_their_own_answers(
+def test_a_hundred_requests_over_two_agents_each_receive_the_matching_response(
     site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    """I11: no response reaches another caller."""
     server, first = site.pair(pairing, mode)
     second = site.agent(server, pairing.agent)
     server.wait_for_agents(2)
@@ -213,10 +209,10 @@ def test_i11_a_hundred_requests_over_two_agents_get_their_own_answers(
     assert min(dials_seen(first), dials_seen(second)) > 0
 
 
-def test_i12_a_second_agent_with_the_same_id_does_not_break_a_running_request(
+def test_a_second_agent_with_the_same_id_does_not_break_a_running_request(
     site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    """I12: the second stream of one agent id comes and goes; the first connection goes on."""
+    """The second stream of one agent id connects and disconnects; the open connection keeps working."""
     server = site.server(pairing.server, mode)
     site.agent(server, pairing.agent, flags={"agent-id": "twin"})
     server.wait_until_ready()
@@ -231,10 +227,10 @@ def test_i12_a_second_agent_with_the_same_id_does_not_break_a_running_request(
     tunnel.close()
 
 
-def test_i13_i14_a_lost_agent_fails_its_connections_at_once_and_a_new_one_serves(
+def test_a_lost_agent_fails_its_connections_at_once_and_a_new_agent_serves(
     site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    """I13: a kept-alive connection fails fast, not by a timeout. I14: a new agent serves again."""
+    """A kept-alive connection fails without a timeout; a new agent serves the next request."""
     server, agent = site.pair(pairing, mode)
     tunnel = dial(server, web.address)
     assert http_request(tunnel, "/hello") == HELLO
@@ -248,8 +244,8 @@ def test_i13_i14_a_lost_agent_fails_its_connections_at_once_and_a_new_one_serves
     assert fetch(server, web.address) == HELLO
 
 
-def test_i15_an_agent_finds_its_server_again(site: Site, pairing: Pairing, web: HttpEndpoint) -> None:
-    """I15: 1, 0, 1 connections while the server restarts on the same port."""
+def test_an_agent_reconnects_to_a_restarted_server(site: Site, pairing: Pairing, web: HttpEndpoint) -> None:
+    """The agent has 1, 0, then 1 connections while the server restarts on the same port."""
     server, agent = site.pair(pairing)
     agent.wait_for_servers(1)
     server.kill()
@@ -261,10 +257,10 @@ def test_i15_an_agent_finds_its_server_again(site: Site, pairing: Pairing, web: 
     assert fetch(again, web.address) == HELLO
 
 
-def test_i16_three_servers_behind_a_balancer_are_all_found(
+def test_an_agent_connects_to_all_three_servers_behind_a_load_balancer(
     site: Site, pairing: Pairing, web: HttpEndpoint
 ) -> None:
-    """I16: the agent reaches 3, then 2 when one dies, then 3 with its replacement; all of them serve."""
+    """3 connections, 2 after one server is killed, 3 with its replacement; all servers serve."""
     flags = {"server-count": 3}
     servers = [site.server(pairing.server, flags=flags) for _ in range(3)]
     balancer = Balancer([server.agent_port for server in servers])
@@ -284,8 +280,8 @@ def test_i16_three_servers_behind_a_balancer_are_all_found(
         balancer.close()
 
 
-def test_i17_ready_means_connected(site: Site, pairing: Pairing, mode: str) -> None:
-    """I17: a server is ready with an agent, an agent with a server, and neither without."""
+def test_readyz_requires_a_connected_peer(site: Site, pairing: Pairing, mode: str) -> None:
+    """A server is ready with an agent, an agent with a server, and neither without."""
     port = free_port()
     agent = site.agent(port, pairing.agent)
     status, body = agent.health.get("/readyz")
@@ -302,10 +298,9 @@ def test_i17_ready_means_connected(site: Site, pairing: Pairing, mode: str) -> N
     )
 
 
-def test_i18_a_drained_agent_still_serves_when_it_is_the_only_one(
+def test_a_draining_agent_still_serves_when_it_is_the_only_one(
     site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    """I18: new requests after the drain fall back to it."""
     server, agent = site.pair(pairing, mode)
     drains = {"packet_type": "DRAIN", "segment": "from_agent"}
 
@@ -319,41 +314,40 @@ def test_i18_a_drained_agent_still_serves_when_it_is_the_only_one(
     assert fetch(server, web.address) == HELLO
 
 
-def test_i19_bytes_come_in_order_for_small_reads(
+def test_small_reads_return_the_bytes_in_order(
     site: Site, pairing: Pairing, mode: str, endpoint: Callable[..., Endpoint]
 ) -> None:
-    """I19: an echo read in pieces of 10 bytes; closing it is not an error."""
+    """An echo is read in pieces of 10 bytes."""
     server, agent = site.pair(pairing, mode)
     tunnel = dial(server, endpoint(echo).address)
     sent = pattern(4000)
     tunnel.send(sent)
-    heard = b"".join(receive(tunnel, 10) for _ in range(400))
-    assert heard == sent
+    assert b"".join(receive(tunnel, 10) for _ in range(400)) == sent
     tunnel.close()
-    nothing_is_left(server, agent)
+    wait_until_idle(server, agent)
 
 
 @pytest.mark.parametrize("kind", ["ours", pytest.param("go", marks=pytest.mark.interop)])
-def test_i20_the_agent_offers_the_configured_alpn_names(site: Site, kind: str) -> None:
-    """I20: a server that only speaks the configured name gets it, before h2."""
+def test_the_agent_offers_the_configured_alpn_protocols(site: Site, kind: str) -> None:
+    """A server that accepts only the configured protocol can negotiate it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(site.certificates.path("server.crt"), site.certificates.path("server.key"))
-    context.set_alpn_protocols(["bridge/1"])
+    context.set_alpn_protocols(["tunnel/1"])
     chosen: list[str | None] = []
 
-    def shake_hands(sock: socket.socket) -> None:
+    def handshake(sock: socket.socket) -> None:
         with context.wrap_socket(sock, server_side=True) as tls:
             chosen.append(tls.selected_alpn_protocol())
 
-    listener = Endpoint(shake_hands)
-    site.agent(listener.port, kind, flags={"alpn-proto": "bridge/1"})
-    until(lambda: "bridge/1" in chosen, "the name was agreed on")
+    listener = Endpoint(handshake)
+    site.agent(listener.port, kind, flags={"alpn-proto": "tunnel/1"})
+    until(lambda: "tunnel/1" in chosen, "the protocol was negotiated")
     listener.close()
 
 
 @pytest.mark.interop
-def test_agents_of_both_kinds_share_the_work(site: Site, mode: str, web: HttpEndpoint) -> None:
-    """A server with an original agent and one of ours, as in a rolling replacement."""
+def test_original_and_our_agents_share_the_dials(site: Site, mode: str, web: HttpEndpoint) -> None:
+    """As during a rolling replacement of the original agents."""
     server = site.server("ours", mode)
     agents = [site.agent(server, "go"), site.agent(server, "ours")]
     server.wait_for_agents(2)

@@ -51,7 +51,7 @@ def test_tcp4_and_tcp6_restrict_the_ip_version() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["udp", "unix", "unixgram", "ip", "TCP", "tcp5", ""])
-def test_b13_no_other_protocol_is_dialled(protocol: str) -> None:
+def test_no_other_protocol_is_dialled(protocol: str) -> None:
     """A frontend must not reach the unix sockets and UDP services of the agent's host."""
     assert check_endpoint(protocol, "10.0.0.1:443") == DialRejected(
         f"dial {protocol}: unknown network {protocol}: agents dial tcp only"
@@ -115,8 +115,8 @@ def test_a_failed_connect_has_gos_error_text(number: int, text: str, status: int
     assert dial_error_status(text) == status
 
 
-def test_i8_an_unanswered_dial_is_an_io_timeout() -> None:
-    """Acceptance I8: the caller sees 504."""
+def test_an_unanswered_dial_is_an_io_timeout() -> None:
+    """The caller receives 504."""
     text = dial_timed_out("198.18.0.254:1234")
     assert text == "dial tcp 198.18.0.254:1234: i/o timeout"
     assert dial_error_status(text) == 504
@@ -131,7 +131,7 @@ def test_i8_an_unanswered_dial_is_an_io_timeout() -> None:
     ],
 )
 def test_a_name_without_address_has_gos_error_text(failure: LookupFailure, text: str, status: int) -> None:
-    """Acceptance I4: 502 and ``no such host``."""
+    """The caller receives 502 and ``no such host``."""
     assert lookup_failed("nosuch.example", failure) == text
     assert dial_error_status(text) == status
 

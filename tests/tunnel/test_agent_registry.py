@@ -1,4 +1,4 @@
-"""The agent registry of connected agent streams, acceptance §7.2 "backend managers" and "ready_backends"."""
+"""The registry of connected agent streams and the number of agents ready for each strategy."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def detail(answer: FakeStream | DirectBackend | NoBackend) -> str:
     return answer.detail
 
 
-# --- strategies by name: acceptance §7.2 "strategies" ------------------------------------
+# --- strategies by name -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_draining_agents_are_skipped() -> None:
         assert select("default", *agents, rng=Random(seed)) is agents[13]
 
 
-def test_i18_a_draining_agent_serves_when_it_is_the_only_one() -> None:
+def test_a_draining_agent_serves_when_it_is_the_only_one() -> None:
     """For default, destHost and defaultRoute alike."""
     a = stream("a", "ipv4=10.1.2.3&default-route=true", draining=True)
     for strategy in ("default", "destHost", "defaultRoute"):
@@ -380,9 +380,7 @@ def test_any_address_gets_an_answer(address: str, seed: int) -> None:
         ("default,direct", None, False),
     ],
 )
-def test_b7_readiness_looks_at_all_strategies(
-    strategies: str, identifiers: str | None, expected: bool
-) -> None:
+def test_readiness_considers_all_strategies(strategies: str, identifiers: str | None, expected: bool) -> None:
     """``destHost,default`` is ready with agents that advertise nothing."""
     registry: AgentRegistry[FakeStream] = AgentRegistry()
     if identifiers is not None:
@@ -391,7 +389,6 @@ def test_b7_readiness_looks_at_all_strategies(
 
 
 def test_a_server_whose_only_agent_drains_is_still_ready() -> None:
-    """It still serves (I18)."""
     registry: AgentRegistry[FakeStream] = AgentRegistry()
     registry.add(stream("a", draining=True))
     assert ready(registry, parse_strategies("default"))

@@ -20,7 +20,7 @@ def test_only_a_server_that_was_lost_counts_as_a_failure(ours: bool) -> None:
 
 
 def test_a_dial_makes_a_connection_and_carries_bytes_both_ways() -> None:
-    """§7.2 agent client: a request through DIAL and DATA, and CLOSE_RSP without error at the end."""
+    """A request through DIAL and DATA, and CLOSE_RSP without error at the end."""
     with AgentStage() as stage:
         server = stage.server()
         endpoint = stage.endpoint(server)
@@ -64,7 +64,7 @@ def test_an_address_that_no_name_can_have_is_not_dialled_and_not_repeated() -> N
 
 
 def test_close_req_is_answered_once_and_then_unknown() -> None:
-    """§7.2: CLOSE_REQ gets CLOSE_RSP "", a second one gets "Unknown connectID"."""
+    """CLOSE_REQ gets CLOSE_RSP "", a second one gets "Unknown connectID"."""
     with AgentStage() as stage:
         server = stage.server()
         endpoint = stage.endpoint(server)
@@ -74,7 +74,7 @@ def test_close_req_is_answered_once_and_then_unknown() -> None:
 
 
 def test_data_for_an_unknown_id_is_answered_with_a_close_of_that_id() -> None:
-    """§7.2: so that a server that lost track can let go."""
+    """So that a server with a stale entry can remove it."""
     with AgentStage() as stage:
         stage.server().say(p.Data(77, b"x")).expect(p.CloseResponse("unrecognized connectID", 77))
 
@@ -112,7 +112,7 @@ def test_two_dials_under_one_id_are_not_mixed_up() -> None:
 
 
 def test_everything_of_a_lost_server_is_let_go() -> None:
-    """§7.2 nothing leaked: dials are cancelled, endpoints reset, and other servers' ones stay."""
+    """Dials are cancelled, endpoints reset, and other servers' ones stay."""
     with AgentStage() as stage:
         lost, kept = stage.server(), stage.server()
         endpoint = stage.endpoint(lost)
@@ -141,7 +141,7 @@ def test_the_same_connect_id_of_two_servers_is_two_connections() -> None:
 
 
 def test_drain_is_sent_although_nothing_is_being_received() -> None:
-    """§7.2: DRAIN goes to every server at once, and connections go on."""
+    """DRAIN goes to every server at once, and connections go on."""
     with AgentStage() as stage:
         one, two = stage.server(), stage.server()
         endpoint = stage.endpoint(one)

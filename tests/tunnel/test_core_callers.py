@@ -14,7 +14,7 @@ from tests.support.sim_script import OK, ConnectCaller, ServerStage
 
 
 def test_without_an_agent_a_grpc_dial_is_refused_at_once() -> None:
-    """§7.2 Proxy handler: no backend, so DIAL_RSP says "No agent available"."""
+    """DIAL_RSP has the error "No agent available"."""
     with ServerStage() as stage:
         caller = stage.grpc_caller().say(p.DialRequest("tcp", "10.0.0.1:80", 9))
         caller.expect(p.DialResponse("No agent available", 0, 9))
@@ -29,7 +29,7 @@ def test_without_an_agent_a_connect_is_refused_and_counted() -> None:
 
 
 def test_a_pending_dial_is_called_off_when_its_caller_goes() -> None:
-    """§7.2: the agent gets DIAL_REQ, then DIAL_CLS; what came in between never reaches it."""
+    """The agent receives DIAL_REQ, then DIAL_CLS, and no packet that was sent in between."""
     with ServerStage() as stage:
         agent = stage.agent()
         caller = stage.grpc_caller().say(p.DialRequest("tcp", "10.0.0.1:80", 9))
@@ -45,7 +45,7 @@ def test_a_pending_dial_is_called_off_when_its_caller_goes() -> None:
 
 
 def test_data_before_a_dial_is_answered_with_a_close() -> None:
-    """§7.2: DATA first, so CLOSE_RSP "backend not initialized"."""
+    """CLOSE_RSP has the error "backend not initialized"."""
     with ServerStage() as stage:
         stage.grpc_caller().say(p.Data(1, b"x")).expect(p.CloseResponse("backend not initialized", 1))
 
@@ -97,7 +97,7 @@ def test_a_callers_close_is_answered_and_passed_on() -> None:
 
 
 def test_a_full_caller_is_paused_and_drains_without_deadlock() -> None:
-    """§7.2 full channel: the gauge shows 1 while the agent is deaf, and 11 packets more still get through."""
+    """The gauge is 1 while the agent does not read, and 11 more packets are still delivered."""
     with ServerStage() as stage:
         agent = stage.agent()
         caller = stage.grpc_route(agent)

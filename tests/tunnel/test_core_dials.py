@@ -53,7 +53,7 @@ def test_a_dial_to_an_agent_that_does_not_read_times_out_too() -> None:
 
 
 def test_an_agent_that_left_a_dial_unanswered_gets_others_only_if_it_must() -> None:
-    """§7.2 backend dial timeout: its neighbours take over until it shows a sign of life."""
+    """Other agents are preferred until it answers again."""
     with ServerStage(dial_seconds=0.5) as stage:
         stuck = stage.agent("stuck")
         stage.connect_caller().connect()
@@ -207,7 +207,7 @@ def test_dial_cls_that_crosses_the_answer_closes_the_connection() -> None:
 
 
 def test_a_draining_agent_gets_dials_only_if_no_other_can_take_them() -> None:
-    """Promise 6 and I18: others are preferred, but a sole draining agent still serves."""
+    """Promise 6: other agents are preferred, but a sole draining agent still serves."""
     with ServerStage() as stage:
         leaving = stage.agent("a").say(p.Drain())
         staying = stage.agent("b")
@@ -250,7 +250,6 @@ def test_the_end_of_an_old_stream_leaves_the_new_one_of_the_same_agent_alone() -
 
 
 def test_the_loss_of_one_agent_leaves_the_tables_of_others_alone() -> None:
-    """§7.2 pending/established tables: removal per backend."""
     with ServerStage() as stage:
         one = stage.agent("a")
         lost_route = stage.connect_route(one, 1)
@@ -403,7 +402,7 @@ def test_the_longest_name_there_is_can_be_dialled() -> None:
 def test_metadata_that_no_agent_sends_is_refused_with_the_reason(
     metadata: list[tuple[str, str]], complaint: str
 ) -> None:
-    """§7.2 NewBackend: none or several agent ids, several or invalid identifiers."""
+    """No or several agent ids, several or invalid identifiers."""
     with ServerStage() as stage:
         caller = stage.agent_call(metadata)
         assert caller.status == grpc.UNKNOWN
@@ -413,7 +412,6 @@ def test_metadata_that_no_agent_sends_is_refused_with_the_reason(
 
 @pytest.mark.parametrize("identifiers", ["", "ipv4=10.0.0.1&host=node1"])
 def test_an_agent_may_say_what_it_reaches(identifiers: str) -> None:
-    """§7.2 NewBackend: with identifiers and without."""
     with ServerStage() as stage:
         stage.agent("a", identifiers=identifiers)
         assert [agent.agent_id for agent in stage.core.agent_registry] == ["a"]

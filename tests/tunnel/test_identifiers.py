@@ -1,4 +1,4 @@
-"""Agent identifiers, acceptance §7.2 "identifiers (12)"."""
+"""Agent identifiers: parsing and comparison."""
 
 from __future__ import annotations
 

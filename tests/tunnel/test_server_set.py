@@ -62,7 +62,7 @@ def test_one_connection_per_server_is_kept() -> None:
     assert servers.on_closed(first)
 
 
-def test_b2_a_late_removal_of_the_old_connection_leaves_the_new_one() -> None:
+def test_a_late_removal_of_the_old_connection_leaves_the_new_one() -> None:
     """Removal is by the connection, not by the server's id."""
     servers = server_set()
     old = hold(servers, "s1")
@@ -99,7 +99,7 @@ def test_an_attempt_that_succeeds_while_draining_is_not_kept() -> None:
     assert len(servers) == 0
 
 
-# --- counting: acceptance §7.2 "counters" ---------------------------------------------------
+# --- counting -------------------------------------------------------------------------------
 
 
 def test_one_server_is_wanted_before_anything_is_known() -> None:
@@ -178,8 +178,8 @@ def test_one_address_is_dialled_until_the_count_is_reached() -> None:
     assert servers.attempts([LB]) == []
 
 
-def test_i16_a_lost_server_is_looked_for_again() -> None:
-    """Three, one dies, a replacement joins."""
+def test_a_lost_server_is_dialled_again() -> None:
+    """One of three servers is lost and replaced."""
     servers = server_set()
     hold(servers, "s1", count=3)
     lost = hold(servers, "s2", count=3)
@@ -211,7 +211,7 @@ def test_all_addresses_of_a_name_are_tried_in_parallel_and_each_once() -> None:
     assert servers.attempts(["a", "b", "c"], in_flight={"b"}) == ["a", "c"]
 
 
-def test_b12_a_slow_server_stops_no_other_attempt() -> None:
+def test_a_slow_server_does_not_delay_other_attempts() -> None:
     """While one address is being dialled, the others are still tried."""
     servers = server_set(hosts=2)
     assert servers.attempts(["slow", "fine"], in_flight={"slow"}) == ["fine"]
@@ -297,7 +297,7 @@ def test_nothing_to_do_and_success_wait_one_interval() -> None:
     assert [servers.next_delay(outcome) for outcome in (SyncOutcome.CONNECTED, SyncOutcome.IDLE)] == [1, 1]
 
 
-def test_issue_816_a_duplicate_does_not_cost_an_interval() -> None:
+def test_a_duplicate_is_retried_before_the_next_interval() -> None:
     """While servers are missing the next try comes within a twentieth of it."""
     servers = server_set(FullJitter())
     hold(servers, "s1", count=5)

@@ -281,7 +281,7 @@ def test_a_dial_error_reply_has_the_status_line_of_its_status(error: str, line: 
     )
 
 
-def test_i3_a_refused_endpoint_is_a_bad_gateway_with_the_agents_words() -> None:
+def test_a_refused_endpoint_is_a_bad_gateway_with_the_agents_error() -> None:
     """502 and a body that contains ``connection refused``."""
     assert dial_error_reply("dial tcp 10.0.0.1:443: connect: connection refused") == (
         b"HTTP/1.1 502 Bad Gateway\r\nConnection: close\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
