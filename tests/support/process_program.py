@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeVar
@@ -18,12 +19,14 @@ OURS = Path(sys.executable).parent  # so that a compiled installation is tested 
 PEERS = ROOT / os.environ.get("BOOTBRIDGE_PEERS", "build/peers")
 # The originals refuse ports outside 1024..49151, and the kernel hands out those above 32767.
 PORTS = range(20_000, 32_000)
+PORTS_PER_PROCESS = 300
 # Generous: it bounds how long a broken program can hold up a test, and decides nothing else.
 DEADLINE_SECONDS = 20.0
 
 Flags = Mapping[str, object]
 T = TypeVar("T")
-_taken: set[int] = set()
+_ports: deque[int] = deque()
+_reservations: list[socket.socket] = []
 
 
 def until(condition: Callable[[], T], what: str, seconds: float = DEADLINE_SECONDS) -> T:
@@ -38,17 +41,33 @@ def until(condition: Callable[[], T], what: str, seconds: float = DEADLINE_SECON
 
 
 def free_port() -> int:
-    """Returns a free port that no other test of this run uses."""
+    """Returns a free port that no other test process of this machine uses."""
+    if not _ports:
+        _reserve_ports()
     while True:
-        port = random.choice(PORTS)
-        if port in _taken:
-            continue
+        _ports.rotate()
         try:
-            socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True).close()
+            socket.create_server(("", _ports[0]), family=socket.AF_INET6, dualstack_ipv6=True).close()
         except OSError:
             continue
-        _taken.add(port)
-        return port
+        return _ports[0]
+
+
+def _reserve_ports() -> None:
+    """Reserves a block of ports until this process ends, so that tests of concurrent runs do not collide."""
+    blocks = [PORTS[start : start + PORTS_PER_PROCESS] for start in range(0, len(PORTS), PORTS_PER_PROCESS)]
+    for block in random.sample(blocks, len(blocks)):
+        # The kernel gives an abstract address to one socket per network namespace, and frees it on exit.
+        reservation = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        try:
+            reservation.bind(f"\0bootbridge-test-ports-{block.start}")
+        except OSError:
+            reservation.close()
+            continue
+        _reservations.append(reservation)
+        _ports.extend(block)
+        return
+    raise AssertionError(f"all {len(blocks)} blocks of test ports are reserved by other processes")
 
 
 class Program:

@@ -1,4 +1,4 @@
-"""Every fault that `check` knows is found, named and given a fix; a sound tunnel passes all."""
+"""`check`: every fault is reported with its name and a fix; a correct tunnel passes all checks."""
 
 from __future__ import annotations
 
@@ -106,8 +106,9 @@ def test_certificates_are_checked_against_the_current_time() -> None:
     """The installer's certificates are valid for a day; the file may be older."""
     files = {"/opt/openshift/tls/a.crt": Authority.create("x").cert_pem}
     data = injected(document(files=files))
-    assert not failing(check.of_ignition(data, NOW, "b.ign"))
-    assert failing(check.of_ignition(data, NOW + timedelta(days=2), "b.ign")) == {"certificates-valid"}
+    now = datetime.now(UTC)
+    assert not failing(check.of_ignition(data, now, "b.ign"))
+    assert failing(check.of_ignition(data, now + timedelta(days=2), "b.ign")) == {"certificates-valid"}
 
 
 def test_a_reformatted_file_is_not_removable() -> None:
@@ -193,7 +194,7 @@ FAULTS: dict[str, tuple[tree.PlannedTree, str]] = {
         edited(POD, lambda d: d["spec"].pop("hostNetwork")),
         "server-pod",
     ),
-    "a server nobody waits for": (
+    "a server without a readiness probe": (
         edited(POD, lambda d: d["spec"]["containers"][0].pop("readinessProbe")),
         "server-pod",
     ),
@@ -201,12 +202,12 @@ FAULTS: dict[str, tuple[tree.PlannedTree, str]] = {
         changed(POD, lambda d: d.replace(b"--mode=grpc", b"--mode=http-connect")),
         "server-pod",
     ),
-    "agents that clean-up would not find": (
+    "agents in a namespace that removal does not cover": (
         edited(DAEMONSET, lambda d: d["metadata"].update(namespace="kube-system")),
         "agent-daemonset",
     ),
     "agents without the label": (edited(DAEMONSET, lambda d: d["metadata"].pop("labels")), "agent-daemonset"),
-    "agents that shun tainted nodes": (
+    "agents without tolerations": (
         edited(DAEMONSET, lambda d: d["spec"]["template"]["spec"].pop("tolerations")),
         "agent-daemonset",
     ),
@@ -216,8 +217,8 @@ FAULTS: dict[str, tuple[tree.PlannedTree, str]] = {
     ),
     "a secret of another name": (edited(SECRET, lambda d: d["metadata"].update(name="x")), "agent-secret"),
     "a namespace without the label": (edited(NAMESPACE, lambda d: d["metadata"].pop("labels")), "namespace"),
-    "a placeholder nobody fills": (changed(POD, lambda d: d + b"# @BOOTBRIDGE_X@\n"), "placeholders"),
-    "a placeholder filled by hand": (
+    "an unknown placeholder": (changed(POD, lambda d: d + b"# @BOOTBRIDGE_X@\n"), "placeholders"),
+    "a placeholder replaced by hand": (
         changed(SECRET, lambda d: d.replace(b"@BOOTBRIDGE_AGENT_KEY_BASE64@", b"eA==")),
         "placeholders",
     ),

@@ -1,4 +1,4 @@
-"""`check --live` on a node where the real server and agent run, and after all that can go wrong there."""
+"""`check --live` on a node with a real server and agent, working and with each fault."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from bootbridge.trust.authority import Authority
 from tests.support.process_program import OURS, Program, free_port, until
 
 pytestmark = pytest.mark.slow
-NOW = datetime.now(UTC)
 IMAGE = "registry.example/bootbridge:1"
 
 
@@ -53,35 +52,35 @@ class LiveNode:
         )
         pod = Asset(manifests.to_yaml(manifests.server_pod(self.plan, values)), 0o600)
         config = Asset(yaml.safe_dump(egress_selector.config_override(self.plan)).encode())
-        self.lay(node_files.node_files(self.plan))
-        self.lay(certificates.files(self.plan, bundle))
-        self.lay({self.plan.paths.server_pod: pod, self.plan.paths.apiserver_config: config})
+        self.write(node_files.node_files(self.plan))
+        self.write(certificates.files(self.plan, bundle))
+        self.write({self.plan.paths.server_pod: pod, self.plan.paths.apiserver_config: config})
         self.server = self._start("proxy-server", program_flags.server_args(self.plan))
-        # An agent that comes too early waits a second before it dials again.
+        # An agent that dials too early waits a second before the next attempt.
         until(lambda: self.host.http_get(ports.server_health, "/healthz")[0] == 200, "the server listens")
         agent = program_flags.agent_args(self.plan, values)
         self.agent = self._start(
             "proxy-agent", [word for word in agent if not word.startswith("--agent-id=")]
         )
 
-    def lay(self, tree: Tree) -> None:
+    def write(self, tree: Tree) -> None:
         for path, asset in tree.items():
             self.host.make_directory(path.rpartition("/")[0])
             self.host.write(path, asset)
 
     def _start(self, name: str, words: list[str]) -> Program:
-        """As the container would, with its paths leading to the node's directory."""
+        """Starts a program with its container's flags, and paths in them mapped to the node's directory."""
         tls = self.host.path(self.plan.paths.tls)
         flags = {}
         for word in words:
             key, _, value = word.removeprefix("--").partition("=")
             value = value.replace(program_flags.CERTIFICATES_SEEN_BY_SERVER, str(tls))
-            place = self.plan.paths.socket_directory
-            flags[key] = value.replace(place, str(self.host.path(place)))
+            directory = self.plan.paths.socket_directory
+            flags[key] = value.replace(directory, str(self.host.path(directory)))
         for flag, file in (("agent-cert", "agent.crt"), ("agent-key", "agent.key")):
             if flag in flags:
                 flags[flag] = str(tls / file)
-        if "agent-identifiers" in flags:  # the kubelet would fill in the rest
+        if "agent-identifiers" in flags:  # the kubelet replaces the variables in the others
             flags["agent-identifiers"] = "default-route=true"
         return Program(OURS / name, flags, self.root)
 
@@ -93,11 +92,14 @@ class LiveNode:
             assert program.alive, program.log
         return self.host.http_get(self.plan.ports.server_health, "/readyz")[0] == 200
 
-    def check(self, now: datetime = NOW) -> dict[str, CheckResult]:
+    def check(self, hours: int = 0) -> dict[str, CheckResult]:
+        """Checks the node that many hours from now."""
+        # Not a time from the collection: minutes later, new certificates would not be valid yet at that time.
+        now = datetime.now(UTC) + timedelta(hours=hours)
         return {result.name: result for result in check.of_node(self.root, now)}
 
-    def failing(self, now: datetime = NOW) -> set[str]:
-        return {name for name, result in self.check(now).items() if result.verdict is CheckVerdict.FAIL}
+    def failing(self, hours: int = 0) -> set[str]:
+        return {name for name, result in self.check(hours).items() if result.verdict is CheckVerdict.FAIL}
 
 
 @pytest.fixture
@@ -129,10 +131,9 @@ def test_a_node_with_a_working_tunnel_passes_every_check(node: LiveNode) -> None
 
 
 def test_a_server_without_agents_is_healthy_but_not_ready(node: LiveNode) -> None:
-    """The fix refers to the agents."""
     node.agent.kill()
     port = node.plan.ports.server_health
-    until(lambda: node.host.http_get(port, "/readyz")[0] != 200, "the server has noticed")
+    until(lambda: node.host.http_get(port, "/readyz")[0] != 200, "the server is not ready")
     assert node.failing() == {"server-ready"}
     assert "agent" in node.check()["server-ready"].fix
 
@@ -146,18 +147,18 @@ def test_a_stopped_server_fails_all_its_checks(node: LiveNode) -> None:
 
 def test_certificates_warn_before_they_expire_and_fail_after(node: LiveNode) -> None:
     """The warning starts in the last quarter of their validity."""
-    assert node.check(NOW + timedelta(hours=20))["certificates"].verdict is CheckVerdict.WARN
-    assert node.failing(NOW + timedelta(hours=25)) == {"certificates"}
+    assert node.check(hours=20)["certificates"].verdict is CheckVerdict.WARN
+    assert node.failing(hours=25) == {"certificates"}
 
 
 def _other_certificates(node: LiveNode) -> None:
     bundle = certificates.issue(node.plan, (ipaddress.ip_address("192.0.2.77"),))
-    node.lay(certificates.files(node.plan, bundle))
+    node.write(certificates.files(node.plan, bundle))
 
 
 def _mixed_certificates(node: LiveNode) -> None:
     other = certificates.files(node.plan, certificates.issue(node.plan, node.plan.node_ips))
-    node.lay({node.plan.paths.ca_cert: other[node.plan.paths.ca_cert]})
+    node.write({node.plan.paths.ca_cert: other[node.plan.paths.ca_cert]})
 
 
 def _plain_file_as_socket(node: LiveNode) -> None:
@@ -166,7 +167,7 @@ def _plain_file_as_socket(node: LiveNode) -> None:
     path.touch()
 
 
-def _forgotten_listener(node: LiveNode) -> None:
+def _socket_without_listener(node: LiveNode) -> None:
     path = node.host.path(node.plan.paths.socket)
     path.unlink()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -180,7 +181,7 @@ FAULTS: dict[str, tuple[Callable[[LiveNode], object], set[str]]] = {
         {"key-modes"},
     ),
     "the authority's key left behind": (
-        lambda node: node.lay({f"{node.plan.paths.tls}/ca.key": Asset(Authority.create("x").key_pem)}),
+        lambda node: node.write({f"{node.plan.paths.tls}/ca.key": Asset(Authority.create("x").key_pem)}),
         {"ca-key-gone"},
     ),
     "certificates of another authority": (_mixed_certificates, {"certificates"}),
@@ -188,15 +189,15 @@ FAULTS: dict[str, tuple[Callable[[LiveNode], object], set[str]]] = {
         lambda node: node.host.remove_tree(node.plan.paths.tls),
         {"certificates", "key-modes", "agent-port"},
     ),
-    "a socket that everybody may use": (
+    "a socket that every user may use": (
         lambda node: node.host.path(node.plan.paths.socket).chmod(0o777),
         {"socket"},
     ),
-    "a file in the socket's place": (_plain_file_as_socket, {"socket"}),
-    "a socket that nobody listens on": (_forgotten_listener, {"socket"}),
+    "a plain file instead of a socket": (_plain_file_as_socket, {"socket"}),
+    "a socket without a listener": (_socket_without_listener, {"socket"}),
     "no static pod": (lambda node: node.host.remove(node.plan.paths.server_pod), {"server-pod"}),
     "a static pod with placeholders": (
-        lambda node: node.lay({node.plan.paths.server_pod: Asset(b"image: '@BOOTBRIDGE_IMAGE@'\n")}),
+        lambda node: node.write({node.plan.paths.server_pod: Asset(b"image: '@BOOTBRIDGE_IMAGE@'\n")}),
         {"server-pod"},
     ),
     "no egress config": (
@@ -204,7 +205,7 @@ FAULTS: dict[str, tuple[Callable[[LiveNode], object], set[str]]] = {
         {"egress-config"},
     ),
     "a kube-apiserver without the flag": (
-        lambda node: node.lay({node.plan.paths.apiserver_config: Asset(b"apiServerArguments: {}\n")}),
+        lambda node: node.write({node.plan.paths.apiserver_config: Asset(b"apiServerArguments: {}\n")}),
         {"kube-apiserver"},
     ),
 }
@@ -212,8 +213,8 @@ FAULTS: dict[str, tuple[Callable[[LiveNode], object], set[str]]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found_by_the_check_of_that_name(node: LiveNode, fault: str) -> None:
-    act, wanted = FAULTS[fault]
-    act(node)
+    cause, wanted = FAULTS[fault]
+    cause(node)
     assert node.failing() == wanted
     assert all(node.check()[name].fix for name in wanted)
 
@@ -232,5 +233,5 @@ def test_a_kube_apiserver_that_is_not_rendered_yet_is_not_checked(node: LiveNode
 
 
 def test_a_node_without_a_tunnel_fails_with_one_result(root: Path) -> None:
-    (found,) = check.of_node(root, NOW)
+    (found,) = check.of_node(root, datetime.now(UTC))
     assert (found.name, found.verdict) == ("plan-record", CheckVerdict.FAIL)
