@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.lab import workloads
-from tests.lab.admission_load import TIME_RAN_OUT
+from tests.lab.admission_load import TIMEOUT_ERROR
 from tests.support.lab import GUARDED, OURS, Cluster
 
 pytestmark = pytest.mark.e2e
@@ -39,7 +39,7 @@ def test_webhook_call_fails_at_once_with_the_reason(cluster: Cluster) -> None:
     assert done.returncode != 0
     assert "failed calling webhook" in done.stderr
     assert "agent" in done.stderr.lower(), done.stderr
-    assert TIME_RAN_OUT not in done.stderr
+    assert TIMEOUT_ERROR not in done.stderr
 
 
 def test_up_restores_the_agents(cluster: Cluster) -> None:

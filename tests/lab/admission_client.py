@@ -1,6 +1,6 @@
-"""Asks an API server for admissions, one after the other, and tells how each went, one JSON line each.
+"""Sends requests that need admission to an API server, in sequence, and prints each result as a JSON line.
 
-Runs on a lab node as a program of its own: `admission_client.py KUBECONFIG NAMESPACE`. Standard library only.
+Runs on a lab node as a separate program: `admission_client.py KUBECONFIG NAMESPACE`. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-# Above every timeout of the API server's own, to see whether those are kept.
-PATIENCE_SECONDS = 60.0
+# Longer than every timeout of the API server, so that a request that exceeds those is noticed.
+TIMEOUT_SECONDS = 60.0
 PAUSE_SECONDS = 0.1
 
 
 def main(kubeconfig: str, namespace: str) -> None:
     host, context = _access(json.loads(Path(kubeconfig).read_bytes()))
     for number in range(1_000_000):
-        refusable = number % 5 == 4
-        name = f"storm-{time.time_ns()}"
-        kind, body = _pod(name) if refusable else _config_map(name)
+        deniable = number % 5 == 4
+        name = f"load-{time.time_ns()}"
+        kind, body = _pod(name) if deniable else _config_map(name)
         started = time.monotonic()
         status, answer = _post(host, context, f"/api/v1/namespaces/{namespace}/{kind}", body)
-        said = answer.get("message", "") if status != 201 else json.dumps(answer["metadata"])
+        message = answer.get("message", "") if status != 201 else json.dumps(answer["metadata"])
         took = time.monotonic() - started
-        line = {"at": started, "seconds": took, "refusable": refusable, "status": status, "said": said}
+        line = {"at": started, "seconds": took, "deniable": deniable, "status": status, "message": message}
         print(json.dumps(line), flush=True)
         time.sleep(PAUSE_SECONDS)
 
@@ -43,7 +43,7 @@ def _access(config: dict[str, Any]) -> tuple[str, ssl.SSLContext]:
         pair.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
         pair.flush()
         context.load_cert_chain(pair.name)
-    # By the loopback: a request must not be lost because the node's address goes away beneath it.
+    # Over loopback, so that a request survives a change of the node's address.
     return f"127.0.0.1:{urlsplit(cluster['server']).port}", context
 
 
@@ -52,8 +52,8 @@ def _decoded(text: str) -> str:
 
 
 def _post(host: str, context: ssl.SSLContext, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    """Status 0: there was no answer."""
-    connection = http.client.HTTPSConnection(host, context=context, timeout=PATIENCE_SECONDS)
+    """Returns status and body; status 0 if there was no response."""
+    connection = http.client.HTTPSConnection(host, context=context, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
@@ -69,7 +69,7 @@ def _config_map(name: str) -> tuple[str, dict[str, Any]]:
 
 
 def _pod(name: str) -> tuple[str, dict[str, Any]]:
-    """One that the validating webhook refuses."""
+    """Returns a pod that the validating webhook denies."""
     metadata = {"name": name, "labels": {"deny": "true"}}
     containers = [{"name": "none", "image": "localhost/none"}]
     return "pods", {
@@ -84,5 +84,5 @@ if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
     except BrokenPipeError:
-        # Whoever listened has heard enough.
+        # The test has ended and closed the pipe.
         sys.stdout = None

@@ -1,4 +1,4 @@
-"""Admissions without a break while something goes wrong, and what must hold for every single one of them."""
+"""Continuous admission requests during a fault, and the assertions that hold for each of them."""
 
 from __future__ import annotations
 
@@ -18,69 +18,72 @@ from bootbridge.lab.extension_server import GROUP, MUTATED
 from bootbridge.lab.workloads import WEBHOOK_SECONDS
 from tests.support.lab import GUARDED, WAIT_SECONDS, Cluster
 
-# A busy machine may be late with an answer; a call that hangs would take the storm's whole patience.
+# A busy machine may respond late; a request that hangs takes the client's whole timeout of 60 s.
 SLACK_SECONDS = 20.0
-# The longest that Kubernetes lets a webhook take.
-PATIENCE_SECONDS = 30
+# The maximum that Kubernetes allows for a webhook.
+LONG_WEBHOOK_SECONDS = 30
 STEADY = 10
-# What the kube-apiserver says when the webhook's time has run out.
-TIME_RAN_OUT = "deadline exceeded"
+# The kube-apiserver's error when a webhook exceeds its timeout.
+TIMEOUT_ERROR = "deadline exceeded"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """To one request; status 0 is none at all. `refusable`: the webhook would refuse it."""
+class AdmissionResult:
+    """Holds the result of one request; status 0 is no response. `deniable`: the webhook denies it."""
 
     at: float
     seconds: float
-    refusable: bool
+    deniable: bool
     status: int
-    said: str
+    message: str
 
     @property
-    def judged(self) -> bool:
-        """Whether the webhook itself has decided."""
-        return DENIAL in self.said if self.refusable else self.status == 201 and MUTATED in self.said
+    def decided(self) -> bool:
+        """Returns whether the webhook decided the request."""
+        return DENIAL in self.message if self.deniable else self.status == 201 and MUTATED in self.message
 
     @property
     def skipped(self) -> bool:
-        """Whether it was let in without the webhook's word."""
-        return self.status == 201 and not self.judged
+        """Returns whether the request was admitted without the webhook."""
+        return self.status == 201 and not self.decided
 
 
-class Storm:
-    """Requests one after the other, from the bootstrap node."""
+class AdmissionLoad:
+    """Sends requests in sequence from the bootstrap node, and collects the results."""
 
     def __init__(self, cluster: Cluster) -> None:
         script = Path(__file__).with_name("admission_client.py")
         argv = [sys.executable, "-I", str(script), ADMIN_KUBECONFIG, GUARDED]
         command = cluster.lab.namespaces("bootstrap").command(argv)
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-        self.answers: list[Answer] = []
+        self.results: list[AdmissionResult] = []
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self.answers.append(Answer(**json.loads(line)))
+            self.results.append(AdmissionResult(**json.loads(line)))
 
-    def judged_again(self, since: float, within: float) -> float:
-        """Wait until requests begun after `since` are judged in a row; how long the last failure is ago."""
+    def wait_for_recovery(self, since: float, within: float) -> float:
+        """Waits until the webhook decided STEADY consecutive requests begun after `since`.
+
+        Returns the seconds from `since` to the first of them.
+        """
         deadline = time.monotonic() + within
         while True:
-            later = [answer for answer in self.answers if answer.at >= since]
-            if len(later) >= STEADY and all(answer.judged for answer in later[-STEADY:]):
+            later = [result for result in self.results if result.at >= since]
+            if len(later) >= STEADY and all(result.decided for result in later[-STEADY:]):
                 return later[-STEADY].at - since
-            last = later[-1] if later else "nothing was answered"
+            last = later[-1] if later else "no request has ended"
             assert time.monotonic() < deadline, f"no recovery within {within:.0f} s: {last}"
             time.sleep(0.1)
 
-    def failed(self, since: float) -> list[Answer]:
-        return [answer for answer in self.answers if answer.at >= since and not answer.judged]
+    def failed(self, since: float) -> list[AdmissionResult]:
+        return [result for result in self.results if result.at >= since and not result.decided]
 
-    def timed_out(self) -> list[Answer]:
-        """Those for which the kube-apiserver waited in vain, as long as a webhook may take."""
-        return [answer for answer in self.answers if TIME_RAN_OUT in answer.said]
+    def timed_out(self) -> list[AdmissionResult]:
+        """Returns the results of requests whose webhook call exceeded its timeout."""
+        return [result for result in self.results if TIMEOUT_ERROR in result.message]
 
     def end(self) -> None:
         self._process.kill()
@@ -88,16 +91,16 @@ class Storm:
 
 
 @contextmanager
-def patience(cluster: Cluster, seconds: int = PATIENCE_SECONDS) -> Iterator[None]:
-    """Webhooks may take longer meanwhile: one who waits in vain is told from a machine that is only slow."""
-    _let_webhooks_take(cluster, seconds)
+def longer_webhook_timeout(cluster: Cluster, seconds: int = LONG_WEBHOOK_SECONDS) -> Iterator[None]:
+    """Raises the webhooks' timeout during the block, so that a slow machine does not cause one."""
+    _set_webhook_timeout(cluster, seconds)
     try:
         yield
     finally:
-        _let_webhooks_take(cluster, WEBHOOK_SECONDS)
+        _set_webhook_timeout(cluster, WEBHOOK_SECONDS)
 
 
-def _let_webhooks_take(cluster: Cluster, seconds: int) -> None:
+def _set_webhook_timeout(cluster: Cluster, seconds: int) -> None:
     patch = json.dumps([{"op": "replace", "path": "/webhooks/0/timeoutSeconds", "value": seconds}])
     for kind, verb in (("validating", "validate"), ("mutating", "mutate")):
         name = f"{kind}webhookconfiguration/{verb}.{GROUP}"
@@ -105,15 +108,15 @@ def _let_webhooks_take(cluster: Cluster, seconds: int) -> None:
 
 
 @contextmanager
-def storm(cluster: Cluster, webhook_seconds: int = WEBHOOK_SECONDS) -> Iterator[Storm]:
-    """A storm around a fault; afterwards it is checked that none hung and none was waved through."""
-    blowing = Storm(cluster)
+def admission_load(cluster: Cluster, webhook_seconds: int = WEBHOOK_SECONDS) -> Iterator[AdmissionLoad]:
+    """Sends requests during the block; then asserts that none hung or bypassed the webhook."""
+    load = AdmissionLoad(cluster)
     try:
-        blowing.judged_again(time.monotonic(), WAIT_SECONDS)
-        yield blowing
+        load.wait_for_recovery(time.monotonic(), WAIT_SECONDS)
+        yield load
     finally:
-        blowing.end()
-    hung = [answer for answer in blowing.answers if answer.seconds > webhook_seconds + SLACK_SECONDS]
-    assert not hung, f"{len(hung)} requests outlived their timeout, the first: {hung[0]}"
-    skipped = [answer for answer in blowing.answers if answer.skipped]
-    assert not skipped, f"{len(skipped)} requests passed without the webhook's word: {skipped[0]}"
+        load.end()
+    hung = [result for result in load.results if result.seconds > webhook_seconds + SLACK_SECONDS]
+    assert not hung, f"{len(hung)} requests exceeded their timeout, the first: {hung[0]}"
+    skipped = [result for result in load.results if result.skipped]
+    assert not skipped, f"{len(skipped)} requests were admitted without the webhook, the first: {skipped[0]}"

@@ -1,4 +1,4 @@
-"""A bootstrap on a network without IPv4, or with both families: the bridge carries the same."""
+"""The tunnel works on a network without IPv4, and on one with both IP families."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pytest
 
 from bootbridge.lab import workloads
 from bootbridge.lab.layout import Layout
-from tests.lab.admission_load import storm
+from tests.lab.admission_load import admission_load
 from tests.support.lab import Cluster, Pairing, missing
 from tests.support.not_run import not_run
 
 pytestmark = pytest.mark.e2e
 
 VERSIONS = {"ipv6": {6}, "dual": {4, 6}}
-# An IPv6 address is written in another way in each.
+# The two protocols format an IPv6 address differently.
 PROTOCOLS = {"ipv6": "HTTPConnect", "dual": "GRPC"}
 NAMESPACE = f"--namespace={workloads.NAMESPACE}"
 
 
 @pytest.fixture(scope="module", params=list(VERSIONS))
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A lab with webhooks and a bridge of our own programs."""
+    """A lab with webhooks and a tunnel of our programs."""
     if lack := missing():
         not_run(lack)
     directory: Path = tmp_path_factory.mktemp("lab")
@@ -40,15 +40,15 @@ def pod(cluster: Cluster) -> str:
     return name
 
 
-def test_pods_have_addresses_of_the_families_asked_for(cluster: Cluster, pod: str) -> None:
+def test_pods_have_addresses_of_the_configured_families(cluster: Cluster, pod: str) -> None:
     found = cluster.get("pod", pod, NAMESPACE)["status"]["podIPs"]
     versions = {ip_address(each["ip"]).version for each in found}
     assert versions == VERSIONS[cluster.lab.layout.families]
 
 
-def test_webhooks_are_asked_through_the_tunnel(cluster: Cluster) -> None:
-    """Every admission is judged by the webhook itself, and the API server counts its dials."""
-    with storm(cluster):
+def test_webhooks_are_called_through_the_tunnel(cluster: Cluster) -> None:
+    """The webhook decides every admission, and the API server counts its dials."""
+    with admission_load(cluster):
         pass
     assert sum(cluster.metric("apiserver_egress_dialer_dial_start_total").values()) > 0
 
@@ -59,19 +59,18 @@ def test_logs_and_exec_reach_the_kubelet(cluster: Cluster, pod: str) -> None:
     assert cluster.kubectl(*words).stdout == "42\n"
 
 
-def test_the_proxy_reaches_the_pod_and_by_each_family_a_service(cluster: Cluster, pod: str) -> None:
-    """A pod is called by its first address, a Service's endpoints are those of its own family."""
+def test_the_apiserver_proxy_reaches_the_pod_and_a_service_of_each_family(cluster: Cluster, pod: str) -> None:
+    """The pod is dialled at its first address; a Service has endpoints of its family only."""
     proxied = f"/api/v1/namespaces/{workloads.NAMESPACE}"
     assert pod in cluster.raw(f"{proxied}/pods/{pod}:{workloads.PLAIN_PORT}/proxy/")
     for version in VERSIONS[cluster.lab.layout.families]:
         name = f"over-{version}"
         cluster.apply(_service(name, version))
         path = f"{proxied}/services/{name}:http/proxy/"
-        cluster.until(lambda path=path: pod in cluster.raw(path), f"the Service {name} leads to the pod")
+        cluster.until(lambda path=path: pod in cluster.raw(path), f"the Service {name} reaches the pod")
 
 
 def _service(name: str, version: int) -> dict[str, object]:
-    """Of one family only."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
