@@ -67,7 +67,7 @@ def test_a_rebooted_node_is_measured_again_and_its_kubelet_started() -> None:
 def test_a_rebooted_node_neither_joins_nor_accepts_an_init() -> None:
     environment = Environment(persistent=rebooted())
     assert run(exit_code(environment)) == FINISHED
-    assert not {"ticket", "open the door", "join", "reset"} & set(environment.calls)
+    assert not {"ticket", "open listener", "join", "reset"} & set(environment.calls)
 
 
 def test_a_node_without_kubelet_configuration_is_neither_measured_nor_started() -> None:
@@ -96,7 +96,7 @@ def test_a_restart_on_a_finished_node_only_starts_the_kubelet() -> None:
     again = environment.again()
     assert run(exit_code(again)) == FINISHED
     assert environment.persistent.kubelet_runs
-    assert not {"ticket", "open the door", "join", "register extend"} & set(again.calls)
+    assert not {"ticket", "open listener", "join", "register extend"} & set(again.calls)
 
 
 def started_again_when_due(environment: Environment) -> tuple[asyncio.Task[int], Environment]:
@@ -117,7 +117,7 @@ def test_a_restart_without_reboot_renews_a_due_certificate() -> None:
         process, again = started_again_when_due(environment)
         assert await process == FINISHED
         assert again.calls.index("start kubelet") < again.calls.index("renew serving")
-        assert not {"ticket", "open the door", "join", "register extend"} & set(again.calls)
+        assert not {"ticket", "open listener", "join", "register extend"} & set(again.calls)
 
     run(scenario())
 

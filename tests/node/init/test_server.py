@@ -21,6 +21,7 @@ from tests.support.node_environment import (
     INIT_MEASUREMENT,
     Environment,
     cluster_of,
+    exit_code,
     init_request,
     started,
 )
@@ -253,9 +254,9 @@ def test_a_port_in_use_is_retried_and_does_not_block_a_join() -> None:
         assert (await environment.listener.call(init_request()))[-1].success
 
     busy = OSError(98, "Address already in use")
-    assert scenario(lone(faults={"open the door": [busy] * 3}), play) == FINISHED
-
-    async def joins() -> int:
-        return await started(Environment(faults={"open the door": [busy] * 1000}))
-
-    assert run(joins()) == FINISHED
+    environment = lone(faults={"open listener": [busy] * 3})
+    assert scenario(environment, play) == FINISHED
+    assert environment.calls.count("open listener") == 4
+    environment = Environment(faults={"open listener": [busy] * 1000})
+    assert run(exit_code(environment)) == FINISHED
+    assert not environment.listener.opened.is_set()
