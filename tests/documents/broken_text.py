@@ -1,4 +1,4 @@
-"""Text that is no document at all, with the error of each."""
+"""Text that is not a mapping in YAML, with the error of each."""
 
 from __future__ import annotations
 

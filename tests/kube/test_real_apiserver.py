@@ -98,7 +98,7 @@ class TestTokenReview:
         forged = f"{head}.{claims}.{signature[::-1]}"
         assert "lookup failed: " in await verdict(reviewer(client, namespace), forged)
 
-    @pytest.mark.parametrize("audience", ["somebody-else", ""])
+    @pytest.mark.parametrize("audience", ["another-audience", ""])
     async def test_a_token_meant_for_others_is_refused(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str, audience: str
     ) -> None:
@@ -109,7 +109,7 @@ class TestTokenReview:
     async def test_without_an_audience_the_api_servers_own_counts(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
     ) -> None:
-        ours, other = (kubernetes.token(namespace, ACCOUNT, name) for name in ("", "somebody-else"))
+        ours, other = (kubernetes.token(namespace, ACCOUNT, name) for name in ("", "another-audience"))
         assert await verdict(reviewer(client, namespace, audience=""), ours) == ""
         assert await verdict(reviewer(client, namespace, audience=""), other) != ""
 

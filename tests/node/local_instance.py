@@ -25,7 +25,7 @@ from bootbridge.trust.fingerprint import fingerprint
 from tests.support.process_program import free_port
 
 NAME = "cp-0"
-TOKEN = "of-the-administrator-and-nobody-else"
+TOKEN = "token-of-the-administrator"
 PAUSE_SECONDS = "0.02"
 
 KUBEADM = r"""#!/bin/sh

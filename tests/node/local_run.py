@@ -27,8 +27,6 @@ DEADLINE_SECONDS = 30.0
 
 @dataclass
 class RecordingReport:
-    """Records what is reported."""
-
     stages: list[tuple[str, str]] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     peer: AttestedPeer | None = None
@@ -105,10 +103,10 @@ def options(instance: LocalInstance, **changes: Any) -> InitOptions:
     )
 
 
-async def init(instance: LocalInstance, told: RecordingReport, **changes: Any) -> bool:
+async def init(instance: LocalInstance, report: RecordingReport, **changes: Any) -> bool:
     async with asyncio.timeout(DEADLINE_SECONDS):
         await listening(instance)
-        return await InitSession(options(instance, **changes), told).run()
+        return await InitSession(options(instance, **changes), report).run()
 
 
 async def listening(instance: LocalInstance) -> None:
@@ -125,7 +123,7 @@ async def listening(instance: LocalInstance) -> None:
 
 async def kubeadm_runs(instance: LocalInstance) -> None:
     async with asyncio.timeout(DEADLINE_SECONDS):
-        while not instance.init_runs:  # noqa: ASYNC110 -- another process's doing
+        while not instance.init_runs:  # noqa: ASYNC110 -- another process writes the file
             await asyncio.sleep(0.01)
 
 

@@ -43,20 +43,20 @@ DONE = [
 
 
 async def test_an_init_creates_a_cluster_and_both_processes_exit(instance: LocalInstance) -> None:
-    told = RecordingReport()
+    report = RecordingReport()
     instance.let_kubeadm_go_on()
     async with node_run(instance) as node:
-        assert await init(instance, told), told.failure
+        assert await init(instance, report), report.failure
         assert await node.code() == FINISHED
-    assert told.peer is not None
-    assert told.peer.kind == "x509"
-    assert [name for name, state in told.stages if state == "done"] == DONE
+    assert report.peer is not None
+    assert report.peer.kind == "x509"
+    assert [name for name, state in report.stages if state == "done"] == DONE
     kubeconfig = yaml.safe_load(instance.kubeconfig.read_bytes())
     assert kubeconfig["clusters"][0]["cluster"]["server"] == f"http://127.0.0.1:{instance.api.port}"
     assert kubeconfig["users"][0]["user"]["token"] == TOKEN
     assert mode(instance.kubeconfig) == 0o600
-    assert told.success is not None
-    assert json.loads((instance.root / "state.json").read_text())["clusterID"] == told.success[0].hex()
+    assert report.success is not None
+    assert json.loads((instance.root / "state.json").read_text())["clusterID"] == report.success[0].hex()
     assert "DaemonSet/bootbridge-join-service" in instance.api.applied
     assert instance.api.removed == ["kubeadm:node-autoapprove-bootstrap"]
     assert not options(instance).record.exists()
@@ -122,15 +122,15 @@ def secrets_of(instance: LocalInstance) -> list[bytes]:
 
 
 async def test_a_wrong_secret_is_rejected_without_log_or_change(instance: LocalInstance) -> None:
-    told = RecordingReport()
+    report = RecordingReport()
     instance.write_wrong_secret()
     async with node_run(instance) as node:
-        assert not await init(instance, told)
+        assert not await init(instance, report)
         status = await read_status(read_configuration(instance.configuration))
         assert (status.phase, status.lock, status.register) == ("waiting", "free", bytes(32))
         assert await node.code() == INTERRUPTED
-    assert told.failure is not None
-    reason, advice, log = told.failure
+    assert report.failure is not None
+    reason, advice, log = report.failure
     assert "wrong init secret" in reason
     assert "--init-secret-file" in advice
     assert log == ""
@@ -139,13 +139,13 @@ async def test_a_wrong_secret_is_rejected_without_log_or_change(instance: LocalI
 
 
 async def test_an_untrusted_instance_gets_no_secret(instance: LocalInstance) -> None:
-    told = RecordingReport()
+    report = RecordingReport()
     instance.write_policy(by_authority(Authority.create("other machines")))
     async with node_run(instance):
-        assert not await init(instance, told)
-    assert told.failure is not None
-    assert "evidence was refused" in told.failure[0]
-    assert told.peer is None
+        assert not await init(instance, report)
+    assert report.failure is not None
+    assert "evidence was refused" in report.failure[0]
+    assert report.peer is None
     assert not instance.init_runs
 
 
@@ -153,26 +153,26 @@ async def test_a_worker_that_answers_for_a_control_plane_gets_no_secret(
     instance: LocalInstance,
 ) -> None:
     """Its evidence is valid; only the policy knows its role."""
-    told = RecordingReport()
+    report = RecordingReport()
     instance.write_policy(by_authority(instance.authority), instance.identity, role="worker")
     async with node_run(instance) as node:
-        assert not await init(instance, told)
+        assert not await init(instance, report)
         assert await node.code() == INTERRUPTED
-    assert told.failure is not None
-    assert "instance: has the key of cp-0, which is a worker in --policy" in told.failure[0]
-    assert told.peer is None
+    assert report.failure is not None
+    assert "instance: has the key of cp-0, which is a worker in --policy" in report.failure[0]
+    assert report.peer is None
 
 
 async def test_an_instance_with_an_unlisted_key_gets_no_secret(instance: LocalInstance) -> None:
     """One CA may vouch for many machines; the policy lists the control planes."""
-    told = RecordingReport()
+    report = RecordingReport()
     instance.write_policy(by_authority(instance.authority), "sha256:" + "0" * 64)
     async with node_run(instance) as node:
-        assert not await init(instance, told)
+        assert not await init(instance, report)
         assert await node.code() == INTERRUPTED
-    assert told.failure is not None
-    assert f"key {instance.identity} is not that of a control plane in --policy" in told.failure[0]
-    assert told.peer is None
+    assert report.failure is not None
+    assert f"key {instance.identity} is not that of a control plane in --policy" in report.failure[0]
+    assert report.peer is None
     assert not instance.init_runs
 
 
@@ -191,20 +191,20 @@ async def test_a_second_init_is_rejected_and_the_first_continues(instance: Local
 
 async def test_a_lost_connection_is_resumed_without_missing_events(instance: LocalInstance) -> None:
     """A relay between client and instance is cut while kubeadm runs."""
-    told = RecordingReport()
+    report = RecordingReport()
     async with node_run(instance) as node, relay_to(instance.port) as relay:
-        running = tasks.spawn(init(instance, told, port=relay.port), "init")
+        running = tasks.spawn(init(instance, report, port=relay.port), "init")
         await kubeadm_runs(instance)
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while ("etcd", "started") not in told.stages:
-                told.on_stage.clear()
-                await told.on_stage.wait()
+            while ("etcd", "started") not in report.stages:
+                report.on_stage.clear()
+                await report.on_stage.wait()
         relay.cut()
         instance.let_kubeadm_go_on()
-        assert await running, told.failure
+        assert await running, report.failure
         assert await node.code() == FINISHED
-    assert len(told.reasons) >= 1
-    turns = [turn for turn in told.stages if turn[1] != "output"]
+    assert len(report.reasons) >= 1
+    turns = [turn for turn in report.stages if turn[1] != "output"]
     assert len(turns) == len(set(turns))
     assert {state for _, state in turns} == {"started", "done"}
     assert len(turns) == 2 * len(DONE)
@@ -245,20 +245,20 @@ async def test_an_init_secret_creates_only_one_cluster(
         assert await node.code() == FINISHED
     assert again.failure is not None
     assert "instance rejected the request: instance is already initialised" in again.failure[0]
-    (told,) = [vars(each)["fields"] for each in caplog.records if each.message == "init rejected"]
-    assert told == {"reason": "instance is already initialised"}
+    (logged,) = [vars(each)["fields"] for each in caplog.records if each.message == "init rejected"]
+    assert logged == {"reason": "instance is already initialised"}
     assert not other.exists()
     assert instance.kubeadm_arguments.count(" init --config") == 1
 
 
 async def test_a_failed_init_reports_reason_advice_and_a_log_without_secrets(instance: LocalInstance) -> None:
-    told = RecordingReport()
+    report = RecordingReport()
     instance.let_kubeadm_fail()
     async with node_run(instance) as node:
-        assert not await init(instance, told)
+        assert not await init(instance, report)
         assert await node.code() == FATAL
-    assert told.failure is not None
-    reason, advice, log = told.failure
+    assert report.failure is not None
+    reason, advice, log = report.failure
     assert "the kubelet is not healthy" in reason
     assert "reboot" in advice
     path = options(instance).log
@@ -279,14 +279,14 @@ def test_a_node_does_not_start_without_join_service_evidence(instance: LocalInst
 
 
 async def test_a_worker_is_not_initialised_until_its_role_is_corrected(instance: LocalInstance) -> None:
-    told = RecordingReport()
+    report = RecordingReport()
     instance.let_kubeadm_go_on()
     instance.write_metadata(role="worker")
     async with node_run(instance) as node:
-        assert not await init(instance, told)
-        assert told.failure is not None
-        assert "role is worker" in told.failure[0]
-        assert "nothing was changed" in told.failure[1]
+        assert not await init(instance, report)
+        assert report.failure is not None
+        assert "role is worker" in report.failure[0]
+        assert "nothing was changed" in report.failure[1]
         instance.write_metadata()
         assert await init(instance, RecordingReport())
         assert await node.code() == FINISHED

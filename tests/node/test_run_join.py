@@ -63,7 +63,7 @@ async def test_a_node_renews_its_serving_certificate_once_it_is_due(instance: Lo
         assert await run.renew_certificate(configuration, DEADLINE_SECONDS)
         new = (pki / "bootbridge-serving.pem").read_bytes()
         assert new != old
-        service.refusal = "nobody asks for what is not due"
+        service.refusal = "not due yet"
         assert await run.renew_certificate(configuration, DEADLINE_SECONDS)
     assert (pki / "bootbridge-serving.pem").read_bytes() == new
     assert mode(pki / "bootbridge-serving.pem") == 0o600

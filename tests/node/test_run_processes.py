@@ -229,7 +229,7 @@ def test_a_failure_is_fatal_with_advice_and_a_restart_repeats_it(processes: Proc
     assert "What to do:" in init.output
     assert "Log of the instance: " in init.output
     log = processes.instance.kubeconfig.with_name("admin.conf.log").read_text()
-    assert "Running pre-flight checks" in log, "what kubeadm said from the beginning"
+    assert "Running pre-flight checks" in log, "kubeadm's output is complete"
     assert "the kubelet is not healthy" in log
     again = processes.node()
     assert again.code() == 1

@@ -8,7 +8,7 @@ from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.stages import stages
 
 # As kubeadm v1.36 writes it.
-SAID = """\
+OUTPUT = """\
 [init] Using Kubernetes version: v1.36.3
 [preflight] Running pre-flight checks
 \t[WARNING Hostname]: hostname "cp-0" could not be reached
@@ -18,7 +18,7 @@ SAID = """\
 Your Kubernetes control-plane has initialized successfully!"""
 
 
-def told(*lines: str) -> list[tuple[str, str, str]]:
+def events_of(*lines: str) -> list[tuple[str, str, str]]:
     events: list[StageEvent] = []
     with stages("init", events.append) as reader:
         for line in lines:
@@ -27,7 +27,7 @@ def told(*lines: str) -> list[tuple[str, str, str]]:
 
 
 def test_a_bracketed_word_starts_a_stage_and_ends_the_previous_one() -> None:
-    assert told(*SAID.splitlines()) == [
+    assert events_of(*OUTPUT.splitlines()) == [
         ("init", "started", ""),
         ("init", "output", "Using Kubernetes version: v1.36.3"),
         ("init", "done", ""),

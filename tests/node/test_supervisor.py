@@ -85,7 +85,7 @@ def test_a_failed_kubelet_start_is_retried_and_then_fatal() -> None:
     environment = Environment(persistent=rebooted(), faults={"start kubelet": [Transient("masked")] * 100})
     assert run(exit_code(environment)) == FATAL
     again = environment.again(faults={})
-    assert run(exit_code(again)) == FINISHED, "this failure can be mended without a reboot"
+    assert run(exit_code(again)) == FINISHED, "this failure can be fixed without a reboot"
     assert again.persistent.extensions == 1
 
 
@@ -205,7 +205,7 @@ def test_a_stop_during_the_renewal_before_the_lock_starts_nothing() -> None:
 
     async def scenario() -> None:
         environment = Environment(persistent=rebooted(), now=made + timedelta(days=299))
-        environment.faults["rejoin ticket"] = [Transient("nobody there")] * 1000
+        environment.faults["rejoin ticket"] = [Transient("connection refused")] * 1000
         process = started(environment)
         serving(environment, pem)
         await until(lambda: "rejoin ticket" in environment.calls)
@@ -243,7 +243,7 @@ def test_an_invalid_certificate_pair_is_due_at_once() -> None:
     assert [renewals_of(each) for each in (of_one + of_other, of_one, key, b"garbage")] == [1, 1, 1, 1]
 
 
-# --- what is told
+# --- logs and failures
 
 
 def test_a_fatal_failure_is_logged_with_advice(caplog: pytest.LogCaptureFixture) -> None:

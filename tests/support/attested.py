@@ -63,7 +63,7 @@ class SealVerification:
             raise EvidenceRefused("the seal is broken")
 
 
-CLIENT_KEY, SERVER_KEY, OTHER_KEY = b"the client's key", b"the server's key", b"somebody's key"
+CLIENT_KEY, SERVER_KEY, OTHER_KEY = b"the client's key", b"the server's key", b"another key"
 # Both ends show evidence and demand it.
 MUTUAL_CLIENT = Attestation(SealIssuer(CLIENT_KEY), (SealVerifier(SERVER_KEY),))
 MUTUAL_SERVER = Attestation(SealIssuer(SERVER_KEY), (SealVerifier(CLIENT_KEY),))

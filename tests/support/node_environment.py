@@ -104,7 +104,7 @@ class Environment:
     secret_hash: str = "hash"
     slow: float = 0.0  # seconds that a port call may take at most
     crash_at: int = -1  # the point at which the process dies
-    faults: dict[str, list[Exception]] = field(default_factory=dict)  # by port call: what the next ones raise
+    faults: dict[str, list[Exception]] = field(default_factory=dict)  # exceptions of the next calls, by name
     tickets: bool = True
     addresses: tuple[Address, ...] = (("10.0.0.1", 30090),)
     ticket_changes: dict[str, Any] = field(default_factory=dict)
@@ -264,10 +264,10 @@ class FakeMetadata:
         return self.environment.instance
 
     async def peers(self) -> tuple[Instance, ...]:
-        raise MetadataUnavailable("nobody asks")
+        raise MetadataUnavailable("not simulated")
 
     async def load_balancer(self) -> str:
-        raise MetadataUnavailable("nobody asks")
+        raise MetadataUnavailable("not simulated")
 
     async def init_secret_hash(self) -> str:
         await self.environment.call("init secret hash")
@@ -285,7 +285,7 @@ class FakeJoinService:
         self.asked += 1
         await self.environment.call("ticket")
         if not self.environment.tickets:
-            raise Transient("there is no cluster yet")
+            raise Transient("no cluster yet")
         self.answered += 1
         return self.environment.ticket()
 
@@ -332,7 +332,7 @@ class FakeMachine:
 
     async def set_up_join_service(self, setup: JoinServiceSetup, progress: ProgressCallback) -> None:
         await self.environment.call("join service")
-        assert self.environment.persistent.kubeadm == "whole", "founded without an API server"
+        assert self.environment.persistent.kubeadm == "whole", "join service set up without an API server"
         self.environment.persistent.join_service_deployed = True
         self.environment.point("after the join service")
 
@@ -375,7 +375,7 @@ class FakeMachine:
         await self.environment.call("renew serving")
 
 
-# Where a user calls from.
+# The source address of a user.
 USER = "192.0.2.7"
 
 
@@ -433,14 +433,14 @@ class FakeInitListener:
         assert task is not None
         self._running.add(task)
         try:
-            connection = self.handlers(source, self._let_in)
+            connection = self.handlers(source, self._admit)
             await connection[INIT](request.encode(), send)
             if acknowledge:
                 await connection[ACKNOWLEDGE](b"", _nothing)
         finally:
             self._running.discard(task)
 
-    def _let_in(self) -> None:
+    def _admit(self) -> None:
         self.admitted += 1
 
 

@@ -1,7 +1,7 @@
 """Quotes without a TPM: the same format as a TPM's, signed with a key of this process.
 
 For tests that need thousands of machines, or machines that lie. A verifier that has the key enrolled
-cannot tell the difference, which is why enrolment has to read the key from the chip.
+cannot detect the difference, which is why enrolment has to read the key from the chip.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class Swtpm:
             f"create_certs_tool_config = {settings}\ncreate_certs_tool_options = {options}\n"
         )
         command = ["swtpm_setup", "--tpm2", "--tpmstate", str(self.state), "--config", str(tools)]
-        # swtpm_setup also writes under the home directory of whoever runs it, unless told otherwise.
+        # By default swtpm_setup also writes to the home directory of the user.
         surroundings = {**os.environ, "XDG_CONFIG_HOME": str(self.folder), "HOME": str(self.folder)}
         made = subprocess.run(
             [*command, "--create-ek-cert", "--overwrite"],

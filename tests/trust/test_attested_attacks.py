@@ -176,7 +176,7 @@ async def hear(reader: asyncio.StreamReader) -> Frame:
 
 @pytest.mark.parametrize("nonce", [b"", b"short", b"n" * 31], ids=["none", "short", "one byte short"])
 async def test_no_evidence_is_sent_for_an_incomplete_nonce(nonce: bytes) -> None:
-    """Hazard 17: evidence over an empty or guessable nonce could be kept for later."""
+    """Evidence over an empty or guessable nonce could be replayed in a later session."""
     issuer = SealIssuer(SERVER_KEY)
     async with listening(Attestation(issuer), UnreachableHandler()) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())

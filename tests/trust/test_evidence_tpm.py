@@ -118,7 +118,7 @@ def test_a_quote_of_another_session_is_refused_as_stale_or_replayed() -> None:
 
 @pytest.mark.parametrize("binding", [b"", bytes(31), bytes(33)])
 async def test_a_statement_of_the_wrong_length_is_refused_on_both_sides(binding: bytes) -> None:
-    """Hazard 17: evidence over an empty nonce would be good for ever."""
+    """Evidence over an empty nonce could be replayed in any session."""
     with pytest.raises(EvidenceRefused, match="channel binding of"):
         enrolled(SoftwareTpm()).begin(binding)
     issuer = TpmIssuer(TpmDevice("/dev/tpmrm0"))

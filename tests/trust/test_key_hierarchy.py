@@ -102,7 +102,7 @@ def test_the_vectors_of_disk_keys_in_either_case(byte: int, uuid: str, expected:
     ],
 )
 def test_no_other_key_of_the_hierarchy_can_be_had_as_a_disk_key(name: str) -> None:
-    """Hazard 6: the name of a disk comes from elsewhere."""
+    """The name of a disk is untrusted input, and the derivation label includes it."""
     with pytest.raises(KeyRefused, match="invalid UUID"):
         state_disk_key(bytes(32), bytes(32), name)
 

@@ -74,7 +74,7 @@ def test_existing_files_are_kept_unless_the_archive_replaces_them(directory: Pat
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         (file("../out"), "outside the archive"),
         (file("a/../../out"), "outside the archive"),
@@ -96,9 +96,9 @@ def test_existing_files_are_kept_unless_the_archive_replaces_them(directory: Pat
     ],
 )
 def test_an_archive_with_one_invalid_member_installs_nothing(
-    directory: Path, bad: tarfile.TarInfo, said: str
+    directory: Path, bad: tarfile.TarInfo, message: str
 ) -> None:
-    with pytest.raises(BadArchive, match=said):
+    with pytest.raises(BadArchive, match=message):
         unpacked(directory, [file("good"), bad])
     assert sorted(path.name for path in directory.parent.parent.rglob("*")) == ["archive", "here", "place"]
 

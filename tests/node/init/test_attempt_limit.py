@@ -31,7 +31,7 @@ class Guessing:
         self.limit = AttemptLimit()
         self.guesses: Counter[str] = Counter()
 
-    async def stranger(self, source: str) -> None:
+    async def guess(self, source: str) -> None:
         while True:
             try:
                 await self.limit.attempt(source, lambda: self._wrong(source))
@@ -43,12 +43,12 @@ class Guessing:
         return False
 
     @asynccontextmanager
-    async def strangers(self, number: int, source: Callable[[int], str]) -> AsyncIterator[None]:
-        crowd = [asyncio.ensure_future(self.stranger(source(each))) for each in range(number)]
+    async def guessing(self, number: int, source: Callable[[int], str]) -> AsyncIterator[None]:
+        guessers = [asyncio.ensure_future(self.guess(source(each))) for each in range(number)]
         yield
-        await cancel_and_wait(*crowd)
+        await cancel_and_wait(*guessers)
 
-    async def owner_waits(self) -> float:
+    async def client_waits(self) -> float:
         """Returns how long a client with the secret waits at another source."""
         began = asyncio.get_running_loop().time()
         assert await self.limit.attempt("192.0.2.7", lambda: True)
@@ -58,32 +58,34 @@ class Guessing:
 @pytest.mark.parametrize("seed", range(5))
 def test_one_guessing_source_does_not_block_a_client_with_the_secret(seed: int) -> None:
     async def scenario() -> None:
-        site = Guessing()
-        async with site.strangers(CHANNELS // 4 * CALLS, lambda number: "203.0.113.1"):
+        environment = Guessing()
+        async with environment.guessing(CHANNELS // 4 * CALLS, lambda number: "203.0.113.1"):
             await asyncio.sleep(60)
-            assert await site.owner_waits() <= GAP_SECONDS
+            assert await environment.client_waits() <= GAP_SECONDS
 
     run(scenario(), seed)
 
 
 def test_many_guessing_sources_delay_a_client_by_one_attempt_each() -> None:
     async def scenario() -> None:
-        site = Guessing()
-        async with site.strangers((CHANNELS - 1) * CALLS, lambda number: f"203.0.113.{number // CALLS}"):
+        environment = Guessing()
+        async with environment.guessing(
+            (CHANNELS - 1) * CALLS, lambda number: f"203.0.113.{number // CALLS}"
+        ):
             await asyncio.sleep(60)
-            assert await site.owner_waits() <= PAUSE_SECONDS_MAX
+            assert await environment.client_waits() <= PAUSE_SECONDS_MAX
 
     run(scenario())
 
 
 def test_one_source_is_limited_to_one_guess_in_eight_seconds() -> None:
     async def scenario() -> None:
-        site = Guessing()
-        async with site.strangers(16, lambda number: "203.0.113.1"):
+        environment = Guessing()
+        async with environment.guessing(16, lambda number: "203.0.113.1"):
             await asyncio.sleep(15)  # one, two, four and eight seconds
-            site.guesses.clear()
+            environment.guesses.clear()
             await asyncio.sleep(100 * PAUSE_SECONDS_MAX)
-            assert 99 <= site.guesses["203.0.113.1"] <= 101
+            assert 99 <= environment.guesses["203.0.113.1"] <= 101
 
     run(scenario())
 
@@ -92,12 +94,12 @@ def test_all_sources_together_are_limited_to_four_guesses_a_second() -> None:
     """Independent of their number, and each gets its attempts."""
 
     async def scenario() -> None:
-        site = Guessing()
-        async with site.strangers(200, lambda number: f"203.0.113.{number}"):
+        environment = Guessing()
+        async with environment.guessing(200, lambda number: f"203.0.113.{number}"):
             await asyncio.sleep(100)
-            assert site.guesses.total() <= 100 / GAP_SECONDS + 1
-            assert set(site.guesses.values()) <= {1, 2, 3}
-            assert len(site.guesses) == 200
+            assert environment.guesses.total() <= 100 / GAP_SECONDS + 1
+            assert set(environment.guesses.values()) <= {1, 2, 3}
+            assert len(environment.guesses) == 200
 
     run(scenario())
 
@@ -141,13 +143,13 @@ def test_idle_sources_are_forgotten() -> None:
 def test_a_source_with_waiting_attempts_is_not_forgotten() -> None:
     async def scenario() -> None:
         limit = AttemptLimit()
-        await limit.attempt("whoever is done", lambda: False)
+        await limit.attempt("another", lambda: False)
         names = [f"source {number}" for number in range(SOURCES_MAX)]
-        crowd = [asyncio.ensure_future(limit.attempt(name, lambda: True)) for name in names]
+        guessers = [asyncio.ensure_future(limit.attempt(name, lambda: True)) for name in names]
         await asyncio.sleep(GAP_SECONDS / 2)
         assert set(limit._sources) == set(names)
         with pytest.raises(TooManyAttempts):
             await limit.attempt("one more", lambda: True)
-        assert all(await asyncio.gather(*crowd))
+        assert all(await asyncio.gather(*guessers))
 
     run(scenario())

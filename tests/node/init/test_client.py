@@ -67,7 +67,7 @@ class Instance:
         self.requests: list[InitRequest] = []
         self.scripts: list[Script | Exception] = []
         self.peer: AttestedPeer | None = AttestedPeer("test", "sha256:00")
-        self.told = RecordingReport()
+        self.report = RecordingReport()
         self.notes: list[str] = []
         self.full = False  # the user's disk
         self._connections: set[asyncio.StreamWriter] = set()
@@ -109,7 +109,7 @@ class Instance:
         self.scripts = list(scripts)
         backoff = Backoff(Random(1), least=0, first=0.001, most=0.002)
         async with asyncio.timeout(20):
-            client = InitClient(self.dial, REQUEST, self.told, backoff, reach_seconds, self.keep)
+            client = InitClient(self.dial, REQUEST, self.report, backoff, reach_seconds, self.keep)
             return await client.run()
 
     def keep(self, success: InitSuccess) -> None:
@@ -146,8 +146,8 @@ WELL = InitEvent(9, success=SUCCESS)
 async def test_stages_are_reported_until_the_init_succeeds(instance: Instance) -> None:
     result = await instance.asked_by(saying(stage(1), stage(2, state="done"), WELL))
     assert result == SUCCESS
-    assert instance.told.stages == ["init started", "init done"]
-    assert instance.told.peers == [instance.peer]
+    assert instance.report.stages == ["init started", "init done"]
+    assert instance.report.peers == [instance.peer]
 
 
 async def test_the_result_is_acknowledged_after_it_was_stored(instance: Instance) -> None:
@@ -200,20 +200,20 @@ async def test_after_a_lost_connection_the_client_resumes_after_the_last_event(i
     async def lost(request: InitRequest, send: Send) -> None:
         await send(stage(1).encode())
         await send(stage(2, "certs").encode())
-        await instance.told.heard("certs started")
+        await instance.report.heard("certs started")
         instance.hang_up()
 
     assert await instance.asked_by(lost, saying(stage(3, "etcd"), WELL)) == SUCCESS
     assert [(each.init_id, each.seen) for each in instance.requests] == [("one", 0), ("one", 2)]
-    assert instance.told.stages == ["init started", "certs started", "etcd started"]
-    assert len(instance.told.reasons) == 1
+    assert instance.report.stages == ["init started", "certs started", "etcd started"]
+    assert len(instance.report.reasons) == 1
 
 
 async def test_the_client_waits_for_an_unreachable_instance(instance: Instance) -> None:
     booting = ChannelFailed("connecting to 10.0.0.5:9000: Connection refused")
     balancer = ChannelFailed("TLS with 10.0.0.5:9000: the peer closed the connection")
     assert await instance.asked_by(booting, balancer, saying(WELL)) == SUCCESS
-    assert instance.told.reasons == [str(booting), str(balancer)]
+    assert instance.report.reasons == [str(booting), str(balancer)]
 
 
 @pytest.mark.parametrize("code", [grpc.UNAVAILABLE, grpc.RESOURCE_EXHAUSTED])

@@ -99,7 +99,7 @@ def test_json_output_has_one_object_per_event(shown: io.StringIO) -> None:
     report.stage(StageEvent("certs", "output", "one\ntwo"))
     report.tick()
     report.succeeded(b"\xab", "admin.conf")
-    report.failed("broke", "mend it", "")
+    report.failed("broke", "fix it", "")
     assert [json.loads(line) for line in shown.getvalue().splitlines()] == [
         {"event": "started", "initID": "id"},
         {"event": "waiting", "reason": "Connection refused"},
@@ -112,7 +112,7 @@ def test_json_output_has_one_object_per_event(shown: io.StringIO) -> None:
         },
         {"event": "stage", "stage": "certs", "state": "output", "text": "one\ntwo"},
         {"event": "succeeded", "clusterID": "ab", "kubeconfig": "admin.conf"},
-        {"event": "failed", "reason": "broke", "advice": "mend it", "log": ""},
+        {"event": "failed", "reason": "broke", "advice": "fix it", "log": ""},
     ]
 
 

@@ -150,7 +150,7 @@ def test_a_failure_after_the_lock_is_sent_with_the_log_and_fails_the_process(ste
 @pytest.mark.parametrize("lost_at", ["stage", "failure", "log"])
 def test_a_client_that_lost_its_connection_can_still_get_failure_and_log(lost_at: str) -> None:
     async def play(environment: Environment) -> None:
-        environment.log_buffer.append("what kubeadm said")
+        environment.log_buffer.append("output of kubeadm")
 
         async def breaks(body: bytes) -> None:
             if getattr(InitEvent.decode(body), lost_at):
@@ -163,7 +163,7 @@ def test_a_client_that_lost_its_connection_can_still_get_failure_and_log(lost_at
         await asyncio.sleep(100)
         events = await environment.listener.call(init_request())
         assert any(event.failure for event in events)
-        assert b"what kubeadm said" in b"".join(event.log for event in events)
+        assert b"output of kubeadm" in b"".join(event.log for event in events)
 
     assert scenario(lone(faults={"init": [Fatal("broken", advice="reboot")]}), play) == FATAL
 

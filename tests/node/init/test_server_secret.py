@@ -25,7 +25,7 @@ def test_a_wrong_secret_is_rejected_without_logs_and_changes_nothing() -> None:
         assert failure.code == grpc.PERMISSION_DENIED
         assert events == []
         assert untouched(environment)
-        assert environment.listener.admitted == 0, "a stranger may not stay"
+        assert environment.listener.admitted == 0, "not admitted without the secret"
         assert (await environment.listener.call(init_request()))[-1].success, "the right secret must still do"
         assert environment.listener.admitted == 1
 

@@ -68,7 +68,7 @@ def test_the_plan_has_default_networks_without_subnets_in_the_spec() -> None:
     assert tuple(map(str, plan.networks.service)) == ("10.96.0.0/12",)
 
 
-# --- laying
+# --- installation
 
 
 async def test_before_kubeadm_init_the_node_resources_and_the_patch_are_installed(host: Host) -> None:

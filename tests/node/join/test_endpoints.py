@@ -17,7 +17,7 @@ def control_plane(name: str, *addresses: str) -> Instance:
     return Instance(name, Role.CONTROL_PLANE, tuple(ip_address(each) for each in addresses))
 
 
-class Said:
+class FixedMetadata:
     """Metadata with fixed answers; an exception is raised."""
 
     def __init__(
@@ -29,75 +29,81 @@ class Said:
         self._load_balancer = load_balancer
         self._peers = peers
         self._myself = myself
-        self.asked_for_peers = asyncio.Event()
+        self.peers_requested = asyncio.Event()
 
     async def myself(self) -> Instance:
-        assert self._myself is not None, "nobody needs it here"
+        assert self._myself is not None, "unexpected call"
         return self._myself
 
     async def init_secret_hash(self) -> str:
-        raise AssertionError("nobody needs it here")
+        raise AssertionError("unexpected call")
 
     async def load_balancer(self) -> str:
-        # Both are asked at once: an answer that waits for the other question comes.
+        # Both requests are concurrent: the first can wait for the second.
         async with asyncio.timeout(5):
-            await self.asked_for_peers.wait()
+            await self.peers_requested.wait()
         if isinstance(self._load_balancer, Exception):
             raise self._load_balancer
         return self._load_balancer
 
     async def peers(self) -> tuple[Instance, ...]:
-        self.asked_for_peers.set()
+        self.peers_requested.set()
         if isinstance(self._peers, Exception):
             raise self._peers
         return self._peers
 
 
-AWAY = MetadataUnavailable("the service is away")
+UNAVAILABLE = MetadataUnavailable("connection refused")
 WORKER = Instance("worker-0", Role.WORKER, (ip_address("10.0.0.9"),))
 
 
 async def test_the_load_balancer_is_first_then_every_control_plane() -> None:
-    said = Said("lb.example:6443", (control_plane("cp-0", "10.0.0.1", "fd00::1"), WORKER))
-    assert await join_endpoints(said) == [("lb.example", 30090), ("10.0.0.1", 30090), ("fd00::1", 30090)]
+    metadata = FixedMetadata("lb.example:6443", (control_plane("cp-0", "10.0.0.1", "fd00::1"), WORKER))
+    assert await join_endpoints(metadata) == [("lb.example", 30090), ("10.0.0.1", 30090), ("fd00::1", 30090)]
 
 
 async def test_an_empty_load_balancer_is_never_dialled() -> None:
     """An empty host would be dialled as localhost."""
-    assert await join_endpoints(Said("", (control_plane("cp-0", "10.0.0.1"),))) == [("10.0.0.1", 30090)]
-    assert await join_endpoints(Said("", ())) == []
+    assert await join_endpoints(FixedMetadata("", (control_plane("cp-0", "10.0.0.1"),))) == [
+        ("10.0.0.1", 30090)
+    ]
+    assert await join_endpoints(FixedMetadata("", ())) == []
 
 
 async def test_without_the_load_balancer_the_control_planes_are_still_tried(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        found = await join_endpoints(Said(AWAY, (control_plane("cp-0", "10.0.0.1"),)))
+        found = await join_endpoints(FixedMetadata(UNAVAILABLE, (control_plane("cp-0", "10.0.0.1"),)))
     assert found == [("10.0.0.1", 30090)]
     assert "metadata source failed" in caplog.text
 
 
 async def test_without_the_peers_the_load_balancer_is_still_tried() -> None:
-    assert await join_endpoints(Said("lb.example", AWAY)) == [("lb.example", 30090)]
+    assert await join_endpoints(FixedMetadata("lb.example", UNAVAILABLE)) == [("lb.example", 30090)]
 
 
 async def test_when_neither_is_known_the_failure_names_both() -> None:
     with pytest.raises(MetadataUnavailable, match="no balancer; no peers"):
-        await join_endpoints(Said(MetadataUnavailable("no balancer"), MetadataUnavailable("no peers")))
+        await join_endpoints(
+            FixedMetadata(MetadataUnavailable("no balancer"), MetadataUnavailable("no peers"))
+        )
 
 
 async def test_endpoints_are_unique() -> None:
     """The load balancer may be an address of a control plane."""
-    said = Said("10.0.0.1:6443", (control_plane("cp-0", "10.0.0.1"), control_plane("cp-1", "10.0.0.1")))
-    assert await join_endpoints(said) == [("10.0.0.1", 30090)]
+    metadata = FixedMetadata(
+        "10.0.0.1:6443", (control_plane("cp-0", "10.0.0.1"), control_plane("cp-1", "10.0.0.1"))
+    )
+    assert await join_endpoints(metadata) == [("10.0.0.1", 30090)]
 
 
 async def test_a_control_plane_may_call_its_own_join_service() -> None:
     """A single control plane has no other join service for a renewal."""
-    said = Said("", (), myself=control_plane("cp-0", "10.0.0.1"))
-    assert await join_endpoints(said, 4433) == []
-    assert await join_endpoints(said, 4433, own=True) == [("10.0.0.1", 4433)]
-    assert await join_endpoints(Said("", (), myself=WORKER), own=True) == []
+    metadata = FixedMetadata("", (), myself=control_plane("cp-0", "10.0.0.1"))
+    assert await join_endpoints(metadata, 4433) == []
+    assert await join_endpoints(metadata, 4433, own=True) == [("10.0.0.1", 4433)]
+    assert await join_endpoints(FixedMetadata("", (), myself=WORKER), own=True) == []
 
 
 @pytest.mark.parametrize(

@@ -208,9 +208,9 @@ async def test_rejected_evidence_is_a_refusal(open_service: Open) -> None:
 async def test_an_unreachable_service_or_an_invalid_answer_is_transient(
     open_service: Open,
 ) -> None:
-    nobody = ("127.0.0.1", free_port())
-    with pytest.raises(Transient, match=f"127.0.0.1:{nobody[1]}.*"):
-        await calls().request_ticket(nobody, TicketRequest("worker-0"))
+    closed = ("127.0.0.1", free_port())
+    with pytest.raises(Transient, match=f"127.0.0.1:{closed[1]}.*"):
+        await calls().request_ticket(closed, TicketRequest("worker-0"))
     address = await open_service({ISSUE_TICKET: answering(b"\xff\xff")})
     with pytest.raises(Transient, match=f"127.0.0.1:{address[1]}"):
         await calls().request_ticket(address, TicketRequest("worker-0"))

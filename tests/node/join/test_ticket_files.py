@@ -74,7 +74,7 @@ def test_a_retry_overwrites_the_files(host: Host) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "said"),
+    ("files", "message"),
     [
         (FILES[1:], "missing: ca.crt"),
         ((*FILES, FILES[0]), "duplicate"),
@@ -83,9 +83,9 @@ def test_a_retry_overwrites_the_files(host: Host) -> None:
     ],
 )
 def test_a_control_plane_ticket_must_have_each_file_once(
-    host: Host, files: tuple[ControlPlaneFile, ...], said: str
+    host: Host, files: tuple[ControlPlaneFile, ...], message: str
 ) -> None:
-    with pytest.raises(TicketUnusable, match=said):
+    with pytest.raises(TicketUnusable, match=message):
         write_ticket(host, replace(control_plane(), control_plane_files=files), SERVING.key_pem)
     assert everything_in(host) == []
 
@@ -97,7 +97,7 @@ def test_a_worker_ticket_with_control_plane_files_is_rejected(host: Host) -> Non
 
 
 @pytest.mark.parametrize(
-    ("certificate", "key", "said"),
+    ("certificate", "key", "message"),
     [
         (b"", SERVING.key_pem, "invalid PEM"),
         (b"no certificate", SERVING.key_pem, "invalid PEM"),
@@ -106,11 +106,11 @@ def test_a_worker_ticket_with_control_plane_files_is_rejected(host: Host) -> Non
     ],
 )
 def test_a_certificate_for_another_key_is_rejected_before_the_first_write(
-    host: Host, certificate: bytes, key: bytes, said: str
+    host: Host, certificate: bytes, key: bytes, message: str
 ) -> None:
-    with pytest.raises(TicketUnusable, match=said):
+    with pytest.raises(TicketUnusable, match=message):
         write_ticket(host, replace(control_plane(), kubelet_certificate=certificate), key)
-    with pytest.raises(TicketUnusable, match=said):
+    with pytest.raises(TicketUnusable, match=message):
         write_serving(host, certificate, key)
     assert everything_in(host) == []
 

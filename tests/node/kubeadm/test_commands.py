@@ -22,9 +22,9 @@ def shell(script: str) -> list[str]:
 
 
 async def lines_of(script: str) -> list[str]:
-    said: list[str] = []
-    await run_command(shell(script), seconds=10, on_line=said.append)
-    return said
+    lines: list[str] = []
+    await run_command(shell(script), seconds=10, on_line=lines.append)
+    return lines
 
 
 async def test_stdout_and_stderr_keep_their_order() -> None:
@@ -44,9 +44,9 @@ async def test_lines_are_passed_on_as_they_are_written(tmp_path: Path) -> None:
 
 
 async def test_a_long_line_is_cut_and_the_next_is_complete() -> None:
-    said = await lines_of(f"head -c {5 * LINE_BYTES_MAX} /dev/zero | tr '\\0' x; echo; echo next")
-    assert len(said[0]) == LINE_BYTES_MAX + 2
-    assert said[1:] == ["next"]
+    lines = await lines_of(f"head -c {5 * LINE_BYTES_MAX} /dev/zero | tr '\\0' x; echo; echo next")
+    assert len(lines[0]) == LINE_BYTES_MAX + 2
+    assert lines[1:] == ["next"]
 
 
 async def test_invalid_utf8_is_replaced() -> None:
@@ -83,7 +83,7 @@ def reaped(pid: int) -> bool:
 
 async def ended(pids: list[int]) -> None:
     async with asyncio.timeout(10):
-        while any(map(alive, pids)):  # noqa: ASYNC110 - somebody else's process tells nobody of its end
+        while any(map(alive, pids)):  # noqa: ASYNC110 - not a child of this process: nothing to wait for
             await asyncio.sleep(0.01)
 
 
@@ -174,5 +174,5 @@ async def test_ordinary_words_and_ca_hashes_are_kept() -> None:
 
 async def test_all_lines_of_a_private_key_are_redacted() -> None:
     key = Authority.create("test").key_pem.decode()
-    said = await lines_of(f"echo before; cat <<'KEY'\n{key}KEY\necho after")
-    assert said == ["before", "[redacted]", "[redacted]", "after"]
+    lines = await lines_of(f"echo before; cat <<'KEY'\n{key}KEY\necho after")
+    assert lines == ["before", "[redacted]", "[redacted]", "after"]

@@ -77,8 +77,8 @@ async def test_no_secret_is_an_argument_or_reaches_a_message(host: Host, program
     with pytest.raises(KubeadmFailed) as failure:
         await Kubeadm(str(program.path), host).join(configuration, events.append)
     assert "[redacted]" in repr(events)
-    for told in (*program.calls, str(failure.value), repr(failure.value.__context__), repr(events)):
-        assert "0123456789abcdef" not in told
+    for text in (*program.calls, str(failure.value), repr(failure.value.__context__), repr(events)):
+        assert "0123456789abcdef" not in text
 
 
 async def test_a_failure_reports_the_last_output(host: Host, program: FakeKubeadm) -> None:

@@ -78,7 +78,7 @@ async def _stopper(environment: Environment, after: float) -> None:
 def _winner(environment: Environment, code: int) -> str:
     holder = environment.lock.holder
     assert code == (FINISHED if holder else INTERRUPTED), (code, holder)
-    return str(holder or "nobody")
+    return str(holder or "none")
 
 
 def _check(environment: Environment, winner: str, seen: str) -> None:
@@ -86,7 +86,7 @@ def _check(environment: Environment, winner: str, seen: str) -> None:
     persistent, calls = environment.persistent, Counter(environment.calls)
     assert not environment.violations, environment.violations
     assert (seen == "success") == (winner == "init"), (seen, winner)
-    if winner == "nobody":
+    if winner == "none":
         assert persistent == PersistentState()
         return
     cluster = cluster_of(INIT_MEASUREMENT if winner == "init" else JOIN_MEASUREMENT)

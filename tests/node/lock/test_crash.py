@@ -132,7 +132,7 @@ def test_a_final_failure_leaves_a_blank_machine_after_a_crash_at_any_step(kind: 
 
     def failing(seed: int) -> tuple[Environment, User | None]:
         environment, user = scenario(kind, seed)
-        environment.faults[kind] = [Transient("kubeadm said no") for _ in range(STEPS_MAX)]
+        environment.faults[kind] = [Transient("kubeadm failed") for _ in range(STEPS_MAX)]
         return environment, user
 
     with quiet():

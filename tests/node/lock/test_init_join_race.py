@@ -25,7 +25,7 @@ def test_a_stop_request_competes_for_the_lock() -> None:
     """The process has either started nothing or finishes its flow."""
     with quiet():
         winners = Counter(race(seed, stop=True).winner for seed in range(400))
-    assert set(winners) == {"init", "join", "nobody"}
+    assert set(winners) == {"init", "join", "none"}
 
 
 def test_a_race_can_be_replayed_from_its_seed() -> None:

@@ -206,10 +206,10 @@ def test_a_restart_repeats_the_failure_and_the_record_has_no_secrets() -> None:
         await lock.try_lock(Flow.JOIN, CLUSTER, b"work")
         with pytest.raises(Fatal):
             async with lock.recording_failure(nothing):
-                raise Fatal("kubeadm said no", advice="do this")
+                raise Fatal("kubeadm failed", advice="do this")
         assert environment.persistent.record is not None
         assert environment.persistent.record.inputs == b""
-        with pytest.raises(Fatal, match="kubeadm said no") as caught:
+        with pytest.raises(Fatal, match="kubeadm failed") as caught:
             await lock_in(environment).restore()
         assert caught.value.advice == "do this"
 
@@ -247,7 +247,7 @@ def test_undo_runs_in_phase_kubeadm_before_the_failure_is_recorded(phase: Phase)
 
         with pytest.raises(Fatal):
             async with lock.recording_failure(undo):
-                raise Fatal("kubeadm said no", advice="do this")
+                raise Fatal("kubeadm failed", advice="do this")
         assert seen == ([Phase.KUBEADM] if phase is Phase.KUBEADM else [])
         assert environment.persistent.record is not None
         assert environment.persistent.record.phase is Phase.FAILED

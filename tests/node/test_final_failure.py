@@ -1,4 +1,4 @@
-"""A flow that has failed for good leaves no key behind.
+"""A final failure of init or join leaves no key on the machine.
 
 Uses the real machine implementation on a directory, with a fake kubeadm.
 """
@@ -47,24 +47,24 @@ WITH_TUNNEL = {"tunnel": True, "tunnel_image": "registry.example/bootbridge:1"}
 @dataclass
 class Kubelet:
     runs: bool = False
-    stubborn: bool = False
+    ignores_stop: bool = False
 
     async def start(self) -> None:
         self.runs = True
 
     async def stop(self) -> None:
-        if self.stubborn:
-            raise KubeletFailed("it does not stop")
+        if self.ignores_stop:
+            raise KubeletFailed("timed out")
         self.runs = False
 
 
 async def join_service_deployed(setup: JoinServiceSetup, progress: ProgressCallback) -> None: ...
 
 
-def unheard(event: StageEvent) -> None: ...
+def ignored(event: StageEvent) -> None: ...
 
 
-class Scene:
+class Environment:
     """One blank machine whose kubeadm creates certificates and then fails."""
 
     def __init__(self, folder: Path) -> None:
@@ -78,7 +78,7 @@ class Scene:
             f"""
             case "$*" in
               *certs*) mkdir -p {pki}; cp -n {folder}/made/ca.* {pki}/; touch {pki}/apiserver.crt;;
-              "init --config"*|join*) test -e {folder}/mended || {{ echo no; exit 1; }};;
+              "init --config"*|join*) test -e {folder}/fixed || {{ echo no; exit 1; }};;
             esac""",
         )
         self.kubelet = Kubelet()
@@ -102,11 +102,11 @@ class Scene:
         own = instance()
         inputs = replace(inputs, name=own.name, role=own.role, addresses=tuple(map(str, own.addresses)))
         await self.lock.try_lock(Flow.INIT, CLUSTER, inputs.encode())
-        await InitFlow(self.lock, self.machine, self.state_store, at_once).run(inputs, unheard)
+        await InitFlow(self.lock, self.machine, self.state_store, at_once).run(inputs, ignored)
 
     async def join(self) -> None:
         serving = Authority.create("kubernetes").issue_server(["node-1"])
-        given = ticket(
+        join_ticket = ticket(
             control_plane=True,
             turn_seconds=600,
             kubelet_certificate=serving.cert_pem,
@@ -114,7 +114,7 @@ class Scene:
             measurement_salt=SALT,
             control_plane_files=tuple(ControlPlaneFile(name, b"secret") for name in CONTROL_PLANE_FILES),
         )
-        inputs = JoinInputs(given, serving.key_pem, int(seconds_since_boot()))
+        inputs = JoinInputs(join_ticket, serving.key_pem, int(seconds_since_boot()))
         await self.lock.try_lock(Flow.JOIN, CLUSTER, inputs.encode())
         await JoinFlow(self.lock, self.machine, self.state_store, at_once).run(inputs)
 
@@ -136,91 +136,90 @@ def at_once() -> Backoff:
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    return Scene(tmp_path)
+def environment(tmp_path: Path) -> Environment:
+    return Environment(tmp_path)
 
 
-async def test_a_failed_control_plane_join_leaves_no_key(scene: Scene) -> None:
+async def test_a_failed_control_plane_join_leaves_no_key(environment: Environment) -> None:
     """Each attempt writes the CA files with their keys."""
     with pytest.raises(Fatal, match="failed 3 times"):
-        await scene.join()
-    assert (scene.left, scene.phase) == ([], Phase.FAILED)
-    assert not scene.kubelet.runs
-    assert not await scene.machine.has_kubeadm_traces()
+        await environment.join()
+    assert (environment.left, environment.phase) == ([], Phase.FAILED)
+    assert not environment.kubelet.runs
+    assert not await environment.machine.has_kubeadm_traces()
 
 
-@pytest.mark.parametrize("bridged", [False, True], ids=["alone", "with the bridge"])
-async def test_a_failed_init_leaves_no_key(scene: Scene, bridged: bool) -> None:
+@pytest.mark.parametrize("tunnel", [False, True], ids=["without a tunnel", "with a tunnel"])
+async def test_a_failed_init_leaves_no_key(environment: Environment, tunnel: bool) -> None:
     """It fails after the certificates were created and the tunnel was installed."""
     with pytest.raises(Fatal):
-        await scene.init(**(WITH_TUNNEL if bridged else {}))
-    assert not [path for path in scene.left if path.endswith((".key", ".pem", ".conf"))]
-    assert (scene.phase, scene.kubelet.runs) == (Phase.FAILED, False)
+        await environment.init(**(WITH_TUNNEL if tunnel else {}))
+    assert not [path for path in environment.left if path.endswith((".key", ".pem", ".conf"))]
+    assert (environment.phase, environment.kubelet.runs) == (Phase.FAILED, False)
 
 
-async def test_a_missing_kubeadm_does_not_prevent_the_removal_of_keys(scene: Scene) -> None:
+async def test_a_missing_kubeadm_does_not_prevent_the_removal_of_keys(environment: Environment) -> None:
     """The reset before the second attempt fails too."""
-    scene.program.does('rm "$0"; exit 1')
+    environment.program.does('rm "$0"; exit 1')
     with pytest.raises(Fatal, match="program not found"):
-        await scene.join()
-    assert (scene.left, scene.phase) == ([], Phase.FAILED)
+        await environment.join()
+    assert (environment.left, environment.phase) == ([], Phase.FAILED)
 
 
 @pytest.mark.parametrize("flow", ["init", "join"])
 async def test_a_kubelet_that_does_not_stop_does_not_prevent_the_removal_of_keys(
-    scene: Scene, flow: str
+    environment: Environment, flow: str
 ) -> None:
-    scene.kubelet.stubborn = True
+    environment.kubelet.ignores_stop = True
     with pytest.raises(Fatal):
-        await (scene.init() if flow == "init" else scene.join())
-    assert (scene.left, scene.phase) == ([], Phase.FAILED)
-    assert scene.kubelet.runs
+        await (environment.init() if flow == "init" else environment.join())
+    assert (environment.left, environment.phase) == ([], Phase.FAILED)
+    assert environment.kubelet.runs
     # A control plane's member would stay in etcd otherwise, and count for its quorum.
-    assert any(call.startswith("reset") for call in scene.program.calls)
+    assert any(call.startswith("reset") for call in environment.program.calls)
 
 
 @pytest.mark.parametrize("unwritable", ["state", "phase"])
 async def test_a_joined_node_is_not_undone_if_its_state_cannot_be_written(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, unwritable: str
+    environment: Environment, monkeypatch: pytest.MonkeyPatch, unwritable: str
 ) -> None:
     """For example on a full disk: the error is reported, and the node keeps running."""
-    (scene.folder / "mended").touch()
+    (environment.folder / "fixed").touch()
 
     def full(*words: object, **fields: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     if unwritable == "state":
-        monkeypatch.setattr(scene.state_store, "save", full)
+        monkeypatch.setattr(environment.state_store, "save", full)
     else:
-        advance = scene.lock.advance
+        advance = environment.lock.advance
         monkeypatch.setattr(
-            scene.lock, "advance", lambda phase: full() if phase is Phase.DONE else advance(phase)
+            environment.lock, "advance", lambda phase: full() if phase is Phase.DONE else advance(phase)
         )
     with pytest.raises(Fatal, match="No space left"):
-        await scene.join()
-    assert scene.kubelet.runs
-    assert scene.host.exists(node_paths.SERVING)
-    assert not any(call.startswith("reset") for call in scene.program.calls)
+        await environment.join()
+    assert environment.kubelet.runs
+    assert environment.host.exists(node_paths.SERVING)
+    assert not any(call.startswith("reset") for call in environment.program.calls)
 
 
-async def test_an_init_after_a_failed_one_starts_on_a_blank_machine(scene: Scene) -> None:
-    """As its advice says."""
+async def test_an_init_after_a_failed_one_starts_on_a_blank_machine(environment: Environment) -> None:
     assert "nothing of this init is kept" in ADVICE
     with pytest.raises(Fatal) as failure:
-        await scene.init()
+        await environment.init()
     assert failure.value.advice == ADVICE
-    scene.boot()
-    begun = len(scene.program.calls)
+    environment.boot()
+    before = len(environment.program.calls)
     with pytest.raises(Fatal):
-        await scene.init()
-    assert "preflight" in scene.program.calls[begun]
+        await environment.init()
+    assert "preflight" in environment.program.calls[before]
 
 
-async def test_an_init_after_a_crash_and_a_reboot_resets_first(scene: Scene) -> None:
+async def test_an_init_after_a_crash_and_a_reboot_resets_first(environment: Environment) -> None:
     """kubeadm would use an existing CA of another cluster."""
-    await scene.machine.kubeadm.make_certificates(b"", unheard)
-    assert scene.host.exists(f"{node_paths.PKI}/ca.key")
-    begun = len(scene.program.calls)
+    await environment.machine.kubeadm.make_certificates(b"", ignored)
+    assert environment.host.exists(f"{node_paths.PKI}/ca.key")
+    before = len(environment.program.calls)
     with pytest.raises(Fatal):
-        await scene.init()
-    assert scene.program.calls[begun].startswith("reset")
+        await environment.init()
+    assert environment.program.calls[before].startswith("reset")
