@@ -1,4 +1,4 @@
-"""Groups the end-to-end tests into scenarios: each has labs of its own and can run beside the others."""
+"""Groups the end-to-end tests into scenarios: each has separate labs, so they can run concurrently."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SCENARIOS = (
         ),
         inotify_instances=60,
     ),
-    # It mostly waits for a kube-apiserver, so it takes little from the others.
+    # It mostly waits for a kube-apiserver, so it uses little CPU time.
     LabScenario("demo", (f"{_LEFTOVERS}::test_lab_demo_succeeds_and_leaves_nothing",), inotify_instances=28),
     LabScenario("leftovers", (_LEFTOVERS,), inotify_instances=34, without="demo"),
 )

@@ -66,7 +66,7 @@ def _write_server_pod(cluster: Cluster, manifest: bytes) -> None:
 
 
 def _reviews(cluster: Cluster, result: str) -> float:
-    """Token reviews that ended so; all of them with an empty `result`."""
+    """Returns the number of token reviews with this result; of all if `result` is empty."""
     page = cluster.on_bootstrap(f"http://127.0.0.1:{cluster.plan.ports.server_admin}/metrics")
     lines = [line for line in page.splitlines() if f'token_reviews_total{{result="{result}' in line]
     return sum(float(line.rpartition(" ")[2]) for line in lines)

@@ -23,14 +23,14 @@ SECOND = "/etc/kubernetes/manifests/second-server.yaml"
 AGENT_PORT, HEALTH_PORT, ADMIN_PORT = 8191, 2141, 8195
 LEASES = ("leases", "--namespace=kube-system", "-l", "k8s-app=konnectivity-server")
 KUBECONFIG = "/etc/lab"
-# Every other new connection goes to the second server, as a load balancer would have it.
+# Every second new connection goes to the second server, as with a load balancer.
 _EVERY_OTHER = "-p tcp --dport 8091 -m statistic --mode nth --every 2 --packet 0"
 BALANCED = f"{_EVERY_OTHER} -j REDIRECT --to-ports {AGENT_PORT}".split()
 
 
 @pytest.fixture(scope="module", autouse=True)
 def two_servers(cluster: Cluster) -> Iterator[None]:
-    """Both on the bootstrap node, and agents that count leases."""
+    """Starts both servers on the bootstrap node, and agents that count leases."""
     cluster.install_tunnel(cluster.pairing if cluster.pairing and cluster.pairing.server == "our" else OURS)
     plan = cluster.plan
     found = cluster.get("daemonset", plan.daemonset_name, f"--namespace={plan.namespace}")
@@ -63,7 +63,7 @@ def test_every_agent_connects_to_both_servers(cluster: Cluster) -> None:
         cluster.until(lambda port=port: cluster.connected_agents(port) == nodes, f"all agents, port {port}")
 
 
-def test_calls_go_through_the_server_that_the_api_server_has(cluster: Cluster) -> None:
+def test_calls_go_through_the_server_that_the_api_server_is_configured_with(cluster: Cluster) -> None:
     done = cluster.create(workloads.pod("denied", GUARDED, {"deny": "true"}), "--dry-run=server")
     assert DENIAL in done.stderr
 
@@ -75,7 +75,7 @@ def _leasing(pod: Json, name: str) -> Json:
 
 
 def _second(pod: Json, plan: Plan) -> Json:
-    """The same on other ports and another socket."""
+    """Returns the server with other ports and another socket."""
     pod = copy.deepcopy(pod)
     pod["metadata"]["name"] += "-second"
     container = pod["spec"]["containers"][0]
@@ -99,7 +99,7 @@ def _balance(cluster: Cluster, verb: str) -> None:
 
 
 def _rights(plan: Plan) -> list[Json]:
-    """The agents' account may look at leases, and at nothing else."""
+    """Returns a role that allows the agents only to read leases."""
     api, metadata = (
         "rbac.authorization.k8s.io",
         {"name": agent_token_manifests.ACCOUNT, "namespace": "kube-system"},
@@ -121,7 +121,7 @@ def _rights(plan: Plan) -> list[Json]:
 
 
 def _kubeconfig(cluster: Cluster) -> Json:
-    """The administrator's, with the pod's own token in the place of who it was for."""
+    """Returns the administrator's kubeconfig with the pod's token as its credential."""
     document = yaml.safe_load(cluster.lab.file("bootstrap", ADMIN_KUBECONFIG).read_text())
     document["clusters"][0]["cluster"]["server"] = f"https://{cluster.lab.layout.bootstrap.address}:6443"
     document["users"][0]["user"] = {"tokenFile": f"{KUBECONFIG}/token"}
@@ -131,7 +131,7 @@ def _kubeconfig(cluster: Cluster) -> Json:
 
 
 def _counting(found: Json) -> Json:
-    """The agents with leases to count and a token to ask for them with."""
+    """Returns the agents with lease counting and a token for it."""
     found = copy.deepcopy(found)
     found["metadata"] = {key: found["metadata"][key] for key in ("name", "namespace", "labels")}
     found.pop("status", None)

@@ -25,24 +25,24 @@ COUNT = 1000
 WARM_UP = 20
 SECONDS_MAX = 300.0
 
-# Method, path, body and the status that it has to have.
+# Method, path, body and expected status.
 Request = tuple[str, str, str | None, int]
 
 
 def measure(cluster: Cluster, node: str = "bootstrap") -> list[float]:
-    """Seconds that each of 1,000 pods took to be admitted, as a dry run, by the API server of a node."""
+    """Returns the seconds for each of 1,000 pod admissions, as a dry run, by the API server of a node."""
     path = f"/api/v1/namespaces/{GUARDED}/pods?dryRun=All"
     body = json.dumps(workloads.pod("measured", GUARDED))
     return _seconds(cluster, node, WARM_UP + COUNT, ("POST", path, body, 201))[WARM_UP:]
 
 
 def fetch(cluster: Cluster, node: str, path: str, times: int) -> None:
-    """GET the same so often from the API server of a node."""
+    """Sends the same GET request several times to the API server of a node."""
     _seconds(cluster, node, times, ("GET", path, None, 200))
 
 
 def _seconds(cluster: Cluster, node: str, times: int, request: Request) -> list[float]:
-    """How long each took, every one of which had the answer that it should."""
+    """Returns the seconds of each request; asserts the expected status."""
     kubeconfig = cluster.lab.file(node, ADMIN_KUBECONFIG).read_text()
     given = json.dumps({"kubeconfig": kubeconfig, "times": times, "request": request})
     argv = ["env", "-C", str(ROOT), sys.executable, "-m", "tests.e2e.timed_requests"]

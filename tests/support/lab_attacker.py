@@ -1,8 +1,8 @@
-"""An instance that asks for a ticket with wrong evidence, name or role; runs on its network, with its TPM.
+"""Requests a ticket with wrong evidence, name or role, from an instance's network and with its TPM.
 
-    python -m tests.support.lab_imposter TRICK DEVICE HOST PORT NAME ROLE
+    python -m tests.support.lab_attacker ATTACK DEVICE HOST PORT NAME ROLE
 
-Prints one JSON line: the ticket that it got, or the reason of the rejection.
+Prints one JSON line: the node of the ticket, or the reason of the rejection.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from bootbridge.trust.tpm.device import TpmDevice
 PIECE = 65536
 
 
-class Replaying:
-    """Shows the same quote in every session."""
+class ReplayingIssuer:
+    """Sends the same quote in every session."""
 
     kind = "tpm"
 
@@ -45,8 +45,8 @@ class Replaying:
         return b""
 
 
-class Overheard:
-    """Passes the TPM's quote on, and keeps it."""
+class RecordingIssuer:
+    """Forwards the TPM's quote, and records it."""
 
     kind = "tpm"
 
@@ -62,47 +62,49 @@ class Overheard:
         return await self._chip.answer(statement, challenge)
 
 
-async def ask(issuer: Issuer, host: str, port: int, name: str, role: Role) -> str:
-    """Ask for a ticket as that node and in that role."""
+async def request_ticket(issuer: Issuer, host: str, port: int, name: str, role: Role) -> str:
+    """Requests a ticket for that node name and role."""
     request = TicketRequest(name, role is Role.CONTROL_PLANE, new_kubelet_csr(name).csr)
     ticket = await JoinServiceClient(Attestation(issuer)).request_ticket((host, port), request)
-    return f"a ticket for {ticket.node_name}"
+    return ticket.node_name
 
 
-async def honestly(device: str, host: str, port: int, name: str, role: Role) -> str:
-    """A valid quote; the requested name or role may be wrong."""
-    return await ask(TpmIssuer(TpmDevice(device)), host, port, name, role)
+async def valid_quote(device: str, host: str, port: int, name: str, role: Role) -> str:
+    """Sends a valid quote; the requested name or role may be wrong."""
+    return await request_ticket(TpmIssuer(TpmDevice(device)), host, port, name, role)
 
 
 async def stale(device: str, host: str, port: int, name: str, role: Role) -> str:
-    """A valid quote of a statement from no session."""
+    """Sends a valid quote that is bound to no session."""
     old = await TpmIssuer(TpmDevice(device)).issue(os.urandom(32))
-    return await ask(Replaying(old), host, port, name, role)
+    return await request_ticket(ReplayingIssuer(old), host, port, name, role)
 
 
 async def replayed(device: str, host: str, port: int, name: str, role: Role) -> str:
-    """A quote that the same service has accepted in another session."""
-    overheard = Overheard(TpmIssuer(TpmDevice(device)))
-    channel = await connect(host, port, label=JOIN_LABEL, attestation=Attestation(overheard))
+    """Sends a quote that the service has accepted in another session."""
+    recording = RecordingIssuer(TpmIssuer(TpmDevice(device)))
+    channel = await connect(host, port, label=JOIN_LABEL, attestation=Attestation(recording))
     await channel.close()
-    return await ask(Replaying(overheard.document), host, port, name, role)
+    return await request_ticket(ReplayingIssuer(recording.document), host, port, name, role)
 
 
 async def relayed(device: str, host: str, port: int, name: str, role: Role) -> str:
-    """Through a machine in the middle that changes no byte, with a client that verifies nothing."""
+    """Connects through a man in the middle that forwards all bytes, without verifying the server."""
     sockets = await listening_sockets("127.0.0.1", 0)
     key = SessionKey.create()
 
-    async def between(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward = await asyncio.open_connection(host, port, ssl=client_context(), server_hostname=host)
-        spawn(_pumped(onward[0], writer), "relay: down")
-        await _pumped(reader, onward[1])
+        spawn(_copy(onward[0], writer), "relay: down")
+        await _copy(reader, onward[1])
 
-    async with await asyncio.start_server(between, sock=sockets[0], ssl=key.context):
-        return await ask(TpmIssuer(TpmDevice(device)), "127.0.0.1", sockets[0].getsockname()[1], name, role)
+    async with await asyncio.start_server(forward, sock=sockets[0], ssl=key.context):
+        return await request_ticket(
+            TpmIssuer(TpmDevice(device)), "127.0.0.1", sockets[0].getsockname()[1], name, role
+        )
 
 
-async def _pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
         while data := await reader.read(PIECE):
             writer.write(data)
@@ -114,14 +116,14 @@ async def _pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def by_token(token: str, host: str, port: int, name: str, role: Role) -> str:
-    """With a token in place of a TPM: ID.SECRET."""
+    """Sends a token, ID.SECRET, instead of a quote."""
     identifier, _, secret = token.partition(".")
-    return await ask(TokenIssuer(identifier, secret.encode()), host, port, name, role)
+    return await request_ticket(TokenIssuer(identifier, secret.encode()), host, port, name, role)
 
 
-Trick = Callable[[str, str, int, str, Role], Awaitable[str]]
-TRICKS: dict[str, Trick] = {
-    "honest": honestly,
+Attack = Callable[[str, str, int, str, Role], Awaitable[str]]
+ATTACKS: dict[str, Attack] = {
+    "valid-quote": valid_quote,
     "stale": stale,
     "replayed": replayed,
     "relayed": relayed,
@@ -129,13 +131,13 @@ TRICKS: dict[str, Trick] = {
 }
 
 
-async def main(trick: str, device: str, host: str, port: str, name: str, role: str) -> dict[str, str]:
+async def main(attack: str, device: str, host: str, port: str, name: str, role: str) -> dict[str, str]:
     try:
-        return {"got": await TRICKS[trick](device, host, int(port), name, Role(role))}
+        return {"ticket": await ATTACKS[attack](device, host, int(port), name, Role(role))}
     except PeerRefused as refusal:
         return {"refused": str(refusal)}
-    except Transient as trouble:
-        return {"trouble": str(trouble)}
+    except Transient as error:
+        return {"error": str(error)}
 
 
 if __name__ == "__main__":

@@ -44,25 +44,25 @@ Json = dict[str, Any]
 Done = subprocess.CompletedProcess[str]
 INIT_SECONDS = 600.0
 KUBEADM = f"{instances.PROGRAMS}/kubeadm"
-GATE = "/run/kubeadm-may-go-on"
-# What it says after the first stage is heard when the gate is open, and so is its end.
-GATED = """#!/bin/sh
+RESUME_FILE = "/run/resume-kubeadm"
+# Stops printing kubeadm's output after preflight, and does not exit, until the file exists.
+PAUSED_KUBEADM = """#!/bin/sh
 case "$1" in join) ;; *) exec {real} "$@" ;; esac
-if [ -e {gate} ]; then exec {real} "$@"; fi
-{{ {real} "$@" 2>&1; echo $? > {gate}.status; }} | while IFS= read -r line; do
+if [ -e {resume} ]; then exec {real} "$@"; fi
+{{ {real} "$@" 2>&1; echo $? > {resume}.status; }} | while IFS= read -r line; do
     printf '%s\n' "$line"
     case "$line" in
         "[preflight]"*) ;;
-        "["*) until [ -e {gate} ]; do sleep 0.02; done ;;
+        "["*) until [ -e {resume} ]; do sleep 0.02; done ;;
     esac
 done
-exit "$(cat {gate}.status)"
+exit "$(cat {resume}.status)"
 """
-ONLY_A_NODE_HAS = (node_paths.SERVING, node_paths.KUBELET_KUBECONFIG)
+FILES_OF_NODES = (node_paths.SERVING, node_paths.KUBELET_KUBECONFIG)
 
 
 def missing() -> str:
-    """What keeps a lab of blank instances from coming up, beside what every lab needs."""
+    """Returns what a lab of blank instances lacks here, in addition to what every lab needs."""
     try:
         components.find(bootstrapper=True)
     except OperatorError as error:
@@ -127,7 +127,7 @@ class Instances:
         return document
 
     def nodes(self) -> dict[str, bool]:
-        """Name → whether it is ready."""
+        """Returns name → whether the node is ready."""
         return {node["metadata"]["name"]: _ready(node) for node in self.get("nodes")["items"]}
 
     def ready(self, *names: str) -> bool:
@@ -135,14 +135,14 @@ class Instances:
         return all(found.get(name) for name in names)
 
     def tokens(self) -> set[str]:
-        """Bootstrap tokens that the cluster has given out and that still are there."""
+        """Returns the names of the existing bootstrap tokens."""
         chosen = "type=bootstrap.kubernetes.io/token"
         found = self.get("secrets", "--namespace=kube-system", f"--field-selector={chosen}")
         return {secret["metadata"]["name"] for secret in found["items"]}
 
     @contextmanager
     def token_for(self, node: str) -> Iterator[str]:
-        """A bootstrap token that is a node's, as a ticket's is."""
+        """Creates a bootstrap token for one node, as in a ticket, and deletes it after the block."""
         groups = f"--groups={GROUP},{node_group(node)}"
         token = self.run("node1", "kubeadm", "token", "create", groups).stdout.strip()
         try:
@@ -173,24 +173,24 @@ class Instances:
         return found
 
     def join_service_log(self) -> str:
-        """Every join service's log: what happened to it, and its audit lines."""
+        """Returns the logs of all join services, with their audit lines."""
         label = f"app={manifests.NAME}"
         return self.kubectl("logs", f"--namespace={manifests.NAMESPACE}", f"-l={label}", "--tail=-1")
 
     def audited(self, node: str) -> list[Json]:
-        """What the audit has about a node, oldest first; kubectl shows one join service after the other."""
+        """Returns a node's audit entries, oldest first; kubectl does not merge the logs by time."""
         lines = [line for line in self.join_service_log().splitlines() if line.startswith("{")]
         found = [entry for entry in map(json.loads, lines) if entry.get("node") == node]
         return sorted(found, key=lambda entry: str(entry["time"]))
 
     def until_audited(self, node: str, reason: str) -> None:
-        """The last that the audit has about a node is this; a line takes its time to the log."""
+        """Waits until a node's last audit entry has this reason; lines reach the log with a delay."""
 
         def is_last() -> bool:
             found = self.audited(node)
             return bool(found) and reason in found[-1].get("reason", "")
 
-        self.until(is_last, f"the audit says about {node}: {reason}")
+        self.until(is_last, f"the last audit entry of {node} has the reason: {reason}")
 
     def policy(self) -> Json:
         found = self.get("configmap", POLICY_NAME, f"--namespace={manifests.NAMESPACE}")
@@ -211,8 +211,7 @@ class Instances:
         except FileNotFoundError:
             return ""
 
-    def forget(self, node: str) -> None:
-        """An instance's log begins anew."""
+    def clear_log(self, node: str) -> None:
         self.lab.log(node, instances.BOOTSTRAPPER).unlink(missing_ok=True)
 
     def run(self, node: str, *argv: str, seconds: float = WAIT_SECONDS) -> Done:
@@ -228,7 +227,7 @@ class Instances:
         return done
 
     def status(self, node: str) -> Json:
-        """What `bootbridge node status` says there."""
+        """Returns the output of `bootbridge node status`."""
         document: Json = json.loads(self.bootbridge(node, "node", "status", "--json").stdout)
         return document
 
@@ -236,10 +235,10 @@ class Instances:
         return self.run(node, sys.executable, "-m", "bootbridge.cli.main", *words)
 
     def arguments(self, node: str) -> set[str]:
-        """The command lines of all that runs on an instance now."""
+        """Returns the command lines of all processes on an instance."""
         found = set()
         for process in self.lab.file(node, "/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it has just ended
+            with suppress(OSError):  # the process has ended
                 found.add((process / "cmdline").read_text(errors="replace").replace("\0", " ").strip())
         return found
 
@@ -250,7 +249,7 @@ class Instances:
         disk += [own / init.directory_name(path) for path in init.BOUND if path != "/var/lib/containerd"]
         found = []
         for path in chain.from_iterable(map(_open_to_others, [*disk, self.lab.file(node, "/run")])):
-            with suppress(OSError):  # it has just gone
+            with suppress(OSError):  # the file was removed
                 text = path.read_bytes()
                 found += [f"{path}: {what}" for what, secret in secrets.items() if secret.encode() in text]
         return found
@@ -259,52 +258,57 @@ class Instances:
         instances.start_bootstrapper(self.lab, self.node(node))
 
     def kill_bootstrapper(self, node: str) -> None:
-        """Kills it with SIGKILL."""
+        """Sends SIGKILL to the bootstrapper."""
         for process in self.lab.file(node, "/proc").glob("[0-9]*"):
             try:
                 words = (process / "cmdline").read_bytes().split(b"\0")
-            except OSError:  # it has just ended
+            except OSError:  # the process has ended
                 continue
             if words[2:5] == [b"bootbridge.cli.main", b"node", b"run"]:
                 self.run(node, "kill", "-9", process.name)
 
     @contextmanager
-    def kubeadm_at_a_gate(self, node: str) -> Iterator[Callable[[], None]]:
-        """A join stops when its preflight is over, until it is let go on by what this gives, or has ended."""
+    def kubeadm_paused_after_preflight(self, node: str) -> Iterator[Callable[[], None]]:
+        """Pauses a join after its preflight until the yielded function is called or the block ends."""
         program = self.lab.file(node, KUBEADM)
-        real, opened = os.readlink(program), self.lab.file(node, GATE)
+        real, resume = os.readlink(program), self.lab.file(node, RESUME_FILE)
         self.lab.write(
-            node, {KUBEADM: Asset(GATED.format(real=shlex.quote(real), gate=GATE).encode(), 0o755)}
+            node,
+            {
+                KUBEADM: Asset(
+                    PAUSED_KUBEADM.format(real=shlex.quote(real), resume=RESUME_FILE).encode(), 0o755
+                )
+            },
         )
         try:
-            yield opened.touch
+            yield resume.touch
         finally:
-            opened.touch()
+            resume.touch()
             program.unlink()
             program.symlink_to(real)
 
     def power_cycle(self, node: str) -> None:
-        """Without our bootstrapper: a test starts it, or does something else."""
+        """Restarts an instance without starting the bootstrapper."""
         instances.power_cycle(self.lab, self.node(node), self.components)
 
     def make_blank(self, node: str) -> None:
-        """As it was before it knew of any cluster, and just booted; the cluster forgets it, too."""
+        """Restarts an instance, deletes its cluster state, and deletes its node from the cluster."""
         self.power_cycle(node)
         self.run(node, "kubeadm", "reset", "--force")
         self.run(node, "rm", "-rf", str(node_state.STATE.parent))
-        # No kubelet is left there that could register it again.
+        # No kubelet runs on it that could register it again.
         self.kubectl("delete", "node", node, "--ignore-not-found")
-        self.forget(node)
+        self.clear_log(node)
 
     def reboot(self, node: str) -> None:
         instances.reboot(self.lab, self.node(node), self.components)
 
     def serving_certificate(self, node: str) -> bytes:
-        """With its key."""
+        """Returns certificate and key in PEM."""
         return self.lab.file(node, node_paths.SERVING).read_bytes()
 
-    def let_serving_certificate_be_due(self, node: str) -> bytes:
-        """Gives a node one that was signed by the cluster's authority long ago, and has some hours left."""
+    def make_serving_certificate_due(self, node: str) -> bytes:
+        """Installs one that the cluster's CA signed 20 hours ago for 23 hours; returns it with its key."""
         authority = KubeletCa(
             *(
                 self.lab.file("node1", f"{node_paths.PKI}/{name}").read_bytes()
@@ -326,13 +330,13 @@ class Instances:
     def measure(self, node: str, register: int, data: bytes) -> None:
         tpm.measure(self.lab, self.node(node), register, data)
 
-    def trick(
-        self, trick: str, node: str, *, name: str = "", role: Role = Role.WORKER, token: str = ""
+    def attack(
+        self, attack: str, node: str, *, name: str = "", role: Role = Role.WORKER, token: str = ""
     ) -> Json:
         """Runs lab_attacker on an instance and returns its result."""
         device = token or f"unix:{self.lab.file(node, tpm.SOCKET)}"
         service = str(self.lab.layout.first.address)
-        words = [trick, device, service, str(JOIN_PORT), name or node, str(role)]
+        words = [attack, device, service, str(JOIN_PORT), name or node, str(role)]
         done = subprocess.run(
             self.lab.namespaces(node).command(
                 [sys.executable, "-m", "tests.support.lab_attacker", *words], network_only=True
@@ -346,15 +350,15 @@ class Instances:
         answer: Json = json.loads(done.stdout)
         return answer
 
-    def got_nothing(self, node: str) -> bool:
-        """Whether an instance holds nothing of the cluster: no files, no phase, no measurement."""
+    def is_blank(self, node: str) -> bool:
+        """Returns whether an instance has no files of the cluster and no Node object."""
         files = [
             path
             for folder in (node_paths.PKI, str(node_state.STATE.parent), str(bootstrap_record.DIRECTORY))
             for path in self.lab.file(node, folder).rglob("*")
             if path.is_file() and path.name not in (bootstrap_record.PROCESS_LOCK, last_error.FILE)
         ]
-        files += [self.lab.file(node, path) for path in ONLY_A_NODE_HAS if self.lab.file(node, path).exists()]
+        files += [self.lab.file(node, path) for path in FILES_OF_NODES if self.lab.file(node, path).exists()]
         return files == [] and node not in self.nodes()
 
     def until(self, condition: Callable[[], object], what: str, seconds: float = WAIT_SECONDS) -> None:
@@ -366,27 +370,27 @@ class Instances:
 
 
 def _private_part(pem: str) -> str:
-    """A line of a key that is in nothing public: an EC key begins with it, an RSA key does not.
+    """Returns a line of a key that contains no public data: the first of an EC key, the middle of an RSA key.
 
-    A certificate that lies in the same file comes before it.
+    A certificate in the same file precedes the key.
     """
     lines = pem[pem.rindex("-----BEGIN") :].splitlines()
     return lines[1] if len(lines) < 10 else lines[len(lines) // 2]
 
 
 def _open_to_others(folder: Path) -> Iterator[Path]:
-    """Files that are not root's alone, and to which a way leads that is not; what is mounted is another's."""
+    """Yields files that other users can reach and read, without those of other mounts."""
     here = folder.stat().st_dev
-    if not _passes(folder, here):
+    if not _is_searchable_by_others(folder, here):
         return
-    for place, folders, files in os.walk(folder):
-        folders[:] = [each for each in folders if _passes(Path(place, each), here)]
-        for path in (Path(place, each) for each in files):
+    for parent, folders, files in os.walk(folder):
+        folders[:] = [each for each in folders if _is_searchable_by_others(Path(parent, each), here)]
+        for path in (Path(parent, each) for each in files):
             if stat.S_ISREG((status := _status(path)).st_mode) and status.st_mode & 0o044:
                 yield path
 
 
-def _passes(folder: Path, device: int) -> bool:
+def _is_searchable_by_others(folder: Path, device: int) -> bool:
     status = _status(folder)
     return status.st_dev == device and bool(status.st_mode & 0o011)
 
@@ -394,7 +398,7 @@ def _passes(folder: Path, device: int) -> bool:
 def _status(path: Path) -> os.stat_result:
     try:
         return path.lstat()
-    except OSError:  # it has just gone
+    except OSError:  # the file was removed
         return os.stat_result([0] * 10)
 
 
@@ -404,7 +408,7 @@ def _ready(node: Json) -> bool:
 
 
 def _running_in(directory: Path) -> list[str]:
-    """Processes whose mounts lie in a directory."""
+    """Returns the command lines of processes with mounts below a directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

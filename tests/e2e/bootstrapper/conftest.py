@@ -28,7 +28,7 @@ def blank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
 
 @dataclass(frozen=True)
 class Inits:
-    """The init that created the cluster, and one that was tried at the same time."""
+    """The init that created the cluster, and a concurrent one."""
 
     first: Done
     second: Done

@@ -1,4 +1,4 @@
-"""From blank instances to a cluster: one is initialised, the others join, all by real quotes."""
+"""Blank instances form a cluster: one is initialised, the others join, each attested by a TPM quote."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-sche
 GET = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).read().decode())"
 
 
-def test_an_init_with_a_wrong_secret_is_refused(blank: Instances) -> None:
+def test_an_init_with_a_wrong_secret_is_rejected(blank: Instances) -> None:
     files = operator_files(blank.lab)
     wrong = files.directory / "wrong-secret"
     wrong.write_text("not the secret at all, but as long as one")
@@ -38,20 +38,20 @@ def test_the_operator_gets_a_kubeconfig_with_mode_0600(cluster: Instances) -> No
     assert "node1" in cluster.nodes()
 
 
-def test_a_second_init_is_refused_at_once_while_one_is_running(inits: Inits, cluster: Instances) -> None:
+def test_a_second_init_is_rejected_at_once_while_one_is_running(inits: Inits, cluster: Instances) -> None:
     assert inits.second.returncode == 1
     assert "instance rejected the request: another init is running" in inits.second.stderr
     assert 'init rejected reason="another init is running' in cluster.log("node1")
     assert not (operator_files(cluster.lab).directory / "second.conf").exists()
 
 
-def test_every_stage_of_the_init_is_shown(inits: Inits, cluster: Instances) -> None:
+def test_every_stage_of_the_init_is_printed(inits: Inits, cluster: Instances) -> None:
     for stage in ("verified by tpm", "certs", "control-plane", "join-service"):
         assert stage in inits.first.stderr
 
 
-def test_the_others_join_by_themselves_each_in_its_role(cluster: Instances) -> None:
-    """All at the same time: a control plane, and two workers that do not wait for it."""
+def test_the_other_instances_join_without_an_operator_in_their_roles(cluster: Instances) -> None:
+    """Concurrently: a control plane, and two workers that do not wait for it."""
     cluster.until(lambda: cluster.ready("node1", *JOINING), "all four nodes are ready", 400.0)
     roles = {
         node["metadata"]["name"]: "node-role.kubernetes.io/control-plane" in node["metadata"]["labels"]
@@ -60,9 +60,9 @@ def test_the_others_join_by_themselves_each_in_its_role(cluster: Instances) -> N
     assert roles == {"node1": True, "node2": True, "node3": False, SPARE: False}
 
 
-def test_a_second_control_plane_is_a_whole_one(cluster: Instances) -> None:
-    """With its own API server, and a member of etcd that votes."""
-    wanted = {f"{part}-node2" for part in CONTROL_PLANE}
+def test_a_second_control_plane_runs_every_component(cluster: Instances) -> None:
+    """Its API server is ready, and its etcd is a voting member."""
+    wanted = {f"{component}-node2" for component in CONTROL_PLANE}
 
     def running() -> bool:
         pods = cluster.get("pods", "--namespace=kube-system")["items"]
@@ -77,7 +77,7 @@ def test_a_second_control_plane_is_a_whole_one(cluster: Instances) -> None:
     assert "etcd_server_has_leader 1" in metrics
 
 
-def test_every_instance_is_measured_and_says_so(cluster: Instances) -> None:
+def test_every_instance_is_measured_and_reports_it(cluster: Instances) -> None:
     # A node may be ready before its bootstrapper has written the last line.
     for name in JOINING:
         cluster.until(lambda name=name: cluster.status(name)["phase"] == "done", f"{name} is done")
@@ -85,61 +85,60 @@ def test_every_instance_is_measured_and_says_so(cluster: Instances) -> None:
     assert found["node1"]["phase"] == "done"
     assert {each["lock"] for name, each in found.items() if name != "node1"} == {"join"}
     assert found["node1"]["lock"] == "init"
-    # One cluster, one measurement; and none of them is zero.
+    # All instances of one cluster have the same measurement, which is not zero.
     assert len({each["register"] for each in found.values()}) == 1
     assert found["node1"]["register"].strip("0")
     assert all(each["healthy"] for each in found.values())
 
 
-def test_every_ticket_is_audited_with_the_key_that_it_was_given_to(cluster: Instances) -> None:
-    cluster.until(cluster.join_service_log, "every join service has begun")
+def test_every_ticket_is_audited_with_the_attested_key(cluster: Instances) -> None:
+    cluster.until(cluster.join_service_log, "every join service logs")
     listed = {entry["name"]: entry["identity"] for entry in cluster.policy()["instances"]}
     for name in JOINING:
         issued = [entry for entry in cluster.audited(name) if entry["outcome"] == "issued"]
         assert {entry["identity"] for entry in issued} == {listed[name]}
 
 
-def test_kubelets_show_certificates_of_the_cluster_so_logs_are_read_from_every_node(
+def test_kubelets_have_serving_certificates_of_the_cluster(
     cluster: Instances,
 ) -> None:
-    """The API server insists on the cluster's authority when it asks a kubelet."""
+    """The API server accepts no others when it connects to a kubelet, for example for logs."""
     for name in ("node1", *JOINING):
         path = f"/api/v1/nodes/{name}/proxy/healthz"
         cluster.until(lambda path=path: cluster.kubectl("get", "--raw", path) == "ok", f"{name} answers")
 
 
-def test_a_secret_that_has_made_a_cluster_makes_no_other(cluster: Instances) -> None:
-    """The instance is a node that does not listen for an init any more; what it is, it stays."""
+def test_an_init_secret_creates_only_one_cluster(cluster: Instances) -> None:
+    """The instance no longer listens for an init, and stays the node that it is."""
     other = operator_files(cluster.lab).directory / "other.conf"
     cluster.until_logged("node1", "cluster created")
     before = cluster.status("node1")
-    assert (before["phase"], before["lock"]) == ("done", "init"), "which is why, and is said there"
+    assert (before["phase"], before["lock"]) == ("done", "init")
     done = cluster.init(f"--kubeconfig={other}", "--timeout=1s")
     assert done.returncode == 1
-    assert "Connection refused" in done.stderr, "it can be reached, and nobody listens there"
+    assert "Connection refused" in done.stderr, "reachable, but without a listener"
     assert not other.exists()
     assert cluster.status("node1") == before
     assert cluster.ready("node1")
 
 
-def test_no_secret_is_in_a_log_on_a_command_line_or_in_a_file_of_others(
+def test_no_secret_is_in_a_log_a_command_line_or_a_file_readable_by_others(
     cluster: Instances, spare: str
 ) -> None:
-    """An instance is watched while it joins: kubeadm's arguments are gone with it."""
+    """Command lines are read during a join, because kubeadm's exist only while it runs."""
     arguments: set[str] = set()
 
     def seen(text: str) -> bool:
         arguments.update(cluster.arguments(spare))
         return text in cluster.log(spare)
 
-    with cluster.kubeadm_at_a_gate(spare) as let_go_on:
+    with cluster.kubeadm_paused_after_preflight(spare) as resume:
         cluster.start_bootstrapper(spare)
         until(lambda: seen("stage done stage=preflight"), f"{spare} is joining", WAIT_SECONDS, SHORT_PAUSES)
         assert seen("joining node=")
-        let_go_on()
-        joined = "cluster joined"
-        until(lambda: seen(joined), f"{spare} joins", WAIT_SECONDS, SHORT_PAUSES)
-    assert [each for each in arguments if "kubeadm join" in each], "it was seen at work"
+        resume()
+        until(lambda: seen("cluster joined"), f"{spare} joins", WAIT_SECONDS, SHORT_PAUSES)
+    assert [each for each in arguments if "kubeadm join" in each], "kubeadm was observed"
     secrets = cluster.secrets("node1", *JOINING, spare)
     logs = {
         str(path): path.read_text(errors="replace")
@@ -147,7 +146,7 @@ def test_no_secret_is_in_a_log_on_a_command_line_or_in_a_file_of_others(
     }
     logs["join service"] = cluster.join_service_log()
     assert "init started" in cluster.log("node1")
-    assert any(cluster.log("node1") == text for text in logs.values()), "these are the logs"
+    assert any(cluster.log("node1") == text for text in logs.values()), "these are the logs of the lab"
     assert '"outcome": "issued"' in logs["join service"]
     for name in ("node1", *JOINING, spare):
         arguments |= cluster.arguments(name)
@@ -156,5 +155,7 @@ def test_no_secret_is_in_a_log_on_a_command_line_or_in_a_file_of_others(
         assert not [line for line in arguments if secret in line], what
     known = cluster.lab.file("node1", f"{PKI}/ca.crt").read_text().splitlines()[1]
     for name in ("node1", *JOINING, spare):
-        assert cluster.open_files_with({"the authority's certificate": known}, name), "they are looked at"
+        assert cluster.open_files_with({"the authority's certificate": known}, name), (
+            "the search covers these files"
+        )
         assert cluster.open_files_with(secrets, name) == []

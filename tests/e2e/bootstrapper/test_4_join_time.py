@@ -1,4 +1,4 @@
-"""What attestation and the lock add to a join, against kubeadm alone, on the same instance."""
+"""Measures the time that attestation and the lock add to a join, compared with kubeadm alone."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ FIGURES = ROOT / "build" / "e2e-join.txt"
 
 
 def seconds_of(cluster: Instances, node: str, *argv: str) -> float:
-    """From before a program's start on the instance until after its end."""
+    """Runs a program on the instance and returns its duration."""
     started = time.monotonic()
     cluster.run(node, *argv)
     return time.monotonic() - started
 
 
 def attested_join(cluster: Instances, node: str) -> float:
-    """The bootstrapper, but for the loading of its modules: in life it is there when a cluster comes."""
+    """Returns the time without that of importing modules: on a real node, the bootstrapper already runs."""
     loading = seconds_of(
         cluster, node, sys.executable, "-c", "import bootbridge.cli.main, bootbridge.node.run"
     )
@@ -37,10 +37,10 @@ def attested_join(cluster: Instances, node: str) -> float:
     return seconds_of(cluster, node, sys.executable, *run) - loading
 
 
-def bare_join(cluster: Instances, node: str) -> float:
+def kubeadm_join(cluster: Instances, node: str) -> float:
     """Joins with kubeadm alone, with a token and a CA hash from the operator.
 
-    The token names the node, as a ticket's does: the cluster lets no other become one.
+    The token is for this node, as a ticket's is: the cluster approves no other.
     """
     groups = f"--groups={GROUP},{node_group(node)}"
     made = cluster.run("node1", "kubeadm", "token", "create", groups, "--print-join-command")
@@ -50,7 +50,7 @@ def bare_join(cluster: Instances, node: str) -> float:
     return seconds_of(cluster, node, *command, "--ignore-preflight-errors=SystemVerification") - loading
 
 
-def test_what_attestation_adds_to_a_join_is_measured(
+def test_the_time_that_attestation_adds_to_a_join_is_measured(
     cluster: Instances, spare: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster.until(lambda: cluster.ready("node1"), "the first node is ready")
@@ -58,13 +58,13 @@ def test_what_attestation_adds_to_a_join_is_measured(
     for _ in range(TIMES):
         cluster.make_blank(spare)
         attested.append(attested_join(cluster, spare))
-        # The cluster's configuration of kubelets names a certificate that only a ticket brings.
-        brought = cluster.serving_certificate(spare)
+        # The kubelet configuration requires a serving certificate, which only a ticket contains.
+        certificate = cluster.serving_certificate(spare)
         cluster.make_blank(spare)
         target = cluster.lab.file(spare, node_paths.SERVING)
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(brought)
-        plain.append(bare_join(cluster, spare))
+        target.write_bytes(certificate)
+        plain.append(kubeadm_join(cluster, spare))
     cluster.make_blank(spare)
     added = statistics.median(attested) - statistics.median(plain)
     times = f"kubeadm alone {_shown(plain)}, attested {_shown(attested)}, added {added:.2f} s"

@@ -1,4 +1,4 @@
-"""A node that is switched off and on comes back as the node it was, measured anew."""
+"""A rebooted node rejoins under its name, and is measured again."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def issued(cluster: Instances, name: str) -> list[str]:
     return [each["event"] for each in cluster.audited(name) if each["outcome"] == "issued"]
 
 
-def test_a_rebooted_worker_is_measured_again_and_comes_back_with_another_certificate_where_one_was_due(
+def test_a_rebooted_worker_rejoins_and_renews_a_due_serving_certificate(
     cluster: Instances,
 ) -> None:
-    """By a rejoin ticket, which it asks for before it is measured."""
+    """With a rejoin ticket, which it requests before it is measured."""
     cluster.until(lambda: cluster.ready(WORKER), "the worker has joined", 400.0)
-    old = cluster.let_serving_certificate_be_due(WORKER)
+    old = cluster.make_serving_certificate_due(WORKER)
     before = cluster.status(WORKER)
-    cluster.forget(WORKER)
+    cluster.clear_log(WORKER)
     cluster.reboot(WORKER)
     # The old kubelet has ended, so a later report is the new one's.
     report = last_report(cluster, WORKER)
@@ -40,25 +40,27 @@ def test_a_rebooted_worker_is_measured_again_and_comes_back_with_another_certifi
     )
     assert "serving certificate renewed" in cluster.log(WORKER)
     assert cluster.serving_certificate(WORKER) != old
-    cluster.until(lambda: "rejoin ticket" in issued(cluster, WORKER), "the audit says so")
+    cluster.until(lambda: "rejoin ticket" in issued(cluster, WORKER), "the ticket is audited")
 
 
 def test_a_node_renews_its_serving_certificate_without_a_reboot(cluster: Instances) -> None:
-    """As its timer does: it is locked, for this very cluster, and may ask nevertheless."""
+    """As its timer does. A node that is locked to this cluster may renew."""
     cluster.until(lambda: cluster.ready(CONTROL_PLANE), "it has joined", 400.0)
-    old = cluster.let_serving_certificate_be_due(CONTROL_PLANE)
-    # Refused while the bootstrapper that made it a node has not ended.
+    old = cluster.make_serving_certificate_due(CONTROL_PLANE)
+    # Rejected until the bootstrapper that joined the node has ended.
     cluster.until(lambda: cluster.bootbridge(CONTROL_PLANE, "node", "renew"), "it is renewed")
     new = cluster.serving_certificate(CONTROL_PLANE)
     assert new != old
     cluster.bootbridge(CONTROL_PLANE, "node", "renew")
-    assert cluster.serving_certificate(CONTROL_PLANE) == new, "it is not due any more"
+    assert cluster.serving_certificate(CONTROL_PLANE) == new, "no longer due"
     path = f"/api/v1/nodes/{CONTROL_PLANE}/proxy/healthz"
-    cluster.until(lambda: cluster.kubectl("get", "--raw", path) == "ok", "its kubelet shows a good one")
+    cluster.until(
+        lambda: cluster.kubectl("get", "--raw", path) == "ok",
+        "the API server accepts it",
+    )
 
 
-def test_a_rebooted_instance_that_never_joined_may_ask_again(cluster: Instances, spare: str) -> None:
-    """What was refused because of its measurements is let in once it has booted as it should."""
+def test_a_rejected_instance_joins_after_a_reboot_with_expected_pcrs(cluster: Instances, spare: str) -> None:
     cluster.measure(spare, 4, b"another boot loader")
     cluster.start_bootstrapper(spare)
     cluster.until_logged(spare, "PCR 4 is")

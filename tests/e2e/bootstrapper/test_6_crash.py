@@ -1,4 +1,4 @@
-"""A bootstrapper that is killed while kubeadm works is started again and finishes what it began."""
+"""A bootstrapper that was killed during a join resumes it after its restart."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ pytestmark = pytest.mark.e2e
 @pytest.mark.parametrize(
     "moment", ["joining node=", "stage started stage=preflight", "stage done stage=preflight"]
 )
-def test_a_join_that_was_killed_is_taken_up_again(moment: str, cluster: Instances, spare: str) -> None:
+def test_a_killed_join_is_resumed(moment: str, cluster: Instances, spare: str) -> None:
     cluster.until(lambda: cluster.ready("node1"), "the first node is ready")
-    with cluster.kubeadm_at_a_gate(spare):
+    with cluster.kubeadm_paused_after_preflight(spare):
         cluster.start_bootstrapper(spare)
         cluster.until_logged(spare, moment)
         cluster.kill_bootstrapper(spare)

@@ -21,7 +21,7 @@ REMOVAL_SECONDS = 600.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instances]:
-    """A lab of its own: a control plane and a worker."""
+    """A separate lab: a control plane and a worker."""
     with Instances.up(tmp_path_factory.mktemp("cluster"), Layout(2, control_planes=1)) as instances:
         done = instances.init("--tunnel")
         assert done.returncode == 0, done.stdout + done.stderr
@@ -55,5 +55,5 @@ def test_tunnel_is_removed_after_the_quiet_time(cluster: Instances) -> None:
 
 def _logs_of_an_agent(cluster: Instances) -> str:
     agents = cluster.get("pods", f"--namespace={NAMESPACE}")["items"]
-    assert agents, "there are no agents yet"
+    assert agents, "no agents found"
     return cluster.kubectl("logs", f"--namespace={NAMESPACE}", agents[0]["metadata"]["name"])
