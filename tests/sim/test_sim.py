@@ -1,4 +1,4 @@
-"""The simulator, in small: a block of seeds, its determinism, and the seeds that once failed."""
+"""The simulator: a small block of seeds, determinism, and the seeds that once failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from bootbridge.tunnel.endpoint import Endpoint
 from bootbridge.wire import packets as p
 from tests.sim.run import main, run_seed
 
-# Seeds that failed once, with what was wrong: in a core, or in what the simulator held against it.
+# Seeds that failed once, with the defect, which was in a core or in the simulator.
 ONCE_FAILED = {
     11: "a stopping server closed its callers' connections in order, in the middle of a download",
     28: "a gRPC caller got two CLOSE_RSP when a direct endpoint closed",
@@ -16,16 +16,16 @@ ONCE_FAILED = {
     691: "an agent that leaves no room for answers could make the server hold any number of them",
     1822: "a stopping server closed a direct endpoint in order, in the middle of an upload",
     12331: "a stopping server sent CLOSE_REQ behind half the upload of a gRPC caller",
-    216056: "hundreds of closes of one lost caller transport, in one turn, were taken for a pile-up",
+    216056: "hundreds of closes of one lost caller transport, in one turn, were counted as a flood",
     220591: "a caller on a frozen shared transport was expected to be answered in time",
     224081: "a slow network full of honest bytes was taken for the effect of a stalled neighbour",
-    227972: "hundreds of dials of one lost caller transport, in one turn, were taken for a pile-up",
+    227972: "hundreds of dials of one lost caller transport, in one turn, were counted as a flood",
     230214: "an endpoint that wrote to a socket closed in a freeze was not informed",
     303081: "an adversary that was refused a stream mixed up the messages of its others",
-    305922: "a frozen caller of a Go agent was let go as stalled, and that was not foreseen",
+    305922: "a frozen caller of a Go agent was closed as stalled, which the check did not allow for",
     310376: "a shared transport was closed while a caller that had left was still sending",
     314520: "an adversary that had left, but whose last bytes were still coming, was given a new dial",
-    325377: "a caller left while bytes for it were on their way, and what the reset took was missed",
+    325377: "a caller left with bytes in flight, and the check expected what the reset discarded",
     740024: "a request beside others in a Go agent's metered stream was expected to have the trickle alone",
     746545: "the same",
     780628: "the same",
@@ -35,7 +35,7 @@ BLOCK = 50
 
 @pytest.mark.parametrize("start", range(0, 3 * BLOCK, BLOCK))
 def test_the_promises_hold_in_a_block_of_seeds(start: int) -> None:
-    """150 worlds with crashes, partitions, stalls, adversaries: no promise of the architecture is broken."""
+    """With crashes, partitions, stalls and adversaries, no promise of ARCHITECTURE.md is broken."""
     failures = [
         result.line for result in map(run_seed, range(start, start + BLOCK)) if result.promise is not None
     ]
@@ -44,33 +44,31 @@ def test_the_promises_hold_in_a_block_of_seeds(start: int) -> None:
 
 @pytest.mark.parametrize("seed", ONCE_FAILED, ids=lambda seed: f"{seed}: {ONCE_FAILED[seed]}")
 def test_a_seed_that_once_failed_passes(seed: int) -> None:
-    """What was found by a seed is replayed by it."""
     result = run_seed(seed)
     assert result.promise is None, result.line
 
 
 @pytest.mark.parametrize("seed", [1, 5, 23])
-def test_the_same_seed_gives_the_same_world(seed: int) -> None:
+def test_the_same_seed_gives_the_same_run(seed: int) -> None:
     """A failure replays exactly: same steps, same time, same bytes in the same order."""
     assert run_seed(seed) == run_seed(seed)
 
 
-def test_different_seeds_give_different_worlds() -> None:
-    """The seed decides what happens, not chance."""
+def test_different_seeds_give_different_runs() -> None:
     assert len({run_seed(seed).digest for seed in range(10)}) == 10
 
 
 def test_a_broken_promise_is_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The checkers do check: with a core that loses uploads at close, a line names seed, step and promise."""
+    """With an agent that discards the download at close, one line has the seed, the step and the promise."""
 
     def close_at_once(endpoint: Endpoint, error: str, reason: str) -> None:
         endpoint.send_queue.discard()
-        endpoint._start_closing(reason)
+        endpoint._stop(reason)
         endpoint._port.close()
         endpoint._server.send(p.CloseResponse(error, endpoint.connect_id))
-        endpoint._forget()
+        endpoint._server.forget_endpoint(endpoint)
 
     monkeypatch.setattr(Endpoint, "_close_behind_data", close_at_once)
     assert main(["--seeds", "100", "--failures", "1"]) == 1
