@@ -7,12 +7,12 @@ from tests.fuzz.harness import fuzz, instrumented
 with instrumented():
     from bootbridge.wire import frames as f
     from tests.fuzz.http2_checks import check_connection, conversations
-    from tests.support.wire_speech import server_hears
+    from tests.support.wire_frame_sequences import receive_as_server
 
 
 def check(data: bytes) -> None:
-    check_connection(server_hears, data)
-    check_connection(server_hears, data[:1] + f.PREFACE + f.settings({}) + data[1:])
+    check_connection(receive_as_server, data)
+    check_connection(receive_as_server, data[:1] + f.PREFACE + f.settings({}) + data[1:])
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.tunnel.proxy_core import RefusedCall
 from bootbridge.wire import grpc_messages as grpc
+from tests.support.sim_environment import Environment, SimPump
 from tests.support.sim_network import Network, SimPort
-from tests.support.sim_world import SimPump, World
 
 SILENCE = 30.0
 REFUSAL = grpc.refusal(grpc.UNIMPLEMENTED, "nothing is served here")
@@ -16,9 +16,9 @@ class Meeting:
     """A server's connection that expects a first stream within SILENCE, and the peer's."""
 
     def __init__(self) -> None:
-        self.world = World(1)
-        network = Network(self.world)
-        pump, peer_pump = SimPump(self.world), SimPump(self.world)
+        self.env = Environment(1)
+        network = Network(self.env)
+        pump, peer_pump = SimPump(self.env), SimPump(self.env)
         near, far = network.join(pump, peer_pump, "connection")
         self.port: SimPort = near
         self.server = Http2Transport(
@@ -38,7 +38,7 @@ class Meeting:
         self._peer_pump.end_turn()
 
     def after(self, seconds: float) -> None:
-        self.world.run_until(lambda: False, self.world.now + seconds)
+        self.env.run_until(lambda: False, self.env.now + seconds)
 
 
 def test_a_peer_that_never_opens_a_stream_is_let_go() -> None:

@@ -62,11 +62,11 @@ def test_an_address_that_never_answers_does_not_delay_the_search_for_a_lost_serv
 
     async def scenario() -> None:
         search, _ = new_sync("192.0.2.1", "192.0.2.2")
-        asked: asyncio.Queue[str] = asyncio.Queue()
+        dialled: asyncio.Queue[str] = asyncio.Queue()
 
         async def attempt(target: Target) -> SyncOutcome:
             search._in_flight.add(target.key)
-            asked.put_nowait(target.host)
+            dialled.put_nowait(target.host)
             if target.host == "192.0.2.1":
                 await asyncio.Event().wait()
             search._in_flight.discard(target.key)
@@ -74,10 +74,10 @@ def test_an_address_that_never_answers_does_not_delay_the_search_for_a_lost_serv
 
         search._attempt = attempt  # type: ignore[method-assign]
         with searching(search):
-            first = {await asyncio.wait_for(asked.get(), PATIENCE) for _ in range(2)}
+            first = {await asyncio.wait_for(dialled.get(), PATIENCE) for _ in range(2)}
             assert first == {"192.0.2.1", "192.0.2.2"}
             search._wake.set()  # as when a server is lost
-            assert await asyncio.wait_for(asked.get(), PATIENCE) == "192.0.2.2"
+            assert await asyncio.wait_for(dialled.get(), PATIENCE) == "192.0.2.2"
 
     run(scenario)
 

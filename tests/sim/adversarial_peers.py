@@ -1,4 +1,4 @@
-"""Peers that lie: agents and callers that send what no honest one would."""
+"""Adversarial agents and callers: they send packets that violate the protocol."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_stream import Stream
+from tests.support.sim_environment import Environment, SimPump
 from tests.support.sim_network import SimPort, http2_transport
-from tests.support.sim_world import SimPump, World
 
 LiveIds = Callable[[], list[int]]  # as if the adversary knew them
 IDS_MAX = 6  # small, so that they hit the ids of others
 
 
 class AdversarialPeer:
-    """A raw stream that says random packets, and some that are none."""
+    """A stream that sends random packets and some invalid bytes."""
 
     def __init__(
-        self, world: World, pump: SimPump, port: SimPort, headers: Headers, live_ids: LiveIds
+        self, env: Environment, pump: SimPump, port: SimPort, headers: Headers, live_ids: LiveIds
     ) -> None:
-        self.world = world
+        self.env = env
         self._live_ids = live_ids
         self.port = port
         self._pump = pump
@@ -30,30 +30,30 @@ class AdversarialPeer:
         self._stream: Stream
         self._transport.http2.open_stream(headers, self._opened)
         pump.end_turn()
-        self._floods = world.chance(0.05)
+        self._floods = env.chance(0.05)
         self._act_later()
 
-    def _opened(self, stream: Stream) -> Ear:
+    def _opened(self, stream: Stream) -> PacketReceiver:
         self._stream = stream
-        return Ear(self.heard)
+        return PacketReceiver(self.on_packet)
 
     def leave(self) -> None:
         self._transport.close("caught")
 
     def _act_later(self) -> None:
-        self._pump.soon(self.world.between(0.001, 0.15), self._act)
+        self._pump.soon(self.env.between(0.001, 0.15), self._act)
 
     def _act(self) -> None:
         if self._stream.local_closed and not self._fall_back():
             return
         if self._floods:
             self._flood()
-        for _ in range(self.world.count(1, 4)):
-            self.say(self.mischief())
+        for _ in range(self.env.count(1, 4)):
+            self.send(self.draw_packet())
         self._act_later()
 
     def _fall_back(self) -> bool:
-        """Its last stream was refused or closed: go on with an older one, if there is any."""
+        """Continues with an older stream after the last one was refused or closed."""
         for stream in self._transport.http2.streams.values():
             if not stream.local_closed:
                 self._stream = stream
@@ -61,44 +61,44 @@ class AdversarialPeer:
         return False
 
     def _flood(self) -> None:
-        """Ask for many answers and leave no room for any of them."""
+        """Provokes 100 answers and opens no window for them."""
         self._stream.pause_reading()
         for stray_id in range(1000, 1100):
-            self.say(p.encode(p.Data(stray_id, b"?")))
+            self.send(p.encode(p.Data(stray_id, b"?")))
 
-    def say(self, body: bytes) -> None:
+    def send(self, body: bytes) -> None:
         if self._stream.ready:
             self._stream.send(grpc.message_prefix(len(body)) + body)
 
-    def mischief(self) -> bytes:
-        world = self.world
+    def draw_packet(self) -> bytes:
+        env = self.env
         live = self._live_ids()
-        some_id = world.count(-1, IDS_MAX)
-        if live and world.chance(0.6):
-            some_id = live[world.count(0, len(live) - 1)]
-        if world.chance(0.02):
-            return world.rng.randbytes(world.count(1, 60))
+        some_id = env.count(-1, IDS_MAX)
+        if live and env.chance(0.6):
+            some_id = live[env.count(0, len(live) - 1)]
+        if env.chance(0.02):
+            return env.rng.randbytes(env.count(1, 60))
         packets: list[p.Packet] = [
-            p.Data(some_id, world.rng.randbytes(world.count(0, 3000))),
+            p.Data(some_id, env.rng.randbytes(env.count(0, 3000))),
             p.CloseRequest(some_id),
             p.CloseResponse("", some_id),
-            p.DialResponse("", some_id, world.count(0, IDS_MAX)),
-            p.DialRequest("tcp", "10.9.9.9:1", world.count(0, IDS_MAX)),
-            p.CloseDial(world.count(0, IDS_MAX)),
-            p.Credit(some_id, world.count(-5, 1 << 40)),
+            p.DialResponse("", some_id, env.count(0, IDS_MAX)),
+            p.DialRequest("tcp", "10.9.9.9:1", env.count(0, IDS_MAX)),
+            p.CloseDial(env.count(0, IDS_MAX)),
+            p.Credit(some_id, env.count(-5, 1 << 40)),
             p.End(some_id),
             p.Unknown(77),
         ]
-        return p.encode(packets[world.count(0, len(packets) - 1)])
+        return p.encode(packets[env.count(0, len(packets) - 1)])
 
-    def heard(self, packet: p.Packet) -> None: ...
+    def on_packet(self, packet: p.Packet) -> None: ...
 
 
-class Ear:
-    """What an adversary hears on one of its streams."""
+class PacketReceiver:
+    """Decodes the packets that an adversary receives on one stream."""
 
-    def __init__(self, heard: Callable[[p.Packet], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_packet: Callable[[p.Packet], None]) -> None:
+        self._on_packet = on_packet
         self._reader = grpc.MessageReader(self._on_message)
 
     # --- StreamHandler
@@ -111,53 +111,55 @@ class Ear:
     def on_reset(self, code: int, reason: str) -> None: ...
     def on_ready(self) -> None: ...
     def _on_message(self, buffer: p.Buffer, start: int, end: int) -> None:
-        self._heard(p.decode(bytes(buffer[start:end])))
+        self._on_packet(p.decode(bytes(buffer[start:end])))
 
 
 class AdversarialAgent(AdversarialPeer):
-    """An agent that answers dials as it likes and speaks about connections that are not its own."""
+    """An agent that answers dials at random and sends packets for connections of other agents."""
 
-    def __init__(self, world: World, pump: SimPump, port: SimPort, live_ids: LiveIds, index: int) -> None:
+    def __init__(self, env: Environment, pump: SimPump, port: SimPort, live_ids: LiveIds, index: int) -> None:
         metadata = [("agentid", f"adversary{index}"), ("agentidentifiers", "")]
-        if world.chance(0.6):
+        if env.chance(0.6):
             metadata.append((extension.KEY, extension.offer()))
         headers = grpc.request_headers("/AgentService/Connect", "server", metadata)
-        super().__init__(world, pump, port, headers, live_ids)
+        super().__init__(env, pump, port, headers, live_ids)
 
-    def heard(self, packet: p.Packet) -> None:
+    def on_packet(self, packet: p.Packet) -> None:
         if isinstance(packet, p.DialRequest):
-            draw = self.world.random()
+            draw = self.env.random()
             if draw < 0.6:
-                self.say(p.encode(p.DialResponse("", self.world.count(0, IDS_MAX), packet.random)))
+                self.send(p.encode(p.DialResponse("", self.env.count(0, IDS_MAX), packet.random)))
             elif draw < 0.8:
-                self.say(p.encode(p.DialResponse("no", 0, packet.random)))
+                self.send(p.encode(p.DialResponse("no", 0, packet.random)))
 
-    def mischief(self) -> bytes:
-        if self.world.chance(0.1):  # exceed any credit
-            return p.encode(p.Data(self.world.count(1, IDS_MAX), self.world.rng.randbytes(14000)))
-        return super().mischief()
+    def draw_packet(self) -> bytes:
+        if self.env.chance(0.1):  # exceed any credit
+            return p.encode(p.Data(self.env.count(1, IDS_MAX), self.env.rng.randbytes(14000)))
+        return super().draw_packet()
 
 
 class AdversarialCaller(AdversarialPeer):
-    """A gRPC caller that touches the connections of others, from a new one of its own each time."""
+    """A gRPC caller that sends packets for connections of other callers, from a new stream each time."""
 
-    def __init__(self, world: World, pump: SimPump, port: SimPort, live_ids: LiveIds, address: str) -> None:
+    def __init__(
+        self, env: Environment, pump: SimPump, port: SimPort, live_ids: LiveIds, address: str
+    ) -> None:
         self._address = address
         headers = grpc.request_headers("/ProxyService/Proxy", "server")
-        super().__init__(world, pump, port, headers, live_ids)
+        super().__init__(env, pump, port, headers, live_ids)
         self._dial()
 
     def _dial(self) -> None:
-        if self.world.chance(0.9):
-            self.say(p.encode(p.DialRequest("tcp", self._address, 1)))
+        if self.env.chance(0.9):
+            self.send(p.encode(p.DialRequest("tcp", self._address, 1)))
             self._pump.end_turn()
 
-    def heard(self, packet: p.Packet) -> None:
+    def on_packet(self, packet: p.Packet) -> None:
         if isinstance(packet, p.DialResponse) and not packet.error:
             live = [other for other in self._live_ids() if other != packet.connect_id]
             for other in live[:1]:
-                self.say(p.encode(p.Data(other, b"not yours")))
-        elif isinstance(packet, p.CloseResponse) and self.world.chance(0.5):
+                self.send(p.encode(p.Data(other, b"not yours")))
+        elif isinstance(packet, p.CloseResponse) and self.env.chance(0.5):
             self._transport.http2.open_stream(
                 grpc.request_headers("/ProxyService/Proxy", "server"), self._opened
             )
@@ -165,18 +167,18 @@ class AdversarialCaller(AdversarialPeer):
 
 
 class GarbageSender:
-    """A caller that sends bytes which are not HTTP, or not quite."""
+    """A caller that sends bytes which are not a valid CONNECT request."""
 
-    def __init__(self, world: World, port: SimPort) -> None:
+    def __init__(self, env: Environment, port: SimPort) -> None:
         self.port = port
         port.start(self)
         texts = [
             b"GET / HTTP/1.1\r\n\r\n",
             b"CONNECT \x00",
-            world.rng.randbytes(200),
+            env.rng.randbytes(200),
             b"CONNECT a:1 HTTP/1.1\r\n",
         ]
-        port.write(texts[world.count(0, 3)])
+        port.write(texts[env.count(0, 3)])
         port.pump.end_turn()
 
     def leave(self) -> None:

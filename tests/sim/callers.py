@@ -1,4 +1,4 @@
-"""Callers: scripted clients of the two frontends. They share no code with the cores but the codecs."""
+"""Callers: scripted clients of the two frontends. They share only the codecs with the cores."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from bootbridge.wire import packets as p
 from bootbridge.wire.frames import CANCEL
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_stream import Stream
-from tests.sim.exchange import Exchange, speech
+from tests.sim.exchange import Exchange, payload
+from tests.support.sim_environment import Environment, SimPump, Violation
 from tests.support.sim_network import SimPort
-from tests.support.sim_world import SimPump, Violation, World
 
 PROXY_PATH = "/ProxyService/Proxy"
 
 
 class Caller:
-    """What both dialects have in common: the upload, the download, and how it all ends."""
+    """The upload, the download and the end of an exchange, for both dialects."""
 
-    def __init__(self, world: World, pump: SimPump, exchange: Exchange) -> None:
-        self.world = world
+    def __init__(self, env: Environment, pump: SimPump, exchange: Exchange) -> None:
+        self.env = env
         self.pump = pump
         self.exchange = exchange
         self.plan = exchange.plan
@@ -31,7 +31,7 @@ class Caller:
         self.answered_at: float | None = None
         self.answer = ""  # "ok" or the refusal
         self.ended = False  # it has ended the upload, in order
-        self.heard_all = False
+        self.saw_end = False
         self.over = False
         self.over_at = 0.0
         self.outcome = ""  # end (orderly), left (by the caller), refused, lost
@@ -47,7 +47,7 @@ class Caller:
         state = self.outcome if self.over else "open" if self.answer else "dialling"
         return f"<{type(self).__name__} {state} sent {self.sent} got {self.received}>"
 
-    # --- what a dialect does
+    # --- implemented by each dialect
 
     def hold(self) -> None: ...
     def go_on(self) -> None: ...
@@ -95,36 +95,36 @@ class Caller:
     def finish(self, outcome: str) -> None:
         if not self.over:
             self.over = True
-            self.over_at = self.world.now
+            self.over_at = self.env.now
             self.outcome = outcome
-            self.world.say(f"exchange {self.exchange.id} over: {outcome} {self.answer}")
+            self.env.trace(f"exchange {self.exchange.id} over: {outcome} {self.answer}")
 
     def answered(self, answer: str) -> None:
-        self.answered_at = self.world.now
+        self.answered_at = self.env.now
         self.answer = answer
         if answer != "ok":
             self.finish("refused")
 
-    def talk(self) -> None:
-        """Say the next piece of the upload if there is room for it."""
+    def send_upload(self) -> None:
+        """Sends the next pieces of the upload while there is room for them."""
         plan = self.plan
         while not self.over and self.sent < plan.up and not self._waiting and self.room():
-            size = min(plan.up - self.sent, self.world.count(1, 3000))
-            data = speech(self.exchange.up_key, self.sent, size)
+            size = min(plan.up - self.sent, self.env.count(1, 3000))
+            data = payload(self.exchange.up_key, self.sent, size)
             self.sent += size
             self.put(data)
             if plan.pause:
                 self._waiting = True
-                self.pump.soon(plan.pause * self.world.random(), self._talk_again)
+                self.pump.soon(plan.pause * self.env.random(), self._continue_sending)
         if self.sent >= plan.up and not self.over and not self.ended:
-            self._said_all()
+            self._end_upload_if_done()
 
-    def _talk_again(self) -> None:
+    def _continue_sending(self) -> None:
         self._waiting = False
-        self.talk()
+        self.send_upload()
 
-    def _said_all(self) -> None:
-        if self.plan.hasty or self.heard_all:
+    def _end_upload_if_done(self) -> None:
+        if self.plan.hasty or self.saw_end:
             self.leave()
         elif self.plan.half_close:
             self.ended = True
@@ -132,7 +132,7 @@ class Caller:
         else:
             self._leave_if_done()
 
-    def heard(self, data: memoryview) -> None:
+    def on_download(self, data: memoryview) -> None:
         if self.answer != "ok":
             raise Violation(5, f"{self.exchange}: bytes came before the answer")
         if self.over:
@@ -146,7 +146,7 @@ class Caller:
         plan = self.plan
         if self.ended or self.sent < plan.up or (self.answer != "ok" and not plan.hasty):
             return
-        if self.heard_all:
+        if self.saw_end:
             self.leave()
         elif plan.kind in ("quitter", "resetter"):
             return
@@ -158,37 +158,37 @@ class Caller:
         plan = self.plan
         return plan.banner + (plan.up if plan.kind == "echo" else plan.down)
 
-    def heard_end(self) -> None:
+    def on_download_end(self) -> None:
         """The download ended, in order."""
         if not self.over:
             self.exchange.caller_saw_end()
-            self.heard_all = True
-            if self.plan.knows_half_close and not self.ended and self.sent < self.plan.up:
-                return  # the other direction goes on, as far as this end can know
+            self.saw_end = True
+            if self.plan.supports_half_close and not self.ended and self.sent < self.plan.up:
+                return  # the upload may continue
             self.ended = True
             self.finish("end")
             self.close()
 
     def lost(self, reason: str) -> None:
-        self.world.say(f"exchange {self.exchange.id} lost: {reason}")
+        self.env.trace(f"exchange {self.exchange.id} lost: {reason}")
         self.finish("lost")
 
 
 class ConnectCaller(Caller):
     """HTTP CONNECT on a byte stream."""
 
-    def __init__(self, world: World, port: SimPort, exchange: Exchange) -> None:
-        super().__init__(world, port.pump, exchange)
+    def __init__(self, env: Environment, port: SimPort, exchange: Exchange) -> None:
+        super().__init__(env, port.pump, exchange)
         self._port = port
         self._head = b""
         self._eof = False
         address = exchange.address
         head = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode()
         port.start(self)
-        self.asked_at = world.now
+        self.asked_at = env.now
         port.write(head)
         if self.plan.early:
-            self.talk()
+            self.send_upload()
 
     def hold(self) -> None:
         self._port.pause_reading()
@@ -215,7 +215,7 @@ class ConnectCaller(Caller):
 
     def on_bytes(self, data: memoryview) -> None:
         if self.answer == "ok":
-            self.heard(data)
+            self.on_download(data)
             return
         self._head += bytes(data)
         if not b"HTTP/1.1 ".startswith(self._head[:9]):
@@ -228,11 +228,11 @@ class ConnectCaller(Caller):
                 self._port.close()
                 return
             if rest:
-                self.heard(memoryview(rest))
-            self.talk()
+                self.on_download(memoryview(rest))
+            self.send_upload()
 
     def on_drained(self) -> None:
-        self.talk()
+        self.send_upload()
 
     def on_eof(self, gone: bool) -> None:
         if self.over:
@@ -243,7 +243,7 @@ class ConnectCaller(Caller):
             self.finish("lost")
             self._port.close()
             return
-        self.heard_end()
+        self.on_download_end()
 
     def on_lost(self, reason: str) -> None:
         self.lost(reason)
@@ -252,20 +252,22 @@ class ConnectCaller(Caller):
 class GrpcCaller(Caller):
     """One Proxy stream on a transport, as Konnectivity's client library uses it."""
 
-    def __init__(self, world: World, pump: SimPump, transport: Http2Transport, exchange: Exchange) -> None:
-        super().__init__(world, pump, exchange)
+    def __init__(
+        self, env: Environment, pump: SimPump, transport: Http2Transport, exchange: Exchange
+    ) -> None:
+        super().__init__(env, pump, exchange)
         self._transport = transport
         self._reader = grpc.MessageReader(self._on_message)
         self._queue: deque[bytes] = deque()
         self._connect_id = 0
-        self._random = world.count(1, 1 << 40)
+        self._random = env.count(1, 1 << 40)
         self._closed = False
         self._close_sent = False
         headers = grpc.request_headers(PROXY_PATH, "server")
         self._stream: Stream
         transport.http2.open_stream(headers, self._opened)
-        self.asked_at = world.now
-        self._say(p.DialRequest("tcp", exchange.address, self._random))
+        self.asked_at = env.now
+        self._send_packet(p.DialRequest("tcp", exchange.address, self._random))
 
     def _opened(self, stream: Stream) -> GrpcCaller:
         self._stream = stream
@@ -281,9 +283,9 @@ class GrpcCaller(Caller):
         return self.answer == "ok" and not self._queue and self._stream.ready
 
     def put(self, data: bytes) -> None:
-        self._say(p.Data(self._connect_id, data))
+        self._send_packet(p.Data(self._connect_id, data))
 
-    def _say(self, packet: p.Packet) -> None:
+    def _send_packet(self, packet: p.Packet) -> None:
         body = p.encode(packet)
         self._queue.append(grpc.message_prefix(len(body)) + body)
         self._push()
@@ -293,18 +295,18 @@ class GrpcCaller(Caller):
             self._stream.send(self._queue.popleft())
 
     def close(self) -> None:
-        self._stream.resume_reading()  # to hear the answer to its close
+        self._stream.resume_reading()  # to receive the answer to its close
         if self._closed:
-            self._hang_up()
+            self._reset_later()
         elif self.answer == "ok":
             self._close_sent = True
-            self._say(p.CloseRequest(self._connect_id))
+            self._send_packet(p.CloseRequest(self._connect_id))
         else:
-            self._say(p.CloseDial(self._random))
+            self._send_packet(p.CloseDial(self._random))
             self.pump.soon(0.05, self.abort)
 
-    def _hang_up(self) -> None:
-        """After a while, so that packets behind the close are noticed."""
+    def _reset_later(self) -> None:
+        """Resets after 20 ms, so that a packet after the close is still detected."""
         self.pump.soon(0.02, self.abort)
 
     def abort(self) -> None:
@@ -319,7 +321,7 @@ class GrpcCaller(Caller):
 
     def on_ready(self) -> None:
         self._push()
-        self.talk()
+        self.send_upload()
 
     def on_end(self) -> None:
         if not self.answer and not self.over and "server crashed" not in self.exchange.excuses:
@@ -336,12 +338,12 @@ class GrpcCaller(Caller):
                 self._on_answer(error, connect_id, random)
             case p.Data(connect_id, data):
                 if self.over and not self.answer:
-                    return  # it called the dial off, and the answer crossed that
+                    return  # it cancelled the dial, and the answer was already in flight
                 if connect_id != self._connect_id or self.answer != "ok":
                     raise Violation(2, f"{self.exchange} got DATA of connection {connect_id}")
                 if self._closed:
                     raise Violation(5, f"{self.exchange} got DATA after the close")
-                self.heard(memoryview(data))
+                self.on_download(memoryview(data))
             case p.CloseResponse(error, connect_id):
                 self._on_close(error, connect_id)
             case _:
@@ -356,7 +358,7 @@ class GrpcCaller(Caller):
         self.answered(error or "ok")
         if error:
             self._stream.reset(CANCEL)
-        self.talk()
+        self.send_upload()
 
     def _on_close(self, error: str, connect_id: int) -> None:
         if connect_id != self._connect_id:
@@ -365,9 +367,9 @@ class GrpcCaller(Caller):
             raise Violation(5, f"{self.exchange} got two CLOSE_RSP")
         self._closed = True
         if self._close_sent:
-            self._hang_up()
+            self._reset_later()
         elif error:
             self.lost(error)
-            self._hang_up()
+            self._reset_later()
         else:
-            self.heard_end()
+            self.on_download_end()

@@ -1,4 +1,4 @@
-"""The promises of the architecture note, checked from outside: on tables, packets and counters."""
+"""Checks the promises of ARCHITECTURE.md on tables, packets and counters of the cores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bootbridge.wire import packets as p
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_stream import Stream, StreamHandler
 from tests.sim.limits import SmallLimits
-from tests.support.sim_world import Violation
+from tests.support.sim_environment import Violation
 
 if TYPE_CHECKING:
     from tests.sim.processes import AgentProcess, ServerProcess
@@ -28,14 +28,14 @@ _STRAY = ("Unknown connectID", "unrecognized connectID")
 
 
 class Checks:
-    def __init__(self, site: Scenario, limits: SmallLimits) -> None:
-        self._site = site
+    def __init__(self, scenario: Scenario, limits: SmallLimits) -> None:
+        self._scenario = scenario
         self._limits = limits
         self._dials_started: dict[ProxyCore, int] = {}
 
     @property
     def _read_max(self) -> int:
-        return self._site.network.conditions.read_max
+        return self._scenario.network.conditions.read_max
 
     # --- taps
 
@@ -47,7 +47,7 @@ class Checks:
 
         def dial(front: object, protocol: str, address: str) -> Dial | DirectDial | None:
             self._dials_started[core] += 1
-            exchange = self._site.exchange_at(address)
+            exchange = self._scenario.exchange_at(address)
             if exchange is not None:
                 server.exchanges[exchange] = None
             return start(front, protocol, address)  # type: ignore[arg-type]
@@ -74,17 +74,19 @@ class Checks:
     def _check_choice(self, core: ProxyCore, dial: Dial) -> None:
         agent = dial.agent
         assert agent is not None
-        exchange = self._site.exchange_at(dial.address)
+        exchange = self._scenario.exchange_at(dial.address)
         if exchange is not None and agent.agent_id.startswith("adversary"):
             exchange.excuses.add("adversary")
         if agent in dial.lost:
             raise Violation(6, f"{dial} was sent again to the agent that failed it")
         spared = agent.draining or agent.silent
         if spared and any(not (a.draining or a.silent or a in dial.lost) for a in core.agent_registry):
-            raise Violation(6, f"{dial} went to an agent that is to be spared although others are there")
+            raise Violation(
+                6, f"{dial} was sent to a draining or silent agent although another was available"
+            )
 
     def watch_agent_side(self, stream: ServerStream) -> None:
-        """What a server says to an agent: nothing more about a connection that it closed."""
+        """Checks that a server sends nothing more for a connection that it closed."""
         closed: set[int] = set()
         handle = stream.on_packet
 
@@ -96,7 +98,7 @@ class Checks:
                     if connect_id in closed:
                         raise Violation(5, f"{packet} followed CLOSE_REQ")
                 case p.DialRequest(_, address, _):
-                    exchange = self._site.exchange_at(address)
+                    exchange = self._scenario.exchange_at(address)
                     if exchange is not None:
                         exchange.dialled += 1
             handle(packet)
@@ -106,10 +108,10 @@ class Checks:
     # --- tables, after every few steps
 
     def check(self) -> None:
-        for server in self._site.servers:
+        for server in self._scenario.servers:
             if server.alive:
                 self._check_server(server)
-        for agent in self._site.agents:
+        for agent in self._scenario.agents:
             if agent.alive:
                 self._check_agent(agent)
 
@@ -142,7 +144,7 @@ class Checks:
     def _check_dial(self, core: ProxyCore, agent: AgentStream, dial: Dial) -> None:
         if dial.agent is not agent:
             raise Violation(3, f"{dial} is in the table of {agent}")
-        if dial.timer.cancelled or dial.timer.when < self._site.world.now:
+        if dial.timer.cancelled or dial.timer.when < self._scenario.env.now:
             raise Violation(3, f"{dial} is pending without a deadline")
 
     def _check_route(self, agent: AgentStream, route: AgentRoute) -> None:
@@ -166,7 +168,7 @@ class Checks:
     def _check_stream(self, stream: PacketStream) -> None:
         if stream.guard is not None:
             for receiver, watched in stream.guard._watched.items():
-                if self._site.world.now - watched.moved_at > STALL_SECONDS + 1.0:
+                if self._scenario.env.now - watched.moved_at > STALL_SECONDS + 1.0:
                     raise Violation(4, f"{receiver.owner} is stalled and still not closed")
         if len(stream._urgent) > self._limits.control_max(self._read_max):
             raise Violation(4, f"{len(stream._urgent)} control packets wait in {stream}")
@@ -267,8 +269,8 @@ class Checks:
     # --- emptiness
 
     def leftovers(self) -> str:
-        """What is still there although every frontend is gone; empty if nothing is."""
-        for server in self._site.servers:
+        """Describes state that is left although every frontend is gone; empty if there is none."""
+        for server in self._scenario.servers:
             core = server.core
             if not server.alive:
                 continue
@@ -280,7 +282,7 @@ class Checks:
                 )
             if any(agent.queued_bytes or agent._turns or agent._urgent for agent in core.agent_registry):
                 return f"{server.name}: packets are still queued"
-        for agent in self._site.agents:
+        for agent in self._scenario.agents:
             if not agent.alive:
                 continue
             if not agent.core.idle:
@@ -290,7 +292,7 @@ class Checks:
         return self._sockets_left()
 
     def _sockets_left(self) -> str:
-        for port in self._site.network.ports:
+        for port in self._scenario.network.ports:
             if port.pump.alive and port.name.startswith(("endpoint", "connect", "grpc")):
                 return repr(port)
         return ""
@@ -301,7 +303,7 @@ def _value(number: Gauge) -> float:
 
 
 def _tap_server_side(stream: AgentStream) -> None:
-    """What an honest agent says to a server: nothing more about a connection that it closed."""
+    """Checks that an honest agent sends nothing more for a connection that it closed."""
     closed: set[int] = set()
     handle = stream.on_packet
 

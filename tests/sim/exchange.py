@@ -1,7 +1,7 @@
-"""One exchange: what a caller and an endpoint mean to say to each other, and what each has seen.
+"""One exchange: the bytes that a caller and an endpoint send each other, and what each has received.
 
-Every direction of every exchange has bytes of its own, so a byte that is missing, twice, out of
-order or from somewhere else is noticed where it arrives.
+Every direction of every exchange has different bytes. The receiver therefore detects a byte that is missing,
+duplicated, out of order or from another exchange.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TYPE_CHECKING
 
+from tests.support.sim_environment import Environment, Violation
 from tests.support.sim_network import SimPort
-from tests.support.sim_world import Violation, World
 
 if TYPE_CHECKING:
     from tests.sim.callers import Caller
@@ -21,15 +21,15 @@ _BASE = Random(20240).randbytes(_PERIOD)
 _BYTES = _BASE + _BASE[: 64 * 1024]
 
 
-def speech(key: int, start: int, size: int) -> bytes:
-    """Bytes ``start`` .. ``start + size`` of the endless text that belongs to ``key``."""
+def payload(key: int, start: int, size: int) -> bytes:
+    """Bytes ``start`` .. ``start + size`` of the endless byte sequence of ``key``."""
     at = (key * 7919 + start) % _PERIOD
     return _BYTES[at : at + size]
 
 
 @dataclass(slots=True)
 class Plan:
-    """What an exchange is about. Sizes in bytes, times in seconds after its start."""
+    """The behaviour of both ends of an exchange. Sizes in bytes, times in seconds after its start."""
 
     kind: str  # of the endpoint: request, echo, source, sink, quitter, resetter, refuse, timeout, silent
     dialect: str  # connect or grpc
@@ -47,11 +47,11 @@ class Plan:
     pause: float = 0.0  # between two writes of the caller
     endpoint_pause: float = 0.0
     direct: bool = False
-    tls: bool = False  # the caller's connection is one that knows no half-close
+    tls: bool = False  # the caller's connection has no half-close
 
     @property
-    def knows_half_close(self) -> bool:
-        """Whether the caller knows half-close: the download can end before the upload."""
+    def supports_half_close(self) -> bool:
+        """Whether the download can end before the upload."""
         return self.dialect == "connect" and not self.tls
 
 
@@ -86,14 +86,14 @@ class Exchange:
     def __repr__(self) -> str:
         return f"<Exchange {self.id} {self.plan.dialect} {self.plan.kind} {self.caller} {self.endpoint}>"
 
-    # --- what the two ends report
+    # --- reports of the two ends
 
     def check_up(self, at: int, data: memoryview) -> None:
-        if data != speech(self.up_key, at, len(data)) and "adversary" not in self.excuses:
+        if data != payload(self.up_key, at, len(data)) and "adversary" not in self.excuses:
             raise Violation(1, f"{self} got wrong upload bytes at {at}")
 
     def check_down(self, at: int, data: memoryview) -> None:
-        if data != speech(self.down_key, at, len(data)) and "adversary" not in self.excuses:
+        if data != payload(self.down_key, at, len(data)) and "adversary" not in self.excuses:
             raise Violation(1, f"{self} got wrong download bytes at {at}")
 
     def caller_saw_end(self) -> None:
@@ -102,7 +102,7 @@ class Exchange:
         assert caller is not None
         if self.excuses & {"adversary", "server crashed"}:
             return
-        if caller.ended and any(not endpoint.half_close_known for endpoint in self.endpoints):
+        if caller.ended and any(not endpoint.half_close_supported for endpoint in self.endpoints):
             return  # without half-close the agent closes the whole connection
         ended = [endpoint for endpoint in self.endpoints if endpoint.ended]
         if not ended:
@@ -115,37 +115,39 @@ class Exchange:
         caller = self.caller
         if self.excuses & {"adversary", "server crashed", "agent crashed", "caller broke"}:
             return
-        if self.excuses & {"stalled", "slow network"} and not endpoint.half_close_known:
-            return  # taken for stalled, a caller is let go, and a Go agent has one word for every end
+        if self.excuses & {"stalled", "slow network"} and not endpoint.half_close_supported:
+            return  # a stalled caller is closed, and a Go agent cannot distinguish that from an orderly end
         assert caller is not None
         if caller.answer != "ok":
-            return  # it left before it was answered, so it cannot know what got through
+            return  # it left before the answer, so it does not know which bytes were delivered
         if not endpoint.received and len(self.endpoints) > 1:
             return  # this connection was never used
-        if endpoint.ended and (not self.plan.knows_half_close or not endpoint.half_close_known):
-            return  # who knows no half-close took the endpoint's end for the end of all
+        if endpoint.ended and (not self.plan.supports_half_close or not endpoint.half_close_supported):
+            return  # without half-close the endpoint's end closes both directions
         if self.port is not None and self.port.peer.unread_lost:
-            return  # it left while bytes for it were on their way: a reset, which takes what was not read yet
+            return  # it left with unread bytes, which is a reset that discards bytes in flight
         if caller.sent != endpoint.received:
             missing = caller.sent - endpoint.received
             raise Violation(1, f"{self}: an orderly end for the endpoint, but {missing} bytes are missing")
         if not caller.ended and not caller.over:
-            raise Violation(1, f"{self}: an orderly end for the endpoint, but the caller goes on")
+            raise Violation(1, f"{self}: an orderly end for the endpoint, but the caller has not ended")
 
 
 class EndpointApp:
     """A pod's side of one exchange; a ``ByteHandler`` on the far end of the agent's socket."""
 
-    def __init__(self, world: World, exchange: Exchange, port: SimPort, *, half_close_known: bool) -> None:
-        self._world = world
+    def __init__(
+        self, env: Environment, exchange: Exchange, port: SimPort, *, half_close_supported: bool
+    ) -> None:
+        self._env = env
         self._port = port
         self._plan = exchange.plan
         self.exchange = exchange
-        self.half_close_known = half_close_known
+        self.half_close_supported = half_close_supported
         self.received = 0
         self.sent = 0
         self.ended = False  # it has ended the download, in order
-        self.heard_all = False
+        self.saw_end = False
         self.over = False
         self._waiting = False
         plan = self._plan
@@ -155,7 +157,7 @@ class EndpointApp:
             begin, duration = plan.endpoint_stall
             port.pump.soon(begin, lambda: self._stall(duration))
         if plan.kind == "resetter":
-            port.pump.soon(world.between(0, 0.2), self._abort)
+            port.pump.soon(env.between(0, 0.2), self._abort)
 
     def __repr__(self) -> str:
         state = "over" if self.over else "ended" if self.ended else "open"
@@ -163,7 +165,7 @@ class EndpointApp:
 
     def begin(self) -> None:
         self._port.start(self)
-        self._talk()
+        self._send_download()
 
     def _stall(self, duration: float) -> None:
         if not self.over:
@@ -193,42 +195,42 @@ class EndpointApp:
         elif plan.kind == "quitter" and now >= plan.up // 2:
             self._quit()
             return
-        self._talk()
+        self._send_download()
 
     def on_drained(self) -> None:
-        self._talk()
+        self._send_download()
 
     def on_eof(self, gone: bool) -> None:
-        self.heard_all = True
+        self.saw_end = True
         self.exchange.endpoint_saw_end(self)
-        self._talk()
+        self._send_download()
 
     def on_lost(self, reason: str) -> None:
         self.over = True
 
-    # --- talking
+    # --- sending
 
-    def _talk(self) -> None:
+    def _send_download(self) -> None:
         port = self._port
         pause = self._plan.endpoint_pause
         while self._owed and port.backlog < 2048 and not self.over and not self._waiting:
-            size = min(self._owed, self._world.count(1, 3000))
-            port.write(speech(self.exchange.down_key, self.sent, size))
+            size = min(self._owed, self._env.count(1, 3000))
+            port.write(payload(self.exchange.down_key, self.sent, size))
             self.sent += size
             self._owed -= size
             if pause:
                 self._waiting = True
-                port.pump.soon(pause * self._world.random(), self._talk_again)
+                port.pump.soon(pause * self._env.random(), self._continue_sending)
         if not self._owed and not self.over and not port.backlog:
-            self._said_all_for_now()
+            self._end_download_if_done()
 
-    def _talk_again(self) -> None:
+    def _continue_sending(self) -> None:
         self._waiting = False
-        self._talk()
+        self._send_download()
 
-    def _said_all_for_now(self) -> None:
+    def _end_download_if_done(self) -> None:
         plan = self._plan
-        if self.heard_all:
+        if self.saw_end:
             self._quit()
         elif self.ended or plan.parting == "wait" or plan.kind in ("echo", "sink", "quitter", "resetter"):
             return

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from bootbridge.bounds import BOUNDS
+from tests.support.sim_environment import READ_BYTES
 from tests.support.sim_network import STREAMS_MAX
-from tests.support.sim_world import READ_BYTES
 
 STREAM_WINDOW = 65536
 ADVERSARIES_MAX = 3

@@ -24,8 +24,8 @@ from bootbridge.wire.http2_connection import Http2Connection
 from bootbridge.wire.http2_stream import Stream, StreamHandler
 from tests.sim.checks import STALL_SECONDS
 from tests.sim.exchange import EndpointApp, Exchange
+from tests.support.sim_environment import Environment, SimPump
 from tests.support.sim_network import Network, SimPort, http2_transport
-from tests.support.sim_world import SimPump, World
 
 if TYPE_CHECKING:
     from tests.sim.scenario import Scenario
@@ -38,13 +38,13 @@ DIAL_TIMEOUT_SECONDS = 5.0
 class QuietEventLog:
     """Drops events, unless the run is traced."""
 
-    def __init__(self, world: World, who: str) -> None:
-        self._world = world
+    def __init__(self, env: Environment, who: str) -> None:
+        self._env = env
         self._who = who
 
     def info(self, message: str, **fields: object) -> None:
-        if self._world.tracing:
-            print(f"{self._world.now:12.6f} {'':6} {self._who}: {message} {fields}")
+        if self._env.tracing:
+            print(f"{self._env.now:12.6f} {'':6} {self._who}: {message} {fields}")
 
     warning = debug = info
 
@@ -60,17 +60,17 @@ class SimDial:
 class SimDialler:
     """Dials the endpoint of the exchange whose address it is given."""
 
-    def __init__(self, site: Scenario, pump: SimPump, owner: ServerProcess | AgentProcess) -> None:
-        self._site = site
+    def __init__(self, scenario: Scenario, pump: SimPump, owner: ServerProcess | AgentProcess) -> None:
+        self._scenario = scenario
         self._pump = pump
         self._owner = owner
 
     def dial(self, protocol: str, address: str, result: DialResult) -> SimDial:
         dial = SimDial()
-        exchange = self._site.exchange_at(address)
-        world = self._site.world
+        exchange = self._scenario.exchange_at(address)
+        env = self._scenario.env
         kind = exchange.plan.kind if exchange is not None else "refuse"
-        delay = world.between(0.0005, 0.02) if world.chance(0.8) else world.between(0.01, 0.5)
+        delay = env.between(0.0005, 0.02) if env.chance(0.8) else env.between(0.01, 0.5)
 
         def answer() -> None:
             if dial.cancelled:
@@ -84,7 +84,7 @@ class SimDialler:
                 self._connect(exchange, result)
 
         if kind == "silent" and self._owner.kind == "server":
-            kind = "timeout"  # a dialler has a time limit; an agent may hang all the same
+            kind = "timeout"  # a dialler has a time limit; an agent may still not answer
         if kind == "timeout":
             delay = DIAL_TIMEOUT_SECONDS
         if kind != "silent":
@@ -92,29 +92,29 @@ class SimDialler:
         return dial
 
     def _connect(self, exchange: Exchange, result: DialResult) -> None:
-        site = self._site
-        near, far = site.network.join(self._pump, site.outside, f"endpoint{exchange.id}")
-        app = EndpointApp(site.world, exchange, far, half_close_known=self._owner.knows_half_close)
+        scenario = self._scenario
+        near, far = scenario.network.join(self._pump, scenario.outside, f"endpoint{exchange.id}")
+        app = EndpointApp(scenario.env, exchange, far, half_close_supported=self._owner.supports_half_close)
         self._owner.apps[app] = None
         near.start(result.on_dialled(near))
-        site.outside.soon(site.network.delay(), app.begin)
+        scenario.outside.soon(scenario.network.delay(), app.begin)
 
 
 class Process:
-    """Something that can crash, and boot again as a new one."""
+    """A simulated process that can crash; its replacement is a new object."""
 
-    knows_half_close = True
+    supports_half_close = True
 
-    def __init__(self, site: Scenario, name: str) -> None:
-        self.site = site
-        self.world = site.world
+    def __init__(self, scenario: Scenario, name: str) -> None:
+        self.scenario = scenario
+        self.env = scenario.env
         self.name = name
-        self.pump = SimPump(site.world)
+        self.pump = SimPump(scenario.env)
         self.apps: dict[EndpointApp, None] = {}
 
     @property
     def network(self) -> Network:
-        return self.site.network
+        return self.scenario.network
 
     @property
     def alive(self) -> bool:
@@ -124,8 +124,8 @@ class Process:
         return [port for port in self.network.ports if port.pump is self.pump]
 
     def crash(self, silently: bool) -> None:
-        """SIGKILL, or (silently) the machine's plug: every stream dies, with or without a word."""
-        self.world.say(f"{self.name} crashes{' silently' if silently else ''}")
+        """SIGKILL, or with ``silently`` a power loss, after which the peers receive no FIN or reset."""
+        self.env.trace(f"{self.name} crashes{' silently' if silently else ''}")
         self.pump.alive = False
         for app in self.apps:
             app.exchange.excuses.add(f"{self.kind} crashed")
@@ -141,27 +141,27 @@ class Process:
 class ServerProcess(Process):
     kind = "server"
 
-    def __init__(self, site: Scenario, index: int) -> None:
-        super().__init__(site, f"server{index}")
+    def __init__(self, scenario: Scenario, index: int) -> None:
+        super().__init__(scenario, f"server{index}")
         self.index = index
         self.registry = Registry()
         self.metrics = ServerMetrics(self.registry)
         self.transports: dict[Http2Transport, None] = {}
         self.exchanges: dict[Exchange, None] = {}
         strategies = [Strategy.DEFAULT]
-        if site.options.direct:
+        if scenario.options.direct:
             strategies.insert(0, Strategy.DIRECT)
         self.core = ProxyCore(
             strategies=strategies,
             direct_cidrs=[ip_network("192.0.0.0/16")],
-            server_id=f"{self.name}-{site.world.count(0, 10**9)}",
-            server_count=lambda: site.options.servers,
-            limits=Limits(dial_seconds=site.options.dial_seconds, stall_seconds=STALL_SECONDS),
+            server_id=f"{self.name}-{scenario.env.count(0, 10**9)}",
+            server_count=lambda: scenario.options.servers,
+            limits=Limits(dial_seconds=scenario.options.dial_seconds, stall_seconds=STALL_SECONDS),
             timers=self.pump.timers,
-            rng=Random(site.world.count(0, 1 << 60)),
+            rng=Random(scenario.env.count(0, 1 << 60)),
             metrics=self.metrics,
-            event_log=QuietEventLog(site.world, self.name),
-            dialler=SimDialler(site, self.pump, self),
+            event_log=QuietEventLog(scenario.env, self.name),
+            dialler=SimDialler(scenario, self.pump, self),
         )
 
     def accept_agent(self, port: SimPort) -> None:
@@ -188,7 +188,7 @@ class ServerProcess(Process):
 
     def stop(self) -> None:
         """As ``proxy_server.main.ProxyServer.close`` does it."""
-        self.world.say(f"{self.name} stops")
+        self.env.trace(f"{self.name} stops")
         for exchange in self.exchanges:
             exchange.excuses.add("server stopped")
         self.core.stop_accepting()
@@ -201,7 +201,7 @@ class ServerProcess(Process):
 
 
 class GoLikeAgentCore(AgentCore):
-    """An agent that offers no extension, as the original does not."""
+    """An agent that does not offer the extension, like the original."""
 
     def connect(
         self,
@@ -228,12 +228,12 @@ class ServerConnection:
 class AgentProcess(Process):
     kind = "agent"
 
-    def __init__(self, site: Scenario, index: int, agent_id: str, *, go_like: bool) -> None:
-        super().__init__(site, f"agent{index}")
+    def __init__(self, scenario: Scenario, index: int, agent_id: str, *, go_like: bool) -> None:
+        super().__init__(scenario, f"agent{index}")
         self.index = index
         self.agent_id = agent_id
         self.go_like = go_like
-        self.knows_half_close = not go_like
+        self.supports_half_close = not go_like
         self.draining = False
         self.server_connections: dict[ServerConnection, None] = {}
         self.registry = Registry()
@@ -244,20 +244,20 @@ class AgentProcess(Process):
             stall_seconds=STALL_SECONDS,
             timers=self.pump.timers,
             metrics=self.metrics,
-            event_log=QuietEventLog(site.world, self.name),
-            dialler=SimDialler(site, self.pump, self),
+            event_log=QuietEventLog(scenario.env, self.name),
+            dialler=SimDialler(scenario, self.pump, self),
         )
 
     def connect(self, server_index: int) -> None:
         """Dials a server, and retries until there is a connection to it."""
-        if self.site.quiet_down:
+        if self.scenario.quiet_down:
             return
-        server = self.site.servers[server_index]
-        if not server.alive or server.core.stopping or self.site.partitioned(self, server):
+        server = self.scenario.servers[server_index]
+        if not server.alive or server.core.stopping or self.scenario.partitioned(self, server):
             self._connect_later(server_index)
             return
         near, far = self.network.join(self.pump, server.pump, f"{self.name}-{server.name}")
-        self.site.outside.soon(
+        self.scenario.outside.soon(
             self.network.delay(), lambda: server.accept_agent(far) if server.alive else None
         )
         transport = http2_transport(near, client=True, keepalive_seconds=KEEPALIVE_SECONDS)
@@ -281,7 +281,7 @@ class AgentProcess(Process):
             self._ended(server_connection)
             return
         stream.on_ended = lambda ended: self._ended(server_connection)
-        self.site.checks.watch_agent_side(stream)
+        self.scenario.checks.watch_agent_side(stream)
         if self.draining:
             self.core.drain()
 
@@ -291,14 +291,14 @@ class AgentProcess(Process):
             self._connect_later(server_connection.server)
 
     def _connect_later(self, server_index: int) -> None:
-        self.pump.soon(self.world.between(0.1, 2.0), lambda: self._connect_if_needed(server_index))
+        self.pump.soon(self.env.between(0.1, 2.0), lambda: self._connect_if_needed(server_index))
 
     def _connect_if_needed(self, server_index: int) -> None:
         if not any(server_connection.server == server_index for server_connection in self.server_connections):
             self.connect(server_index)
 
     def drain(self) -> None:
-        self.world.say(f"{self.name} drains")
+        self.env.trace(f"{self.name} drains")
         self.draining = True
         self.core.drain()
         self.pump.end_turn()

@@ -1,4 +1,4 @@
-"""make sim: many seeds, each a world of its own. A failure prints one line, and replays exactly.
+"""make sim: many seeds, each one simulation. A failure prints one line, and its seed replays it exactly.
 
 python -m tests.sim.run --seeds 2000 [--start 0] [--jobs 2]
 python -m tests.sim.run --seed 1234 --trace
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.sim.limits import small_limits
 from tests.sim.scenario import Scenario
-from tests.support.sim_world import Violation
+from tests.support.sim_environment import Violation
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,8 @@ def run_seed(seed: int, *, trace: bool = False) -> Result:
 
 
 def _result(scenario: Scenario, promise: int | None, text: str) -> Result:
-    world = scenario.world
-    return Result(scenario.seed, world.steps, world.digest, world.now, promise, text.replace("\n", " ")[:600])
+    env = scenario.env
+    return Result(scenario.seed, env.steps, env.digest, env.now, promise, text.replace("\n", " ")[:600])
 
 
 def commit() -> str:
@@ -68,8 +68,8 @@ def commit() -> str:
 
 
 def run_block(seeds: range) -> list[Result]:
-    """The failures of a block of seeds, and one result that stands for its sum of steps."""
-    gc.disable()  # collected between seeds: a world is one big cycle
+    """Returns the failures of a block of seeds, then one result with the total number of steps."""
+    gc.disable()  # collected between seeds: a scenario is one large reference cycle
     failures = []
     steps = 0
     for seed in seeds:

@@ -1,7 +1,7 @@
-"""One seed: a site of servers and agents, callers with their plans, and what goes wrong when.
+"""The scenario of one seed: servers, agents, callers with their plans, and faults with their times.
 
-First the faults, with the promises checked all along (safety). Then the faults stop: what is open
-must end, new exchanges must succeed, and in the end nothing may be left (liveness).
+During the faults, every promise is checked after each few steps (safety). After the faults, open exchanges
+must end, new exchanges must succeed, and no state may be left (liveness).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tests.sim.checks import Checks
 from tests.sim.exchange import Exchange, Plan
 from tests.sim.limits import ADVERSARIES_MAX, SmallLimits
 from tests.sim.processes import AgentProcess, Process, ServerProcess
+from tests.support.sim_environment import Environment, SimPump, Violation
 from tests.support.sim_network import Network, NetworkConditions, SimPort, http2_transport
-from tests.support.sim_world import SimPump, Violation, World
 
 FAULT_SECONDS = 8.0
 # Keepalive finds a silent loss in 40 s, a dial or a close takes at most 30 s, a flush 30 s.
 CONVERGE_SECONDS_MAX = 120.0
 PROBE_SECONDS_MAX = 20.0
-# An exchange that nothing disturbs, next to others that stall: its dial, a metered stream, bad luck.
+# For an exchange without faults, next to others that stall: its dial and a metered stream, with a margin.
 UNDISTURBED_SECONDS_MAX = 2.5
 # The dial and the request each pass two connections, and either may be full of a neighbour's honest bytes.
 FULL_CONNECTIONS_PASSED = 4
@@ -34,50 +34,50 @@ CHECK_EVERY = 16
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a seed decides before anything happens."""
+    """The choices that a seed makes before the start."""
 
     servers: int
     agents: int
     go_like: tuple[bool, ...]
     same_id: bool
     direct: bool
-    calm: bool  # nothing goes wrong but slow readers
-    crowd: bool  # calm, and two that move much and then stall share one agent with all others
+    calm: bool  # the only faults are slow readers
+    crowd: bool  # calm, and two large transfers that stall share one agent with all others
     adversaries: int
     faults: int
     exchanges: int
     dial_seconds: float
 
     @classmethod
-    def draw(cls, world: World) -> Options:
-        calm = world.chance(0.3)
-        crowd = calm and world.chance(0.3)
-        agents = 1 if crowd else world.count(1, 4)
-        go_world = world.chance(0.4)
+    def draw(cls, env: Environment) -> Options:
+        calm = env.chance(0.3)
+        crowd = calm and env.chance(0.3)
+        agents = 1 if crowd else env.count(1, 4)
+        go_like_agents = env.chance(0.4)
         return cls(
-            servers=1 if crowd else world.count(1, 2),
+            servers=1 if crowd else env.count(1, 2),
             agents=agents,
-            go_like=tuple(go_world and world.chance(0.7) for _ in range(agents)),
-            same_id=world.chance(0.25),
-            direct=world.chance(0.2),
+            go_like=tuple(go_like_agents and env.chance(0.7) for _ in range(agents)),
+            same_id=env.chance(0.25),
+            direct=env.chance(0.2),
             calm=calm,
             crowd=crowd,
-            adversaries=0 if calm or world.chance(0.6) else world.count(1, ADVERSARIES_MAX),
-            faults=0 if calm else world.count(1, 6),
-            exchanges=world.count(3, 9),
-            dial_seconds=30.0 if world.chance(0.5) else 6.0,
+            adversaries=0 if calm or env.chance(0.6) else env.count(1, ADVERSARIES_MAX),
+            faults=0 if calm else env.count(1, 6),
+            exchanges=env.count(3, 9),
+            dial_seconds=30.0 if env.chance(0.5) else 6.0,
         )
 
 
 class Scenario:
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.seed = seed
-        self.world = world = World(seed)
-        world.tracing = trace
-        self.options = Options.draw(world)
+        self.env = env = Environment(seed)
+        env.tracing = trace
+        self.options = Options.draw(env)
         self.limits = SmallLimits()
-        self.network = Network(world, _conditions(world))
-        self.outside = SimPump(world)
+        self.network = Network(env, _conditions(env))
+        self.outside = SimPump(env)
         self.checks = Checks(self, self.limits)
         self.exchanges: list[Exchange] = []
         self.quiet_down = False
@@ -87,9 +87,9 @@ class Scenario:
         self._shared_transports: dict[int, tuple[ServerProcess, SimPort, Http2Transport]] = {}
         self.servers = [self._boot_server(index) for index in range(self.options.servers)]
         self.agents = [self._boot_agent(index) for index in range(self.options.agents)]
-        world.say(repr(self.options))
+        env.trace(repr(self.options))
 
-    # --- for the processes
+    # --- used by the processes
 
     def exchange_at(self, address: str) -> Exchange | None:
         return self._by_address.get(address)
@@ -106,112 +106,112 @@ class Scenario:
         agent_id = "agent" if self.options.same_id else f"agent{index}"
         agent = AgentProcess(self, index, agent_id, go_like=self.options.go_like[index])
         for server in range(self.options.servers):
-            agent.pump.soon(self.world.between(0, 0.05), partial(agent.connect, server))
+            agent.pump.soon(self.env.between(0, 0.05), partial(agent.connect, server))
         return agent
 
     # --- the run
 
     def run(self) -> None:
-        world = self.world
-        world.after_step = self._after_step
+        env = self.env
+        env.after_step = self._after_step
         earliest = 1.0 if self.options.calm else 0.05  # by then every agent is connected
         for _ in range(self.options.exchanges):
-            self.outside.soon(world.between(earliest, 3.0), lambda: self._start(self._draw_plan()))
+            self.outside.soon(env.between(earliest, 3.0), lambda: self._start(self._draw_plan()))
         if self.options.crowd:
             for _ in range(2):
-                self.outside.soon(world.between(0.9, 1.0), lambda: self._start(self._draw_stalled_plan()))
+                self.outside.soon(env.between(0.9, 1.0), lambda: self._start(self._draw_stalled_plan()))
         for _ in range(self.options.faults):
-            self.outside.soon(world.between(0.1, 6.0), self._fault)
+            self.outside.soon(env.between(0.1, 6.0), self._fault)
         for _ in range(self.options.adversaries):
-            self.outside.soon(world.between(0.0, 2.0), self._add_adversary)
-        world.run_until(lambda: False, FAULT_SECONDS if not self.options.calm else 3.1)
+            self.outside.soon(env.between(0.0, 2.0), self._add_adversary)
+        env.run_until(lambda: False, FAULT_SECONDS if not self.options.calm else 3.1)
         self._heal()
         self._converge()
         self._probe()
         self._empty()
 
     def _after_step(self) -> None:
-        if self.world.steps % CHECK_EVERY == 0:
+        if self.env.steps % CHECK_EVERY == 0:
             self.checks.check()
             self._check_answers()
 
     def _check_answers(self) -> None:
-        """Promise 3, seen from the callers: no answer later than the deadline (and the way back)."""
+        """Promise 3, for callers: no answer later than the deadline plus the network delay."""
         limit = self.options.dial_seconds + 3.0
         for exchange in self.exchanges:
             caller = exchange.caller
             if caller is None or caller.answer or caller.over or exchange.excuses:
                 continue
-            if caller.asked_at is not None and self.world.now - caller.asked_at > limit:
+            if caller.asked_at is not None and self.env.now - caller.asked_at > limit:
                 raise Violation(3, f"{exchange} was not answered within {limit} s")
 
     # --- exchanges
 
     def _draw_plan(self) -> Plan:
-        world = self.world
+        env = self.env
         kinds = ["request"] * 4 + ["echo"] * 4 + ["source"] * 3 + ["sink"] * 2
         kinds += ["quitter", "resetter", "refuse", "silent", "timeout"]
-        kind = kinds[world.count(0, len(kinds) - 1)]
-        dialect = "connect" if world.chance(0.5) else "grpc"
+        kind = kinds[env.count(0, len(kinds) - 1)]
+        dialect = "connect" if env.chance(0.5) else "grpc"
         plan = Plan(kind, dialect, up=self._draw_size(), down=self._draw_size())
-        plan.early = world.chance(0.2)
-        plan.direct = self.options.direct and world.chance(0.4)
+        plan.early = env.chance(0.2)
+        plan.direct = self.options.direct and env.chance(0.4)
         if kind == "echo":
-            plan.half_close = dialect == "connect" and world.chance(0.5)
-        if kind in ("echo", "request", "source") and world.chance(0.3):
-            plan.banner = world.count(1, 200)
+            plan.half_close = dialect == "connect" and env.chance(0.5)
+        if kind in ("echo", "request", "source") and env.chance(0.3):
+            plan.banner = env.count(1, 200)
         if kind == "source":
-            plan.up = world.count(0, 50)
+            plan.up = env.count(0, 50)
         if kind in ("source", "request"):
-            plan.parting = ("wait", "finish", "close")[world.count(0, 2)]
+            plan.parting = ("wait", "finish", "close")[env.count(0, 2)]
         if kind == "sink":
             plan.down, plan.hasty = 0, True
         if kind in ("quitter", "request"):
             plan.up = max(plan.up, 2)
-        if world.chance(0.1) or (kind in ("silent", "timeout") and world.chance(0.5)):
-            plan.give_up_after = world.between(0.0, 2.0)
-            plan.give_up_how = "abort" if world.chance(0.5) else "close"
-        if world.chance(0.15):
-            plan.caller_stall = (world.between(0, 0.3), world.between(0.5, 15.0))
-            if kind in ("source", "request") and world.chance(0.5):
-                plan.down = world.count(60000, 120000)
-        if world.chance(0.12):
-            plan.endpoint_stall = (world.between(0, 0.3), world.between(0.5, 15.0))
-            if kind in ("request", "sink", "echo") and world.chance(0.5):
-                plan.up = world.count(60000, 120000)
-        if world.chance(0.2):
-            plan.pause = world.between(0.0, 0.1)
-        if world.chance(0.2):
-            plan.endpoint_pause = world.between(0.0, 0.1)
+        if env.chance(0.1) or (kind in ("silent", "timeout") and env.chance(0.5)):
+            plan.give_up_after = env.between(0.0, 2.0)
+            plan.give_up_how = "abort" if env.chance(0.5) else "close"
+        if env.chance(0.15):
+            plan.caller_stall = (env.between(0, 0.3), env.between(0.5, 15.0))
+            if kind in ("source", "request") and env.chance(0.5):
+                plan.down = env.count(60000, 120000)
+        if env.chance(0.12):
+            plan.endpoint_stall = (env.between(0, 0.3), env.between(0.5, 15.0))
+            if kind in ("request", "sink", "echo") and env.chance(0.5):
+                plan.up = env.count(60000, 120000)
+        if env.chance(0.2):
+            plan.pause = env.between(0.0, 0.1)
+        if env.chance(0.2):
+            plan.endpoint_pause = env.between(0.0, 0.1)
         # Not drawn, so that older seeds still replay the same scenario.
         plan.tls = dialect == "connect" and not plan.half_close and plan.up % 3 == 0
         return plan
 
     def _draw_stalled_plan(self) -> Plan:
-        world = self.world
-        stall = (world.between(0.02, 0.1), world.between(5.0, 15.0))
-        if world.chance(0.5):
+        env = self.env
+        stall = (env.between(0.02, 0.1), env.between(5.0, 15.0))
+        if env.chance(0.5):
             return Plan(
-                "source", "connect", down=world.count(80000, 150000), parting="close", caller_stall=stall
+                "source", "connect", down=env.count(80000, 150000), parting="close", caller_stall=stall
             )
-        return Plan("sink", "connect", up=world.count(80000, 150000), hasty=True, endpoint_stall=stall)
+        return Plan("sink", "connect", up=env.count(80000, 150000), hasty=True, endpoint_stall=stall)
 
     def _draw_size(self) -> int:
-        draw = self.world.random()
-        return self.world.count(0, 60 if draw < 0.3 else 4000 if draw < 0.75 else 60000)
+        draw = self.env.random()
+        return self.env.count(0, 60 if draw < 0.3 else 4000 if draw < 0.75 else 60000)
 
     def _new_exchange(self, plan: Plan) -> Exchange:
-        exchange = Exchange(len(self.exchanges) + 1, plan, self.world.now)
+        exchange = Exchange(len(self.exchanges) + 1, plan, self.env.now)
         self.exchanges.append(exchange)
         self._by_address[exchange.address] = exchange
         return exchange
 
     def _start(self, plan: Plan, server_index: int | None = None) -> Exchange:
-        world = self.world
+        env = self.env
         exchange = self._new_exchange(plan)
-        index = world.count(0, len(self.servers) - 1) if server_index is None else server_index
+        index = env.count(0, len(self.servers) - 1) if server_index is None else server_index
         server = self.servers[index]
-        world.say(f"exchange {exchange.id} begins at {server.name}: {plan}")
+        env.trace(f"exchange {exchange.id} begins at {server.name}: {plan}")
         if not server.alive or server.core.stopping:
             exchange.excuses.add("server crashed")
         server.exchanges[exchange] = None
@@ -225,7 +225,7 @@ class Scenario:
         for port in (exchange.port, exchange.port.peer):
             if port.doomed:
                 exchange.excuses.add("caller broke")
-            elif port._frozen_until > self.world.now:
+            elif port._frozen_until > self.env.now:
                 exchange.excuses.add("slow network")
 
     def _call(self, exchange: Exchange, server: ServerProcess) -> Caller:
@@ -234,9 +234,9 @@ class Scenario:
             near.half_closes = far.half_closes = not exchange.plan.tls
             self._accept(server, lambda: server.accept_connect(far), far.abort)
             exchange.port = near
-            return ConnectCaller(self.world, near, exchange)
+            return ConnectCaller(self.env, near, exchange)
         exchange.port, transport = self._caller_transport(server)
-        return GrpcCaller(self.world, self.outside, transport, exchange)
+        return GrpcCaller(self.env, self.outside, transport, exchange)
 
     def _accept(self, server: ServerProcess, accept: Callable[[], None], refuse: Callable[[], None]) -> None:
         def arrive() -> None:
@@ -249,7 +249,7 @@ class Scenario:
 
     def _caller_transport(self, server: ServerProcess) -> tuple[SimPort, Http2Transport]:
         """A caller's connection to a server: one of its own, or one that several callers share."""
-        shared = self.world.chance(0.4)
+        shared = self.env.chance(0.4)
         known = self._shared_transports.get(server.index)
         if shared and known is not None and known[0] is server and not known[2].http2.closed:
             return known[1], known[2]
@@ -280,7 +280,7 @@ class Scenario:
     # --- faults
 
     def _fault(self) -> None:
-        world = self.world
+        env = self.env
         faults = (
             self._cut_something,
             self._freeze_something,
@@ -293,7 +293,7 @@ class Scenario:
             self._reconnect,
             self._cut_server_connection,
         )
-        faults[world.count(0, len(faults) - 1)]()
+        faults[env.count(0, len(faults) - 1)]()
 
     def _ports(self) -> list[SimPort]:
         return list(self.network.ports)
@@ -301,8 +301,8 @@ class Scenario:
     def _cut_something(self) -> None:
         ports = self._ports()
         if ports:
-            port = ports[self.world.count(0, len(ports) - 1)]
-            self.world.say(f"cut {port.name}")
+            port = ports[self.env.count(0, len(ports) - 1)]
+            self.env.trace(f"cut {port.name}")
             self._excuse_callers(port)
             port.cut()
 
@@ -315,17 +315,17 @@ class Scenario:
     def _freeze_something(self) -> None:
         ports = self._ports()
         if ports:
-            port = ports[self.world.count(0, len(ports) - 1)]
-            seconds = self.world.between(0.1, 20.0)
-            self.world.say(f"freeze {port.name} for {seconds}")
+            port = ports[self.env.count(0, len(ports) - 1)]
+            seconds = self.env.between(0.1, 20.0)
+            self.env.trace(f"freeze {port.name} for {seconds}")
             self._excuse_answer(port)
             port.freeze(seconds)
 
     def _blackhole_something(self) -> None:
         ports = self._ports()
         if ports:
-            port = ports[self.world.count(0, len(ports) - 1)]
-            self.world.say(f"blackhole {port.name}")
+            port = ports[self.env.count(0, len(ports) - 1)]
+            self.env.trace(f"blackhole {port.name}")
             self._excuse_callers(port)
             port.freeze(float("inf"))
             port.peer.freeze(float("inf"))
@@ -336,27 +336,27 @@ class Scenario:
                 exchange.excuses.add("slow network")
 
     def _some_agent(self) -> AgentProcess:
-        return self.agents[self.world.count(0, len(self.agents) - 1)]
+        return self.agents[self.env.count(0, len(self.agents) - 1)]
 
     def _some_server(self) -> ServerProcess:
-        return self.servers[self.world.count(0, len(self.servers) - 1)]
+        return self.servers[self.env.count(0, len(self.servers) - 1)]
 
     def _partition(self) -> None:
         agent, server = self._some_agent(), self._some_server()
         pair = (agent.name, server.name)
-        seconds = self.world.between(0.5, 60.0)
-        self.world.say(f"partition {pair} for {seconds}")
+        seconds = self.env.between(0.5, 60.0)
+        self.env.trace(f"partition {pair} for {seconds}")
         self._partitions.add(pair)
         for port in self._ports():
             if {port.pump, port.peer.pump} == {agent.pump, server.pump}:
                 port.freeze(seconds)
-        self.world.after(seconds, lambda: self._partitions.discard(pair))
+        self.env.after(seconds, lambda: self._partitions.discard(pair))
 
     def _crash_agent(self) -> None:
         agent = self._some_agent()
         if agent.alive:
-            agent.crash(silently=self.world.chance(0.4))
-            self.world.after(self.world.between(0.0, 3.0), lambda: self._replace_agent(agent))
+            agent.crash(silently=self.env.chance(0.4))
+            self.env.after(self.env.between(0.0, 3.0), lambda: self._replace_agent(agent))
 
     def _replace_agent(self, agent: AgentProcess) -> None:
         if self.agents[agent.index] is agent:
@@ -365,14 +365,14 @@ class Scenario:
     def _crash_server(self) -> None:
         server = self._some_server()
         if server.alive and not server.core.stopping:
-            server.crash(silently=self.world.chance(0.3))
-            self.world.after(self.world.between(0.0, 3.0), lambda: self._replace_server(server))
+            server.crash(silently=self.env.chance(0.3))
+            self.env.after(self.env.between(0.0, 3.0), lambda: self._replace_server(server))
 
     def _stop_server(self) -> None:
         server = self._some_server()
         if server.alive and not server.core.stopping:
             server.stop()
-            self.world.after(self.world.between(0.0, 3.0), lambda: self._replace_server(server))
+            self.env.after(self.env.between(0.0, 3.0), lambda: self._replace_server(server))
 
     def _replace_server(self, server: ServerProcess) -> None:
         if self.servers[server.index] is server:
@@ -389,20 +389,20 @@ class Scenario:
         """A second stream under the same id, while the first one may be alive."""
         agent = self._some_agent()
         if agent.alive and len(agent.server_connections) < 4:
-            self.world.say(f"{agent.name} connects once more")
-            agent.connect(self.world.count(0, len(self.servers) - 1))
+            self.env.trace(f"{agent.name} connects once more")
+            agent.connect(self.env.count(0, len(self.servers) - 1))
 
     def _cut_server_connection(self) -> None:
         agent = self._some_agent()
         if agent.alive and agent.server_connections:
             server_connection = list(agent.server_connections)[
-                self.world.count(0, len(agent.server_connections) - 1)
+                self.env.count(0, len(agent.server_connections) - 1)
             ]
-            self.world.say(f"cut {server_connection.port.name}")
+            self.env.trace(f"cut {server_connection.port.name}")
             server_connection.port.cut()
 
     def _add_adversary(self) -> None:
-        world, server = self.world, self._some_server()
+        env, server = self.env, self._some_server()
         if not server.alive or server.core.stopping:
             return
 
@@ -410,25 +410,25 @@ class Scenario:
             return [connect_id for agent in server.core.agent_registry for connect_id in agent.routes]
 
         near, far = self.network.join(self.outside, server.pump, "adversary")
-        draw = world.random()
+        draw = env.random()
         if draw < 0.5:
             server.accept_agent(far)
             self._adversaries.append(
-                AdversarialAgent(world, self.outside, near, live_ids, len(self._adversaries))
+                AdversarialAgent(env, self.outside, near, live_ids, len(self._adversaries))
             )
         elif draw < 0.85:
             server.accept_grpc(far)
             bait = self._new_exchange(Plan("echo", "grpc"))
             bait.excuses.add("adversary")
-            self._adversaries.append(AdversarialCaller(world, self.outside, near, live_ids, bait.address))
+            self._adversaries.append(AdversarialCaller(env, self.outside, near, live_ids, bait.address))
         else:
             server.accept_connect(far)
-            self._adversaries.append(GarbageSender(world, near))
+            self._adversaries.append(GarbageSender(env, near))
 
     # --- the faults stop
 
     def _heal(self) -> None:
-        self.world.say("faults stop")
+        self.env.trace("faults stop")
         self._partitions.clear()
         for adversary in self._adversaries:
             adversary.leave()
@@ -436,7 +436,7 @@ class Scenario:
         for port in self._ports():
             if not port.blackholed:
                 port.thaw()
-                self._deliver_to_nobody(port)
+                self._reset_if_peer_closed(port)
             elif self.outside in (port.pump, port.peer.pump):
                 port.thaw()
                 port.cut()  # without keepalive; the kernel reports the loss at last
@@ -447,16 +447,16 @@ class Scenario:
             if not server.alive or server.core.stopping:
                 self._replace_server(server)
 
-    def _deliver_to_nobody(self, port: SimPort) -> None:
-        """What was sent to an end that closed in a freeze got no further: now its kernel says so."""
+    def _reset_if_peer_closed(self, port: SimPort) -> None:
+        """Resets a stream with undelivered bytes whose other end closed while it was frozen."""
         if port.peer.closed:
             port.peer.thaw()
             if port.backlog:
                 port.cut()
 
     def _converge(self) -> None:
-        world = self.world
-        if not world.run_until(self._all_over, world.now + CONVERGE_SECONDS_MAX):
+        env = self.env
+        if not env.run_until(self._all_over, env.now + CONVERGE_SECONDS_MAX):
             open_ones = [exchange for exchange in self.exchanges if not _is_over(exchange)]
             raise Violation(9, f"still open after {CONVERGE_SECONDS_MAX} s: {open_ones[:3]}")
 
@@ -464,26 +464,26 @@ class Scenario:
         return all(map(_is_over, self.exchanges))
 
     def _check_undisturbed(self, exchange: Exchange) -> None:
-        """Promise 4: who does not stall himself gets everything, and soon."""
+        """Promise 4: an exchange that does not stall completes, and in time."""
         caller, plan = exchange.caller, exchange.plan
         assert caller is not None
         if exchange.excuses or plan.give_up_after is not None:
             return
         if plan.kind in ("silent", "timeout", "resetter"):
             return
-        half_close_known = all(endpoint.half_close_known for endpoint in exchange.endpoints)
+        half_close_supported = all(endpoint.half_close_supported for endpoint in exchange.endpoints)
         if plan.kind == "refuse":
             good = caller.outcome == "refused"
         elif plan.kind == "quitter":
             good = caller.outcome in ("end", "left", "lost")
         elif plan.kind == "sink":
-            # Who leaves before the answer has called the dial off.
+            # A caller that leaves before the answer has cancelled the dial.
             good = caller.answer != "ok" or _all_uploaded(exchange)
         else:
             good = caller.outcome in ("end", "left")
-            if half_close_known or not plan.half_close:
+            if half_close_supported or not plan.half_close:
                 good = good and caller.received == caller.expected
-            half_closed = plan.parting == "finish" and half_close_known and plan.knows_half_close
+            half_closed = plan.parting == "finish" and half_close_supported and plan.supports_half_close
             if plan.parting == "wait" or half_closed:
                 good = good and _all_uploaded(exchange)
         if not good:
@@ -497,11 +497,11 @@ class Scenario:
             raise Violation(4, f"{exchange} took {caller.over_at - exchange.started_at:.1f} s")
 
     def _seconds_behind_neighbours(self, exchange: Exchange) -> float:
-        """Of a peer without credit that is metered: all of its connections share the trickle, in any
-        order it likes, so what the neighbours had to say meanwhile may come first."""
+        """For a metered peer without credit, whose connections share the trickle in any order: the time that
+        the bytes of all other connections take."""
         caller = exchange.caller
         assert caller is not None
-        if all(endpoint.half_close_known for endpoint in exchange.endpoints):
+        if all(endpoint.half_close_supported for endpoint in exchange.endpoints):
             return 0.0
         ahead = sum(
             other.caller.sent + sum(endpoint.sent for endpoint in other.endpoints)
@@ -511,8 +511,8 @@ class Scenario:
         return ahead * TRICKLE_SECONDS / self.limits.guard_trickle
 
     def _seconds_through_a_full_connection(self) -> float:
-        """What no core can help: the bytes that a connection has accepted before arrive before, and a network
-        that delivers a few hundred at a time (``Network.chunk``) takes most of a second for them."""
+        """The time for bytes that a connection accepted earlier, which no core can influence. A network that
+        delivers a few hundred at a time (``Network.chunk``) takes most of a second for them."""
         conditions, limits = self.network.conditions, self.limits
         accepted = limits.http2_output + limits.http2_backlog + conditions.capacity
         chopped = conditions.chop_chance
@@ -523,9 +523,9 @@ class Scenario:
         return delay * accepted / min(read, conditions.capacity)
 
     def _probe(self) -> None:
-        """Promise 9: what can work works again."""
-        world = self.world
-        if not world.run_until(self._all_connected, world.now + CONVERGE_SECONDS_MAX):
+        """Promise 9: after the faults, new exchanges succeed."""
+        env = self.env
+        if not env.run_until(self._all_connected, env.now + CONVERGE_SECONDS_MAX):
             raise Violation(9, "an agent has no connection to a server, or an adversary still has one")
         self._close_shared_transports()
         probes = [
@@ -534,7 +534,7 @@ class Scenario:
             for dialect in ("connect", "grpc")
         ]
         self.outside.end_turn()
-        if not world.run_until(lambda: all(map(_is_over, probes)), world.now + PROBE_SECONDS_MAX):
+        if not env.run_until(lambda: all(map(_is_over, probes)), env.now + PROBE_SECONDS_MAX):
             raise Violation(9, f"new exchanges do not get through: {[x for x in probes if not _is_over(x)]}")
         for probe in probes:
             caller = probe.caller
@@ -542,8 +542,8 @@ class Scenario:
                 raise Violation(9, f"a new exchange failed: {probe}")
 
     def _all_connected(self) -> bool:
-        """Every agent has a stream to every server; what silently died, and every adversary, is known to
-        be gone. Until then a dial may go to it, and fail."""
+        """Whether every agent has a stream to every server, and no lost connection or adversary is registered
+        any more. Until then a dial may be sent to one of these, and fail."""
         server_connections = [
             port for port in self.network.ports if port.name.startswith("agent") and port.pump.alive
         ]
@@ -564,12 +564,12 @@ class Scenario:
         return len(connected) == len(self.agents) * len(self.servers)
 
     def _empty(self) -> None:
-        """Promise 7: nothing is left when all frontends are gone."""
+        """Promise 7: no state is left when all frontends are gone."""
         self.quiet_down = True
         self._close_shared_transports()
-        world = self.world
+        env = self.env
         leftovers = self.checks.leftovers
-        if not world.run_until(lambda: not leftovers(), world.now + 45.0):
+        if not env.run_until(lambda: not leftovers(), env.now + 45.0):
             raise Violation(7, f"left over: {leftovers()}")
         self.checks.check()
         if self.options.calm:
@@ -585,12 +585,12 @@ def _is_over(exchange: Exchange) -> bool:
 def _all_uploaded(exchange: Exchange) -> bool:
     caller = exchange.caller
     assert caller is not None
-    return all(e.heard_all and e.received == caller.sent for e in exchange.endpoints)
+    return all(e.saw_end and e.received == caller.sent for e in exchange.endpoints)
 
 
-def _conditions(world: World) -> NetworkConditions:
+def _conditions(env: Environment) -> NetworkConditions:
     conditions = NetworkConditions()
-    draw = world.random()
+    draw = env.random()
     if draw < 0.15:
         conditions.chop_chance = 0.4
         conditions.read_max = 600

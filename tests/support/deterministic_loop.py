@@ -1,7 +1,7 @@
-"""An event loop that a seed decides: virtual time, no I/O, and whatever is ready runs in random order.
+"""An event loop with virtual time and no I/O that runs ready callbacks in an order decided by a seed.
 
-asyncio runs what is ready in the order it became so. That order is chance in a real process, too, since it
-depends on sockets and threads; here chance is replayable, and far more orders are met.
+asyncio runs callbacks in the order in which they became ready, which depends on sockets and threads. Here the
+order is reproducible, and tests cover far more orders.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ STEPS_MAX = 200_000
 
 
 class DeadlockError(Exception):
-    """Nothing is ready and nothing is due: whoever waits now waits for ever."""
+    """No callback is ready and no timer is pending, but a task still waits."""
 
 
 class LivelockError(Exception):
-    """Far more happened than in any run that ends: somebody goes round in circles."""
+    """The run exceeded ``STEPS_MAX`` steps."""
 
 
 class TasksLeftError(Exception):
-    """Work that nobody waited for outlived the one that started it."""
+    """Tasks were still running when the main coroutine returned."""
 
 
 class DeterministicLoop(asyncio.BaseEventLoop):
@@ -47,7 +47,7 @@ class DeterministicLoop(asyncio.BaseEventLoop):
             raise LivelockError
         if not ready:
             self._next_moment()
-        # Any of those that are ready; the last one takes its place, which is random as well.
+        # A random one; the last one takes its place, which keeps the choice random and O(1).
         at = self.chance.randrange(len(ready))
         ready[at], ready[-1] = ready[-1], ready[at]
         handle = ready.pop()
@@ -71,13 +71,13 @@ class DeterministicLoop(asyncio.BaseEventLoop):
             raise DeadlockError
 
     def _process_events(self, event_list: object) -> None:
-        """There is no selector."""
+        """Does nothing: the loop has no selector."""
 
     def _write_to_self(self) -> None:
-        """There is nobody in another thread to wake."""
+        """Does nothing: no other thread has to wake the loop."""
 
     def abandon(self) -> None:
-        """End what is left, as the end of a process would, and forget how it ended."""
+        """Cancels the remaining tasks and discards their results, as the end of a process would."""
         left = asyncio.all_tasks(self)
         for task in left:
             task.cancel()
@@ -94,10 +94,10 @@ async def _all_ended(left: set[asyncio.Task[Any]]) -> None:
 
 
 def run(work: Coroutine[Any, Any, T], seed: int = 0, *, may_leave: bool = False) -> T:
-    """What `work` gives; a task that it leaves behind is an error, unless a crash is the point of it."""
+    """Returns the result of `work`. A task that it leaves running is an error, unless ``may_leave``."""
     loop = DeterministicLoop(seed)
     if may_leave:
-        # How the tasks of a process end that was killed is of no interest to anybody.
+        # The tasks of a killed process have no result that matters.
         loop.set_exception_handler(lambda loop, context: None)
     try:
         result = loop.run_until_complete(work)

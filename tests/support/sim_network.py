@@ -1,8 +1,8 @@
-"""Byte streams between simulated processes, as unkind as real ones.
+"""Byte streams between simulated processes, with the delays, splits and losses of real ones.
 
 A stream has two ``SimPort`` ends, each driven exactly as ``runtime.byte_stream.PlainStream`` is: writes
-gather until the end of the turn, what the network does not take is the backlog, and the owner
-hears of it through a ``ByteHandler``. Bytes arrive late, cut up anew, or not at all.
+are gathered until the end of the turn, bytes that the network does not accept are the backlog, and the owner
+is notified through a ``ByteHandler``. Bytes arrive late, split differently, or not at all.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_stream import Stream, StreamHandler
 from bootbridge.wire.packets import Buffer
-from tests.support.sim_world import SimPump, World
+from tests.support.sim_environment import Environment, SimPump
 
 FLUSH_SECONDS_MAX = 30.0
 LINGER_SECONDS_MAX = 5.0
 
 
-class _Nobody:
+class _NoHandler:
     def on_bytes(self, data: memoryview) -> None: ...
     def on_eof(self, gone: bool) -> None: ...
     def on_drained(self) -> None: ...
     def on_lost(self, reason: str) -> None: ...
 
 
-_NOBODY = _Nobody()
+_NO_HANDLER = _NoHandler()
 
 
 @dataclass(slots=True)
 class NetworkConditions:
-    """How the network behaves in one world."""
+    """The delays and limits of the network in one simulation."""
 
     delay_min: float = 0.0002
     delay_max: float = 0.003
@@ -55,7 +55,7 @@ def http2_transport(
     on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
     keepalive_seconds: float,
 ) -> Http2Transport:
-    """Production's own connection driver, on a simulated socket."""
+    """Returns the production HTTP/2 transport on a simulated socket."""
     return Http2Transport(
         port,
         client=client,
@@ -66,8 +66,8 @@ def http2_transport(
 
 
 class Network:
-    def __init__(self, world: World, conditions: NetworkConditions | None = None) -> None:
-        self.world = world
+    def __init__(self, env: Environment, conditions: NetworkConditions | None = None) -> None:
+        self.env = env
         self.conditions = conditions or NetworkConditions()
         self.ports: dict[SimPort, None] = {}  # every end that is not closed for good
         self._numbers = 0
@@ -79,29 +79,29 @@ class Network:
         a, b = SimPort(self, one, f"{name}<"), SimPort(self, other, f"{name}>")
         a.peer, b.peer = b, a
         # A unix socket shows at once that its peer is gone; TCP only when something is sent to it.
-        a.tells_gone = b.tells_gone = self.world.chance(0.5)
+        a.reports_gone = b.reports_gone = self.env.chance(0.5)
         return a, b
 
     def delay(self) -> float:
-        conditions, world = self.conditions, self.world
-        delay = conditions.delay_min + (conditions.delay_max - conditions.delay_min) * world.random()
-        if conditions.late_chance and world.random() < conditions.late_chance:
-            delay += conditions.late_max * world.random()
+        conditions, env = self.conditions, self.env
+        delay = conditions.delay_min + (conditions.delay_max - conditions.delay_min) * env.random()
+        if conditions.late_chance and env.random() < conditions.late_chance:
+            delay += conditions.late_max * env.random()
         return delay
 
     def chunk(self, size: int) -> int:
         conditions = self.conditions
-        draw = self.world.random()
+        draw = self.env.random()
         if draw < conditions.chop_chance:
-            return min(size, 1 + int(20 * self.world.random()))
+            return min(size, 1 + int(20 * self.env.random()))
         return min(size, conditions.read_max, 1 + int(2 * conditions.read_max * draw))
 
 
 class SimPort:
-    """One end of a stream. ``BytePort`` for its owner, plus what the conditions may do to it."""
+    """One end of a stream: a ``BytePort`` for its owner, plus the faults that a scenario injects."""
 
     peer: SimPort
-    tells_gone = False
+    reports_gone = False
     half_closes = True  # TLS does not
 
     def __init__(self, network: Network, pump: SimPump, name: str) -> None:
@@ -110,8 +110,8 @@ class SimPort:
         self.backlog = 0
         self.closed = False  # by its owner, for good
         self._network = network
-        self._world = network.world
-        self._handler: ByteHandler = _NOBODY
+        self._env = network.env
+        self._handler: ByteHandler = _NO_HANDLER
         self._out: list[Buffer] = []
         self._inbox = bytearray()
         self._fin = False  # the peer sends no more once the inbox is empty
@@ -149,20 +149,20 @@ class SimPort:
             self._expect()
 
     def _expect(self) -> None:
-        """Something may be on its way to us: let it arrive after a while."""
+        """Schedules the arrival of bytes, FIN or reset that are in flight to this end."""
         if self._arriving or self.closed or not self._started:
             return
         if self._inbox or self._fin or self._reset:
             self._arriving = True
-            self._world.after(self._network.delay(), self._arrive)
+            self._env.after(self._network.delay(), self._arrive)
 
     def _arrive(self) -> None:
         self._arriving = False
         if self.closed or not self.pump.alive:
             return
-        if self._world.now < self._frozen_until:
+        if self._env.now < self._frozen_until:
             if self._frozen_until != float("inf"):
-                self._world.at(self._frozen_until, self._expect)
+                self._env.at(self._frozen_until, self._expect)
             return
         if self._reset is not None:
             self._broke(self._reset)
@@ -184,14 +184,14 @@ class SimPort:
         size = self._network.chunk(len(inbox))
         pump.read_buffer[:size] = inbox[:size]
         del inbox[:size]
-        self._world.note(pump.view[:size], f"{self.name} {size}B" if self._world.tracing else "")
+        self._env.record(pump.view[:size], f"{self.name} {size}B" if self._env.tracing else "")
         self._handler.on_bytes(pump.view[:size])
         pump.end_turn()
         pump.scribble(size)
         self.peer._room_made()
 
     def _arrive_unwanted(self) -> None:
-        """We closed: what still comes is thrown away, for a time, then it is an error for its sender."""
+        """Discards bytes that arrive after our close; after the linger time the sender gets a reset."""
         if self._inbox:
             self._inbox.clear()
             self.peer._room_made()
@@ -203,8 +203,8 @@ class SimPort:
 
     def _arrive_end(self) -> None:
         self._eof = True
-        gone = not self.half_closes or (self.tells_gone and self.peer._closing)
-        self._world.note(b"eof", f"{self.name} EOF{' gone' if gone else ''}")
+        gone = not self.half_closes or (self.reports_gone and self.peer._closing)
+        self._env.record(b"eof", f"{self.name} EOF{' gone' if gone else ''}")
         self._handler.on_eof(gone)
         self.pump.end_turn()
 
@@ -227,13 +227,13 @@ class SimPort:
             self._send()
             self._handler.on_drained()
         if not self.backlog and (self._closing or self._finishing):
-            self._say_end()
+            self._send_fin()
 
     def _send(self) -> None:
         data = b"".join(self._out)
         peer = self.peer
         if peer.closed:  # it is gone: our bytes are answered with a reset
-            if self._world.now < peer._frozen_until:
+            if self._env.now < peer._frozen_until:
                 room = self._network.conditions.capacity - len(peer._inbox)
                 peer._inbox += data[:room]
             else:
@@ -250,7 +250,7 @@ class SimPort:
 
     def _room_made(self) -> None:
         if self._blocked and not self.closed:
-            self._world.after(self._network.delay(), self._on_writable)
+            self._env.after(self._network.delay(), self._on_writable)
 
     def _on_writable(self) -> None:
         if self._blocked and not self.closed and self.pump.alive:
@@ -270,10 +270,10 @@ class SimPort:
             return False
         self._finishing = True
         if not self.backlog:
-            self._say_end()
+            self._send_fin()
         return True
 
-    def _say_end(self) -> None:
+    def _send_fin(self) -> None:
         self.peer._fin = True
         self.peer._expect()
         if self._closing:
@@ -283,7 +283,7 @@ class SimPort:
                 self._lingering = True
                 self._paused = False
                 self._expect()
-                self._world.after(LINGER_SECONDS_MAX, self._stop_lingering)
+                self._env.after(LINGER_SECONDS_MAX, self._stop_lingering)
 
     def _stop_lingering(self) -> None:
         self._lingering = False
@@ -294,12 +294,12 @@ class SimPort:
         if self._closing or self.closed:
             return
         self._closing = True
-        self._handler = _NOBODY
+        self._handler = _NO_HANDLER
         self._paused = False
         if self.backlog:
-            self._world.after(FLUSH_SECONDS_MAX, self._give_up_flushing)
+            self._env.after(FLUSH_SECONDS_MAX, self._give_up_flushing)
         else:
-            self._say_end()
+            self._send_fin()
 
     def _give_up_flushing(self) -> None:
         if self.backlog and not self.closed:
@@ -320,13 +320,13 @@ class SimPort:
     def _broke(self, reason: str) -> None:
         handler = self._handler
         self._close_now()
-        self._world.note(b"lost", f"{self.name} LOST {reason}")
+        self._env.record(b"lost", f"{self.name} LOST {reason}")
         handler.on_lost(reason)
         self.pump.end_turn()
 
     def _close_now(self) -> None:
         self.closed = self._closing = True
-        self._handler = _NOBODY
+        self._handler = _NO_HANDLER
         self._out = []
         self.backlog = 0
         self._inbox.clear()
@@ -334,7 +334,7 @@ class SimPort:
         if self.peer._blocked:
             self.peer._room_made()
 
-    # --- the conditions
+    # --- faults
 
     def cut(self) -> None:
         """The connection breaks under both ends."""
@@ -343,10 +343,10 @@ class SimPort:
 
     def freeze(self, seconds: float) -> None:
         """Nothing arrives here for a while (for ever: a blackhole), without an error."""
-        self._frozen_until = max(self._frozen_until, self._world.now + seconds)
+        self._frozen_until = max(self._frozen_until, self._env.now + seconds)
 
     def thaw(self) -> None:
-        self._frozen_until = self._world.now
+        self._frozen_until = self._env.now
         self._expect()
 
     @property
@@ -356,19 +356,19 @@ class SimPort:
 
     @property
     def doomed(self) -> bool:
-        """Whether this connection is dead already, and its owner will learn it."""
+        """Whether this connection is already lost, though its owner has not been notified yet."""
         return self.blackholed or self._reset is not None or self._fin
 
     def vanish(self) -> None:
-        """This end's machine is gone without a word: the other end hears nothing ever again."""
+        """This end's machine loses power: the other end receives nothing any more, not even an error."""
         self._frozen_until = self.peer._frozen_until = float("inf")
         self._close_now()
 
     def die(self) -> None:
-        """This end's process is gone, its kernel says so: FIN if all was read, else a reset."""
+        """This end's process is killed; its kernel sends a FIN if all was read, else a reset."""
         unread = bool(self._inbox) or self.backlog > 0
         self._close_now()
-        if unread or self._world.chance(0.5):
+        if unread or self._env.chance(0.5):
             self.peer._reset_by_peer("connection reset by peer")
         else:
             self.peer._fin = True

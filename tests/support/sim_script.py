@@ -1,7 +1,7 @@
 """Scripted conversations with the cores: send packets, expect the answers; an unexpected answer fails.
 
-A stage holds one core with a clock that only the script moves. Its peers are real connections, joined to
-the core's in memory, and the script must expect everything that they receive.
+A harness holds one core with a clock that only the script moves. Its peers are real connections, joined to
+the core's in memory, and the script must expect every packet that they receive.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from bootbridge.wire.http2_stream import Stream
 
 
 class MemoryPort:
-    """A byte port whose peer is the script: it sees what was written and decides what is taken."""
+    """A byte port in memory; the test decides how many of the written bytes its peer takes."""
 
     half_closes = True  # TLS does not
 
@@ -40,7 +40,7 @@ class MemoryPort:
         self.handler: ByteHandler
         self.written = bytearray()  # what the peer has taken
         self.waiting = bytearray()  # what it has not
-        self.stuck = False
+        self.stalled = False
         self.paused = False
         self.finished = False
         self.closed = False
@@ -85,21 +85,21 @@ class MemoryPort:
             self.aborted = self.closed = True
 
     def flush(self) -> bool:
-        if self.stuck or not self.waiting:
+        if self.stalled or not self.waiting:
             return False
         self.take(len(self.waiting))
         return True
 
     def take(self, size: int) -> None:
-        """The peer reads this much of what waits."""
+        """The peer reads up to ``size`` of the waiting bytes."""
         self.written += self.waiting[:size]
         del self.waiting[:size]
         if not self.closed:
             self.handler.on_drained()
 
 
-class Stage:
-    """A clock, wires and ports; everything moves until nothing is left to move."""
+class Harness:
+    """A clock, wires and ports; ``settle`` delivers until no bytes are in flight."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -116,8 +116,8 @@ class Stage:
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         if kind is None:
             self.settle()
-            unheard = {peer.name: peer.heard for peer in self.peers if peer.heard}
-            assert unheard == {}, "the script ended before these were expected"
+            unexpected = {peer.name: peer.received for peer in self.peers if peer.received}
+            assert unexpected == {}, "the script ended before these were expected"
 
     def settle(self) -> None:
         while self._move():
@@ -161,28 +161,28 @@ class RecordedEvents:
 
 
 class Wire:
-    """Two connections, joined. ``deaf``: the second one does not read for now."""
+    """Two joined connections; while ``stalled``, the second one does not read."""
 
     def __init__(self, core: Http2Connection, peer: Http2Connection) -> None:
         self.core = core
         self.peer = peer
-        self.deaf = False
-        self._kept = b""
+        self.stalled = False
+        self._undelivered = b""
 
     def move(self) -> bool:
-        moved = self._carry(self.peer, self.core)
-        self._kept += b"".join(self.core.take_output())
-        if self.deaf:
-            self.core.flushed(len(self._kept) < 256 * 1024)
+        moved = self._deliver(self.peer, self.core)
+        self._undelivered += b"".join(self.core.take_output())
+        if self.stalled:
+            self.core.flushed(len(self._undelivered) < 256 * 1024)
             return moved
-        data, self._kept = self._kept, b""
+        data, self._undelivered = self._undelivered, b""
         if data:
             self.peer.receive(data)
             self.core.flushed(True)
         return moved or bool(data)
 
     @staticmethod
-    def _carry(source: Http2Connection, target: Http2Connection) -> bool:
+    def _deliver(source: Http2Connection, target: Http2Connection) -> bool:
         data = b"".join(source.take_output())
         if data:
             target.receive(data)
@@ -191,66 +191,66 @@ class Wire:
 
 
 class Peer:
-    """The other end of a packet stream, as the script plays it."""
+    """The other end of a packet stream, driven by the script."""
 
-    def __init__(self, stage: Stage, name: str) -> None:
-        self.stage = stage
+    def __init__(self, harness: Harness, name: str) -> None:
+        self.harness = harness
         self.name = name
-        self.heard: list[p.Packet] = []
+        self.received: list[p.Packet] = []
         self.headers: list[tuple[Headers, bool]] = []
         self.over = ""
         self.stream: Stream
         self.wire: Wire
         self._reader = grpc.MessageReader(self._on_message)
         self._queue: list[bytes] = []
-        stage.peers.append(self)
+        harness.peers.append(self)
 
-    # --- the script's words
+    # --- steps of a script
 
-    def say(self, *packets: p.Packet) -> Self:
+    def send(self, *packets: p.Packet) -> Self:
         for packet in packets:
             body = p.encode(packet)
             self._queue.append(grpc.message_prefix(len(body)) + body)
         self._push()
-        self.stage.settle()
+        self.harness.settle()
         return self
 
     def expect(self, *packets: p.Packet) -> Self:
-        """Exactly these came since the last expectation, in this order."""
-        self.stage.settle()
-        heard, self.heard = self.heard, []
-        assert heard == list(packets)
+        """Asserts that exactly these packets arrived since the last expectation, in this order."""
+        self.harness.settle()
+        received, self.received = self.received, []
+        assert received == list(packets)
         return self
 
     def expect_one(self, kind: type[p.Packet]) -> p.Packet:
-        self.stage.settle()
-        assert [type(packet) for packet in self.heard] == [kind]
-        return self.heard.pop()
+        self.harness.settle()
+        assert [type(packet) for packet in self.received] == [kind]
+        return self.received.pop()
 
     def expect_nothing(self) -> Self:
         return self.expect()
 
-    def hang_up(self) -> None:
-        """The whole connection breaks."""
+    def disconnect(self) -> None:
+        """Breaks the whole connection."""
         self.wire.core.lost("connection reset by peer")
-        self.stage.settle()
+        self.harness.settle()
 
     def cancel(self) -> None:
-        """The stream is cancelled, its connection lives on."""
+        """Cancels the stream; its connection stays open."""
         self.stream.reset(CANCEL)
-        self.stage.settle()
+        self.harness.settle()
 
     def bytes_of(self, connect_id: int) -> bytes:
-        """The payload heard for one connection, taken out of what was heard."""
-        self.stage.settle()
-        mine = [x for x in self.heard if isinstance(x, p.Data) and x.connect_id == connect_id]
-        self.heard = [x for x in self.heard if x not in mine]
+        """Removes the DATA packets of one connection from ``received`` and returns their payload."""
+        self.harness.settle()
+        mine = [x for x in self.received if isinstance(x, p.Data) and x.connect_id == connect_id]
+        self.received = [x for x in self.received if x not in mine]
         return b"".join(x.data for x in mine)
 
     @property
     def status(self) -> int:
-        """What the core ended the call with."""
-        self.stage.settle()
+        """The gRPC status with which the core ended the call."""
+        self.harness.settle()
         (trailers,) = [headers for headers, end in self.headers if end]
         return grpc.status_of(trailers)[0]
 
@@ -276,7 +276,7 @@ class Peer:
             self.stream.send(self._queue.pop(0))
 
     def _on_message(self, buffer: p.Buffer, start: int, end: int) -> None:
-        self.heard.append(p.decode(bytes(buffer[start:end])))
+        self.received.append(p.decode(bytes(buffer[start:end])))
 
     def opened(self, stream: Stream) -> Self:
         self.stream = stream
@@ -284,21 +284,21 @@ class Peer:
 
 
 class Dials:
-    """A dialler that the script answers."""
+    """A dialler whose dials the script answers."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self.asked: list[MemoryDial] = []
+    def __init__(self, harness: Harness) -> None:
+        self._harness = harness
+        self.requested: list[MemoryDial] = []
 
     def dial(self, protocol: str, address: str, result: DialResult) -> MemoryDial:
-        dial = MemoryDial(self._stage, address, result)
-        self.asked.append(dial)
+        dial = MemoryDial(self._harness, address, result)
+        self.requested.append(dial)
         return dial
 
 
 class MemoryDial:
-    def __init__(self, stage: Stage, address: str, result: DialResult) -> None:
-        self._stage = stage
+    def __init__(self, harness: Harness, address: str, result: DialResult) -> None:
+        self._harness = harness
         self._result = result
         self.address = address
         self.cancelled = False
@@ -307,48 +307,48 @@ class MemoryDial:
         self.cancelled = True
 
     def succeed(self) -> MemoryPort:
-        port = self._stage.add_port(MemoryPort())
+        port = self._harness.add_port(MemoryPort())
         port.handler = self._result.on_dialled(port)
-        self._stage.settle()
+        self._harness.settle()
         return port
 
     def fail(self, error: str, *, timed_out: bool = False) -> None:
         self._result.on_dial_failed(error, timed_out)
-        self._stage.settle()
+        self._harness.settle()
 
 
 class ConnectCaller:
     """An HTTP CONNECT caller on a memory port."""
 
-    def __init__(self, stage: ServerStage) -> None:
-        self._stage = stage
-        self.port = stage.add_port(MemoryPort())
-        self.port.handler = ConnectFrontend(stage.core, self.port)
+    def __init__(self, harness: ServerHarness) -> None:
+        self._harness = harness
+        self.port = harness.add_port(MemoryPort())
+        self.port.handler = ConnectFrontend(harness.core, self.port)
 
-    def say(self, data: bytes) -> Self:
-        assert not self.port.paused, "a paused caller cannot be heard"
+    def send(self, data: bytes) -> Self:
+        assert not self.port.paused, "a paused caller is not read from"
         self.port.handler.on_bytes(memoryview(data))
-        self._stage.settle()
+        self._harness.settle()
         return self
 
     def connect(self, address: str = "10.0.0.1:80") -> Self:
-        return self.say(f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
+        return self.send(f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
 
     def end(self, *, gone: bool = False) -> Self:
         self.port.handler.on_eof(gone)
-        self._stage.settle()
+        self._harness.settle()
         return self
 
     def expect(self, data: bytes) -> Self:
-        """Exactly these bytes came since the last expectation."""
-        self._stage.settle()
-        heard = bytes(self.port.written)
+        """Asserts that exactly these bytes arrived since the last expectation."""
+        self._harness.settle()
+        received = bytes(self.port.written)
         self.port.written.clear()
-        assert heard == data
+        assert received == data
         return self
 
     def expect_status(self, status: int) -> Self:
-        self._stage.settle()
+        self._harness.settle()
         assert self.port.written.startswith(f"HTTP/1.1 {status} ".encode()), bytes(self.port.written)
         self.port.written.clear()
         return self
@@ -357,8 +357,8 @@ class ConnectCaller:
 OK = b"HTTP/1.1 200 Connection Established\r\n\r\n"
 
 
-class ServerStage(Stage):
-    """A proxy server's core, with agents and callers played by the script."""
+class ServerHarness(Harness):
+    """A proxy server's core, with scripted agents and callers."""
 
     def __init__(
         self,
@@ -410,15 +410,15 @@ class ServerStage(Stage):
         return peer
 
     def stream_of(self, agent: Peer) -> AgentStream:
-        """The core's own view of a scripted agent."""
+        """Returns the core's object for a scripted agent."""
         return next(
             stream for stream in self.core.agent_registry if stream.stream.connection is agent.wire.core
         )
 
-    # --- established connections, in one line
+    # --- established connections
 
     def grpc_route(self, agent: Peer, connect_id: int = 1, address: str = "10.0.0.1:80") -> Peer:
-        caller = self.grpc_caller().say(p.DialRequest("tcp", address, 9))
+        caller = self.grpc_caller().send(p.DialRequest("tcp", address, 9))
         self.accept(agent, connect_id)
         return caller.expect(p.DialResponse("", connect_id, 9))
 
@@ -429,17 +429,17 @@ class ServerStage(Stage):
 
     @staticmethod
     def accept(agent: Peer, connect_id: int) -> None:
-        """The agent answers the one dial it was just asked for."""
+        """The agent accepts its one pending dial request."""
         dial = agent.expect_one(p.DialRequest)
         assert isinstance(dial, p.DialRequest)
-        agent.say(p.DialResponse("", connect_id, dial.random))
+        agent.send(p.DialResponse("", connect_id, dial.random))
 
     def failures(self, reason: str) -> float:
         return self.metrics.dial_failure_count.labels(reason).value
 
 
-class AgentStage(Stage):
-    """An agent's core, with servers played by the script and endpoints on memory ports."""
+class AgentHarness(Harness):
+    """An agent's core, with scripted servers, and endpoints on memory ports."""
 
     def __init__(self, *, stall_seconds: float = 10.0) -> None:
         super().__init__()
@@ -477,13 +477,13 @@ class AgentStage(Stage):
 
     def endpoint(self, server: Peer, random: int = 5, connect_id: int = 1) -> MemoryPort:
         """A dial that succeeded."""
-        server.say(p.DialRequest("tcp", "10.0.0.1:80", random))
-        port = self.dials.asked.pop().succeed()
+        server.send(p.DialRequest("tcp", "10.0.0.1:80", random))
+        port = self.dials.requested.pop().succeed()
         server.expect(p.DialResponse("", connect_id, random))
         return port
 
-    def hear(self, port: MemoryPort, data: bytes) -> None:
-        """The endpoint says something."""
+    def send_from_endpoint(self, port: MemoryPort, data: bytes) -> None:
+        """The endpoint sends bytes to the agent."""
         port.handler.on_bytes(memoryview(data))
         self.settle()
 

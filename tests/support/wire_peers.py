@@ -1,4 +1,4 @@
-"""Handlers that record or echo, and two connections joined by a wire made of memory."""
+"""Handlers that record or echo, and two connections joined in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Event = tuple[Any, ...]
 
 
 class Recorder:
-    """A stream handler that notes every call, with copies of what it was given."""
+    """A stream handler that records every call with copies of its arguments."""
 
     def __init__(
         self, events: list[Event] | None = None, name: object = None, stream: Stream | None = None
@@ -46,7 +46,7 @@ class Recorder:
     def on_ready(self) -> None:
         self._note("ready")
 
-    # --- questions that tests ask
+    # --- queries for tests
 
     def names(self) -> list[str]:
         return [event[0] for event in self.events if event[0] != "ready"]
@@ -147,7 +147,7 @@ class Wire:
     """A client connection and a server connection, and the bytes between them.
 
     Every byte that crosses is checked: no frame is larger than its receiver allowed, and
-    no stream or connection window is overrun, by our own independent count.
+    no stream or connection window is overrun, counted independently of the implementation.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Wire:
         self.client = Http2Connection(client=True)
         self.server = Http2Connection(client=False, on_request=self._request, streams_max=streams_max)
         self.piece = piece
-        self.judges = {id(self.client): WindowJudge(), id(self.server): WindowJudge()}
+        self.window_checks = {id(self.client): WindowCheck(), id(self.server): WindowCheck()}
 
     def _request(self, stream: Stream, headers: Headers) -> StreamHandler:
         self.requests.append(stream)
@@ -178,18 +178,18 @@ class Wire:
         assert recorder.stream is not None
         return recorder.stream, recorder
 
-    def carry(self) -> None:
-        """Move bytes both ways until neither side has more to say."""
-        while self.carry_once():
+    def deliver(self) -> None:
+        """Moves bytes in both directions until neither side has more."""
+        while self.deliver_once():
             pass
 
-    def carry_once(self) -> bool:
+    def deliver_once(self) -> bool:
         moved = self._move(self.client, self.server)
         return self._move(self.server, self.client) or moved
 
     def _move(self, source: Http2Connection, target: Http2Connection) -> bool:
         data = take(source)
-        self.judges[id(source)].sent(data, self.judges[id(target)])
+        self.window_checks[id(source)].sent(data, self.window_checks[id(target)])
         for piece in pieces(data, self.piece):
             target.receive(piece)
         return bool(data)
@@ -224,7 +224,7 @@ def kinds(data: bytes) -> list[int]:
     return [kind for kind, _, _, _ in split_frames(data)]
 
 
-class WindowJudge:
+class WindowCheck:
     """Counts one sender's windows from the bytes alone, by RFC 9113, section 6.9."""
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class WindowJudge:
         self.spent: dict[int, int] = {}
         self.granted: dict[int, int] = {}
 
-    def sent(self, data: bytes, other: WindowJudge) -> None:
+    def sent(self, data: bytes, other: WindowCheck) -> None:
         for kind, flags, stream_id, payload in split_frames(data):
             assert len(payload) <= FRAME_BYTES_MAX
             if kind == f.DATA:

@@ -59,7 +59,7 @@ class Pump:
         raise result
 
     def wait_for(self, condition: Callable[[], object], what: str) -> None:
-        """Until ``condition`` holds; it is asked again after everything that happens."""
+        """Runs until ``condition`` holds; evaluates it after every event."""
         with self._changed:
             assert self._changed.wait_for(condition, PATIENCE_SECONDS), f"in vain: {what}"
 

@@ -21,7 +21,7 @@ from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.frontend import DialFailure, DialFailureCause
 from bootbridge.wire import packets as p
 from tests.support.close_state_walk import Driven, check, pairs
-from tests.support.sim_script import AgentStage, ServerStage
+from tests.support.sim_script import AgentHarness, ServerHarness
 
 FAILURE = DialFailure(DialFailureCause.ENDPOINT, "refused")
 
@@ -34,9 +34,9 @@ class FakeRoute:
 
 
 def connect_frontend() -> Driven:
-    stage = ServerStage()
-    stage.agent()
-    caller = stage.connect_caller()
+    harness = ServerHarness()
+    harness.agent()
+    caller = harness.connect_caller()
     front: Any = caller.port.handler
     head = memoryview(b"CONNECT 10.0.0.1:80 HTTP/1.1\r\n\r\n")
     return Driven(
@@ -53,10 +53,10 @@ def connect_frontend() -> Driven:
 
 
 def grpc_frontend() -> Driven:
-    stage = ServerStage()
-    stage.agent()
-    stage.grpc_caller()
-    (front,) = stage.core.grpc_frontends
+    harness = ServerHarness()
+    harness.agent()
+    harness.grpc_caller()
+    (front,) = harness.core.grpc_frontends
     return Driven(
         front,
         {
@@ -70,10 +70,10 @@ def grpc_frontend() -> Driven:
 
 
 def agent_route() -> Driven:
-    stage = ServerStage()
-    agent = stage.agent()
-    stage.connect_route(agent)
-    route = stage.stream_of(agent).routes[1]
+    harness = ServerHarness()
+    agent = harness.agent()
+    harness.connect_route(agent)
+    route = harness.stream_of(agent).routes[1]
     return Driven(
         route,
         {
@@ -90,9 +90,9 @@ def agent_route() -> Driven:
 
 
 def direct_route() -> Driven:
-    stage = ServerStage(strategies=(Strategy.DIRECT,))
-    caller = stage.connect_caller().connect("192.0.2.1:80")
-    port = stage.dials.asked.pop().succeed()
+    harness = ServerHarness(strategies=(Strategy.DIRECT,))
+    caller = harness.connect_caller().connect("192.0.2.1:80")
+    port = harness.dials.requested.pop().succeed()
     route: Any = port.handler
 
     def endpoint_closed() -> None:
@@ -115,11 +115,11 @@ def direct_route() -> Driven:
 
 def endpoint() -> Driven:
     """With a byte that waits for credit, so that closing has something to wait for."""
-    stage = AgentStage()
-    port = stage.endpoint(stage.server())
+    harness = AgentHarness()
+    port = harness.endpoint(harness.server())
     subject: Any = port.handler
     subject.send_queue.credit = 0
-    stage.hear(port, b"x")
+    harness.send_from_endpoint(port, b"x")
     return Driven(
         subject,
         {
@@ -137,9 +137,9 @@ def endpoint() -> Driven:
 
 def packet_stream() -> Driven:
     """An agent's, which does not finish by itself, on a full connection: its trailers have to wait."""
-    stage = AgentStage()
-    stage.server()
-    (subject,) = stage.core.streams
+    harness = AgentHarness()
+    harness.server()
+    (subject,) = harness.core.streams
     stream = subject.stream
     stream.connection.writable = False
 

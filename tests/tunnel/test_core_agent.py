@@ -5,95 +5,95 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.wire import packets as p
-from tests.support.sim_script import AgentStage
+from tests.support.sim_script import AgentHarness
 
 
 @pytest.mark.parametrize("ours", [True, False], ids=["let go by us", "lost"])
 def test_only_a_server_that_was_lost_counts_as_a_failure(ours: bool) -> None:
     """An agent behind a balancer closes every second connection itself, as a duplicate."""
-    with AgentStage() as stage:
-        server = stage.server()
-        (stream,) = stage.core.streams
+    with AgentHarness() as harness:
+        server = harness.server()
+        (stream,) = harness.core.streams
         stream.closed_by_us = ours
-        server.hang_up()
-        assert stage.metrics.server_connection_failure_count.labels("from_server").value == (not ours)
+        server.disconnect()
+        assert harness.metrics.server_connection_failure_count.labels("from_server").value == (not ours)
 
 
 def test_a_dial_makes_a_connection_and_carries_bytes_both_ways() -> None:
     """A request through DIAL and DATA, and CLOSE_RSP without error at the end."""
-    with AgentStage() as stage:
-        server = stage.server()
-        endpoint = stage.endpoint(server)
-        server.say(p.Data(1, b"GET /"))
+    with AgentHarness() as harness:
+        server = harness.server()
+        endpoint = harness.endpoint(server)
+        server.send(p.Data(1, b"GET /"))
         assert endpoint.written == b"GET /"
-        stage.hear(endpoint, b"200 OK")
+        harness.send_from_endpoint(endpoint, b"200 OK")
         endpoint.handler.on_eof(True)
         server.expect(p.Data(1, b"200 OK"), p.CloseResponse("", 1))
-        assert stage.core.endpoint_count == 0
-        assert stage.core.idle
+        assert harness.core.endpoint_count == 0
+        assert harness.core.idle
 
 
 def test_a_failed_dial_is_answered_with_its_reason_and_counted() -> None:
     """The error text reaches the server, and the metric has a label for timeouts."""
-    with AgentStage() as stage:
-        server = stage.server()
-        server.say(p.DialRequest("tcp", "10.0.0.1:80", 5), p.DialRequest("tcp", "10.0.0.2:80", 6))
-        refused, timed_out = stage.dials.asked
+    with AgentHarness() as harness:
+        server = harness.server()
+        server.send(p.DialRequest("tcp", "10.0.0.1:80", 5), p.DialRequest("tcp", "10.0.0.2:80", 6))
+        refused, timed_out = harness.dials.requested
         refused.fail("dial tcp 10.0.0.1:80: connect: connection refused")
         timed_out.fail("dial tcp 10.0.0.2:80: i/o timeout", timed_out=True)
         server.expect(
             p.DialResponse("dial tcp 10.0.0.1:80: connect: connection refused", 0, 5),
             p.DialResponse("dial tcp 10.0.0.2:80: i/o timeout", 0, 6),
         )
-        failures = stage.metrics.endpoint_dial_failure_total
+        failures = harness.metrics.endpoint_dial_failure_total
         assert (failures.labels("unknown").value, failures.labels("timeout").value) == (1, 1)
 
 
 def test_an_address_that_no_name_can_have_is_not_dialled_and_not_repeated() -> None:
     """Promise 4: answers that wait are bounded in packets, so one must not be as long as a server likes."""
-    with AgentStage() as stage:
-        server = stage.server()
-        server.say(p.DialRequest("tcp", "a" * 100_000 + ":80", 5))
+    with AgentHarness() as harness:
+        server = harness.server()
+        server.send(p.DialRequest("tcp", "a" * 100_000 + ":80", 5))
         answer = server.expect_one(p.DialResponse)
         assert isinstance(answer, p.DialResponse)
         assert (answer.random, answer.connect_id) == (5, 0)
         assert 0 < len(answer.error) < 100
-        assert stage.dials.asked == []
-        assert stage.metrics.endpoint_dial_failure_total.labels("unknown").value == 1
-        assert stage.core.idle
+        assert harness.dials.requested == []
+        assert harness.metrics.endpoint_dial_failure_total.labels("unknown").value == 1
+        assert harness.core.idle
 
 
 def test_close_req_is_answered_once_and_then_unknown() -> None:
     """CLOSE_REQ gets CLOSE_RSP "", a second one gets "Unknown connectID"."""
-    with AgentStage() as stage:
-        server = stage.server()
-        endpoint = stage.endpoint(server)
-        server.say(p.CloseRequest(1)).expect(p.CloseResponse("", 1))
+    with AgentHarness() as harness:
+        server = harness.server()
+        endpoint = harness.endpoint(server)
+        server.send(p.CloseRequest(1)).expect(p.CloseResponse("", 1))
         assert endpoint.state == "closed"
-        server.say(p.CloseRequest(1)).expect(p.CloseResponse("Unknown connectID", 1))
+        server.send(p.CloseRequest(1)).expect(p.CloseResponse("Unknown connectID", 1))
 
 
 def test_data_for_an_unknown_id_is_answered_with_a_close_of_that_id() -> None:
     """So that a server with a stale entry can remove it."""
-    with AgentStage() as stage:
-        stage.server().say(p.Data(77, b"x")).expect(p.CloseResponse("unrecognized connectID", 77))
+    with AgentHarness() as harness:
+        harness.server().send(p.Data(77, b"x")).expect(p.CloseResponse("unrecognized connectID", 77))
 
 
 def test_dial_cls_stops_a_dial_under_way() -> None:
     """A cancelled dial makes no connection and no DIAL_RSP."""
-    with AgentStage() as stage:
-        server = stage.server().say(p.DialRequest("tcp", "10.0.0.1:80", 5))
-        (dial,) = stage.dials.asked
-        server.say(p.CloseDial(5)).expect_nothing()
+    with AgentHarness() as harness:
+        server = harness.server().send(p.DialRequest("tcp", "10.0.0.1:80", 5))
+        (dial,) = harness.dials.requested
+        server.send(p.CloseDial(5)).expect_nothing()
         assert dial.cancelled
-        assert stage.core.idle
+        assert harness.core.idle
 
 
 def test_dial_cls_for_another_dial_stops_nothing() -> None:
     """Only the dial that is named."""
-    with AgentStage() as stage:
-        server = stage.server().say(p.DialRequest("tcp", "10.0.0.1:80", 5), p.CloseDial(6))
-        (dial,) = stage.dials.asked
+    with AgentHarness() as harness:
+        server = harness.server().send(p.DialRequest("tcp", "10.0.0.1:80", 5), p.CloseDial(6))
+        (dial,) = harness.dials.requested
         assert not dial.cancelled
         dial.succeed()
         server.expect(p.DialResponse("", 1, 5))
@@ -101,99 +101,99 @@ def test_dial_cls_for_another_dial_stops_nothing() -> None:
 
 def test_two_dials_under_one_id_are_not_mixed_up() -> None:
     """The second is refused; the first goes on."""
-    with AgentStage() as stage:
-        server = stage.server().say(
+    with AgentHarness() as harness:
+        server = harness.server().send(
             p.DialRequest("tcp", "10.0.0.1:80", 5), p.DialRequest("tcp", "10.0.0.2:80", 5)
         )
         server.expect(p.DialResponse("a dial with this id is already pending", 0, 5))
-        (dial,) = stage.dials.asked
+        (dial,) = harness.dials.requested
         dial.succeed()
         server.expect(p.DialResponse("", 1, 5))
 
 
 def test_everything_of_a_lost_server_is_let_go() -> None:
     """Dials are cancelled, endpoints reset, and other servers' ones stay."""
-    with AgentStage() as stage:
-        lost, kept = stage.server(), stage.server()
-        endpoint = stage.endpoint(lost)
-        other = stage.endpoint(kept)
-        lost.say(p.DialRequest("tcp", "10.0.0.9:80", 8))
-        dial = stage.dials.asked.pop()
-        lost.hang_up()
+    with AgentHarness() as harness:
+        lost, kept = harness.server(), harness.server()
+        endpoint = harness.endpoint(lost)
+        other = harness.endpoint(kept)
+        lost.send(p.DialRequest("tcp", "10.0.0.9:80", 8))
+        dial = harness.dials.requested.pop()
+        lost.disconnect()
         assert dial.cancelled
         assert endpoint.state == "aborted", "an upload that may be incomplete must not look complete"
         assert other.state == "open"
-        assert len(stage.core.streams) == 1
-        stage.hear(other, b"still here")
+        assert len(harness.core.streams) == 1
+        harness.send_from_endpoint(other, b"still here")
         kept.expect(p.Data(1, b"still here"))
 
 
 def test_the_same_connect_id_of_two_servers_is_two_connections() -> None:
     """Tables belong to a stream, so equal ids do not collide."""
-    with AgentStage() as stage:
-        one, two = stage.server(), stage.server()
-        first, second = stage.endpoint(one), stage.endpoint(two)
-        one.say(p.Data(1, b"one"))
-        two.say(p.Data(1, b"two"))
+    with AgentHarness() as harness:
+        one, two = harness.server(), harness.server()
+        first, second = harness.endpoint(one), harness.endpoint(two)
+        one.send(p.Data(1, b"one"))
+        two.send(p.Data(1, b"two"))
         assert (first.written, second.written) == (b"one", b"two")
-        one.say(p.CloseRequest(1)).expect(p.CloseResponse("", 1))
+        one.send(p.CloseRequest(1)).expect(p.CloseResponse("", 1))
         assert (first.state, second.state) == ("closed", "open")
 
 
 def test_drain_is_sent_although_nothing_is_being_received() -> None:
     """DRAIN goes to every server at once, and connections go on."""
-    with AgentStage() as stage:
-        one, two = stage.server(), stage.server()
-        endpoint = stage.endpoint(one)
-        stage.core.drain()
+    with AgentHarness() as harness:
+        one, two = harness.server(), harness.server()
+        endpoint = harness.endpoint(one)
+        harness.core.drain()
         one.expect(p.Drain())
         two.expect(p.Drain())
-        stage.hear(endpoint, b"goes on")
+        harness.send_from_endpoint(endpoint, b"goes on")
         one.expect(p.Data(1, b"goes on"))
-        assert not stage.core.idle
+        assert not harness.core.idle
 
 
 def test_what_was_uploaded_is_written_before_the_endpoint_is_closed() -> None:
     """CLOSE_REQ behind DATA: the socket is closed in order, behind the unwritten bytes."""
-    with AgentStage() as stage:
-        server = stage.server()
-        endpoint = stage.endpoint(server)
-        endpoint.stuck = True
-        server.say(p.Data(1, b"last words"), p.CloseRequest(1)).expect(p.CloseResponse("", 1))
+    with AgentHarness() as harness:
+        server = harness.server()
+        endpoint = harness.endpoint(server)
+        endpoint.stalled = True
+        server.send(p.Data(1, b"last words"), p.CloseRequest(1)).expect(p.CloseResponse("", 1))
         assert (endpoint.state, bytes(endpoint.waiting)) == ("closed", b"last words")
 
 
 def test_data_of_the_endpoint_is_sent_before_its_close() -> None:
     """CLOSE_RSP waits behind data without credit."""
-    with AgentStage() as stage:
-        server = stage.server()
-        endpoint = stage.endpoint(server)
+    with AgentHarness() as harness:
+        server = harness.server()
+        endpoint = harness.endpoint(server)
         for _ in range(5):
-            stage.hear(endpoint, b"x" * 262_144)
+            harness.send_from_endpoint(endpoint, b"x" * 262_144)
         endpoint.handler.on_eof(True)
         got = len(server.bytes_of(1))
         assert got < 5 * 262_144
         server.expect_nothing()
-        server.say(p.Credit(1, 1 << 20))
+        server.send(p.Credit(1, 1 << 20))
         assert got + len(server.bytes_of(1)) == 5 * 262_144
         server.expect(p.CloseResponse("", 1))
 
 
 def test_a_broken_endpoint_is_reported_with_its_reason() -> None:
     """The server must not take it for an orderly end."""
-    with AgentStage() as stage:
-        server = stage.server()
-        stage.endpoint(server).handler.on_lost("connection reset by peer")
+    with AgentHarness() as harness:
+        server = harness.server()
+        harness.endpoint(server).handler.on_lost("connection reset by peer")
         server.expect(p.CloseResponse("connection reset by peer", 1))
 
 
 def test_a_server_without_the_extension_gets_the_original_protocol() -> None:
     """No CREDIT, no END: when the endpoint half-closes, the whole connection is closed."""
-    with AgentStage() as stage:
-        server = stage.server(go_like=True)
-        endpoint = stage.endpoint(server)
+    with AgentHarness() as harness:
+        server = harness.server(go_like=True)
+        endpoint = harness.endpoint(server)
         for _ in range(20):
-            server.say(p.Data(1, b"x" * 100_000))
+            server.send(p.Data(1, b"x" * 100_000))
         assert len(endpoint.written) == 2_000_000
         endpoint.handler.on_eof(False)
         server.expect(p.CloseResponse("", 1))
@@ -201,8 +201,8 @@ def test_a_server_without_the_extension_gets_the_original_protocol() -> None:
 
 def test_status_and_metrics_agree() -> None:
     """Promise 8 on the agent: one truth, shown twice."""
-    with AgentStage() as stage:
-        server = stage.server()
-        stage.endpoint(server)
-        gauge = stage.metrics.open_endpoint_connections
-        assert next(iter(gauge.samples()))[2] == stage.core.status()["endpoints"] == 1
+    with AgentHarness() as harness:
+        server = harness.server()
+        harness.endpoint(server)
+        gauge = harness.metrics.open_endpoint_connections
+        assert next(iter(gauge.samples()))[2] == harness.core.status()["endpoints"] == 1

@@ -9,14 +9,14 @@ from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.route import CLOSING_SECONDS_MAX, FIRST_BYTES_HOLD_SECONDS, HALF_OPEN_IDLE_SECONDS_MAX
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
-from tests.support.sim_script import AgentStage, ConnectCaller, Peer, ServerStage
+from tests.support.sim_script import AgentHarness, ConnectCaller, Peer, ServerHarness
 
 CHUNK = b"x" * 65536
 
 
 def _fill(agent: Peer, connect_id: int, size: int) -> None:
     for _ in range(size // len(CHUNK)):
-        agent.say(p.Data(connect_id, CHUNK))
+        agent.send(p.Data(connect_id, CHUNK))
 
 
 def test_credit_may_be_overdrawn_by_one_whole_message() -> None:
@@ -25,11 +25,11 @@ def test_credit_may_be_overdrawn_by_one_whole_message() -> None:
 
 def test_credit_is_returned_as_the_caller_takes_bytes() -> None:
     """As much as was taken, in few packets, and none while the caller does not read."""
-    with ServerStage() as stage:
-        agent = stage.agent()
-        caller = stage.connect_route(agent).say(b"go")
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.connect_route(agent).send(b"go")
         agent.bytes_of(1)
-        caller.port.stuck = True
+        caller.port.stalled = True
         _fill(agent, 1, BOUNDS.credit)
         agent.expect_nothing()
         caller.port.take(BOUNDS.credit // 8)
@@ -42,73 +42,73 @@ def test_credit_is_returned_as_the_caller_takes_bytes() -> None:
 
 def test_credit_is_returned_to_the_agent_of_a_grpc_caller_too() -> None:
     """A download that trickles through without ever queueing must not run dry."""
-    with ServerStage() as stage:
-        agent = stage.agent()
-        caller = stage.grpc_route(agent).say(p.Data(1, b"go"))
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.grpc_route(agent).send(p.Data(1, b"go"))
         agent.bytes_of(1)
         granted = 0
         for _ in range(4 * BOUNDS.credit // len(CHUNK)):
-            agent.say(p.Data(1, CHUNK))
-            granted += sum(x.size for x in agent.heard if isinstance(x, p.Credit))
-            agent.heard.clear()
+            agent.send(p.Data(1, CHUNK))
+            granted += sum(x.size for x in agent.received if isinstance(x, p.Credit))
+            agent.received.clear()
         assert len(caller.bytes_of(1)) == 4 * BOUNDS.credit
         assert granted > 3 * BOUNDS.credit
 
 
 def test_a_sender_stops_when_its_credit_is_used_up() -> None:
     """The agent reads no more from an endpoint than credit and its own bound allow."""
-    with AgentStage() as stage:
-        server = stage.server()
-        endpoint = stage.endpoint(server)
+    with AgentHarness() as harness:
+        server = harness.server()
+        endpoint = harness.endpoint(server)
         read = 0
         while not endpoint.paused:
-            stage.hear(endpoint, CHUNK)
+            harness.send_from_endpoint(endpoint, CHUNK)
             read += len(CHUNK)
         assert BOUNDS.credit <= len(server.bytes_of(1)) <= BOUNDS.credit + len(CHUNK)
         assert read <= BOUNDS.credit + BOUNDS.send_queue_high + 2 * len(CHUNK)
-        server.say(p.Credit(1, BOUNDS.credit))
+        server.send(p.Credit(1, BOUNDS.credit))
         assert not endpoint.paused
         assert len(server.bytes_of(1)) == read - BOUNDS.credit
 
 
 def test_a_peer_that_overruns_its_credit_loses_this_one_connection() -> None:
     """Promise 4: memory is bounded, and the agent's other connections continue."""
-    with ServerStage() as stage:
-        agent = stage.agent()
-        victim, neighbour = stage.connect_route(agent, 1), stage.connect_route(agent, 2)
-        victim.say(b"go")
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        victim, neighbour = harness.connect_route(agent, 1), harness.connect_route(agent, 2)
+        victim.send(b"go")
         agent.bytes_of(1)
-        victim.port.stuck = True
+        victim.port.stalled = True
         _fill(agent, 1, BOUNDS.credit + BOUNDS.overdraft + len(CHUNK))
         assert victim.port.state == "aborted"
         agent.expect(p.CloseRequest(1))
-        agent.say(p.Data(2, b"fine"))
-        neighbour.say(b"hi").expect(b"fine")
+        agent.send(p.Data(2, b"fine"))
+        neighbour.send(b"hi").expect(b"fine")
         agent.expect(p.Data(2, b"hi"))
 
 
 def test_credit_for_nothing_or_less_is_ignored() -> None:
     """A lying peer cannot lower or shift what others may send."""
-    with AgentStage() as stage:
-        server = stage.server()
-        endpoint = stage.endpoint(server)
-        server.say(p.Credit(1, 0), p.Credit(1, -5), p.Credit(99, 5))
-        stage.hear(endpoint, b"ok")
+    with AgentHarness() as harness:
+        server = harness.server()
+        endpoint = harness.endpoint(server)
+        server.send(p.Credit(1, 0), p.Credit(1, -5), p.Credit(99, 5))
+        harness.send_from_endpoint(endpoint, b"ok")
         server.expect(p.Data(1, b"ok"))
 
 
 def test_a_stalled_caller_delays_no_neighbour_on_the_same_agent() -> None:
     """Promise 4: one reader stops; the second connection of the same stream is not slower."""
-    with ServerStage() as stage:
-        agent = stage.agent()
-        stalled, lively = stage.connect_route(agent, 1), stage.connect_route(agent, 2)
-        stalled.say(b"go")
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        stalled, lively = harness.connect_route(agent, 1), harness.connect_route(agent, 2)
+        stalled.send(b"go")
         agent.bytes_of(1)
-        stalled.port.stuck = True
+        stalled.port.stalled = True
         _fill(agent, 1, BOUNDS.credit)
         for _ in range(10):
-            agent.say(p.Data(2, b"tick"))
-            lively.say(b"tock")
+            agent.send(p.Data(2, b"tick"))
+            lively.send(b"tock")
         lively.expect(b"tick" * 10)
         assert agent.bytes_of(2) == b"tock" * 10
 
@@ -116,76 +116,76 @@ def test_a_stalled_caller_delays_no_neighbour_on_the_same_agent() -> None:
 # --- towards a peer that knows no credit
 
 
-def _stalled_on_a_go_agent(stage: ServerStage) -> tuple[Peer, ConnectCaller, ConnectCaller]:
-    agent = stage.agent(go_like=True)
-    stalled, lively = stage.connect_route(agent, 1), stage.connect_route(agent, 2)
-    stalled.say(b"go")
-    lively.say(b"go")
+def _stalled_on_a_go_agent(harness: ServerHarness) -> tuple[Peer, ConnectCaller, ConnectCaller]:
+    agent = harness.agent(go_like=True)
+    stalled, lively = harness.connect_route(agent, 1), harness.connect_route(agent, 2)
+    stalled.send(b"go")
+    lively.send(b"go")
     agent.bytes_of(1), agent.bytes_of(2)
-    stalled.port.stuck = True
+    stalled.port.stalled = True
     _fill(agent, 1, BOUNDS.stalled + 4 * len(CHUNK))
-    stage.after(0.05)
+    harness.after(0.05)
     return agent, stalled, lively
 
 
 def test_a_go_agents_stalled_connection_is_closed_alone_after_the_time_limit() -> None:
     """Promise 4's fallback: this one is closed and logged with its reason; the agent stays."""
-    with ServerStage(stall_seconds=10.0) as stage:
-        agent, stalled, lively = _stalled_on_a_go_agent(stage)
-        stage.after(9.5)
+    with ServerHarness(stall_seconds=10.0) as harness:
+        agent, stalled, lively = _stalled_on_a_go_agent(harness)
+        harness.after(9.5)
         assert stalled.port.state == "open"
-        stage.after(1.0)
+        harness.after(1.0)
         assert stalled.port.state == "aborted"
         assert lively.port.state == "open"
         agent.expect(p.CloseRequest(1))
-        (note,) = stage.event_log.about("connection closed: frontend stalled")
+        (note,) = harness.event_log.about("connection closed: frontend stalled")
         assert note["connection"] == 1
-        assert stage.metrics.closed_connections_total.labels("stalled frontend").value == 1
+        assert harness.metrics.closed_connections_total.labels("stalled frontend").value == 1
 
 
 def test_neighbours_of_a_stalled_connection_go_on_before_it_is_closed() -> None:
     """A Go agent knows no credit; small messages of other connections still arrive."""
-    with ServerStage(stall_seconds=10.0) as stage:
-        agent, stalled, lively = _stalled_on_a_go_agent(stage)
+    with ServerHarness(stall_seconds=10.0) as harness:
+        agent, stalled, lively = _stalled_on_a_go_agent(harness)
         for _ in range(20):
-            agent.say(p.Data(2, b"tick"))
-            stage.after(0.05)
+            agent.send(p.Data(2, b"tick"))
+            harness.after(0.05)
         lively.expect(b"tick" * 20)
         assert stalled.port.state == "open"
 
 
 def test_a_slow_but_moving_caller_of_a_go_agent_is_throttled_not_closed() -> None:
     """Slow is not broken: while it takes anything, it stays, and its sender is held to its pace."""
-    with ServerStage(stall_seconds=10.0) as stage:
-        agent, slow, _ = _stalled_on_a_go_agent(stage)
+    with ServerHarness(stall_seconds=10.0) as harness:
+        agent, slow, _ = _stalled_on_a_go_agent(harness)
         for _ in range(30):
             slow.port.take(20_000)
-            stage.after(1.0)
+            harness.after(1.0)
         assert slow.port.state == "open"
-        slow.port.stuck = False
-        stage.after(1.0)
+        slow.port.stalled = False
+        harness.after(1.0)
         assert len(slow.port.written) == len(b"") + BOUNDS.stalled + 4 * len(CHUNK)
-        assert stage.stream_of(agent).guard is not None
-        assert len(stage.stream_of(agent).guard) == 0  # type: ignore[arg-type]
-        assert not stage.stream_of(agent).stream.paused
+        assert harness.stream_of(agent).guard is not None
+        assert len(harness.stream_of(agent).guard) == 0  # type: ignore[arg-type]
+        assert not harness.stream_of(agent).stream.paused
 
 
 def test_a_stalled_endpoint_of_a_go_server_is_closed_alone() -> None:
     """The same guard on the agent: the endpoint is reset, and CLOSE_RSP has the reason."""
-    with AgentStage(stall_seconds=10.0) as stage:
-        server = stage.server(go_like=True)
-        stalled = stage.endpoint(server, 5, 1)
-        lively = stage.endpoint(server, 6, 2)
-        stalled.stuck = True
+    with AgentHarness(stall_seconds=10.0) as harness:
+        server = harness.server(go_like=True)
+        stalled = harness.endpoint(server, 5, 1)
+        lively = harness.endpoint(server, 6, 2)
+        stalled.stalled = True
         _fill(server, 1, BOUNDS.stalled + 4 * len(CHUNK))
-        stage.after(11.0)
-        (closed,) = server.heard
-        server.heard.clear()
+        harness.after(11.0)
+        (closed,) = server.received
+        server.received.clear()
         assert isinstance(closed, p.CloseResponse)
         assert closed.connect_id == 1
         assert "stalled" in closed.error
         assert (stalled.state, lively.state) == ("aborted", "open")
-        server.say(p.Data(2, b"fine"))
+        server.send(p.Data(2, b"fine"))
         assert lively.written == b"fine"
 
 
@@ -193,114 +193,114 @@ def test_a_stalled_endpoint_of_a_go_server_is_closed_alone() -> None:
 
 
 def test_a_callers_half_close_reaches_the_endpoint_and_the_answer_comes_back() -> None:
-    """END, not CLOSE: the endpoint hears the end of the upload and still answers."""
-    with ServerStage() as stage:
-        agent = stage.agent()
-        caller = stage.connect_route(agent).say(b"question").end()
-        agent.expect(p.Data(1, b"question"), p.End(1)).say(p.Data(1, b"answer"), p.CloseResponse("", 1))
+    """END, not CLOSE: the endpoint receives the end of the upload and still answers."""
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.connect_route(agent).send(b"question").end()
+        agent.expect(p.Data(1, b"question"), p.End(1)).send(p.Data(1, b"answer"), p.CloseResponse("", 1))
         caller.expect(b"answer")
         assert caller.port.state == "closed"
-        assert stage.core.idle
+        assert harness.core.idle
 
 
 def test_an_endpoints_half_close_reaches_the_caller_which_may_still_send() -> None:
     """END from the agent: the caller's socket is half-closed, its upload goes on."""
-    with ServerStage() as stage:
-        agent = stage.agent()
-        caller = stage.connect_route(agent)
-        agent.say(p.Data(1, b"all I have"), p.End(1))
-        stage.after(FIRST_BYTES_HOLD_SECONDS)
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.connect_route(agent)
+        agent.send(p.Data(1, b"all I have"), p.End(1))
+        harness.after(FIRST_BYTES_HOLD_SECONDS)
         caller.expect(b"all I have")
         assert caller.port.state == "finished"
-        caller.say(b"more").end()
-        agent.expect(p.Data(1, b"more"), p.End(1)).say(p.CloseResponse("", 1))
+        caller.send(b"more").end()
+        agent.expect(p.Data(1, b"more"), p.End(1)).send(p.CloseResponse("", 1))
         assert caller.port.state == "closed"
 
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_caller_who_knows_no_half_close_is_closed_when_the_endpoint_ends(direct: bool) -> None:
     """Promise 7: a frontend with TLS, whose end of one direction is the end, leaves nothing behind."""
-    with ServerStage(strategies=[Strategy.DIRECT if direct else Strategy.DEFAULT]) as stage:
-        agent = stage.agent()
-        caller = stage.connect_caller()
+    with ServerHarness(strategies=[Strategy.DIRECT if direct else Strategy.DEFAULT]) as harness:
+        agent = harness.agent()
+        caller = harness.connect_caller()
         caller.port.half_closes = False
         caller.connect("192.0.2.1:80")
         if direct:
-            endpoint = stage.dials.asked.pop().succeed()
+            endpoint = harness.dials.requested.pop().succeed()
             caller.expect_status(200)
             endpoint.handler.on_eof(False)
             assert endpoint.state == "closed"
         else:
-            stage.accept(agent, 1)
+            harness.accept(agent, 1)
             caller.expect_status(200)
-            agent.say(p.End(1)).expect(p.CloseRequest(1)).say(p.CloseResponse("", 1))
+            agent.send(p.End(1)).expect(p.CloseRequest(1)).send(p.CloseResponse("", 1))
         assert caller.port.state == "closed"
-        assert stage.core.idle
-        assert not stage.core.connect_frontends
+        assert harness.core.idle
+        assert not harness.core.connect_frontends
 
 
 @pytest.mark.parametrize("front_ends", [False, True])
 def test_a_direct_connection_that_is_half_closed_and_silent_ends(front_ends: bool) -> None:
     """After five minutes without a byte, whichever side has ended."""
-    with ServerStage(strategies=[Strategy.DIRECT]) as stage:
-        caller = stage.connect_caller().connect("192.0.2.1:80")
-        endpoint = stage.dials.asked.pop().succeed()
+    with ServerHarness(strategies=[Strategy.DIRECT]) as harness:
+        caller = harness.connect_caller().connect("192.0.2.1:80")
+        endpoint = harness.dials.requested.pop().succeed()
         caller.expect_status(200)
         if front_ends:
             caller.end()
         else:
             endpoint.handler.on_eof(False)
-        stage.after(HALF_OPEN_IDLE_SECONDS_MAX * 0.9)
-        assert not stage.core.idle
-        stage.after(HALF_OPEN_IDLE_SECONDS_MAX)
+        harness.after(HALF_OPEN_IDLE_SECONDS_MAX * 0.9)
+        assert not harness.core.idle
+        harness.after(HALF_OPEN_IDLE_SECONDS_MAX)
         assert caller.port.state == "aborted"
         assert endpoint.state == "closed"
-        assert stage.core.idle
+        assert harness.core.idle
 
 
 def test_the_agent_passes_half_close_on_in_both_directions() -> None:
     """END finishes the socket's writing side; its EOF becomes END, and two ends make a close."""
-    with AgentStage() as stage:
-        server = stage.server()
-        endpoint = stage.endpoint(server)
-        server.say(p.Data(1, b"question"), p.End(1))
+    with AgentHarness() as harness:
+        server = harness.server()
+        endpoint = harness.endpoint(server)
+        server.send(p.Data(1, b"question"), p.End(1))
         assert (endpoint.written, endpoint.state) == (b"question", "finished")
-        stage.hear(endpoint, b"answer")
+        harness.send_from_endpoint(endpoint, b"answer")
         endpoint.handler.on_eof(False)
         server.expect(p.Data(1, b"answer"), p.CloseResponse("", 1))
-        other = stage.endpoint(server, 6, 2)
+        other = harness.endpoint(server, 6, 2)
         other.handler.on_eof(False)
-        server.expect(p.End(2)).say(p.Data(2, b"late"), p.End(2)).expect(p.CloseResponse("", 2))
+        server.expect(p.End(2)).send(p.Data(2, b"late"), p.End(2)).expect(p.CloseResponse("", 2))
         assert (other.written, other.state) == (b"late", "closed")
 
 
 def test_a_half_close_becomes_a_close_for_a_go_agent() -> None:
     """Konnectivity has no half-close. The upload is flushed before CLOSE_REQ."""
-    with ServerStage() as stage:
-        agent = stage.agent(go_like=True)
-        caller = stage.connect_route(agent).say(b"question").end()
+    with ServerHarness() as harness:
+        agent = harness.agent(go_like=True)
+        caller = harness.connect_route(agent).send(b"question").end()
         agent.expect(p.Data(1, b"question"), p.CloseRequest(1))
         assert caller.port.state == "closed"
 
 
 def test_a_half_closed_connection_that_goes_on_uploading_is_not_idle() -> None:
     """An upload that is taken as it comes keeps a half-closed connection alive; silence ends it."""
-    with ServerStage() as stage:
-        agent = stage.agent()
-        caller = stage.connect_route(agent)
-        agent.say(p.End(1))
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.connect_route(agent)
+        agent.send(p.End(1))
         for _ in range(4):
-            stage.after(HALF_OPEN_IDLE_SECONDS_MAX * 0.9)
-            caller.say(b"more")
+            harness.after(HALF_OPEN_IDLE_SECONDS_MAX * 0.9)
+            caller.send(b"more")
             agent.expect(p.Data(1, b"more"))
         assert caller.port.state == "finished"
         waited = 0
         while caller.port.state == "finished" and waited < 3 * HALF_OPEN_IDLE_SECONDS_MAX:
-            stage.after(10)
+            harness.after(10)
             waited += 10
         assert caller.port.state == "aborted"
-        agent.expect(p.CloseRequest(1)).say(p.CloseResponse("", 1))
-        assert stage.core.idle
+        agent.expect(p.CloseRequest(1)).send(p.CloseResponse("", 1))
+        assert harness.core.idle
 
 
 # --- flush before close
@@ -308,49 +308,49 @@ def test_a_half_closed_connection_that_goes_on_uploading_is_not_idle() -> None:
 
 def test_a_callers_upload_is_flushed_before_the_close() -> None:
     """Accepted bytes wait for credit, and CLOSE_REQ waits behind them."""
-    with ServerStage() as stage:
-        agent = stage.agent()
-        caller = stage.connect_route(agent)
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.connect_route(agent)
         size = 0
         while not caller.port.paused:
-            caller.say(CHUNK)
+            caller.send(CHUNK)
             size += len(CHUNK)
         caller.end(gone=True)
         got = len(agent.bytes_of(1))
         agent.expect_nothing()
-        agent.say(p.Credit(1, BOUNDS.credit))
+        agent.send(p.Credit(1, BOUNDS.credit))
         assert got + len(agent.bytes_of(1)) == size
-        agent.expect(p.CloseRequest(1)).say(p.CloseResponse("", 1))
-        assert stage.core.idle
+        agent.expect(p.CloseRequest(1)).send(p.CloseResponse("", 1))
+        assert harness.core.idle
 
 
 def test_an_unread_upload_is_dropped_after_a_time_limit() -> None:
     """Promise 7: a closed connection does not stay in the tables for ever."""
-    with ServerStage() as stage:
-        agent = stage.agent()
-        caller = stage.connect_route(agent)
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.connect_route(agent)
         while not caller.port.paused:
-            caller.say(CHUNK)
+            caller.send(CHUNK)
         caller.end(gone=True)
         agent.bytes_of(1)
-        stage.after(CLOSING_SECONDS_MAX + 1)
+        harness.after(CLOSING_SECONDS_MAX + 1)
         agent.expect(p.CloseRequest(1))
-        assert stage.core.idle
+        assert harness.core.idle
 
 
 def test_no_credit_is_given_for_a_connection_that_was_closed() -> None:
     """Promise 5: nothing follows a close, not even CREDIT for what a slow gRPC caller still reads."""
-    with ServerStage() as stage:
-        agent = stage.agent()
-        caller = stage.grpc_route(agent).say(p.Data(1, b"go"))
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.grpc_route(agent).send(p.Data(1, b"go"))
         agent.bytes_of(1)
-        caller.wire.deaf = True
+        caller.wire.stalled = True
         _fill(agent, 1, BOUNDS.credit)
-        agent.heard.clear()
-        caller.say(p.CloseRequest(1))
+        agent.received.clear()
+        caller.send(p.CloseRequest(1))
         agent.expect(p.CloseRequest(1))
-        caller.wire.deaf = False
-        stage.settle()
+        caller.wire.stalled = False
+        harness.settle()
         caller.bytes_of(1)
         caller.expect(p.CloseResponse("", 1))
         agent.expect_nothing()
@@ -361,18 +361,18 @@ def test_an_agent_that_provokes_answers_and_takes_none_loses_its_stream(
 ) -> None:
     """Memory is bounded for control packets too, not for payload only."""
     monkeypatch.setattr(BOUNDS, "control_packets", 2000)
-    with ServerStage() as stage:
-        adversary, honest = stage.agent("adversary"), stage.agent("honest")
-        stream = stage.stream_of(adversary)
+    with ServerHarness() as harness:
+        adversary, honest = harness.agent("adversary"), harness.agent("honest")
+        stream = harness.stream_of(adversary)
         adversary.stream.pause_reading()  # its window is never opened again
         waiting_max = 0
         while not stream.ended and waiting_max <= 5000:
-            adversary.say(*[p.Data(1000 + number, b"?") for number in range(1000)])
+            adversary.send(*[p.Data(1000 + number, b"?") for number in range(1000)])
             waiting_max = max(waiting_max, len(stream._urgent))
-            stage.after(0.001)
+            harness.after(0.001)
         assert stream.ended
         assert waiting_max <= 2000 + 1000
         assert len(stream._urgent) == 0
-        assert [agent.agent_id for agent in stage.core.agent_registry] == ["honest"]
-        stage.connect_route(honest)
-        adversary.heard.clear()
+        assert [agent.agent_id for agent in harness.core.agent_registry] == ["honest"]
+        harness.connect_route(honest)
+        adversary.received.clear()

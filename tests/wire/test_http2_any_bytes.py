@@ -15,16 +15,16 @@ from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.hpack_headers import encode
 from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Http2Connection
 from tests.support.wire_feeds import cut, feed_all_ways
-from tests.support.wire_peers import REQUEST, Caller, take
-from tests.support.wire_speech import (
-    Heard,
-    Speaker,
-    client_hears,
+from tests.support.wire_frame_sequences import (
+    FrameSequence,
+    Received,
     damaged,
-    server_hears,
+    receive_as_client,
+    receive_as_server,
     valid_from_client,
     valid_from_server,
 )
+from tests.support.wire_peers import REQUEST, Caller, take
 
 places = st.lists(st.integers(0, 5000), max_size=12)
 
@@ -45,8 +45,8 @@ ALL_STEPS = [
 @pytest.mark.parametrize("as_client", [True, False])
 def test_a_conversation_reads_the_same_however_it_is_cut(as_client: bool) -> None:
     """Whole, byte by byte, and split at each position: the same events and the same answers."""
-    hears = server_hears if as_client else client_hears
-    events, _, error, _ = feed_all_ways(hears, Speaker(client=as_client).say(ALL_STEPS))
+    receive = receive_as_server if as_client else receive_as_client
+    events, _, error, _ = feed_all_ways(receive, FrameSequence(client=as_client).encode(ALL_STEPS))
     assert error is None
     assert {event[1] for event in events} >= {"headers", "data", "reset", "end"}
 
@@ -54,34 +54,34 @@ def test_a_conversation_reads_the_same_however_it_is_cut(as_client: bool) -> Non
 @given(valid_from_client, places)
 def test_a_valid_client_is_understood_however_cut(data: bytes, places: list[int]) -> None:
     """No split of a valid stream makes a difference to a server, and no valid stream is an error."""
-    whole = server_hears([data])
-    assert whole == server_hears(cut(data, places))
+    whole = receive_as_server([data])
+    assert whole == receive_as_server(cut(data, places))
     assert whole[2] is None
 
 
 @given(valid_from_server, places)
 def test_a_valid_server_is_understood_however_cut(data: bytes, places: list[int]) -> None:
     """The same for a client."""
-    whole = client_hears([data])
-    assert whole == client_hears(cut(data, places))
+    whole = receive_as_client([data])
+    assert whole == receive_as_client(cut(data, places))
     assert whole[2] is None
 
 
 @pytest.mark.parametrize(
-    ("hears", "valid"),
-    [(server_hears, valid_from_client), (client_hears, valid_from_server)],
+    ("receive", "valid"),
+    [(receive_as_server, valid_from_client), (receive_as_client, valid_from_server)],
     ids=["server", "client"],
 )
 def test_any_bytes_give_events_or_a_protocol_error(
-    hears: Callable[[Iterable[bytes]], Heard], valid: st.SearchStrategy[bytes]
+    receive: Callable[[Iterable[bytes]], Received], valid: st.SearchStrategy[bytes]
 ) -> None:
     """Never another exception, never more held than the bound, and the cut makes no difference."""
 
     @given(damaged(valid), places)
     def check(data: bytes, places: list[int]) -> None:
-        whole = hears([data])
-        assert whole == hears(cut(data, places))
-        assert whole == hears([data[at : at + 1] for at in range(len(data))])
+        whole = receive([data])
+        assert whole == receive(cut(data, places))
+        assert whole == receive([data[at : at + 1] for at in range(len(data))])
         if whole[2] is not None:
             assert whole[3] == [], "a stream outlived its connection"
             assert f.frame(f.GOAWAY, 0, 0)[3:] in whole[1]

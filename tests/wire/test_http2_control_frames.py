@@ -109,14 +109,14 @@ def test_a_ping_is_answered_with_its_own_content() -> None:
 def test_a_ping_ack_is_reported_to_the_owner() -> None:
     """Pinging either way, and every sign of life counts as one."""
     wire = Wire()
-    wire.carry()
+    wire.deliver()
     pongs: list[str] = []
     wire.client.on_pong = lambda: pongs.append("client")
     wire.server.on_pong = lambda: pongs.append("server")
     before = wire.client.reads_seen
     wire.client.ping()
     wire.server.ping()
-    wire.carry()
+    wire.deliver()
     assert sorted(pongs) == ["client", "server"]
     assert wire.client.reads_seen > before
 
@@ -130,18 +130,18 @@ def test_after_goaway_open_calls_go_on_and_new_ones_are_refused() -> None:
     received: list[tuple[int, str]] = []
     wire.client.on_goaway = lambda code, text: received.append((code, text))
     stream, recorder = wire.record()
-    wire.carry()
+    wire.deliver()
     wire.server.go_away(f.NO_ERROR, "draining")
     wire.server.go_away(f.NO_ERROR, "draining")
-    wire.carry()
+    wire.deliver()
     assert received == [(f.NO_ERROR, "draining")]
     assert wire.client.peer_going_away
     _, late = wire.record()
-    wire.carry()
+    wire.deliver()
     assert [code for code, _ in late.all_of("reset")] == [f.REFUSED_STREAM]
     wire.requests[0].send_headers(RESPONSE)
     stream.send(b"on")
-    wire.carry()
+    wire.deliver()
     assert recorder.names() == ["headers"]
     assert isinstance(wire.requests[0].handler, Recorder)
     assert wire.requests[0].handler.data() == b"on"
@@ -164,12 +164,12 @@ def test_streams_above_the_limit_are_refused_one_by_one() -> None:
     """REFUSED_STREAM for the eleventh, and the ten others do not notice."""
     wire = Wire(streams_max=10)
     calls = [wire.record() for _ in range(12)]
-    wire.carry()
+    wire.deliver()
     assert [len(recorder.all_of("reset")) for _, recorder in calls] == [0] * 10 + [1, 1]
     assert calls[10][1].all_of("reset")[0][0] == f.REFUSED_STREAM
     calls[0][0].reset(f.CANCEL)
     _, again = wire.record()
-    wire.carry()
+    wire.deliver()
     assert again.all_of("reset") == []
 
 
@@ -214,7 +214,7 @@ def test_a_large_header_list_crosses_two_connections() -> None:
     """Up to the limit that we announce."""
     wire = Wire()
     wire.record((*REQUEST, ("x-token", "t" * 60_000)))
-    wire.carry()
+    wire.deliver()
     assert wire.server.error is None
     handler = wire.requests[0].handler
     assert isinstance(handler, Recorder)

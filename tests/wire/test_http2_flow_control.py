@@ -47,7 +47,7 @@ def test_a_paused_stream_stops_its_sender_within_one_window() -> None:
     wire = Wire(server)
     call = slow_call(wire)
     call.send(*[CHUNK] * 200)
-    wire.carry()
+    wire.deliver()
     held = len(server.slow[0].messages) * len(CHUNK)
     assert 0 < held <= wire.server.stream_window
     assert call.waiting > 100
@@ -62,17 +62,17 @@ def test_a_resumed_stream_gets_everything() -> None:
     call = slow_call(wire)
     sent = [bytes([number % 256]) * 10_000 for number in range(400)]
     call.send(*sent)
-    wire.carry()
+    wire.deliver()
     slow = server.slow[0]
     assert len(slow.messages) < 400
     assert slow.stream is not None
     for _ in range(50):
         slow.stream.resume_reading()
-        wire.carry_once()
+        wire.deliver_once()
         slow.stream.pause_reading()
-        wire.carry()
+        wire.deliver()
     slow.stream.resume_reading()
-    wire.carry()
+    wire.deliver()
     assert slow.messages == sent
 
 
@@ -83,12 +83,12 @@ def test_a_paused_stream_delays_no_other() -> None:
     stopped = [slow_call(wire) for _ in range(5)]
     for call in stopped:
         call.send(*[CHUNK] * 100)
-    wire.carry()
+    wire.deliver()
     for number in range(100):
         call = wire.call()
         call.send(b"%d" % number * 5000)
         call.finish(lambda stream: stream.end())
-        wire.carry()
+        wire.deliver()
         assert call.messages == [b"%d" % number * 5000]
     assert all(call.waiting for call in stopped)
 
@@ -97,11 +97,11 @@ def test_pausing_before_anything_arrives_holds_exactly_the_window() -> None:
     """The window we offered is used to the last byte and not a byte further."""
     wire = Wire()
     stream, _ = wire.record()
-    wire.carry()
+    wire.deliver()
     served = wire.requests[0]
     served.pause_reading()
     stream.send(bytes(wire.server.stream_window + 1))
-    wire.carry()
+    wire.deliver()
     assert isinstance(served.handler, Recorder)
     assert len(served.handler.data()) == wire.server.stream_window
     assert served.receive_window == 0
@@ -112,7 +112,7 @@ def test_resuming_a_stream_that_was_not_paused_says_nothing() -> None:
     """No window is given twice."""
     wire = Wire()
     _, _ = wire.record()
-    wire.carry()
+    wire.deliver()
     wire.requests[0].resume_reading()
     assert take(wire.server) == b""
 
@@ -122,7 +122,7 @@ def test_a_peer_that_overruns_its_window_is_cut_off() -> None:
     for flags in (0, f.END_STREAM, f.PADDED):
         wire = Wire()
         wire.record()
-        wire.carry()
+        wire.deliver()
         wire.requests[0].pause_reading()
         for _ in range(2):
             wire.server.receive(f.frame(f.DATA, flags, 1, bytes(FRAME_BYTES_MAX)))
@@ -138,7 +138,7 @@ def test_a_smaller_window_by_settings_stops_the_sender() -> None:
     """SETTINGS apply to open streams; the window may become negative, and then recovers."""
     wire = Wire()
     stream, _ = wire.record()
-    wire.carry()
+    wire.deliver()
     stream.send(bytes(1000))
     before = stream.window
     wire.client.receive(f.settings({f.INITIAL_WINDOW_SIZE: 0}))
@@ -156,7 +156,7 @@ def test_settings_that_overflow_a_window_are_refused() -> None:
     """A window that was raised by hand cannot be raised beyond 2^31-1 by SETTINGS."""
     wire = Wire()
     wire.record()
-    wire.carry()
+    wire.deliver()
     wire.client.receive(f.window_update(1, 2**30))
     wire.client.receive(f.settings({f.INITIAL_WINDOW_SIZE: f.WINDOW_LIMIT}))
     assert wire.client.error is not None
@@ -198,14 +198,14 @@ def test_the_connection_window_is_respected_and_returned() -> None:
     """More than a whole connection window crosses one connection."""
     wire = Wire()
     stream, _ = wire.record()
-    wire.carry()
+    wire.deliver()
     handler = wire.requests[0].handler
     assert isinstance(handler, Recorder)
     chunk = bytes(1024 * KIB)
     total = 0
     while total <= CONNECTION_WINDOW + len(chunk):
         stream.send(chunk)
-        wire.carry()
+        wire.deliver()
         handler.events.clear()
         total += len(chunk)
     assert stream.connection.window > CONNECTION_WINDOW // 4
@@ -234,12 +234,12 @@ def test_output_that_is_not_taken_stops_the_senders() -> None:
     """``ready`` turns False at the bound, so that a slow socket holds back what feeds it."""
     wire = Wire()
     calls = [wire.call() for _ in range(4)]
-    wire.carry()
+    wire.deliver()
     for call in calls:
         call.send(*[CHUNK] * 100)
     assert wire.client.out_size < BOUNDS.http2_output + 2 * len(CHUNK)
     assert all(call.waiting for call in calls)
-    wire.carry()
+    wire.deliver()
     assert not any(call.waiting for call in calls)
 
 
@@ -247,7 +247,7 @@ def test_a_socket_that_is_not_writable_stops_the_senders() -> None:
     """Between flushed(False) and flushed(True) nothing new starts."""
     wire = Wire()
     call = wire.call()
-    wire.carry()
+    wire.deliver()
     take(wire.client, writable=False)
     call.send(b"waits")
     assert call.waiting == 1
@@ -275,11 +275,11 @@ def test_busy_streams_take_turns() -> None:
     """A stream that always has more to send does not starve those opened after it."""
     wire = Wire()
     calls = [wire.call() for _ in range(8)]
-    wire.carry()
+    wire.deliver()
     for call in calls:
         call.send(*[CHUNK] * 1000)
     for _ in range(40):
-        wire.carry_once()
+        wire.deliver_once()
     shares = [call.sent for call in calls]
     assert min(shares) > 0
     assert max(shares) <= 2 * min(shares)

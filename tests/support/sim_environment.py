@@ -1,4 +1,4 @@
-"""A world with its own clock: one seed decides everything that happens in it, and when."""
+"""A discrete-event simulation environment with a virtual clock: one seed decides every event and its time."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _SCRIBBLE = b"\xee" * READ_BYTES
 
 
 class Violation(AssertionError):
-    """A promise of the architecture note was broken; ``promise`` is its number, 0 is a crash."""
+    """A promise of ARCHITECTURE.md was broken; ``promise`` is its number, 0 is a crash."""
 
     def __init__(self, promise: int, text: str) -> None:
         super().__init__(text)
         self.promise = promise
 
 
-class World:
-    """Events in the order of their time; what is due at the same time, in the order it was asked for."""
+class Environment:
+    """Runs scheduled actions in the order of their times, and at equal times in the order of scheduling."""
 
     def __init__(self, seed: int) -> None:
         self.rng = Random(seed)
@@ -54,17 +54,17 @@ class World:
         return low + (high - low) * self.random()
 
     def count(self, low: int, high: int) -> int:
-        """A whole number, both ends included."""
+        """Returns a random integer in the closed interval."""
         return low + int((high - low + 1) * self.random())
 
-    def note(self, data: Buffer, text: str = "") -> None:
-        """Make an event part of the trace; equal seeds must give equal digests."""
+    def record(self, data: Buffer, text: str = "") -> None:
+        """Adds an event to the digest, which is equal for equal seeds, and prints it if tracing is on."""
         self.digest = zlib.crc32(data, self.digest)
         if self.tracing:
             print(f"{self.now:12.6f} {self.steps:6d} {text}")
 
-    def say(self, text: str) -> None:
-        self.note(text.encode(), text)
+    def trace(self, text: str) -> None:
+        self.record(text.encode(), text)
 
     def step(self) -> bool:
         if not self._heap:
@@ -77,7 +77,7 @@ class World:
         return True
 
     def run_until(self, done: Callable[[], bool], deadline: float) -> bool:
-        """Step on until ``done``; False if the deadline passed (or nothing happens any more) before."""
+        """Runs until ``done``; returns False if the deadline passes or no action is left before that."""
         while not done():
             if not self._heap or self._heap[0][0] > deadline:
                 self.now = max(self.now, deadline)
@@ -90,12 +90,12 @@ class World:
 
 
 class SimPump:
-    """What ``runtime.pump.Pump`` is to sockets: the turns and timers of one process."""
+    """The turns and timers of one simulated process, as ``runtime.pump.Pump`` provides them for sockets."""
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    def __init__(self, env: Environment) -> None:
+        self.env = env
         self.alive = True
-        self.timers = Timers(world.clock)
+        self.timers = Timers(env.clock)
         self.timers.on_earlier = self._arm
         self.dirty: list[Flushable] = []
         self.read_buffer = bytearray(READ_BYTES)
@@ -114,7 +114,7 @@ class SimPump:
 
     def flush_later(self, write_out: Callable[[], None]) -> None:
         if not self._later:
-            self.world.after(0.0, self._flush_later)
+            self.env.after(0.0, self._flush_later)
         self._later.append(write_out)
 
     def _flush_later(self) -> None:
@@ -125,20 +125,20 @@ class SimPump:
             self.end_turn()
 
     def soon(self, seconds: float, action: Callable[[], object]) -> None:
-        """A turn of this process, later; nothing happens if it has crashed by then."""
+        """Schedules a turn of this process, which is skipped if the process has crashed by then."""
 
         def turn() -> None:
             if self.alive:
                 action()
                 self.end_turn()
 
-        self.world.after(seconds, turn)
+        self.env.after(seconds, turn)
 
     def _arm(self) -> None:
         deadline = self.timers.next_deadline()
         if deadline is not None and deadline < self._armed:
             self._armed = deadline
-            self.world.at(deadline, self._ring)
+            self.env.at(deadline, self._ring)
 
     def _ring(self) -> None:
         self._armed = float("inf")

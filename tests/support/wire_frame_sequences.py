@@ -1,4 +1,4 @@
-"""What peers may say on a connection: valid conversations, and nearly valid ones, for hypothesis."""
+"""Hypothesis strategies for the bytes of an HTTP/2 peer: valid frame sequences and damaged ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from bootbridge.wire.hpack_headers import HEADER_LIST_BYTES_MAX, Headers
 from bootbridge.wire.http2_connection import FRAME_BYTES_MAX, Http2Connection, Stream
 from tests.support.wire_peers import REQUEST, RESPONSE, Event, Recorder
 
-STREAMS = 4  # how many requests a client under test has open when it begins to listen
+STREAMS = 4  # how many requests a client under test has open before the first byte arrives
 
 Step = tuple[str, int, int, bytes]
 steps = st.lists(
@@ -23,7 +23,7 @@ steps = st.lists(
             ["open", "data", "data", "end", "reset", "ping", "settings", "window", "priority", "unknown"]
         ),
         st.integers(0, STREAMS - 1),  # which stream
-        st.integers(0, 255),  # a choice that the step makes use of as it likes
+        st.integers(0, 255),  # selects a variant of the step
         st.binary(max_size=40),  # content
     ),
     max_size=20,
@@ -31,8 +31,8 @@ steps = st.lists(
 
 
 @dataclass
-class Speaker:
-    """Turns steps into the bytes of a peer that keeps to the rules; steps that would not are left out."""
+class FrameSequence:
+    """Encodes steps as the bytes of a valid peer; steps that are invalid at their place are skipped."""
 
     client: bool
     encoder: hpack.Encoder = field(default_factory=hpack.Encoder)
@@ -41,7 +41,7 @@ class Speaker:
     alive: set[int] = field(default_factory=set)
     next_id: int = 1
 
-    def say(self, steps: Iterable[Step]) -> bytes:
+    def encode(self, steps: Iterable[Step]) -> bytes:
         if self.client:
             self.out += f.PREFACE
         self.out += f.settings({})
@@ -54,7 +54,7 @@ class Speaker:
         return stream_id if stream_id in self.alive else None
 
     def open(self, which: int, choice: int, content: bytes) -> None:
-        """The next stream: a client makes a request, a server answers one (there are not many)."""
+        """Opens the next stream: a client sends a request, a server a response, up to ``STREAMS``."""
         if not self.client and self.next_id >= 2 * STREAMS:
             return
         stream_id, self.next_id = self.next_id, self.next_id + 2
@@ -126,8 +126,8 @@ class Speaker:
         self.out += f.frame(10 + choice % 200, choice, which, content)
 
 
-valid_from_client = steps.map(lambda spoken: Speaker(client=True).say(spoken))
-valid_from_server = steps.map(lambda spoken: Speaker(client=False).say(spoken))
+valid_from_client = steps.map(lambda sequence: FrameSequence(client=True).encode(sequence))
+valid_from_server = steps.map(lambda sequence: FrameSequence(client=False).encode(sequence))
 
 any_frame = st.builds(
     f.frame,
@@ -139,7 +139,7 @@ any_frame = st.builds(
 
 
 def damaged(valid: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
-    """A valid stream with something foreign in it, or anything at all."""
+    """Returns a strategy for valid streams with foreign bytes in them, truncated ones, and random bytes."""
     foreign = st.one_of(any_frame, st.lists(any_frame, max_size=5).map(b"".join), st.binary(max_size=12))
     return st.one_of(
         st.builds(_overwritten, valid, st.integers(0, 5000), foreign),
@@ -156,32 +156,32 @@ def _overwritten(data: bytes, at: int, foreign: bytes) -> bytes:
     return data[:at] + foreign + data[at + len(foreign) // 2 :]
 
 
-# --- listening
+# --- receiving
 
-Heard = tuple[list[Event], bytes, str | None, list[int]]
+Received = tuple[list[Event], bytes, str | None, list[int]]
 
 
-def server_hears(pieces: Iterable[bytes]) -> Heard:
-    """Everything that comes of these bytes at a server connection."""
+def receive_as_server(pieces: Iterable[bytes]) -> Received:
+    """Returns the events, output, error and open streams of a server connection after these bytes."""
     events: list[Event] = []
 
     def on_request(stream: Stream, headers: Headers) -> Recorder:
         events.append((stream.id, "request", tuple(headers)))
         return Recorder(events, stream.id)
 
-    return _hears(Http2Connection(client=False, on_request=on_request, streams_max=8), pieces, events)
+    return _receive(Http2Connection(client=False, on_request=on_request, streams_max=8), pieces, events)
 
 
-def client_hears(pieces: Iterable[bytes]) -> Heard:
-    """Everything that comes of these bytes at a client connection that has a few requests open."""
+def receive_as_client(pieces: Iterable[bytes]) -> Received:
+    """Returns the same for a client connection that has ``STREAMS`` requests open."""
     events: list[Event] = []
     connection = Http2Connection(client=True)
     for _ in range(STREAMS):
         connection.open_stream(REQUEST, lambda stream: Recorder(events, stream.id))
-    return _hears(connection, pieces, events)
+    return _receive(connection, pieces, events)
 
 
-def _hears(connection: Http2Connection, pieces: Iterable[bytes], events: list[Event]) -> Heard:
+def _receive(connection: Http2Connection, pieces: Iterable[bytes], events: list[Event]) -> Received:
     connection.on_pong = lambda: events.append((0, "pong"))
     connection.on_goaway = lambda code, text: events.append((0, "goaway", code, text))
     for piece in pieces:
@@ -190,19 +190,19 @@ def _hears(connection: Http2Connection, pieces: Iterable[bytes], events: list[Ev
         connection.receive(buffer)
         buffer[:] = b"\xa5" * len(buffer)
         assert held_bytes(connection) <= HELD_BYTES_MAX
-    told = [event for event in events if event[1] != "ready"]
+    reported = [event for event in events if event[1] != "ready"]
     return (
-        told,
+        reported,
         b"".join(connection.out),
         str(connection.error) if connection.error else None,
         sorted(connection.streams),
     )
 
 
-# A frame that has not arrived whole, and a header block that has not.
+# An incomplete frame and an incomplete header block.
 HELD_BYTES_MAX = f.HEADER_SIZE + FRAME_BYTES_MAX + HEADER_LIST_BYTES_MAX
 
 
 def held_bytes(connection: Http2Connection) -> int:
-    """What a connection keeps of what it has been given."""
+    """Returns how many received bytes a connection still holds."""
     return connection._held.size + (sum(map(len, connection._block[2])) if connection._block else 0)
