@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_network
 from random import Random
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from bootbridge.metrics import Registry
 from bootbridge.ports.byte_ports import ByteHandler, DialResult
@@ -29,6 +29,8 @@ from bootbridge.wire.frames import CANCEL
 from bootbridge.wire.hpack_headers import Headers, values_of
 from bootbridge.wire.http2_connection import Http2Connection
 from bootbridge.wire.http2_stream import Stream
+
+PacketT = TypeVar("PacketT", bound=p.Packet)
 
 
 class MemoryPort:
@@ -222,10 +224,12 @@ class Peer:
         assert received == list(packets)
         return self
 
-    def expect_one(self, kind: type[p.Packet]) -> p.Packet:
+    def expect_one(self, kind: type[PacketT]) -> PacketT:
         self.harness.settle()
-        assert [type(packet) for packet in self.received] == [kind]
-        return self.received.pop()
+        (packet,) = self.received
+        assert isinstance(packet, kind)
+        self.received.clear()
+        return packet
 
     def expect_nothing(self) -> Self:
         return self.expect()
@@ -431,7 +435,6 @@ class ServerHarness(Harness):
     def accept(agent: Peer, connect_id: int) -> None:
         """The agent accepts its one pending dial request."""
         dial = agent.expect_one(p.DialRequest)
-        assert isinstance(dial, p.DialRequest)
         agent.send(p.DialResponse("", connect_id, dial.random))
 
     def failures(self, reason: str) -> float:

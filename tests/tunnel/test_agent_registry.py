@@ -45,7 +45,6 @@ NOTHING = {"default": 0, "destHost": 0, "defaultRoute": 0, "cidr": 0, "direct": 
 
 
 def test_streams_are_listed_in_order_of_arrival() -> None:
-    """And are gone once removed."""
     a, b, c = stream("a"), stream("b"), stream("c")
     registry = registry_of(a, b, c)
     assert list(registry) == [a, b, c]
@@ -56,7 +55,7 @@ def test_streams_are_listed_in_order_of_arrival() -> None:
 
 
 def test_adding_twice_or_removing_twice_changes_nothing() -> None:
-    """A late second removal must not touch what came after it."""
+    """A second removal must not affect streams that were added later."""
     a = stream("a", "host=h")
     registry = registry_of(a, a)
     assert list(registry) == [a]
@@ -125,8 +124,8 @@ def test_networks_are_found_longest_prefix_first() -> None:
     assert holding(registry, "2001:db9::5") == [[six]]
 
 
-def test_what_an_agent_advertised_at_arrival_is_what_leaves_with_it() -> None:
-    """Even if the stream object says something else by then."""
+def test_removal_uses_the_identifiers_of_the_time_of_adding() -> None:
+    """The stream object may have changed since."""
     a = stream("a", "host=h&cidr=10.0.0.0/8&default-route=true")
     registry = registry_of(a)
     a.agent_id, a.identifiers = "b", AgentIdentifiers()
@@ -152,7 +151,7 @@ networks = st.sampled_from(["10.0.0.0/8", "10.1.0.0/16", "10.1.1.0/24", "0.0.0.0
     st.lists(st.tuples(st.sets(networks), st.booleans()), max_size=12),
     st.sampled_from(["10.1.1.1", "2001:db8::1"]),
 )
-def test_the_network_index_agrees_with_looking_at_every_stream(
+def test_the_network_index_agrees_with_a_linear_search(
     agents: list[tuple[set[str], bool]], destination: str
 ) -> None:
     """After any sequence of additions and removals; an empty registry has empty indexes."""

@@ -1,4 +1,4 @@
-"""Backend selection: who dials, for every strategy, with drain, load, retry and refusal."""
+"""Backend selection for every strategy, with drain, load, retry and refusal."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def select(
     exclude: tuple[FakeStream, ...] = (),
     rng: Random | None = None,
 ) -> FakeStream | DirectBackend | NoBackend:
-    """The chosen stream itself, DirectBackend, or the refusal."""
+    """Returns the chosen stream, DirectBackend, or the refusal."""
     registry: AgentRegistry[FakeStream] = AgentRegistry()
     for each in streams:
         registry.add(each)
@@ -93,7 +93,7 @@ def test_strategies_are_read_in_order(text: str, expected: tuple[Strategy, ...])
         ("default, cidr", "unknown proxy strategy:  cidr"),
     ],
 )
-def test_unknown_or_no_strategies_are_refused_in_upstreams_words(text: str, error: str) -> None:
+def test_unknown_or_no_strategies_are_refused_with_upstreams_error(text: str, error: str) -> None:
     """Scripts compare these texts."""
     with pytest.raises(ValueError) as caught:
         parse_strategies(text)
@@ -121,14 +121,14 @@ def test_the_only_agent_takes_every_dial() -> None:
 
 
 def test_of_two_agents_the_less_loaded_one_takes_the_dial() -> None:
-    """With two agents both are always looked at."""
+    """With two agents both are always compared."""
     busy, idle = stream("busy", routes=5), stream("idle", routes=4)
     for seed in range(20):
         assert select("default", busy, idle, rng=Random(seed)) is idle
 
 
-def test_equally_loaded_agents_all_get_their_share() -> None:
-    """The draw is even: 3,000 dials over 10 agents leave each near 300."""
+def test_equally_loaded_agents_share_the_dials_evenly() -> None:
+    """3,000 dials over 10 agents leave each near 300."""
     agents = [stream(str(number)) for number in range(10)]
     rng = Random(7)
     shares = Counter(
@@ -166,7 +166,6 @@ def test_the_oldest_stream_of_an_agent_id_is_used() -> None:
 
 
 def test_a_younger_stream_of_the_same_id_is_used_when_the_oldest_drains() -> None:
-    """It is the same agent after a restart, perhaps."""
     old, new = stream("a", draining=True), stream("a")
     assert select("default", old, new) is new
 
@@ -247,7 +246,6 @@ def test_cidr_is_for_addresses_only() -> None:
 
 
 def test_cidr_shares_the_load_among_agents_of_one_network() -> None:
-    """They are equals."""
     busy, idle = stream("busy", "cidr=10.0.0.0/8", routes=3), stream("idle", "cidr=10.0.0.0/8")
     assert select("cidr", busy, idle) is idle
 
@@ -263,7 +261,6 @@ def test_cidr_goes_on_to_a_shorter_prefix_when_the_longest_drains() -> None:
 
 
 def test_direct_is_used_only_where_it_is_listed_and_the_destination_lies_inside() -> None:
-    """Both conditions, and the order of the list."""
     a = stream("a")
     assert select("direct,default", a, direct="10.0.0.0/8") == DirectBackend()
     assert select("default,direct", a, direct="10.0.0.0/8") is a
@@ -274,13 +271,12 @@ def test_direct_is_used_only_where_it_is_listed_and_the_destination_lies_inside(
 
 
 def test_direct_never_dials_a_name() -> None:
-    """A name could resolve to anything the server's host can reach."""
+    """A name could resolve to any address that the server's host can reach."""
     answer = select("direct", address="localhost:443", direct="0.0.0.0/0,::/0")
     assert detail(answer) == "direct: 'localhost' is not an IP address"
 
 
 def test_direct_comes_before_a_draining_agent() -> None:
-    """It is another that can take the dial."""
     assert select("default,direct", stream("a", draining=True), direct="10.0.0.0/8") == DirectBackend()
 
 
@@ -288,7 +284,6 @@ def test_direct_comes_before_a_draining_agent() -> None:
 
 
 def test_draining_agents_are_skipped() -> None:
-    """As long as one agent stays, it takes all dials."""
     agents = [stream(str(number), draining=number != 13) for number in range(20)]
     for seed in range(20):
         assert select("default", *agents, rng=Random(seed)) is agents[13]
@@ -302,7 +297,7 @@ def test_a_draining_agent_serves_when_it_is_the_only_one() -> None:
 
 
 def test_an_agent_that_stays_is_preferred_across_strategies() -> None:
-    """Promise 6 goes before the order of the strategies."""
+    """Promise 6 takes precedence over the order of the strategies."""
     leaving, staying = stream("leaving", "ipv4=10.1.2.3", draining=True), stream("staying")
     assert select("destHost,default", leaving, staying) is staying
 
@@ -326,7 +321,7 @@ def test_an_excluded_stream_is_not_chosen_again() -> None:
     )
 
 
-def test_excluding_one_stream_leaves_its_twin_of_the_same_id() -> None:
+def test_excluding_one_stream_keeps_another_of_the_same_id() -> None:
     """Streams are compared by identity."""
     old, new = stream("a"), stream("a")
     assert select("default", old, new, exclude=(old,)) is new
@@ -348,8 +343,7 @@ def test_a_refusal_lists_for_every_strategy_why_it_found_no_agent() -> None:
     assert detail(select("default")) == "default: no agent is connected"
 
 
-def test_a_hostile_address_cannot_spoil_the_log() -> None:
-    """Line breaks are escaped and the length is bounded."""
+def test_a_hostile_address_is_escaped_and_shortened_in_the_refusal() -> None:
     text = detail(select("destHost", address="evil\n" + "x" * 100_000))
     assert "\n" not in text
     assert len(text) < 400
@@ -357,7 +351,7 @@ def test_a_hostile_address_cannot_spoil_the_log() -> None:
 
 @given(st.text(), st.integers())
 def test_any_address_gets_an_answer(address: str, seed: int) -> None:
-    """With every strategy and a agent registry that holds something for each."""
+    """With every strategy, and an agent for each of them."""
     a = stream("a", "host=h&cidr=0.0.0.0/0&default-route=true")
     assert select("destHost,cidr,direct,defaultRoute,default", a, address=address, rng=Random(seed)) is a
 

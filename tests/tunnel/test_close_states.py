@@ -114,7 +114,7 @@ def direct_route() -> Driven:
 
 
 def endpoint() -> Driven:
-    """With a byte that waits for credit, so that closing has something to wait for."""
+    """With a byte that waits for credit, so that the close has to wait."""
     harness = AgentHarness()
     port = harness.endpoint(harness.server())
     subject: Any = port.handler
@@ -136,7 +136,7 @@ def endpoint() -> Driven:
 
 
 def packet_stream() -> Driven:
-    """An agent's, which does not finish by itself, on a full connection: its trailers have to wait."""
+    """The stream of an agent, which does not finish by itself, on a full connection: its trailers wait."""
     harness = AgentHarness()
     harness.server()
     (subject,) = harness.core.streams
@@ -175,5 +175,5 @@ WALK = [(make, *pair) for make, table in KINDS.items() for pair in pairs(set(mak
     ("make", "state", "event"), WALK, ids=lambda part: getattr(part, "__name__", str(part))
 )
 def test_an_object_follows_its_table(make: Callable[[], Driven], state: State, event: Event) -> None:
-    """And an event that the table does not list leaves it in its state."""
+    """An event that the table does not list does not change the state."""
     check(make(), KINDS[make], state, event)

@@ -8,7 +8,7 @@ from bootbridge.wire import packets as p
 from tests.support.sim_script import AgentHarness
 
 
-@pytest.mark.parametrize("ours", [True, False], ids=["let go by us", "lost"])
+@pytest.mark.parametrize("ours", [True, False], ids=["closed by us", "lost"])
 def test_only_a_server_that_was_lost_counts_as_a_failure(ours: bool) -> None:
     """An agent behind a balancer closes every second connection itself, as a duplicate."""
     with AgentHarness() as harness:
@@ -19,7 +19,7 @@ def test_only_a_server_that_was_lost_counts_as_a_failure(ours: bool) -> None:
         assert harness.metrics.server_connection_failure_count.labels("from_server").value == (not ours)
 
 
-def test_a_dial_makes_a_connection_and_carries_bytes_both_ways() -> None:
+def test_a_dial_opens_a_connection_with_bytes_in_both_directions() -> None:
     """A request through DIAL and DATA, and CLOSE_RSP without error at the end."""
     with AgentHarness() as harness:
         server = harness.server()
@@ -49,13 +49,12 @@ def test_a_failed_dial_is_answered_with_its_reason_and_counted() -> None:
         assert (failures.labels("unknown").value, failures.labels("timeout").value) == (1, 1)
 
 
-def test_an_address_that_no_name_can_have_is_not_dialled_and_not_repeated() -> None:
-    """Promise 4: answers that wait are bounded in packets, so one must not be as long as a server likes."""
+def test_an_address_longer_than_any_name_is_not_dialled_and_not_repeated() -> None:
+    """Promise 4: queued answers are bounded in packets, so an answer must be small."""
     with AgentHarness() as harness:
         server = harness.server()
         server.send(p.DialRequest("tcp", "a" * 100_000 + ":80", 5))
         answer = server.expect_one(p.DialResponse)
-        assert isinstance(answer, p.DialResponse)
         assert (answer.random, answer.connect_id) == (5, 0)
         assert 0 < len(answer.error) < 100
         assert harness.dials.requested == []
@@ -79,8 +78,8 @@ def test_data_for_an_unknown_id_is_answered_with_a_close_of_that_id() -> None:
         harness.server().send(p.Data(77, b"x")).expect(p.CloseResponse("unrecognized connectID", 77))
 
 
-def test_dial_cls_stops_a_dial_under_way() -> None:
-    """A cancelled dial makes no connection and no DIAL_RSP."""
+def test_dial_cls_cancels_a_pending_dial() -> None:
+    """A cancelled dial opens no connection and sends no DIAL_RSP."""
     with AgentHarness() as harness:
         server = harness.server().send(p.DialRequest("tcp", "10.0.0.1:80", 5))
         (dial,) = harness.dials.requested
@@ -89,8 +88,7 @@ def test_dial_cls_stops_a_dial_under_way() -> None:
         assert harness.core.idle
 
 
-def test_dial_cls_for_another_dial_stops_nothing() -> None:
-    """Only the dial that is named."""
+def test_dial_cls_for_an_unknown_dial_cancels_nothing() -> None:
     with AgentHarness() as harness:
         server = harness.server().send(p.DialRequest("tcp", "10.0.0.1:80", 5), p.CloseDial(6))
         (dial,) = harness.dials.requested
@@ -99,8 +97,8 @@ def test_dial_cls_for_another_dial_stops_nothing() -> None:
         server.expect(p.DialResponse("", 1, 5))
 
 
-def test_two_dials_under_one_id_are_not_mixed_up() -> None:
-    """The second is refused; the first goes on."""
+def test_a_second_dial_with_a_pending_id_is_refused() -> None:
+    """The first dial still succeeds."""
     with AgentHarness() as harness:
         server = harness.server().send(
             p.DialRequest("tcp", "10.0.0.1:80", 5), p.DialRequest("tcp", "10.0.0.2:80", 5)
@@ -111,8 +109,8 @@ def test_two_dials_under_one_id_are_not_mixed_up() -> None:
         server.expect(p.DialResponse("", 1, 5))
 
 
-def test_everything_of_a_lost_server_is_let_go() -> None:
-    """Dials are cancelled, endpoints reset, and other servers' ones stay."""
+def test_the_loss_of_a_server_ends_its_dials_and_endpoints() -> None:
+    """Dials are cancelled, endpoints are reset, and those of other servers are not affected."""
     with AgentHarness() as harness:
         lost, kept = harness.server(), harness.server()
         endpoint = harness.endpoint(lost)
@@ -140,8 +138,8 @@ def test_the_same_connect_id_of_two_servers_is_two_connections() -> None:
         assert (first.state, second.state) == ("closed", "open")
 
 
-def test_drain_is_sent_although_nothing_is_being_received() -> None:
-    """DRAIN goes to every server at once, and connections go on."""
+def test_drain_is_sent_without_waiting_for_a_packet() -> None:
+    """Every server receives DRAIN at once, and connections stay open."""
     with AgentHarness() as harness:
         one, two = harness.server(), harness.server()
         endpoint = harness.endpoint(one)
@@ -153,14 +151,14 @@ def test_drain_is_sent_although_nothing_is_being_received() -> None:
         assert not harness.core.idle
 
 
-def test_what_was_uploaded_is_written_before_the_endpoint_is_closed() -> None:
+def test_the_upload_is_written_before_the_endpoint_is_closed() -> None:
     """CLOSE_REQ behind DATA: the socket is closed in order, behind the unwritten bytes."""
     with AgentHarness() as harness:
         server = harness.server()
         endpoint = harness.endpoint(server)
         endpoint.stalled = True
-        server.send(p.Data(1, b"last words"), p.CloseRequest(1)).expect(p.CloseResponse("", 1))
-        assert (endpoint.state, bytes(endpoint.waiting)) == ("closed", b"last words")
+        server.send(p.Data(1, b"last bytes"), p.CloseRequest(1)).expect(p.CloseResponse("", 1))
+        assert (endpoint.state, bytes(endpoint.waiting)) == ("closed", b"last bytes")
 
 
 def test_data_of_the_endpoint_is_sent_before_its_close() -> None:
@@ -180,14 +178,14 @@ def test_data_of_the_endpoint_is_sent_before_its_close() -> None:
 
 
 def test_a_broken_endpoint_is_reported_with_its_reason() -> None:
-    """The server must not take it for an orderly end."""
+    """The server must be able to distinguish it from an orderly end."""
     with AgentHarness() as harness:
         server = harness.server()
         harness.endpoint(server).handler.on_lost("connection reset by peer")
         server.expect(p.CloseResponse("connection reset by peer", 1))
 
 
-def test_a_server_without_the_extension_gets_the_original_protocol() -> None:
+def test_a_server_without_the_extension_receives_the_original_protocol() -> None:
     """No CREDIT, no END: when the endpoint half-closes, the whole connection is closed."""
     with AgentHarness() as harness:
         server = harness.server(go_like=True)
@@ -200,7 +198,7 @@ def test_a_server_without_the_extension_gets_the_original_protocol() -> None:
 
 
 def test_status_and_metrics_agree() -> None:
-    """Promise 8 on the agent: one truth, shown twice."""
+    """Promise 8, on the agent."""
     with AgentHarness() as harness:
         server = harness.server()
         harness.endpoint(server)

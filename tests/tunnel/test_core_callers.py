@@ -1,4 +1,4 @@
-"""The server's two frontends, as their callers meet them."""
+"""The gRPC and HTTP CONNECT frontends of the server, from the side of their callers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_without_an_agent_a_connect_is_refused_and_counted() -> None:
         assert harness.failures("no_agent") == 1
 
 
-def test_a_pending_dial_is_called_off_when_its_caller_goes() -> None:
+def test_a_pending_dial_is_cancelled_when_its_caller_disconnects() -> None:
     """The agent receives DIAL_REQ, then DIAL_CLS, and no packet that was sent in between."""
     with ServerHarness() as harness:
         agent = harness.agent()
@@ -39,7 +39,7 @@ def test_a_pending_dial_is_called_off_when_its_caller_goes() -> None:
             p.CloseResponse("backend not initialized", 4), p.CloseResponse("backend uninitialized", 4)
         )
         caller.cancel()
-        agent.expect(p.CloseDial(dial.random))  # type: ignore[union-attr]
+        agent.expect(p.CloseDial(dial.random))
         assert harness.core.dial_count == 0
         assert harness.failures("frontend_close") == 1
 
@@ -50,7 +50,7 @@ def test_data_before_a_dial_is_answered_with_a_close() -> None:
         harness.grpc_caller().send(p.Data(1, b"x")).expect(p.CloseResponse("backend not initialized", 1))
 
 
-def test_a_caller_with_mixed_up_ids_loses_its_own_connection_only() -> None:
+def test_a_caller_that_uses_a_foreign_id_loses_only_its_own_connection() -> None:
     """Both ids are closed towards this caller; the other caller's connection is not affected."""
     with ServerHarness() as harness:
         agent = harness.agent()
@@ -76,7 +76,7 @@ def test_a_caller_cannot_close_the_connection_of_another() -> None:
 
 
 def test_a_proxy_stream_is_for_one_dial() -> None:
-    """A second DIAL_REQ on the same stream is refused, and the first connection goes on."""
+    """A second DIAL_REQ on the same stream is refused, and the first connection stays open."""
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.grpc_route(agent)
@@ -91,8 +91,8 @@ def test_a_callers_close_is_answered_and_passed_on() -> None:
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.grpc_route(agent)
-        caller.send(p.Data(1, b"last words"), p.CloseRequest(1)).expect(p.CloseResponse("", 1))
-        agent.expect(p.Data(1, b"last words"), p.CloseRequest(1)).send(p.CloseResponse("", 1))
+        caller.send(p.Data(1, b"last bytes"), p.CloseRequest(1)).expect(p.CloseResponse("", 1))
+        agent.expect(p.Data(1, b"last bytes"), p.CloseRequest(1)).send(p.CloseResponse("", 1))
         assert harness.stream_of(agent).routes == {}
 
 
@@ -125,7 +125,7 @@ def test_no_byte_precedes_the_200() -> None:
         agent = harness.agent()
         caller = harness.connect_caller().connect()
         dial = agent.expect_one(p.DialRequest)
-        agent.send(p.DialResponse("", 1, dial.random), p.Data(1, b"banner"))  # type: ignore[union-attr]
+        agent.send(p.DialResponse("", 1, dial.random), p.Data(1, b"banner"))
         caller.expect(OK)
         caller.send(b"hello").expect(b"banner")
         agent.expect(p.Data(1, b"hello"))
@@ -145,7 +145,7 @@ def test_bytes_of_an_endpoint_that_sends_first_arrive_after_ten_milliseconds() -
 
 
 def test_an_end_right_behind_the_first_bytes_is_held_with_them() -> None:
-    """Then they are delivered, whole, and after them the close."""
+    """After the hold the bytes are delivered completely, then the close."""
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.connect_route(agent)
@@ -169,8 +169,8 @@ def test_an_end_in_the_first_bytes_hold_survives_the_loss_of_the_agent() -> None
         assert caller.port.state == "closed"
 
 
-def caller_who_does_not_read(harness: ServerHarness) -> ConnectCaller:
-    """Its connection is made, and the endpoint has spoken first."""
+def caller_that_does_not_read(harness: ServerHarness) -> ConnectCaller:
+    """Returns a caller whose connection is established and whose endpoint has sent the first bytes."""
     agent = harness.agent()
     caller = harness.connect_caller()
     caller.port.stalled = True
@@ -181,9 +181,9 @@ def caller_who_does_not_read(harness: ServerHarness) -> ConnectCaller:
 
 
 def test_first_bytes_are_held_until_the_caller_has_read_the_200() -> None:
-    """While the kernel knows that it has not, and for a second at most."""
+    """For a second at most, as long as the kernel reports unread bytes."""
     with ServerHarness() as harness:
-        caller = caller_who_does_not_read(harness)
+        caller = caller_that_does_not_read(harness)
         harness.after(10 * FIRST_BYTES_HOLD_SECONDS)
         assert not caller.port.waiting.endswith(b"220")
         caller.port.stalled = False
@@ -193,16 +193,16 @@ def test_first_bytes_are_held_until_the_caller_has_read_the_200() -> None:
 
 
 def test_first_bytes_are_released_for_a_caller_that_never_reads() -> None:
-    """It gets them in one read with the 200, which is its own doing."""
+    """It may then read them together with the 200."""
     with ServerHarness() as harness:
-        caller = caller_who_does_not_read(harness)
+        caller = caller_that_does_not_read(harness)
         for _ in range(int(FIRST_BYTES_HOLD_SECONDS_MAX / FIRST_BYTES_HOLD_SECONDS) + 2):
             harness.after(FIRST_BYTES_HOLD_SECONDS)
         assert caller.port.waiting.endswith(b"220")
 
 
 def test_the_first_bytes_of_a_direct_endpoint_are_held_too() -> None:
-    """The 200 is read alone, also if the server dialled itself."""
+    """The 200 is read alone."""
     with ServerHarness(strategies=[Strategy.DIRECT]) as harness:
         caller = harness.connect_caller().connect("192.0.2.1:80")
         endpoint = harness.dials.requested.pop().succeed()
@@ -214,19 +214,19 @@ def test_the_first_bytes_of_a_direct_endpoint_are_held_too() -> None:
         assert caller.port.state == "finished"
 
 
-def test_what_a_caller_sends_ahead_of_the_200_reaches_the_endpoint_first() -> None:
-    """Early bytes are kept, bounded, and are the beginning of the upload."""
+def test_bytes_sent_before_the_200_reach_the_endpoint_first() -> None:
+    """They are the beginning of the upload."""
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.connect_caller().connect().send(b"early ")
         dial = agent.expect_one(p.DialRequest)
-        agent.send(p.DialResponse("", 1, dial.random))  # type: ignore[union-attr]
+        agent.send(p.DialResponse("", 1, dial.random))
         caller.expect(OK).send(b"late")
         assert agent.bytes_of(1) == b"early late"
 
 
 def test_too_many_early_bytes_pause_the_caller_until_it_is_answered() -> None:
-    """More than the bound waits in the caller's socket; with the 200 it may go on."""
+    """Bytes above the bound wait in the caller's socket until the 200."""
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.connect_caller().connect().send(b"x" * 70_000)
@@ -238,7 +238,7 @@ def test_too_many_early_bytes_pause_the_caller_until_it_is_answered() -> None:
 
 
 def test_early_bytes_that_fill_the_send_queue_leave_the_caller_paused() -> None:
-    """The answer must not undo the pause that a busy agent asks for: memory stays bounded."""
+    """The answer must not undo the pause for a full send queue, which bounds memory."""
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.connect_caller().connect().send(b"x" * (BOUNDS.send_queue_high + 1))
@@ -247,7 +247,7 @@ def test_early_bytes_that_fill_the_send_queue_leave_the_caller_paused() -> None:
         agent.wire.stalled = True
         while harness.stream_of(agent).idle:
             other.send(b"y" * 65536)
-        agent.send(p.DialResponse("", 1, dial.random))  # type: ignore[union-attr]
+        agent.send(p.DialResponse("", 1, dial.random))
         assert caller.port.paused
         agent.wire.stalled = False
         harness.settle()
@@ -258,7 +258,7 @@ def test_early_bytes_that_fill_the_send_queue_leave_the_caller_paused() -> None:
 
 
 def test_a_caller_that_never_completes_its_request_is_dropped() -> None:
-    """An idle socket does not hold a frontend for ever."""
+    """An idle socket does not occupy a frontend for ever."""
     with ServerHarness() as harness:
         caller = harness.connect_caller().send(b"CONNECT 10.0.0.1:80 HT")
         harness.after(HEAD_SECONDS_MAX + 1)
@@ -276,8 +276,8 @@ def test_an_endpoints_error_breaks_the_callers_connection() -> None:
 
 
 @pytest.mark.parametrize("garbage", [b"\xff\xff\xff", b"\x08\x04\x22\xff", b"\x0a"])
-def test_a_packet_that_is_none_ends_its_stream_alone(garbage: bytes) -> None:
-    """A caller that sends garbage loses its own stream; its agent and its neighbours go on."""
+def test_an_invalid_packet_ends_only_its_stream(garbage: bytes) -> None:
+    """The agent and the other callers are not affected."""
     with ServerHarness() as harness:
         agent = harness.agent()
         neighbour = harness.grpc_route(agent, 1)
@@ -299,8 +299,8 @@ def test_a_packet_that_is_none_ends_its_stream_alone(garbage: bytes) -> None:
     ids=["too large", "compressed"],
 )
 @pytest.mark.parametrize("who", ["caller", "agent"])
-def test_a_stream_that_we_end_says_why(prefix: bytes, status: int, who: str) -> None:
-    """Not with OK, which would hide the error."""
+def test_a_stream_that_the_server_ends_has_an_error_status(prefix: bytes, status: int, who: str) -> None:
+    """OK would hide the error."""
     with ServerHarness() as harness:
         agent = harness.agent()
         adversary = agent if who == "agent" else harness.grpc_caller()

@@ -12,9 +12,7 @@ from tests.support.sim_script import OK, Peer, ServerHarness
 
 
 def _dial_id(agent: Peer) -> int:
-    dial = agent.expect_one(p.DialRequest)
-    assert isinstance(dial, p.DialRequest)
-    return dial.random
+    return agent.expect_one(p.DialRequest).random
 
 
 def test_an_unanswered_dial_times_out_with_504() -> None:
@@ -52,7 +50,7 @@ def test_a_dial_to_an_agent_that_does_not_read_times_out_too() -> None:
         assert cancellation == p.CloseDial(request.random)
 
 
-def test_an_agent_that_left_a_dial_unanswered_gets_others_only_if_it_must() -> None:
+def test_an_agent_that_left_a_dial_unanswered_is_a_last_resort() -> None:
     """Other agents are preferred until it answers again."""
     with ServerHarness(dial_seconds=0.5) as harness:
         stuck = harness.agent("stuck")
@@ -72,20 +70,20 @@ def test_an_agent_that_left_a_dial_unanswered_gets_others_only_if_it_must() -> N
         _dial_id(stuck)  # it has the fewest connections
 
 
-def test_a_dial_without_an_answer_has_the_agents_connection_looked_at() -> None:
-    """An agent that is gone altogether is found out by a ping, not by keepalive's hour."""
+def test_an_unanswered_dial_sends_a_ping_to_the_agent() -> None:
+    """A lost agent is detected by a ping, not after the keepalive interval of an hour."""
     with ServerHarness(dial_seconds=0.5) as harness:
         agent = harness.agent()
-        doubts: list[str] = []
-        agent.wire.core.on_suspected = lambda: doubts.append("doubted")
+        pings: list[str] = []
+        agent.wire.core.on_suspected = lambda: pings.append("ping")
         harness.connect_caller().connect()
         dial = _dial_id(agent)
         harness.after(0.6)
         agent.expect(p.CloseDial(dial))
-        assert doubts == ["doubted"]
+        assert pings == ["ping"]
 
 
-def test_an_agents_error_reaches_the_caller_in_its_own_words() -> None:
+def test_the_error_text_of_an_agent_reaches_the_caller_unchanged() -> None:
     """A refused endpoint is 502 with the agent's text, counted as error_response."""
     with ServerHarness() as harness:
         agent = harness.agent()
@@ -96,8 +94,7 @@ def test_an_agents_error_reaches_the_caller_in_its_own_words() -> None:
         assert harness.failures("error_response") == 1
 
 
-def test_a_late_answer_is_closed_again() -> None:
-    """CLOSE_REQ for a connection whose dial was cancelled."""
+def test_a_connection_whose_dial_was_cancelled_is_closed() -> None:
     with ServerHarness(dial_seconds=0.5) as harness:
         agent = harness.agent()
         caller = harness.connect_caller().connect()
@@ -109,7 +106,7 @@ def test_a_late_answer_is_closed_again() -> None:
         assert harness.core.route_count == 0
 
 
-def test_when_its_only_agent_dies_a_dial_fails_at_once() -> None:
+def test_a_dial_fails_at_once_when_its_only_agent_is_lost() -> None:
     """Promise 3: not after the timeout, but the moment the agent is lost."""
     with ServerHarness() as harness:
         agent = harness.agent()
@@ -121,8 +118,8 @@ def test_when_its_only_agent_dies_a_dial_fails_at_once() -> None:
         assert harness.failures("backend_close") == 1
 
 
-def test_when_its_agent_dies_a_dial_is_tried_once_on_another() -> None:
-    """Nothing was sent yet, so another agent may take it; the caller notices nothing."""
+def test_a_dial_is_retried_once_on_another_agent_when_its_agent_is_lost() -> None:
+    """No bytes were sent yet, so the retry is safe and the caller sees a normal answer."""
     with ServerHarness() as harness:
         first, second = harness.agent("a"), harness.agent("b")
         caller = harness.connect_caller().connect()
@@ -134,8 +131,8 @@ def test_when_its_agent_dies_a_dial_is_tried_once_on_another() -> None:
         assert harness.metrics.dial_retries_total.value == 1
 
 
-def test_a_dial_is_not_tried_a_third_time() -> None:
-    """Promise 6: two agents died on it; a third one is not dialled."""
+def test_a_dial_is_retried_only_once() -> None:
+    """Promise 6: after the loss of two agents, a third one is not dialled."""
     with ServerHarness() as harness:
         agents = [harness.agent(name) for name in "abc"]
         caller = harness.connect_caller().connect()
@@ -147,7 +144,7 @@ def test_a_dial_is_not_tried_a_third_time() -> None:
 
 
 def test_a_retried_dial_keeps_its_first_deadline() -> None:
-    """Promise 3: the caller waits no longer because an agent died in between."""
+    """Promise 3: the loss of an agent does not extend the time that the caller waits."""
     with ServerHarness(dial_seconds=1.0) as harness:
         first, second = harness.agent("a"), harness.agent("b")
         caller = harness.connect_caller().connect()
@@ -162,7 +159,7 @@ def test_a_retried_dial_keeps_its_first_deadline() -> None:
 
 
 def test_an_established_connection_is_never_retried() -> None:
-    """Promise 6: bytes may have been sent, so the loss of its agent is the end of it."""
+    """Promise 6: bytes may have been sent, so the loss of its agent closes it."""
     with ServerHarness() as harness:
         agent, _ = harness.agent("a"), harness.agent("b")
         other = harness.peers[1]
@@ -175,8 +172,8 @@ def test_an_established_connection_is_never_retried() -> None:
         assert harness.core.dial_count == 0
 
 
-def test_a_caller_that_hangs_up_while_dialling_calls_the_dial_off() -> None:
-    """The agent gets DIAL_CLS, whichever dialect the caller speaks."""
+def test_a_caller_that_disconnects_cancels_its_pending_dial() -> None:
+    """The agent receives DIAL_CLS."""
     with ServerHarness() as harness:
         agent = harness.agent()
         harness.connect_caller().connect().end(gone=True)
@@ -186,8 +183,8 @@ def test_a_caller_that_hangs_up_while_dialling_calls_the_dial_off() -> None:
         assert cancellation == p.CloseDial(request.random)
 
 
-def test_a_caller_can_call_its_dial_off_by_dial_cls() -> None:
-    """DIAL_CLS is honoured: passed on with the server's own dial id, never with the caller's."""
+def test_a_caller_can_cancel_its_dial_with_dial_cls() -> None:
+    """It is passed on with the dial id of the server, never with that of the caller."""
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.grpc_caller().send(p.DialRequest("tcp", "10.0.0.1:80", 424242))
@@ -233,7 +230,7 @@ def test_two_streams_of_one_agent_id_do_not_mix_their_connections() -> None:
         second.expect(b"from new")
 
 
-def test_the_end_of_an_old_stream_leaves_the_new_one_of_the_same_agent_alone() -> None:
+def test_the_loss_of_an_old_stream_does_not_affect_a_new_one_of_the_same_agent() -> None:
     """Only routes and dials of the lost stream end with it."""
     with ServerHarness() as harness:
         old = harness.agent("same")
@@ -249,7 +246,7 @@ def test_the_end_of_an_old_stream_leaves_the_new_one_of_the_same_agent_alone() -
         new.expect(p.Data(1, b"still here"))
 
 
-def test_the_loss_of_one_agent_leaves_the_tables_of_others_alone() -> None:
+def test_the_loss_of_one_agent_does_not_affect_the_tables_of_others() -> None:
     with ServerHarness() as harness:
         one = harness.agent("a")
         lost_route = harness.connect_route(one, 1)
@@ -265,7 +262,7 @@ def test_the_loss_of_one_agent_leaves_the_tables_of_others_alone() -> None:
         pending.expect(OK)
 
 
-def test_gauges_and_durations_follow_when_an_agent_is_lost() -> None:
+def test_gauges_and_durations_are_updated_when_an_agent_is_lost() -> None:
     """The gauges for established and pending decrease, and each lifetime is observed."""
     with ServerHarness() as harness:
         agent = harness.agent()
@@ -288,15 +285,15 @@ def _shown(harness: ServerHarness) -> tuple[float, float]:
 
 
 def test_ready_backend_connections_counts_streams_with_any_strategy() -> None:
-    """Also with several strategies."""
+    """Here with three strategies."""
     with ServerHarness(strategies=[Strategy.DEST_HOST, Strategy.DEFAULT_ROUTE, Strategy.DEFAULT]) as harness:
         harness.agent("a", identifiers="host=node-1")
         harness.agent("b")
         assert next(iter(harness.metrics.ready_backend_connections.samples()))[2] == 2
 
 
-def test_an_agent_that_reuses_an_id_breaks_the_old_connection_not_the_new() -> None:
-    """A lying or restarted agent cannot make two frontends share one connection."""
+def test_an_agent_that_reuses_a_connect_id_breaks_the_old_connection_not_the_new() -> None:
+    """Otherwise two frontends would share one connection."""
     with ServerHarness() as harness:
         agent = harness.agent()
         old = harness.connect_route(agent, 1)
@@ -308,7 +305,7 @@ def test_an_agent_that_reuses_an_id_breaks_the_old_connection_not_the_new() -> N
         old.expect(b"")
 
 
-def test_an_agent_cannot_speak_for_the_dials_and_routes_of_another() -> None:
+def test_an_agent_cannot_send_packets_for_dials_and_routes_of_another() -> None:
     """Promise 2: ids are looked up in the tables of the stream on which they arrived."""
     with ServerHarness() as harness:
         honest = harness.agent("a")
@@ -351,17 +348,16 @@ def test_a_grpc_caller_gets_one_close_response_for_a_direct_endpoint() -> None:
         assert endpoint.state == "closed"
 
 
-# --- addresses without end
+# --- addresses that are too long
 
 
-def test_an_address_that_no_name_can_have_is_refused_at_once() -> None:
-    """Promise 4: what waits for an agent is bounded in packets, so one packet must not be megabytes."""
+def test_an_address_longer_than_any_name_is_refused_at_once() -> None:
+    """Promise 4: the queue for an agent is bounded in packets, so a packet must be small."""
     with ServerHarness() as harness:
         agent = harness.agent()
         endless = "a" * 100_000 + ":80"
         caller = harness.grpc_caller().send(p.DialRequest("tcp", endless, 7))
         answer = caller.expect_one(p.DialResponse)
-        assert isinstance(answer, p.DialResponse)
         assert (answer.random, answer.connect_id) == (7, 0)
         assert len(answer.error) < 100
         harness.grpc_caller().send(p.DialRequest(endless, "10.0.0.1:80", 8)).expect_one(p.DialResponse)
@@ -371,23 +367,22 @@ def test_an_address_that_no_name_can_have_is_refused_at_once() -> None:
         assert harness.core.dial_count == 0
 
 
-def test_the_longest_name_there_is_can_be_dialled() -> None:
+def test_the_longest_valid_name_can_be_dialled() -> None:
     """255 characters of a name, and its port."""
     with ServerHarness() as harness:
         agent = harness.agent()
         name = ".".join(["a" * 63] * 4)[:255]
         harness.connect_caller().connect(f"{name}:65535")
         dial = agent.expect_one(p.DialRequest)
-        assert isinstance(dial, p.DialRequest)
         assert dial.address == f"{name}:65535"
         agent.send(p.DialResponse("no such host", 0, dial.random))
 
 
-# --- who may be an agent
+# --- metadata of agents
 
 
 @pytest.mark.parametrize(
-    ("metadata", "complaint"),
+    ("metadata", "error"),
     [
         ([], "expected one agent ID in the context, got []"),
         ([("agentid", "a"), ("agentid", "b")], "expected one agent ID in the context, got [a b]"),
@@ -397,28 +392,27 @@ def test_the_longest_name_there_is_can_be_dialled() -> None:
         ),
         ([("agentid", "a"), ("agentidentifiers", "ipv4=%zz")], "invalid URL escape"),
     ],
-    ids=["no id", "two ids", "two sets of identifiers", "garbled identifiers"],
+    ids=["no id", "two ids", "two sets of identifiers", "invalid identifiers"],
 )
-def test_metadata_that_no_agent_sends_is_refused_with_the_reason(
-    metadata: list[tuple[str, str]], complaint: str
+def test_invalid_agent_metadata_is_refused_with_the_reason(
+    metadata: list[tuple[str, str]], error: str
 ) -> None:
-    """No or several agent ids, several or invalid identifiers."""
     with ServerHarness() as harness:
         caller = harness.agent_call(metadata)
         assert caller.status == grpc.UNKNOWN
-        assert complaint in grpc.status_of(caller.headers[-1][0])[1]
+        assert error in grpc.status_of(caller.headers[-1][0])[1]
         assert not harness.core.agent_registry
 
 
 @pytest.mark.parametrize("identifiers", ["", "ipv4=10.0.0.1&host=node1"])
-def test_an_agent_may_say_what_it_reaches(identifiers: str) -> None:
+def test_agent_identifiers_are_optional(identifiers: str) -> None:
     with ServerHarness() as harness:
         harness.agent("a", identifiers=identifiers)
         assert [agent.agent_id for agent in harness.core.agent_registry] == ["a"]
 
 
-def test_a_network_that_is_none_is_named_in_the_log() -> None:
-    """It matches nothing, so the operator finds it in the log."""
+def test_an_invalid_cidr_is_logged() -> None:
+    """The agent stays connected, but this network matches no destination."""
     with ServerHarness() as harness:
         harness.agent("a", identifiers="cidr=10.0.0.0/99&cidr=10.0.0.0/8")
         assert harness.event_log.about("agent advertises an invalid CIDR") == [

@@ -88,7 +88,7 @@ def test_a_peer_that_overruns_its_credit_loses_this_one_connection() -> None:
 
 
 def test_credit_for_nothing_or_less_is_ignored() -> None:
-    """A lying peer cannot lower or shift what others may send."""
+    """An invalid grant cannot change what others may send."""
     with AgentHarness() as harness:
         server = harness.server()
         endpoint = harness.endpoint(server)
@@ -97,65 +97,65 @@ def test_credit_for_nothing_or_less_is_ignored() -> None:
         server.expect(p.Data(1, b"ok"))
 
 
-def test_a_stalled_caller_delays_no_neighbour_on_the_same_agent() -> None:
+def test_a_stalled_caller_does_not_delay_others_on_the_same_agent() -> None:
     """Promise 4: one reader stops; the second connection of the same stream is not slower."""
     with ServerHarness() as harness:
         agent = harness.agent()
-        stalled, lively = harness.connect_route(agent, 1), harness.connect_route(agent, 2)
+        stalled, active = harness.connect_route(agent, 1), harness.connect_route(agent, 2)
         stalled.send(b"go")
         agent.bytes_of(1)
         stalled.port.stalled = True
         _fill(agent, 1, BOUNDS.credit)
         for _ in range(10):
             agent.send(p.Data(2, b"tick"))
-            lively.send(b"tock")
-        lively.expect(b"tick" * 10)
+            active.send(b"tock")
+        active.expect(b"tick" * 10)
         assert agent.bytes_of(2) == b"tock" * 10
 
 
-# --- towards a peer that knows no credit
+# --- towards a peer without credit
 
 
 def _stalled_on_a_go_agent(harness: ServerHarness) -> tuple[Peer, ConnectCaller, ConnectCaller]:
     agent = harness.agent(go_like=True)
-    stalled, lively = harness.connect_route(agent, 1), harness.connect_route(agent, 2)
+    stalled, active = harness.connect_route(agent, 1), harness.connect_route(agent, 2)
     stalled.send(b"go")
-    lively.send(b"go")
+    active.send(b"go")
     agent.bytes_of(1), agent.bytes_of(2)
     stalled.port.stalled = True
     _fill(agent, 1, BOUNDS.stalled + 4 * len(CHUNK))
     harness.after(0.05)
-    return agent, stalled, lively
+    return agent, stalled, active
 
 
 def test_a_go_agents_stalled_connection_is_closed_alone_after_the_time_limit() -> None:
     """Promise 4's fallback: this one is closed and logged with its reason; the agent stays."""
     with ServerHarness(stall_seconds=10.0) as harness:
-        agent, stalled, lively = _stalled_on_a_go_agent(harness)
+        agent, stalled, active = _stalled_on_a_go_agent(harness)
         harness.after(9.5)
         assert stalled.port.state == "open"
         harness.after(1.0)
         assert stalled.port.state == "aborted"
-        assert lively.port.state == "open"
+        assert active.port.state == "open"
         agent.expect(p.CloseRequest(1))
         (note,) = harness.event_log.about("connection closed: frontend stalled")
         assert note["connection"] == 1
         assert harness.metrics.closed_connections_total.labels("stalled frontend").value == 1
 
 
-def test_neighbours_of_a_stalled_connection_go_on_before_it_is_closed() -> None:
-    """A Go agent knows no credit; small messages of other connections still arrive."""
+def test_other_connections_continue_before_a_stalled_one_is_closed() -> None:
+    """A Go agent has no credit; small messages of other connections still arrive."""
     with ServerHarness(stall_seconds=10.0) as harness:
-        agent, stalled, lively = _stalled_on_a_go_agent(harness)
+        agent, stalled, active = _stalled_on_a_go_agent(harness)
         for _ in range(20):
             agent.send(p.Data(2, b"tick"))
             harness.after(0.05)
-        lively.expect(b"tick" * 20)
+        active.expect(b"tick" * 20)
         assert stalled.port.state == "open"
 
 
 def test_a_slow_but_moving_caller_of_a_go_agent_is_throttled_not_closed() -> None:
-    """Slow is not broken: while it takes anything, it stays, and its sender is held to its pace."""
+    """While it reads anything, it stays open, and its sender is throttled to its speed."""
     with ServerHarness(stall_seconds=10.0) as harness:
         agent, slow, _ = _stalled_on_a_go_agent(harness)
         for _ in range(30):
@@ -164,7 +164,7 @@ def test_a_slow_but_moving_caller_of_a_go_agent_is_throttled_not_closed() -> Non
         assert slow.port.state == "open"
         slow.port.stalled = False
         harness.after(1.0)
-        assert len(slow.port.written) == len(b"") + BOUNDS.stalled + 4 * len(CHUNK)
+        assert len(slow.port.written) == BOUNDS.stalled + 4 * len(CHUNK)
         assert harness.stream_of(agent).guard is not None
         assert len(harness.stream_of(agent).guard) == 0  # type: ignore[arg-type]
         assert not harness.stream_of(agent).stream.paused
@@ -175,7 +175,7 @@ def test_a_stalled_endpoint_of_a_go_server_is_closed_alone() -> None:
     with AgentHarness(stall_seconds=10.0) as harness:
         server = harness.server(go_like=True)
         stalled = harness.endpoint(server, 5, 1)
-        lively = harness.endpoint(server, 6, 2)
+        active = harness.endpoint(server, 6, 2)
         stalled.stalled = True
         _fill(server, 1, BOUNDS.stalled + 4 * len(CHUNK))
         harness.after(11.0)
@@ -184,9 +184,9 @@ def test_a_stalled_endpoint_of_a_go_server_is_closed_alone() -> None:
         assert isinstance(closed, p.CloseResponse)
         assert closed.connect_id == 1
         assert "stalled" in closed.error
-        assert (stalled.state, lively.state) == ("aborted", "open")
+        assert (stalled.state, active.state) == ("aborted", "open")
         server.send(p.Data(2, b"fine"))
-        assert lively.written == b"fine"
+        assert active.written == b"fine"
 
 
 # --- half-close
@@ -218,8 +218,8 @@ def test_an_endpoints_half_close_reaches_the_caller_which_may_still_send() -> No
 
 
 @pytest.mark.parametrize("direct", [False, True])
-def test_a_caller_who_knows_no_half_close_is_closed_when_the_endpoint_ends(direct: bool) -> None:
-    """Promise 7: a frontend with TLS, whose end of one direction is the end, leaves nothing behind."""
+def test_a_caller_without_half_close_is_closed_when_the_endpoint_ends(direct: bool) -> None:
+    """Promise 7: a frontend with TLS, which has no half-close, leaves no state."""
     with ServerHarness(strategies=[Strategy.DIRECT if direct else Strategy.DEFAULT]) as harness:
         agent = harness.agent()
         caller = harness.connect_caller()
@@ -283,8 +283,8 @@ def test_a_half_close_becomes_a_close_for_a_go_agent() -> None:
         assert caller.port.state == "closed"
 
 
-def test_a_half_closed_connection_that_goes_on_uploading_is_not_idle() -> None:
-    """An upload that is taken as it comes keeps a half-closed connection alive; silence ends it."""
+def test_a_half_closed_connection_with_an_active_upload_is_not_idle() -> None:
+    """It is closed only after the upload has stopped for the idle limit."""
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.connect_route(agent)
@@ -325,7 +325,7 @@ def test_a_callers_upload_is_flushed_before_the_close() -> None:
 
 
 def test_an_unread_upload_is_dropped_after_a_time_limit() -> None:
-    """Promise 7: a closed connection does not stay in the tables for ever."""
+    """Promise 7: a closed connection leaves the tables."""
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.connect_route(agent)
@@ -339,7 +339,7 @@ def test_an_unread_upload_is_dropped_after_a_time_limit() -> None:
 
 
 def test_no_credit_is_given_for_a_connection_that_was_closed() -> None:
-    """Promise 5: nothing follows a close, not even CREDIT for what a slow gRPC caller still reads."""
+    """Promise 5: no packet follows a close, not even CREDIT for bytes that a slow gRPC caller still reads."""
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.grpc_route(agent).send(p.Data(1, b"go"))
@@ -356,7 +356,7 @@ def test_no_credit_is_given_for_a_connection_that_was_closed() -> None:
         agent.expect_nothing()
 
 
-def test_an_agent_that_provokes_answers_and_takes_none_loses_its_stream(
+def test_an_agent_that_provokes_answers_without_reading_them_loses_its_stream(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Memory is bounded for control packets too, not for payload only."""

@@ -1,4 +1,4 @@
-"""Stopping a server: running connections may finish, and what is cut is seen to be cut."""
+"""Stopping a server: running connections may finish, and interrupted ones are reset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.sim_script import ServerHarness
 
 
 def test_a_stopping_server_refuses_new_dials_and_lets_running_ones_finish() -> None:
-    """Graceful stop: new callers are refused and counted, established connections go on to their end."""
+    """Graceful stop: new callers are refused and counted, established connections continue."""
     with ServerHarness() as harness:
         agent = harness.agent()
         running = harness.connect_route(agent)
@@ -26,8 +26,8 @@ def test_a_stopping_server_refuses_new_dials_and_lets_running_ones_finish() -> N
 
 
 @pytest.mark.parametrize("go_like", [False, True])
-def test_our_own_agents_hear_of_a_stop_at_its_beginning(go_like: bool) -> None:
-    """They look for another server; a Go agent would take the word for a loss of all that runs."""
+def test_only_our_agents_are_notified_when_a_stop_begins(go_like: bool) -> None:
+    """They dial another server. A Go agent would treat the GOAWAY as the loss of its open connections."""
     with ServerHarness() as harness:
         agent = harness.agent(go_like=go_like)
         running = harness.connect_route(agent)
@@ -37,8 +37,7 @@ def test_our_own_agents_hear_of_a_stop_at_its_beginning(go_like: bool) -> None:
         assert agent.stream.connection.peer_going_away != go_like
 
 
-def test_a_dial_under_way_is_waited_for() -> None:
-    """Idle means: no dial, no connection."""
+def test_a_stopping_server_waits_for_pending_dials() -> None:
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.connect_caller().connect()
@@ -48,8 +47,8 @@ def test_a_dial_under_way_is_waited_for() -> None:
         caller.expect_status(200)
 
 
-def test_at_the_end_connections_are_broken_not_closed() -> None:
-    """Promise 1: a caller must not take half an answer for a whole one because the server went."""
+def test_close_resets_open_connections() -> None:
+    """Promise 1: a caller must be able to distinguish a truncated answer from a complete one."""
     with ServerHarness(strategies=[Strategy.DIRECT, Strategy.DEFAULT]) as harness:
         agent = harness.agent()
         through_agent = harness.connect_route(agent)
@@ -61,15 +60,15 @@ def test_at_the_end_connections_are_broken_not_closed() -> None:
         harness.core.close()
         assert through_agent.port.state == direct.port.state == endpoint.state == "aborted"
         pending.expect_status(500)
-        agent.expect(p.CloseDial(dial.random))  # type: ignore[union-attr]
+        agent.expect(p.CloseDial(dial.random))
         assert agent.status == grpc.UNAVAILABLE
         agent.disconnect()
         assert harness.core.idle
         assert not harness.core.connect_frontends
 
 
-def test_at_the_end_a_grpc_callers_half_upload_is_not_closed_in_order() -> None:
-    """Promise 1: the agent loses its stream, so the endpoint is reset; no CLOSE_REQ says all is well."""
+def test_close_does_not_end_an_incomplete_grpc_upload_in_order() -> None:
+    """Promise 1: the agent loses its stream, so the endpoint is reset; it receives no CLOSE_REQ."""
     with ServerHarness() as harness:
         agent = harness.agent()
         caller = harness.grpc_route(agent).send(p.Data(1, b"half of it"))
@@ -79,8 +78,7 @@ def test_at_the_end_a_grpc_callers_half_upload_is_not_closed_in_order() -> None:
         assert agent.over
 
 
-def test_an_agent_that_dies_while_stopping_causes_no_retry() -> None:
-    """A server that goes does not start new things."""
+def test_a_stopping_server_does_not_retry_a_dial() -> None:
     with ServerHarness() as harness:
         first, second = harness.agent("a"), harness.agent("b")
         caller = harness.connect_caller().connect()
@@ -91,7 +89,7 @@ def test_an_agent_that_dies_while_stopping_causes_no_retry() -> None:
         caller.expect_status(502)
 
 
-def test_when_all_callers_are_gone_nothing_is_left() -> None:
+def test_no_state_is_left_when_all_callers_are_gone() -> None:
     """Promise 7: no frontend, dial, route, queued packet or timer."""
     with ServerHarness() as harness:
         agent = harness.agent()
