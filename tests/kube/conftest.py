@@ -1,4 +1,4 @@
-"""An API server for each test, a client for it, and proof that nothing of either stays behind."""
+"""A fake API server and a client for each test; checks that no task is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.fake_api_server import TOKEN, FakeApiServer
 
 @pytest.fixture
 async def api(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
-    """The API server; when the test is over, every task of it and of the test must be over too."""
+    """Starts a fake API server; at the end no task of the test may be left."""
     before = asyncio.all_tasks()
     async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}) as server:
         yield server
@@ -43,15 +43,15 @@ async def client(api: FakeApiServer) -> AsyncIterator[KubeClient]:
 
 
 async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
-    """Wait for a condition; fail if it does not come true in time."""
+    """Waits for a condition; fails after a timeout."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "the awaited condition did not come true"
+        assert time.monotonic() < deadline, "timed out"
         await asyncio.sleep(0.005)
 
 
 class running:
-    """A coroutine that runs during a block, and is cancelled and gone after it."""
+    """Runs a coroutine during a block and cancels it afterwards."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
         self._coroutine = coroutine

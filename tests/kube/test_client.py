@@ -1,10 +1,11 @@
-"""The client: kept connections, timeouts, the rate limit, and errors that name server and call."""
+"""The client: reused connections, timeouts, the rate limit, and errors that name server and call."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from bootbridge.kube.requests import ApiRequest
 from tests.kube.conftest import access_to, running, until
 from tests.support.fake_api_server import LEASES, FakeApiServer, drop, refuse
 
-# A connection left to the garbage collector is a leak, not a close.
+# A connection that the garbage collector closes is a leak.
 pytestmark = [
     pytest.mark.filterwarnings("error::ResourceWarning"),
     pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning"),
@@ -35,22 +36,22 @@ async def test_sequential_requests_share_a_connection(api: FakeApiServer, client
     assert api.connections_seen == 1
 
 
-async def test_requests_at_once_do_not_wait_for_each_other(api: FakeApiServer, client: KubeClient) -> None:
+async def test_concurrent_requests_do_not_wait_for_each_other(api: FakeApiServer, client: KubeClient) -> None:
     api.gate.clear()
     sends = [asyncio.create_task(client.send(LIST)) for _ in range(6)]
     await until(lambda: len(api.calls) == 6)
     api.gate.set()
-    assert [answer.status for answer in await asyncio.gather(*sends)] == [200] * 6
+    assert [response.status for response in await asyncio.gather(*sends)] == [200] * 6
     assert repr(client).endswith("4 idle>")
 
 
-async def test_a_kept_connection_that_died_is_replaced_unseen(api: FakeApiServer, client: KubeClient) -> None:
+async def test_a_closed_idle_connection_is_replaced(api: FakeApiServer, client: KubeClient) -> None:
     await client.send(LIST)
     api.cut_idle_connections()
     assert (await client.send(LIST)).status == 200
 
 
-async def test_a_kept_connection_that_dies_on_the_request_is_replaced_unseen(
+async def test_an_idle_connection_that_closes_on_the_request_is_replaced(
     api: FakeApiServer, client: KubeClient
 ) -> None:
     await client.send(LIST)
@@ -59,35 +60,35 @@ async def test_a_kept_connection_that_dies_on_the_request_is_replaced_unseen(
     assert api.connections_seen == 2
 
 
-async def test_a_new_connection_that_dies_is_reported(api: FakeApiServer, client: KubeClient) -> None:
+async def test_a_new_connection_that_closes_is_an_error(api: FakeApiServer, client: KubeClient) -> None:
     api.faults.append(drop)
     with pytest.raises(KubeUnreachable, match=r"GET .*/leases: connection closed without a response"):
         await client.send(LIST)
     assert len(api.calls) == 1
 
 
-async def test_a_refusal_carries_status_reason_and_message(api: FakeApiServer, client: KubeClient) -> None:
-    with pytest.raises(KubeError) as refusal:
-        await client.send(get_object(Ref(LEASE, "nobody", "kube-system")))
-    assert (refusal.value.status, refusal.value.reason) == (404, "NotFound")
-    assert '"nobody" not found' in refusal.value.message
+async def test_an_error_has_status_reason_and_message(api: FakeApiServer, client: KubeClient) -> None:
+    with pytest.raises(KubeError) as error:
+        await client.send(get_object(Ref(LEASE, "missing", "kube-system")))
+    assert (error.value.status, error.value.reason) == (404, "NotFound")
+    assert '"missing" not found' in error.value.message
 
 
-async def test_a_refusal_carries_the_wished_delay(api: FakeApiServer, client: KubeClient) -> None:
+async def test_an_error_has_the_retry_after_of_the_server(api: FakeApiServer, client: KubeClient) -> None:
     api.faults.append(refuse(429, "TooManyRequests", headers=[("Retry-After", "7")]))
-    with pytest.raises(KubeError) as refusal:
+    with pytest.raises(KubeError) as error:
         await client.send(LIST)
-    assert refusal.value.retry_after == 7
+    assert error.value.retry_after == 7
 
 
-async def test_wrong_credentials_are_a_refusal(api: FakeApiServer) -> None:
+async def test_wrong_credentials_are_an_error(api: FakeApiServer) -> None:
     client = KubeClient(access_to(api, token="wrong"), qps=-1)
     with pytest.raises(KubeError, match="401 Unauthorized"):
         await client.send(LIST)
     await client.aclose()
 
 
-async def test_no_answer_in_time_is_reported_with_the_limit(api: FakeApiServer, client: KubeClient) -> None:
+async def test_a_request_times_out(api: FakeApiServer, client: KubeClient) -> None:
     api.gate.clear()
     with pytest.raises(KubeUnreachable, match=r"timed out after 0\.05s"):
         await client.send(LIST, timeout=0.05)
@@ -95,7 +96,7 @@ async def test_no_answer_in_time_is_reported_with_the_limit(api: FakeApiServer, 
     await until(lambda: not api._streams)
 
 
-async def test_a_server_that_never_finishes_tls_is_given_up_in_time(api: FakeApiServer) -> None:
+async def test_a_tls_handshake_times_out(api: FakeApiServer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         access = access_to(api)
         client = KubeClient(
@@ -112,27 +113,41 @@ async def test_connection_refused_names_the_address(api: FakeApiServer, client: 
         await client.send(LIST)
 
 
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def responds_with(response: bytes) -> Talk:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(response)
+        writer.close()
+
+    return talk
+
+
+async def send_to_server_that(talk: Talk) -> None:
+    """Sends one request to a server whose connections are handled by `talk`."""
+    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
+        client = KubeClient(ClusterAccess("127.0.0.1", server.sockets[0].getsockname()[1]))
+        try:
+            await client.send(LIST)
+        finally:
+            await client.aclose()
+
+
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         b"SSH-2.0-x\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n<html>...",
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
         b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{",
     ],
-    ids=["not http", "not json", "not an object", "cut off"],
+    ids=["not HTTP", "not JSON", "not an object", "truncated"],
 )
-async def test_an_answer_that_makes_no_sense_is_reported(answer: bytes) -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        writer.close()
-
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
-        client = KubeClient(ClusterAccess("127.0.0.1", server.sockets[0].getsockname()[1]))
-        with pytest.raises(KubeUnreachable):
-            await client.send(LIST)
-        await client.aclose()
+async def test_an_invalid_response_is_an_error(response: bytes) -> None:
+    with pytest.raises(KubeUnreachable):
+        await send_to_server_that(responds_with(response))
 
 
 PLAIN = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7\r\n\r\n{"a":1}'
@@ -153,12 +168,12 @@ PLAIN = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 7
         ([PLAIN + b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"], False),
     ],
     ids=[
-        *("plain", "cut in its head", "cut in its body", "in other letters", "length twice", "chunked"),
-        *("after a hint", "the last", "of an old server", "with another behind it"),
+        *("plain", "split in its head", "split in its body", "other case", "length twice", "chunked"),
+        *("after early hints", "connection close", "HTTP/1.0", "with bytes after its end"),
     ],
 )
 async def test_a_response_is_read_in_every_form(pieces: list[bytes], kept: bool) -> None:
-    """And the next request never takes what was left of the answer before."""
+    """The next request never reads bytes of the previous response."""
     connections: list[asyncio.StreamWriter] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -182,28 +197,20 @@ async def test_a_response_is_read_in_every_form(pieces: list[bytes], kept: bool)
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         PLAIN.replace(b"Content-Length: 7", b"Content-Length: 7\r\nContent-Length: 8"),
         PLAIN.replace(b"Content-Length: 7", b"Content-Length: 7\r\nbad header: x"),
         PLAIN.replace(b"Content-Length: 7", b"Content-Length: -7"),
     ],
-    ids=["two lengths", "a broken header", "a negative length"],
+    ids=["two lengths", "invalid header", "negative length"],
 )
-async def test_an_answer_that_can_be_read_in_two_ways_is_not_read(answer: bytes) -> None:
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(answer)
-        writer.close()
-
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
-        client = KubeClient(ClusterAccess("127.0.0.1", server.sockets[0].getsockname()[1]))
-        with pytest.raises(KubeUnreachable, match="invalid HTTP response"):
-            await client.send(LIST)
-        await client.aclose()
+async def test_an_ambiguous_response_is_an_error(response: bytes) -> None:
+    with pytest.raises(KubeUnreachable, match="invalid HTTP response"):
+        await send_to_server_that(responds_with(response))
 
 
-async def test_a_path_in_a_kubeconfig_cannot_become_a_second_request(api: FakeApiServer) -> None:
+async def test_a_path_in_a_kubeconfig_cannot_inject_a_request(api: FakeApiServer) -> None:
     access = replace(access_to(api), base_path="/ HTTP/1.1\r\nHost: x\r\n\r\nDELETE /")
     client = KubeClient(access)
     with pytest.raises(KubeUnreachable, match="invalid HTTP request"):
@@ -212,7 +219,7 @@ async def test_a_path_in_a_kubeconfig_cannot_become_a_second_request(api: FakeAp
     await client.aclose()
 
 
-async def test_an_endless_answer_is_not_held_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_has_a_size_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bootbridge.kube.client.BODY_BYTES_MAX", 1 << 20)
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -224,14 +231,11 @@ async def test_an_endless_answer_is_not_held_in_memory(monkeypatch: pytest.Monke
         except ConnectionError:
             writer.close()
 
-    async with await asyncio.start_server(talk, "127.0.0.1", 0) as server:
-        client = KubeClient(ClusterAccess("127.0.0.1", server.sockets[0].getsockname()[1]))
-        with pytest.raises(KubeUnreachable, match="more than 1048576 bytes"):
-            await client.send(LIST)
-        await client.aclose()
+    with pytest.raises(KubeUnreachable, match="more than 1048576 bytes"):
+        await send_to_server_that(talk)
 
 
-async def test_a_request_hides_its_body(api: FakeApiServer) -> None:
+async def test_repr_of_a_request_does_not_show_its_body(api: FakeApiServer) -> None:
     assert "s3cr3t" not in repr(ApiRequest("POST", "/", body={"spec": {"token": "s3cr3t"}}))
 
 
@@ -250,7 +254,7 @@ async def test_watch_events_arrive_one_by_one(api: FakeApiServer, client: KubeCl
     await until(lambda: not api.watches)
 
 
-async def test_a_watch_that_is_left_is_closed(api: FakeApiServer, client: KubeClient) -> None:
+async def test_a_cancelled_watch_is_closed(api: FakeApiServer, client: KubeClient) -> None:
     async def follow() -> None:
         async with aclosing(client.watch(WATCH)) as events:
             async for _ in events:
@@ -261,7 +265,7 @@ async def test_a_watch_that_is_left_is_closed(api: FakeApiServer, client: KubeCl
     await until(lambda: not api._streams)
 
 
-async def test_a_watch_cut_off_is_reported(api: FakeApiServer, client: KubeClient) -> None:
+async def test_a_truncated_watch_is_an_error(api: FakeApiServer, client: KubeClient) -> None:
     async with aclosing(client.watch(WATCH)) as events:
         waiting = asyncio.ensure_future(anext(events))
         await until(lambda: api.watches)
@@ -270,20 +274,20 @@ async def test_a_watch_cut_off_is_reported(api: FakeApiServer, client: KubeClien
             await waiting
 
 
-async def test_a_watch_silent_past_its_limit_is_given_up(api: FakeApiServer, client: KubeClient) -> None:
+async def test_a_silent_watch_times_out(api: FakeApiServer, client: KubeClient) -> None:
     async with aclosing(client.watch(WATCH, silence=0.05)) as events:
         with pytest.raises(KubeUnreachable, match=r"timed out after 0\.05s"):
             await anext(events)
 
 
-async def test_a_refused_watch_is_a_refusal(api: FakeApiServer, client: KubeClient) -> None:
+async def test_a_forbidden_watch_is_an_error(api: FakeApiServer, client: KubeClient) -> None:
     api.faults.append(refuse(403, "Forbidden", "may not watch"))
     async with aclosing(client.watch(WATCH)) as events:
         with pytest.raises(KubeError, match="403 Forbidden: may not watch"):
             await anext(events)
 
 
-async def test_an_endless_watch_event_is_not_held_in_memory(
+async def test_a_watch_event_has_a_size_limit(
     api: FakeApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bootbridge.kube.client.EVENT_BYTES_MAX", 1000)
@@ -302,14 +306,14 @@ class TestRateLimit:
         assert waits[:10] == pytest.approx([0.0] * 10)
         assert waits[10:] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
 
-    def test_quiet_time_refills_the_bucket_and_no_further(self) -> None:
+    def test_the_bucket_refills_up_to_the_burst(self) -> None:
         limit = RateLimit(2, 3)
         for _ in range(3):
             limit.reserve(0.0, 60)
         waits = [limit.reserve(1000.0, 60) for _ in range(4)]
         assert waits == pytest.approx([0.0, 0.0, 0.0, 0.5])
 
-    def test_a_turn_past_ones_patience_is_refused_and_not_taken(self) -> None:
+    def test_a_reservation_beyond_the_time_limit_is_refused_and_uses_no_token(self) -> None:
         limit = RateLimit(1, 1)
         assert limit.reserve(0.0, 10) == 0.0
         assert limit.reserve(0.0, 0.5) is None
@@ -319,8 +323,10 @@ class TestRateLimit:
         limit = RateLimit(-1, 0)
         assert {limit.reserve(0.0, 0) for _ in range(1000)} == {0.0}
 
-    async def test_a_request_that_cannot_leave_in_time_fails_at_once(self, api: FakeApiServer) -> None:
-        """Issue 237: reviews queued for 11 minutes behind the limit."""
+    async def test_a_request_that_would_wait_beyond_its_timeout_fails_at_once(
+        self, api: FakeApiServer
+    ) -> None:
+        """In Konnectivity TokenReviews waited for up to 11 minutes."""
         client = KubeClient(access_to(api), qps=0.01, burst=1)
         await client.send(LIST)
         started = time.monotonic()
@@ -338,7 +344,7 @@ class TestRateLimit:
         await client.aclose()
 
 
-async def test_an_observer_is_calls_once_how_a_call_went(api: FakeApiServer, client: KubeClient) -> None:
+async def test_an_observer_gets_the_result_of_each_call(api: FakeApiServer, client: KubeClient) -> None:
     calls: list[tuple[str, int, str]] = []
 
     def observe(verb: str, status: int, reason: str, seconds: float) -> None:

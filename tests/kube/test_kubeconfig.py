@@ -1,4 +1,4 @@
-"""Where the API server is: kubeconfig files and the pod's own service account."""
+"""Access to the API server: kubeconfig files and the service account of the pod."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ async def test_a_token_file_is_read_again_for_each_request(api: FakeApiServer, t
     token.write_text("rotated")
     await client.send(list_objects(LEASE, "kube-system"))
     token.unlink()
-    await client.send(list_objects(LEASE, "kube-system"))  # the last good one stays in use
+    await client.send(list_objects(LEASE, "kube-system"))  # the last valid token stays in use
     await client.aclose()
 
 
@@ -121,27 +121,29 @@ async def test_the_servers_name_may_differ_from_its_address(tmp_path: Path) -> N
 
 
 async def test_an_unexpected_name_or_ca_is_not_trusted(api: FakeApiServer, tmp_path: Path) -> None:
-    other = {"certificate-authority-data": b64(Authority.create("somebody else").cert_pem)}
-    for cluster in (other, {**ca_data(api), "tls-server-name": "elsewhere"}):
+    other = {"certificate-authority-data": b64(Authority.create("another").cert_pem)}
+    for cluster in (other, {**ca_data(api), "tls-server-name": "other.example"}):
         config = document(f"https://127.0.0.1:{api.port}", cluster, {"token": TOKEN})
         with pytest.raises(KubeUnreachable, match="certificate not trusted"):
             await lists_leases(write(tmp_path, config))
     assert not api.calls
 
 
-async def test_verification_can_be_switched_off_on_purpose(api: FakeApiServer, tmp_path: Path) -> None:
+async def test_insecure_skip_tls_verify_disables_verification(api: FakeApiServer, tmp_path: Path) -> None:
     cluster = {"insecure-skip-tls-verify": True}
     await lists_leases(write(tmp_path, document(f"https://127.0.0.1:{api.port}", cluster, {"token": TOKEN})))
 
 
-async def test_an_ipv6_address_is_an_address(tmp_path: Path) -> None:
+async def test_an_ipv6_server(tmp_path: Path) -> None:
     async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}, host="::1") as api:
         config = document(f"https://[::1]:{api.port}", ca_data(api), {"token": TOKEN})
         await lists_leases(write(tmp_path, config))
         assert api.calls[0].headers["host"] == f"[::1]:{api.port}"
 
 
-async def test_a_path_in_the_address_leads_every_request(api: FakeApiServer, tmp_path: Path) -> None:
+async def test_a_path_in_the_server_url_is_the_prefix_of_every_request(
+    api: FakeApiServer, tmp_path: Path
+) -> None:
     path = write(tmp_path, document(f"https://127.0.0.1:{api.port}/k8s/x/", ca_data(api), {"token": TOKEN}))
     with pytest.raises(Exception, match="404"):
         await lists_leases(path)
@@ -160,7 +162,7 @@ async def test_the_pods_service_account_is_used_without_a_kubeconfig(tmp_path: P
         await client.aclose()
 
 
-async def test_a_rotated_ca_is_taken_up_by_the_next_connection(tmp_path: Path) -> None:
+async def test_the_next_connection_uses_a_rotated_ca(tmp_path: Path) -> None:
     async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}) as old:
         ca = old.authority.write(tmp_path, "ca")
         config = document(
@@ -187,7 +189,7 @@ HTTPS = "https://127.0.0.1:6443"
 
 
 @pytest.mark.parametrize(
-    ("content", "field", "says"),
+    ("content", "field", "message"),
     [
         (document(HTTPS, user={"exec": {"command": "aws"}}), "users[u].user.exec", "not supported"),
         (document(HTTPS, user={"auth-provider": {"x": 1}}), "users[u].user.auth-provider", "not supported"),
@@ -224,58 +226,58 @@ HTTPS = "https://127.0.0.1:6443"
         ("text", "--kubeconfig", "mapping expected"),
     ],
 )  # fmt: skip
-def test_a_fault_in_a_kubeconfig_names_the_file_and_the_field(
-    tmp_path: Path, content: Any, field: str, says: str
+def test_an_invalid_kubeconfig_is_reported_with_file_and_field(
+    tmp_path: Path, content: Any, field: str, message: str
 ) -> None:
     path = write(tmp_path, content)
-    with pytest.raises(OperatorError) as fault:
+    with pytest.raises(OperatorError) as error:
         load_kubeconfig(path)
-    assert str(path) in str(fault.value)
-    assert field in str(fault.value)
-    assert says in str(fault.value)
+    assert str(path) in str(error.value)
+    assert field in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("text", ["a: [", "{not json", "\tx: 1"])
-def test_a_file_that_is_neither_yaml_nor_json_is_named(tmp_path: Path, text: str) -> None:
+def test_invalid_yaml_is_reported_with_its_line(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text)
     with pytest.raises(OperatorError, match="invalid YAML at line 1"):
         load_kubeconfig(path)
 
 
-def test_a_missing_kubeconfig_is_named_with_its_flag(tmp_path: Path) -> None:
+def test_a_missing_kubeconfig_is_reported_with_its_flag(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"--kubeconfig: cannot read .*/none: No such file"):
         load_access(str(tmp_path / "none"))
 
 
-def test_an_encrypted_key_is_refused_instead_of_asking_the_terminal(tmp_path: Path) -> None:
+def test_an_encrypted_key_is_rejected_without_a_password_prompt(tmp_path: Path) -> None:
     from cryptography.hazmat.primitives import serialization
 
     identity = Authority.create("ca").issue_client("me")
     key = serialization.load_pem_private_key(identity.key_pem, None)
-    locked = key.private_bytes(
+    encrypted = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.BestAvailableEncryption(b"secret"),
     )
-    user = {"client-certificate-data": b64(identity.cert_pem), "client-key-data": b64(locked)}
+    user = {"client-certificate-data": b64(identity.cert_pem), "client-key-data": b64(encrypted)}
     with pytest.raises(OperatorError, match=r"client-key-data: encrypted private key"):
         load_kubeconfig(write(tmp_path, document(HTTPS, user=user)))
 
 
 @pytest.mark.parametrize("environ", [{}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}])
-def test_outside_a_pod_the_missing_kubeconfig_is_asked_for(tmp_path: Path, environ: dict[str, str]) -> None:
+def test_outside_a_pod_a_kubeconfig_is_required(tmp_path: Path, environ: dict[str, str]) -> None:
     with pytest.raises(OperatorError, match="--kubeconfig: not inside a cluster"):
         load_in_cluster(environ, tmp_path)
 
 
-def test_a_pod_without_a_service_account_gets_the_name_of_the_missing_file(tmp_path: Path) -> None:
+def test_a_missing_service_account_file_is_reported(tmp_path: Path) -> None:
     environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     with pytest.raises(OperatorError, match=r"in-cluster CA: cannot read .*ca\.crt: No such file"):
         load_in_cluster(environ, tmp_path)
 
 
-def test_secrets_show_in_no_repr(tmp_path: Path) -> None:
+def test_repr_does_not_show_secrets(tmp_path: Path) -> None:
     path = write(tmp_path, document(HTTPS, user={"token": "s3cr3t"}))
     access = load_kubeconfig(path)
     assert "s3cr3t" not in repr(access) + repr(access.token) + repr(KubeClient(access))
@@ -291,16 +293,16 @@ def test_loading_an_inline_key_leaves_no_file_and_no_descriptor(tmp_path: Path) 
     assert os.listdir(tmp_path) == ["kubeconfig"]
 
 
-def test_yaml_is_imported_only_to_read_yaml(tmp_path: Path) -> None:
-    """Nor is anything else heavy: the server and agent processes stay small."""
+def test_a_json_kubeconfig_imports_neither_yaml_nor_other_large_modules(tmp_path: Path) -> None:
+    """They would increase the memory of every server and agent process."""
     path = write(tmp_path, document(HTTPS), as_json=True)
     script = f"""
 import sys
 from pathlib import Path
 from bootbridge.kube import kubeconfig, lease_garbage_collector, lease_counter, lease_publisher, token_review
 kubeconfig.load_kubeconfig(Path({str(path)!r}))
-heavy = {{"yaml", "cryptography", "http.client", "http.server", "aiohttp", "requests", "argparse"}}
-print(sorted(heavy & set(sys.modules)))
+large = {{"yaml", "cryptography", "http.client", "http.server", "aiohttp", "requests", "argparse"}}
+print(sorted(large & set(sys.modules)))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

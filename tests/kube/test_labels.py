@@ -16,17 +16,18 @@ class TestLabelMap:
     def test_spaces_around_names_and_values_are_trimmed(self) -> None:
         assert parse_label_map(" key = value , another = test ") == {"key": "value", "another": "test"}
 
-    def test_a_missing_equals_sign_is_an_error_that_quotes_the_pair(self) -> None:
-        with pytest.raises(LabelError, match=r"^invalid label format: invalid$"):
-            parse_label_map("app=myapp,env=prod,invalid")
-
-    def test_a_second_equals_sign_is_an_error(self) -> None:
-        with pytest.raises(LabelError, match=r"^invalid label format: a=b=c$"):
-            parse_label_map("a=b=c")
-
-    def test_the_empty_string_is_an_error(self) -> None:
-        with pytest.raises(LabelError, match=r"^empty string provided$"):
-            parse_label_map("")
+    @pytest.mark.parametrize(
+        ("text", "error"),
+        [
+            ("app=myapp,env=prod,invalid", "invalid label format: invalid"),
+            ("a=b=c", "invalid label format: a=b=c"),
+            ("", "empty string provided"),
+        ],
+        ids=["no equals sign", "two equals signs", "empty"],
+    )
+    def test_an_invalid_pair_is_an_error_that_quotes_it(self, text: str, error: str) -> None:
+        with pytest.raises(LabelError, match=f"^{error}$"):
+            parse_label_map(text)
 
 
 def test_the_selector_of_a_label_map_requires_every_label() -> None:

@@ -1,10 +1,12 @@
-"""Server leases: valid or not, published, collected, counted."""
+"""Server leases: validity, counting, garbage collection and publishing."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -46,13 +48,13 @@ class TestValidity:
             ("expired, only acquired", EXPIRED, False),
             ("expired, acquired and renewed", {**EXPIRED, "renewTime": ago(9_000)}, False),
             ("no duration", {"renewTime": ago(1)}, False),
-            ("a time that is none", {"leaseDurationSeconds": 1000, "renewTime": "yesterday"}, False),
+            ("invalid time", {"leaseDurationSeconds": 1000, "renewTime": "yesterday"}, False),
         ],
     )
-    def test_case(self, case: str, spec: dict[str, Any], valid: bool) -> None:
+    def test_validity(self, case: str, spec: dict[str, Any], valid: bool) -> None:
         assert Lease.from_json({"metadata": {"name": "x"}, "spec": spec}).valid(time.time()) is valid
 
-    def test_a_lease_ends_exactly_when_its_duration_is_over(self) -> None:
+    def test_a_lease_expires_exactly_after_its_duration(self) -> None:
         lease = Lease.from_json({"spec": {"leaseDurationSeconds": 30, "renewTime": format_time(1000.0)}})
         assert lease.valid(1029.999)
         assert not lease.valid(1030.0)
@@ -61,7 +63,7 @@ class TestValidity:
         "text",
         ["2026-01-02T03:04:05.678901Z", "2026-01-02T03:04:05.678901234Z", "2026-01-02T04:04:05.678901+01:00"],
     )
-    def test_times_are_read_in_every_form_kubernetes_writes(self, text: str) -> None:
+    def test_every_time_format_of_kubernetes_is_parsed(self, text: str) -> None:
         assert parse_time(text) == pytest.approx(1767323045.678901, abs=1e-5)
 
     @given(st.recursive(
@@ -70,10 +72,10 @@ class TestValidity:
             st.sampled_from(["metadata", "spec", "labels", "renewTime", "leaseDurationSeconds"]), inner
         ) | st.lists(inner),
     ))  # fmt: skip
-    def test_no_object_is_odd_enough_to_crash_us(self, item: Any) -> None:
+    def test_any_object_is_parsed_without_an_error(self, item: Any) -> None:
         Lease.from_json(item).valid(0.0)
 
-    def test_a_tally_counts_the_valid_and_knows_the_next_end(self) -> None:
+    def test_a_count_has_the_valid_leases_and_the_next_expiry(self) -> None:
         leases = [
             Lease.from_json({"spec": {"leaseDurationSeconds": d, "renewTime": format_time(100)}})
             for d in (5, 20, 30)
@@ -82,7 +84,7 @@ class TestValidity:
         assert LeaseCount.of(leases, now=200.0) == LeaseCount(0, None)
 
 
-class Watched:
+class RecordingCounter:
     """A counter that records its callbacks."""
 
     def __init__(self, client: KubeClient, selector: str = SELECTOR) -> None:
@@ -99,6 +101,13 @@ class Watched:
         )
 
 
+@asynccontextmanager
+async def counting(client: KubeClient, selector: str = SELECTOR) -> AsyncIterator[RecordingCounter]:
+    recording = RecordingCounter(client, selector)
+    async with running(recording.counter.run()):
+        yield recording
+
+
 class TestCounter:
     """Konnectivity's cases of counting leases, over HTTP."""
 
@@ -111,157 +120,156 @@ class TestCounter:
             ("only valid counted", [(LABELS, VALID), (LABELS, RENEWED), (LABELS, EXPIRED), ({}, VALID)], 2),
         ],
     )
-    async def test_leases(
+    async def test_only_valid_leases_that_match_the_selector_are_counted(
         self, api: FakeApiServer, client: KubeClient, case: str, leases: list[Any], count: int
     ) -> None:
         for number, (labels, spec) in enumerate(leases):
             api.put_lease(f"lease-{number}", labels, **spec)
-        watched = Watched(client)
-        async with running(watched.counter.run()):
+        async with counting(client) as recording:
             await until(lambda: api.watches)
-            assert watched.counter.count == count
+            assert recording.counter.count == count
 
-    async def test_list_error_is_one(self, api: FakeApiServer, client: KubeClient) -> None:
+    async def test_the_count_is_one_until_a_list_succeeds(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
         api.put_lease("a", LABELS, **VALID)
         api.put_lease("b", LABELS, **VALID)
         api.faults.append(refuse(500, "InternalError"))
-        watched = Watched(client)
-        async with running(watched.counter.run()):
-            await until(lambda: watched.calls)
-            assert watched.counter.count == 1
-            await until(lambda: watched.counter.count == 2)  # and it recovers by itself
+        async with counting(client) as recording:
+            await until(lambda: recording.calls)
+            assert recording.counter.count == 1
+            await until(lambda: recording.counter.count == 2)  # after a retry
 
-    async def test_fallback_is_the_last_good_count(self, api: FakeApiServer, client: KubeClient) -> None:
+    async def test_the_last_count_is_kept_while_the_api_server_fails(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
         for name in "abc":
             api.put_lease(name, LABELS, **VALID)
-        watched = Watched(client)
-        async with running(watched.counter.run()):
-            await until(lambda: watched.counter.count == 3)
+        async with counting(client) as recording:
+            await until(lambda: recording.counter.count == 3)
             api.faults += [drop] * 3
             api.cut_watches()
-            await until(lambda: len(watched.calls) >= 3)
-            assert watched.counter.count == 3
+            await until(lambda: len(recording.calls) >= 3)
+            assert recording.counter.count == 3
 
-    async def test_fallback_is_kept_when_no_lease_is_valid_any_more(
+    async def test_the_last_count_is_kept_when_no_lease_is_valid(
         self, api: FakeApiServer, client: KubeClient
     ) -> None:
         for name in "ab":
             api.put_lease(name, LABELS, **VALID)
-        watched = Watched(client)
-        async with running(watched.counter.run()):
-            await until(lambda: watched.counter.count == 2)
+        async with counting(client) as recording:
+            await until(lambda: recording.counter.count == 2)
             api.remove_lease("a")
-            await until(lambda: watched.counter.count == 1)
+            await until(lambda: recording.counter.count == 1)
             api.remove_lease("b")
             api.put_lease("c", LABELS, **EXPIRED)
             api.put_lease("d", LABELS, **VALID)
             api.put_lease("e", LABELS, **VALID)
-            await until(lambda: watched.counter.count == 2)
-        assert watched.counts == [2, 1, 2]
+            await until(lambda: recording.counter.count == 2)
+        assert recording.counts == [2, 1, 2]
 
     async def test_an_unreachable_api_server_does_not_delay_the_start(self, free_port: int) -> None:
-        """The original agent is not even alive until the first list succeeds."""
+        """Konnectivity's agent is not healthy until its first list succeeds."""
         client = KubeClient(ClusterAccess("127.0.0.1", free_port))
-        watched = Watched(client)
-        async with running(watched.counter.run()) as task:
-            assert watched.counter.count == 1
-            await until(lambda: watched.calls == [("list", 0)])
+        recording = RecordingCounter(client)
+        async with running(recording.counter.run()) as task:
+            assert recording.counter.count == 1
+            await until(lambda: recording.calls == [("list", 0)])
             assert not task.done()
 
-    async def test_lease_events_count_at_once(self, api: FakeApiServer, client: KubeClient) -> None:
-        """Issue 648; and no list is repeated for it."""
-        watched = Watched(client)
-        async with running(watched.counter.run()):
+    async def test_lease_events_change_the_count_at_once(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
+        """The counter sends one list and one watch only."""
+        async with counting(client) as recording:
             await until(lambda: api.watches)
             api.put_lease("a", LABELS, **VALID)
             api.put_lease("b", LABELS, **VALID)
-            await until(lambda: watched.counter.count == 2)
+            await until(lambda: recording.counter.count == 2)
             api.remove_lease("a")
-            await until(lambda: watched.counter.count == 1)
+            await until(lambda: recording.counter.count == 1)
         assert len(api.calls) == 2
 
-    async def test_the_api_server_selects(self, api: FakeApiServer, client: KubeClient) -> None:
-        watched = Watched(client)
-        async with running(watched.counter.run()):
+    async def test_the_selector_is_sent_to_the_api_server(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
+        async with counting(client):
             await until(lambda: api.watches)
         assert {call.query["labelSelector"] for call in api.calls} == {"k8s-app=konnectivity-server"}
 
     async def test_the_empty_selector_counts_all_leases(self, api: FakeApiServer, client: KubeClient) -> None:
         api.put_lease("a", {}, **VALID)
         api.put_lease("b", {"x": "y"}, **VALID)
-        watched = Watched(client, "")
-        async with running(watched.counter.run()):
-            await until(lambda: watched.counter.count == 2)
+        async with counting(client, "") as recording:
+            await until(lambda: recording.counter.count == 2)
         assert "labelSelector" not in api.calls[0].query
 
-    async def test_a_lease_that_runs_out_is_noticed_without_an_event(
+    async def test_an_expiry_changes_the_count_without_an_event(
         self, api: FakeApiServer, client: KubeClient
     ) -> None:
         api.put_lease("stays", LABELS, **VALID)
         api.put_lease("ends", LABELS, leaseDurationSeconds=3, renewTime=ago(0))
-        watched = Watched(client)
-        async with running(watched.counter.run()):
-            await until(lambda: watched.counter.count == 2)
-            await until(lambda: watched.counter.count == 1)
+        async with counting(client) as recording:
+            await until(lambda: recording.counter.count == 2)
+            await until(lambda: recording.counter.count == 1)
             assert not Lease.from_json(api.leases["ends"]).valid(time.time())
 
     @pytest.mark.parametrize("as_status", [False, True])
-    async def test_a_forgotten_version_leads_to_a_new_list(
+    async def test_an_expired_resource_version_leads_to_a_new_list(
         self, api: FakeApiServer, client: KubeClient, as_status: bool
     ) -> None:
         api.gone_as_status = as_status
-        watched = Watched(client)
-        async with running(watched.counter.run()):
+        async with counting(client) as recording:
             await until(lambda: api.watches)
             api.put_lease("a", LABELS, **VALID)
-            await until(lambda: api.leases and watched.counter._state.objects)
+            await until(lambda: api.leases and recording.counter._state.objects)
             api.put_lease("hidden", {}, **VALID)
             api.forget_history()
             api.leases["b"] = {**api.leases["a"], "metadata": {**api.leases["a"]["metadata"], "name": "b"}}
             api.end_watches()
-            await until(lambda: watched.counter.count == 2)
+            await until(lambda: recording.counter.count == 2)
         assert len(api.calls_to("GET", LEASES)) >= 4
 
-    async def test_bookmarks_spare_the_new_list(self, api: FakeApiServer, client: KubeClient) -> None:
-        watched = Watched(client)
-        async with running(watched.counter.run()):
+    async def test_bookmarks_prevent_a_new_list(self, api: FakeApiServer, client: KubeClient) -> None:
+        async with counting(client) as recording:
             await until(lambda: api.watches)
             api.forget_history()
             api.bookmark()
-            await until(lambda: watched.counter._state._version == str(api._version))
+            await until(lambda: recording.counter._state._version == str(api._version))
             api.end_watches()
-            await until(lambda: len(watched.calls) == 3)
-        assert [verb for verb, _ in watched.calls] == ["list", "watch", "watch"]
+            await until(lambda: len(recording.calls) == 3)
+        assert [verb for verb, _ in recording.calls] == ["list", "watch", "watch"]
 
-    async def test_changes_during_a_cut_are_not_missed(self, api: FakeApiServer, client: KubeClient) -> None:
-        watched = Watched(client)
-        async with running(watched.counter.run()):
+    async def test_changes_during_a_lost_connection_are_not_missed(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
+        async with counting(client) as recording:
             await until(lambda: api.watches)
             api.cut_watches()
             await until(lambda: not api.watches)
             api.put_lease("a", LABELS, **VALID)
             api.put_lease("b", LABELS, **VALID)
-            await until(lambda: watched.counter.count == 2)
+            await until(lambda: recording.counter.count == 2)
         assert len(api.calls_to("GET", LEASES)) == 3  # list, watch, watch: no second list
 
-    async def test_watches_are_observed_as_watches(self, api: FakeApiServer, client: KubeClient) -> None:
-        """The original's lease_watches_total never moves."""
-        api.faults += [fine, refuse(403, "Forbidden")]
-        watched = Watched(client)
-        async with running(watched.counter.run()):
-            await until(lambda: api.watches)
-            await until(lambda: len(watched.calls) == 4)
-        assert watched.calls == [("list", 200), ("watch", 403), ("list", 200), ("watch", 200)]
-
-    async def test_a_lease_without_a_duration_does_not_crash(
+    async def test_watches_are_counted_separately_from_lists(
         self, api: FakeApiServer, client: KubeClient
     ) -> None:
-        api.put_lease("odd", LABELS, renewTime=ago(1))
+        """Konnectivity never increments lease_watches_total."""
+        api.faults += [fine, refuse(403, "Forbidden")]
+        async with counting(client) as recording:
+            await until(lambda: api.watches)
+            await until(lambda: len(recording.calls) == 4)
+        assert recording.calls == [("list", 200), ("watch", 403), ("list", 200), ("watch", 200)]
+
+    async def test_a_lease_without_a_duration_is_not_counted(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
+        api.put_lease("no-duration", LABELS, renewTime=ago(1))
         api.put_lease("a", LABELS, **VALID)
         api.put_lease("b", LABELS, **VALID)
-        watched = Watched(client)
-        async with running(watched.counter.run()):
-            await until(lambda: watched.counter.count == 2)
+        async with counting(client) as recording:
+            await until(lambda: recording.counter.count == 2)
 
 
 class TestCollector:
@@ -291,7 +299,7 @@ class TestCollector:
             ("non-matching", {"k8s-app": "x"}, EXPIRED),
         ],
     )
-    async def test_keeps(
+    async def test_valid_leases_and_those_of_others_are_kept(
         self, api: FakeApiServer, client: KubeClient, case: str, labels: dict[str, str], spec: dict[str, Any]
     ) -> None:
         api.put_lease("a", labels, **spec)
@@ -299,7 +307,9 @@ class TestCollector:
         assert "a" in api.leases
         assert self.deleted == 0
 
-    async def test_deletes_expired_matching(self, api: FakeApiServer, client: KubeClient) -> None:
+    async def test_expired_leases_that_match_are_deleted(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
         for name in "ab":
             api.put_lease(name, LABELS, **EXPIRED)
         api.put_lease("kept", LABELS, **VALID)
@@ -308,7 +318,9 @@ class TestCollector:
         assert self.deleted == 2
         assert self.calls == [("list", 200, ""), ("delete", 200, ""), ("delete", 200, "")]
 
-    async def test_a_lease_renewed_meanwhile_is_kept(self, api: FakeApiServer, client: KubeClient) -> None:
+    async def test_a_lease_renewed_after_the_list_is_kept(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
         api.put_lease("a", LABELS, **EXPIRED)
 
         def renew(call: Call) -> None:
@@ -320,14 +332,18 @@ class TestCollector:
         assert self.calls[-1] == ("delete", 409, "Conflict")
         assert self.deleted == 0
 
-    async def test_a_lease_already_gone_is_no_error(self, api: FakeApiServer, client: KubeClient) -> None:
+    async def test_a_lease_that_is_already_deleted_is_not_an_error(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
         api.put_lease("a", LABELS, **EXPIRED)
         api.faults += [fine, lambda call: api.remove_lease("a")]
         await self.collector(client).collect()
         assert self.calls[-1] == ("delete", 404, "NotFound")
         assert self.deleted == 0
 
-    async def test_one_failure_does_not_keep_the_others(self, api: FakeApiServer, client: KubeClient) -> None:
+    async def test_a_failed_deletion_does_not_stop_the_others(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
         for name in "ab":
             api.put_lease(name, LABELS, **EXPIRED)
         api.faults += [fine, refuse(403, "Forbidden")]
@@ -335,7 +351,7 @@ class TestCollector:
             await self.collector(client).collect()
         assert len(api.leases) == 1
 
-    async def test_it_runs_again_and_again_also_after_failures(
+    async def test_collection_is_repeated_even_after_failures(
         self, api: FakeApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("bootbridge.kube.lease_garbage_collector.COLLECT_SECONDS", 0.02)
@@ -350,7 +366,7 @@ class TestPublisher:
     def publisher(self, client: KubeClient, server_id: str = "s1") -> LeasePublisher:
         return LeasePublisher(client, "kube-system", server_id, LABELS, clock=time.time, rng=random.Random(1))
 
-    async def test_the_lease_is_written_as_the_original_writes_it(
+    async def test_the_lease_has_the_fields_of_konnectivity(
         self, api: FakeApiServer, client: KubeClient
     ) -> None:
         before = time.time()
@@ -362,7 +378,7 @@ class TestPublisher:
         assert lease.renewed is not None
         assert before - 0.001 <= lease.renewed <= time.time()
 
-    async def test_a_renewal_is_one_request_and_moves_the_time(
+    async def test_a_renewal_is_one_request_and_updates_the_renew_time(
         self, api: FakeApiServer, client: KubeClient
     ) -> None:
         publisher = self.publisher(client)
@@ -372,7 +388,7 @@ class TestPublisher:
         assert api.leases[publisher.ref.name]["spec"]["renewTime"] > first
         assert [call.method for call in api.calls] == ["GET", "POST", "PUT"]
 
-    async def test_a_lease_left_by_a_former_life_is_taken_over(
+    async def test_a_lease_of_an_earlier_process_is_renewed(
         self, api: FakeApiServer, client: KubeClient
     ) -> None:
         api.put_lease("konnectivity-proxy-server-s1", {"note": "kept"}, **EXPIRED)
@@ -383,7 +399,7 @@ class TestPublisher:
         assert lease.labels == {**LABELS, "note": "kept"}
 
     @pytest.mark.parametrize("what", ["changed", "deleted"])
-    async def test_a_lease_that_others_touched_is_renewed_all_the_same(
+    async def test_a_lease_that_was_changed_or_deleted_is_published_again(
         self, api: FakeApiServer, client: KubeClient, what: str
     ) -> None:
         publisher = self.publisher(client)
@@ -395,37 +411,37 @@ class TestPublisher:
         await publisher.publish()
         assert Lease.from_json(api.leases[publisher.ref.name]).valid(time.time())
 
-    async def test_it_publishes_without_any_token_authentication(
+    async def test_a_lease_is_published_without_token_authentication(
         self, api: FakeApiServer, client: KubeClient
     ) -> None:
-        """Issue 671: the original panicked when leases were on and token authentication off."""
+        """Konnectivity panics with leases but without token authentication."""
         async with running(self.publisher(client).run()):
             await until(lambda: api.leases)
 
-    async def test_failures_are_retried_soon(self, api: FakeApiServer, client: KubeClient) -> None:
+    async def test_failures_are_retried(self, api: FakeApiServer, client: KubeClient) -> None:
         api.faults += [refuse(500, "InternalError"), drop]
         async with running(self.publisher(client).run()):
             await until(lambda: api.leases)
 
-    def test_the_schedule_is_fifteen_seconds_with_four_percent_jitter(self) -> None:
+    def test_a_lease_is_renewed_every_fifteen_seconds_with_four_percent_jitter(self) -> None:
         publisher = self.publisher(KubeClient(ClusterAccess("h", 1)))
         delays = [publisher.delay(0) for _ in range(200)]
         assert all(15 <= delay <= 15.6 for delay in delays)
         assert max(delays) - min(delays) > 0.4
 
-    def test_retries_begin_at_a_fifth_of_a_second_and_end_at_seven(self) -> None:
+    def test_retry_delays_grow_from_a_fifth_of_a_second_to_seven(self) -> None:
         publisher = self.publisher(KubeClient(ClusterAccess("h", 1)))
         assert 0.1 <= publisher.delay(1) <= 0.2
         assert all(3.5 <= publisher.delay(failures) <= 7 for failures in (7, 50, 10_000))
 
-    async def test_the_own_lease_is_deleted_at_shutdown(self, api: FakeApiServer, client: KubeClient) -> None:
+    async def test_a_lease_is_deleted_at_shutdown(self, api: FakeApiServer, client: KubeClient) -> None:
         publisher = self.publisher(client)
         async with running(publisher.run()):
             await until(lambda: api.leases)
         await publisher.withdraw()
         assert not api.leases
 
-    async def test_a_write_whose_answer_was_lost_is_deleted_too(
+    async def test_a_lease_whose_response_was_lost_is_deleted_too(
         self, api: FakeApiServer, client: KubeClient
     ) -> None:
         publisher = self.publisher(client)
@@ -442,18 +458,22 @@ class TestPublisher:
         await publisher.withdraw()
         assert not api.leases
 
-    async def test_a_successors_lease_is_left_alone(self, api: FakeApiServer, client: KubeClient) -> None:
+    async def test_a_lease_renewed_by_another_process_is_not_deleted(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
         old, new = self.publisher(client), self.publisher(client)
         await old.publish()
         await new.publish()
         await old.withdraw()
         assert api.leases
 
-    async def test_withdrawing_nothing_asks_nothing(self, api: FakeApiServer, client: KubeClient) -> None:
+    async def test_withdrawing_without_a_lease_sends_no_request(
+        self, api: FakeApiServer, client: KubeClient
+    ) -> None:
         await self.publisher(client).withdraw()
         assert not api.calls
 
-    async def test_shutdown_does_not_wait_for_a_dead_api_server(
+    async def test_shutdown_does_not_wait_for_a_silent_api_server(
         self,
         api: FakeApiServer,
         client: KubeClient,
@@ -470,6 +490,6 @@ class TestPublisher:
         api.gate.set()
 
     @pytest.mark.parametrize("server_id", ["Server_1", "a" * 300, "x/y", "é"])
-    def test_an_id_that_cannot_name_a_lease_is_refused_at_start(self, server_id: str) -> None:
+    def test_a_server_id_that_is_not_a_valid_lease_name_is_rejected(self, server_id: str) -> None:
         with pytest.raises(OperatorError, match="--server-id"):
             lease_name(server_id)

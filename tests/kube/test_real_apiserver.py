@@ -1,4 +1,4 @@
-"""What we ask of Kubernetes, asked of a real kube-apiserver; what it asks of us: a way to its webhooks."""
+"""Token reviews, leases and webhooks through the tunnel with a real kube-apiserver."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def reviewer(client: KubeClient, namespace: str, audience: str = AUDIENCE) -> To
 
 
 async def verdict(reviewer: TokenReviewer, token: str) -> str:
-    """The reason of a refusal, empty if there is none."""
+    """Returns the reason of a denial; empty if the token is accepted."""
     try:
         await reviewer.authenticate([f"Bearer {token}"])
     except TokenDenied as denied:
@@ -86,48 +86,46 @@ class TestTokenReview:
     async def test_a_real_token_is_accepted(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
     ) -> None:
-        """Issued by TokenRequest for our audience, to the account that agents have."""
         token = kubernetes.token(namespace, ACCOUNT, AUDIENCE)
         assert await verdict(reviewer(client, namespace), token) == ""
 
     async def test_a_forged_token_is_refused(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
     ) -> None:
-        """The same claims under another signature."""
         head, claims, signature = kubernetes.token(namespace, ACCOUNT, AUDIENCE).split(".")
         forged = f"{head}.{claims}.{signature[::-1]}"
         assert "lookup failed: " in await verdict(reviewer(client, namespace), forged)
 
     @pytest.mark.parametrize("audience", ["another-audience", ""])
-    async def test_a_token_meant_for_others_is_refused(
+    async def test_a_token_for_another_audience_is_refused(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str, audience: str
     ) -> None:
-        """Another audience, or the API server's own, which every pod has a token for."""
+        """Every pod has a token for the default audience, which is that of the API server."""
         token = kubernetes.token(namespace, ACCOUNT, audience)
         assert "lookup failed: " in await verdict(reviewer(client, namespace), token)
 
-    async def test_without_an_audience_the_api_servers_own_counts(
+    async def test_without_a_configured_audience_the_default_one_is_required(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
     ) -> None:
         ours, other = (kubernetes.token(namespace, ACCOUNT, name) for name in ("", "another-audience"))
         assert await verdict(reviewer(client, namespace, audience=""), ours) == ""
         assert await verdict(reviewer(client, namespace, audience=""), other) != ""
 
-    async def test_another_accounts_token_is_refused_by_name(
+    async def test_a_token_of_another_service_account_is_refused(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
     ) -> None:
         token = kubernetes.token(namespace, "default", AUDIENCE)
         reason = await verdict(reviewer(client, namespace), token)
         assert f'from "default" service account. Expected "{ACCOUNT}"' in reason
 
-    async def test_a_deleted_accounts_token_is_refused(
+    async def test_a_token_of_a_deleted_service_account_is_refused(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
     ) -> None:
-        """The signature still holds; only the API server can know better."""
+        """Its signature is still valid."""
         token = kubernetes.token(namespace, ACCOUNT, AUDIENCE)
         kubernetes.api.delete(f"/api/v1/namespaces/{namespace}/serviceaccounts/{ACCOUNT}")
         reasons = [""]
-        while not reasons[-1]:  # its own memory of accounts lags a little
+        while not reasons[-1]:  # the API server caches service accounts
             assert len(reasons) < 200, "a deleted account's token is still accepted"
             reasons.append(await verdict(reviewer(client, namespace), token))
             await asyncio.sleep(0.05)
@@ -136,10 +134,10 @@ class TestTokenReview:
     async def test_a_server_without_permission_to_review_accepts_no_agent(
         self, kubernetes: ControlPlane, namespace: str
     ) -> None:
-        """RBAC's refusal is not the agent's fault: transient, and it names what is forbidden."""
-        client = KubeClient(load_kubeconfig(kubernetes.kubeconfig_for("nobody")), qps=-1)
+        """The agent may retry, and the error names the forbidden resource."""
+        client = KubeClient(load_kubeconfig(kubernetes.kubeconfig_for("without-permission")), qps=-1)
         with pytest.raises(TokenDenied, match="tokenreviews") as denied:
-            await reviewer(client, namespace).authenticate(["Bearer not-even-looked-at"])
+            await reviewer(client, namespace).authenticate(["Bearer token"])
         await client.aclose()
         assert denied.value.transient
 
@@ -171,7 +169,7 @@ def publisher(client: KubeClient, namespace: str) -> LeasePublisher:
 
 
 class TestLeases:
-    async def test_published_renewed_and_withdrawn(
+    async def test_a_lease_is_published_renewed_and_withdrawn(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
     ) -> None:
         ours = publisher(client, namespace)
@@ -197,10 +195,10 @@ class TestLeases:
         await ours.publish()
         assert leases(kubernetes, namespace)[ours.ref.name].valid(time.time())
 
-    async def test_counted_as_they_come_and_go(
+    async def test_valid_leases_are_counted(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
     ) -> None:
-        """By watch: one list at the beginning, then every change; expired leases do not count."""
+        """One list, then a watch; expired leases do not count."""
         calls: list[tuple[str, int]] = []
         counter = LeaseCounter(
             client,
@@ -222,7 +220,7 @@ class TestLeases:
     async def test_only_expired_leases_are_collected(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
     ) -> None:
-        for name, age in (("dead", 60.0), ("long-dead", 6000.0), ("alive", 0.0)):
+        for name, age in (("expired", 60.0), ("long-expired", 6000.0), ("valid", 0.0)):
             put_lease(kubernetes, namespace, name, age=age)
         deleted: list[None] = []
         collector = LeaseGarbageCollector(
@@ -233,13 +231,13 @@ class TestLeases:
             on_deleted=lambda: deleted.append(None),
         )
         await collector.collect()
-        assert set(leases(kubernetes, namespace)) == {"alive"}
+        assert set(leases(kubernetes, namespace)) == {"valid"}
         assert len(deleted) == 2
 
-    async def test_a_lease_renewed_since_we_looked_is_not_deleted(
+    async def test_a_lease_renewed_after_the_list_is_not_deleted(
         self, kubernetes: ControlPlane, client: KubeClient, namespace: str
     ) -> None:
-        """The API server itself holds our deletion against the version that we saw."""
+        """The deletion has the resource version as its precondition."""
         ours = publisher(client, namespace)
         await ours.publish()
         seen = leases(kubernetes, namespace)[ours.ref.name]
@@ -250,11 +248,11 @@ class TestLeases:
         assert set(leases(kubernetes, namespace)) == {ours.ref.name}
 
 
-# --- our programs, with no more rights than they need
+# --- server and agent processes with least privilege
 
 
 def grant(kubernetes: ControlPlane, namespace: str, account: str, verbs: list[str]) -> Path:
-    """A service account that may do this with leases, and its kubeconfig."""
+    """Creates a service account with these verbs on leases and returns its kubeconfig."""
     kubernetes.service_account(namespace, account)
     subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
     rbac, name = "/apis/rbac.authorization.k8s.io/v1", f"{namespace}-{account}"
@@ -270,7 +268,7 @@ def grant(kubernetes: ControlPlane, namespace: str, account: str, verbs: list[st
 
 @pytest.fixture
 def reviewing_server(site: Site, kubernetes: ControlPlane, namespace: str) -> Server:
-    """A proxy-server that reviews tokens and publishes its lease, as a service account of its own."""
+    """A proxy-server that reviews tokens and publishes its lease, with its own service account."""
     verbs = ["get", "list", "watch", "create", "update", "delete"]
     kubeconfig = grant(kubernetes, namespace, "konnectivity-server", verbs)
     delegator = {
@@ -303,10 +301,10 @@ def token_flags(site: Site, token: str) -> dict[str, object]:
     return {"agent-cert": None, "agent-key": None, "service-account-token-path": path}
 
 
-def test_an_agent_with_a_service_account_token_carries_traffic(
+def test_an_agent_with_a_service_account_token_forwards_traffic(
     site: Site, kubernetes: ControlPlane, namespace: str, reviewing_server: Server, web: HttpEndpoint
 ) -> None:
-    """Token reviewed, lease published and counted, all under RBAC; with an orderly stop the lease goes."""
+    """The lease is published, counted, and deleted at shutdown, with RBAC enabled."""
     token = kubernetes.token(namespace, ACCOUNT, AUDIENCE)
     counting = {
         "count-server-leases": True,
@@ -325,10 +323,10 @@ def test_an_agent_with_a_service_account_token_carries_traffic(
     assert set(leases(kubernetes, namespace)) == {"konnectivity-proxy-server-two"}
 
 
-def test_an_agent_with_the_wrong_token_stays_outside(
+def test_an_agent_with_a_token_for_another_audience_is_refused(
     site: Site, kubernetes: ControlPlane, namespace: str, reviewing_server: Server
 ) -> None:
-    """A token of the right account, but for the API server: refused, and both logs say so."""
+    """Both processes log the reason, without the token."""
     token = kubernetes.token(namespace, ACCOUNT)
     agent = site.agent(reviewing_server, flags=token_flags(site, token))
     reviewing_server.wait_for_log("Failed to validate authentication token")
@@ -339,7 +337,7 @@ def test_an_agent_with_the_wrong_token_stays_outside(
 
 # --- webhooks behind the tunnel
 
-# Under CI they run, and fail where they cannot.
+# In CI these tests must run.
 needs_namespaces = pytest.mark.skipif(
     bool(namespaces_unavailable_reason()) and os.environ.get("CI") != "true",
     reason=f"network namespaces: {namespaces_unavailable_reason()}",
@@ -353,7 +351,7 @@ PROTOCOLS = {"GRPC": "grpc", "HTTPConnect": "http-connect"}
 class Bootstrap:
     """A control plane without a route to the pods, a node that has one, and a webhook in a pod.
 
-    The kube-apiserver and our proxy-server share a unix socket; our proxy-agent stands on the node.
+    The kube-apiserver and our proxy-server share a unix socket; our proxy-agent runs on the node.
     """
 
     def __init__(self, folder: Path, namespaces: DemoNamespaces) -> None:
@@ -367,7 +365,7 @@ class Bootstrap:
         self._start_webhook()
 
     def start(self, protocol: str) -> None:
-        """The kube-apiserver with this protocol towards our server; with none it has to go by itself."""
+        """Starts the kube-apiserver; without a protocol it has no egress proxy."""
         routing: dict[str, object] = {"enable_aggregator_routing": True}
         if protocol:
             self._start_server(PROTOCOLS[protocol])
@@ -392,26 +390,26 @@ class Bootstrap:
         self._agents.append(agent)
 
     def stop_agents(self) -> None:
-        """Without a farewell."""
+        """Kills the agents with SIGKILL."""
         while self._agents:
             self._agents.pop().kill()
-        self.control_plane.until(lambda: not self.has_agent(), "the agent is missed")
+        self.control_plane.until(lambda: not self.has_agent(), "the agent is disconnected")
 
     def guard(self, family: str) -> str:
-        """A namespace whose pods need the word of the webhook, which is reached by this family."""
+        """Creates a namespace whose pods are validated by the webhook, over this IP family."""
         name = self.control_plane.namespace(f"guarded-{next(_numbers)}")
         hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
         configuration = _webhook_configuration(name, SERVICES[family], self._webhook_ca.cert_pem)
         self.control_plane.api.create(hooks, configuration)
-        # The kube-apiserver learns of it by a watch of its own; until then no webhook is called.
+        # The kube-apiserver loads the configuration by a watch; until then it does not call the webhook.
         self.control_plane.until(
             lambda: self.create_pod(name, "probe", deny="true", query="?dryRun=All")[0] != 201,
-            "the webhook is asked",
+            "the webhook is called",
         )
         return name
 
     def create_pod(self, namespace: str, name: str, *, deny: str, query: str = "") -> tuple[int, str]:
-        """The status and the message of the kube-apiserver's answer."""
+        """Returns status and message of the response."""
         pod = {
             "metadata": {"name": name, "labels": {"deny": deny}},
             "spec": {
@@ -427,7 +425,7 @@ class Bootstrap:
         return [pod["metadata"]["name"] for pod in items]
 
     def dials(self, protocol: str) -> float:
-        """How many connections the kube-apiserver itself says to have made through the tunnel."""
+        """Returns the number of connections through the tunnel, from the metrics of the kube-apiserver."""
         sample = re.compile(
             r"^apiserver_egress_dialer_dial_duration_seconds_count"
             rf'{{protocol="{PROTOCOLS[protocol].replace("-", "_")}",transport="uds"}} (\S+)$',
@@ -472,14 +470,14 @@ class Bootstrap:
 
     def _start_webhook(self) -> None:
         listen = [f"--listen={address}" for address in self.layout.pod_addresses]
-        papers = [f"--cert={self.folder}/webhook.crt", f"--key={self.folder}/webhook.key"]
+        certificate = [f"--cert={self.folder}/webhook.crt", f"--key={self.folder}/webhook.key"]
         module = [sys.executable, "-P", "-m", "bootbridge.demo.webhook"]
-        argv = [*module, *listen, f"--port={self.layout.pod_port}", *papers]
+        argv = [*module, *listen, f"--port={self.layout.pod_port}", *certificate]
         self._programs.start("webhook", self.layout.pod, argv)
         process_program.until(self._webhook_listens, "the webhook listens")
 
     def _publish_webhook(self) -> None:
-        """As services without a selector, whose endpoint is the pod itself."""
+        """Creates services without a selector, with the pod as their endpoint."""
         api, hooks = self.control_plane.api, self.control_plane.namespace("hooks")
         for family in FAMILIES:
             api.create(f"/api/v1/namespaces/{hooks}/services", _service(family))
@@ -562,13 +560,13 @@ def protocol(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def bootstrap(tmp_path_factory: pytest.TempPathFactory, protocol: str) -> Iterator[Bootstrap]:
-    """With an agent, and a kube-apiserver that speaks this protocol to our server."""
+    """A kube-apiserver that uses this protocol to our server."""
     yield from _bootstrap(tmp_path_factory, protocol)
 
 
 @pytest.fixture
 def agent(bootstrap: Bootstrap) -> Iterator[None]:
-    """Connected during one test."""
+    """Runs an agent during one test."""
     bootstrap.start_agent()
     yield
     bootstrap.stop_agents()
@@ -586,12 +584,12 @@ def _bootstrap(folders: pytest.TempPathFactory, protocol: str) -> Iterator[Boots
 
 @needs_namespaces
 @pytest.mark.parametrize("family", FAMILIES)
-def test_without_the_tunnel_the_webhook_blocks_what_it_guards(
+def test_without_the_tunnel_an_unreachable_webhook_blocks_pods(
     bootstrap_without_tunnel: Bootstrap, family: str
 ) -> None:
-    """The problem is real: failurePolicy Fail, and no route to the pod that should answer."""
+    """Its failurePolicy is Fail, and the kube-apiserver has no route to its pod."""
     guarded = bootstrap_without_tunnel.guard(family)
-    status, message = bootstrap_without_tunnel.create_pod(guarded, "innocent", deny="false")
+    status, message = bootstrap_without_tunnel.create_pod(guarded, "allowed", deny="false")
     assert status == 500
     assert "failed calling webhook" in message
     assert "network is unreachable" in message
@@ -601,24 +599,23 @@ def test_without_the_tunnel_the_webhook_blocks_what_it_guards(
 @needs_namespaces
 @pytest.mark.usefixtures("agent")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_through_the_tunnel_the_webhook_decides_by_its_own_word(
+def test_through_the_tunnel_the_webhook_allows_and_denies_pods(
     bootstrap: Bootstrap, protocol: str, family: str
 ) -> None:
-    """Allowed and denied by the webhook itself, over a connection that the kube-apiserver dialled with us."""
     before = bootstrap.dials(protocol)
     guarded = bootstrap.guard(family)
-    denied = bootstrap.create_pod(guarded, "unwelcome", deny="true")
-    allowed = bootstrap.create_pod(guarded, "innocent", deny="false")
+    denied = bootstrap.create_pod(guarded, "denied", deny="true")
+    allowed = bootstrap.create_pod(guarded, "allowed", deny="false")
     assert (denied[0], DENIAL in denied[1]) == (403, True), denied
     assert allowed[0] == 201, allowed
-    assert bootstrap.pods(guarded) == ["innocent"]
+    assert bootstrap.pods(guarded) == ["allowed"]
     assert bootstrap.dials(protocol) > before
 
 
 @needs_namespaces
 @pytest.mark.usefixtures("agent")
-def test_nothing_slips_through_while_the_agent_is_away(bootstrap: Bootstrap) -> None:
-    """Without an agent a create fails, before the webhook's time limit; with one again, it works."""
+def test_without_an_agent_no_pod_is_created(bootstrap: Bootstrap) -> None:
+    """The request fails before the timeout of the webhook, and succeeds once an agent is connected again."""
     guarded = bootstrap.guard("IPv4")
     assert bootstrap.create_pod(guarded, "first", deny="false")[0] == 201
     bootstrap.stop_agents()

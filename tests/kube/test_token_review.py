@@ -55,8 +55,8 @@ def outcomes() -> list[tuple[str, bool]]:
 async def reviewer(
     client: KubeClient, clock: Clock, outcomes: list[tuple[str, bool]]
 ) -> AsyncIterator[TokenReviewer]:
-    def observe(outcome: str, remembered: bool, seconds: float) -> None:
-        outcomes.append((outcome, remembered))
+    def observe(outcome: str, cached: bool, seconds: float) -> None:
+        outcomes.append((outcome, cached))
 
     reviewer = TokenReviewer(client, "kube-system", "konnectivity-agent", AUDIENCE, clock, observe)
     yield reviewer
@@ -69,16 +69,15 @@ async def denied(reviewer: TokenReviewer, *values: str) -> TokenDenied:
     return denial.value
 
 
-class TestTheNineCases:
+class TestKonnectivityCases:
     """Konnectivity's nine cases of token authentication, with its texts."""
 
-    @pytest.mark.parametrize("case", ["no context", "wrong key"])
-    async def test_no_context_and_wrong_key(self, case: str, reviewer: TokenReviewer) -> None:
-        """Neither leaves a value under `authorization`, which is all that we are given."""
+    async def test_no_authorization_header(self, reviewer: TokenReviewer) -> None:
+        """Covers Konnectivity's cases "no context" and "wrong key": neither has the header."""
         assert str(await denied(reviewer)) == "Authentication context was not found in metadata"
 
     @pytest.mark.parametrize("value", ["test-token", "bearer test-token", "Basic dTpw", "Bearer", ""])
-    async def test_no_prefix(self, value: str, reviewer: TokenReviewer) -> None:
+    async def test_no_bearer_prefix(self, value: str, reviewer: TokenReviewer) -> None:
         assert str(await denied(reviewer, value)) == 'received token does not have "Bearer " prefix'
 
     async def test_two_tokens(self, reviewer: TokenReviewer) -> None:
@@ -92,17 +91,17 @@ class TestTheNineCases:
         api.verdicts["t"] = {**GOOD, "error": "token expired"}
         assert str(await denied(reviewer, "Bearer t")) == INVALID + "token expired"
 
-    async def test_wrong_ns(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
+    async def test_wrong_namespace(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
         api.verdicts["t"] = user("system:serviceaccount:default:konnectivity-agent")
         expected = INVALID + 'incoming request from "default" namespace. Expected "kube-system"'
         assert str(await denied(reviewer, "Bearer t")) == expected
 
-    async def test_wrong_sa(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
+    async def test_wrong_service_account(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
         api.verdicts["t"] = user("system:serviceaccount:kube-system:other")
         expected = INVALID + 'incoming request from "other" service account. Expected "konnectivity-agent"'
         assert str(await denied(reviewer, "Bearer t")) == expected
 
-    async def test_good(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
+    async def test_valid_token(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
         api.verdicts["t"] = GOOD
         await reviewer.authenticate(["Bearer t"])
         (review,) = api.calls_to("POST", REVIEWS)
@@ -110,7 +109,7 @@ class TestTheNineCases:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"),
+    ("name", "message"),
     [
         ("joe", "unexpected username format"),
         ("system:serviceaccount:kube-system:konnectivity-agent:x", "unexpected username format"),
@@ -118,36 +117,34 @@ class TestTheNineCases:
     ],
 )
 async def test_a_user_that_is_not_a_service_account_is_refused(
-    api: FakeApiServer, reviewer: TokenReviewer, name: str, says: str
+    api: FakeApiServer, reviewer: TokenReviewer, name: str, message: str
 ) -> None:
     api.verdicts["t"] = user(name)
-    assert str(await denied(reviewer, "Bearer t")) == INVALID + says
+    assert str(await denied(reviewer, "Bearer t")) == INVALID + message
 
 
-async def test_a_returned_audience_must_be_ours(api: FakeApiServer, reviewer: TokenReviewer) -> None:
-    """The original does not look at it."""
+async def test_a_review_for_another_audience_is_denied(api: FakeApiServer, reviewer: TokenReviewer) -> None:
+    """Konnectivity does not check the returned audiences."""
     api.verdicts["t"] = {**GOOD, "audiences": ["https://kubernetes.default.svc"]}
     assert "is meant for audience" in str(await denied(reviewer, "Bearer t"))
     api.verdicts["text"] = {**GOOD, "audiences": f"x{AUDIENCE}x"}
     assert "is meant for audience" in str(await denied(reviewer, "Bearer text"))
 
 
-async def test_an_api_server_that_knows_no_audiences_is_believed(
-    api: FakeApiServer, reviewer: TokenReviewer
-) -> None:
+async def test_a_review_without_audiences_is_accepted(api: FakeApiServer, reviewer: TokenReviewer) -> None:
     api.verdicts["t"] = {"authenticated": True, "user": GOOD["user"]}
     await reviewer.authenticate(["Bearer t"])
 
 
 @pytest.mark.parametrize("verdict", [None, [], "yes", {"authenticated": "true"}, {**GOOD, "user": None}])
-async def test_an_unknown_review_status_is_a_refusal(
+async def test_an_invalid_review_status_is_a_denial(
     api: FakeApiServer, reviewer: TokenReviewer, verdict: Any
 ) -> None:
     api.verdicts["t"] = verdict
     assert not (await denied(reviewer, "Bearer t")).transient
 
 
-async def test_empty_and_enormous_tokens_are_denied_without_asking(
+async def test_empty_and_oversized_tokens_are_denied_without_a_review(
     api: FakeApiServer, reviewer: TokenReviewer
 ) -> None:
     for token in ("", "x" * 20_000):
@@ -155,8 +152,8 @@ async def test_empty_and_enormous_tokens_are_denied_without_asking(
     assert not api.calls
 
 
-class TestMemory:
-    async def test_a_yes_is_remembered_for_a_minute(
+class TestCache:
+    async def test_an_accepted_token_is_cached_for_a_minute(
         self, api: FakeApiServer, reviewer: TokenReviewer, clock: Clock, outcomes: list[tuple[str, bool]]
     ) -> None:
         api.verdicts["t"] = GOOD
@@ -169,7 +166,7 @@ class TestMemory:
         assert len(api.calls) == 2
         assert outcomes == [("allowed", False), ("allowed", True), ("allowed", False)]
 
-    async def test_a_no_is_remembered_for_ten_seconds(
+    async def test_a_denied_token_is_cached_for_ten_seconds(
         self, api: FakeApiServer, reviewer: TokenReviewer, clock: Clock, outcomes: list[tuple[str, bool]]
     ) -> None:
         for seconds in (0, 9.5):
@@ -181,7 +178,7 @@ class TestMemory:
         await reviewer.authenticate(["Bearer t"])
         assert outcomes == [("denied", False), ("denied", True), ("allowed", False)]
 
-    async def test_a_yes_ends_with_the_token(
+    async def test_an_entry_expires_with_its_token(
         self, api: FakeApiServer, reviewer: TokenReviewer, clock: Clock
     ) -> None:
         token = jwt(exp=clock.now + 20)
@@ -192,7 +189,7 @@ class TestMemory:
         await denied(reviewer, f"Bearer {token}")
 
     @pytest.mark.parametrize("claims", [{}, {"exp": "soon"}, {"exp": None}, {"exp": 10**400}])
-    async def test_a_token_without_a_usable_end_is_remembered_for_a_minute(
+    async def test_a_token_without_a_valid_expiry_is_cached_for_a_minute(
         self, api: FakeApiServer, reviewer: TokenReviewer, claims: dict[str, Any]
     ) -> None:
         token = jwt(**claims)
@@ -201,7 +198,7 @@ class TestMemory:
             await reviewer.authenticate([f"Bearer {token}"])
         assert len(api.calls) == 1
 
-    async def test_a_clock_set_back_does_not_lengthen_a_yes(
+    async def test_setting_the_clock_back_does_not_extend_an_entry(
         self, api: FakeApiServer, reviewer: TokenReviewer, clock: Clock
     ) -> None:
         api.verdicts["t"] = GOOD
@@ -210,14 +207,12 @@ class TestMemory:
         await reviewer.authenticate(["Bearer t"])
         assert len(api.calls) == 2
 
-    async def test_tokens_are_not_mistaken_for_each_other(
-        self, api: FakeApiServer, reviewer: TokenReviewer
-    ) -> None:
+    async def test_each_token_has_its_own_entry(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
         api.verdicts["t"] = GOOD
         await reviewer.authenticate(["Bearer t"])
         await denied(reviewer, "Bearer t2")
 
-    async def test_the_memory_is_bounded(
+    async def test_the_cache_is_bounded(
         self, api: FakeApiServer, reviewer: TokenReviewer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(token_review, "CACHED_RESULTS_MAX", 3)
@@ -228,7 +223,7 @@ class TestMemory:
         assert len(api.calls) == 5
 
     @pytest.mark.parametrize("fault", [refuse(403, "Forbidden", "cannot create tokenreviews"), drop])
-    async def test_what_could_not_be_asked_is_not_remembered(
+    async def test_a_failed_review_is_not_cached(
         self, api: FakeApiServer, reviewer: TokenReviewer, outcomes: list[tuple[str, bool]], fault: Any
     ) -> None:
         api.verdicts["t"] = GOOD
@@ -245,7 +240,9 @@ async def test_a_failed_review_names_the_reason(api: FakeApiServer, reviewer: To
     assert "403 Forbidden: cannot create tokenreviews" in str(await denied(reviewer, "Bearer t"))
 
 
-async def test_the_same_token_at_once_is_one_request(api: FakeApiServer, reviewer: TokenReviewer) -> None:
+async def test_concurrent_reviews_of_one_token_are_one_request(
+    api: FakeApiServer, reviewer: TokenReviewer
+) -> None:
     api.verdicts["t"] = GOOD
     api.gate.clear()
     agents = [asyncio.create_task(reviewer.authenticate(["Bearer t"])) for _ in range(50)]
@@ -255,7 +252,7 @@ async def test_the_same_token_at_once_is_one_request(api: FakeApiServer, reviewe
     assert len(api.calls) == 1
 
 
-async def test_an_agent_that_hangs_up_does_not_spoil_the_others_review(
+async def test_a_cancelled_caller_does_not_cancel_a_shared_review(
     api: FakeApiServer, reviewer: TokenReviewer
 ) -> None:
     api.verdicts["t"] = GOOD
@@ -279,10 +276,10 @@ async def test_a_review_has_a_time_limit(
     api.gate.set()
 
 
-async def test_agents_beyond_the_rate_limit_are_refused_at_once_instead_of_queued(
+async def test_agents_above_the_rate_limit_are_denied_at_once_instead_of_queued(
     api: FakeApiServer, clock: Clock
 ) -> None:
-    """Issue 237: TokenReviews were delayed by up to 11 minutes."""
+    """In Konnectivity the rate limit delayed TokenReviews by up to 11 minutes."""
     client = KubeClient(access_to(api), qps=0.09, burst=2)  # the third would wait for 11 s
     reviewer = TokenReviewer(client, "kube-system", "konnectivity-agent", AUDIENCE, clock)
     api.verdicts.update({f"t{n}": GOOD for n in range(2)})
@@ -291,25 +288,25 @@ async def test_agents_beyond_the_rate_limit_are_refused_at_once_instead_of_queue
     async with asyncio.timeout(3):
         denials = await asyncio.gather(*(denied(reviewer, f"Bearer late{n}") for n in range(100)))
     assert all(denial.transient and "--kubeconfig-qps" in str(denial) for denial in denials)
-    await reviewer.authenticate(["Bearer t0"])  # remembered, so the limit does not matter
+    await reviewer.authenticate(["Bearer t0"])  # cached: needs no request
     await reviewer.aclose()
     await client.aclose()
 
 
-async def test_closing_gives_up_reviews_under_way(api: FakeApiServer, reviewer: TokenReviewer) -> None:
+async def test_closing_cancels_running_reviews(api: FakeApiServer, reviewer: TokenReviewer) -> None:
     api.gate.clear()
-    asking = asyncio.create_task(reviewer.authenticate(["Bearer t"]))
+    review = asyncio.create_task(reviewer.authenticate(["Bearer t"]))
     await until(lambda: api.calls)
     await reviewer.aclose()
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await review
     api.gate.set()
 
 
-async def test_the_token_shows_nowhere(
+async def test_the_token_is_not_in_errors_logs_and_repr(
     api: FakeApiServer, reviewer: TokenReviewer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Not even when the API server quotes it."""
+    """Even if the API server quotes it."""
     caplog.set_level(logging.DEBUG)
     secret = jwt(sub="agent")
     api.verdicts[secret] = {"error": f"invalid token {secret}"}
