@@ -12,7 +12,7 @@ from bootbridge.trust.attested.channel import Attestation, AttestedChannel, Atte
 from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
 
 LABEL = "a test"
-PATIENCE = 20.0
+TIMEOUT_SECONDS = 20.0
 
 
 def seal(key: bytes, binding: bytes) -> bytes:
@@ -23,7 +23,7 @@ class SealIssuer:
     def __init__(self, key: bytes, kind: str = "seal") -> None:
         self.kind = kind
         self._key = key
-        self.issued: list[bytes] = []  # every binding spoken about
+        self.issued: list[bytes] = []  # the binding of each issued document
 
     async def issue(self, binding: bytes) -> bytes:
         self.issued.append(binding)
@@ -34,7 +34,7 @@ class SealIssuer:
 
 
 class SealVerifier:
-    """With a challenge it accepts only the answer to it."""
+    """With a challenge it accepts only a valid answer."""
 
     def __init__(self, key: bytes, kind: str = "seal", *, challenge: bytes = b"") -> None:
         self.kind = kind
@@ -64,7 +64,7 @@ class SealVerification:
 
 
 CLIENT_KEY, SERVER_KEY, OTHER_KEY = b"the client's key", b"the server's key", b"another key"
-# Both ends show evidence and demand it.
+# Both sides present evidence and require it.
 MUTUAL_CLIENT = Attestation(SealIssuer(CLIENT_KEY), (SealVerifier(SERVER_KEY),))
 MUTUAL_SERVER = Attestation(SealIssuer(SERVER_KEY), (SealVerifier(CLIENT_KEY),))
 
@@ -84,8 +84,10 @@ async def listening(
     **options: Any,
 ) -> AsyncIterator[AttestedListener]:
     """Opens a listener, stops it afterwards and checks that no task is left."""
-    ask = (lambda: side) if isinstance(side, Attestation) else side
-    listener = await AttestedListener.open(host, 0, label=LABEL, attestation=ask, handle=handle, **options)
+    attestation = (lambda: side) if isinstance(side, Attestation) else side
+    listener = await AttestedListener.open(
+        host, 0, label=LABEL, attestation=attestation, handle=handle, **options
+    )
     try:
         yield listener
     finally:
@@ -94,17 +96,23 @@ async def listening(
         assert not listener._handshaking | listener._handling
 
 
+async def dial(
+    port: int, side: Attestation, *, host: str = "127.0.0.1", label: str = LABEL
+) -> AttestedChannel:
+    return await connect(host, port, label=label, attestation=side, timeout=TIMEOUT_SECONDS)
+
+
 @asynccontextmanager
 async def connected(
     listener: AttestedListener, side: Attestation, *, host: str = "127.0.0.1", label: str = LABEL
 ) -> AsyncIterator[AttestedChannel]:
-    channel = await connect(host, listener.port, label=label, attestation=side, timeout=PATIENCE)
+    channel = await dial(listener.port, side, host=host, label=label)
     try:
         yield channel
     finally:
         await channel.close()
 
 
-async def heard_back(channel: AttestedChannel, words: bytes = b"hello") -> bool:
+async def echoes(channel: AttestedChannel, words: bytes = b"hello") -> bool:
     channel.writer.write(words)
-    return await asyncio.wait_for(channel.reader.readexactly(len(words)), PATIENCE) == words
+    return await asyncio.wait_for(channel.reader.readexactly(len(words)), TIMEOUT_SECONDS) == words

@@ -18,30 +18,27 @@ from bootbridge.trust.attested.channel import (
     AttestedChannel,
     AttestedListener,
     ChannelFailed,
-    connect,
 )
 from bootbridge.trust.attested.exchange import AttestationResult, Frame, Hello
 from bootbridge.trust.attested.session_key import ALPN, SessionKey, client_context
 from bootbridge.trust.evidence import EvidenceRefused
 from tests.support.attested import (
     CLIENT_KEY,
-    LABEL,
     MUTUAL_CLIENT,
     MUTUAL_SERVER,
-    PATIENCE,
     SERVER_KEY,
+    TIMEOUT_SECONDS,
     SealIssuer,
     SealVerifier,
     connected,
+    dial,
     echo,
-    heard_back,
+    echoes,
     listening,
 )
 
 
 class UnreachableHandler:
-    """A handler that must not be reached."""
-
     def __init__(self) -> None:
         self.reached = 0
 
@@ -49,16 +46,12 @@ class UnreachableHandler:
         self.reached += 1
 
 
-async def dial(port: int, side: Attestation) -> AttestedChannel:
-    return await connect("127.0.0.1", port, label=LABEL, attestation=side, timeout=PATIENCE)
-
-
 # --- man in the middle
 
 
 @asynccontextmanager
 async def man_in_the_middle(listener: AttestedListener) -> AsyncIterator[int]:
-    """Ends TLS on both sides, with a key of his own, and passes every byte on."""
+    """Terminates TLS on both sides, with its own key, and forwards every byte."""
 
     async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -93,12 +86,12 @@ async def man_in_the_middle(listener: AttestedListener) -> AsyncIterator[int]:
             "the server refused our evidence: the seal is broken",
         ),
     ],
-    ids=["both attested", "the server attested", "the client attested"],
+    ids=["mutual", "server only", "client only"],
 )
 async def test_relayed_evidence_is_refused_by_both_sides(
     client: Attestation, server: Attestation, refused: str
 ) -> None:
-    """It names the key of the connection it was made for, which the one in the middle does not have."""
+    """It is bound to the TLS key of its connection, which the man in the middle does not have."""
     handler = UnreachableHandler()
     async with listening(server, handler) as listener, man_in_the_middle(listener) as port:
         with pytest.raises(EvidenceRefused) as caught:
@@ -107,9 +100,7 @@ async def test_relayed_evidence_is_refused_by_both_sides(
     assert handler.reached == 0
 
 
-class Parrot(SealIssuer):
-    """Shows again what it has once heard."""
-
+class Replay(SealIssuer):
     def __init__(self, recorded: bytes) -> None:
         super().__init__(b"")
         self.recorded = recorded
@@ -134,12 +125,12 @@ async def test_evidence_of_an_earlier_connection_is_refused() -> None:
         listening(Attestation(server, MUTUAL_SERVER.verifiers)) as listener,
         connected(listener, Attestation(client, MUTUAL_CLIENT.verifiers)) as channel,
     ):
-        assert await heard_back(channel)
+        assert await echoes(channel)
     async with listening(MUTUAL_SERVER, UnreachableHandler()) as listener:
         with pytest.raises(EvidenceRefused, match="the server refused our evidence"):
-            await dial(listener.port, Attestation(Parrot(client.documents[0]), MUTUAL_CLIENT.verifiers))
+            await dial(listener.port, Attestation(Replay(client.documents[0]), MUTUAL_CLIENT.verifiers))
     async with listening(
-        Attestation(Parrot(server.documents[0]), MUTUAL_SERVER.verifiers), UnreachableHandler()
+        Attestation(Replay(server.documents[0]), MUTUAL_SERVER.verifiers), UnreachableHandler()
     ) as listener:
         with pytest.raises(EvidenceRefused, match="the server's evidence was refused"):
             await dial(listener.port, MUTUAL_CLIENT)
@@ -151,25 +142,25 @@ async def test_a_server_refuses_its_own_evidence() -> None:
     handler = UnreachableHandler()
     async with listening(peers, handler) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
-        await say(writer, Frame(hello=Hello(1, b"n" * 32, "seal", ("seal",))))
-        await hear(reader)
-        own = await hear(reader)
+        await send_frame(writer, Frame(hello=Hello(1, b"n" * 32, "seal", ("seal",))))
+        await receive_frame(reader)
+        own = await receive_frame(reader)
         assert own.evidence is not None
-        await say(writer, Frame(result=AttestationResult(True)))
-        await say(writer, own)
-        assert (await hear(reader)).result == AttestationResult(False, "the seal is broken")
+        await send_frame(writer, Frame(result=AttestationResult(True)))
+        await send_frame(writer, own)
+        assert (await receive_frame(reader)).result == AttestationResult(False, "the seal is broken")
         writer.close()
     assert handler.reached == 0
 
 
-async def say(writer: asyncio.StreamWriter, frame: Frame) -> None:
+async def send_frame(writer: asyncio.StreamWriter, frame: Frame) -> None:
     body = frame.encode()
     writer.write(len(body).to_bytes(4, "big") + body)
     await writer.drain()
 
 
-async def hear(reader: asyncio.StreamReader) -> Frame:
-    async with asyncio.timeout(PATIENCE):
+async def receive_frame(reader: asyncio.StreamReader) -> Frame:
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         size = int.from_bytes(await reader.readexactly(4), "big")
         return Frame.decode(await reader.readexactly(size))
 
@@ -180,10 +171,10 @@ async def test_no_evidence_is_sent_for_an_incomplete_nonce(nonce: bytes) -> None
     issuer = SealIssuer(SERVER_KEY)
     async with listening(Attestation(issuer), UnreachableHandler()) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
-        await say(writer, Frame(hello=Hello(1, nonce, "", ("seal",))))
-        verdict = (await hear(reader)).result
-        assert verdict is not None
-        assert "nonce" in verdict.reason
+        await send_frame(writer, Frame(hello=Hello(1, nonce, "", ("seal",))))
+        result = (await receive_frame(reader)).result
+        assert result is not None
+        assert "nonce" in result.reason
         writer.close()
     assert issuer.issued == []
 
@@ -195,17 +186,17 @@ def tls_handshake(
     port: int, context: ssl.SSLContext, session: ssl.SSLSession | None = None
 ) -> tuple[ssl.SSLSession | None, bool]:
     with (
-        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain,
+        socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS) as plain,
         context.wrap_socket(plain, session=session) as secured,
     ):
         body = Frame(hello=Hello(1, b"n" * 32)).encode()
         secured.sendall(len(body).to_bytes(4, "big") + body)
-        secured.recv(1)  # a ticket would have come before
+        secured.recv(1)  # a ticket would arrive before this byte
         return secured.session, bool(secured.session_reused)
 
 
 async def test_a_session_cannot_be_resumed() -> None:
-    """A resumed one shows no certificate, and so no key to bind evidence to."""
+    """A resumed session has no certificate, and so no key to which evidence is bound."""
     context = client_context()
     async with listening(Attestation(SealIssuer(SERVER_KEY)), UnreachableHandler()) as listener:
         session, _ = await asyncio.to_thread(tls_handshake, listener.port, context)
@@ -214,7 +205,7 @@ async def test_a_session_cannot_be_resumed() -> None:
         assert not reused
 
 
-def foreign(**settings: object) -> ssl.SSLContext:
+def context_with(**settings: object) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -228,31 +219,31 @@ async def test_tls_below_1_3_is_refused() -> None:
     async with listening(MUTUAL_SERVER, UnreachableHandler()) as listener:
         with pytest.raises(ssl.SSLError):
             await asyncio.to_thread(
-                tls_handshake, listener.port, foreign(maximum_version=ssl.TLSVersion.TLSv1_2)
+                tls_handshake, listener.port, context_with(maximum_version=ssl.TLSVersion.TLSv1_2)
             )
 
 
 @pytest.mark.parametrize("protocols", [[], ["h2", "http/1.1"]], ids=["none", "others"])
 async def test_a_client_of_another_protocol_gets_no_evidence(protocols: list[str]) -> None:
-    """Although it says the right words: bytes meant for one protocol must not pass for another's."""
+    """Even if it sends a valid hello: bytes of one protocol must not be valid in another."""
     issuer = SealIssuer(SERVER_KEY)
-    context = foreign()
+    context = context_with()
     context.set_alpn_protocols(protocols)
     async with listening(Attestation(issuer), UnreachableHandler()) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context)
-        await say(writer, Frame(hello=Hello(1, b"n" * 32, "", ("seal",))))
+        await send_frame(writer, Frame(hello=Hello(1, b"n" * 32, "", ("seal",))))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await asyncio.wait_for(reader.readexactly(1), PATIENCE)
+            await asyncio.wait_for(reader.readexactly(1), TIMEOUT_SECONDS)
         writer.close()
     assert issuer.issued == []
 
 
-# --- those who waste our time
+# --- exhaustion
 
 
-async def sooner_or_later(port: int) -> AttestedChannel:
-    """A channel, although a busy machine may miss so short a deadline itself."""
-    async with asyncio.timeout(PATIENCE):
+async def dial_until_connected(port: int) -> AttestedChannel:
+    """Retries: a busy machine may miss the short deadline itself."""
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
             try:
                 return await dial(port, MUTUAL_CLIENT)
@@ -279,35 +270,36 @@ async def silent_in_a_frame(port: int) -> asyncio.StreamWriter:
 
 async def silent_after_hello(port: int) -> asyncio.StreamWriter:
     writer = await silent_after_tls(port)
-    await say(writer, Frame(hello=Hello(1, b"n" * 32, "seal", ("seal",))))
+    await send_frame(writer, Frame(hello=Hello(1, b"n" * 32, "seal", ("seal",))))
     return writer
 
 
 @pytest.mark.parametrize("stall", [silent, silent_after_tls, silent_in_a_frame, silent_after_hello])
 async def test_a_stalled_handshake_ends_at_the_deadline(stall: Stall) -> None:
-    """Wherever it stalls; the next one in the queue gets the place."""
+    """The next connection in the queue is admitted."""
     async with listening(
         MUTUAL_SERVER, limits=AdmissionLimits(handshakes=1), handshake_seconds=0.2
     ) as listener:
         writer = await stall(listener.port)
-        channel = await sooner_or_later(listener.port)
-        assert await heard_back(channel)
+        channel = await dial_until_connected(listener.port)
+        assert await echoes(channel)
         await channel.close()
         writer.transport.abort()
 
 
 async def test_many_silent_connections_of_one_source_do_not_block_others() -> None:
-    """Their deadline is far away: a caller from elsewhere is not served because they lost their places."""
-    places = AdmissionLimits(handshakes=4, channels=8, waiting=16)
-    async with listening(MUTUAL_SERVER, limits=places, handshake_seconds=100 * PATIENCE) as listener:
-        elsewhere = ("127.0.0.2", 0)
-        crowd = [
-            await asyncio.open_connection("127.0.0.1", listener.port, local_addr=elsewhere) for _ in range(40)
+    """Their deadline is far away, so a connection of another source is not admitted because they expired."""
+    limits = AdmissionLimits(handshakes=4, channels=8, waiting=16)
+    async with listening(MUTUAL_SERVER, limits=limits, handshake_seconds=100 * TIMEOUT_SECONDS) as listener:
+        other_source = ("127.0.0.2", 0)
+        silent_connections = [
+            await asyncio.open_connection("127.0.0.1", listener.port, local_addr=other_source)
+            for _ in range(40)
         ]
         channel = await dial(listener.port, MUTUAL_CLIENT)
-        assert await heard_back(channel)
+        assert await echoes(channel)
         await channel.close()
-        for _, writer in crowd:
+        for _, writer in silent_connections:
             writer.transport.abort()
 
 
@@ -317,12 +309,12 @@ async def test_waiting_connections_are_closed_when_the_listener_stops() -> None:
         await listener.stop()
         for reader, writer in waiting:
             with suppress(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+                assert await asyncio.wait_for(reader.read(), TIMEOUT_SECONDS) == b""
             writer.close()
 
 
-class Inside:
-    """Counts concurrent entries; each waits until the expected number is inside."""
+class ConcurrencyCounter:
+    """Counts concurrent entries; each waits until the expected number has entered."""
 
     def __init__(self) -> None:
         self.now = self.most = 0
@@ -337,73 +329,73 @@ class Inside:
         self.now -= 1
 
     async def held(self, number: int, *, while_waiting: int, at: AttestedListener) -> None:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while (self.now, at._queue.waiting) != (number, while_waiting):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         self._may_leave.set()
 
 
 async def test_concurrent_handshakes_are_limited() -> None:
-    """The others wait their turn, and get it; the log says that they had to."""
-    inside = Inside()
+    """Further ones wait in the queue and are admitted later."""
+    counter = ConcurrencyCounter()
 
     class Counting(SealIssuer):
         async def issue(self, binding: bytes) -> bytes:
-            async with inside:
+            async with counter:
                 return await super().issue(binding)
 
     server = Attestation(Counting(SERVER_KEY), MUTUAL_SERVER.verifiers)
     async with listening(server, limits=AdmissionLimits(handshakes=2, share=1.0)) as listener:
         dialled = asyncio.gather(*(dial(listener.port, MUTUAL_CLIENT) for _ in range(8)))
-        await inside.held(2, while_waiting=6, at=listener)
+        await counter.held(2, while_waiting=6, at=listener)
         channels = await dialled
-        assert all(await asyncio.gather(*map(heard_back, channels)))
+        assert all(await asyncio.gather(*map(echoes, channels)))
         await asyncio.gather(*(channel.close() for channel in channels))
-    assert inside.most == 2
+    assert counter.most == 2
 
 
 async def test_concurrent_channels_are_limited() -> None:
     """Further ones wait until one is closed."""
-    inside = Inside()
+    counter = ConcurrencyCounter()
 
     async def handle(channel: AttestedChannel) -> None:
-        async with inside:
+        async with counter:
             await echo(channel)
 
-    async def visit(listener: AttestedListener) -> bool:
+    async def use_channel(listener: AttestedListener) -> bool:
         async with connected(listener, MUTUAL_CLIENT) as channel:
-            return await heard_back(channel)
+            return await echoes(channel)
 
     async with listening(MUTUAL_SERVER, handle, limits=AdmissionLimits(channels=2, share=1.0)) as listener:
-        visits = asyncio.gather(*(visit(listener) for _ in range(8)))
-        await inside.held(2, while_waiting=6, at=listener)
-        assert all(await visits)
-    assert inside.most == 2
+        uses = asyncio.gather(*(use_channel(listener) for _ in range(8)))
+        await counter.held(2, while_waiting=6, at=listener)
+        assert all(await uses)
+    assert counter.most == 2
 
 
 @pytest.mark.parametrize(
-    "words",
+    "sent",
     [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(300), b""],
-    ids=["HTTP", "broken TLS", "nothing, and gone"],
+    ids=["HTTP", "invalid TLS", "closed at once"],
 )
-async def test_others_leave_no_trace_but_a_line_for_those_who_look_closely(
-    words: bytes, caplog: pytest.LogCaptureFixture
+async def test_invalid_connections_are_logged_at_level_debug_only(
+    sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Port probes come every few seconds."""
+    """Load balancers probe the port every few seconds."""
     caplog.set_level(logging.DEBUG, "attested")
     async with listening(MUTUAL_SERVER) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-        writer.write(words)
-        if not words:
+        writer.write(sent)
+        if not sent:
             writer.close()
         try:
-            await asyncio.wait_for(reader.read(), PATIENCE)
+            await asyncio.wait_for(reader.read(), TIMEOUT_SECONDS)
         except ConnectionError:
             pass
         writer.close()
         async with connected(listener, MUTUAL_CLIENT) as channel:
-            assert await heard_back(channel)
-        async with asyncio.timeout(PATIENCE):
+            assert await echoes(channel)
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while not any(record.name == "attested" for record in caplog.records):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     ours = [record for record in caplog.records if record.name == "attested"]
@@ -414,21 +406,21 @@ async def test_a_frame_that_is_too_large_is_not_read() -> None:
     async with listening(MUTUAL_SERVER, UnreachableHandler()) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
         writer.write(b"\x7f\xff\xff\xff")
-        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+        assert await asyncio.wait_for(reader.read(), TIMEOUT_SECONDS) == b""
         writer.close()
 
 
-# --- what is left behind
+# --- logs
 
 
 async def test_evidence_is_not_in_logs_and_errors(caplog: pytest.LogCaptureFixture) -> None:
-    """Not of those who convinced, and not of those who did not."""
+    """Neither of accepted nor of refused peers."""
     caplog.set_level(logging.DEBUG)
-    client, other, server = Recording(CLIENT_KEY), Recording(b"other's key"), Recording(SERVER_KEY)
+    client, other, server = Recording(CLIENT_KEY), Recording(b"another key"), Recording(SERVER_KEY)
     errors = []
     async with listening(Attestation(server, MUTUAL_SERVER.verifiers)) as listener:
         async with connected(listener, Attestation(client, MUTUAL_CLIENT.verifiers)) as channel:
-            assert await heard_back(channel)
+            assert await echoes(channel)
         with pytest.raises(EvidenceRefused) as caught:
             await dial(listener.port, Attestation(other, MUTUAL_CLIENT.verifiers))
         errors.append(caught.value)

@@ -33,27 +33,28 @@ from tests.support.attested import (
     MUTUAL_CLIENT,
     MUTUAL_SERVER,
     OTHER_KEY,
-    PATIENCE,
     SERVER_KEY,
+    TIMEOUT_SECONDS,
     SealIssuer,
     SealVerifier,
     connected,
+    dial,
     echo,
-    heard_back,
+    echoes,
     listening,
 )
 from tests.support.fake_clock import pass_time
 
-SHOWS_SERVER = Attestation(SealIssuer(SERVER_KEY))
-SHOWS_CLIENT = Attestation(SealIssuer(CLIENT_KEY))
-DEMANDS_SERVER = Attestation(None, (SealVerifier(SERVER_KEY),))
-DEMANDS_CLIENT = Attestation(None, (SealVerifier(CLIENT_KEY),))
-TWO_FOR_SERVER = (SealVerifier(OTHER_KEY, "other"), SealVerifier(SERVER_KEY))
-TWO_FOR_CLIENT = (SealVerifier(OTHER_KEY, "other"), SealVerifier(CLIENT_KEY))
+SERVER_WITH_EVIDENCE = Attestation(SealIssuer(SERVER_KEY))
+CLIENT_WITH_EVIDENCE = Attestation(SealIssuer(CLIENT_KEY))
+CLIENT_THAT_VERIFIES = Attestation(None, (SealVerifier(SERVER_KEY),))
+SERVER_THAT_VERIFIES = Attestation(None, (SealVerifier(CLIENT_KEY),))
+TWO_SERVER_VERIFIERS = (SealVerifier(OTHER_KEY, "other"), SealVerifier(SERVER_KEY))
+TWO_CLIENT_VERIFIERS = (SealVerifier(OTHER_KEY, "other"), SealVerifier(CLIENT_KEY))
 
 
 class Peers:
-    """A handler that notes what its peers proved."""
+    """A handler that records its attested peers."""
 
     def __init__(self) -> None:
         self.seen: list[AttestedPeer | None] = []
@@ -63,29 +64,33 @@ class Peers:
         await echo(channel)
 
 
-# --- who gets a channel
+# --- accepted and refused evidence
 
 
 @pytest.mark.parametrize(
     ("client", "server", "seen_by_client", "seen_by_server"),
     [
-        pytest.param(DEMANDS_SERVER, SHOWS_SERVER, True, False, id="the server is attested"),
+        pytest.param(CLIENT_THAT_VERIFIES, SERVER_WITH_EVIDENCE, True, False, id="the server is attested"),
         pytest.param(
-            Attestation(None, TWO_FOR_SERVER), SHOWS_SERVER, True, False, id="by one of two verifiers"
+            Attestation(None, TWO_SERVER_VERIFIERS),
+            SERVER_WITH_EVIDENCE,
+            True,
+            False,
+            id="by one of two verifiers",
         ),
-        pytest.param(SHOWS_CLIENT, SHOWS_SERVER, False, False, id="no evidence required"),
-        pytest.param(SHOWS_CLIENT, DEMANDS_CLIENT, False, True, id="the client is attested"),
+        pytest.param(CLIENT_WITH_EVIDENCE, SERVER_WITH_EVIDENCE, False, False, id="no evidence required"),
+        pytest.param(CLIENT_WITH_EVIDENCE, SERVER_THAT_VERIFIES, False, True, id="the client is attested"),
         pytest.param(
-            SHOWS_CLIENT,
-            Attestation(None, TWO_FOR_CLIENT),
+            CLIENT_WITH_EVIDENCE,
+            Attestation(None, TWO_CLIENT_VERIFIERS),
             False,
             True,
             id="the client, by one of two",
         ),
         pytest.param(MUTUAL_CLIENT, MUTUAL_SERVER, True, True, id="both are attested"),
         pytest.param(
-            Attestation(SealIssuer(CLIENT_KEY), TWO_FOR_SERVER),
-            Attestation(SealIssuer(SERVER_KEY), TWO_FOR_CLIENT),
+            Attestation(SealIssuer(CLIENT_KEY), TWO_SERVER_VERIFIERS),
+            Attestation(SealIssuer(SERVER_KEY), TWO_CLIENT_VERIFIERS),
             True,
             True,
             id="both, by one of two",
@@ -98,7 +103,7 @@ async def test_accepted_evidence_gives_a_channel(
 ) -> None:
     peers = Peers()
     async with listening(server, peers) as listener, connected(listener, client) as channel:
-        assert await heard_back(channel)
+        assert await echoes(channel)
         assert channel.peer_address == "127.0.0.1"
         assert [channel.peer is not None, *(peer is not None for peer in peers.seen)] == [
             seen_by_client,
@@ -111,63 +116,63 @@ async def test_accepted_evidence_gives_a_channel(
     [
         pytest.param(
             Attestation(None, (SealVerifier(OTHER_KEY),)),
-            SHOWS_SERVER,
+            SERVER_WITH_EVIDENCE,
             "the server's evidence was refused: the seal is broken",
-            id="the client's verifier is not convinced",
+            id="the client refuses the evidence",
         ),
         pytest.param(
             Attestation(None, (SealVerifier(SERVER_KEY, "other"),)),
-            SHOWS_SERVER,
+            SERVER_WITH_EVIDENCE,
             "the server's evidence was refused: no evidence presented, only seal available (accepted: other)",
-            id="the client knows no such kind",
+            id="the client does not accept the kind",
         ),
         pytest.param(
-            DEMANDS_SERVER,
+            CLIENT_THAT_VERIFIES,
             Attestation(),
             "the server's evidence was refused: no evidence presented, none available (accepted: seal)",
-            id="the server shows none",
+            id="the server has no evidence",
         ),
         pytest.param(
-            SHOWS_CLIENT,
+            CLIENT_WITH_EVIDENCE,
             Attestation(None, (SealVerifier(OTHER_KEY),)),
             "the server refused our evidence: the seal is broken",
-            id="the server's verifier is not convinced",
+            id="the server refuses the evidence",
         ),
         pytest.param(
-            SHOWS_CLIENT,
+            CLIENT_WITH_EVIDENCE,
             Attestation(None, (SealVerifier(CLIENT_KEY, "other"),)),
             "the server refused our evidence: no evidence presented, only seal available (accepted: other)",
-            id="the server knows no such kind",
+            id="the server does not accept the kind",
         ),
         pytest.param(
             Attestation(),
-            DEMANDS_CLIENT,
+            SERVER_THAT_VERIFIES,
             "the server refused our evidence: no evidence presented, none available (accepted: seal)",
-            id="the client shows none",
+            id="the client has no evidence",
         ),
         pytest.param(
-            DEMANDS_SERVER,
+            CLIENT_THAT_VERIFIES,
             MUTUAL_SERVER,
             "the server refused our evidence: no evidence presented, none available (accepted: seal)",
-            id="mutual, and the client shows none",
+            id="mutual, the client has no evidence",
         ),
         pytest.param(
             MUTUAL_CLIENT,
-            DEMANDS_CLIENT,
+            SERVER_THAT_VERIFIES,
             "the server's evidence was refused: no evidence presented, none available (accepted: seal)",
-            id="mutual, and the server shows none",
+            id="mutual, the server has no evidence",
         ),
         pytest.param(
             Attestation(SealIssuer(OTHER_KEY), (SealVerifier(SERVER_KEY),)),
             MUTUAL_SERVER,
             "the server refused our evidence: the seal is broken",
-            id="mutual, and the client does not convince",
+            id="mutual, the server refuses the evidence",
         ),
         pytest.param(
             MUTUAL_CLIENT,
             Attestation(SealIssuer(OTHER_KEY), (SealVerifier(CLIENT_KEY),)),
             "the server's evidence was refused: the seal is broken",
-            id="mutual, and the server does not convince",
+            id="mutual, the client refuses the evidence",
         ),
     ],
 )
@@ -178,7 +183,7 @@ async def test_refused_evidence_gives_the_reason_to_both_sides(
     peers = Peers()
     async with listening(server, peers) as listener:
         with pytest.raises(EvidenceRefused) as caught:
-            await connect("127.0.0.1", listener.port, label=LABEL, attestation=client, timeout=PATIENCE)
+            await dial(listener.port, client)
     assert str(caught.value) == error
     assert peers.seen == []
     (record,) = [record for record in caplog.records if record.message == "evidence refused"]
@@ -187,7 +192,7 @@ async def test_refused_evidence_gives_the_reason_to_both_sides(
 
 
 async def test_errors_use_the_peers_name() -> None:
-    async with listening(DEMANDS_CLIENT) as listener:
+    async with listening(SERVER_THAT_VERIFIES) as listener:
         with pytest.raises(EvidenceRefused, match="the join service refused our evidence"):
             await connect(
                 "127.0.0.1",
@@ -201,11 +206,11 @@ async def test_errors_use_the_peers_name() -> None:
 async def test_evidence_for_another_label_is_refused() -> None:
     async with listening(MUTUAL_SERVER) as listener:
         with pytest.raises(EvidenceRefused):
-            await connect("127.0.0.1", listener.port, label="another use", attestation=MUTUAL_CLIENT)
+            await dial(listener.port, MUTUAL_CLIENT, label="another use")
 
 
 async def test_certificates_as_evidence() -> None:
-    """A real kind: the key behind the certificate is the peer's identity."""
+    """The key of the certificate is the identity of the peer."""
     authority = Authority.create("nodes")
     roots = [x509.load_pem_x509_certificate(authority.cert_pem)]
 
@@ -220,7 +225,7 @@ async def test_certificates_as_evidence() -> None:
     peers = Peers()
     async with listening(server, peers) as listener:
         async with connected(listener, client) as channel:
-            assert await heard_back(channel)
+            assert await echoes(channel)
             assert channel.peer is not None
             assert [channel.peer.identity, *(peer.identity for peer in peers.seen if peer)] == [
                 server.issuer.identity,  # type: ignore[union-attr]
@@ -229,17 +234,17 @@ async def test_certificates_as_evidence() -> None:
         other = Authority.create("nodes").issue_client("node")
         side = Attestation(X509Issuer.from_pem(other.cert_pem, other.key_pem), client.verifiers)
         with pytest.raises(EvidenceRefused, match="the server refused our evidence"):
-            await connect("127.0.0.1", listener.port, label=LABEL, attestation=side)
+            await dial(listener.port, side)
 
 
-# --- many at once
+# --- concurrency
 
 
 async def test_one_side_serves_fifteen_clients_at_the_same_time() -> None:
     async with listening(MUTUAL_SERVER) as listener, AsyncExitStack() as stack:
         opening = (stack.enter_async_context(connected(listener, MUTUAL_CLIENT)) for _ in range(15))
         channels = await asyncio.gather(*opening)
-        assert all(await asyncio.gather(*map(heard_back, channels)))
+        assert all(await asyncio.gather(*map(echoes, channels)))
 
 
 async def test_one_side_serves_ten_servers_at_the_same_time() -> None:
@@ -247,7 +252,7 @@ async def test_one_side_serves_ten_servers_at_the_same_time() -> None:
         listeners = [await stack.enter_async_context(listening(MUTUAL_SERVER)) for _ in range(10)]
         opening = (stack.enter_async_context(connected(each, MUTUAL_CLIENT)) for each in listeners)
         channels = await asyncio.gather(*opening)
-        assert all(await asyncio.gather(*map(heard_back, channels)))
+        assert all(await asyncio.gather(*map(echoes, channels)))
 
 
 async def test_every_connection_has_a_new_key_and_channel_binding() -> None:
@@ -255,7 +260,7 @@ async def test_every_connection_has_a_new_key_and_channel_binding() -> None:
     keys = set()
     async with listening(Attestation(issuer)) as listener:
         for _ in range(5):
-            async with connected(listener, DEMANDS_SERVER) as channel:
+            async with connected(listener, CLIENT_THAT_VERIFIES) as channel:
                 keys.add(channel.writer.get_extra_info("ssl_object").getpeercert(binary_form=True))
     assert len(keys) == 5
     assert len(set(issuer.issued)) == 5
@@ -263,10 +268,12 @@ async def test_every_connection_has_a_new_key_and_channel_binding() -> None:
 
 async def test_a_reused_context_presents_the_new_key_only() -> None:
     async with listening(Attestation(SealIssuer(SERVER_KEY))) as listener, AsyncExitStack() as stack:
-        channels = [await stack.enter_async_context(connected(listener, DEMANDS_SERVER)) for _ in range(5)]
+        channels = [
+            await stack.enter_async_context(connected(listener, CLIENT_THAT_VERIFIES)) for _ in range(5)
+        ]
         sessions = [each.writer.get_extra_info("ssl_object") for each in channels]
         assert len({public_key_of(each.getpeercert(binary_form=True)) for each in sessions}) == 5
-        assert all(await asyncio.gather(*map(heard_back, channels)))
+        assert all(await asyncio.gather(*map(echoes, channels)))
     first = SessionKey.create()
     first.recycle_context()
     second = SessionKey.create()
@@ -294,7 +301,7 @@ async def test_connections_in_the_handshake_and_in_use_are_counted() -> None:
         assert listener.connections == 0
         _, silent = await asyncio.open_connection("127.0.0.1", listener.port)
         async with connected(listener, MUTUAL_CLIENT) as channel:
-            await asyncio.wait_for(entered.wait(), PATIENCE)
+            await asyncio.wait_for(entered.wait(), TIMEOUT_SECONDS)
             assert listener.connections == 2
             leave.set()
             assert await channel.reader.read() == b""
@@ -316,17 +323,10 @@ async def test_a_slow_issuer_does_not_delay_others() -> None:
 
     slow = Slow(CLIENT_KEY)
     async with listening(MUTUAL_SERVER) as listener:
-        waiting = asyncio.ensure_future(
-            connect(
-                "127.0.0.1",
-                listener.port,
-                label=LABEL,
-                attestation=Attestation(slow, MUTUAL_CLIENT.verifiers),
-            )
-        )
+        waiting = asyncio.ensure_future(dial(listener.port, Attestation(slow, MUTUAL_CLIENT.verifiers)))
         await slow.busy.wait()
         async with connected(listener, MUTUAL_CLIENT) as channel:
-            assert await heard_back(channel)
+            assert await echoes(channel)
         slow.done.set()
         await (await waiting).close()
 
@@ -334,35 +334,35 @@ async def test_a_slow_issuer_does_not_delay_others() -> None:
 async def test_a_changed_policy_applies_to_the_next_connection() -> None:
     sides = [MUTUAL_SERVER]
     async with listening(lambda: sides[-1]) as listener, connected(listener, MUTUAL_CLIENT) as channel:
-        assert await heard_back(channel)
+        assert await echoes(channel)
         sides.append(Attestation(SealIssuer(SERVER_KEY), (SealVerifier(OTHER_KEY),)))
         with pytest.raises(EvidenceRefused):
-            await connect("127.0.0.1", listener.port, label=LABEL, attestation=MUTUAL_CLIENT)
-        assert await heard_back(channel)  # this one was judged before
+            await dial(listener.port, MUTUAL_CLIENT)
+        assert await echoes(channel)  # accepted before the change
 
 
 def test_two_verifiers_of_one_kind_are_an_error() -> None:
-    """Which of them decides would be a matter of luck."""
+    """It would be undefined which of them decides."""
     with pytest.raises(LocalError, match="two verifiers of one kind"):
         Attestation(None, (SealVerifier(SERVER_KEY), SealVerifier(OTHER_KEY)))
 
 
-# --- the road there
+# --- transport and errors
 
 
 async def test_grpc_over_a_channel() -> None:
-    async def shout(body: bytes, send: Send) -> None:
+    async def upper(body: bytes, send: Send) -> None:
         await send(body.upper())
 
     async def handle(channel: AttestedChannel) -> None:
-        await serve(channel.reader, channel.writer, {"/shout": shout}, stopping=channel.stopping)
+        await serve(channel.reader, channel.writer, {"/upper": upper}, stopping=channel.stopping)
 
     async with (
         listening(MUTUAL_SERVER, handle) as listener,
         connected(listener, MUTUAL_CLIENT) as channel,
         GrpcClient(channel.reader, channel.writer) as caller,
     ):
-        assert await caller.unary("/shout", b"quiet" * 100_000, PATIENCE) == b"QUIET" * 100_000
+        assert await caller.unary("/upper", b"text" * 100_000, TIMEOUT_SECONDS) == b"TEXT" * 100_000
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
@@ -372,25 +372,25 @@ async def test_a_listener_without_a_host_accepts_both_ip_families(host: str) -> 
         connected(listener, MUTUAL_CLIENT, host=host) as channel,
     ):
         assert channel.peer_address == host
-        assert await heard_back(channel)
+        assert await echoes(channel)
 
 
 async def test_both_ends_of_a_channel_set_tcp_nodelay() -> None:
-    """An exchange of small messages took 50 ms instead of 5 while one of them did."""
-    prompt: list[bool] = []
+    """With one end only, an exchange of small messages took 50 ms instead of 5."""
+    nodelay: list[bool] = []
 
-    def note(channel: AttestedChannel) -> None:
+    def record(channel: AttestedChannel) -> None:
         sock = channel.writer.get_extra_info("socket")
-        prompt.append(bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
+        nodelay.append(bool(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
 
     async def handle(channel: AttestedChannel) -> None:
-        note(channel)
+        record(channel)
         await echo(channel)
 
     async with listening(MUTUAL_SERVER, handle) as listener, connected(listener, MUTUAL_CLIENT) as channel:
-        note(channel)
-        assert await heard_back(channel)
-    assert prompt == [True, True]
+        record(channel)
+        assert await echoes(channel)
+    assert nodelay == [True, True]
 
 
 async def test_the_error_names_a_port_in_use() -> None:
@@ -411,7 +411,7 @@ async def tcp_server(greeting: bytes, **options: object) -> AsyncIterator[int]:
         if greeting:
             writer.write(greeting)
         elif await reader.read(1):
-            pass_time(PATIENCE)
+            pass_time(TIMEOUT_SECONDS)
         await reader.read()
         writer.close()
 
@@ -422,7 +422,7 @@ async def tcp_server(greeting: bytes, **options: object) -> AsyncIterator[int]:
 
 async def failure(port: int, *, host: str = "127.0.0.1") -> str:
     with pytest.raises(ChannelFailed) as caught:
-        await connect(host, port, label=LABEL, attestation=MUTUAL_CLIENT, timeout=PATIENCE)
+        await dial(port, MUTUAL_CLIENT, host=host)
     return str(caught.value)
 
 
@@ -436,8 +436,8 @@ async def test_the_error_names_the_step_and_the_address() -> None:
     async with tcp_server(b"") as port:
         assert await failure(port) == f"TLS handshake with 127.0.0.1:{port}: timed out"
     async with tcp_server(b"", ssl=SessionKey.create().context) as port:
-        place = f"exchanging evidence with 127.0.0.1:{port}"
-        assert await failure(port) == f"{place}: timed out"
+        step = f"exchanging evidence with 127.0.0.1:{port}"
+        assert await failure(port) == f"{step}: timed out"
     async with tcp_server(b"\xff" * 4, ssl=SessionKey.create().context) as port:
         text = await failure(port)
         assert text.startswith(f"exchanging evidence with 127.0.0.1:{port}: frame too large")
@@ -472,14 +472,12 @@ async def test_a_failing_on_refused_callback_does_not_leak_the_connection(
     def full(address: str, why: EvidenceRefused) -> None:
         raise OSError("No space left on device")
 
-    async with listening(DEMANDS_CLIENT, on_refused=full) as listener:
+    async with listening(SERVER_THAT_VERIFIES, on_refused=full) as listener:
         monkeypatch.setattr(channel_module, "close_gracefully", close_gracefully)
         with pytest.raises(EvidenceRefused):
-            await connect(
-                "127.0.0.1", listener.port, label=LABEL, attestation=Attestation(SealIssuer(OTHER_KEY))
-            )
-        async with asyncio.timeout(PATIENCE):
-            while listener._handshaking:  # noqa: ASYNC110 -- another task's doing
+            await dial(listener.port, Attestation(SealIssuer(OTHER_KEY)))
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while listener._handshaking:  # noqa: ASYNC110 -- changed by another task
                 await asyncio.sleep(0.01)
     assert len(closed) == 2, "one by each end"
 
@@ -494,10 +492,10 @@ async def test_unavailable_evidence_is_not_a_refusal(
     async with listening(MUTUAL_SERVER) as listener:
         side = Attestation(Broken(CLIENT_KEY), MUTUAL_CLIENT.verifiers)
         with pytest.raises(EvidenceUnavailable, match="seal evidence failed: OSError"):
-            await connect("127.0.0.1", listener.port, label=LABEL, attestation=side)
+            await dial(listener.port, side)
     async with listening(Attestation(Broken(SERVER_KEY))) as listener:
         with pytest.raises(ChannelFailed, match="the server gave up: evidence unavailable"):
-            await connect("127.0.0.1", listener.port, label=LABEL, attestation=DEMANDS_SERVER)
+            await dial(listener.port, CLIENT_THAT_VERIFIES)
     assert "seal evidence failed" in str([vars(record) for record in caplog.records])
 
 
@@ -513,7 +511,7 @@ async def test_a_stopped_listener_lets_running_handlers_finish() -> None:
         finishing.set()
 
     async with listening(MUTUAL_SERVER, handle) as listener, connected(listener, MUTUAL_CLIENT) as channel:
-        await listener.stop(PATIENCE)
+        await listener.stop(TIMEOUT_SECONDS)
         assert finishing.is_set()
         assert await channel.reader.read() == b"bye"
         assert "Connection refused" in await failure(listener.port)
@@ -539,9 +537,9 @@ async def test_a_handshake_is_cancelled_when_its_listener_stops() -> None:
     async with listening(MUTUAL_SERVER) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         async with connected(listener, MUTUAL_CLIENT):
-            pass  # so the first one was accepted too
+            pass  # the first connection is accepted before this one
         await listener.stop()
-        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
+        assert await asyncio.wait_for(reader.read(), TIMEOUT_SECONDS) == b""
         writer.close()
 
 
@@ -554,8 +552,8 @@ async def test_a_failed_handler_closes_only_its_channel(caplog: pytest.LogCaptur
     async with listening(MUTUAL_SERVER, handle) as listener:
         async with connected(listener, MUTUAL_CLIENT) as channel:
             channel.writer.write(b"x")
-            assert await asyncio.wait_for(channel.reader.read(), PATIENCE) == b""
+            assert await asyncio.wait_for(channel.reader.read(), TIMEOUT_SECONDS) == b""
         async with connected(listener, MUTUAL_CLIENT) as channel:
             channel.writer.write(b".")
-            assert await heard_back(channel)
+            assert await echoes(channel)
     assert "handler failed" in caplog.messages

@@ -1,4 +1,4 @@
-"""The exchange of evidence without a network: every order of messages, every kind of peer."""
+"""The exchange of evidence as a state machine, without a network."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def framed(message: Message) -> bytes:
 
 @dataclass
 class End:
-    """One side, driven by hand: what it sent, and how it ended."""
+    """One side of an exchange, with the frames it sent and its result."""
 
     exchange: Exchange
     key: bytes
@@ -104,7 +104,7 @@ def converse(
     to_client: Change = lambda number, frame: frame,
     to_server: Change = lambda number, frame: frame,
 ) -> tuple[End, End]:
-    """Let two ends talk until neither has anything to say; the changes are what a line does to frames."""
+    """Passes frames between both sides until none is left; the changes modify frames on the way."""
     one = End(exchange.client(client), client_key, client_fault)
     other = End(exchange.server(server), server_key, server_fault)
     counts = {id(one): 0, id(other): 0}
@@ -124,37 +124,39 @@ def refusals(ends: tuple[End, End]) -> list[str]:
     return [str(end.failure) for end in ends]
 
 
-# --- what is agreed on
+# --- accepted evidence
 
 
-@pytest.mark.parametrize("client_shows", [True, False])
-@pytest.mark.parametrize("server_shows", [True, False])
-def test_each_side_gets_the_evidence_that_it_requires_only(client_shows: bool, server_shows: bool) -> None:
-    """A side that demands nothing is shown nothing, although the other could."""
+@pytest.mark.parametrize("client_presents", [True, False])
+@pytest.mark.parametrize("server_presents", [True, False])
+def test_each_side_gets_the_evidence_that_it_requires_only(
+    client_presents: bool, server_presents: bool
+) -> None:
+    """A side without verifiers receives no evidence, even if the other side has some."""
     one, other = converse(
-        replace(CLIENT, verifiers=OURS if server_shows else ()),
-        replace(SERVER, verifiers=THEIRS if client_shows else ()),
+        replace(CLIENT, verifiers=OURS if server_presents else ()),
+        replace(SERVER, verifiers=THEIRS if client_presents else ()),
     )
     assert (one.failure, other.failure) == (None, None)
-    assert (one.peer is not None, other.peer is not None) == (server_shows, client_shows)
+    assert (one.peer is not None, other.peer is not None) == (server_presents, client_presents)
     shown = [Frame.decode(frame).evidence for frame in (*other.sent, *one.sent)]
-    assert [bool(evidence.kind) for evidence in shown if evidence] == [server_shows, client_shows]
+    assert [bool(evidence.kind) for evidence in shown if evidence] == [server_presents, client_presents]
 
 
-@pytest.mark.parametrize("client_asks", [True, False])
-@pytest.mark.parametrize("server_asks", [True, False])
-def test_a_verifier_may_send_one_challenge(client_asks: bool, server_asks: bool) -> None:
+@pytest.mark.parametrize("client_challenges", [True, False])
+@pytest.mark.parametrize("server_challenges", [True, False])
+def test_a_verifier_may_send_one_challenge(client_challenges: bool, server_challenges: bool) -> None:
     def verifiers(key: bytes, asks: bool) -> tuple[SealVerifier, ...]:
         return (SealVerifier(key, challenge=b"who?" if asks else b""),)
 
     one, other = converse(
-        replace(CLIENT, verifiers=verifiers(SERVER_KEY, client_asks)),
-        replace(SERVER, verifiers=verifiers(CLIENT_KEY, server_asks)),
+        replace(CLIENT, verifiers=verifiers(SERVER_KEY, client_challenges)),
+        replace(SERVER, verifiers=verifiers(CLIENT_KEY, server_challenges)),
     )
     assert one.peer is not None
     assert other.peer is not None
-    assert one.peer.facts == {"by": "answer" if client_asks else "document"}
-    assert other.peer.facts == {"by": "answer" if server_asks else "document"}
+    assert one.peer.facts == {"by": "answer" if client_challenges else "document"}
+    assert other.peer.facts == {"by": "answer" if server_challenges else "document"}
 
 
 def test_the_verifier_of_the_presented_kind_is_used() -> None:
@@ -164,12 +166,12 @@ def test_the_verifier_of_the_presented_kind_is_used() -> None:
 
 
 def test_the_server_presents_its_evidence_first() -> None:
-    """A client's evidence is seen only by a server that convinced it."""
+    """Only an accepted server receives the evidence of the client."""
     one, _ = converse(server_key=OTHER_KEY)
     assert not any(Frame.decode(frame).evidence for frame in one.sent)
 
 
-# --- what is refused
+# --- refused evidence
 
 
 def test_wrong_evidence_is_refused_with_a_reason_for_both_sides() -> None:
@@ -217,7 +219,7 @@ def test_a_relabelled_kind_is_refused() -> None:
 
 
 def test_a_modified_hello_does_not_remove_the_requirement() -> None:
-    """Hellos that were changed on the way, so that each believes the other wants nothing."""
+    """The modified hellos require no evidence."""
 
     def undemanding(number: int, frame: bytes) -> bytes:
         hello = Frame.decode(frame).hello
@@ -258,7 +260,7 @@ def test_evidence_of_another_session_is_refused(change: dict[str, Any]) -> None:
     assert isinstance(converse(replace(CLIENT, verifiers=(), **change))[1].failure, EvidenceRefused)
 
 
-def test_evidence_that_is_too_large_is_refused_unread() -> None:
+def test_evidence_that_is_too_large_is_refused_without_a_verification() -> None:
     huge = framed(Evidence("seal", bytes(EVIDENCE_BYTES_MAX + 1)))
     one, _ = converse(to_client=lambda number, frame: huge if Frame.decode(frame).evidence else frame)
     assert "too large" in str(one.failure)
@@ -285,7 +287,7 @@ def test_a_reason_is_truncated_to_one_line() -> None:
 
 
 def test_unavailable_evidence_ends_the_exchange_on_both_sides() -> None:
-    """The peer learns that, but not what is wrong with this machine."""
+    """The peer does not get the error of this machine."""
     broken = EvidenceUnavailable("/dev/tpmrm0 does not answer")
     one, other = converse(server_fault=broken)
     assert other.failure is broken
@@ -295,7 +297,7 @@ def test_unavailable_evidence_ends_the_exchange_on_both_sides() -> None:
     assert str(other.failure) == "the client gave up: evidence unavailable"
 
 
-# --- peers that break the rules
+# --- protocol violations
 
 
 @pytest.mark.parametrize(
@@ -313,7 +315,7 @@ def test_unavailable_evidence_ends_the_exchange_on_both_sides() -> None:
     ],
 )
 def test_an_invalid_hello_gets_no_evidence(hello: Hello, fault: str) -> None:
-    """Evidence over an empty nonce could be shown again; nothing is made for such a peer."""
+    """Evidence over an empty nonce could be replayed."""
     other = End(exchange.server(SERVER), SERVER_KEY)
     other.hear(framed(hello))
     assert fault in str(other.failure)
@@ -346,7 +348,7 @@ EVERY_KIND: list[Message] = [
     st.booleans(),
 )
 def test_arbitrary_frames_are_never_accepted(frames: list[bytes], as_client: bool) -> None:
-    """Messages in any order, and garbage: the end is one of our own errors, or is not reached."""
+    """Frames in any order and arbitrary bytes end in an error of the protocol, or not at all."""
     end = End(exchange.server(SERVER), SERVER_KEY) if as_client else End(exchange.client(CLIENT), CLIENT_KEY)
     for frame in frames:
         if end.over:
@@ -359,7 +361,7 @@ def test_arbitrary_frames_are_never_accepted(frames: list[bytes], as_client: boo
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 5), st.integers(0, 200), st.integers(1, 255), st.booleans())
 def test_a_flipped_bit_never_changes_the_result(which: int, at: int, mask: int, towards_client: bool) -> None:
-    """Either the exchange fails, or both ends end up with what they demanded."""
+    """Either the exchange fails, or both sides get the evidence that they require."""
 
     def change(number: int, frame: bytes) -> bytes:
         if number != which or not frame:

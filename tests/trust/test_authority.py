@@ -34,7 +34,7 @@ def test_openssl_accepts_issued_certificates_for_their_purpose_only(tmp_path: Pa
     assert openssl_verify(ca, client, "-purpose", "sslserver").returncode != 0
 
 
-def test_server_certificates_hold_for_exactly_their_names_and_addresses(tmp_path: Path) -> None:
+def test_server_certificates_are_valid_for_exactly_their_names_and_addresses(tmp_path: Path) -> None:
     """DNS names, IPv4 and IPv6 addresses are alternative names; any other name is refused."""
     authority = Authority.create("root")
     ca = authority.write(tmp_path)
@@ -48,7 +48,6 @@ def test_server_certificates_hold_for_exactly_their_names_and_addresses(tmp_path
 
 
 def test_a_certificate_of_another_authority_of_the_same_name_is_refused(tmp_path: Path) -> None:
-    """Trust hangs on the key and not on the name."""
     ca = Authority.create("root").write(tmp_path)
     leaf, _ = Authority.create("root").issue_client("agent").write(tmp_path, "client")
 
@@ -56,7 +55,6 @@ def test_a_certificate_of_another_authority_of_the_same_name_is_refused(tmp_path
 
 
 def test_an_issued_certificate_cannot_issue_others() -> None:
-    """Leaves are not CAs, and the root forbids intermediate CAs."""
     authority = Authority.create("root")
     root = x509.load_pem_x509_certificate(authority.cert_pem)
     leaf = x509.load_pem_x509_certificate(authority.issue_client("agent").cert_pem)
@@ -66,8 +64,8 @@ def test_an_issued_certificate_cannot_issue_others() -> None:
 
 
 @pytest.mark.parametrize("key", ["ecdsa-p256", "rsa-2048"])
-def test_ssl_loads_what_was_written(tmp_path: Path, key: KeyKind) -> None:
-    """`ssl` takes the files as they are, as certificate chain and as trust anchor."""
+def test_ssl_loads_the_written_files(tmp_path: Path, key: KeyKind) -> None:
+    """As certificate chain and as trust anchor."""
     authority = Authority.create("root", key=key)
     cert, private = authority.issue_server(["localhost"]).write(tmp_path, "server")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -94,15 +92,13 @@ def test_keys_are_readable_by_their_owner_only_and_nothing_else_is_left_in_the_d
     assert modes == {"ca.crt": 0o644, "ca.key": 0o600, "client.crt": 0o644, "client.key": 0o600}
 
 
-def test_the_root_key_is_written_only_when_asked_for(tmp_path: Path) -> None:
-    """By default the key of the authority stays in memory."""
+def test_the_root_key_is_not_written_by_default(tmp_path: Path) -> None:
     Authority.create("root").write(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["ca.crt"]
 
 
 def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
-    """When the target cannot be replaced, the temporary file is removed and the error is raised."""
     (tmp_path / "ca.crt" / "occupied").mkdir(parents=True)
 
     with pytest.raises(OSError):
@@ -110,7 +106,7 @@ def test_a_failed_write_leaves_no_temporary_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["ca.crt"]
 
 
-def test_a_leaf_never_outlives_its_authority() -> None:
+def test_a_leaf_does_not_outlive_its_ca() -> None:
     """A longer validity than the root's is cut to the root's, a shorter one is kept."""
     authority = Authority.create("root", validity=timedelta(hours=2))
     root = x509.load_pem_x509_certificate(authority.cert_pem)

@@ -1,4 +1,4 @@
-"""Documents that choose kinds of evidence: what is meant is built, what is wrong is named."""
+"""Evidence configuration: issuers and verifiers are built from documents, errors name the field."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def files(tmp_path: Path) -> Path:
     ],
     ids=["x509", "token"],
 )
-async def test_what_one_document_proves_the_other_accepts(files: Path, issuer: str, policy: Any) -> None:
+async def test_a_verifier_accepts_the_evidence_of_its_issuer(files: Path, issuer: str, policy: Any) -> None:
     made = issuer_from(json.loads(issuer.replace("FILES", str(files))), "node.yaml: evidence")
     (verifier,) = verifiers_from(policy, "policy")
     assert made.kind == verifier.kind
@@ -53,21 +53,21 @@ async def test_what_one_document_proves_the_other_accepts(files: Path, issuer: s
         ("token", '{"token": {"file": "FILES/token"}}', "token.file"),
     ],
 )
-def test_a_key_or_token_that_others_may_read_is_refused(
+def test_a_key_or_token_readable_by_others_is_rejected(
     files: Path, name: str, document: str, field: str
 ) -> None:
     (files / name).chmod(0o640)
-    with pytest.raises(OperatorError, match=f"evidence: {field}: .* is readable by others .chmod 600"):
+    with pytest.raises(OperatorError, match=f"evidence: {field}: others may read .* .chmod 600"):
         issuer_from(json.loads(document.replace("FILES", str(files))), "evidence")
 
 
-def test_a_file_without_a_token_in_it_is_named(files: Path) -> None:
+def test_a_file_without_a_token_is_an_error(files: Path) -> None:
     (files / "token").write_text("")
     with pytest.raises(OperatorError, match=r"evidence: token\.file: invalid token"):
         issuer_from({"token": {"file": str(files / "token")}}, "evidence")
 
 
-def test_a_tpm_is_chosen_by_its_device() -> None:
+def test_a_tpm_is_configured_by_its_device() -> None:
     assert issuer_from({"tpm": {"device": "unix:/run/tpm.sock"}}, "x").kind == "tpm"
     assert repr(issuer_from({"tpm": {}}, "x")) == "<TpmIssuer /dev/tpmrm0>"
     assert repr(issuer_from({"tpm": None}, "x")) == "<TpmIssuer /dev/tpmrm0>"
@@ -85,7 +85,7 @@ async def test_a_tpm_policy_holds_measurements_and_trusted_keys() -> None:
         verifier.begin(BINDING).verify_evidence(await chip.issue(BINDING))
 
 
-async def test_an_inventory_may_know_further_keys_than_the_policy_lists() -> None:
+async def test_an_inventory_may_enrol_further_keys() -> None:
     listed, known, unlisted = SoftwareTpm(), SoftwareTpm(), SoftwareTpm()
     inventory = {known.identity}
     policy = {"tpm": {"trustedKeys": [listed.identity]}}
@@ -124,7 +124,7 @@ def test_any_number_of_kinds_may_be_accepted() -> None:
         ({"token": {"token": TOKEN}}, "evidence: token.token: unknown field (one of: file)"),
     ],
 )
-def test_a_wrong_choice_of_evidence_is_named(document: Any, message: str) -> None:
+def test_an_invalid_issuer_is_reported_with_its_field(document: Any, message: str) -> None:
     with pytest.raises(OperatorError) as raised:
         issuer_from(document, "evidence")
     assert message in str(raised.value)
@@ -164,7 +164,7 @@ def test_a_wrong_choice_of_evidence_is_named(document: Any, message: str) -> Non
         ),
     ],
 )
-def test_a_wrong_policy_is_named(document: Any, message: str) -> None:
+def test_an_invalid_policy_is_reported_with_its_field(document: Any, message: str) -> None:
     with pytest.raises(OperatorError) as raised:
         verifiers_from(document, "policy")
     assert message in str(raised.value)

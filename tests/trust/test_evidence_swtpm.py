@@ -1,4 +1,4 @@
-"""Quotes of a real TPM 2.0 (swtpm), judged by our verifier and by tpm2-tools."""
+"""Quotes of a real TPM 2.0 (swtpm), checked by our verifier and by tpm2-tools."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def loaded(chip: TpmConnection) -> list[int]:
 
 
 @pytest.mark.parametrize("tcp", [True, False], ids=["tcp", "unix"])
-async def test_a_real_quote_convinces(new_chip: NewChip, tcp: bool) -> None:
+async def test_a_real_quote_is_accepted(new_chip: NewChip, tcp: bool) -> None:
     chip = new_chip(tcp=tcp)
     found = (await enrolled(chip)).begin(BINDING).verify_evidence(await evidence(chip))
     assert found == AttestedPeer("tpm", await TpmIssuer(chip.device).identity(), {"pcr15": ZERO})
@@ -69,8 +69,8 @@ async def test_a_stale_or_replayed_quote_is_refused(new_chip: NewChip) -> None:
     assert "replayed or stale" in text
 
 
-async def test_the_lock_shows_in_the_quote_until_the_next_boot(new_chip: NewChip) -> None:
-    """A locked machine gets no other ticket; a reboot clears it, and the machine is still the same one."""
+async def test_the_lock_is_in_the_quote_until_the_next_boot(new_chip: NewChip) -> None:
+    """A reboot clears the register and keeps the identity of the machine."""
     chip = new_chip()
     verifier = await enrolled(chip)
     register = TpmRegister(chip.device)
@@ -84,7 +84,7 @@ async def test_the_lock_shows_in_the_quote_until_the_next_boot(new_chip: NewChip
 
 
 async def test_a_measurement_changes_every_bank(new_chip: NewChip) -> None:
-    """Or a verifier could be shown a bank that was left alone."""
+    """Otherwise a verifier could be shown an unchanged bank."""
     chip = new_chip()
     described = await chip.device.use(lambda chip: chip.describe())
     banks = [bank.algorithm for bank in described.banks]
@@ -111,7 +111,7 @@ async def test_the_identity_survives_tpm2_clear(new_chip: NewChip) -> None:
 
 
 async def test_a_quote_by_a_key_that_may_sign_anything_is_refused(new_chip: NewChip) -> None:
-    """The next one might be a quote that no TPM made, and its signature would be as good."""
+    """Such a key could sign a forged quote."""
     chip = new_chip()
     unrestricted = replace(AK, attributes=AK.attributes & ~ObjectAttribute.RESTRICTED)
 
@@ -128,7 +128,7 @@ async def test_a_quote_by_a_key_that_may_sign_anything_is_refused(new_chip: NewC
     anybody = TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=lambda identity: True)
     assert "lacks attributes: restricted" in refusal(anybody, forged.encode())
 
-    # The same key with a forged `restricted` attribute: the quote's qualified signer has the true ones.
+    # The same key with a forged `restricted` attribute: the quote's qualified signer has the real ones.
     key = PublicArea.parse(forged.attestation_key)
     lying = replace(forged, attestation_key=replace(key, attributes=AK.attributes).encode())
     assert "qualified signer" in refusal(anybody, lying.encode())
@@ -149,7 +149,7 @@ async def test_an_endorsement_certificate_is_accepted(new_chip: NewChip) -> None
 
 
 async def test_another_tpms_answer_is_refused(new_chip: NewChip) -> None:
-    """Both chips are genuine, but the key that signed does not live in the one that answers."""
+    """Both are genuine, but the key that signed is not in the TPM that answers."""
     chip, other = new_chip(start=False), new_chip(start=False)
     authorities = [chip.manufacture(), other.manufacture()]
     chip.start(), other.start()
@@ -175,7 +175,7 @@ async def test_a_tpm_of_another_manufacturer_is_refused(new_chip: NewChip) -> No
     assert "endorsement certificate" in refusal(verifier, await evidence(chip))
 
 
-async def test_an_elliptic_endorsement_key_answers_too(new_chip: NewChip) -> None:
+async def test_an_elliptic_curve_endorsement_key_answers_a_challenge(new_chip: NewChip) -> None:
     chip = new_chip()
 
     def read(chip: TpmConnection) -> ec.EllipticCurvePublicKey:
@@ -194,7 +194,7 @@ async def test_an_elliptic_endorsement_key_answers_too(new_chip: NewChip) -> Non
 
 
 def certified(key: ec.EllipticCurvePublicKey) -> tuple[x509.Certificate, x509.Certificate]:
-    """(an authority's certificate, one that it issued for this endorsement key)."""
+    """Returns a CA certificate and a certificate that it issued for this endorsement key."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "chips")])
     signer = ec.generate_private_key(ec.SECP256R1())
     now = datetime.now(UTC)
@@ -237,7 +237,7 @@ async def test_tpm2_tools_read_the_same_registers(new_chip: NewChip) -> None:
     assert f"15: 0x{AFTER_CLUSTER_ID.upper()}" in chip.tool("tpm2_pcrread", "sha256:15")
 
 
-async def test_tpm2_checkquote_accepts_our_quotes_for_their_statement_only(new_chip: NewChip) -> None:
+async def test_tpm2_checkquote_accepts_our_quotes_for_their_channel_binding_only(new_chip: NewChip) -> None:
     chip = new_chip()
     document = TpmEvidence.decode(await evidence(chip))
     key = PublicArea.parse(document.attestation_key).key()
@@ -250,8 +250,8 @@ async def test_tpm2_checkquote_accepts_our_quotes_for_their_statement_only(new_c
         chip.tool(*check, OTHER_BINDING.hex())
 
 
-async def test_a_quote_that_tpm2_tools_made_is_read(new_chip: NewChip) -> None:
-    """Their attestation key lies under another parent, so it is read but not trusted."""
+async def test_a_quote_of_tpm2_tools_is_parsed(new_chip: NewChip) -> None:
+    """Their attestation key has another parent, so it is not trusted."""
     chip = new_chip()
     chip.tool("tpm2_createek", "-c", "ek.ctx", "-G", "ecc")
     chip.tool("tpm2_flushcontext", "-t")
@@ -266,8 +266,8 @@ async def test_a_quote_that_tpm2_tools_made_is_read(new_chip: NewChip) -> None:
     assert "qualified signer of the quote" in refusal(anybody, document.encode())
 
 
-async def test_a_hundred_quotes_leave_no_handle_behind(new_chip: NewChip) -> None:
-    """There is room for three keys; tasks that ask at the same time wait for their turn."""
+async def test_a_hundred_quotes_leave_no_handle(new_chip: NewChip) -> None:
+    """A TPM holds three keys; concurrent tasks wait for each other."""
     chip = new_chip()
     issuer, verifier = TpmIssuer(chip.device), await enrolled(chip)
     statements = [bytes([number]) * 32 for number in range(100)]
@@ -279,14 +279,14 @@ async def test_a_hundred_quotes_leave_no_handle_behind(new_chip: NewChip) -> Non
 
 @pytest.mark.parametrize("tcp", [True, False], ids=["tcp", "unix"])
 async def test_programs_that_share_an_emulator_wait_for_each_other(new_chip: NewChip, tcp: bool) -> None:
-    """The register and the issuer of one node, or two processes: each has a device of its own."""
+    """Register and issuer of one node, or two processes, have separate connections."""
     chip = new_chip(tcp=tcp)
     issuers = [TpmIssuer(TpmDevice(chip.address)) for _ in range(30)]
     assert all(await asyncio.gather(*(issuer.issue(BINDING) for issuer in issuers)))
     assert await chip.device.use(loaded) == []
 
 
-async def test_keys_left_behind_by_a_killed_process_do_not_stop_the_next(new_chip: NewChip) -> None:
+async def test_handles_of_a_killed_process_do_not_block_the_next(new_chip: NewChip) -> None:
     chip = new_chip()
 
     def leave(chip: TpmConnection) -> None:
@@ -299,8 +299,8 @@ async def test_keys_left_behind_by_a_killed_process_do_not_stop_the_next(new_chi
     assert await chip.device.use(loaded) == []
 
 
-async def test_a_task_that_gave_up_does_not_disturb_the_next(new_chip: NewChip) -> None:
-    """Its thread cannot be stopped; the next waits until the chip is free."""
+async def test_a_cancelled_use_does_not_disturb_the_next(new_chip: NewChip) -> None:
+    """Its thread cannot be stopped; the next use waits for it."""
     chip = new_chip()
     issuer = TpmIssuer(chip.device)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""Evidence by token: loud, single-session, and silent about the secret."""
+"""Evidence by token: valid for one session, with a warning, and without the secret in any output."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def test_a_known_token_is_accepted_with_its_id() -> None:
     )
 
 
-async def test_the_token_itself_never_travels() -> None:
+async def test_the_secret_is_not_sent() -> None:
     assert SECRET not in await TokenIssuer("dev-1", SECRET).issue(BINDING)
 
 
@@ -50,14 +50,14 @@ async def test_a_wrong_secret_and_an_unknown_id_get_the_same_refusal() -> None:
 
 
 @pytest.mark.parametrize("binding", [b"", bytes(31), bytes(33)])
-async def test_a_statement_of_the_wrong_length_is_refused_on_both_sides(binding: bytes) -> None:
+async def test_a_channel_binding_of_the_wrong_length_is_refused_on_both_sides(binding: bytes) -> None:
     with pytest.raises(EvidenceRefused, match="channel binding of"):
         await TokenIssuer("dev-1", SECRET).issue(binding)
     with pytest.raises(EvidenceRefused, match="channel binding of"):
         TokenVerifier(TOKENS).begin(binding)
 
 
-def test_both_sides_warn_aloud_and_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+def test_both_sides_log_a_warning_without_the_secret(caplog: pytest.LogCaptureFixture) -> None:
     issuer, verifier = TokenIssuer("dev-1", SECRET), TokenVerifier(TOKENS)
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert caplog.text.count("for development only") == 2
@@ -72,7 +72,7 @@ async def test_challenges_are_refused() -> None:
         TokenVerifier(TOKENS).begin(BINDING).verify_answer(b"")
 
 
-def test_a_token_is_read_from_one_line() -> None:
+def test_a_token_is_parsed_from_one_line() -> None:
     assert parse_token("dev-1.a.secret.with.dots.in.it\n") == ("dev-1", b"a.secret.with.dots.in.it")
 
 
@@ -86,14 +86,14 @@ def test_the_error_about_an_invalid_token_does_not_quote_it(text: str) -> None:
     assert "short" not in str(raised.value)
 
 
-def test_a_verifier_without_tokens_is_not_built() -> None:
+def test_a_verifier_without_tokens_is_an_error() -> None:
     with pytest.raises(OperatorError, match="no tokens configured"):
         TokenVerifier({})
 
 
 @settings(max_examples=50)
 @given(st.binary(max_size=60), st.text(max_size=8), st.binary(max_size=40))
-def test_garbage_is_refused_and_never_anything_else(noise: bytes, name: str, mac: bytes) -> None:
+def test_arbitrary_bytes_are_refused(noise: bytes, name: str, mac: bytes) -> None:
     verifier = TokenVerifier(TOKENS)
     for document in (noise, TokenEvidence(name, mac).encode(), TokenEvidence("dev-1", mac).encode()):
         with pytest.raises(EvidenceRefused):

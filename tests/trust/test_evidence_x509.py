@@ -1,4 +1,4 @@
-"""Evidence by certificate: who is believed, for which session, and with which keys."""
+"""Evidence by certificate: chains, sessions and keys that are accepted or refused."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NOW = datetime(2026, 11, 16, tzinfo=UTC)
 DAY = timedelta(days=1)
 
 
-class Made:
-    """A certificate with its key, and the means to issue others."""
+class Certificate:
+    """A certificate with its key; it can issue others."""
 
     def __init__(
         self,
         name: str,
-        issuer: Made | None = None,
+        issuer: Certificate | None = None,
         *,
         key: PrivateKey | None = None,
         authority: bool = False,
@@ -69,21 +69,21 @@ class Made:
         digest = None if isinstance(signer, ed25519.Ed25519PrivateKey) else hashes.SHA256()
         self.certificate = builder.sign(signer, digest)
 
-    def issuer(self, *others: Made) -> X509Issuer:
+    def issuer(self, *others: Certificate) -> X509Issuer:
         return X509Issuer([self.certificate, *(each.certificate for each in others)], self.key)
 
 
-ROOT = Made("root", authority=True)
+ROOT = Certificate("root", authority=True)
 
 
-def verifier(*authorities: Made, usage: Usage = Usage.CLIENT) -> X509Verifier:
+def verifier(*authorities: Certificate, usage: Usage = Usage.CLIENT) -> X509Verifier:
     return X509Verifier([each.certificate for each in authorities or (ROOT,)], usage=usage, clock=lambda: NOW)
 
 
-async def refusal(issuer: X509Issuer, judge: X509Verifier, binding: bytes = BINDING) -> str:
+async def refusal(issuer: X509Issuer, verifies: X509Verifier, binding: bytes = BINDING) -> str:
     document = await issuer.issue(BINDING)
     with pytest.raises(EvidenceRefused) as raised:
-        judge.begin(binding).verify_evidence(document)
+        verifies.begin(binding).verify_evidence(document)
     return str(raised.value)
 
 
@@ -96,52 +96,54 @@ async def refusal(issuer: X509Issuer, judge: X509Verifier, binding: bytes = BIND
     ],
     ids=["P-256", "RSA", "Ed25519"],
 )
-async def test_the_holder_of_a_trusted_certificate_convinces(key: PrivateKey) -> None:
-    issuer = Made("node-1", ROOT, key=key).issuer()
+async def test_a_trusted_certificate_is_accepted(key: PrivateKey) -> None:
+    issuer = Certificate("node-1", ROOT, key=key).issuer()
     found = verifier().begin(BINDING).verify_evidence(await issuer.issue(BINDING))
     assert found == AttestedPeer("x509", issuer.identity, {"subject": "CN=node-1", "serial": "abc"})
 
 
 async def test_evidence_of_another_session_is_refused() -> None:
-    text = await refusal(Made("node", ROOT).issuer(), verifier(), OTHER_BINDING)
+    text = await refusal(Certificate("node", ROOT).issuer(), verifier(), OTHER_BINDING)
     assert "forged or from another session" in text
 
 
 async def test_a_certificate_without_its_key_is_refused() -> None:
-    node, thief = Made("node", ROOT), Made("thief")
+    node, other = Certificate("node", ROOT), Certificate("other")
     assert "forged or from another session" in await refusal(
-        X509Issuer([node.certificate], thief.key), verifier()
+        X509Issuer([node.certificate], other.key), verifier()
     )
 
 
 @pytest.mark.parametrize("binding", [b"", bytes(31), bytes(33)])
-async def test_a_statement_of_the_wrong_length_is_refused_on_both_sides(binding: bytes) -> None:
+async def test_a_channel_binding_of_the_wrong_length_is_refused_on_both_sides(binding: bytes) -> None:
     with pytest.raises(EvidenceRefused, match="channel binding of"):
-        await Made("node", ROOT).issuer().issue(binding)
+        await Certificate("node", ROOT).issuer().issue(binding)
     with pytest.raises(EvidenceRefused, match="channel binding of"):
         verifier().begin(binding)
 
 
-async def test_a_certificate_of_another_authority_of_the_same_name_is_refused() -> None:
-    impostor = Made("root", authority=True)
-    assert "not issued by a trusted" in await refusal(Made("node", impostor).issuer(), verifier())
+async def test_a_certificate_of_another_ca_of_the_same_name_is_refused() -> None:
+    impostor = Certificate("root", authority=True)
+    assert "not issued by a trusted" in await refusal(Certificate("node", impostor).issuer(), verifier())
 
 
-async def test_a_certificate_that_signed_itself_is_refused() -> None:
-    assert "not issued by a trusted" in await refusal(Made("node").issuer(), verifier())
+async def test_a_self_signed_certificate_is_refused() -> None:
+    assert "not issued by a trusted" in await refusal(Certificate("node").issuer(), verifier())
 
 
 @pytest.mark.parametrize(
-    ("starts", "ends"), [(NOW - 2 * DAY, NOW - DAY), (NOW + DAY, NOW + 2 * DAY)], ids=["over", "to come"]
+    ("starts", "ends"),
+    [(NOW - 2 * DAY, NOW - DAY), (NOW + DAY, NOW + 2 * DAY)],
+    ids=["expired", "not yet valid"],
 )
-async def test_a_certificate_outside_of_its_time_is_refused(starts: datetime, ends: datetime) -> None:
-    node = Made("node", ROOT, starts=starts, ends=ends)
+async def test_a_certificate_outside_of_its_validity_is_refused(starts: datetime, ends: datetime) -> None:
+    node = Certificate("node", ROOT, starts=starts, ends=ends)
     assert "expired or not yet valid" in await refusal(node.issuer(), verifier())
 
 
-async def test_an_authority_outside_of_its_time_is_refused() -> None:
-    past = Made("past", authority=True, starts=NOW - 3 * DAY, ends=NOW - DAY)
-    assert "not issued by a trusted" in await refusal(Made("node", past).issuer(), verifier(past))
+async def test_an_expired_ca_is_refused() -> None:
+    past = Certificate("past", authority=True, starts=NOW - 3 * DAY, ends=NOW - DAY)
+    assert "not issued by a trusted" in await refusal(Certificate("node", past).issuer(), verifier(past))
 
 
 @pytest.mark.parametrize(
@@ -158,77 +160,83 @@ async def test_an_authority_outside_of_its_time_is_refused() -> None:
 async def test_the_extended_key_usage_is_required(
     usage: ObjectIdentifier | None, wanted: Usage, accepted: bool
 ) -> None:
-    issuer, judge = Made("node", ROOT, usage=usage).issuer(), verifier(usage=wanted)
+    issuer, verifies = Certificate("node", ROOT, usage=usage).issuer(), verifier(usage=wanted)
     if accepted:
-        assert judge.begin(BINDING).verify_evidence(await issuer.issue(BINDING)).identity == issuer.identity
+        assert (
+            verifies.begin(BINDING).verify_evidence(await issuer.issue(BINDING)).identity == issuer.identity
+        )
     else:
-        assert f"without extended key usage {wanted}" in await refusal(issuer, judge)
+        assert f"without extended key usage {wanted}" in await refusal(issuer, verifies)
 
 
-async def test_a_chain_through_others_is_followed_in_any_order() -> None:
-    first = Made("first", ROOT, authority=True)
-    second = Made("second", first, authority=True)
-    issuer = Made("node", second).issuer(first, second)
+async def test_intermediate_cas_are_accepted_in_any_order() -> None:
+    first = Certificate("first", ROOT, authority=True)
+    second = Certificate("second", first, authority=True)
+    issuer = Certificate("node", second).issuer(first, second)
     assert verifier().begin(BINDING).verify_evidence(await issuer.issue(BINDING)).identity == issuer.identity
 
 
-async def test_an_intermediate_authority_can_be_the_one_that_is_trusted() -> None:
-    first = Made("first", ROOT, authority=True)
-    issuer = Made("node", first).issuer()
+async def test_an_intermediate_ca_can_be_the_trusted_one() -> None:
+    first = Certificate("first", ROOT, authority=True)
+    issuer = Certificate("node", first).issuer()
     assert verifier(first).begin(BINDING).verify_evidence(await issuer.issue(BINDING)).identity
 
 
-async def test_a_missing_link_is_named() -> None:
-    first = Made("first", ROOT, authority=True)
-    second = Made("second", first, authority=True)
-    text = await refusal(Made("node", second).issuer(second), verifier())
+async def test_the_refusal_names_the_certificate_without_an_issuer() -> None:
+    first = Certificate("first", ROOT, authority=True)
+    second = Certificate("second", first, authority=True)
+    text = await refusal(Certificate("node", second).issuer(second), verifier())
     assert "'CN=second' was not issued by a trusted CA" in text
 
 
 async def test_a_leaf_cannot_issue_others() -> None:
-    node = Made("node", ROOT)
-    assert "not issued by a trusted" in await refusal(Made("child", node).issuer(node), verifier())
+    node = Certificate("node", ROOT)
+    assert "not issued by a trusted" in await refusal(Certificate("child", node).issuer(node), verifier())
 
 
-async def test_an_authority_whose_key_is_not_for_certificates_is_refused() -> None:
+async def test_a_ca_without_key_cert_sign_is_refused() -> None:
     signs_only = x509.KeyUsage(True, *[False] * 8)
-    root = Made("root", authority=True, key_usage=signs_only)
-    assert "not issued by a trusted" in await refusal(Made("node", root).issuer(), verifier(root))
+    root = Certificate("root", authority=True, key_usage=signs_only)
+    assert "not issued by a trusted" in await refusal(Certificate("node", root).issuer(), verifier(root))
 
 
 async def test_the_path_length_of_a_ca_is_enforced() -> None:
-    root = Made("root", authority=True, path_length=0)
-    below = Made("below", root, authority=True)
-    assert "not issued by a trusted" in await refusal(Made("node", below).issuer(below), verifier(root))
+    root = Certificate("root", authority=True, path_length=0)
+    below = Certificate("below", root, authority=True)
+    assert "not issued by a trusted" in await refusal(
+        Certificate("node", below).issuer(below), verifier(root)
+    )
 
 
-async def test_a_critical_extension_that_we_do_not_know_is_refused() -> None:
-    node = Made("node", ROOT, critical=ObjectIdentifier("1.2.3.4"))
+async def test_an_unknown_critical_extension_is_refused() -> None:
+    node = Certificate("node", ROOT, critical=ObjectIdentifier("1.2.3.4"))
     assert "unsupported critical extensions 1.2.3.4" in await refusal(node.issuer(), verifier())
 
 
-async def test_more_certificates_than_a_chain_has_are_refused() -> None:
-    node = Made("node", ROOT)
+async def test_a_chain_that_is_too_long_is_refused() -> None:
+    node = Certificate("node", ROOT)
     assert "6 certificates presented" in await refusal(node.issuer(*[ROOT] * 5), verifier())
 
 
-async def test_a_key_that_is_too_weak_or_unusual_is_refused() -> None:
+async def test_an_unsupported_key_type_is_refused() -> None:
     for key in (ec.generate_private_key(ec.SECP384R1()), rsa.generate_private_key(65537, 1024)):
-        node = Made("node", ROOT, key=key)
+        node = Certificate("node", ROOT, key=key)
         assert "unsupported key type" in await refusal(node.issuer(), verifier())
 
 
 @pytest.mark.parametrize("kind", ["ecdsa-p256", "rsa-2048"])
-async def test_certificates_of_our_own_authorities_serve(kind: KeyKind) -> None:
+async def test_certificates_of_our_own_ca_are_accepted(kind: KeyKind) -> None:
     authority = Authority.create("nodes", key=kind)
     made = authority.issue_client("node-1")
     issuer = X509Issuer.from_pem(made.cert_pem, made.key_pem)
-    judge = X509Verifier(x509.load_pem_x509_certificates(authority.cert_pem))
-    assert judge.begin(BINDING).verify_evidence(await issuer.issue(BINDING)).facts["subject"] == "CN=node-1"
+    verifies = X509Verifier(x509.load_pem_x509_certificates(authority.cert_pem))
+    assert (
+        verifies.begin(BINDING).verify_evidence(await issuer.issue(BINDING)).facts["subject"] == "CN=node-1"
+    )
 
 
 async def test_challenges_are_refused() -> None:
-    issuer = Made("node", ROOT).issuer()
+    issuer = Certificate("node", ROOT).issuer()
     with pytest.raises(EvidenceRefused, match="unexpected challenge"):
         await issuer.answer(BINDING, b"")
     with pytest.raises(EvidenceRefused, match="no challenge was sent"):
@@ -240,8 +248,8 @@ def pem(key: PrivateKey, *, password: bytes = b"") -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 
-def test_files_that_do_not_go_together_are_named() -> None:
-    node, other = Made("node", ROOT), Made("other", ROOT)
+def test_invalid_certificate_and_key_files_are_errors() -> None:
+    node, other = Certificate("node", ROOT), Certificate("other", ROOT)
     certificate = node.certificate.public_bytes(Encoding.PEM)
     unusual = ec.generate_private_key(ec.SECP384R1())
     for given_certificate, given_key, message in (
@@ -256,27 +264,27 @@ def test_files_that_do_not_go_together_are_named() -> None:
         assert "SECRET" not in str(raised.value)
 
 
-def test_a_verifier_without_authorities_is_not_built() -> None:
+def test_a_verifier_without_a_ca_is_an_error() -> None:
     with pytest.raises(OperatorError, match="no CA configured"):
         X509Verifier([])
 
 
-NODE = Made("node", ROOT)
+NODE = Certificate("node", ROOT)
 CERTIFICATE = NODE.certificate.public_bytes(Encoding.DER)
 
 
 @settings(max_examples=50)
 @given(st.binary(max_size=300), st.integers(0, 5000), st.binary(max_size=80))
-def test_garbage_is_refused_and_never_anything_else(noise: bytes, at: int, signature: bytes) -> None:
-    judge = verifier()
+def test_arbitrary_bytes_are_refused(noise: bytes, at: int, signature: bytes) -> None:
+    verifies = verifier()
     at %= len(CERTIFICATE)
     damaged = CERTIFICATE[:at] + noise + CERTIFICATE[at + len(noise) :]
     for document in (noise, X509Evidence((damaged,), signature).encode()):
         with pytest.raises(EvidenceRefused):
-            judge.begin(BINDING).verify_evidence(document)
+            verifies.begin(BINDING).verify_evidence(document)
 
 
-async def test_a_document_without_certificates_is_refused() -> None:
-    true = X509Evidence.decode(await NODE.issuer().issue(BINDING))
+async def test_evidence_without_certificates_is_refused() -> None:
+    valid = X509Evidence.decode(await NODE.issuer().issue(BINDING))
     with pytest.raises(EvidenceRefused, match="0 certificates"):
-        verifier().begin(BINDING).verify_evidence(replace(true, certificates=()).encode())
+        verifier().begin(BINDING).verify_evidence(replace(valid, certificates=()).encode())

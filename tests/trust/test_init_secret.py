@@ -24,7 +24,7 @@ def test_the_same_secret_hashes_differently_each_time() -> None:
     assert init_secret.hash_of(b"secret") != init_secret.hash_of(b"secret")
 
 
-def test_a_secret_can_be_pasted_and_is_not_in_its_hash() -> None:
+def test_a_secret_is_printable_and_not_in_its_hash() -> None:
     secret, hashed = init_secret.make()
     assert secret.decode().replace("-", "").replace("_", "").isalnum()
     assert len(secret) >= 43

@@ -101,13 +101,13 @@ def test_the_vectors_of_disk_keys_in_either_case(byte: int, uuid: str, expected:
         "0000000０-0000-0000-0000-000000000000",
     ],
 )
-def test_no_other_key_of_the_hierarchy_can_be_had_as_a_disk_key(name: str) -> None:
-    """The name of a disk is untrusted input, and the derivation label includes it."""
+def test_a_disk_name_that_is_not_a_uuid_is_refused(name: str) -> None:
+    """The name is untrusted; it must not derive another key of the hierarchy."""
     with pytest.raises(KeyRefused, match="invalid UUID"):
         state_disk_key(bytes(32), bytes(32), name)
 
 
-def test_another_secret_or_salt_is_another_cluster() -> None:
+def test_the_cluster_id_depends_on_secret_and_salt() -> None:
     ids = {cluster_id(bytes([a]) * 32, bytes([b]) * 32) for a in (1, 2) for b in (1, 2)}
     assert len(ids) == 4
 

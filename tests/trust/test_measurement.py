@@ -1,4 +1,4 @@
-"""Registers that only grow, and policies about them."""
+"""Measurement registers and policies."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_digest_of_another_hash_than_the_registers_is_an_error(old: int, diges
         extended(bytes(old), bytes(digest))
 
 
-async def test_a_file_register_starts_at_zero_and_follows_the_formula(tmp_path: Path) -> None:
+async def test_a_file_register_is_extended_from_zero_like_a_pcr(tmp_path: Path) -> None:
     register = FileRegister(tmp_path / "node" / "register")
     assert await register.read() == bytes(32)
     await register.extend(CLUSTER_ID)
@@ -71,12 +71,12 @@ async def test_a_file_register_persists_and_is_readable_by_its_owner_only(tmp_pa
     assert names_in(path.parent) == ["register"]
 
 
-async def test_reading_a_register_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_reading_a_register_creates_no_file(tmp_path: Path) -> None:
     await FileRegister(tmp_path / "node" / "register").read()
     assert names_in(tmp_path) == []
 
 
-async def test_a_damaged_file_register_is_never_taken_for_zero(tmp_path: Path) -> None:
+async def test_a_damaged_file_register_is_an_error(tmp_path: Path) -> None:
     """An empty file would otherwise unlock a locked node."""
     path = tmp_path / "register"
     for content in (b"", bytes(31), bytes(33)):
@@ -88,7 +88,7 @@ async def test_a_damaged_file_register_is_never_taken_for_zero(tmp_path: Path) -
         assert path.read_bytes() == content
 
 
-async def test_a_register_that_cannot_be_reached_says_so(tmp_path: Path) -> None:
+async def test_an_unreadable_register_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     register = FileRegister(tmp_path / "file" / "register")
     with pytest.raises(RegisterFailed, match="tmpfs"):
@@ -103,13 +103,13 @@ def test_only_listed_registers_are_compared() -> None:
     assert (comparison.refusals, comparison.warnings) == ((), ())
 
 
-def test_what_differs_is_named_with_both_values() -> None:
+def test_a_difference_is_reported_with_both_values() -> None:
     policy = MeasurementPolicy.of({"15": Expectation(ZERO)})
     (refusal,) = policy.compare({15: b"\xab" * 32}).refusals
     assert refusal == f"PCR 15 is {'ab' * 32}, expected {ZERO}"
 
 
-def test_what_is_only_warned_about_is_not_refused() -> None:
+def test_a_warn_only_difference_is_not_a_refusal() -> None:
     policy = MeasurementPolicy.of({"4": Expectation(ZERO, warn_only=True), "15": ZERO})
     comparison = policy.compare({4: b"\xab" * 32, 15: bytes(32)})
     assert comparison.refusals == ()
@@ -147,7 +147,7 @@ def test_a_missing_register_is_a_difference() -> None:
         ),
     ],
 )
-def test_a_wrong_policy_is_refused_by_field(document: Any, message: str) -> None:
+def test_an_invalid_policy_is_reported_with_its_field(document: Any, message: str) -> None:
     with pytest.raises(OperatorError) as raised:
         convert(Measurements, document, "measurements")  # type: ignore[arg-type]
     assert message in str(raised.value)

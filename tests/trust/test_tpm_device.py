@@ -1,4 +1,4 @@
-"""Where a TPM is reached, and what happens when it is busy, full, silent or not there."""
+"""TPM connections: addresses, retries, leftover handles, invalid responses and concurrent use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def answered(code: int, body: bytes = b"") -> bytes:
 
 
 class Script:
-    """A chip that gives these answers, and remembers which commands they were for."""
+    """A TPM with fixed responses that records its commands."""
 
     def __init__(self, *answers: bytes) -> None:
         self._answers = iter(answers)
@@ -74,7 +74,7 @@ def test_retries_of_a_busy_tpm_are_limited(no_waiting: None) -> None:
     assert len(script.asked) < 1000
 
 
-def test_behind_a_resource_manager_nothing_of_others_is_flushed() -> None:
+def test_behind_a_resource_manager_no_handles_are_flushed() -> None:
     script = Script(answered(OBJECT_MEMORY))
     with pytest.raises(TpmError, match="out of object memory"):
         TpmConnection(script.exchange, shared=True).measure(15, b"x")
@@ -103,7 +103,7 @@ def test_values_without_their_registers_are_refused() -> None:
 
 
 class Listener:
-    """A peer on loopback that answers every connection's first command with these bytes."""
+    """Sends these bytes as the response to the first command of each connection."""
 
     def __init__(self, answer: bytes) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -125,7 +125,7 @@ class Listener:
 
 @pytest.fixture(
     params=[b"", b"\x80\x01", u16(0x8001) + u32(2**31) + u32(0), u16(0x8001) + u32(9) + u32(0)],
-    ids=["nothing", "half a header", "too long", "too short"],
+    ids=["empty", "truncated header", "too long", "too short"],
 )
 def broken(request: pytest.FixtureRequest) -> Iterator[Listener]:
     listener = Listener(request.param)
@@ -154,8 +154,8 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def test_uses_follow_one_another_even_when_their_tasks_gave_up(tmp_path: Path) -> None:
-    """The file replaces a TPM; only the concurrent uses are counted."""
+async def test_uses_do_not_overlap_even_after_a_cancellation(tmp_path: Path) -> None:
+    """A file replaces the TPM."""
     (tmp_path / "tpmrm0").touch()
     device = TpmDevice(f"{tmp_path}/tpmrm0")
     threads = Threads()
@@ -176,29 +176,29 @@ async def test_uses_follow_one_another_even_when_their_tasks_gave_up(tmp_path: P
 
 
 async def test_cancelled_uses_of_a_slow_tpm_hold_no_threads(tmp_path: Path) -> None:
-    """The threads are shared with the rest of the program: names could not be looked up any more."""
+    """The threads are shared: otherwise DNS lookups would wait for the TPM."""
     (tmp_path / "tpmrm0").touch()
     device = TpmDevice(f"{tmp_path}/tpmrm0")
-    go_on = threading.Event()
-    slow = asyncio.ensure_future(device.use(lambda _: go_on.wait()))
+    resume = threading.Event()
+    slow = asyncio.ensure_future(device.use(lambda _: resume.wait()))
     try:
         for _ in range(100):
             await asyncio.sleep(0)
             slow.cancel()
             await asyncio.wait([slow])
-            slow = asyncio.ensure_future(device.use(lambda _: go_on.wait()))
+            slow = asyncio.ensure_future(device.use(lambda _: resume.wait()))
         async with asyncio.timeout(10):
             assert await asyncio.to_thread(lambda: "a thread is free")
     finally:
-        go_on.set()
+        resume.set()
     assert await slow
 
 
 async def test_a_slow_tpm_does_not_block_the_event_loop(tmp_path: Path) -> None:
     (tmp_path / "tpmrm0").touch()
     device = TpmDevice(f"{tmp_path}/tpmrm0")
-    go_on = threading.Event()
-    use = asyncio.ensure_future(device.use(lambda _: go_on.wait()))
+    resume = threading.Event()
+    use = asyncio.ensure_future(device.use(lambda _: resume.wait()))
     await asyncio.sleep(0)
-    go_on.set()  # a blocked event loop would not get here
+    resume.set()  # a blocked event loop would not reach this line
     assert await use

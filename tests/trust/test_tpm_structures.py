@@ -1,4 +1,4 @@
-"""What a TPM writes is read strictly, and no bytes give anything but a value or one clear error."""
+"""TPM structures are parsed strictly: any bytes give a value or one type of error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ publics = st.builds(
 )
 
 
-def test_the_standard_templates_are_written_as_the_tcg_prints_them() -> None:
+def test_the_standard_templates_are_encoded_as_in_the_tcg_specification() -> None:
     rsa = "0001000b000300b20020837197674484b3f81a90cc8d46a5d724fd52d76e06520b64f2a1da1b331469aa"
     assert EK_RSA.encode().hex() == rsa + "00060080004300100800000000000100" + "00" * 256
     ecc = rsa.replace("0001000b", "0023000b", 1)
@@ -50,15 +50,15 @@ def test_the_standard_templates_are_written_as_the_tcg_prints_them() -> None:
 
 
 @given(publics)
-def test_a_public_area_survives_being_written_and_read(public: PublicArea) -> None:
+def test_a_public_area_round_trip(public: PublicArea) -> None:
     assert PublicArea.parse(public.encode()) == public
 
 
 @given(st.binary(max_size=200))
 @example(AK.encode())
 @example(EK_RSA.encode())
-def test_a_public_area_that_is_read_is_written_the_same(data: bytes) -> None:
-    """Its name is a hash over what we write, so there must be one way only."""
+def test_a_parsed_public_area_is_encoded_identically(data: bytes) -> None:
+    """Its name is a hash of the encoding, so there must be exactly one encoding."""
     try:
         public = PublicArea.parse(data)
     except MalformedTpmData:
@@ -67,7 +67,7 @@ def test_a_public_area_that_is_read_is_written_the_same(data: bytes) -> None:
 
 
 @given(st.lists(st.integers(0, 23), unique=True).map(sorted))
-def test_a_selection_survives_being_written_and_read(indices: list[int]) -> None:
+def test_a_pcr_selection_round_trip(indices: list[int]) -> None:
     reader = Reader(write_selection(11, indices), "selection")
     assert read_selections(reader) == (PcrSelection(11, tuple(indices)),)
     reader.end()
@@ -81,7 +81,7 @@ PARSERS: list[tuple[Callable[[bytes], object], bytes]] = [
 
 
 @pytest.mark.parametrize(("parse", "true"), PARSERS, ids=["public", "quote", "signature"])
-def test_what_is_cut_short_or_goes_on_is_refused(parse: Callable[[bytes], object], true: bytes) -> None:
+def test_truncated_and_trailing_bytes_are_refused(parse: Callable[[bytes], object], true: bytes) -> None:
     parse(true)
     for size in range(len(true)):
         with pytest.raises(MalformedTpmData):
@@ -93,7 +93,7 @@ def test_what_is_cut_short_or_goes_on_is_refused(parse: Callable[[bytes], object
 @pytest.mark.parametrize(("parse", "true"), PARSERS, ids=["public", "quote", "signature"])
 @settings(max_examples=40)
 @given(data=st.data())
-def test_damage_is_a_value_or_one_kind_of_error(
+def test_damaged_bytes_give_a_value_or_one_type_of_error(
     parse: Callable[[bytes], object], true: bytes, data: st.DataObject
 ) -> None:
     at = data.draw(st.integers(0, len(true)))
@@ -106,14 +106,14 @@ def test_damage_is_a_value_or_one_kind_of_error(
         pass
 
 
-def test_a_point_off_the_curve_is_refused() -> None:
+def test_a_point_that_is_not_on_the_curve_is_refused() -> None:
     public = replace(CHIP.public, unique=EccPoint(bytes(32), b"\1" * 32))
     with pytest.raises(MalformedTpmData, match="invalid key"):
         public.key()
 
 
 @pytest.mark.parametrize("answer", [b"", bytes(9), bytes(10), u16(0x8001) + u32(11) + u32(0)])
-def test_an_answer_of_the_wrong_length_is_refused(answer: bytes) -> None:
+def test_a_response_of_the_wrong_length_is_refused(answer: bytes) -> None:
     with pytest.raises(MalformedTpmData):
         commands.parse_response(commands.pcr_read(11, [0]), answer)
 
@@ -129,15 +129,18 @@ ANSWERS: list[tuple[commands.TpmCommand, Callable[[commands.TpmResponse], object
 ]
 
 
-@pytest.mark.parametrize(("command", "take_apart"), ANSWERS, ids=[str(each.code) for each, _ in ANSWERS])
+@pytest.mark.parametrize(("command", "parse_response"), ANSWERS, ids=[str(each.code) for each, _ in ANSWERS])
 @settings(max_examples=40)
 @given(tag=st.sampled_from([0x8001, 0x8002]), body=st.binary(max_size=80))
-def test_any_answer_is_a_value_or_one_kind_of_error(
-    command: commands.TpmCommand, take_apart: Callable[[commands.TpmResponse], object], tag: int, body: bytes
+def test_any_response_gives_a_value_or_one_type_of_error(
+    command: commands.TpmCommand,
+    parse_response: Callable[[commands.TpmResponse], object],
+    tag: int,
+    body: bytes,
 ) -> None:
     answer = u16(tag) + u32(10 + len(body)) + u32(0) + body
     try:
-        take_apart(commands.parse_response(command, answer))
+        parse_response(commands.parse_response(command, answer))
     except MalformedTpmData:
         pass
 
@@ -164,6 +167,6 @@ def test_a_return_code_is_described_in_both_formats(code: int, error: int, text:
     assert raised.value.code == error
 
 
-def test_a_buffer_longer_than_allowed_is_refused_before_it_is_taken() -> None:
+def test_a_buffer_above_the_size_limit_is_refused_before_it_is_read() -> None:
     with pytest.raises(MalformedTpmData, match="buffer of 5 bytes"):
         Reader(sized(b"12345"), "thing").sized(4)
