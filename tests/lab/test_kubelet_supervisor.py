@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from bootbridge.lab import kubelet_supervisor
-from bootbridge.lab.kubelet_supervisor import INACTIVE, KubeletService
+from bootbridge.lab.kubelet_supervisor import INACTIVE, SupervisedKubelet
 from tests.support.locks import waits_for_a_lock
 
 # Logs its arguments, then runs until it is killed.
@@ -119,7 +119,7 @@ def test_stop_waits_for_a_starting_kubelet(tmp_path: Path, monkeypatch: pytest.M
     for name in ("run", "home"):
         (tmp_path / name).mkdir()
     instance.configure()
-    service = KubeletService(tmp_path / "run", tmp_path / "home")
+    service = SupervisedKubelet(tmp_path / "run", tmp_path / "home")
     service.start()
     is_wanted, is_stopped = threading.Event(), threading.Event()
     started: list[subprocess.Popen[bytes]] = []

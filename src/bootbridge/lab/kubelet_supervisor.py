@@ -33,7 +33,7 @@ INACTIVE = 3
 
 
 @dataclass(frozen=True)
-class KubeletService:
+class SupervisedKubelet:
     """`run` holds state until a reboot; kubeadm writes the kubelet's configuration to `home`."""
 
     run: Path
@@ -111,7 +111,7 @@ class KubeletService:
             return None
 
 
-def systemctl(service: KubeletService, words: list[str]) -> int:
+def systemctl(service: SupervisedKubelet, words: list[str]) -> int:
     """Runs `systemctl [FLAG …] VERB [UNIT]`; every unit but the kubelet is inactive."""
     verb, *units = [word for word in words if not word.startswith("-")] or [""]
     if verb == "daemon-reload":
@@ -137,7 +137,7 @@ def systemctl(service: KubeletService, words: list[str]) -> int:
 def main(argv: list[str]) -> int:
     """RUN HOME supervise KUBELET, or RUN HOME systemctl WORD …"""
     run, home, verb, *words = argv
-    service = KubeletService(Path(run), Path(home))
+    service = SupervisedKubelet(Path(run), Path(home))
     service.run.mkdir(mode=0o700, exist_ok=True)
     if verb == "supervise":
         service.supervise(words[0])

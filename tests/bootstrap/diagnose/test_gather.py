@@ -184,7 +184,7 @@ def test_a_key_does_not_get_through_the_door_under_its_own_name(tmp_path: Path) 
     """Not even if a source tries."""
     with (
         LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle,
-        pytest.raises(OperatorError, match="holds a key"),
+        pytest.raises(OperatorError, match="contains a key"),
     ):
         bundle.add("tls/agent.key", b"x")
 

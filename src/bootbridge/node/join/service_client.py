@@ -47,7 +47,7 @@ async def no_turn() -> None:
 
 
 class JoinServiceClient:
-    """Implements `sources.JoinService`; `side` has the evidence that we send and that we require.
+    """Implements `sources.JoinServiceApi`; `side` has the evidence that we send and that we require.
 
     `peers` returns the instances whose keys are known, `own_key` this instance's key: a control plane may
     call the join service that runs on itself.

@@ -16,7 +16,7 @@ from bootbridge.runtime.concurrency import Turn
 METADATA_SECONDS_MAX: Final = 30.0
 
 
-class JoinService(Protocol):
+class JoinServiceApi(Protocol):
     """The join service at one address; raises Refused with its reason, or Transient.
 
     The connection is opened at once; the request is sent only after `turn` has returned, so that one
@@ -35,6 +35,6 @@ class JoinSources:
     metadata: Metadata
     # Returns the addresses of join services, in order of preference; may be empty.
     endpoints: Callable[[], Awaitable[Sequence[Address]]]
-    service: JoinService
+    service: JoinServiceApi
     # Generates a key and a certificate request for the node of this name.
     new_request: Callable[[str], KeyAndCsr]

@@ -20,7 +20,7 @@ from bootbridge.bootstrap.install.resources.firewall import FirewallRule
 from bootbridge.bootstrap.install.resources.host import (
     CertificateFiles,
     EgressConfig,
-    PlanRecord,
+    PlanRecordFile,
     ServerPod,
     SocketDirectory,
 )
@@ -29,7 +29,7 @@ from bootbridge.bootstrap.install.resources.resource import Resource
 from bootbridge.bootstrap.plan.plan import Flavour
 
 _ORDER: tuple[type[Resource], ...] = (
-    PlanRecord,
+    PlanRecordFile,
     FirewallRule,
     EgressConfig,
     CertificateFiles,

@@ -65,7 +65,7 @@ class FileResource(Resource):
             self.host.remove(path)
 
 
-class PlanRecord(FileResource):
+class PlanRecordFile(FileResource):
     """The state directory with plan and install record: created first, removed last."""
 
     name, title = "record", "plan record"
