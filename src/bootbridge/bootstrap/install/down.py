@@ -13,7 +13,7 @@ from typing import TypeVar
 from bootbridge.bootstrap.install import install_record
 from bootbridge.bootstrap.install.receipt import Receipt, ReceiptItem
 from bootbridge.bootstrap.install.resources import InstallContext, Resource, resources
-from bootbridge.bootstrap.install.resources.host import PlanRecord
+from bootbridge.bootstrap.install.resources.host import PlanRecordFile
 from bootbridge.common.progress import Progress
 from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import ApiUnreachableError
@@ -42,7 +42,7 @@ class Removal:
         order = list(reversed(resources(self.context)))
         found = self._unique(item for resource in order for item in self._found(resource))
         for resource in order:
-            if not isinstance(resource, PlanRecord):
+            if not isinstance(resource, PlanRecordFile):
                 self._remove(resource)
         # The removal of the egress setting restarted the API server.
         self._wait_for_cluster(0.0 if self.unreachable else self.wait_seconds)
