@@ -159,9 +159,7 @@ class AgentDaemonSet(ClusterResource):
             self.cluster.delete(pod)
 
     def unready_reason(self) -> str:
-        status, text = self.context.host.http_get(self.plan.ports.server_health, "/readyz")
-        if status != 200:
-            return f"no agent is connected to the server: {text.decode('utf-8', 'replace').strip()[:200]}"
+        """Asks the server last: in a rollout it may still be connected to agents that are being replaced."""
         found = self.cluster.get(self.ref())
         if found is None:
             return "the DaemonSet does not exist"
@@ -171,7 +169,12 @@ class AgentDaemonSet(ClusterResource):
         ready = min(counts.get("numberReady", 0), counts.get("updatedNumberScheduled", 0))
         if counts.get("observedGeneration", 0) < found["metadata"].get("generation", 0):
             return "the controller has not observed it yet"
-        return "" if wanted and ready >= wanted else f"{ready} of {wanted} agents are ready"
+        if not wanted or ready < wanted:
+            return f"{ready} of {wanted} agents are ready"
+        status, text = self.context.host.http_get(self.plan.ports.server_health, "/readyz")
+        if status != 200:
+            return f"no agent is connected to the server: {text.decode('utf-8', 'replace').strip()[:200]}"
+        return ""
 
     def removal_blocker(self, name: str) -> str:
         return "its kubelet has not stopped it" if name.startswith("Pod ") else super().removal_blocker(name)
