@@ -1,4 +1,4 @@
-"""The node's files, processes and ports, below any root."""
+"""Files below a root directory, processes and ports of a node."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-def test_paths_are_the_nodes_and_lie_below_the_root(host: Host, tmp_path: Path) -> None:
+def test_node_paths_are_below_the_root(host: Host, tmp_path: Path) -> None:
     host.make_directory("/etc/a/b", 0o700)
     host.write("/etc/a/b/file", Asset(b"x", 0o600))
     assert (tmp_path / "etc/a/b/file").read_bytes() == b"x"
@@ -29,43 +29,43 @@ def test_paths_are_the_nodes_and_lie_below_the_root(host: Host, tmp_path: Path) 
     assert host.files_below("/etc/a") == ["/etc/a", "/etc/a/b/file"]
 
 
-def test_missing_directories_are_named_from_the_top(host: Host) -> None:
+def test_missing_directories_are_listed_from_the_top(host: Host) -> None:
     host.make_directory("/etc")
     assert host.missing_directories("/etc/a/b") == ["/etc/a", "/etc/a/b"]
     assert host.missing_directories("/etc") == []
 
 
-def test_half_written_files_are_known_by_their_names(host: Host, tmp_path: Path) -> None:
-    """Only those that our own writing makes: other hidden files are other people's."""
+def test_temporary_files_are_recognised_by_name(host: Host, tmp_path: Path) -> None:
+    """Other hidden files are not ours."""
     (tmp_path / ".file.yaml.a1b2_3c4").touch()
     (tmp_path / ".file.yaml.swp").touch()
     (tmp_path / ".other.yaml.a1b2c3d4").touch()
     assert host.temporary_files("/file.yaml") == ["/.file.yaml.a1b2_3c4"]
 
 
-def test_a_tree_that_is_a_link_is_unlinked_and_not_followed(host: Host, tmp_path: Path) -> None:
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious/file").touch()
-    (tmp_path / "ours").symlink_to(tmp_path / "precious")
+def test_remove_tree_does_not_follow_a_symbolic_link(host: Host, tmp_path: Path) -> None:
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign/file").touch()
+    (tmp_path / "ours").symlink_to(tmp_path / "foreign")
     host.remove_tree("/ours")
     assert not host.exists("/ours")
-    assert (tmp_path / "precious/file").exists()
+    assert (tmp_path / "foreign/file").exists()
 
 
-def test_what_cannot_be_removed_is_named(host: Host, tmp_path: Path) -> None:
+def test_a_failed_removal_names_the_path(host: Host, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(OperatorError, match="cannot remove /folder: Is a directory"):
         host.remove("/folder")
 
 
-def test_a_full_directory_stays(host: Host, tmp_path: Path) -> None:
+def test_a_directory_with_files_is_not_removed(host: Host, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/file").touch()
     host.remove_directory("/folder")
     assert host.exists("/folder/file")
 
 
-def test_a_listener_is_seen_with_its_process(host: Host) -> None:
+def test_a_listener_is_found_with_its_process(host: Host) -> None:
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
         assert host.listens(port, [os.getpid()])
@@ -73,13 +73,13 @@ def test_a_listener_is_seen_with_its_process(host: Host) -> None:
     assert not host.listens(port, [os.getpid()])
 
 
-def test_a_port_without_listener_is_status_0_with_the_reason(host: Host) -> None:
+def test_http_get_without_a_listener_returns_status_0_and_the_reason(host: Host) -> None:
     status, reason = host.http_get(free_port(), "/healthz")
     assert (status, reason) == (0, b"Connection refused")
 
 
-def test_a_socket_answers_only_while_a_process_listens(host: Host, tmp_path: Path) -> None:
-    """Also one whose path is longer than a socket's address may be."""
+def test_a_socket_accepts_only_while_a_process_listens(host: Host, tmp_path: Path) -> None:
+    """Also one with a path longer than a socket address."""
     folder = tmp_path / ("d" * 120)
     folder.mkdir()
     here = os.getcwd()

@@ -104,7 +104,7 @@ def test_silent_proxy_server_times_out(proxy: StartProxy) -> None:
 
 
 def test_webhook_of_another_authority_is_not_trusted(webhook: int, tmp_path: Path) -> None:
-    """TLS is verified end to end, whatever forwards the bytes."""
+    """TLS is verified end to end, independent of the proxy."""
     other = issue_certificates(tmp_path, ["127.0.0.1"], []).webhook_client_context()
     sock = directly(NetworkContext("this machine"), "127.0.0.1", webhook)
     with pytest.raises(

@@ -131,7 +131,7 @@ def test_plain_http_fails_only_its_own_connection(
 
 
 def test_certificate_is_valid_only_for_the_service_name(webhook: int, certificates: DemoCertificates) -> None:
-    """A kube-apiserver verifies the name, whatever address it dialled."""
+    """A kube-apiserver verifies the name, independent of the address."""
     with (
         socket.create_connection(("127.0.0.1", webhook), timeout=5) as raw,
         pytest.raises(ssl.SSLCertVerificationError),

@@ -1,4 +1,4 @@
-"""The image that the join service runs from holds everything that it imports, and works by itself."""
+"""The image of the join service contains every module that it imports, and needs no other files."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def run(root: Path, image: OciImage, *argv: str) -> subprocess.CompletedProcess[
     return subprocess.run(command(root, image, *argv), capture_output=True, text=True, timeout=60)
 
 
-def test_the_join_service_is_in_it_with_everything_that_it_imports(root: Path, image: OciImage) -> None:
+def test_the_join_service_starts_and_imports_all_modules(root: Path, image: OciImage) -> None:
     assert run(root, image, *image.entrypoint, "join-service", "--help").returncode == 0
     imported = run(root, image, *INTERPRETER, "import bootbridge.join_service.main")
     assert (imported.returncode, imported.stderr) == (0, "")
 
 
-def test_its_cryptography_works_inside(root: Path, image: OciImage) -> None:
+def test_cryptography_works_in_the_image(root: Path, image: OciImage) -> None:
     script = (
         "from bootbridge.trust.authority import Authority; print(len(Authority.create('x').cert_pem) > 0)"
     )
     assert run(root, image, *INTERPRETER, script).stdout == "True\n"
 
 
-def test_the_layer_that_all_images_share_is_the_very_same(image: OciImage) -> None:
-    """A node that runs both keeps it once."""
+def test_the_first_layer_is_that_of_the_tunnel_image(image: OciImage) -> None:
+    """A node that runs both stores it once."""
     assert image.layers[0].blob.digest == recipes.tunnel().layers[0].blob.digest
 
 
-def test_it_is_small(image: OciImage) -> None:
+def test_the_size_is_limited(image: OciImage) -> None:
     assert image.size < COMPRESSED_BYTES_MAX

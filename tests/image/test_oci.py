@@ -31,13 +31,13 @@ def blob(files: dict[str, bytes], descriptor: dict[str, Any]) -> bytes:
     return data
 
 
-def test_every_blob_is_named_by_its_own_digest() -> None:
+def test_every_blob_is_named_by_its_digest() -> None:
     blobs = {name: data for name, data in contents({"x:1": IMAGE}).items() if name.startswith("blobs/")}
     assert len(blobs) == 4
     assert all(name == f"blobs/sha256/{hashlib.sha256(data).hexdigest()}" for name, data in blobs.items())
 
 
-def test_the_index_leads_to_manifest_config_and_layers() -> None:
+def test_the_index_refers_to_manifest_config_and_layers() -> None:
     files = contents({"localhost/x:1": IMAGE})
     (descriptor,) = json.loads(files["index.json"])["manifests"]
     manifest = json.loads(blob(files, descriptor))
@@ -59,5 +59,5 @@ def test_images_of_one_archive_share_their_blobs() -> None:
     assert len(contents({"a:1": IMAGE, "b:1": IMAGE})) == len(contents({"a:1": IMAGE}))
 
 
-def test_the_same_image_is_the_same_archive() -> None:
+def test_equal_images_give_equal_archives() -> None:
     assert archive({"x:1": IMAGE}) == archive({"x:1": IMAGE})

@@ -1,4 +1,4 @@
-"""The image of our server and agent runs by itself: no file of this machine is needed besides it."""
+"""The image of server and agent runs without any other file of this machine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def root(image: OciImage, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpacked(image, tmp_path_factory.mktemp("root"))
 
 
-# As a runtime would: its own mounts, with /proc, and nothing of our environment.
+# As in a container: separate mounts, with /proc, and an empty environment.
 INSIDE = 'root="$1"; shift; mount --bind /proc "$root/proc" && exec env -i "$@"'
 
 
@@ -80,7 +80,7 @@ def test_the_image_has_no_shell(root: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["proxy-server", "proxy-agent"])
-def test_the_commands_start_where_the_original_keeps_its_own(
+def test_the_programs_have_the_paths_of_konnectivitys_images(
     root: Path, image: OciImage, program: str
 ) -> None:
     done = subprocess.run(
@@ -90,7 +90,7 @@ def test_the_commands_start_where_the_original_keeps_its_own(
 
 
 def test_server_and_agent_of_the_image_connect_as_user_nobody(root: Path, image: OciImage) -> None:
-    """mTLS between them, ready at both ends."""
+    """With mTLS; both report ready."""
     authority = Authority.create("image")
     authority.write(root / "tmp", "ca")
     authority.issue_server(["127.0.0.1"]).write(root / "tmp", "server")
@@ -128,5 +128,5 @@ def test_server_and_agent_of_the_image_connect_as_user_nobody(root: Path, image:
         wait_until_ready(agent_health)
 
 
-def test_packages_of_the_other_programs_are_not_in_it(root: Path) -> None:
+def test_packages_of_other_programs_are_not_in_the_image(root: Path) -> None:
     assert not [path for name in ("pydantic", "cryptography") for path in root.rglob(f"{name}*")]

@@ -106,7 +106,7 @@ def test_process_that_does_not_end_is_named(
 def test_processes_are_found_by_directories_with_special_characters(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the kernel writes them, who ends a field at a namespaces."""
+    """In /proc, the kernel escapes a space, because it ends a field."""
     written = f"/labs/{folder}".replace("\\", "\\134").replace(" ", "\\040").replace("\n", "\\012")
     mounts = f"1 2 0:3 / /etc rw - overlay overlay rw,upperdir={written}/node1/etc/upper,workdir=/w"
     shown = {"mountinfo": mounts, "stat": Path("/proc/self/stat").read_text()}

@@ -240,7 +240,7 @@ def test_release_binaries_are_combined_with_programs_built_here(
 def test_relative_build_directories_start_at_the_repository_root(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in the build scripts, whatever the working directory is."""
+    """As in the build scripts, independent of the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BOOTBRIDGE_KUBERNETES", "elsewhere")
     assert components.default_bin_dir() == ROOT / "elsewhere" / "bin"

@@ -63,7 +63,7 @@ class InstalledNode:
         return document
 
     def put(self, plural: str, namespace: str, name: str, **fields: Any) -> None:
-        """An object as somebody else made it."""
+        """Creates an object as another client does."""
         metadata = {"name": name, "namespace": namespace, **fields.pop("metadata", {})}
         self.api.objects[(plural, namespace, name)] = {"metadata": metadata, **fields}
 
@@ -71,7 +71,7 @@ class InstalledNode:
         self.api.faults.clear()
         self.api.nodes = ("node0", "node1")
         self.address_is(*HERE)
-        # A kube-apiserver that restarts may hang up on it; it goes on from there.
+        # A kube-apiserver that restarts may close the connection; `up` is repeated.
         until(lambda: self.node.run("up") == 0, "the tunnel is installed again", 60)
         until(lambda: self.doctor()["works"], "the tunnel works again", 60)
 
@@ -82,7 +82,7 @@ class InstalledNode:
 @contextmanager
 def installed_node(folder: Path) -> Iterator[InstalledNode]:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        # By its real name, by which the doctor looks for it.
+        # With its real name, by which `doctor` finds it.
         program = folder / "kube-apiserver"
         program.symlink_to(ROOT / "tests/support/apiserver_front.py")
         monkeypatch.setitem(fake_kubelet.PROGRAMS, "kube-apiserver", [sys.executable, str(program)])

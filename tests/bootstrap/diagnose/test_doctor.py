@@ -1,4 +1,4 @@
-"""`bootbridge doctor` on a node with a real server and real agents: each break has its name and its fix."""
+"""`bootbridge doctor` with a real server and real agents: each fault is reported with its name and fix."""
 
 from __future__ import annotations
 

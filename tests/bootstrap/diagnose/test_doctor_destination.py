@@ -1,4 +1,4 @@
-"""`bootbridge doctor` beyond the agents: webhooks found by name, dialled through the tunnel, and judged."""
+"""`bootbridge doctor` beyond the agents: it finds webhooks by name and dials them through the tunnel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bootbridge doctor` on an OpenShift bootstrap node: the kube-apiserver's settings stand in a file."""
+"""`bootbridge doctor` on an OpenShift bootstrap node: the kube-apiserver's settings are in a file."""
 
 from __future__ import annotations
 

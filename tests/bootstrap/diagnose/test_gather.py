@@ -1,4 +1,4 @@
-"""`bootbridge gather` on the node itself: what is in the bundle, and what never is."""
+"""`bootbridge gather` on the node: the bundle has all sources and no secrets."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def keys(node: InstalledNode) -> list[bytes]:
     return [node.path(path).read_bytes() for path in (paths.server_key, paths.agent_key)]
 
 
-def plant(node: InstalledNode) -> None:
-    """Keys and tokens where nobody should put them, but somebody does."""
+def leak_secrets(node: InstalledNode) -> None:
+    """Writes keys and tokens to logs and other files that are collected."""
     server, agent = keys(node)
     logs = node.path("/var/log/pods/kube-system_konnectivity-server-node0_1/konnectivity-server")
     logs.mkdir(parents=True, exist_ok=True)
@@ -50,8 +50,8 @@ def plant(node: InstalledNode) -> None:
 
 
 def test_the_bundle_has_everything_and_no_secret(node: InstalledNode, tmp_path: Path) -> None:
-    """Key bytes are in no file: not raw, not in PEM, not in base64; nor is the administrator's token."""
-    plant(node)
+    """No file contains a key, raw, in PEM or in base64, or the administrator's token."""
+    leak_secrets(node)
     out = tmp_path / "bundle.tar.gz"
     assert node.run("gather", "--out", str(out)) == 0, node.output
     files = unpacked(out)
@@ -84,7 +84,7 @@ def test_the_bundle_has_everything_and_no_secret(node: InstalledNode, tmp_path: 
 
 
 def test_the_analysis_names_the_broken_hop(node: InstalledNode, tmp_path: Path) -> None:
-    """In the bundle, on the terminal, and for scripts."""
+    """In the bundle and in the JSON output."""
     node.path(node.plan.paths.egress_config).unlink()
     out = tmp_path / "bundle.tar.gz"
     assert node.run("gather", "--json", "--out", str(out)) == 0
@@ -93,7 +93,6 @@ def test_the_analysis_names_the_broken_hop(node: InstalledNode, tmp_path: Path) 
 
 
 def test_a_failed_stage_is_reported_in_one_sentence(node: InstalledNode, tmp_path: Path) -> None:
-    """From the records that bootkube leaves."""
     folder = node.path("/var/log/openshift")
     folder.mkdir(parents=True, exist_ok=True)
     entries = [
@@ -109,8 +108,8 @@ def test_a_failed_stage_is_reported_in_one_sentence(node: InstalledNode, tmp_pat
     assert "failed at stage 'konnectivity-certs'" in node.stdout
 
 
-def test_a_source_that_fails_is_noted_and_the_rest_is_there(node: InstalledNode, tmp_path: Path) -> None:
-    """An API that refuses logs, and one that does not answer at all."""
+def test_a_failed_source_is_listed_and_the_others_are_collected(node: InstalledNode, tmp_path: Path) -> None:
+    """First the API rejects only requests for logs, then it drops all connections."""
     node.api.faults.append(
         lambda method, path: (500, "InternalError", "No agent available") if path.endswith("/log") else None
     )
@@ -125,8 +124,8 @@ def test_a_source_that_fails_is_noted_and_the_rest_is_there(node: InstalledNode,
     assert b"Not collected: cluster" in unpacked(out)["analysis.txt"]
 
 
-def test_a_node_without_a_tunnel_still_gives_what_it_has(installed: InstalledNode, tmp_path: Path) -> None:
-    """That there is none is what the bundle says."""
+def test_a_node_without_a_tunnel_is_collected(installed: InstalledNode, tmp_path: Path) -> None:
+    """The missing plan record is the broken hop."""
     root = tmp_path / "root"
     root.mkdir()
     assert installed.run("gather", "--root", str(root), "--out", str(tmp_path / "b.tar.gz"), "--json") == 0
@@ -151,11 +150,11 @@ def test_an_invalid_flag_is_a_one_line_error(
     assert installed.output.count("\n") == 1
 
 
-# --- the bundle as such
+# --- the archive
 
 
-def test_a_file_too_long_is_kept_by_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From a line's beginning on, and it says so."""
+def test_only_the_end_of_a_long_file_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins with a whole line, after a note."""
     monkeypatch.setattr(bundles, "FILE_BYTES_MAX", 20)
     with LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
         bundle.add("log", b"first line\nsecond line\nthird line\n")
@@ -163,8 +162,8 @@ def test_a_file_too_long_is_kept_by_its_end(tmp_path: Path, monkeypatch: pytest.
     assert unpacked(tmp_path / "b.tar.gz")["log"] == b"[cut: only the end is kept]\nthird line\n"
 
 
-def test_names_from_elsewhere_stay_inside_the_bundle(tmp_path: Path) -> None:
-    """And do not overwrite each other."""
+def test_names_of_sources_cannot_leave_the_bundle(tmp_path: Path) -> None:
+    """Equal names get a number."""
     with LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
         for name in ("../../etc/passwd", "/etc/passwd", "a\nb", ".."):
             bundle.add(name, b"x")
@@ -173,15 +172,14 @@ def test_names_from_elsewhere_stay_inside_the_bundle(tmp_path: Path) -> None:
     assert names == {"etc/passwd", "etc/passwd.2", "a_b", "unnamed", "gather.json"}
 
 
-def test_an_unfinished_bundle_leaves_nothing(tmp_path: Path) -> None:
-    """Neither under its name nor under a temporary one."""
+def test_an_unfinished_bundle_leaves_no_file(tmp_path: Path) -> None:
+    """Neither with its name nor with a temporary one."""
     with LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
         bundle.add("a", b"x")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_key_does_not_get_through_the_door_under_its_own_name(tmp_path: Path) -> None:
-    """Not even if a source tries."""
+def test_a_file_with_the_name_of_a_key_is_rejected(tmp_path: Path) -> None:
     with (
         LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle,
         pytest.raises(OperatorError, match="contains a key"),
@@ -189,16 +187,16 @@ def test_a_key_does_not_get_through_the_door_under_its_own_name(tmp_path: Path) 
         bundle.add("tls/agent.key", b"x")
 
 
-def add_much(bundle: LogBundle) -> None:
+def add_900_bytes(bundle: LogBundle) -> None:
     for number in range(9):
         bundle.add(str(number), b"x" * 100)
 
 
-def test_a_full_bundle_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source is told, and the bundle is still whole."""
+def test_a_source_that_exceeds_the_size_limit_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bundle remains readable."""
     monkeypatch.setattr(bundles, "BUNDLE_BYTES_MAX", 300)
     with LogBundle(tmp_path / "b.tar.gz", Redactor()) as bundle:
-        source = bundle.collect("much", add_much)
+        source = bundle.collect("much", add_900_bytes)
         assert "bundle size limit" in source.trouble
         monkeypatch.setattr(bundles, "BUNDLE_BYTES_MAX", 3000)
         bundle.finish()

@@ -1,4 +1,4 @@
-"""The failing stage in a sentence, from records as bootkube writes them."""
+"""Names the failed stage in one sentence, from the records that bootkube writes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bootbridge.bootstrap.diagnose.gather.analysis import analyse
 
 
 def record(*entries: str) -> bytes:
-    """`phase`, `phase stage` or `phase stage result`, written short."""
+    """Builds a service record from entries of the form `phase`, `phase stage` or `phase stage result`."""
     return json.dumps([_entry(each) for each in entries]).encode()
 
 
@@ -28,7 +28,7 @@ def _entry(text: str) -> dict[str, Any]:
 
 
 START, GOOD, BAD = "service start", "service end success", "service end failure"
-WELL = {"release-image": record(START, GOOD)}
+IMAGE_DONE = {"release-image": record(START, GOOD)}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ WELL = {"release-image": record(START, GOOD)}
     ],
 )
 def test_the_failing_stage_is_named_with_its_meaning(stage: str, words: str) -> None:
-    """Our stages and those of bootkube; an unknown stage is named, too."""
+    """For our stages, those of bootkube, and unknown ones."""
     entries = record(
         START,
         "stage start a",
@@ -52,26 +52,24 @@ def test_the_failing_stage_is_named_with_its_meaning(stage: str, words: str) -> 
         f"stage end {stage} failure",
         BAD,
     )
-    found = analyse({**WELL, "bootkube": entries})
+    found = analyse({**IMAGE_DONE, "bootkube": entries})
     assert found.failed
     assert (found.service, found.stage) == ("bootkube", stage)
     assert words in found.sentence
     assert "no default route" in found.text()
 
 
-def test_a_release_image_that_failed_comes_first() -> None:
-    """bootkube has not even begun."""
+def test_a_failed_release_image_is_reported_first() -> None:
+    """It runs before bootkube."""
     found = analyse({"release-image": record(START, BAD), "bootkube": record(START)})
     assert found.sentence == "release-image.service failed before its first stage."
 
 
-def test_a_bootkube_that_never_ran_is_reported() -> None:
-    """There is a record of release-image alone."""
-    assert analyse(WELL).sentence == "bootkube.service has not started."
+def test_a_bootkube_that_has_not_started_is_reported() -> None:
+    assert analyse(IMAGE_DONE).sentence == "bootkube.service has not started."
 
 
-def test_a_successful_bootstrap_is_not_a_failure() -> None:
-    """Even if it had failed before and was started again."""
+def test_success_after_a_failed_attempt_is_not_a_failure() -> None:
     again = record(
         START,
         "stage start a",
@@ -82,24 +80,24 @@ def test_a_successful_bootstrap_is_not_a_failure() -> None:
         "stage end a success",
         GOOD,
     )
-    found = analyse({**WELL, "bootkube": again})
+    found = analyse({**IMAGE_DONE, "bootkube": again})
     assert not found.failed
     assert found.sentence == "bootkube.service succeeded."
 
 
 def test_a_bootstrap_in_progress_is_not_a_failure() -> None:
-    """Where it is, is said."""
-    found = analyse({**WELL, "bootkube": record(START, "stage start cb-bootstrap")})
+    """The current stage is named."""
+    found = analyse({**IMAGE_DONE, "bootkube": record(START, "stage start cb-bootstrap")})
     assert not found.failed
     assert "still running in stage 'cb-bootstrap'" in found.sentence
 
 
 @pytest.mark.parametrize("data", [b"", b"[", b"{}", b"null", b'["a", 3]', b"\xff"])
 def test_an_invalid_record_is_reported(data: bytes) -> None:
-    """A half-written one among them."""
-    assert "its record is invalid" in analyse({**WELL, "bootkube": data}).sentence
+    """For example a partially written one."""
+    assert "its record is invalid" in analyse({**IMAGE_DONE, "bootkube": data}).sentence
 
 
-def test_no_records_at_all() -> None:
-    """As on kubeadm's nodes."""
+def test_a_node_without_records_has_no_failed_stage() -> None:
+    """kubeadm writes none."""
     assert not analyse({}).failed

@@ -1,4 +1,4 @@
-"""`bootbridge gather --dir`: from the installer's side, against a real sshd on loopback."""
+"""`bootbridge gather --dir` on the installer's machine, with a real sshd on loopback."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.process_program import ROOT, free_port, until
 
 SSHD = shutil.which("sshd") or shutil.which("/usr/sbin/sshd")
 LACK = "" if SSHD and os.geteuid() == 0 and shutil.which("unshare") else "needs root, sshd and unshare"
-# Under CI they run, and fail where they cannot.
+# Not skipped under CI.
 needs_sshd = pytest.mark.skipif(bool(LACK) and os.environ.get("CI") != "true", reason=LACK or "-")
 KEY_PEM = Authority.create("a", key="rsa-2048").issue_client("b").key_pem
 FAILED = [
@@ -46,7 +46,7 @@ FAILED = [
 
 
 class Node:
-    """An OpenShift bootstrap node's files, behind an sshd that sees them as its own /opt and /var/log."""
+    """The files of an OpenShift bootstrap node, and an sshd that has them mounted at /opt and /var/log."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,8 +78,8 @@ class Node:
             logs / "openshift/release-image.json": json.dumps(
                 [{"phase": "service start"}, {"phase": "service end", "result": "success"}]
             ).encode(),
-            # Not seen by the node's own look, but by ours.
-            logs / "pods/kube-system_konnectivity-server-n_1/s/0.log": b"said "
+            # The script on the node does not recognise this key; the installer's machine does.
+            logs / "pods/kube-system_konnectivity-server-n_1/s/0.log": b"key "
             + base64.b64encode(KEY_PEM)
             + b"\n",
             logs / "bootbridge/receipt.json": b'{"clean": true}',
@@ -100,10 +100,10 @@ class Node:
         argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(self.folder), str(SSHD)]
         with (self.folder / "sshd.log").open("wb") as log:
             process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until(self._answers, f"sshd answers: {(self.folder / 'sshd.log').read_text()}")
+        until(self._is_listening, f"sshd listens: {(self.folder / 'sshd.log').read_text()}")
         return process
 
-    def _answers(self) -> bool:
+    def _is_listening(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
@@ -120,7 +120,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def install_dir(folder: Path, key: bytes, *addresses: tuple[str, str]) -> Path:
-    """As openshift-install leaves it."""
+    """Creates a directory as openshift-install does."""
     directory = folder / "install"
     machines = directory / ".clusterapi_output"
     machines.mkdir(parents=True)
@@ -140,7 +140,7 @@ def install_dir(folder: Path, key: bytes, *addresses: tuple[str, str]) -> Path:
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary files go, to see that none is left."""
+    """The directory for temporary files, in which tests check that none is left."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -148,19 +148,19 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @needs_sshd
-def test_the_node_is_found_and_collected_from(
+def test_files_are_collected_from_the_node(
     node: Node, tmp_path: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Address and key from the installer's directory; the next address if one does not answer."""
+    """With address and key from the installer's directory. After a failed address, the next is tried."""
     key = node.key.read_bytes()
     directory = install_dir(tmp_path, key, ("InternalIP", "127.0.0.1"), ("ExternalIP", "127.0.0.2"))
     out = tmp_path / "bundle.tar.gz"
     flags = ["--dir", str(directory), "--user", "root", "--port", str(node.port), "--out", str(out), "--json"]
     code = main(["gather", *flags])
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    assert said.err.index("127.0.0.2 over ssh") < said.err.index("127.0.0.1 over ssh")
-    sentence = json.loads(said.out)["analysis"]["sentence"]
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    assert output.err.index("127.0.0.2 over ssh") < output.err.index("127.0.0.1 over ssh")
+    sentence = json.loads(output.out)["analysis"]["sentence"]
     assert "failed at stage 'konnectivity-server-bootstrap'" in sentence
     files = unpacked(out)
     assert sentence.encode() in files["analysis.txt"]
@@ -171,7 +171,7 @@ def test_the_node_is_found_and_collected_from(
     assert json.loads(files["node/services/bootkube.json"]) == FAILED
     assert b"127.0.0.1" in files["node/network/ip-address.txt"]
     assert b"CN" in files["node/certificates/agent.crt.txt"]
-    assert files["node/logs/kube-system_konnectivity-server-n_1/s/0.log"] == b"said [redacted]\n"
+    assert files["node/logs/kube-system_konnectivity-server-n_1/s/0.log"] == b"key [redacted]\n"
     assert f"{state}/tls/agent.key" not in files
     assert holders(files, KEY_PEM) == holders(files, key) == []
     assert list(temporary.iterdir()) == []
@@ -182,19 +182,19 @@ def test_the_node_is_found_and_collected_from(
 def test_a_rejected_ssh_key_is_reported(
     node: Node, tmp_path: Path, temporary: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 1, ssh's own words, and no bundle."""
+    """With ssh's message, exit code 1, and no bundle."""
     directory = install_dir(tmp_path, KEY_PEM, ("ExternalIP", "127.0.0.1"))
     assert main(["gather", "--dir", str(directory), "--user", "root", "--port", str(node.port)]) == 1
-    said = capsys.readouterr().err
-    assert "127.0.0.1" in said
-    assert "Permission denied" in said
-    assert "--key" in said
+    error = capsys.readouterr().err
+    assert "127.0.0.1" in error
+    assert "Permission denied" in error
+    assert "--key" in error
     assert not list(directory.glob("*.tar.gz"))
     assert list(temporary.iterdir()) == []
 
 
 @needs_sshd
-def test_a_given_host_and_key_need_no_state(node: Node, tmp_path: Path) -> None:
+def test_flags_for_host_and_key_replace_the_installers_state(node: Node, tmp_path: Path) -> None:
     """As for a user-provisioned bootstrap node."""
     directory = tmp_path / "empty"
     directory.mkdir()
@@ -205,8 +205,7 @@ def test_a_given_host_and_key_need_no_state(node: Node, tmp_path: Path) -> None:
 
 
 @needs_sshd
-def test_a_broken_kubeconfig_keeps_nothing_else_away(node: Node, tmp_path: Path) -> None:
-    """It is noted in the bundle."""
+def test_an_invalid_kubeconfig_is_noted_and_the_node_is_collected(node: Node, tmp_path: Path) -> None:
     directory = install_dir(tmp_path, node.key.read_bytes(), ("ExternalIP", "127.0.0.1"))
     (directory / "auth").mkdir()
     (directory / "auth/kubeconfig").write_text("a: [")
@@ -215,8 +214,8 @@ def test_a_broken_kubeconfig_keeps_nothing_else_away(node: Node, tmp_path: Path)
     assert b"Not collected: cluster" in unpacked(bundle)["analysis.txt"]
 
 
-def test_an_unreachable_node_still_gives_the_cluster(tmp_path: Path) -> None:
-    """Exit code 2: a bundle, but without the node; credentials of the kubeconfig are not in it."""
+def test_the_cluster_is_collected_if_the_node_is_unreachable(tmp_path: Path) -> None:
+    """The exit code is 2, and the bundle contains no credentials of the kubeconfig."""
     api = FakeClusterApi(tmp_path)
     directory = install_dir(tmp_path, KEY_PEM, ("ExternalIP", "127.0.0.1"))
     (directory / "auth").mkdir()
@@ -235,8 +234,8 @@ def test_an_unreachable_node_still_gives_the_cluster(tmp_path: Path) -> None:
 
 @needs_sshd
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_no_key_behind(tmp_path: Path, number: signal.Signals) -> None:
-    """Nor a bundle; while it ran, the key was 0600 and in no command line."""
+def test_an_interrupted_run_leaves_no_key_and_no_bundle(tmp_path: Path, number: signal.Signals) -> None:
+    """While it runs, the key file has mode 0600, and no command line contains the key."""
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -257,7 +256,7 @@ def test_an_interrupted_run_leaves_no_key_behind(tmp_path: Path, number: signal.
             argv, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
         silent.settimeout(20)
-        connection, _ = silent.accept()  # ssh is there, so the key is
+        connection, _ = silent.accept()  # ssh has started, so the key file exists
         with connection:
             (key,) = temporary.rglob("key")
             assert key.stat().st_mode & 0o7777 == 0o600
@@ -271,15 +270,15 @@ def test_an_interrupted_run_leaves_no_key_behind(tmp_path: Path, number: signal.
 
 
 def command_line(process: Path) -> bytes:
-    """Of one that has just ended, nothing."""
+    """Returns a process's command line; empty if it has ended."""
     try:
         return (process / "cmdline").read_bytes()
     except OSError:
         return b""
 
 
-def test_ssh_is_asked_to_be_careful(tmp_path: Path) -> None:
-    """No questions, no forwarding, no known hosts of the user's; others than root become it by sudo."""
+def test_ssh_options(tmp_path: Path) -> None:
+    """No prompts, no agent forwarding, only the given key; users other than root use sudo."""
     login = Login("core", 2222, InstallDir(install_dir(tmp_path, KEY_PEM, ("InternalIP", "a"))).ssh_key())
     argv = remote._command("192.0.2.1", login, tmp_path)
     assert {
@@ -293,8 +292,8 @@ def test_ssh_is_asked_to_be_careful(tmp_path: Path) -> None:
     assert "PRIVATE" not in " ".join(argv) + repr(login)
 
 
-def test_the_best_address_comes_first(tmp_path: Path) -> None:
-    """ExternalIP, then the others; each once, and only the bootstrap node's."""
+def test_an_external_address_is_tried_first(tmp_path: Path) -> None:
+    """Then the others; each once, and only those of the bootstrap node."""
     given = (
         ("Hostname", "h"),
         ("InternalIP", "10.0.0.5"),
@@ -306,20 +305,19 @@ def test_the_best_address_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "words"),
+    ("content", "words"),
     [
-        (".openshift_install_state.json", "{", ".openshift_install_state.json: invalid JSON"),
+        ("{", ".openshift_install_state.json: invalid JSON"),
         (
-            ".openshift_install_state.json",
             '{"*tls.BootstrapSSHKeyPair": {"Priv": "bm8ga2V5"}}',
             '["*tls.BootstrapSSHKeyPair"]["Priv"] is not a private key',
         ),
     ],
 )
-def test_a_broken_state_file_is_named(tmp_path: Path, file: str, content: str, words: str) -> None:
-    """With the flag that helps."""
+def test_an_invalid_state_file_is_named(tmp_path: Path, content: str, words: str) -> None:
+    """The error suggests --key."""
     directory = install_dir(tmp_path, KEY_PEM, ("ExternalIP", "192.0.2.5"))
-    (directory / file).write_text(content)
+    (directory / ".openshift_install_state.json").write_text(content)
     with pytest.raises(OperatorError) as caught:
         InstallDir(directory).ssh_key()
     assert words in str(caught.value)
@@ -336,7 +334,7 @@ def test_a_broken_state_file_is_named(tmp_path: Path, file: str, content: str, w
     ],
 )
 def test_a_machine_without_an_address_is_named(tmp_path: Path, content: str | None, words: str) -> None:
-    """With the flag that helps."""
+    """The error suggests --bootstrap."""
     directory = install_dir(tmp_path, KEY_PEM)
     (machine,) = (directory / ".clusterapi_output").glob("*-bootstrap.yaml")
     if content is None:
@@ -359,19 +357,17 @@ def test_a_machine_without_an_address_is_named(tmp_path: Path, content: str | No
         (("--timeout", "x"), "--timeout"),
     ],
 )
-def test_bad_flags_are_named(
+def test_invalid_flags_are_named(
     tmp_path: Path, flags: tuple[str, str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before anything is dialled or written."""
     directory = install_dir(tmp_path, KEY_PEM, ("ExternalIP", "192.0.2.5"))
     assert main(["gather", "--dir", str(directory), f"{flags[0]}={flags[1]}"]) == 1
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
 
 
-def test_the_script_for_the_node_is_clean() -> None:
-    """POSIX sh, by ShellCheck."""
+def test_shellcheck_accepts_the_nodes_script_as_posix_sh() -> None:
     checked = subprocess.run(
         ["shellcheck", "--shell=sh", "-"], input=remote.script(Plan()), capture_output=True, check=False
     )

@@ -292,7 +292,7 @@ def test_an_interface_that_is_down_is_ignored(network: Network, find: Find) -> N
 
 
 def test_an_interface_without_carrier_is_ignored(network: Network, find: Find) -> None:
-    """Such as a container bridge that nothing is attached to."""
+    """For example a Linux bridge without attached interfaces."""
     network.interface("nic0", "10.0.0.5/24")
     network.interface("nic1", "10.0.1.5/24")
     network.ip("link set nic1-peer down")

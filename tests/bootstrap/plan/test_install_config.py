@@ -1,4 +1,4 @@
-"""The installer's install-config.yaml: what is read, what is assumed, and who is told what is wrong."""
+"""Reads the installer's install-config.yaml: fields, defaults and errors."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def with_networking(text: str) -> str:
     return f"apiVersion: v1\nplatform: {{none: {{}}}}\nnetworking:\n{textwrap.indent(text, '  ')}\n"
 
 
-def test_everything_the_tunnel_needs_is_read() -> None:
-    """Dual stack: networks keep their order, so the primary family stays first."""
+def test_all_fields_that_the_tunnel_needs_are_read() -> None:
+    """With dual stack, networks keep their order, so that the primary family is first."""
     config = parse(FULL)
     assert config.metadata.name == "demo"
     assert config.platform is Platform.BAREMETAL
@@ -73,8 +73,8 @@ def test_an_ipv6_first_cluster_has_ipv6_as_its_primary_family() -> None:
     assert config.networks.families == (6, 4)
 
 
-def test_what_is_not_given_is_what_the_installer_assumes() -> None:
-    """The installer's own defaults, platform by platform."""
+def test_missing_fields_have_the_installers_defaults() -> None:
+    """Some depend on the platform."""
     config = parse("apiVersion: v1\nplatform: {none: {}}")
     assert (config.platform, config.networks) == (Platform.NONE, Networking())
     assert (config.metadata.name, config.fips, config.feature_set) == ("", False, "")
@@ -83,14 +83,14 @@ def test_what_is_not_given_is_what_the_installer_assumes() -> None:
     assert list(map(str, powervs.networks.machine)) == ["192.168.0.0/24"]
 
 
-def test_the_deprecated_spelling_of_the_machine_network_is_read() -> None:
-    """Old files still work with the installer, so they do here."""
+def test_the_deprecated_field_for_the_machine_network_is_read() -> None:
+    """The installer accepts it, too."""
     config = parse(with_networking("machineCIDR: 10.77.0.0/16"))
     assert list(map(str, config.networks.machine)) == ["10.77.0.0/16"]
 
 
 def test_bootstrap_in_place_is_recognised() -> None:
-    """There the two control planes never coexist, and a tunnel makes no sense."""
+    """It has only one control plane, which needs no tunnel."""
     text = "apiVersion: v1\nplatform: {none: {}}\nbootstrapInPlace: {installationDisk: /dev/vda}"
     assert parse(text).bootstrap_in_place.installation_disk == "/dev/vda"
 
@@ -119,29 +119,26 @@ def test_bootstrap_in_place_is_recognised() -> None:
     ],
 )
 def test_an_error_names_the_file_and_the_field(text: str, named: str) -> None:
-    """The reader knows where to look."""
     with pytest.raises(OperatorError) as caught:
         parse(text, "dir/install-config.yaml")
     assert caught.value.subject == f"dir/install-config.yaml: {named}"
 
 
 @pytest.mark.parametrize("text", ["", "- a list", "a: [", "\x00", "a: b: c", b"\xff\xfe\xfa", "&a [*a]"])
-def test_an_invalid_install_config_is_refused_with_its_name(text: str | bytes) -> None:
-    """Broken YAML is told with its line; no stack trace."""
+def test_an_error_in_invalid_yaml_names_the_file(text: str | bytes) -> None:
     with pytest.raises(OperatorError, match=r"install-config\.yaml"):
         parse(text)
 
 
-def test_an_error_never_shows_the_pull_secret() -> None:
-    """The file holds secrets, and errors land in logs."""
+def test_no_error_contains_the_pull_secret() -> None:
+    """Errors are logged."""
     with pytest.raises(OperatorError) as caught:
         parse(FULL.replace("apiVersion: v1", "apiVersion: v3"))
     assert "never shown" not in str(caught.value)
 
 
 @given(st.text(max_size=200) | st.binary(max_size=200))
-def test_no_input_gets_past_the_reader_but_by_its_own_error(text: str | bytes) -> None:
-    """Whatever is in the file, the operator sees one line."""
+def test_any_text_gives_a_config_or_an_operator_error(text: str | bytes) -> None:
     try:
         parse(text)
     except OperatorError:
@@ -160,12 +157,12 @@ HEAD = {"apiVersion": st.just("v1"), "platform": st.just({"none": {}})}
 
 
 @given(st.fixed_dictionaries(HEAD, optional=dict.fromkeys(SECTIONS, json_values)))
-def test_fields_of_any_shape_give_a_config_or_one_error(document: dict[str, object]) -> None:
-    """A field of the wrong type is named, never tripped over."""
+def test_fields_of_any_type_give_a_config_or_an_operator_error(document: dict[str, object]) -> None:
+    """An error names the file."""
     try:
         parse(json.dumps(document))
     except OperatorError as error:
-        complaint = error.subject
+        subject = error.subject
     else:
-        complaint = ""
-    assert not complaint or complaint.startswith("install-config.yaml")
+        subject = ""
+    assert not subject or subject.startswith("install-config.yaml")
