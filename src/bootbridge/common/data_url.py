@@ -1,4 +1,4 @@
-"""Data URLs, as ignition files carry contents: base64 or percent-encoded, with any parameters."""
+"""Encodes and decodes data URLs, which hold file contents in ignition files: base64 or percent-encoded."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import binascii
 from urllib.parse import unquote_to_bytes
 
-# As the installer writes it; the type means nothing to Ignition.
+# As the installer writes it; Ignition ignores the media type.
 _HEADER = "data:text/plain;charset=utf-8;base64,"
 
 
@@ -15,15 +15,15 @@ def encode(data: bytes) -> str:
 
 
 def decode(url: str) -> bytes:
-    """The data; ValueError says what is wrong, without quoting the data."""
+    """Returns the data. Raises ValueError with the problem, which does not quote the data."""
     scheme, colon, rest = url.partition(":")
     if not colon or scheme.lower() != "data":
         raise ValueError("not a data URL")
     header, comma, body = rest.partition(",")
     if not comma:
-        raise ValueError("the data URL has no comma")
+        raise ValueError("invalid data URL: comma missing")
     if not body.isascii():
-        raise ValueError("the data URL holds characters beyond ASCII")
+        raise ValueError("invalid data URL: contains non-ASCII characters")
     if header.split(";")[-1] != "base64":
         return unquote_to_bytes(body)
     # Line breaks are skipped, as Go's decoder does.

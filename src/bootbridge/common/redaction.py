@@ -1,9 +1,9 @@
-"""Takes secrets out of what goes into a bundle.
+"""Removes secrets from the files of a log bundle.
 
-By shape: private keys in PEM, also inside base64 (also twice), the data of Secrets, bearer and bootstrap
-tokens, keys and tokens of kubeconfigs, pull secrets. And by name: the keys that are known to lie on
-this node are looked for as such, line by line. What cannot be understood but looks like a Secret is
-withheld as a whole. The reader of a bundle sees that something was removed, and where.
+By format: private keys in PEM, also inside base64 (up to three levels), the data of Secrets, bearer and
+bootstrap tokens, keys and tokens of kubeconfigs, pull secrets. By value: each line of a known key of this
+node. A text that looks like a Secret but cannot be parsed is withheld completely. A marker replaces each
+removed secret.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WITHHELD = b"[withheld: it holds a Secret that could not be taken out]\n"
 _GONE = GONE.encode()
 _BEGIN = re.compile(rb"-----BEGIN[^-\n]{0,60}PRIVATE[^-\n]{0,20}-----")
 _END = re.compile(rb"-----END[^-\n]{0,60}PRIVATE[^-\n]{0,20}-----")
-# What a key is made of, line ends as in JSON and in URLs included.
+# The characters of a key's body, with line ends as in text, JSON and URLs.
 _KEY_BODY = re.compile(rb"[A-Za-z0-9+/=\s\\%:,.-]*")
 _KEY_BYTES = bytes(b for b in range(128) if _KEY_BODY.fullmatch(bytes([b])) and b not in b":,.-")
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{24,}={0,2}")
@@ -36,7 +36,7 @@ _NAMES = (
     rb"bearer-token|password|passwd|auth|identitytoken|registrytoken|\.dockerconfigjson|\.dockercfg|"
     rb"pull-?secret|aws_secret_access_key|secret-?access-?key|client-?secret|kubeadmin-password"
 )
-# name: value, "name": "value", name=value, --name=value; with quotes escaped as in JSON in JSON, too.
+# name: value, "name": "value", name=value, --name=value; also with quotes escaped by nested JSON.
 _NAMED = re.compile(
     rb"""(?i)(?<![A-Za-z0-9_-])((?:--)?\\{0,8}["']?(?:"""
     + _NAMES
@@ -46,21 +46,21 @@ _NAMED = re.compile(
 _BEARER = re.compile(rb"(?i)(\b(?:bearer|basic)[ \t]+)[A-Za-z0-9._~+/=-]{8,}")
 _JWT = re.compile(rb"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")
 _OPENSHIFT_TOKEN = re.compile(rb"\bsha256~[A-Za-z0-9_-]{20,}")
-# kubeadm tells it as a flag, and between words.
+# kubeadm prints it as a flag and in sentences.
 _CERTIFICATE_KEY = re.compile(rb"""(?i)(certificate-key[ \t=:"']{1,20})[0-9a-f]{16,}""")
 _BOOTSTRAP_TOKEN = re.compile(rb"(?<![A-Za-z0-9.])[a-z0-9]{6}\.[a-z0-9]{16}(?![A-Za-z0-9.])")
 _SECRET = re.compile(
     rb"""\\{0,8}["']?\bkind\\{0,8}["']?[ \t]{0,20}:[ \t]{0,20}\\{0,8}["']?Secret(?:List)?\b"""
 )
 _SECRET_LINE = re.compile(rb"""(?m)^[ \t-]*["']?kind["']?[ \t]*:[ \t]*["']?Secret(?:List)?["']?[ \t,\r]*$""")
-# A larger text is not a manifest, and takes long to parse.
+# A larger text is not a manifest, and would take long to parse.
 _YAML_BYTES_MAX = 1 << 20
 _HELD_TWICE = "kubectl.kubernetes.io/last-applied-configuration"
 _KEY_LINE_MIN = 16
 
 
 def is_secret_file(path: str) -> bool:
-    """Files that are not even opened."""
+    """Returns whether a file must not be opened, by its name."""
     name = path.rpartition("/")[2].lower()
     return name.endswith((".key", ".p12", ".pfx", ".jks")) or name.startswith(
         ("id_rsa", "id_ecdsa", "id_ed25519")
@@ -68,7 +68,7 @@ def is_secret_file(path: str) -> bool:
 
 
 class Redactor:
-    """Cleans bytes; `known` are keys in PEM that must not come out in any shape."""
+    """Removes secrets from bytes; `known` are keys in PEM that are also removed in parts or encoded."""
 
     def __init__(self, known: Iterable[bytes] = ()) -> None:
         self._known: set[bytes] = set()
@@ -79,7 +79,7 @@ class Redactor:
         return f"<Redactor {len(self._known)} known>"
 
     def learn(self, secret: bytes) -> None:
-        """A key in PEM, or a token: each of its lines is one to look for."""
+        """Adds a key in PEM, or a token; each of its lines is removed from now on."""
         lines = [line.strip() for line in secret.splitlines() if b"-----" not in line]
         self._known |= {line for line in lines if len(line) >= _KEY_LINE_MIN}
 
@@ -113,7 +113,7 @@ def _by_shape(data: bytes) -> bytes:
 
 
 def _without_keys(data: bytes) -> bytes:
-    """Keys in PEM: whole ones, those cut off at the end, those cut off at the beginning."""
+    """Removes keys in PEM, also without their end or their beginning."""
     if b"PRIVATE" not in data:
         return data
     pieces, at = [], 0
@@ -129,7 +129,7 @@ def _without_keys(data: bytes) -> bytes:
 
 
 def _named(found: re.Match[bytes]) -> bytes:
-    """The quotes stay, so that JSON stays JSON."""
+    """Replaces a value but not its quotes, so that JSON stays valid."""
     value = found[2]
     quote = re.match(rb"""\\*["']""", value)
     mark = quote[0] if quote else b""
@@ -141,7 +141,7 @@ def _unless_key(found: re.Match[bytes]) -> bytes:
 
 
 def _readings(text: bytes, depth: int = _BASE64_DEPTH) -> list[bytes]:
-    """What a run of base64 may say, cut at any place, and what the base64 in it says."""
+    """Returns the decoded text for each of the four alignments of a base64 run, and of base64 inside it."""
     readings = []
     for shift in range(4):
         run = text[shift:].rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
@@ -171,7 +171,7 @@ def _without_secret_objects(data: bytes) -> bytes:
     except ValueError:
         pass
     if not _SECRET_LINE.search(data):
-        # No object, but a text that quotes one: its lines go.
+        # A text that quotes an object: remove the lines that contain it.
         return b"".join(_GONE + b"\n" if _SECRET.search(line) else line for line in data.splitlines(True))
     return _yaml_cleaned(data)
 
@@ -208,7 +208,7 @@ def without_secrets(document: Any) -> Any:
 def _told(secret: dict[str, Any]) -> dict[str, Any]:
     metadata = dict(secret.get("metadata") or {})
     if metadata.get("annotations"):
-        # kubectl keeps the whole object here, a copy of the data included.
+        # kubectl stores the whole object here, with a copy of the data.
         metadata["annotations"] = {k: v for k, v in metadata["annotations"].items() if k != _HELD_TWICE}
     fields = {key: _hashes(secret[key]) for key in ("data", "stringData") if secret.get(key)}
     return {**secret, "metadata": metadata, **fields}

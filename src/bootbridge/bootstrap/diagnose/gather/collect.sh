@@ -1,6 +1,6 @@
-# Run by `bootbridge gather` on a bootstrap node, as root, from standard input: puts what there is to
-# tell into a directory of its own, sends that as a tar to standard output, and leaves nothing behind.
-# Files that hold keys are not read. Before it stand the settings, made from the plan.
+# Run by `bootbridge gather` on a bootstrap node, as root, from standard input. Collects files in a temporary
+# directory, writes a tar archive of it to standard output, and removes it. Does not copy files with keys.
+# `bootbridge gather` prepends the settings, which it derives from the plan.
 
 collect_main() {
   umask 077
@@ -18,13 +18,13 @@ collect_main() {
   tar -C "$work" -czf - .
 }
 
-# keep NAME: standard input, no more than its end.
+# keep NAME: stores the last FILE_BYTES_MAX bytes of standard input.
 keep() {
   mkdir -p "$work/${1%/*}"
   tail -c "$FILE_BYTES_MAX" >"$work/$1"
 }
 
-# limited COMMAND...: what it says, complaints included, within its time.
+# limited COMMAND...: prints its output and errors, and stops it after COMMAND_SECONDS_MAX.
 limited() {
   timeout "$COMMAND_SECONDS_MAX" "$@" </dev/null 2>&1 || true
 }
@@ -33,14 +33,14 @@ has() {
   command -v "$1" >/dev/null 2>&1
 }
 
-# copy FILE NAME: unless it holds a key or a Secret.
+# copy FILE NAME: stores the file unless it contains a key or a Secret.
 copy() {
   [ -f "$1" ] || return 0
   case $1 in
     *.key | *.p12 | *kubeconfig*) return 0 ;;
   esac
   if grep -q -E -e '-----BEGIN [A-Z ]*PRIVATE KEY' -e 'kind["'"'"' ]*:["'"'"' ]*Secret' "$1"; then
-    printf 'withheld on the node: it holds a key or a Secret\n' | keep "$2"
+    printf 'withheld on the node: contains a key or a Secret\n' | keep "$2"
   else
     keep "$2" <"$1"
   fi
@@ -122,7 +122,7 @@ collect_cluster() {
   done
 }
 
-# collect_objects CLIENT KUBECONFIG: of Secrets the names of their fields alone.
+# collect_objects CLIENT KUBECONFIG: of Secrets, only the names of their fields.
 collect_objects() {
   for kind in daemonsets pods events; do
     limited "$1" --kubeconfig="$2" --request-timeout=10s --namespace="$NAMESPACE" get "$kind" --output=json |
@@ -133,7 +133,7 @@ collect_objects() {
   for kind in validatingwebhookconfigurations mutatingwebhookconfigurations apiservices nodes; do
     limited "$1" --kubeconfig="$2" --request-timeout=10s get "$kind" --output=json | keep "cluster/$kind.json"
   done
-  # shellcheck disable=SC2016  # a template of the client's, not of the shell's
+  # shellcheck disable=SC2016  # a template for the client, not shell variables
   limited "$1" --kubeconfig="$2" --request-timeout=10s --namespace="$NAMESPACE" get secrets \
     --output='go-template={{range .items}}{{.metadata.name}}:{{range $name, $value := .data}} {{$name}}{{end}}{{"\n"}}{{end}}' |
     keep cluster/secrets.txt
