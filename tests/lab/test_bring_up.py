@@ -101,31 +101,37 @@ def test_inotify_instances_of_other_users_do_not_count(monkeypatch: pytest.Monke
             other.kill()
 
 
-def test_image_is_built_again_only_if_its_contents_change(tmp_path: Path) -> None:
-    pause = tmp_path / "pause"
-    pause.write_bytes(b"one")
-    images = Images(tmp_path / "images", Components({PAUSE: pause}, tmp_path), None)
-    first = images.archive(PAUSE_IMAGE)
-    made = first.stat().st_mtime_ns
-    assert images.archive(PAUSE_IMAGE).stat().st_mtime_ns == made
+@pytest.fixture
+def pause(tmp_path: Path) -> Path:
+    """The only program of the image."""
+    program = tmp_path / "pause"
+    program.write_bytes(b"one")
+    return program
+
+
+def pause_image(pause: Path) -> Path:
+    """Returns the image's archive, as a new lab gets it."""
+    directory = pause.parent
+    return Images(directory / "images", Components({PAUSE: pause}, directory), None).archive(PAUSE_IMAGE)
+
+
+def test_image_is_built_again_only_if_its_contents_change(pause: Path) -> None:
+    first = pause_image(pause)
+    built = first.stat().st_mtime_ns
+    assert pause_image(pause).stat().st_mtime_ns == built
     pause.write_bytes(b"another")
-    assert images.archive(PAUSE_IMAGE) != first
+    assert pause_image(pause) != first
 
 
 def test_image_is_built_again_for_another_python_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pause: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pause = tmp_path / "pause"
-    pause.write_bytes(b"one")
-    images = Images(tmp_path / "images", Components({PAUSE: pause}, tmp_path), None)
-    before = images.archive(PAUSE_IMAGE)
+    before = pause_image(pause)
     monkeypatch.setattr(sys, "version", "4.0")
-    assert images.archive(PAUSE_IMAGE) != before
+    assert pause_image(pause) != before
 
 
-def test_concurrent_labs_build_an_image_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pause = tmp_path / "pause"
-    pause.write_bytes(b"one")
+def test_concurrent_labs_build_an_image_once(pause: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original, packed = recipes.static, list[str]()
 
     def pack(programs: Mapping[str, Path]) -> OciImage:
@@ -133,19 +139,15 @@ def test_concurrent_labs_build_an_image_once(tmp_path: Path, monkeypatch: pytest
         # Until the other lab builds too, or waits for the lock.
         until(
             lambda: len(packed) == 2 or waits_for_a_lock(os.getpid()),
-            "both labs want the image",
+            "both labs build the image or wait",
             60,
             SHORT_PAUSES,
         )
         return original(programs)
 
     monkeypatch.setattr(recipes, "static", pack)
-
-    def build(_: int) -> Path:
-        return Images(tmp_path / "images", Components({PAUSE: pause}, tmp_path), None).archive(PAUSE_IMAGE)
-
     with ThreadPoolExecutor(2) as labs:
-        one, other = labs.map(build, range(2))
+        one, other = labs.map(pause_image, [pause, pause])
     assert one == other
     assert packed == ["once"]
-    assert list((tmp_path / "images").iterdir()) == [one]
+    assert list((pause.parent / "images").iterdir()) == [one]

@@ -88,7 +88,7 @@ def test_a_file_without_a_tunnel_fails_only_the_check_injected() -> None:
         ),
     ],
 )
-def test_what_inject_would_refuse_fails(value: Any, name: str) -> None:
+def test_a_file_that_inject_rejects_fails(value: Any, name: str) -> None:
     results = check.of_ignition(compact(value), NOW, "b.ign")
     assert name in failing(results)
     assert the(name, results).fix
@@ -131,7 +131,7 @@ def test_any_change_of_the_injected_script_is_detected() -> None:
     assert failing(results) == {"bootkube-hooks"}
 
 
-def test_a_file_that_is_not_ignition_is_refused() -> None:
+def test_a_file_that_is_not_ignition_is_rejected() -> None:
     with pytest.raises(OperatorError, match=r"^b\.ign: "):
         check.of_ignition(b"{}", NOW, "b.ign")
 

@@ -18,14 +18,8 @@ from bootbridge.bootstrap.diagnose.doctor.steps import STEPS
 from bootbridge.bootstrap.machine import certificates
 from bootbridge.common.files import Asset, write_file
 from bootbridge.trust.authority import Authority, Certificate
-from tests.bootstrap.diagnose.doctor_node import InstalledNode, Json, installed_node
+from tests.bootstrap.diagnose.doctor_node import InstalledNode, Json
 from tests.support.process_program import until
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledNode]:
-    with installed_node(tmp_path_factory.mktemp("node")) as node:
-        yield node
 
 
 @pytest.fixture

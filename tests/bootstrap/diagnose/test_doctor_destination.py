@@ -20,19 +20,13 @@ from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import Plan, Protocol
 from bootbridge.common.host import Host
 from bootbridge.trust.authority import Authority, Certificate
-from tests.bootstrap.diagnose.doctor_node import InstalledNode, installed_node
+from tests.bootstrap.diagnose.doctor_node import InstalledNode
 from tests.bootstrap.diagnose.test_doctor import broken
 from tests.support.process_endpoints import Endpoint
 from tests.support.process_program import PEERS, Program, free_port, until
 
 NAME = "guard.example.com"
 AUTHORITY = Authority.create("webhook-signer")
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InstalledNode]:
-    with installed_node(tmp_path_factory.mktemp("node")) as node:
-        yield node
 
 
 @pytest.fixture
@@ -127,7 +121,7 @@ def test_a_webhook_by_url_does_not_use_the_tunnel(node: InstalledNode) -> None:
     assert "called by its URL" in str(document["steps"])
 
 
-def test_an_ambiguous_name_is_refused_with_the_candidates(node: InstalledNode) -> None:
+def test_an_ambiguous_name_is_rejected_with_the_candidates(node: InstalledNode) -> None:
     hooks = [
         {"name": name, "clientConfig": {"service": {"namespace": "n", "name": name}}}
         for name in ("one", "two")

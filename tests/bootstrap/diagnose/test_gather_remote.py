@@ -330,7 +330,7 @@ def test_an_invalid_state_file_is_named(tmp_path: Path, content: str, words: str
         ("a: [", "invalid YAML"),
         ("status: {}", "required field missing: status.addresses"),
         ("[]", "required field missing: status.addresses"),
-        (None, "holds no"),
+        (None, "file not found: .clusterapi_output/Machine-*-bootstrap.yaml"),
     ],
 )
 def test_a_machine_without_an_address_is_named(tmp_path: Path, content: str | None, words: str) -> None:

@@ -109,7 +109,7 @@ def test_keys_exist_only_in_their_files_and_the_secret(node: BootstrapNode) -> N
     assert not any(mark in path.read_text(errors="replace") for path in _texts(node.root) for mark in marks)
 
 
-def test_a_foreign_namespace_of_the_same_name_is_refused(node: BootstrapNode) -> None:
+def test_a_foreign_namespace_of_the_same_name_is_rejected(node: BootstrapNode) -> None:
     """`down` does not remove it."""
     name = node.plan.namespace
     node.api.call("PATCH", f"/api/v1/namespaces/{name}", {"metadata": {"name": name}})
@@ -170,7 +170,7 @@ def test_before_kubeadm_init_the_node_is_prepared_and_the_next_step_shown(tmp_pa
         assert node.run("status") == 0, node.output
 
 
-def test_a_concurrent_run_is_refused(node: BootstrapNode) -> None:
+def test_a_concurrent_run_is_rejected(node: BootstrapNode) -> None:
     import fcntl
 
     folder = os.open(node.path("/etc/kubernetes"), os.O_RDONLY)
