@@ -1,4 +1,4 @@
-"""Broken cluster.yaml files, with the exact error of each."""
+"""Invalid cluster.yaml files, with the exact error of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from bootbridge.common import documents
 from bootbridge.errors import OperatorError
 from bootbridge.join_api.cluster_spec import ClusterSpec
-from tests.documents.broken_text import BROKEN_TEXT
+from tests.documents.invalid_text import INVALID_TEXT
 
 ABSOLUTE = "must be absolute"
 
@@ -21,8 +21,8 @@ def error_of(text: str) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize(("text", "error"), BROKEN_TEXT)
-def test_what_is_not_a_mapping_in_yaml_is_reported_with_its_place(text: str, error: str) -> None:
+@pytest.mark.parametrize(("text", "error"), INVALID_TEXT)
+def test_text_that_is_not_a_mapping_is_reported(text: str, error: str) -> None:
     assert error_of(text) == f"cluster.yaml: {error}"
 
 

@@ -1,4 +1,4 @@
-"""Broken install-config.yaml files, with the exact error of each."""
+"""Invalid install-config.yaml files, with the exact error of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from bootbridge.bootstrap.plan.install_config import parse
 from bootbridge.bootstrap.plan.plan import Platform
 from bootbridge.errors import OperatorError
-from tests.documents.broken_text import BROKEN_TEXT
+from tests.documents.invalid_text import INVALID_TEXT
 
 MINIMAL: dict[str, Any] = {"apiVersion": "v1", "platform": {"none": {}}}
 PLATFORMS = ", ".join(Platform)
@@ -22,8 +22,8 @@ def error_of(text: str) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize(("text", "error"), BROKEN_TEXT)
-def test_what_is_not_a_mapping_in_yaml_is_reported_with_its_place(text: str, error: str) -> None:
+@pytest.mark.parametrize(("text", "error"), INVALID_TEXT)
+def test_text_that_is_not_a_mapping_is_reported(text: str, error: str) -> None:
     assert error_of(text) == f"install-config.yaml: {error}"
 
 
@@ -61,5 +61,5 @@ def test_an_invalid_field_is_reported_with_its_path(changes: dict[str, Any], err
     assert error_of(json.dumps({**MINIMAL, **changes})) == f"install-config.yaml: {error}"
 
 
-def test_fields_that_are_not_read_are_ignored() -> None:
+def test_unused_fields_are_ignored() -> None:
     assert parse(json.dumps({**MINIMAL, "pullSecret": 7, "networking": {"networkType": 7}})).fips is False

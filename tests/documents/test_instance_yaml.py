@@ -1,4 +1,4 @@
-"""Broken instance.yaml files, with the exact error of each. A metadata source is asked again later."""
+"""Invalid instance.yaml files, with the exact error of each. The metadata source retries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from bootbridge.common.failures import MetadataUnavailable
 from bootbridge.metadata.static import StaticMetadata
-from tests.documents.broken_text import BROKEN_TEXT
+from tests.documents.invalid_text import INVALID_TEXT
 
 CP0 = {"name": "cp-0", "role": "control-plane", "addresses": ["10.0.0.5"]}
 
@@ -23,10 +23,8 @@ def error_of(path: Path, text: str) -> str:
     return str(raised.value).replace(str(path), "instance.yaml")
 
 
-@pytest.mark.parametrize(("text", "error"), BROKEN_TEXT)
-def test_what_is_not_a_mapping_in_yaml_is_reported_with_its_place(
-    tmp_path: Path, text: str, error: str
-) -> None:
+@pytest.mark.parametrize(("text", "error"), INVALID_TEXT)
+def test_text_that_is_not_a_mapping_is_reported(tmp_path: Path, text: str, error: str) -> None:
     assert error_of(tmp_path / "instance.yaml", text) == f"instance.yaml: {error}"
 
 

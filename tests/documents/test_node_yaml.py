@@ -1,4 +1,4 @@
-"""Broken node.yaml files, with the exact error of each."""
+"""Invalid node.yaml files, with the exact error of each."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def error_of(text: str) -> str:
         ),
     ],
 )
-def test_every_error_of_a_file_is_reported_with_its_place(text: str, error: str) -> None:
+def test_every_error_is_reported_with_its_position(text: str, error: str) -> None:
     assert error_of(text) == error
 
 

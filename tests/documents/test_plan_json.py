@@ -1,4 +1,4 @@
-"""Broken plan.json files, with the exact error of each."""
+"""Invalid plan.json files, with the exact error of each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from bootbridge.bootstrap.plan import record
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.errors import OperatorError
-from tests.documents.broken_text import BROKEN_TEXT
+from tests.documents.invalid_text import INVALID_TEXT
 
 
 def error_of(data: bytes) -> str:
@@ -19,8 +19,8 @@ def error_of(data: bytes) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize(("text", "error"), BROKEN_TEXT)
-def test_what_is_not_a_mapping_is_reported_with_its_place(text: str, error: str) -> None:
+@pytest.mark.parametrize(("text", "error"), INVALID_TEXT)
+def test_text_that_is_not_a_mapping_is_reported(text: str, error: str) -> None:
     assert error_of(text.encode()) == f"plan.json: {error}"
 
 

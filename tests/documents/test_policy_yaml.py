@@ -1,4 +1,4 @@
-"""Broken policy.yaml files, with the exact error of each."""
+"""Invalid policy.yaml files, with the exact error of each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from bootbridge.errors import OperatorError
 from bootbridge.join_api.policy import load_operator_policy, parse_policy
-from tests.documents.broken_text import BROKEN_TEXT
+from tests.documents.invalid_text import INVALID_TEXT
 
 CLUSTER = {"kubernetesVersion": "v1.36.3", "apiServerEndpoint": "10.0.0.1:6443"}
 WORKER = {"name": "worker-0", "role": "worker", "addresses": ["10.0.0.5"]}
@@ -24,8 +24,8 @@ def error_of(text: str) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize(("text", "error"), BROKEN_TEXT)
-def test_what_is_not_a_mapping_in_yaml_is_reported_with_its_place(text: str, error: str) -> None:
+@pytest.mark.parametrize(("text", "error"), INVALID_TEXT)
+def test_text_that_is_not_a_mapping_is_reported(text: str, error: str) -> None:
     assert error_of(text) == f"policy.yaml: {error}"
 
 
@@ -126,7 +126,7 @@ def test_an_invalid_field_is_reported_with_its_path(changes: dict[str, Any], err
     assert error_of(json.dumps({**WHOLE, **changes})) == f"policy.yaml: {error}"
 
 
-def test_an_operators_document_needs_no_cluster_and_one_in_it_is_ignored() -> None:
+def test_a_policy_needs_no_cluster_and_one_in_it_is_ignored() -> None:
     for cluster in ({}, {"cluster": 7}):
         document = {"evidence": WHOLE["evidence"], "instances": [WORKER], **cluster}
         policy, sent = load_operator_policy(json.dumps(document), "policy.yaml")

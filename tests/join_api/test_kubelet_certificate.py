@@ -1,4 +1,4 @@
-"""Serving certificates: the key is the node's, every word in them is the inventory's."""
+"""Serving certificates: the node supplies the key, the inventory everything else."""
 
 from __future__ import annotations
 
@@ -44,33 +44,33 @@ def signed(request: bytes, by: KubeletCa | None = None, validity: timedelta = DA
 
 
 class TestCertificate:
-    def test_names_the_node_at_its_listed_addresses_and_nothing_else(self) -> None:
-        """Whether or not the request asked for them."""
+    def test_has_exactly_the_name_and_addresses_of_the_inventory(self) -> None:
+        """Regardless of the names in the CSR."""
         certificate = signed(csr("node.a"))
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         assert list(names) == [x509.DNSName("node.a"), *(x509.IPAddress(each) for each in ADDRESSES)]
         assert certificate.subject.rfc4514_string() == "CN=system:node:node.a,O=system:nodes"
 
-    def test_is_for_serving_only(self) -> None:
-        """As a client it would be the node itself, past the API server's own approval."""
+    def test_is_valid_for_servers_only(self) -> None:
+        """As a client certificate it would authenticate the node without an approval."""
         extensions = signed(csr("node.a")).extensions
         usage = extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
         assert list(usage) == [ExtendedKeyUsageOID.SERVER_AUTH]
         assert not extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
-    def test_is_valid_from_a_little_before_for_as_long_as_asked(self) -> None:
+    def test_is_valid_from_five_minutes_ago_for_the_requested_time(self) -> None:
         certificate = signed(csr("node.a"))
         now = datetime.fromtimestamp(int(NOW), UTC)
         assert certificate.not_valid_before_utc == now - timedelta(minutes=5)
         assert certificate.not_valid_after_utc == now + DAY
 
-    def test_does_not_outlive_its_authority(self) -> None:
+    def test_does_not_outlive_its_ca(self) -> None:
         made = authority(validity=DAY)
         ends = x509.load_pem_x509_certificate(made.cert_pem).not_valid_after_utc
         certificate = signed(csr("node.a"), kubelet_authority(made), validity=365 * DAY)
         assert certificate.not_valid_after_utc == ends
 
-    def test_has_the_requests_key(self) -> None:
+    def test_has_the_key_of_the_csr(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         assert signed(csr("node.a", key=key)).public_key() == key.public_key()
 
@@ -82,19 +82,19 @@ class TestCertificate:
         assert common.value == f"system:node:{name}"
 
     @pytest.mark.parametrize("kind", ["ecdsa-p256", "rsa-2048"])
-    def test_is_signed_by_the_clusters_authority(self, kind: KeyKind) -> None:
+    def test_is_signed_by_the_cluster_ca(self, kind: KeyKind) -> None:
         made = authority(key=kind)
         certificate = signed(csr("node.a"), kubelet_authority(made))
         certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(made.cert_pem))
 
-    def test_an_expired_authority_signs_nothing(self) -> None:
+    def test_an_expired_ca_is_an_error(self) -> None:
         with pytest.raises(OperatorError, match="expired"):
             signed(csr("node.a"), kubelet_authority(authority(validity=timedelta(days=-1))))
 
 
-class TestRequest:
+class TestCsr:
     @pytest.mark.parametrize(
-        ("changes", "complaint"),
+        ("changes", "message"),
         [
             ({"organisations": ()}, "organisation is not system:nodes only"),
             ({"organisations": ("system:masters",)}, "organisation is not system:nodes only"),
@@ -110,11 +110,11 @@ class TestRequest:
             ({"sans": [x509.RFC822Name("a@b.c")]}, "subject alternative name a@b.c"),
         ],
     )
-    def test_for_another_name_is_refused(self, changes: dict[str, Any], complaint: str) -> None:
-        with pytest.raises(JoinRefused, match=complaint):
+    def test_for_another_name_is_refused(self, changes: dict[str, Any], message: str) -> None:
+        with pytest.raises(JoinRefused, match=message):
             signed(csr("node.a", **changes))
 
-    def test_may_name_its_own_addresses(self) -> None:
+    def test_may_contain_its_own_name_and_addresses(self) -> None:
         signed(csr("node.a", sans=[x509.DNSName("node.a"), x509.IPAddress(ADDRESSES[1])]))
 
     @pytest.mark.parametrize(
@@ -124,45 +124,44 @@ class TestRequest:
         with pytest.raises(JoinRefused, match="P-256"):
             KubeletCsr(csr("node.a", key=key))
 
-    def test_that_was_not_signed_with_its_key_is_refused(self) -> None:
-        """It must be signed with its own key."""
+    def test_with_an_invalid_signature_is_refused(self) -> None:
         request = bytearray(csr("node.a"))
         request[-1] ^= 1
         with pytest.raises(JoinRefused):
             KubeletCsr(bytes(request))
 
     @pytest.mark.parametrize("garbage", [b"", b"garbage", b"\x30\x82" + b"\xff" * 100, b"x" * 10_000])
-    def test_that_is_malformed_is_refused(self, garbage: bytes) -> None:
+    def test_with_invalid_bytes_is_refused(self, garbage: bytes) -> None:
         with pytest.raises(JoinRefused, match="CSR"):
             KubeletCsr(garbage)
 
-    def test_that_asks_for_a_name_of_an_unknown_kind_is_refused(self) -> None:
-        """An EDI party name, which the library knows and cannot read."""
-        strange = x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes.fromhex("3002a500"))
+    def test_with_an_unsupported_type_of_name_is_refused(self) -> None:
+        """An EDI party name, which the library cannot parse."""
+        edi_party = x509.UnrecognizedExtension(
+            ExtensionOID.SUBJECT_ALTERNATIVE_NAME, bytes.fromhex("3002a500")
+        )
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "system:node:node.a")])
         builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
-        request = builder.add_extension(strange, critical=False).sign(
+        request = builder.add_extension(edi_party, critical=False).sign(
             ec.generate_private_key(ec.SECP256R1()), hashes.SHA256()
         )
         with pytest.raises(JoinRefused, match="malformed CSR"):
             KubeletCsr(request.public_bytes(Encoding.DER))
 
-    def test_is_known_by_its_keys_fingerprint(self) -> None:
+    def test_has_the_fingerprint_of_its_key(self) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         assert KubeletCsr(csr("node.a", key=key)).fingerprint == fingerprint(key.public_key())
 
 
-class TestAuthority:
+class TestCa:
     @pytest.mark.parametrize("kind", ["ecdsa-p256", "rsa-2048"])
     @pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
-    def test_keys_are_read_in_every_form_that_kubeadm_writes(
-        self, kind: KeyKind, form: PrivateFormat
-    ) -> None:
+    def test_every_key_format_of_kubeadm_is_accepted(self, kind: KeyKind, form: PrivateFormat) -> None:
         made = authority(key=kind)
         key = made._key.private_bytes(Encoding.PEM, form, NoEncryption())
         signed(csr("node.a"), KubeletCa(made.cert_pem, key))
 
-    def test_a_key_of_another_kind_is_refused(self) -> None:
+    def test_an_unsupported_key_type_is_refused(self) -> None:
         key = ed25519.Ed25519PrivateKey.generate()
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         with pytest.raises(OperatorError, match=r"ca\.key: unsupported key type"):
@@ -177,22 +176,22 @@ class TestAuthority:
         assert "AAAA" not in str(refused.value)
 
     @pytest.mark.parametrize("certificate", [b"", b"garbage"])
-    def test_a_certificate_that_is_none_is_refused(self, certificate: bytes) -> None:
+    def test_an_invalid_certificate_is_refused(self, certificate: bytes) -> None:
         with pytest.raises(OperatorError, match=r"ca\.crt: invalid PEM certificate"):
             KubeletCa(certificate, authority().key_pem)
 
-    def test_anothers_key_is_refused(self) -> None:
+    def test_a_key_that_does_not_match_the_certificate_is_refused(self) -> None:
         with pytest.raises(OperatorError, match=r"private key does not match the certificate"):
             KubeletCa(authority().cert_pem, authority().key_pem)
 
-    def test_during_a_rotation_the_certificate_of_the_key_signs(self) -> None:
+    def test_of_two_ca_certificates_the_one_of_the_key_signs(self) -> None:
         old, new = authority(), authority()
         both = KubeletCa(old.cert_pem + new.cert_pem, new.key_pem)
         signed(csr("node.a"), both).verify_directly_issued_by(x509.load_pem_x509_certificate(new.cert_pem))
         assert len(both.certificates) == 2
 
 
-def test_pins_are_what_kubeadms_documentation_computes_with_openssl(tmp_path: Path) -> None:
+def test_ca_certificate_hashes_equal_those_of_openssl(tmp_path: Path) -> None:
     """`openssl x509 -pubkey | openssl pkey -pubin -outform der | openssl dgst -sha256`."""
     authorities = [Authority.create("one", key="rsa-2048"), Authority.create("two")]
     expected = []

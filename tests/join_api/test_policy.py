@@ -69,7 +69,7 @@ class TestWithCluster:
         assert facts.kubernetes_version == "v1.36.3"
         assert facts.components == self.SPEC.components
 
-    def test_an_operators_document_is_checked_before_there_is_a_cluster(self) -> None:
+    def test_a_policy_is_validated_before_the_cluster_exists(self) -> None:
         good = {"evidence": {"x509": {"cas": Authority.create("machines").cert_pem.decode()}}}
         check_policy(json.dumps({**good, "instances": [WORKER]}))
         check_policy(json.dumps({"evidence": {"tpm": {}}, "instances": [WORKER]}))
@@ -99,5 +99,5 @@ class TestWithCluster:
 
 
 def test_repr_does_not_show_evidence() -> None:
-    """It may hold the secret of a token."""
+    """It may contain the secret of a token."""
     assert "hush" not in repr(load_policy(changed(evidence={"token": {"tokens": {"a": "hush"}}})))

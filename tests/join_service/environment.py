@@ -1,4 +1,4 @@
-"""A join service and its callers: keys as kubeadm makes them, an inventory, evidence that was judged."""
+"""A join service with an in-memory API server, the PKI of kubeadm, an inventory and attested callers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ INSTANCES = (WORKER, CONTROL, CONTROL_2, UNENROLLED)
 def caller(
     instance: Instance, *, kind: str = "x509", facts: Mapping[str, str] | None = None
 ) -> AttestedCaller:
-    """This instance, as an attested channel shows it."""
+    """Returns the caller that an attested channel of this instance has."""
     return AttestedCaller(AttestedPeer(kind, instance.identity, facts or {}), str(instance.addresses[0]))
 
 
@@ -86,10 +86,10 @@ def csr(
     key: Any = None,
     more: Iterable[x509.NameAttribute] = (),
 ) -> bytes:
-    """A kubelet's certificate request, DER; every part of it can be wrong."""
+    """Returns the CSR of a kubelet as DER; every part of it can be changed."""
     names = (f"system:node:{name}",) if common_names is None else common_names
     subject = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, each) for each in organisations]
-    # As a longer name than X.520 has room for would be written elsewhere, too.
+    # Other programs also write names that are longer than X.520 allows.
     subject += [x509.NameAttribute(NameOID.COMMON_NAME, each, _validate=False) for each in names]
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([*subject, *more]))
     if sans := list(sans):
@@ -99,13 +99,13 @@ def csr(
 
 
 def pem(der: bytes) -> str:
-    """A certificate request as kubelets send it; what is inside may be anything."""
+    """Returns a PEM CSR as kubelets send it; the DER is not checked."""
     body = "\n".join(textwrap.wrap(base64.b64encode(der).decode(), 64))
     return f"-----BEGIN CERTIFICATE REQUEST-----\n{body}\n-----END CERTIFICATE REQUEST-----\n"
 
 
 def certificate_request(name: str, node: str) -> dict[str, Any]:
-    """For the API server: a kubelet's, that wants to be this node."""
+    """Returns a CertificateSigningRequest for the client certificate of this node."""
     return {
         "apiVersion": "certificates.k8s.io/v1",
         "kind": "CertificateSigningRequest",
@@ -119,7 +119,7 @@ def certificate_request(name: str, node: str) -> dict[str, Any]:
 
 
 def pki(folder: Path, authority: Authority | None = None) -> Path:
-    """A directory as `kubeadm init` leaves it."""
+    """Writes the PKI directory of `kubeadm init`."""
     authority = authority or Authority.create("kubernetes")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "etcd").mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ def pki(folder: Path, authority: Authority | None = None) -> Path:
 
 @dataclass
 class Environment:
-    """One join service over an API server in memory, at a time that stands still."""
+    """One join service with an in-memory API server and a fixed clock."""
 
     folder: Path
     instances: tuple[Instance, ...] = INSTANCES
@@ -142,14 +142,14 @@ class Environment:
 
     def __post_init__(self) -> None:
         self.api = MemoryApi()
-        # Time stands still some months from now.
+        # The fixed clock is some months ahead.
         self.authority = Authority.create("kubernetes", validity=timedelta(days=3650))
         self.pki = pki(self.folder / "pki", self.authority)
         self.log = io.StringIO()
         self.service = self.another_service()
 
     def another_service(self, *, ahead: float = 0.0) -> JoinService:
-        """On another control plane: the same API server, keys of its own, a clock that may go wrong."""
+        """Returns the join service of another control plane, whose clock may be ahead."""
         return JoinService(
             client=self.api,  # type: ignore[arg-type]
             namespace=NAMESPACE,
@@ -193,7 +193,7 @@ class Environment:
         return answer
 
 
-def asking(instance: Instance, **changes: Any) -> TicketRequest:
-    """What an honest instance asks for, but for the changes."""
+def ticket_request(instance: Instance, **changes: Any) -> TicketRequest:
+    """Returns the ticket request of this instance, with changes."""
     request = TicketRequest(instance.name, instance.role is Role.CONTROL_PLANE, csr(instance.name))
     return replace(request, **changes)

@@ -36,7 +36,7 @@ async def test_an_error_of_a_dependency_is_logged_once(
 
 
 async def test_without_a_cluster_it_is_healthy_but_not_ready(tmp_path: Path, free_port: int) -> None:
-    """So that it is neither restarted nor called."""
+    """Then Kubernetes neither restarts it nor routes requests to it."""
     options = JoinServiceOptions(
         kubeconfig=str(tmp_path / "not yet"), audit_file=str(tmp_path / "audit"), health_port=free_port
     )
@@ -81,7 +81,7 @@ def test_an_unwritable_audit_file_is_an_error(tmp_path: Path) -> None:
 
 
 class TestMeasurementSecret:
-    def test_loads_what_its_manifest_holds(self) -> None:
+    def test_round_trip_through_the_manifest(self) -> None:
         assert MeasurementSecret.load(MEASUREMENT.manifest("kube-system")) == MEASUREMENT
 
     @pytest.mark.parametrize(

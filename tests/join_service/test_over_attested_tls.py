@@ -21,7 +21,7 @@ from bootbridge.trust.evidence import EvidenceRefused
 from bootbridge.trust.evidence.configuration import verifiers_from
 from bootbridge.trust.evidence.token import TokenIssuer
 from bootbridge.wire import grpc_messages as grpc
-from tests.join_service.environment import Environment, asking, csr
+from tests.join_service.environment import Environment, csr, ticket_request
 from tests.support.fake_clock import pass_time
 from tests.support.software_tpm import SoftwareTpm
 
@@ -68,7 +68,7 @@ class JoiningMachines:
     async def ticket(
         self, number: int, request: TicketRequest | None = None, *, seconds: float = SECONDS
     ) -> Ticket:
-        return await self.ask(self.tpms[number], request or asking(self.instances[number]), seconds)
+        return await self.ask(self.tpms[number], request or ticket_request(self.instances[number]), seconds)
 
     async def ask(self, tpm: SoftwareTpm, request: TicketRequest, seconds: float = SECONDS) -> Ticket:
         channel = await connect(
@@ -134,7 +134,7 @@ async def test_a_locked_machine_is_refused_with_the_advice_to_reboot(machines: J
 async def test_a_channel_ends_when_its_evidence_is_too_old(
     tmp_path: Path,
 ) -> None:
-    """Else a machine could get tickets although it was locked since, or is no longer trusted."""
+    """Otherwise a machine could get tickets after it was locked or removed from the policy."""
     machines = JoiningMachines(tmp_path, machines=1)
     # Shorter than the timeout of idle connections.
     machines.evidence_seconds = 10.0
@@ -154,7 +154,7 @@ async def test_a_channel_ends_when_its_evidence_is_too_old(
 
 async def test_evidence_of_an_unknown_machine_is_refused_and_audited(machines: JoiningMachines) -> None:
     with pytest.raises(EvidenceRefused):
-        await machines.ask(SoftwareTpm(), asking(machines.instances[0]))
+        await machines.ask(SoftwareTpm(), ticket_request(machines.instances[0]))
     (line,) = await machines.audited()
     assert (line["event"], line["outcome"], line["address"]) == ("evidence", "refused", HOST)
     assert line["reason"]

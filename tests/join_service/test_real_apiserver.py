@@ -1,4 +1,4 @@
-"""The join service against a real kube-apiserver, as its own service account, over real attested TLS."""
+"""The join service with a real kube-apiserver, its service account and attested TLS."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ CALL_SECONDS = 20.0
 
 @dataclass
 class Machine:
-    """An instance with a TPM of its own."""
+    """An instance with a TPM."""
 
     name: str
     role: Role
@@ -104,7 +104,7 @@ class Cluster:
     kubernetes: ControlPlane
     admin: KubeClient
     folder: Path
-    account: Path  # the service account's kubeconfig
+    account: Path  # the kubeconfig of its service account
 
     async def deploy(self, *machines: Machine) -> None:
         facts = ClusterFacts("v1.36.3", f"{LOOPBACK}:{self.kubernetes.port}")
@@ -114,7 +114,7 @@ class Cluster:
 
     @asynccontextmanager
     async def service(self) -> AsyncIterator[int]:
-        """Running as in a pod, with the service account's token; its port."""
+        """Runs the join service with the token of its service account and returns the port."""
         ports: list[int] = []
         options = JoinServiceOptions(
             kubeconfig=str(self.account),
@@ -130,8 +130,8 @@ class Cluster:
     def audit(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / "audit.log").read_text().splitlines()]
 
-    async def forget(self) -> None:
-        """Removes what a test created; the control plane is shared."""
+    async def delete_created_objects(self) -> None:
+        """Removes the objects of a test; the control plane is shared."""
         for kind in (CONFIG_MAP, SECRET, LEASE):
             found = (await self.admin.send(list_objects(kind, NAMESPACE))).body["items"]
             for name in (each["metadata"]["name"] for each in found):
@@ -141,20 +141,20 @@ class Cluster:
 
 @pytest.fixture
 async def cluster(kubernetes: ControlPlane, tmp_path: Path) -> AsyncIterator[Cluster]:
-    """A control plane with the join service's objects in it."""
+    """A control plane with the objects of the join service."""
     admin = KubeClient(load_kubeconfig(kubernetes.kubeconfig), qps=-1)
     pki(tmp_path / "pki", kubernetes.authority)
     await deploy(admin, JoinServiceDeployment("example.com/bootbridge:1", b"{}", MEASUREMENT))
     account = kubernetes.kubeconfig_with_token("join-service", kubernetes.token(NAMESPACE, NAME))
     cluster = Cluster(kubernetes, admin, tmp_path, account)
     yield cluster
-    await cluster.forget()
+    await cluster.delete_created_objects()
     await admin.aclose()
 
 
 class TestTicket:
     async def test_a_token_of_a_ticket_authenticates_a_kubelet(self, cluster: Cluster) -> None:
-        """As a bootstrapper of kubeadm's group, until it expires."""
+        """As a member of the bootstrap group of kubeadm."""
         cluster.kubernetes.stop_apiserver()
         cluster.kubernetes.start(enable_bootstrap_token_auth=True)
         worker = machine("worker-0")
@@ -174,7 +174,7 @@ class TestTicket:
         assert user["username"] == f"system:bootstrap:{ticket.token.partition('.')[0]}"
         assert "system:bootstrappers:kubeadm:default-node-token" in user["groups"]
 
-    async def test_a_certificate_of_a_ticket_is_the_clusters(self, cluster: Cluster) -> None:
+    async def test_the_cluster_ca_signs_the_certificate_of_a_ticket(self, cluster: Cluster) -> None:
         worker = machine("worker-0")
         await cluster.deploy(worker)
         async with cluster.service() as port:
@@ -183,8 +183,8 @@ class TestTicket:
         x509.load_pem_x509_certificate(ticket.kubelet_certificate).verify_directly_issued_by(authority)
         assert cluster.audit()[-1]["node"] == "worker-0"
 
-    async def test_a_locked_machine_gets_none_but_rejoins_its_own_cluster(self, cluster: Cluster) -> None:
-        """PCR 15 in the quote says which."""
+    async def test_a_locked_machine_gets_no_ticket_but_may_rejoin_its_cluster(self, cluster: Cluster) -> None:
+        """PCR 15 in the quote identifies the cluster."""
         worker = machine("worker-0")
         await cluster.deploy(worker)
         async with cluster.service() as port:
@@ -195,8 +195,8 @@ class TestTicket:
             answer = await worker.call(port, ISSUE_REJOIN_TICKET, RejoinRequest("worker-0", csr("worker-0")))
             assert RejoinTicket.decode(answer).kubelet_certificate
 
-    async def test_a_rejoin_is_for_nodes(self, cluster: Cluster) -> None:
-        """One without a bond is known by its Node, which the service may read; a newcomer has neither."""
+    async def test_only_nodes_may_rejoin(self, cluster: Cluster) -> None:
+        """A node without a name binding is identified by its Node object."""
         worker = machine("rejoining")
         await cluster.deploy(worker)
         request = RejoinRequest("rejoining", csr("rejoining"))
@@ -209,15 +209,13 @@ class TestTicket:
             assert RejoinTicket.decode(answer).kubelet_certificate
         await cluster.admin.send(delete_object(Ref(NODE, "rejoining")))
 
-    async def test_a_machine_that_is_not_enrolled_does_not_get_as_far_as_asking(
-        self, cluster: Cluster
-    ) -> None:
+    async def test_the_evidence_of_an_unenrolled_machine_is_refused(self, cluster: Cluster) -> None:
         await cluster.deploy(machine("worker-0"))
         async with cluster.service() as port:
             with pytest.raises(EvidenceRefused):
                 await machine("worker-0").ticket(port)
 
-    async def test_a_policy_that_changes_counts_for_the_next_caller(self, cluster: Cluster) -> None:
+    async def test_a_changed_policy_applies_to_the_next_caller(self, cluster: Cluster) -> None:
         first, second = machine("worker-0"), machine("worker-1")
         await cluster.deploy(first)
         async with cluster.service() as port:
@@ -225,7 +223,7 @@ class TestTicket:
                 await second.ticket(port)
             await cluster.deploy(first, second)
 
-            async def welcome() -> bool:
+            async def accepted() -> bool:
                 try:
                     await second.ticket(port)
                 except EvidenceRefused:
@@ -233,19 +231,19 @@ class TestTicket:
                 return True
 
             attempts = 0
-            while not await welcome():  # the watch brings it within a moment
+            while not await accepted():  # until the watch has delivered the change
                 attempts += 1
-                assert attempts < 1000, "the changed policy is not in force"
+                assert attempts < 1000, "the changed policy is not active"
 
 
 class TestApproval:
-    """A kubelet's first certificate, asked for with a ticket's token."""
+    """Client certificates that kubelets request with the token of a ticket."""
 
     machines = (machine("worker-0"), machine("worker-1.example.com"))
     numbers = itertools.count()
 
     @pytest.fixture(autouse=True)
-    async def tokens_may_ask(self, cluster: Cluster) -> AsyncIterator[None]:
+    async def bootstrap_token_permissions(self, cluster: Cluster) -> AsyncIterator[None]:
         """As kubeadm configures it: any bootstrap token may become any node."""
         cluster.kubernetes.stop_apiserver()
         cluster.kubernetes.start(enable_bootstrap_token_auth=True)
@@ -270,31 +268,31 @@ class TestApproval:
         for found in (await cluster.admin.send(list_objects(CERTIFICATE_REQUEST))).body["items"]:
             await cluster.admin.send(delete_object(Ref(CERTIFICATE_REQUEST, found["metadata"]["name"])))
 
-    async def test_kubeadms_own_is_gone(self, cluster: Cluster) -> None:
+    async def test_the_auto_approve_binding_of_kubeadm_is_removed(self, cluster: Cluster) -> None:
         with pytest.raises(KubeError, match="not found"):
             await cluster.admin.send(get_object(AUTO_APPROVE_BINDING))
 
-    async def test_a_tickets_token_cannot_become_another_node(self, cluster: Cluster) -> None:
+    async def test_the_token_of_a_ticket_cannot_become_another_node(self, cluster: Cluster) -> None:
         async with cluster.service() as port:
             for own, other in (self.machines, self.machines[::-1]):
                 async with self.kubelet(cluster, (await own.ticket(port)).token) as kubelet:
-                    assert await self.asked(kubelet, cluster, own.name) == "Approved"
-                    assert await self.asked(kubelet, cluster, other.name) == "Denied"
-            lines = await self.judgements(cluster, 4)
+                    assert await self.decision_on(kubelet, cluster, own.name) == "Approved"
+                    assert await self.decision_on(kubelet, cluster, other.name) == "Denied"
+            lines = await self.audited_decisions(cluster, 4)
         assert [(line["node"], line["outcome"]) for line in lines] == [
             (each.name, outcome) for each in self.machines for outcome in ("approved", "denied")
         ]
 
-    async def test_everybody_elses_requests_are_left_alone(self, cluster: Cluster) -> None:
+    async def test_requests_for_other_approvers_are_left_undecided(self, cluster: Cluster) -> None:
         own = self.machines[0]
         async with cluster.service() as port:
             await cluster.admin.send(create_object(certificate_request("others", own.name)))
             async with self.kubelet(cluster, (await own.ticket(port)).token) as kubelet:
-                assert await self.asked(kubelet, cluster, own.name) == "Approved"
+                assert await self.decision_on(kubelet, cluster, own.name) == "Approved"
         others = await cluster.admin.send(get_object(Ref(CERTIFICATE_REQUEST, "others")))
         assert not others.body["status"].get("conditions")
 
-    async def test_several_services_agree_and_say_so_once(
+    async def test_one_of_several_replicas_decides_and_writes_the_audit_line(
         self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         hosts = (f"control-{number}" for number in itertools.count())
@@ -307,10 +305,10 @@ class TestApproval:
             self.kubelet(cluster, (await own.ticket(port)).token) as kubelet,
         ):
             names = [own.name, other.name] * 10
-            verdicts = await asyncio.gather(*(self.asked(kubelet, cluster, name) for name in names))
-            await self.judgements(cluster, 20)
-        assert verdicts == ["Approved", "Denied"] * 10
-        assert len(await self.judgements(cluster, 20)) == 20
+            decisions = await asyncio.gather(*(self.decision_on(kubelet, cluster, name) for name in names))
+            await self.audited_decisions(cluster, 20)
+        assert decisions == ["Approved", "Denied"] * 10
+        assert len(await self.audited_decisions(cluster, 20)) == 20
 
     @asynccontextmanager
     async def kubelet(self, cluster: Cluster, token: str) -> AsyncIterator[KubeClient]:
@@ -320,8 +318,8 @@ class TestApproval:
         yield client
         await client.aclose()
 
-    async def judgements(self, cluster: Cluster, count: int) -> list[dict[str, Any]]:
-        """What the audit says of certificates once it is so many lines: the kubelet may know first."""
+    async def audited_decisions(self, cluster: Cluster, count: int) -> list[dict[str, Any]]:
+        """Waits for this number of audit lines: the kubelet may get its certificate earlier."""
         async with asyncio.timeout(CALL_SECONDS):
             while True:
                 lines = [line for line in cluster.audit() if line["event"] == "client certificate"]
@@ -329,8 +327,8 @@ class TestApproval:
                     return lines
                 await asyncio.sleep(0.02)
 
-    async def asked(self, kubelet: KubeClient, cluster: Cluster, node: str) -> str:
-        """The verdict on a request to be this node."""
+    async def decision_on(self, kubelet: KubeClient, cluster: Cluster, node: str) -> str:
+        """Requests a certificate of this node and returns the decision."""
         name = f"csr-{next(self.numbers)}"
         await kubelet.send(create_object(certificate_request(name, node)))
         async with asyncio.timeout(CALL_SECONDS):
@@ -341,7 +339,7 @@ class TestApproval:
 
 
 class TestRaces:
-    async def test_of_two_services_one_gets_the_lease(self, cluster: Cluster) -> None:
+    async def test_one_of_several_services_gets_the_lease(self, cluster: Cluster) -> None:
         now = 1_800_000_000.0
         clients = [KubeClient(load_kubeconfig(cluster.account), qps=-1) for _ in range(4)]
 
@@ -354,13 +352,13 @@ class TestRaces:
                 return False
             return True
 
-        for _ in range(5):  # first it does not exist, then it has expired
+        for _ in range(5):  # first without a lease, then with an expired one
             assert sum(await asyncio.gather(*map(attempt, range(4)))) == 1
             now += 601
         for client in clients:
             await client.aclose()
 
-    async def test_of_two_keys_one_gets_the_name(self, cluster: Cluster) -> None:
+    async def test_one_of_several_keys_gets_the_name(self, cluster: Cluster) -> None:
         clients = [KubeClient(load_kubeconfig(cluster.account), qps=-1) for _ in range(4)]
         instance = Instance("n", Role.WORKER, (ip_address(LOOPBACK),))
 
@@ -379,8 +377,8 @@ class TestRaces:
         for client in clients:
             await client.aclose()
 
-    async def test_of_two_control_planes_at_two_services_one_gets_a_ticket(self, cluster: Cluster) -> None:
-        """And the other when the first has become one."""
+    async def test_one_of_two_control_planes_at_two_services_gets_a_ticket(self, cluster: Cluster) -> None:
+        """The other one gets it once the first is a control plane."""
         first, second = machine("control-1", Role.CONTROL_PLANE), machine("control-2", Role.CONTROL_PLANE)
         await cluster.deploy(first, second)
         async with cluster.service() as one, cluster.service() as other:
@@ -402,8 +400,8 @@ class TestRaces:
                 await cluster.admin.send(delete_object(Ref(NODE, winner.name)))
 
 
-class TestRights:
-    """The service account can do what the tests above did, and none of this."""
+class TestPermissions:
+    """The service account has no permissions beyond those of the tests above."""
 
     @pytest.mark.parametrize(
         ("kind", "name"),
@@ -416,11 +414,11 @@ class TestRights:
             (Kind("ServiceAccount", "/api/v1", "serviceaccounts"), "default"),
         ],
     )
-    async def test_it_reads_nothing_else(self, cluster: Cluster, kind: Kind, name: str) -> None:
+    async def test_other_objects_cannot_be_read(self, cluster: Cluster, kind: Kind, name: str) -> None:
         assert await self.status(cluster, get_object(Ref(kind, name, NAMESPACE))) == 403
 
     @pytest.mark.parametrize("kind", [SECRET, CONFIG_MAP, LEASE, NODE, CLUSTER_ROLE_BINDING])
-    async def test_it_lists_nothing(self, cluster: Cluster, kind: Kind) -> None:
+    async def test_objects_cannot_be_listed(self, cluster: Cluster, kind: Kind) -> None:
         namespace = NAMESPACE if kind.namespaced else ""
         assert await self.status(cluster, list_objects(kind, namespace)) == 403
 
@@ -436,16 +434,16 @@ class TestRights:
             AUTO_APPROVE_BINDING,
         ],
     )
-    async def test_it_deletes_and_patches_nothing(self, cluster: Cluster, ref: Ref) -> None:
+    async def test_objects_cannot_be_deleted_or_patched(self, cluster: Cluster, ref: Ref) -> None:
         assert await self.status(cluster, delete_object(ref)) == 403
         assert await self.status(cluster, merge_object(ref, {"metadata": {"labels": {"a": "b"}}})) == 403
 
-    async def test_it_approves_for_no_other_signer(self, cluster: Cluster) -> None:
-        """Least of all for the one whose certificates may say anything."""
-        body = certificate_request("anybody", "worker-0")
+    async def test_csrs_of_other_signers_cannot_be_approved(self, cluster: Cluster) -> None:
+        """This signer would issue a certificate for any user."""
+        body = certificate_request("other-signer", "worker-0")
         body["spec"]["signerName"] = "kubernetes.io/kube-apiserver-client"
         found = dict((await cluster.admin.send(create_object(body))).body)
-        ref = Ref(CERTIFICATE_REQUEST, "anybody")
+        ref = Ref(CERTIFICATE_REQUEST, "other-signer")
         approved = CsrDecision("abcdef", "worker-0").condition("control-1")
         request = replace(
             get_object(ref),
@@ -458,9 +456,9 @@ class TestRights:
         finally:
             await cluster.admin.send(delete_object(ref))
 
-    async def test_it_makes_nothing_in_another_namespace(self, cluster: Cluster) -> None:
-        bond = {"kind": "ConfigMap", "metadata": {"name": "x", "namespace": "default"}}
-        assert await self.status(cluster, create_object(bond)) == 403
+    async def test_nothing_can_be_created_in_another_namespace(self, cluster: Cluster) -> None:
+        binding = {"kind": "ConfigMap", "metadata": {"name": "x", "namespace": "default"}}
+        assert await self.status(cluster, create_object(binding)) == 403
 
     async def status(self, cluster: Cluster, request: Any) -> int:
         client = KubeClient(load_kubeconfig(cluster.account), qps=-1)
@@ -472,8 +470,8 @@ class TestRights:
             await client.aclose()
 
 
-async def test_what_was_deployed_can_be_deployed_again_but_not_with_another_secret(cluster: Cluster) -> None:
-    """Strictly validated by the API server, and the measurement is for good."""
+async def test_a_deployment_can_be_repeated_but_not_with_another_secret(cluster: Cluster) -> None:
+    """The measurement secret is immutable."""
     worker = machine("worker-0")
     await cluster.deploy(worker)
     await cluster.deploy(worker)
@@ -483,7 +481,7 @@ async def test_what_was_deployed_can_be_deployed_again_but_not_with_another_secr
 
 
 @pytest.mark.parametrize("device", ["/dev/tpmrm0", "/run/swtpm/socket"])
-async def test_what_is_deployed_with_evidence_of_its_own_is_accepted(cluster: Cluster, device: str) -> None:
+async def test_a_deployment_with_evidence_is_valid(cluster: Cluster, device: str) -> None:
     """The API server validates every field strictly."""
     evidence = json.dumps({"tpm": {"device": device}}).encode()
     deployment = JoinServiceDeployment(
@@ -493,11 +491,11 @@ async def test_what_is_deployed_with_evidence_of_its_own_is_accepted(cluster: Cl
     await deploy(cluster.admin, deployment)
 
 
-async def test_started_before_everything_it_waits_for_everything(
+async def test_the_join_service_waits_for_its_dependencies(
     cluster: Cluster, tmp_path: Path, kubernetes: ControlPlane
 ) -> None:
-    """No keys, no measurement, no policy; it is not restarted for it."""
-    await cluster.forget()
+    """Without keys, measurement secret and policy it keeps running."""
+    await cluster.delete_created_objects()
     ports: list[int] = []
     options = JoinServiceOptions(
         kubeconfig=str(cluster.account),

@@ -44,10 +44,10 @@ from tests.join_service.environment import (
     UNENROLLED,
     WORKER,
     Environment,
-    asking,
     caller,
     csr,
     identity,
+    ticket_request,
 )
 from tests.join_service.memory_api import failing
 from tests.kube.conftest import until
@@ -75,7 +75,7 @@ def last_token_id(environment: Environment) -> str:
 
 class TestTicket:
     async def test_of_a_worker_has_all_fields(self, environment: Environment) -> None:
-        ticket = await environment.ticket(caller(WORKER), asking(WORKER))
+        ticket = await environment.ticket(caller(WORKER), ticket_request(WORKER))
         (secret,) = environment.token_secrets
         ca = x509.load_pem_x509_certificate(environment.authority.cert_pem)
         assert ticket == Ticket(
@@ -102,7 +102,7 @@ class TestTicket:
     async def test_of_a_control_plane_has_the_keys_and_holds_the_lease(
         self, environment: Environment
     ) -> None:
-        ticket = await environment.ticket(caller(CONTROL), asking(CONTROL))
+        ticket = await environment.ticket(caller(CONTROL), ticket_request(CONTROL))
         assert ticket.control_plane
         assert tuple(each.name for each in ticket.control_plane_files) == CONTROL_PLANE_FILES
         (lease,) = environment.api.below(LEASE_NAME)
@@ -112,7 +112,7 @@ class TestTicket:
         self, environment: Environment
     ) -> None:
         """The lease includes the time that an expired join needs to be undone."""
-        ticket = await environment.ticket(caller(CONTROL), asking(CONTROL))
+        ticket = await environment.ticket(caller(CONTROL), ticket_request(CONTROL))
         (lease,) = environment.api.below(LEASE_NAME)
         assert ticket.turn_seconds == environment.policy.ticket.control_plane_join_seconds
         assert lease["spec"]["leaseDurationSeconds"] == ticket.turn_seconds + UNDO_SECONDS
@@ -120,23 +120,23 @@ class TestTicket:
 
     async def test_can_be_requested_again(self, environment: Environment) -> None:
         """The response may have been lost; the first token expires unused."""
-        first = await environment.ticket(caller(CONTROL), asking(CONTROL))
-        second = await environment.ticket(caller(CONTROL), asking(CONTROL))
+        first = await environment.ticket(caller(CONTROL), ticket_request(CONTROL))
+        second = await environment.ticket(caller(CONTROL), ticket_request(CONTROL))
         assert first.token != second.token
 
     async def test_one_key_has_a_limit_of_valid_tickets(self, environment: Environment) -> None:
         for _ in range(TICKETS_PER_KEY_MAX):
-            await environment.ticket(caller(WORKER), asking(WORKER))
-        refused = await refusal(environment, caller(WORKER), asking(WORKER))
+            await environment.ticket(caller(WORKER), ticket_request(WORKER))
+        refused = await refusal(environment, caller(WORKER), ticket_request(WORKER))
         assert refused.code == grpc.UNAVAILABLE
         assert "retry later: 16 valid tickets for this key" in refused.message
         assert environment.audit[-1]["outcome"] == "not yet"
         assert len(environment.token_secrets) == TICKETS_PER_KEY_MAX
-        await environment.ticket(caller(CONTROL), asking(CONTROL))
+        await environment.ticket(caller(CONTROL), ticket_request(CONTROL))
 
     async def test_has_the_policys_durations(self, environment: Environment) -> None:
         environment.allow(ticket=replace(environment.policy.ticket, token_seconds=60, certificate_days=7))
-        ticket = await environment.ticket(caller(WORKER), asking(WORKER))
+        ticket = await environment.ticket(caller(WORKER), ticket_request(WORKER))
         assert ticket.token_seconds == 60
 
 
@@ -146,14 +146,14 @@ class TestRefusal:
     @pytest.mark.parametrize(
         ("who", "request_", "reason"),
         [
-            (caller(WORKER), asking(WORKER, node_name="control-1"), "key belongs to worker-0"),
-            (caller(WORKER), asking(WORKER, control_plane=True), "role control-plane requested"),
-            (caller(WORKER), asking(WORKER, certificate_request=b""), "CSR missing"),
-            (caller(WORKER), asking(WORKER, certificate_request=csr("control-1")), "common name"),
-            (caller(WORKER, kind="tpm", facts={"pcr15": "ab" * 32}), asking(WORKER), "PCR 15"),
+            (caller(WORKER), ticket_request(WORKER, node_name="control-1"), "key belongs to worker-0"),
+            (caller(WORKER), ticket_request(WORKER, control_plane=True), "role control-plane requested"),
+            (caller(WORKER), ticket_request(WORKER, certificate_request=b""), "CSR missing"),
+            (caller(WORKER), ticket_request(WORKER, certificate_request=csr("control-1")), "common name"),
+            (caller(WORKER, kind="tpm", facts={"pcr15": "ab" * 32}), ticket_request(WORKER), "PCR 15"),
             (
                 replace(caller(UNENROLLED), address="10.0.0.9"),
-                asking(UNENROLLED),
+                ticket_request(UNENROLLED),
                 "call from address 10.0.0.9",
             ),
         ],
@@ -170,10 +170,10 @@ class TestRefusal:
 
     async def test_of_a_bound_name_creates_no_token(self, environment: Environment) -> None:
         await environment.ticket(
-            replace(caller(UNENROLLED), attested=caller(WORKER).attested), asking(WORKER)
+            replace(caller(UNENROLLED), attested=caller(WORKER).attested), ticket_request(WORKER)
         )
         environment.instances = (replace(WORKER, identity=CONTROL.identity),)
-        refused = await refusal(environment, caller(environment.instances[0]), asking(WORKER))
+        refused = await refusal(environment, caller(environment.instances[0]), ticket_request(WORKER))
         assert "node name bound to" in refused.message
         assert len(environment.token_secrets) == 1
 
@@ -187,8 +187,8 @@ class TestUnavailable:
     """Not the caller's fault: it retries, and the log has the reason."""
 
     async def test_while_another_control_plane_joins(self, environment: Environment) -> None:
-        await environment.ticket(caller(CONTROL), asking(CONTROL))
-        failed = await refusal(environment, caller(CONTROL_2), asking(CONTROL_2))
+        await environment.ticket(caller(CONTROL), ticket_request(CONTROL))
+        failed = await refusal(environment, caller(CONTROL_2), ticket_request(CONTROL_2))
         assert failed.code == grpc.UNAVAILABLE
         assert "retry later: control plane control-1 is joining, until" in failed.message
         assert environment.audit[-1]["outcome"] == "not yet"
@@ -200,19 +200,19 @@ class TestUnavailable:
     ) -> None:
         for method in ("GET", "POST", "PUT"):
             environment.api.faults.append(failing(method, part, error))
-        failed = await refusal(environment, caller(CONTROL), asking(CONTROL))
+        failed = await refusal(environment, caller(CONTROL), ticket_request(CONTROL))
         assert failed.code == grpc.UNAVAILABLE
         assert "retry later" in failed.message
         assert environment.token_secrets == []
         environment.api.faults.clear()
-        await environment.ticket(caller(CONTROL), asking(CONTROL))
+        await environment.ticket(caller(CONTROL), ticket_request(CONTROL))
 
     @pytest.mark.parametrize("name", CONTROL_PLANE_FILES)
     async def test_when_a_key_file_is_missing_and_nothing_is_created(
         self, environment: Environment, name: str
     ) -> None:
         (environment.pki / name).unlink()
-        failed = await refusal(environment, caller(CONTROL), asking(CONTROL))
+        failed = await refusal(environment, caller(CONTROL), ticket_request(CONTROL))
         assert failed.code == grpc.UNAVAILABLE
         assert environment.api.requests == []
         assert name in environment.audit[-1]["reason"]
@@ -220,12 +220,12 @@ class TestUnavailable:
     async def test_an_unexpected_exception_is_not_a_refusal(self, environment: Environment) -> None:
         environment.api.faults.append(failing("POST", "/configmaps", ZeroDivisionError()))
         with pytest.raises(ZeroDivisionError):
-            await environment.ticket(caller(WORKER), asking(WORKER))
+            await environment.ticket(caller(WORKER), ticket_request(WORKER))
 
 
 class TestRejoin:
     async def test_a_rebooted_node_gets_a_new_certificate_only(self, environment: Environment) -> None:
-        await environment.ticket(caller(WORKER), asking(WORKER))
+        await environment.ticket(caller(WORKER), ticket_request(WORKER))
         ticket = await environment.rejoin(caller(WORKER), REJOINING)
         assert ticket == RejoinTicket("worker-0", ticket.kubelet_certificate)
         assert x509.load_pem_x509_certificate(ticket.kubelet_certificate)
@@ -247,7 +247,7 @@ class TestRejoin:
         assert environment.audit[-1]["outcome"] == "refused"
 
     async def test_a_bound_node_needs_no_write(self, environment: Environment) -> None:
-        await environment.ticket(caller(WORKER), asking(WORKER))
+        await environment.ticket(caller(WORKER), ticket_request(WORKER))
         environment.api.requests.clear()
         await environment.rejoin(caller(WORKER), REJOINING)
         assert [each.method for each in environment.api.requests] == ["GET"]
@@ -260,17 +260,17 @@ class TestRejoin:
         assert binding["data"] == {"identity": WORKER.identity}
 
     async def test_a_node_may_rejoin_although_its_role_may_not_join(self, environment: Environment) -> None:
-        await environment.ticket(caller(WORKER), asking(WORKER))
+        await environment.ticket(caller(WORKER), ticket_request(WORKER))
         environment.allow(roles=frozenset())
         await environment.rejoin(caller(WORKER), REJOINING)
 
     async def test_a_control_plane_rejoins_while_another_joins(self, environment: Environment) -> None:
         environment.api.put("/api/v1/nodes/control-1", {"metadata": {"name": "control-1"}})
-        await environment.ticket(caller(CONTROL_2), asking(CONTROL_2))
+        await environment.ticket(caller(CONTROL_2), ticket_request(CONTROL_2))
         await environment.rejoin(caller(CONTROL), RejoinRequest("control-1", csr("control-1")))
 
     async def test_one_key_has_a_limit_of_rejoins(self, environment: Environment) -> None:
-        await environment.ticket(caller(WORKER), asking(WORKER))
+        await environment.ticket(caller(WORKER), ticket_request(WORKER))
         for _ in range(TICKETS_PER_KEY_MAX):
             await environment.rejoin(caller(WORKER), REJOINING)
         with pytest.raises(RpcError, match="16 valid tickets for this key") as failed:
@@ -280,7 +280,7 @@ class TestRejoin:
         await environment.rejoin(caller(WORKER), REJOINING)
 
     async def test_another_key_is_refused(self, environment: Environment) -> None:
-        await environment.ticket(caller(WORKER), asking(WORKER))
+        await environment.ticket(caller(WORKER), ticket_request(WORKER))
         environment.instances = (replace(WORKER, identity=CONTROL.identity),)
         with pytest.raises(RpcError, match="node name bound to"):
             await environment.rejoin(caller(environment.instances[0]), REJOINING)
@@ -296,7 +296,7 @@ class TestAudit:
         self, environment: Environment
     ) -> None:
         who = caller(WORKER, kind="tpm", facts={"pcr15": "00" * 32})
-        ticket = await environment.ticket(who, asking(WORKER))
+        ticket = await environment.ticket(who, ticket_request(WORKER))
         assert environment.audit == [
             {
                 "time": "2027-01-15T08:00:00.000Z",
@@ -315,7 +315,7 @@ class TestAudit:
     async def test_secrets_are_not_in_audit_logs_and_repr(
         self, environment: Environment, caplog: pytest.LogCaptureFixture
     ) -> None:
-        ticket = await environment.ticket(caller(CONTROL), asking(CONTROL))
+        ticket = await environment.ticket(caller(CONTROL), ticket_request(CONTROL))
         written = environment.log.getvalue() + caplog.text + repr(ticket) + repr(environment.service)
         for secret in (ticket.token.partition(".")[2], MEASUREMENT.secret.hex(), "the content of sa.key"):
             assert secret not in written
@@ -323,7 +323,7 @@ class TestAudit:
 
     async def test_a_disconnected_caller_is_audited(self, environment: Environment) -> None:
         environment.api.answering.clear()
-        waiting = asyncio.ensure_future(environment.ticket(caller(WORKER), asking(WORKER)))
+        waiting = asyncio.ensure_future(environment.ticket(caller(WORKER), ticket_request(WORKER)))
         await until(lambda: environment.api.requests)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -338,7 +338,7 @@ class TestAudit:
                 environment.api.answering.clear()
 
         environment.api.faults.append(hold)
-        waiting = asyncio.ensure_future(environment.ticket(caller(WORKER), asking(WORKER)))
+        waiting = asyncio.ensure_future(environment.ticket(caller(WORKER), ticket_request(WORKER)))
         await until(lambda: not environment.api.answering.is_set())
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -347,7 +347,7 @@ class TestAudit:
 
     async def test_a_token_whose_response_was_lost_is_audited(self, environment: Environment) -> None:
         environment.api.faults.append(failing("POST", "/secrets", KubeUnreachable("the connection was lost")))
-        await refusal(environment, caller(WORKER), asking(WORKER))
+        await refusal(environment, caller(WORKER), ticket_request(WORKER))
         assert (environment.audit[-1]["outcome"], environment.audit[-1]["tokenID"]) == (
             "failed",
             last_token_id(environment),
@@ -355,11 +355,13 @@ class TestAudit:
 
     async def test_a_colliding_token_is_not_audited(self, environment: Environment) -> None:
         environment.api.faults.append(failing("POST", "/secrets", KubeError(409, "AlreadyExists", "taken")))
-        await refusal(environment, caller(WORKER), asking(WORKER))
+        await refusal(environment, caller(WORKER), ticket_request(WORKER))
         assert "tokenID" not in environment.audit[-1]
 
     async def test_a_forged_name_cannot_add_a_line(self, environment: Environment) -> None:
-        await refusal(environment, caller(WORKER), asking(WORKER, node_name='x"}\n{"outcome": "issued'))
+        await refusal(
+            environment, caller(WORKER), ticket_request(WORKER, node_name='x"}\n{"outcome": "issued')
+        )
         (line,) = environment.audit
         assert line["outcome"] == "refused"
 
@@ -376,21 +378,21 @@ def test_a_request_cannot_choose_a_key_to_derive() -> None:
 
 async def test_an_address_in_the_csr_must_be_in_the_inventory(environment: Environment) -> None:
     request = csr("worker-0", sans=[x509.IPAddress(ip_address("10.0.0.1"))])
-    refused = await refusal(environment, caller(WORKER), asking(WORKER, certificate_request=request))
+    refused = await refusal(environment, caller(WORKER), ticket_request(WORKER, certificate_request=request))
     assert "10.0.0.1" in refused.message
 
 
 async def test_control_planes_that_wait_create_no_tokens(environment: Environment) -> None:
-    await environment.ticket(caller(CONTROL), asking(CONTROL))
+    await environment.ticket(caller(CONTROL), ticket_request(CONTROL))
     for _ in range(5):
-        await refusal(environment, caller(CONTROL_2), asking(CONTROL_2))
+        await refusal(environment, caller(CONTROL_2), ticket_request(CONTROL_2))
     assert len(environment.token_secrets) == 1
 
 
 async def test_one_of_two_control_planes_at_two_services_gets_a_token(environment: Environment) -> None:
     outcomes = await asyncio.gather(
-        environment.ticket(caller(CONTROL), asking(CONTROL)),
-        environment.ticket(caller(CONTROL_2), asking(CONTROL_2), environment.another_service()),
+        environment.ticket(caller(CONTROL), ticket_request(CONTROL)),
+        environment.ticket(caller(CONTROL_2), ticket_request(CONTROL_2), environment.another_service()),
         return_exceptions=True,
     )
     assert [isinstance(each, RpcError) for each in outcomes].count(True) == 1
@@ -401,7 +403,7 @@ async def test_addresses_are_of_the_clusters_families(environment: Environment) 
     """A dual-stack machine in a single-stack cluster gets the addresses that the init would choose."""
     four = replace(environment.policy.cluster, service_subnets=("10.96.0.0/12",))
     environment.policy = replace(environment.policy, cluster=four)
-    ticket = await environment.ticket(caller(WORKER), asking(WORKER))
+    ticket = await environment.ticket(caller(WORKER), ticket_request(WORKER))
     assert {ip_address(each).version for each in ticket.addresses} == {4}
     assert {each.version for each in WORKER.addresses} == {4, 6}
 
@@ -411,26 +413,26 @@ async def test_a_node_name_may_have_dots(environment: Environment) -> None:
         "worker-7.rack-2.example.com", Role.WORKER, (ip_address("10.0.0.7"),), "", identity("d")
     )
     environment.instances = (dotted,)
-    ticket = await environment.ticket(caller(dotted), asking(dotted))
+    ticket = await environment.ticket(caller(dotted), ticket_request(dotted))
     assert ticket.node_name == "worker-7.rack-2.example.com"
 
 
 async def test_a_slow_request_does_not_delay_others(environment: Environment) -> None:
     environment.api.answering.clear()
-    slow = asyncio.ensure_future(environment.ticket(caller(WORKER), asking(WORKER)))
+    slow = asyncio.ensure_future(environment.ticket(caller(WORKER), ticket_request(WORKER)))
     await until(lambda: environment.api.requests)
     # Later requests are answered; the first still waits for the old event.
     environment.api.answering = asyncio.Event()
     environment.api.answering.set()
     async with asyncio.timeout(5):
-        assert (await environment.ticket(caller(CONTROL), asking(CONTROL))).node_name == "control-1"
+        assert (await environment.ticket(caller(CONTROL), ticket_request(CONTROL))).node_name == "control-1"
     assert not slow.done()
     slow.cancel()
     await asyncio.gather(slow, return_exceptions=True)
 
 
 async def test_a_rejoin_renews_the_serving_certificate(environment: Environment) -> None:
-    first = await environment.ticket(caller(WORKER), asking(WORKER))
+    first = await environment.ticket(caller(WORKER), ticket_request(WORKER))
     environment.now += timedelta(hours=12).total_seconds()
     again = await environment.rejoin(caller(WORKER), REJOINING)
     old, new = (x509.load_pem_x509_certificate(each.kubelet_certificate) for each in (first, again))

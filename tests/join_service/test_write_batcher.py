@@ -11,9 +11,9 @@ import pytest
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_service import write_batcher
 from bootbridge.join_service.write_batcher import BATCH_MAX, BATCH_MIN, WriteBatcher
-from tests.join_service.environment import WORKER, Environment, asking, caller
+from tests.join_service.environment import WORKER, Environment, caller, ticket_request
 
-PATIENCE = 30.0
+TIMEOUT_SECONDS = 30.0
 ADDRESS = ip_address("10.0.1.1")
 
 
@@ -36,7 +36,7 @@ class Batching:
 
 @pytest.fixture
 def no_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_batcher, "WAIT_SECONDS_MAX", PATIENCE)
+    monkeypatch.setattr(write_batcher, "WAIT_SECONDS_MAX", TIMEOUT_SECONDS)
 
 
 async def run_ready_tasks() -> None:
@@ -78,7 +78,7 @@ async def test_a_batch_starts_when_few_requests_are_pending() -> None:
 
 async def test_a_batch_starts_after_its_timeout() -> None:
     batching = Batching(pending=1000)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         await asyncio.gather(*batching.arrive(0, 1))
         await asyncio.gather(*batching.arrive(2))
     assert batching.started == {0, 1, 2}
@@ -104,11 +104,15 @@ async def test_a_batch_writes_all_name_bindings_before_the_first_token(tmp_path:
     )
     environment = Environment(tmp_path, instances=instances)
     environment.service.connections = lambda: 1000
-    tickets = [asyncio.create_task(environment.ticket(caller(each), asking(each))) for each in instances[:-1]]
+    tickets = [
+        asyncio.create_task(environment.ticket(caller(each), ticket_request(each))) for each in instances[:-1]
+    ]
     await run_ready_tasks()
     assert not environment.api.requests
-    tickets.append(asyncio.create_task(environment.ticket(caller(instances[-1]), asking(instances[-1]))))
-    async with asyncio.timeout(PATIENCE):
+    tickets.append(
+        asyncio.create_task(environment.ticket(caller(instances[-1]), ticket_request(instances[-1])))
+    )
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         assert [each.node_name for each in await asyncio.gather(*tickets)] == [
             each.name for each in instances
         ]
@@ -121,5 +125,5 @@ async def test_a_request_in_progress_is_not_pending(tmp_path: Path) -> None:
     """Of BATCH_MIN connections, one is the caller's own."""
     environment = Environment(tmp_path)
     environment.service.connections = lambda: BATCH_MIN
-    async with asyncio.timeout(PATIENCE / 2):
-        await environment.ticket(caller(WORKER), asking(WORKER))
+    async with asyncio.timeout(TIMEOUT_SECONDS / 2):
+        await environment.ticket(caller(WORKER), ticket_request(WORKER))

@@ -66,12 +66,12 @@ def test_names_of_constellations_api_are_accepted() -> None:
         ({"identity": "sha256:12"}, "self: identity: invalid fingerprint 'sha256:12'"),
     ],
 )
-def test_an_invalid_instance_names_the_field(change: dict[str, Any], text: str) -> None:
+def test_an_invalid_instance_is_reported_with_its_field(change: dict[str, Any], text: str) -> None:
     with pytest.raises(MetadataUnavailable, match=text):
         instance_from({**CP0, **change}, "self")
 
 
-def test_one_broken_peer_does_not_hide_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_peer_is_skipped_with_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         found = instances_from([{"name": "half"}, CP0], "peers")
     assert [each.name for each in found] == ["cp-0"]
@@ -106,7 +106,7 @@ async def test_all_fields_but_self_are_optional(tmp_path: Path) -> None:
     assert await metadata.init_secret_hash() == ""
 
 
-async def test_a_file_may_come_and_change_later(tmp_path: Path) -> None:
+async def test_a_file_may_be_created_and_changed_later(tmp_path: Path) -> None:
     path = tmp_path / "instance.json"
     metadata = StaticMetadata(path)
     with pytest.raises(MetadataUnavailable, match=r"cannot read .*No such file"):
@@ -127,14 +127,14 @@ async def test_a_file_may_come_and_change_later(tmp_path: Path) -> None:
         ("peers: []", "self: required field missing"),
     ],
 )
-async def test_a_broken_file_is_unavailable(tmp_path: Path, text: str, error: str) -> None:
+async def test_an_invalid_file_is_unavailable(tmp_path: Path, text: str, error: str) -> None:
     path = tmp_path / "instance.yaml"
     path.write_text(text)
     with pytest.raises(MetadataUnavailable, match=error):
         await StaticMetadata(path).myself()
 
 
-async def test_an_error_in_one_field_does_not_hide_the_others(tmp_path: Path) -> None:
+async def test_an_invalid_field_does_not_affect_the_others(tmp_path: Path) -> None:
     path = tmp_path / "instance.json"
     path.write_text(json.dumps({"self": {}, "peers": 5, "loadBalancer": "lb", "initSecretHash": "wrong"}))
     metadata = StaticMetadata(path)
@@ -157,7 +157,7 @@ def ok(body: str | bytes) -> bytes:
 
 @pytest.fixture
 async def service() -> AsyncIterator[Service]:
-    """A metadata service on loopback, by a table of paths."""
+    """Runs a metadata service on loopback; the table maps paths to responses."""
     servers: list[asyncio.Server] = []
 
     async def start(answers: dict[str, Answer]) -> str:
@@ -182,7 +182,7 @@ async def service() -> AsyncIterator[Service]:
         server.close()
 
 
-async def test_every_answer_of_a_service_is_read(service: Service) -> None:
+async def test_every_response_of_a_service_is_read(service: Service) -> None:
     peers = json.dumps([{**CP0, "name": f"cp-{n}"} for n in range(500)])
     url = await service(
         {
@@ -219,7 +219,7 @@ async def test_a_service_without_load_balancer_or_secret_has_none(service: Servi
         (b"", "/self: "),
     ],
 )
-async def test_a_service_in_trouble_is_unavailable(service: Service, answer: bytes, error: str) -> None:
+async def test_an_invalid_response_is_unavailable(service: Service, answer: bytes, error: str) -> None:
     with pytest.raises(MetadataUnavailable, match=error):
         await HttpMetadata(await service({"/self": answer})).myself()
 
@@ -242,7 +242,7 @@ async def test_a_silent_service_times_out(service: Service) -> None:
     assert asked.is_set()
 
 
-async def test_an_endless_response_is_an_error(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_response_has_a_size_limit(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_metadata, "ANSWER_BYTES_MAX", 100_000)
     url = await service({"/peers": ok(b" " * 200_000)})
     with pytest.raises(MetadataUnavailable, match="/peers: larger than 100000 bytes"):
@@ -272,7 +272,7 @@ async def test_a_name_that_cannot_be_resolved_is_unavailable(tmp_path: Path, nam
         await DnsMetadata(name, StaticMetadata(tmp_path / "none")).peers()
 
 
-# --- which of them
+# --- selection of a source
 
 
 @pytest.mark.parametrize(
@@ -299,6 +299,6 @@ def test_every_kind_of_source_is_built(document: Any, kind: type) -> None:
         ({"http": {"url": "https://h", "caFile": "/none"}}, "metadata.http.caFile: cannot use /none"),
     ],
 )
-def test_a_source_that_cannot_be_built_names_the_field(document: Any, error: str) -> None:
+def test_an_invalid_source_is_reported_with_its_field(document: Any, error: str) -> None:
     with pytest.raises(OperatorError, match=error):
         metadata_from(convert(MetadataSettings, document, "metadata"), "metadata")

@@ -1,4 +1,4 @@
-"""A kubelet asks for a certificate with a fresh key and its name, and nothing more."""
+"""The CSR of a kubelet: a new key and the name of the node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bootbridge.join_api.kubelet_certificate import KubeletCsr
 from bootbridge.node.kubelet_csr import new_kubelet_csr
 
 
-def test_it_names_the_node_in_the_group_of_nodes_and_is_signed_with_its_key() -> None:
+def test_a_csr_has_the_node_name_and_group_and_a_valid_signature() -> None:
     made = new_kubelet_csr("node-1")
     request = x509.load_der_x509_csr(made.csr)
     assert [(each.oid, each.value) for each in request.subject] == [
@@ -27,22 +27,22 @@ def test_it_names_the_node_in_the_group_of_nodes_and_is_signed_with_its_key() ->
     assert key.public_key() == request.public_key()
 
 
-def test_the_join_service_takes_it_as_it_is() -> None:
+def test_the_join_service_accepts_a_csr() -> None:
     KubeletCsr(new_kubelet_csr("node-1").csr).require_subject("node-1", ())
 
 
-def test_the_name_is_as_kubernetes_spells_it() -> None:
+def test_the_name_is_normalised() -> None:
     request = x509.load_der_x509_csr(new_kubelet_csr("NODE_1").csr)
     assert request.subject.rfc4514_string() == "CN=system:node:node-1,O=system:nodes"
 
 
-def test_each_has_a_key_of_its_own_that_stays_out_of_repr() -> None:
+def test_each_csr_has_a_new_key_that_is_not_in_repr() -> None:
     one, other = new_kubelet_csr("node-1"), new_kubelet_csr("node-1")
     assert one.key != other.key
     assert "PRIVATE" not in repr(one)
 
 
-def test_a_name_that_does_not_fit_into_a_certificate_is_refused() -> None:
+def test_a_name_that_is_too_long_for_a_certificate_is_refused() -> None:
     new_kubelet_csr("n" * 52)
     with pytest.raises(OperatorError, match="at most 52 characters"):
         new_kubelet_csr("n" * 53)

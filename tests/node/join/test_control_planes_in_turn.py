@@ -23,7 +23,7 @@ from bootbridge.node.supervisor import FATAL, FINISHED
 from bootbridge.runtime.concurrency import Turn
 from bootbridge.runtime.grpc import RpcError
 from tests.join_service import environment as join_service_environment
-from tests.join_service.environment import CONTROL, CONTROL_2, NOW, asking, caller
+from tests.join_service.environment import CONTROL, CONTROL_2, NOW, caller, ticket_request
 from tests.support.deterministic_loop import run
 from tests.support.node_environment import Environment, exit_code, quiet
 
@@ -82,7 +82,7 @@ class Cluster:
                 cluster.services.now = NOW + asyncio.get_running_loop().time()
                 try:
                     return await cluster.services.ticket(
-                        caller(instance), asking(instance), cluster.by_address[address]
+                        caller(instance), ticket_request(instance), cluster.by_address[address]
                     )
                 except RpcError as failure:
                     raise Transient(failure.message) from failure

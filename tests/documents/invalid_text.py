@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-BROKEN_TEXT = [
+INVALID_TEXT = [
     ("", "empty document (must be a mapping)"),
     ("text", "invalid type: string (must be a mapping)"),
     ("[1, 2]", "invalid type: list (must be a mapping)"),
