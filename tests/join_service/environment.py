@@ -42,7 +42,7 @@ from bootbridge.join_service.service import JoinService
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.evidence import AttestedPeer
 from bootbridge.trust.evidence.configuration import VerifierSettings
-from tests.join_service.memory_api import MemoryApi
+from tests.support.fake_api_objects import MemoryApi
 
 NOW = 1_800_000_000.0
 NAMESPACE = "kube-system"
@@ -170,7 +170,7 @@ class Environment:
 
     @property
     def token_secrets(self) -> list[dict[str, Any]]:
-        return self.api.below("/secrets/bootstrap-token-")
+        return self.api.named("bootstrap-token-")
 
     async def ticket(
         self, who: AttestedCaller, request: TicketRequest, service: JoinService | None = None

@@ -11,7 +11,7 @@ from bootbridge.join_api.errors import RetryLater
 from bootbridge.join_service import bootstrap_tokens
 from bootbridge.join_service.bootstrap_tokens import BootstrapToken
 from bootbridge.kube.errors import KubeError
-from tests.join_service.memory_api import MemoryApi, failing
+from tests.support.fake_api_objects import MemoryApi, failing
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"
 
@@ -24,7 +24,7 @@ async def test_a_token_is_stored_as_a_bootstrap_token_secret() -> None:
     api = MemoryApi()
     token = await created(api)
     assert re.fullmatch(r"[a-z0-9]{6}\.[a-z0-9]{16}", token.text)
-    secret = api.objects[f"{SECRETS}/bootstrap-token-{token.id}"]
+    secret = api.read(f"{SECRETS}/bootstrap-token-{token.id}")
     assert secret["type"] == "bootstrap.kubernetes.io/token"
     assert {name: base64.b64decode(value).decode() for name, value in secret["data"].items()} == {
         "token-id": token.id,
@@ -74,7 +74,7 @@ async def test_a_colliding_id_is_generated_again() -> None:
 
     api.faults.append(taken_once)
     token = await created(api)
-    first, second = (str((request.body or {})["metadata"]["name"]) for request in api.requests)
+    first, second = (str((request.body or {})["metadata"]["name"]) for request in api.calls)
     assert first != second == f"bootstrap-token-{token.id}"
 
 

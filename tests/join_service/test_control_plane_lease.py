@@ -12,7 +12,7 @@ from bootbridge.join_service.control_plane_lease import LEASE_NAME, ControlPlane
 from bootbridge.kube.errors import KubeError
 from bootbridge.kube.leases import format_time
 from tests.join_service.environment import NAMESPACE, NOW
-from tests.join_service.memory_api import MemoryApi, failing
+from tests.support.fake_api_objects import MemoryApi, failing
 
 PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE_NAME}"
 
@@ -39,7 +39,7 @@ class Services:
 
     @property
     def spec(self) -> dict[str, Any]:
-        return dict(self.api.objects[PATH]["spec"])
+        return dict(self.api.read(PATH)["spec"])
 
     def node(self, name: str, *, uid: str = "new", control_plane: bool = True) -> None:
         labels = {"node-role.kubernetes.io/control-plane": ""} if control_plane else {}

@@ -25,10 +25,9 @@ from bootbridge.join_service.csr_approver import (
     decide_csr,
 )
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from bootbridge.kube.requests import ApiRequest
 from tests.join_service.environment import NOW, csr, pem
-from tests.join_service.memory_api import MemoryApi
 from tests.kube.conftest import running, until
+from tests.support.fake_api_objects import Call, MemoryApi
 
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 TOKEN_USER = "system:bootstrap:abcdef"
@@ -148,13 +147,13 @@ class Approving:
         self.api.put(f"{REQUESTS}/{found['metadata']['name']}", found)
 
     def decision(self, name: str = "csr-1") -> str:
-        conditions = self.api.objects[f"{REQUESTS}/{name}"].get("status", {}).get("conditions", [])
+        conditions = self.api.read(f"{REQUESTS}/{name}").get("status", {}).get("conditions", [])
         return " and ".join(each["type"] for each in conditions)
 
     def failing_once(self, method: str, error: Exception) -> None:
         errors = [error]
 
-        def fault(request: ApiRequest) -> None:
+        def fault(request: Call) -> None:
             if request.method == method and REQUESTS in request.path and errors:
                 raise errors.pop()
 
@@ -162,7 +161,7 @@ class Approving:
 
     @property
     def decisions_sent(self) -> int:
-        return sum(request.method == "PUT" for request in self.api.requests)
+        return sum(request.method == "PUT" for request in self.api.calls)
 
     @property
     def audit(self) -> list[dict[str, Any]]:
@@ -251,7 +250,7 @@ async def test_errors_of_the_api_server_are_retried(
 
 
 async def test_a_decision_whose_response_was_lost_is_audited(approving: Approving) -> None:
-    def response_lost(request: ApiRequest) -> None:
+    def response_lost(request: Call) -> None:
         if request.method == "PUT" and not approving.decision():
             body = dict(request.body or {})
             approving.api.put(f"{REQUESTS}/csr-1", body)
@@ -267,7 +266,7 @@ async def test_a_decision_whose_response_was_lost_is_audited(approving: Approvin
 async def test_a_new_csr_with_the_same_name_is_decided_separately(approving: Approving) -> None:
     """Between a failure and the next attempt, a caller may replace its CSR."""
 
-    def replaced(request: ApiRequest) -> None:
+    def replaced(request: Call) -> None:
         if request.method == "PUT" and (request.body or {})["metadata"]["name"] == "csr-1":
             approving.api.faults.clear()
             approving.api.remove(f"{REQUESTS}/csr-1")
@@ -284,7 +283,7 @@ async def test_a_new_csr_with_the_same_name_is_decided_separately(approving: App
 async def test_a_csr_that_cannot_be_decided_does_not_delay_others(
     approving: Approving, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def invalid(request: ApiRequest) -> None:
+    def invalid(request: Call) -> None:
         if request.method == "PUT" and "/bad-" in request.path:
             raise KubeError(422, "Invalid", "never")
 
@@ -343,10 +342,10 @@ async def test_a_concurrent_approval_by_another_approver_is_logged(
     """Then a token may have become another node; a denial cannot undo that."""
     condition = {"type": "Approved", "reason": "AutoApproved", "message": "by the controller manager"}
 
-    def approve_first(request: ApiRequest) -> None:
+    def approve_first(request: Call) -> None:
         if request.method == "PUT":
             approving.api.faults.clear()
-            found = approving.api.objects[f"{REQUESTS}/csr-1"]
+            found = approving.api.read(f"{REQUESTS}/csr-1")
             approving.api.put(f"{REQUESTS}/csr-1", found | {"status": {"conditions": [condition]}})
 
     approving.api.faults.append(approve_first)

@@ -12,7 +12,7 @@ from bootbridge.join_service.deploy import deploy
 from bootbridge.join_service.manifests import JoinServiceDeployment, manifests
 from bootbridge.kube.errors import KubeError
 from tests.join_service.environment import MEASUREMENT
-from tests.join_service.memory_api import MemoryApi, failing
+from tests.support.fake_api_objects import MemoryApi, failing
 
 DEPLOYMENT = JoinServiceDeployment("example.com/bootbridge:1", b'{"evidence": {}}', MEASUREMENT)
 
@@ -110,8 +110,8 @@ async def test_kubeadms_auto_approve_binding_is_removed_last() -> None:
     api = MemoryApi()
     api.put(AUTO_APPROVE_BINDING.path, {"metadata": {"name": AUTO_APPROVE_BINDING.name}})
     await deploy(api, DEPLOYMENT)  # type: ignore[arg-type]
-    assert AUTO_APPROVE_BINDING.path not in api.objects
-    assert [request.method for request in api.requests] == ["PATCH"] * len(manifests(DEPLOYMENT)) + ["DELETE"]
+    assert not api.exists(AUTO_APPROVE_BINDING.path)
+    assert [request.method for request in api.calls] == ["PATCH"] * len(manifests(DEPLOYMENT)) + ["DELETE"]
 
 
 async def test_a_failed_deployment_keeps_kubeadms_binding() -> None:
@@ -120,7 +120,7 @@ async def test_a_failed_deployment_keeps_kubeadms_binding() -> None:
     api.faults.append(failing("PATCH", "/daemonsets", KubeError(500, "InternalError", "not now")))
     with pytest.raises(KubeError):
         await deploy(api, DEPLOYMENT)  # type: ignore[arg-type]
-    assert AUTO_APPROVE_BINDING.path in api.objects
+    assert api.exists(AUTO_APPROVE_BINDING.path)
 
 
 async def test_a_failed_removal_of_kubeadms_binding_is_raised() -> None:

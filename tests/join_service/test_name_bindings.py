@@ -13,7 +13,7 @@ from bootbridge.join_service.authorization import Grant
 from bootbridge.join_service.name_bindings import NameBindings, node_binding_name, token_binding_name
 from bootbridge.kube.errors import KubeError
 from tests.join_service.environment import NAMESPACE, WORKER, identity
-from tests.join_service.memory_api import MemoryApi, failing
+from tests.support.fake_api_objects import MemoryApi, failing
 
 CONFIG_MAPS = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
 GRANT = Grant(WORKER, "worker-0", Role.WORKER, identity("a"))
@@ -32,7 +32,7 @@ def bindings(api: MemoryApi) -> NameBindings:
 
 async def test_the_first_key_is_bound_immutably(api: MemoryApi, bindings: NameBindings) -> None:
     await bindings.bind(GRANT)
-    binding = api.objects[f"{CONFIG_MAPS}/bootbridge-node-worker-0"]
+    binding = api.read(f"{CONFIG_MAPS}/bootbridge-node-worker-0")
     assert binding["data"] == {"identity": identity("a")}
     assert binding["immutable"]
 
@@ -91,7 +91,7 @@ class TestTokens:
         await bindings.bind(replace(GRANT, identity="token:alpha"), "alpha")
         with pytest.raises(JoinRefused):
             await bindings.bind(replace(GRANT, name="worker-9", identity="token:alpha"), "alpha")
-        assert f"{CONFIG_MAPS}/bootbridge-node-worker-9" not in api.objects
+        assert not api.exists(f"{CONFIG_MAPS}/bootbridge-node-worker-9")
 
     async def test_a_node_may_use_its_token_again(self, bindings: NameBindings) -> None:
         await bindings.bind(replace(GRANT, identity="token:alpha"), "alpha")

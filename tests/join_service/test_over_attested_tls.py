@@ -158,7 +158,7 @@ async def test_evidence_of_an_unknown_machine_is_refused_and_audited(machines: J
     (line,) = await machines.audited()
     assert (line["event"], line["outcome"], line["address"]) == ("evidence", "refused", HOST)
     assert line["reason"]
-    assert machines.environment.api.requests == []
+    assert machines.environment.api.calls == []
 
 
 async def test_an_unaccepted_kind_of_evidence_is_audited(machines: JoiningMachines) -> None:

@@ -20,9 +20,9 @@ from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.evidence.tpm import TpmVerifier
 from tests.join_service.environment import NAMESPACE
-from tests.join_service.memory_api import MemoryApi
 from tests.kube.conftest import running, until
 from tests.support import deterministic_loop
+from tests.support.fake_api_objects import MemoryApi
 
 PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{POLICY_NAME}"
 CAS = Authority.create("machines").cert_pem.decode()

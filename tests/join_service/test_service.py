@@ -27,7 +27,6 @@ from bootbridge.join_service.control_plane_lease import LEASE_NAME
 from bootbridge.join_service.service import UNDO_SECONDS
 from bootbridge.join_service.ticket_limit import TICKETS_PER_KEY_MAX
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from bootbridge.kube.requests import ApiRequest
 from bootbridge.node.kubeadm.commands import GRACE_SECONDS
 from bootbridge.node.kubeadm.kubelet_service import START_SECONDS
 from bootbridge.node.kubeadm.run import RESET_SECONDS
@@ -49,8 +48,8 @@ from tests.join_service.environment import (
     identity,
     ticket_request,
 )
-from tests.join_service.memory_api import failing
 from tests.kube.conftest import until
+from tests.support.fake_api_objects import Call, failing
 
 REJOINING = RejoinRequest("worker-0", csr("worker-0"))
 
@@ -68,7 +67,7 @@ async def refusal(environment: Environment, who: Any, request: TicketRequest) ->
 
 def last_token_id(environment: Environment) -> str:
     """Of the last request to create a bootstrap token."""
-    body = environment.api.requests[-1].body
+    body = environment.api.calls[-1].body
     assert body is not None
     return str(body["metadata"]["name"]).removeprefix("bootstrap-token-")
 
@@ -105,7 +104,7 @@ class TestTicket:
         ticket = await environment.ticket(caller(CONTROL), ticket_request(CONTROL))
         assert ticket.control_plane
         assert tuple(each.name for each in ticket.control_plane_files) == CONTROL_PLANE_FILES
-        (lease,) = environment.api.below(LEASE_NAME)
+        (lease,) = environment.api.named(LEASE_NAME)
         assert lease["spec"]["holderIdentity"] == "control-1"
 
     async def test_of_a_control_plane_has_a_turn_that_ends_before_the_lease(
@@ -113,7 +112,7 @@ class TestTicket:
     ) -> None:
         """The lease includes the time that an expired join needs to be undone."""
         ticket = await environment.ticket(caller(CONTROL), ticket_request(CONTROL))
-        (lease,) = environment.api.below(LEASE_NAME)
+        (lease,) = environment.api.named(LEASE_NAME)
         assert ticket.turn_seconds == environment.policy.ticket.control_plane_join_seconds
         assert lease["spec"]["leaseDurationSeconds"] == ticket.turn_seconds + UNDO_SECONDS
         assert START_SECONDS + RESET_SECONDS + 2 * GRACE_SECONDS < UNDO_SECONDS
@@ -164,7 +163,7 @@ class TestRefusal:
         refused = await refusal(environment, who, request_)
         assert refused.code == grpc.PERMISSION_DENIED
         assert reason in refused.message
-        assert environment.api.requests == []
+        assert environment.api.calls == []
         (line,) = environment.audit
         assert (line["outcome"], reason in line["reason"]) == ("refused", True)
 
@@ -214,7 +213,7 @@ class TestUnavailable:
         (environment.pki / name).unlink()
         failed = await refusal(environment, caller(CONTROL), ticket_request(CONTROL))
         assert failed.code == grpc.UNAVAILABLE
-        assert environment.api.requests == []
+        assert environment.api.calls == []
         assert name in environment.audit[-1]["reason"]
 
     async def test_an_unexpected_exception_is_not_a_refusal(self, environment: Environment) -> None:
@@ -248,15 +247,15 @@ class TestRejoin:
 
     async def test_a_bound_node_needs_no_write(self, environment: Environment) -> None:
         await environment.ticket(caller(WORKER), ticket_request(WORKER))
-        environment.api.requests.clear()
+        environment.api.calls.clear()
         await environment.rejoin(caller(WORKER), REJOINING)
-        assert [each.method for each in environment.api.requests] == ["GET"]
+        assert [each.method for each in environment.api.calls] == ["GET"]
 
     async def test_a_node_without_binding_is_bound_by_its_rejoin(self, environment: Environment) -> None:
         """For example the first node, which had no ticket."""
         environment.api.put("/api/v1/nodes/worker-0", {"metadata": {"name": "worker-0"}})
         await environment.rejoin(caller(WORKER), REJOINING)
-        (binding,) = environment.api.below("bootbridge-node-worker-0")
+        (binding,) = environment.api.named("bootbridge-node-worker-0")
         assert binding["data"] == {"identity": WORKER.identity}
 
     async def test_a_node_may_rejoin_although_its_role_may_not_join(self, environment: Environment) -> None:
@@ -324,7 +323,7 @@ class TestAudit:
     async def test_a_disconnected_caller_is_audited(self, environment: Environment) -> None:
         environment.api.answering.clear()
         waiting = asyncio.ensure_future(environment.ticket(caller(WORKER), ticket_request(WORKER)))
-        await until(lambda: environment.api.requests)
+        await until(lambda: environment.api.calls)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -333,7 +332,7 @@ class TestAudit:
     async def test_a_token_of_a_disconnected_caller_is_audited(self, environment: Environment) -> None:
         """The API server may create the token nevertheless."""
 
-        def hold(request: ApiRequest) -> None:
+        def hold(request: Call) -> None:
             if "/secrets" in request.path:
                 environment.api.answering.clear()
 
@@ -420,7 +419,7 @@ async def test_a_node_name_may_have_dots(environment: Environment) -> None:
 async def test_a_slow_request_does_not_delay_others(environment: Environment) -> None:
     environment.api.answering.clear()
     slow = asyncio.ensure_future(environment.ticket(caller(WORKER), ticket_request(WORKER)))
-    await until(lambda: environment.api.requests)
+    await until(lambda: environment.api.calls)
     # Later requests are answered; the first still waits for the old event.
     environment.api.answering = asyncio.Event()
     environment.api.answering.set()

@@ -108,7 +108,7 @@ async def test_a_batch_writes_all_name_bindings_before_the_first_token(tmp_path:
         asyncio.create_task(environment.ticket(caller(each), ticket_request(each))) for each in instances[:-1]
     ]
     await run_ready_tasks()
-    assert not environment.api.requests
+    assert not environment.api.calls
     tickets.append(
         asyncio.create_task(environment.ticket(caller(instances[-1]), ticket_request(instances[-1])))
     )
@@ -116,7 +116,7 @@ async def test_a_batch_writes_all_name_bindings_before_the_first_token(tmp_path:
         assert [each.node_name for each in await asyncio.gather(*tickets)] == [
             each.name for each in instances
         ]
-    kinds = [request.path.rpartition("/")[2] for request in environment.api.requests]
+    kinds = [request.path.rpartition("/")[2] for request in environment.api.calls]
     assert kinds == ["configmaps"] * BATCH_MAX + ["secrets"] * BATCH_MAX
 
 

@@ -20,7 +20,7 @@ from tests.support.fake_api_server import TOKEN, FakeApiServer
 async def api(tmp_path: Path) -> AsyncIterator[FakeApiServer]:
     """Starts a fake API server; at the end no task of the test may be left."""
     before = asyncio.all_tasks()
-    async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}) as server:
+    async with FakeApiServer(tmp_path) as server:
         yield server
     await until(lambda: not asyncio.all_tasks() - before - {asyncio.current_task()})
 

@@ -37,10 +37,10 @@ async def test_sequential_requests_share_a_connection(api: FakeApiServer, client
 
 
 async def test_concurrent_requests_do_not_wait_for_each_other(api: FakeApiServer, client: KubeClient) -> None:
-    api.gate.clear()
+    api.answering.clear()
     sends = [asyncio.create_task(client.send(LIST)) for _ in range(6)]
     await until(lambda: len(api.calls) == 6)
-    api.gate.set()
+    api.answering.set()
     assert [response.status for response in await asyncio.gather(*sends)] == [200] * 6
     assert repr(client).endswith("4 idle>")
 
@@ -55,13 +55,13 @@ async def test_an_idle_connection_that_closes_on_the_request_is_replaced(
     api: FakeApiServer, client: KubeClient
 ) -> None:
     await client.send(LIST)
-    api.faults.append(drop)
+    api.next_faults.append(drop)
     assert (await client.send(LIST)).status == 200
     assert api.connections_seen == 2
 
 
 async def test_a_new_connection_that_closes_is_an_error(api: FakeApiServer, client: KubeClient) -> None:
-    api.faults.append(drop)
+    api.next_faults.append(drop)
     with pytest.raises(KubeUnreachable, match=r"GET .*/leases: connection closed without a response"):
         await client.send(LIST)
     assert len(api.calls) == 1
@@ -75,7 +75,7 @@ async def test_an_error_has_status_reason_and_message(api: FakeApiServer, client
 
 
 async def test_an_error_has_the_retry_after_of_the_server(api: FakeApiServer, client: KubeClient) -> None:
-    api.faults.append(refuse(429, "TooManyRequests", headers=[("Retry-After", "7")]))
+    api.next_faults.append(refuse(429, "TooManyRequests", retry_after=7))
     with pytest.raises(KubeError) as error:
         await client.send(LIST)
     assert error.value.retry_after == 7
@@ -89,10 +89,10 @@ async def test_wrong_credentials_are_an_error(api: FakeApiServer) -> None:
 
 
 async def test_a_request_times_out(api: FakeApiServer, client: KubeClient) -> None:
-    api.gate.clear()
+    api.answering.clear()
     with pytest.raises(KubeUnreachable, match=r"timed out after 0\.05s"):
         await client.send(LIST, timeout=0.05)
-    api.gate.set()
+    api.answering.set()
     await until(lambda: not api._streams)
 
 
@@ -245,9 +245,9 @@ async def test_watch_events_arrive_one_by_one(api: FakeApiServer, client: KubeCl
         await until(lambda: api.watches)
         api.put_lease("one", {})
         assert (await waiting)["object"]["metadata"]["name"] == "one"
-        api.watch_bytes(b'{"type":"BOOK')
-        api.watch_bytes(b'MARK"}\n\n{"type":"X"}\n{"ty')
-        api.watch_bytes(b'pe":"Y"}\n')
+        api.send_to_watches(b'{"type":"BOOK')
+        api.send_to_watches(b'MARK"}\n\n{"type":"X"}\n{"ty')
+        api.send_to_watches(b'pe":"Y"}\n')
         assert [(await anext(events))["type"] for _ in range(3)] == ["BOOKMARK", "X", "Y"]
         api.end_watches()
         assert await anext(events, None) is None
@@ -281,7 +281,7 @@ async def test_a_silent_watch_times_out(api: FakeApiServer, client: KubeClient) 
 
 
 async def test_a_forbidden_watch_is_an_error(api: FakeApiServer, client: KubeClient) -> None:
-    api.faults.append(refuse(403, "Forbidden", "may not watch"))
+    api.next_faults.append(refuse(403, "Forbidden", "may not watch"))
     async with aclosing(client.watch(WATCH)) as events:
         with pytest.raises(KubeError, match="403 Forbidden: may not watch"):
             await anext(events)
@@ -294,7 +294,7 @@ async def test_a_watch_event_has_a_size_limit(
     async with aclosing(client.watch(WATCH)) as events:
         waiting = asyncio.ensure_future(anext(events))
         await until(lambda: api.watches)
-        api.watch_bytes(b"x" * 2000)
+        api.send_to_watches(b"x" * 2000)
         with pytest.raises(KubeUnreachable, match="watch event too large"):
             await waiting
 
@@ -354,7 +354,7 @@ async def test_an_observer_gets_the_result_of_each_call(api: FakeApiServer, clie
         if fault:
             api.cut_idle_connections()
             await until(lambda: not api._streams)
-            api.faults.append(fault)
+            api.next_faults.append(fault)
         try:
             with observe_call(observe, "list", time.monotonic) as report:
                 report((await client.send(LIST)).status)

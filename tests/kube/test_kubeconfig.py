@@ -114,7 +114,7 @@ async def test_an_invalid_new_file_is_logged_once_and_the_old_one_stays(
 
 
 async def test_the_servers_name_may_differ_from_its_address(tmp_path: Path) -> None:
-    async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}, names=("kubernetes",)) as api:
+    async with FakeApiServer(tmp_path, names=("kubernetes",)) as api:
         cluster = {**ca_data(api), "tls-server-name": "kubernetes"}
         config = document(f"https://127.0.0.1:{api.port}", cluster, {"token": TOKEN})
         await lists_leases(write(tmp_path, config))
@@ -135,7 +135,7 @@ async def test_insecure_skip_tls_verify_disables_verification(api: FakeApiServer
 
 
 async def test_an_ipv6_server(tmp_path: Path) -> None:
-    async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}, host="::1") as api:
+    async with FakeApiServer(tmp_path, host="::1") as api:
         config = document(f"https://[::1]:{api.port}", ca_data(api), {"token": TOKEN})
         await lists_leases(write(tmp_path, config))
         assert api.calls[0].headers["host"] == f"[::1]:{api.port}"
@@ -153,7 +153,7 @@ async def test_a_path_in_the_server_url_is_the_prefix_of_every_request(
 async def test_the_pods_service_account_is_used_without_a_kubeconfig(tmp_path: Path) -> None:
     folder = tmp_path / "serviceaccount"
     folder.mkdir()
-    async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}, host="::1") as api:
+    async with FakeApiServer(tmp_path, host="::1") as api:
         api.authority.write(folder)
         (folder / "token").write_text(TOKEN)
         environ = {"KUBERNETES_SERVICE_HOST": "::1", "KUBERNETES_SERVICE_PORT": str(api.port)}
@@ -163,7 +163,7 @@ async def test_the_pods_service_account_is_used_without_a_kubeconfig(tmp_path: P
 
 
 async def test_the_next_connection_uses_a_rotated_ca(tmp_path: Path) -> None:
-    async with FakeApiServer(tmp_path, bearer_tokens={TOKEN}) as old:
+    async with FakeApiServer(tmp_path) as old:
         ca = old.authority.write(tmp_path, "ca")
         config = document(
             f"https://127.0.0.1:{old.port}", {"certificate-authority": "ca.crt"}, {"token": TOKEN}
@@ -171,7 +171,7 @@ async def test_the_next_connection_uses_a_rotated_ca(tmp_path: Path) -> None:
         client = KubeClient(load_kubeconfig(write(tmp_path, config)), qps=-1)
         await client.send(list_objects(LEASE, "kube-system"))
         port = old.port
-    new = FakeApiServer(tmp_path, bearer_tokens={TOKEN})
+    new = FakeApiServer(tmp_path)
     new.port = port
     async with new:
         with pytest.raises(KubeUnreachable, match="certificate not trusted"):

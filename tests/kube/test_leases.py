@@ -21,7 +21,8 @@ from bootbridge.kube.lease_garbage_collector import LeaseGarbageCollector
 from bootbridge.kube.lease_publisher import LeasePublisher
 from bootbridge.kube.leases import Lease, LeaseCount, format_time, lease_name, parse_time
 from tests.kube.conftest import running, until
-from tests.support.fake_api_server import LEASES, Call, FakeApiServer, drop, fine, refuse
+from tests.support.fake_api_objects import Call
+from tests.support.fake_api_server import LEASES, FakeApiServer, drop, fine, refuse
 
 LABELS = {"k8s-app": "konnectivity-server"}
 SELECTOR = "k8s-app=konnectivity-server"
@@ -134,7 +135,7 @@ class TestCounter:
     ) -> None:
         api.put_lease("a", LABELS, **VALID)
         api.put_lease("b", LABELS, **VALID)
-        api.faults.append(refuse(500, "InternalError"))
+        api.next_faults.append(refuse(500, "InternalError"))
         async with counting(client) as recording:
             await until(lambda: recording.calls)
             assert recording.counter.count == 1
@@ -147,7 +148,7 @@ class TestCounter:
             api.put_lease(name, LABELS, **VALID)
         async with counting(client) as recording:
             await until(lambda: recording.counter.count == 3)
-            api.faults += [drop] * 3
+            api.next_faults += [drop] * 3
             api.cut_watches()
             await until(lambda: len(recording.calls) >= 3)
             assert recording.counter.count == 3
@@ -225,7 +226,8 @@ class TestCounter:
             await until(lambda: api.leases and recording.counter._state.objects)
             api.put_lease("hidden", {}, **VALID)
             api.forget_history()
-            api.leases["b"] = {**api.leases["a"], "metadata": {**api.leases["a"]["metadata"], "name": "b"}}
+            copied = {**api.leases["a"], "metadata": {**api.leases["a"]["metadata"], "name": "b"}}
+            api.objects[("leases", "kube-system", "b")] = copied
             api.end_watches()
             await until(lambda: recording.counter.count == 2)
         assert len(api.calls_to("GET", LEASES)) >= 4
@@ -235,7 +237,7 @@ class TestCounter:
             await until(lambda: api.watches)
             api.forget_history()
             api.bookmark()
-            await until(lambda: recording.counter._state._version == str(api._version))
+            await until(lambda: recording.counter._state._version == str(api.version))
             api.end_watches()
             await until(lambda: len(recording.calls) == 3)
         assert [verb for verb, _ in recording.calls] == ["list", "watch", "watch"]
@@ -256,7 +258,7 @@ class TestCounter:
         self, api: FakeApiServer, client: KubeClient
     ) -> None:
         """Konnectivity never increments lease_watches_total."""
-        api.faults += [fine, refuse(403, "Forbidden")]
+        api.next_faults += [fine, refuse(403, "Forbidden")]
         async with counting(client) as recording:
             await until(lambda: api.watches)
             await until(lambda: len(recording.calls) == 4)
@@ -326,7 +328,7 @@ class TestCollector:
         def renew(call: Call) -> None:
             api.put_lease("a", LABELS, **RENEWED)
 
-        api.faults += [fine, renew]
+        api.next_faults += [fine, renew]
         await self.collector(client).collect()
         assert "a" in api.leases
         assert self.calls[-1] == ("delete", 409, "Conflict")
@@ -336,7 +338,7 @@ class TestCollector:
         self, api: FakeApiServer, client: KubeClient
     ) -> None:
         api.put_lease("a", LABELS, **EXPIRED)
-        api.faults += [fine, lambda call: api.remove_lease("a")]
+        api.next_faults += [fine, lambda call: api.remove_lease("a")]
         await self.collector(client).collect()
         assert self.calls[-1] == ("delete", 404, "NotFound")
         assert self.deleted == 0
@@ -346,7 +348,7 @@ class TestCollector:
     ) -> None:
         for name in "ab":
             api.put_lease(name, LABELS, **EXPIRED)
-        api.faults += [fine, refuse(403, "Forbidden")]
+        api.next_faults += [fine, refuse(403, "Forbidden")]
         with pytest.raises(KubeError, match="403"):
             await self.collector(client).collect()
         assert len(api.leases) == 1
@@ -355,7 +357,7 @@ class TestCollector:
         self, api: FakeApiServer, client: KubeClient, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("bootbridge.kube.lease_garbage_collector.COLLECT_SECONDS", 0.02)
-        api.faults += [refuse(500, "InternalError"), drop]
+        api.next_faults += [refuse(500, "InternalError"), drop]
         async with running(self.collector(client).run()):
             await until(lambda: len(api.calls) > 2)
             api.put_lease("a", LABELS, **EXPIRED)
@@ -419,7 +421,7 @@ class TestPublisher:
             await until(lambda: api.leases)
 
     async def test_failures_are_retried(self, api: FakeApiServer, client: KubeClient) -> None:
-        api.faults += [refuse(500, "InternalError"), drop]
+        api.next_faults += [refuse(500, "InternalError"), drop]
         async with running(self.publisher(client).run()):
             await until(lambda: api.leases)
 
@@ -447,11 +449,11 @@ class TestPublisher:
         publisher = self.publisher(client)
 
         def store_and_drop(call: Call) -> None:
-            api._create(call)
+            api.answer(call)
             drop(call)
 
         api.cut_idle_connections()
-        api.faults += [fine, store_and_drop, drop]
+        api.next_faults += [fine, store_and_drop, drop]
         with pytest.raises((KubeUnreachable, KubeError)):
             await publisher.publish()
         assert api.leases
@@ -483,11 +485,11 @@ class TestPublisher:
         monkeypatch.setattr("bootbridge.kube.lease_publisher.WITHDRAW_SECONDS_MAX", 0.05)
         publisher = self.publisher(client)
         await publisher.publish()
-        api.gate.clear()
+        api.answering.clear()
         async with asyncio.timeout(2):
             await publisher.withdraw()
         assert "deleting own lease failed, it remains until it expires" in caplog.text
-        api.gate.set()
+        api.answering.set()
 
     @pytest.mark.parametrize("server_id", ["Server_1", "a" * 300, "x/y", "é"])
     def test_a_server_id_that_is_not_a_valid_lease_name_is_rejected(self, server_id: str) -> None:

@@ -84,25 +84,25 @@ class TestKonnectivityCases:
         assert str(await denied(reviewer, "Bearer a", "Bearer b")) == "too many (2) tokens are received"
 
     async def test_not_authenticated(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
-        api.verdicts["t"] = {"authenticated": False}
+        api.token_reviews["t"] = {"authenticated": False}
         assert str(await denied(reviewer, "Bearer t")) == INVALID + "service account jwt not valid"
 
     async def test_review_error(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
-        api.verdicts["t"] = {**GOOD, "error": "token expired"}
+        api.token_reviews["t"] = {**GOOD, "error": "token expired"}
         assert str(await denied(reviewer, "Bearer t")) == INVALID + "token expired"
 
     async def test_wrong_namespace(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
-        api.verdicts["t"] = user("system:serviceaccount:default:konnectivity-agent")
+        api.token_reviews["t"] = user("system:serviceaccount:default:konnectivity-agent")
         expected = INVALID + 'incoming request from "default" namespace. Expected "kube-system"'
         assert str(await denied(reviewer, "Bearer t")) == expected
 
     async def test_wrong_service_account(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
-        api.verdicts["t"] = user("system:serviceaccount:kube-system:other")
+        api.token_reviews["t"] = user("system:serviceaccount:kube-system:other")
         expected = INVALID + 'incoming request from "other" service account. Expected "konnectivity-agent"'
         assert str(await denied(reviewer, "Bearer t")) == expected
 
     async def test_valid_token(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
-        api.verdicts["t"] = GOOD
+        api.token_reviews["t"] = GOOD
         await reviewer.authenticate(["Bearer t"])
         (review,) = api.calls_to("POST", REVIEWS)
         assert review.body["spec"] == {"token": "t", "audiences": [AUDIENCE]}
@@ -119,20 +119,20 @@ class TestKonnectivityCases:
 async def test_a_user_that_is_not_a_service_account_is_refused(
     api: FakeApiServer, reviewer: TokenReviewer, name: str, message: str
 ) -> None:
-    api.verdicts["t"] = user(name)
+    api.token_reviews["t"] = user(name)
     assert str(await denied(reviewer, "Bearer t")) == INVALID + message
 
 
 async def test_a_review_for_another_audience_is_denied(api: FakeApiServer, reviewer: TokenReviewer) -> None:
     """Konnectivity does not check the returned audiences."""
-    api.verdicts["t"] = {**GOOD, "audiences": ["https://kubernetes.default.svc"]}
+    api.token_reviews["t"] = {**GOOD, "audiences": ["https://kubernetes.default.svc"]}
     assert "is meant for audience" in str(await denied(reviewer, "Bearer t"))
-    api.verdicts["text"] = {**GOOD, "audiences": f"x{AUDIENCE}x"}
+    api.token_reviews["text"] = {**GOOD, "audiences": f"x{AUDIENCE}x"}
     assert "is meant for audience" in str(await denied(reviewer, "Bearer text"))
 
 
 async def test_a_review_without_audiences_is_accepted(api: FakeApiServer, reviewer: TokenReviewer) -> None:
-    api.verdicts["t"] = {"authenticated": True, "user": GOOD["user"]}
+    api.token_reviews["t"] = {"authenticated": True, "user": GOOD["user"]}
     await reviewer.authenticate(["Bearer t"])
 
 
@@ -140,7 +140,7 @@ async def test_a_review_without_audiences_is_accepted(api: FakeApiServer, review
 async def test_an_invalid_review_status_is_a_denial(
     api: FakeApiServer, reviewer: TokenReviewer, verdict: Any
 ) -> None:
-    api.verdicts["t"] = verdict
+    api.token_reviews["t"] = verdict
     assert not (await denied(reviewer, "Bearer t")).transient
 
 
@@ -156,7 +156,7 @@ class TestCache:
     async def test_an_accepted_token_is_cached_for_a_minute(
         self, api: FakeApiServer, reviewer: TokenReviewer, clock: Clock, outcomes: list[tuple[str, bool]]
     ) -> None:
-        api.verdicts["t"] = GOOD
+        api.token_reviews["t"] = GOOD
         for seconds in (0, 59):
             clock.now += seconds
             await reviewer.authenticate(["Bearer t"])
@@ -174,7 +174,7 @@ class TestCache:
             await denied(reviewer, "Bearer t")
         assert len(api.calls) == 1
         clock.now += 0.5
-        api.verdicts["t"] = GOOD
+        api.token_reviews["t"] = GOOD
         await reviewer.authenticate(["Bearer t"])
         assert outcomes == [("denied", False), ("denied", True), ("allowed", False)]
 
@@ -182,10 +182,10 @@ class TestCache:
         self, api: FakeApiServer, reviewer: TokenReviewer, clock: Clock
     ) -> None:
         token = jwt(exp=clock.now + 20)
-        api.verdicts[token] = GOOD
+        api.token_reviews[token] = GOOD
         await reviewer.authenticate([f"Bearer {token}"])
         clock.now += 20
-        api.verdicts[token] = {"authenticated": False}
+        api.token_reviews[token] = {"authenticated": False}
         await denied(reviewer, f"Bearer {token}")
 
     @pytest.mark.parametrize("claims", [{}, {"exp": "soon"}, {"exp": None}, {"exp": 10**400}])
@@ -193,7 +193,7 @@ class TestCache:
         self, api: FakeApiServer, reviewer: TokenReviewer, claims: dict[str, Any]
     ) -> None:
         token = jwt(**claims)
-        api.verdicts[token] = GOOD
+        api.token_reviews[token] = GOOD
         for _ in range(2):
             await reviewer.authenticate([f"Bearer {token}"])
         assert len(api.calls) == 1
@@ -201,14 +201,14 @@ class TestCache:
     async def test_setting_the_clock_back_does_not_extend_an_entry(
         self, api: FakeApiServer, reviewer: TokenReviewer, clock: Clock
     ) -> None:
-        api.verdicts["t"] = GOOD
+        api.token_reviews["t"] = GOOD
         await reviewer.authenticate(["Bearer t"])
         clock.now -= 3600
         await reviewer.authenticate(["Bearer t"])
         assert len(api.calls) == 2
 
     async def test_each_token_has_its_own_entry(self, api: FakeApiServer, reviewer: TokenReviewer) -> None:
-        api.verdicts["t"] = GOOD
+        api.token_reviews["t"] = GOOD
         await reviewer.authenticate(["Bearer t"])
         await denied(reviewer, "Bearer t2")
 
@@ -226,8 +226,8 @@ class TestCache:
     async def test_a_failed_review_is_not_cached(
         self, api: FakeApiServer, reviewer: TokenReviewer, outcomes: list[tuple[str, bool]], fault: Any
     ) -> None:
-        api.verdicts["t"] = GOOD
-        api.faults.append(fault)
+        api.token_reviews["t"] = GOOD
+        api.next_faults.append(fault)
         denial = await denied(reviewer, "Bearer t")
         assert denial.transient
         assert "err:Failed to authenticate request. err:" in str(denial)
@@ -236,18 +236,18 @@ class TestCache:
 
 
 async def test_a_failed_review_names_the_reason(api: FakeApiServer, reviewer: TokenReviewer) -> None:
-    api.faults.append(refuse(403, "Forbidden", "cannot create tokenreviews"))
+    api.next_faults.append(refuse(403, "Forbidden", "cannot create tokenreviews"))
     assert "403 Forbidden: cannot create tokenreviews" in str(await denied(reviewer, "Bearer t"))
 
 
 async def test_concurrent_reviews_of_one_token_are_one_request(
     api: FakeApiServer, reviewer: TokenReviewer
 ) -> None:
-    api.verdicts["t"] = GOOD
-    api.gate.clear()
+    api.token_reviews["t"] = GOOD
+    api.answering.clear()
     agents = [asyncio.create_task(reviewer.authenticate(["Bearer t"])) for _ in range(50)]
     await until(lambda: api.calls)
-    api.gate.set()
+    api.answering.set()
     await asyncio.gather(*agents)
     assert len(api.calls) == 1
 
@@ -255,13 +255,13 @@ async def test_concurrent_reviews_of_one_token_are_one_request(
 async def test_a_cancelled_caller_does_not_cancel_a_shared_review(
     api: FakeApiServer, reviewer: TokenReviewer
 ) -> None:
-    api.verdicts["t"] = GOOD
-    api.gate.clear()
+    api.token_reviews["t"] = GOOD
+    api.answering.clear()
     first, second = (asyncio.create_task(reviewer.authenticate(["Bearer t"])) for _ in range(2))
     await until(lambda: api.calls)
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
-    api.gate.set()
+    api.answering.set()
     await second
 
 
@@ -269,11 +269,11 @@ async def test_a_review_has_a_time_limit(
     api: FakeApiServer, reviewer: TokenReviewer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(token_review, "REVIEW_SECONDS_MAX", 0.05)
-    api.gate.clear()
+    api.answering.clear()
     denial = await denied(reviewer, "Bearer t")
     assert denial.transient
     assert "timed out after 0.05s" in str(denial)
-    api.gate.set()
+    api.answering.set()
 
 
 async def test_agents_above_the_rate_limit_are_denied_at_once_instead_of_queued(
@@ -282,7 +282,7 @@ async def test_agents_above_the_rate_limit_are_denied_at_once_instead_of_queued(
     """In Konnectivity the rate limit delayed TokenReviews by up to 11 minutes."""
     client = KubeClient(access_to(api), qps=0.09, burst=2)  # the third would wait for 11 s
     reviewer = TokenReviewer(client, "kube-system", "konnectivity-agent", AUDIENCE, clock)
-    api.verdicts.update({f"t{n}": GOOD for n in range(2)})
+    api.token_reviews.update({f"t{n}": GOOD for n in range(2)})
     for number in range(2):
         await reviewer.authenticate([f"Bearer t{number}"])
     async with asyncio.timeout(3):
@@ -294,13 +294,13 @@ async def test_agents_above_the_rate_limit_are_denied_at_once_instead_of_queued(
 
 
 async def test_closing_cancels_running_reviews(api: FakeApiServer, reviewer: TokenReviewer) -> None:
-    api.gate.clear()
+    api.answering.clear()
     review = asyncio.create_task(reviewer.authenticate(["Bearer t"]))
     await until(lambda: api.calls)
     await reviewer.aclose()
     with pytest.raises(asyncio.CancelledError):
         await review
-    api.gate.set()
+    api.answering.set()
 
 
 async def test_the_token_is_not_in_errors_logs_and_repr(
@@ -309,8 +309,8 @@ async def test_the_token_is_not_in_errors_logs_and_repr(
     """Even if the API server quotes it."""
     caplog.set_level(logging.DEBUG)
     secret = jwt(sub="agent")
-    api.verdicts[secret] = {"error": f"invalid token {secret}"}
-    api.faults.append(refuse(400, "BadRequest", f"cannot decode {secret}"))
+    api.token_reviews[secret] = {"error": f"invalid token {secret}"}
+    api.next_faults.append(refuse(400, "BadRequest", f"cannot decode {secret}"))
     denials = [await denied(reviewer, f"Bearer {secret}") for _ in range(2)]
     assert [str(denial).rpartition("err:")[2] for denial in denials] == [
         "400 BadRequest: cannot decode <token>",

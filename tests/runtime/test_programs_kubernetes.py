@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.fake_api_server import LEASES, REVIEWS, FakeApiThread
+from tests.support.fake_api_server import LEASES, REVIEWS, ApiThread, FakeApiServer
 from tests.support.process_endpoints import HttpEndpoint
 from tests.support.process_program import free_port, until
 from tests.support.process_site import Server, Site
@@ -22,13 +22,13 @@ LABELS = {"k8s-app": "konnectivity-server"}
 
 
 @pytest.fixture
-def kube(site: Site) -> Iterator[FakeApiThread]:
-    thread = FakeApiThread(site.folder)
+def kube(site: Site) -> Iterator[ApiThread]:
+    thread = ApiThread(FakeApiServer(site.folder))
     yield thread
     thread.close()
 
 
-def token_server(site: Site, kube: FakeApiThread, **more: object) -> Server:
+def token_server(site: Site, kube: ApiThread, **more: object) -> Server:
     """A server that knows its agents by token alone."""
     flags = {
         "cluster-ca-cert": None,
@@ -50,9 +50,9 @@ def token_flags(site: Site, token: str) -> dict[str, object]:
 # --- tokens
 
 
-def test_an_agent_is_known_by_its_token(site: Site, kube: FakeApiThread, web: HttpEndpoint) -> None:
+def test_an_agent_is_known_by_its_token(site: Site, kube: ApiThread, web: HttpEndpoint) -> None:
     """No client certificate at all: the reviewed token lets it in."""
-    kube.api.verdicts["good"] = AGENT
+    kube.api.token_reviews["good"] = AGENT
     server = token_server(site, kube)
     site.agent(server, flags=token_flags(site, "good"))
     server.wait_until_ready()
@@ -74,10 +74,10 @@ def test_an_agent_is_known_by_its_token(site: Site, kube: FakeApiThread, web: Ht
     ],
 )
 def test_a_denied_token_is_explained_to_both_operators(
-    site: Site, kube: FakeApiThread, verdict: dict[str, object], reason: str
+    site: Site, kube: ApiThread, verdict: dict[str, object], reason: str
 ) -> None:
     """The real reason stands in the server's log and in the agent's; the token in neither."""
-    kube.api.verdicts["secret-token"] = verdict
+    kube.api.token_reviews["secret-token"] = verdict
     server = token_server(site, kube)
     agent = site.agent(server, flags=token_flags(site, "secret-token"))
     server.wait_for_log(reason)
@@ -86,16 +86,16 @@ def test_a_denied_token_is_explained_to_both_operators(
     assert "secret-token" not in server.log + agent.log
 
 
-def test_an_agent_without_a_token_is_refused(site: Site, kube: FakeApiThread) -> None:
+def test_an_agent_without_a_token_is_refused(site: Site, kube: ApiThread) -> None:
     server = token_server(site, kube)
     agent = site.agent(server, flags={"agent-cert": None, "agent-key": None})
     agent.wait_for_log("Authentication context was not found in metadata")
     assert server.metric("ready_backend_connections") == 0
 
 
-def test_a_token_file_that_vanishes_is_waited_for(site: Site, kube: FakeApiThread) -> None:
+def test_a_token_file_that_vanishes_is_waited_for(site: Site, kube: ApiThread) -> None:
     """An unreadable token file is a reason to retry, not to crash or to connect without one."""
-    kube.api.verdicts["late"] = AGENT
+    kube.api.token_reviews["late"] = AGENT
     port = free_port()
     agent = site.agent(port, flags=token_flags(site, "late"))
     path = site.folder / "token"
@@ -107,9 +107,9 @@ def test_a_token_file_that_vanishes_is_waited_for(site: Site, kube: FakeApiThrea
     assert agent.alive
 
 
-def test_reviews_are_remembered(site: Site, kube: FakeApiThread) -> None:
+def test_reviews_are_remembered(site: Site, kube: ApiThread) -> None:
     """Agents that come back do not cost a review each."""
-    kube.api.verdicts["good"] = AGENT
+    kube.api.token_reviews["good"] = AGENT
     server = token_server(site, kube)
     for count in (1, 2, 3):
         site.agent(server, flags=token_flags(site, "good"))
@@ -117,24 +117,24 @@ def test_reviews_are_remembered(site: Site, kube: FakeApiThread) -> None:
     assert len(kube.api.calls_to("POST", REVIEWS)) == 1
 
 
-def test_a_slow_review_does_not_hold_up_the_data(site: Site, kube: FakeApiThread, web: HttpEndpoint) -> None:
+def test_a_slow_review_does_not_hold_up_the_data(site: Site, kube: ApiThread, web: HttpEndpoint) -> None:
     """While one agent waits for its verdict, the other one's tunnel works."""
-    kube.api.verdicts |= {"first": AGENT, "second": AGENT}
+    kube.api.token_reviews |= {"first": AGENT, "second": AGENT}
     server = token_server(site, kube)
     site.agent(server, flags=token_flags(site, "first"))
     server.wait_until_ready()
-    kube.do(kube.api.gate.clear)
+    kube.do(kube.api.answering.clear)
     site.agent(server, flags=token_flags(site, "second"))
     until(lambda: len(kube.api.calls_to("POST", REVIEWS)) == 2, "the second review is under way")
     assert fetch(server, web.address) == HELLO
-    kube.do(kube.api.gate.set)
+    kube.do(kube.api.answering.set)
     server.wait_for_agents(2)
 
 
 # --- leases
 
 
-def test_a_server_publishes_its_lease_and_takes_it_back(site: Site, kube: FakeApiThread) -> None:
+def test_a_server_publishes_its_lease_and_takes_it_back(site: Site, kube: ApiThread) -> None:
     """There while it lives, gone with an orderly stop."""
     flags = {"enable-lease-controller": True, "kubeconfig": kube.kubeconfig, "server-id": "server-one"}
     server = site.server(flags=flags)
@@ -147,7 +147,7 @@ def test_a_server_publishes_its_lease_and_takes_it_back(site: Site, kube: FakeAp
     assert kube.api.leases == {}
 
 
-def test_expired_leases_are_collected_and_counted(site: Site, kube: FakeApiThread) -> None:
+def test_expired_leases_are_collected_and_counted(site: Site, kube: ApiThread) -> None:
     long_ago = "2020-01-01T00:00:00.000000Z"
     spec = {"leaseDurationSeconds": 30, "renewTime": long_ago, "acquireTime": long_ago}
     kube.do(lambda: kube.api.put_lease("dead-server", LABELS, holderIdentity="dead", **spec))
@@ -156,7 +156,7 @@ def test_expired_leases_are_collected_and_counted(site: Site, kube: FakeApiThrea
     until(lambda: server.metric("culled_leases_count") == 1, "it is counted")
 
 
-def test_an_agent_counts_leases_and_follows_them(site: Site, kube: FakeApiThread) -> None:
+def test_an_agent_counts_leases_and_follows_them(site: Site, kube: ApiThread) -> None:
     """The number of servers is what the leases say, at once when they change."""
     server = site.server(flags={"server-count": 1})
     agent = site.agent(server, flags={"count-server-leases": True, "kubeconfig": kube.kubeconfig})
@@ -174,7 +174,7 @@ def valid_lease() -> dict[str, object]:
     return {"holderIdentity": "x", "leaseDurationSeconds": 300, "acquireTime": now, "renewTime": now}
 
 
-def test_servers_and_agents_find_each_other_by_leases(site: Site, kube: FakeApiThread) -> None:
+def test_servers_and_agents_find_each_other_by_leases(site: Site, kube: ApiThread) -> None:
     """Each server publishes itself; the agent connects to as many servers as there are leases."""
     flags = {"enable-lease-controller": True, "kubeconfig": kube.kubeconfig}
     first = site.server(flags={**flags, "agent-bind-address": "127.0.0.1"})
@@ -190,7 +190,7 @@ def test_servers_and_agents_find_each_other_by_leases(site: Site, kube: FakeApiT
     until(lambda: agent.metric("known_server_count") == 2, "the agent has counted both leases")
 
 
-def test_an_unreachable_api_server_does_not_delay_the_start(site: Site, kube: FakeApiThread) -> None:
+def test_an_unreachable_api_server_does_not_delay_the_start(site: Site, kube: ApiThread) -> None:
     """Leases are a convenience: without them the tunnel still comes up."""
     kube.stop_listening()
     server = site.server(flags={"enable-lease-controller": True, "kubeconfig": kube.kubeconfig})

@@ -20,7 +20,7 @@ from bootbridge.bootstrap.plan import record
 from bootbridge.bootstrap.plan.plan import Flavour, Plan, ProxyImage
 from bootbridge.bootstrap.plan.ports import Ports
 from tests.support import bootstrap_driver
-from tests.support.fake_cluster_api import FakeClusterApi
+from tests.support.fake_cluster import FakeCluster
 from tests.support.fake_kubelet import FakeKubelet, Json
 from tests.support.process_program import ROOT, free_port, until
 
@@ -85,7 +85,7 @@ class BootstrapNode:
         )
         self.plan_file = folder / "plan.json"
         self.plan_file.write_bytes(record.dump(self.plan))
-        self.api: Any = api or FakeClusterApi(folder, NODES)
+        self.api: Any = api or FakeCluster(folder, NODES)
         self.api_port = free_port()
         self.manifest = self.root / "etc/kubernetes/manifests/kube-apiserver.yaml"
         self.manifest.parent.mkdir(parents=True)

@@ -1,7 +1,6 @@
-"""A fake kube-apiserver: TLS, authentication, chunked watches, injected faults.
+"""A fake kube-apiserver over HTTP: TLS, authentication, chunked watches, injected faults.
 
-Stores leases with resourceVersions and a history, answers TokenReviews from a table, and selects by
-equality labels only, so that it does not use the code under test. `FakeApiThread` runs it in a thread.
+`ApiThread` runs it in a thread.
 """
 
 from __future__ import annotations
@@ -12,70 +11,53 @@ import json
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import urlsplit
 
 import h11
 
+from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.trust.authority import Authority, Certificate
+from tests.support.fake_api_objects import ApiObjects, Call, Fault, Json, query_of, status_of
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"
 TOKEN = "server-side-credential"
 
 
-class RefusedError(Exception):
-    def __init__(self, status: int, reason: str, message: str = "refused", headers: Any = ()) -> None:
-        super().__init__(message)
-        self.status, self.reason, self.headers = status, reason, list(headers)
+class HangError(Exception):
+    """Keeps the connection open without a response."""
 
 
-class DropError(Exception):
-    """Closes the connection without a response."""
+class FakeApiServer(ApiObjects):
+    """A fault that raises `KubeUnreachable` closes the connection without a response."""
 
-
-@dataclass
-class Call:
-    method: str
-    path: str
-    query: dict[str, str]
-    body: Any
-    headers: dict[str, str]
-
-
-@dataclass
-class FakeApiServer:
-    folder: Path
-    bearer_tokens: set[str] = field(default_factory=set)
-    client_names: set[str] = field(default_factory=set)
-    host: str = "127.0.0.1"
-    names: tuple[str, ...] = ("127.0.0.1", "::1", "localhost")
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bearer_tokens: Iterable[str] = (TOKEN,),
+        *,
+        host: str = "127.0.0.1",
+        names: tuple[str, ...] = ("127.0.0.1", "::1", "localhost"),
+    ) -> None:
+        super().__init__()
+        self.folder, self.host, self.names_served = folder, host, names
+        self.bearer_tokens = set(bearer_tokens)
+        self.client_names: set[str] = set()
         self.authority = Authority.create("kubernetes")
-        self.leases: dict[str, dict[str, Any]] = {}
-        self.verdicts: dict[str, Any] = {}
-        self.calls: list[Call] = []
-        self.faults: deque[Callable[[Call], Any]] = deque()
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.next_faults: deque[Fault] = deque()  # each for one call
         self.connections_seen = 0
-        self.gone_as_status = False
         self.port = 0
-        self._version = 100
-        self._oldest = 0
-        self._history: list[tuple[int, str, dict[str, Any]]] = []
-        self._watchers: dict[asyncio.Queue[bytes | None], dict[str, str]] = {}
         self._streams: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
         self._watch_writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> FakeApiServer:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*self.authority.issue_server(self.names).write(self.folder, "apiserver"))
+        certificate = self.authority.issue_server(self.names_served)
+        context.load_cert_chain(*certificate.write(self.folder, "apiserver"))
         context.load_verify_locations(cadata=self.authority.cert_pem.decode())
         context.verify_mode = ssl.CERT_OPTIONAL
         self._server = await asyncio.start_server(self._serve, self.host, self.port, ssl=context)
@@ -95,62 +77,44 @@ class FakeApiServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- what tests do
+    # --- for tests
 
     def issue_client(self, name: str) -> Certificate:
         self.client_names.add(name)
         return self.authority.issue_client(name)
 
-    def put_lease(self, name: str, labels: dict[str, str], **spec: Any) -> dict[str, Any]:
-        lease = {"metadata": {"name": name, "namespace": "kube-system", "labels": labels}, "spec": spec}
-        return self._store("MODIFIED" if name in self.leases else "ADDED", lease)
+    @property
+    def leases(self) -> dict[str, Json]:
+        return {name: found for (plural, _, name), found in list(self.objects.items()) if plural == "leases"}
+
+    def put_lease(self, name: str, labels: dict[str, str], **spec: Any) -> Json:
+        metadata = {"name": name, "namespace": "kube-system", "labels": labels}
+        return self.put(f"{LEASES}/{name}", {"metadata": metadata, "spec": spec})
 
     def remove_lease(self, name: str) -> None:
-        self._store("DELETED", self.leases[name])
-
-    def forget_history(self) -> None:
-        """Compacts: older versions cannot be watched from any more."""
-        self._version += 1
-        self._oldest = self._version
-        self._history.clear()
-
-    def bookmark(self) -> None:
-        self._version += 1
-        event = {
-            "type": "BOOKMARK",
-            "object": {"kind": "Lease", "metadata": {"resourceVersion": str(self._version)}},
-        }
-        for queue in self._watchers:
-            queue.put_nowait(_line(event))
-
-    def end_watches(self) -> None:
-        for queue in self._watchers:
-            queue.put_nowait(None)
+        self.remove(f"{LEASES}/{name}")
 
     def cut_watches(self) -> None:
         for writer in list(self._watch_writers):
             writer.transport.abort()
 
-    def watch_bytes(self, data: bytes) -> None:
-        for queue in self._watchers:
-            queue.put_nowait(data)
-
     def cut_idle_connections(self) -> None:
         for writer in list(self._streams):
             writer.transport.abort()
 
-    @property
-    def watches(self) -> int:
-        return len(self._watchers)
+    def kubeconfig(self, port: int = 0) -> Json:
+        ca = base64.b64encode(self.authority.cert_pem).decode()
+        server = f"https://127.0.0.1:{port or self.port}"
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server, "certificate-authority-data": ca}}],
+            "users": [{"name": "u", "user": {"token": TOKEN}}],
+        }
 
-    def calls_to(self, method: str, path: str = "", **query: str) -> list[Call]:
-        return [
-            call
-            for call in self.calls
-            if call.method == method and call.path.startswith(path) and query.items() <= call.query.items()
-        ]
-
-    # --- how it serves
+    # --- HTTP
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections_seen += 1
@@ -161,7 +125,7 @@ class FakeApiServer:
         try:
             while await self._serve_one(http, reader, writer):
                 http.start_next_cycle()
-        except (DropError, ConnectionError, asyncio.CancelledError, h11.RemoteProtocolError):
+        except (KubeUnreachable, ConnectionError, asyncio.CancelledError, h11.RemoteProtocolError):
             pass
         finally:
             writer.transport.abort()
@@ -173,19 +137,24 @@ class FakeApiServer:
         call = await _receive(http, reader)
         if call is None:
             return False
-        self.calls.append(call)
-        await self.gate.wait()
+        headers: list[tuple[str, str]] = []
         try:
-            if self.faults:
-                self.faults.popleft()(call)
+            self.receive(call)
+            await self.answering.wait()
+            if self.next_faults:
+                self.next_faults.popleft()(call)
             self._authenticate(call, writer)
             if call.query.get("watch"):
                 await self._watch(call, http, reader, writer)
                 return False
-            status, answer, headers = *self._answer(call), []
-        except RefusedError as refusal:
-            status, headers = refusal.status, refusal.headers
-            answer = {"kind": "Status", "code": status, "reason": refusal.reason, "message": str(refusal)}
+            status, answer = self.answer(call)
+        except HangError:
+            await asyncio.sleep(60)
+            return False
+        except KubeError as error:
+            status, answer = error.status, status_of(error)
+            if error.retry_after:
+                headers.append(("Retry-After", f"{error.retry_after:g}"))
         await _reply(http, writer, status, answer, headers)
         return http.our_state is h11.DONE and http.their_state is h11.DONE
 
@@ -194,55 +163,7 @@ class FakeApiServer:
         names = {value for rdn in certificate.get("subject", ()) for key, value in rdn if key == "commonName"}
         bearer = call.headers.get("authorization", "").removeprefix("Bearer ")
         if not names & self.client_names and bearer not in self.bearer_tokens:
-            raise RefusedError(401, "Unauthorized", "Unauthorized")
-
-    def _answer(self, call: Call) -> tuple[int, Any]:
-        if call.path == REVIEWS and call.method == "POST":
-            return 201, {**call.body, "status": self.verdicts.get(call.body["spec"]["token"], {})}
-        if call.path == LEASES:
-            return self._list(call) if call.method == "GET" else self._create(call)
-        if call.path.startswith(LEASES + "/"):
-            return self._one(call, unquote(call.path.removeprefix(LEASES + "/")))
-        raise RefusedError(404, "NotFound", "the server could not find the requested resource")
-
-    def _list(self, call: Call) -> tuple[int, Any]:
-        items = [lease for lease in self.leases.values() if _selected(lease, call)]
-        return 200, {"kind": "LeaseList", "metadata": {"resourceVersion": str(self._version)}, "items": items}
-
-    def _create(self, call: Call) -> tuple[int, Any]:
-        if call.body["metadata"]["name"] in self.leases:
-            raise RefusedError(409, "AlreadyExists", "lease already exists")
-        return 201, self._store("ADDED", call.body)
-
-    def _one(self, call: Call, name: str) -> tuple[int, Any]:
-        if name not in self.leases:
-            raise RefusedError(404, "NotFound", f'leases.coordination.k8s.io "{name}" not found')
-        held = self.leases[name]["metadata"]["resourceVersion"]
-        if call.method == "GET":
-            return 200, self.leases[name]
-        wanted = (call.body["metadata"] if call.method == "PUT" else call.body["preconditions"]).get(
-            "resourceVersion"
-        )
-        if wanted != held:
-            raise RefusedError(409, "Conflict", "the object has been modified")
-        if call.method == "PUT":
-            return 200, self._store("MODIFIED", call.body)
-        self.remove_lease(name)
-        return 200, {"kind": "Status", "status": "Success"}
-
-    def _store(self, kind: str, lease: dict[str, Any]) -> dict[str, Any]:
-        self._version += 1
-        stored = {**lease, "metadata": {**lease["metadata"], "resourceVersion": str(self._version)}}
-        name = lease["metadata"]["name"]
-        if kind == "DELETED":
-            del self.leases[name]
-        else:
-            self.leases[name] = stored
-        self._history.append((self._version, kind, stored))
-        for queue, query in self._watchers.items():
-            if _labels_fit(stored, query.get("labelSelector", "")):
-                queue.put_nowait(_line({"type": kind, "object": stored}))
-        return stored
+            raise KubeError(401, "Unauthorized", "Unauthorized")
 
     async def _watch(
         self,
@@ -251,25 +172,15 @@ class FakeApiServer:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        since = int(call.query["resourceVersion"])
-        queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        if since < self._oldest:
-            if self.gone_as_status:
-                raise RefusedError(410, "Expired", "too old resource version")
-            gone = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"}
-            queue.put_nowait(_line({"type": "ERROR", "object": gone}))
-            queue.put_nowait(None)
-        for version, kind, lease in self._history:
-            if version > since and _selected(lease, call):
-                queue.put_nowait(_line({"type": kind, "object": lease}))
+        queue = self.open_watch(call)
         client_left = asyncio.ensure_future(reader.read())
         client_left.add_done_callback(lambda _: queue.put_nowait(None))
-        self._watchers[queue] = call.query
         self._watch_writers.add(writer)
         try:
             head = h11.Response(status_code=200, headers=[("Transfer-Encoding", "chunked")])
             writer.write(http.send(head) or b"")
-            while (data := await queue.get()) is not None:
+            while (item := await queue.get()) is not None:
+                data = item if isinstance(item, bytes) else json.dumps(item).encode() + b"\n"
                 writer.write(http.send(h11.Data(data)) or b"")
                 await writer.drain()
             writer.write(http.send(h11.EndOfMessage()) or b"")
@@ -277,23 +188,21 @@ class FakeApiServer:
         finally:
             client_left.cancel()
             await asyncio.gather(client_left, return_exceptions=True)
-            del self._watchers[queue]
+            self.close_watch(queue)
             self._watch_writers.discard(writer)
 
 
-class FakeApiThread:
-    """A running `FakeApiServer` in a thread, and a kubeconfig for it."""
+class ApiThread:
+    """Runs an API server in a thread, and writes a kubeconfig for it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, api: FakeApiServer) -> None:
+        self.api = api
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.api = self._run(self._start(folder))
-        self.kubeconfig = folder / "kubeconfig"
-        self.kubeconfig.write_text(json.dumps(self._document()))
-
-    async def _start(self, folder: Path) -> FakeApiServer:
-        return await FakeApiServer(folder, bearer_tokens={TOKEN}).__aenter__()
+        self._run(api.__aenter__())
+        self.kubeconfig = api.folder / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(api.kubeconfig()))
 
     def _run(self, coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
@@ -306,18 +215,6 @@ class FakeApiThread:
 
         return self._run(act())
 
-    def _document(self) -> dict[str, Any]:
-        authority = base64.b64encode(self.api.authority.cert_pem).decode()
-        cluster = {"server": f"https://127.0.0.1:{self.api.port}", "certificate-authority-data": authority}
-        return {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "c",
-            "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u"}}],
-            "clusters": [{"name": "k", "cluster": cluster}],
-            "users": [{"name": "u", "user": {"token": TOKEN}}],
-        }
-
     def stop_listening(self) -> None:
         self._run(self.api.stop())
 
@@ -328,15 +225,19 @@ class FakeApiThread:
         self._loop.close()
 
 
-def refuse(status: int, reason: str, message: str = "refused", headers: Any = ()) -> Callable[[Call], None]:
+def refuse(status: int, reason: str, message: str = "refused", retry_after: float = 0) -> Fault:
     def fault(call: Call) -> None:
-        raise RefusedError(status, reason, message, headers)
+        raise KubeError(status, reason, message, retry_after)
 
     return fault
 
 
 def drop(call: Call) -> None:
-    raise DropError
+    raise KubeUnreachable("dropped")
+
+
+def hang(call: Call) -> None:
+    raise HangError
 
 
 def fine(call: Call) -> None:
@@ -362,9 +263,10 @@ async def _receive(http: h11.Connection, reader: asyncio.StreamReader) -> Call |
 
 def _call(head: h11.Request, body: bytes) -> Call:
     url = urlsplit(head.target.decode())
-    query = {key: values[0] for key, values in parse_qs(url.query).items()}
     headers = {name.decode(): value.decode() for name, value in head.headers}
-    return Call(head.method.decode(), url.path, query, json.loads(body) if body else None, headers)
+    return Call(
+        head.method.decode(), url.path, query_of(url.query), json.loads(body) if body else None, headers
+    )
 
 
 async def _reply(
@@ -375,18 +277,3 @@ async def _reply(
     writer.write((http.send(head) or b"") + (http.send(h11.Data(data)) or b""))
     writer.write(http.send(h11.EndOfMessage()) or b"")
     await writer.drain()
-
-
-def _line(event: Any) -> bytes:
-    return json.dumps(event).encode() + b"\n"
-
-
-def _selected(lease: dict[str, Any], call: Call) -> bool:
-    return _labels_fit(lease, call.query.get("labelSelector", ""))
-
-
-def _labels_fit(lease: dict[str, Any], selector: str) -> bool:
-    labels = lease["metadata"].get("labels", {})
-    return all(
-        labels.get(key) == value for key, _, value in (p.partition("=") for p in selector.split(",") if p)
-    )

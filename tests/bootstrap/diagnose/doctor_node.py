@@ -16,22 +16,11 @@ import pytest
 from bootbridge.bootstrap.plan.plan import IPAddress
 from bootbridge.cli import doctor
 from bootbridge.cli.main import main
-from tests.support import fake_cluster_api, fake_kubelet
+from tests.support import fake_kubelet
 from tests.support.bootstrap_node import BootstrapNode, bootstrap_node
 from tests.support.process_program import ROOT, until
 
 Json = dict[str, Any]
-fake_cluster_api.KINDS |= {
-    "events": "Event",
-    "nodes": "Node",
-    "services": "Service",
-    "endpointslices": "EndpointSlice",
-    "networkpolicies": "NetworkPolicy",
-    "validatingwebhookconfigurations": "ValidatingWebhookConfiguration",
-    "mutatingwebhookconfigurations": "MutatingWebhookConfiguration",
-    "apiservices": "APIService",
-    "customresourcedefinitions": "CustomResourceDefinition",
-}
 HERE = (IPv4Address("127.0.0.1"),)
 
 

@@ -17,8 +17,11 @@ import yaml
 from bootbridge.bootstrap.diagnose.doctor.steps import STEPS
 from bootbridge.bootstrap.machine import certificates
 from bootbridge.common.files import Asset, write_file
+from bootbridge.kube.errors import KubeError
 from bootbridge.trust.authority import Authority, Certificate
 from tests.bootstrap.diagnose.doctor_node import InstalledNode, Json
+from tests.support.fake_api_objects import failing
+from tests.support.fake_api_server import drop
 from tests.support.process_program import until
 
 
@@ -318,7 +321,7 @@ def test_agents_that_run_but_are_not_connected(
         spec={},
     )
     answer = (200, "", log) if log else (500, "InternalError", "No agent available")
-    node.api.faults.append(lambda method, path: answer if path.endswith("/log") else None)
+    node.api.faults.append(failing("GET", "/log", KubeError(*answer)))
     until(lambda: node.node.kubelet.pids and node.doctor()["broken"], "the agents are gone")
     until(lambda: node.doctor()["broken"]["name"] == "agents-connected", "no agent is left")
     broken(node.doctor(), "agents-connected", evidence, fix)
@@ -326,7 +329,7 @@ def test_agents_that_run_but_are_not_connected(
 
 def test_an_unreachable_api_server_leaves_steps_unknown(node: InstalledNode) -> None:
     """The other steps run: the server lists its agents."""
-    node.api.faults.append(lambda method, path: "drop")
+    node.api.faults.append(drop)
     document = node.doctor()
     verdicts = {each["name"]: each["verdict"] for each in document["steps"]}
     assert verdicts["agent-daemonset"] == verdicts["agent-secret"] == verdicts["agent-pods"] == "unknown"

@@ -13,9 +13,11 @@ from bootbridge.bootstrap.diagnose.gather import bundle as bundles
 from bootbridge.bootstrap.diagnose.gather.bundle import LogBundle
 from bootbridge.common.redaction import Redactor
 from bootbridge.errors import OperatorError
+from bootbridge.kube.errors import KubeError
 from tests.bootstrap.diagnose.doctor_node import InstalledNode
 from tests.bootstrap.diagnose.log_bundle import holders, unpacked
-from tests.support.fake_cluster_api import TOKEN
+from tests.support.fake_api_objects import failing
+from tests.support.fake_api_server import TOKEN, drop
 
 
 @pytest.fixture
@@ -104,15 +106,14 @@ def test_a_failed_stage_is_reported_in_one_sentence(node: InstalledNode, tmp_pat
 
 def test_a_failed_source_is_listed_and_the_others_are_collected(node: InstalledNode, tmp_path: Path) -> None:
     """First the API rejects only requests for logs, then it drops all connections."""
-    node.api.faults.append(
-        lambda method, path: (500, "InternalError", "No agent available") if path.endswith("/log") else None
-    )
+    error = KubeError(500, "InternalError", "No agent available")
+    node.api.faults.append(failing("GET", "/log", error))
     out = tmp_path / "b.tar.gz"
     assert node.run("gather", "--out", str(out), "--json") == 0
     missing = {each["source"]: each["reason"] for each in json.loads(node.stdout)["missing"]}
     assert "No agent available" in missing["cluster: agents' logs"]
     assert "cluster/pods.json" in unpacked(out)
-    node.api.faults[:] = [lambda method, path: "drop"]
+    node.api.faults[:] = [drop]
     assert node.run("gather", "--out", str(out), "--json") == 0
     assert [each["source"] for each in json.loads(node.stdout)["missing"]] == ["cluster"]
     assert b"Not collected: cluster" in unpacked(out)["analysis.txt"]

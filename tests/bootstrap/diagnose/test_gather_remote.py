@@ -24,7 +24,8 @@ from bootbridge.cli.main import main
 from bootbridge.errors import OperatorError
 from bootbridge.trust.authority import Authority
 from tests.bootstrap.diagnose.log_bundle import holders, unpacked
-from tests.support.fake_cluster_api import TOKEN, FakeClusterApi
+from tests.support.fake_api_server import TOKEN
+from tests.support.fake_cluster import FakeCluster
 from tests.support.process_program import ROOT, free_port, until
 
 SSHD = shutil.which("sshd") or shutil.which("/usr/sbin/sshd")
@@ -216,7 +217,7 @@ def test_an_invalid_kubeconfig_is_noted_and_the_node_is_collected(node: Node, tm
 
 def test_the_cluster_is_collected_if_the_node_is_unreachable(tmp_path: Path) -> None:
     """The exit code is 2, and the bundle contains no credentials of the kubeconfig."""
-    api = FakeClusterApi(tmp_path)
+    api = FakeCluster(tmp_path)
     directory = install_dir(tmp_path, KEY_PEM, ("ExternalIP", "127.0.0.1"))
     (directory / "auth").mkdir()
     (directory / "auth/kubeconfig").write_text(json.dumps(api.kubeconfig()))

@@ -15,7 +15,10 @@ import yaml
 from bootbridge.bootstrap.install.receipt import RESOURCE_NAMES
 from bootbridge.bootstrap.render import kubeadm
 from bootbridge.common.host import Host
+from bootbridge.kube.errors import KubeError
 from tests.support.bootstrap_node import BootstrapNode, bootstrap_node
+from tests.support.fake_api_objects import Fault, failing
+from tests.support.fake_api_server import drop, hang
 from tests.support.process_program import until
 
 
@@ -65,7 +68,7 @@ def test_the_order_of_removal(node: BootstrapNode) -> None:
     node.up()
     seen = len(node.kubelet.history)
     node.down()
-    deleted = [path.rsplit("/", 2)[-2] for method, path in node.api.requests if method == "DELETE"]
+    deleted = [call.path.rsplit("/", 2)[-2] for call in node.api.calls_to("DELETE")]
     assert list(dict.fromkeys(deleted)) == ["daemonsets", "pods", "secrets", "namespaces"]
     assert node.kubelet.history[seen:] == [
         "ended kube-apiserver",
@@ -139,13 +142,13 @@ def test_up_waits_until_the_old_namespace_is_deleted(node: BootstrapNode) -> Non
     node.up()
 
 
-@pytest.mark.parametrize("silence", ["drop", "hang"])
+@pytest.mark.parametrize("silence", [drop, hang])
 def test_an_unreachable_api_server_does_not_stop_the_removal_on_the_node(
-    node: BootstrapNode, silence: str
+    node: BootstrapNode, silence: Fault
 ) -> None:
     """What could not be verified in the cluster is listed as remaining."""
     node.up()
-    node.api.faults.append(lambda method, path: silence)
+    node.api.faults.append(silence)
     assert node.run("down", "--timeout", "2s") == 2
     assert {"daemonset", "secret", "namespace"} <= set(remains(node))
     assert "verification failed" in remains(node)["namespace"]
@@ -158,10 +161,8 @@ def test_an_unreachable_api_server_does_not_stop_the_removal_on_the_node(
 def test_a_forbidden_deletion_is_a_warning(node: BootstrapNode) -> None:
     """The rest is removed."""
     node.up()
-    refusal = (403, "Forbidden", "may not delete secrets")
-    node.api.faults.append(
-        lambda method, path: refusal if method == "DELETE" and "/secrets/" in path else None
-    )
+    refusal = KubeError(403, "Forbidden", "may not delete secrets")
+    node.api.faults.append(failing("DELETE", "/secrets/", refusal))
     # The Secret is deleted with its namespace.
     node.down()
     warnings: Any = node.receipt()["warnings"]

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from bootbridge.kube.errors import KubeError
 from tests.support.bootstrap_node import BootstrapNode, bootstrap_node
+from tests.support.fake_api_objects import failing
 
 RESOURCES = (
     "record",
@@ -80,7 +82,7 @@ def test_a_dry_run_changes_nothing(node: BootstrapNode) -> None:
     node.up("--dry-run", "--json")
     assert changes(node) == {**dict.fromkeys(RESOURCES, "created"), "apiserver": "changed"}
     assert node.scan() == before
-    assert not [method for method, _ in node.api.requests if method != "GET"]
+    assert not [call for call in node.api.calls if call.method != "GET"]
 
 
 def test_keys_exist_only_in_their_files_and_the_secret(node: BootstrapNode) -> None:
@@ -133,7 +135,7 @@ def test_an_api_error_names_the_resource_and_the_fix(
     node: BootstrapNode, fault: tuple[int, str, str], words: tuple[str, ...]
 ) -> None:
     """Nothing is rolled back; when the cause is fixed, the next run continues."""
-    node.api.faults.append(lambda method, path: fault if method == "PATCH" and "/secrets/" in path else None)
+    node.api.faults.append(failing("PATCH", "/secrets/", KubeError(*fault)))
     assert node.run("up") == 1
     assert [word for word in words if word not in node.output] == []
     assert "bootbridge up` again" in node.output

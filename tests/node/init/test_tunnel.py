@@ -19,7 +19,7 @@ from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.kubeadm import documents
 from tests.node.kubeadm.examples import ADDRESSES, FAMILIES, instance, spec
 from tests.support.bootstrap_node import MANIFEST
-from tests.support.fake_cluster_api import FakeClusterApi
+from tests.support.fake_cluster import FakeCluster
 
 WITH_TUNNEL: dict[str, Any] = {"tunnel": True, "tunnel_image": "registry.example/bootbridge:1"}
 EGRESS = "/etc/kubernetes/bootbridge/apiserver/egress-selector.yaml"
@@ -34,14 +34,14 @@ def host(tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-def api(tmp_path: Path, host: Host) -> Iterator[FakeClusterApi]:
+def api(tmp_path: Path, host: Host) -> Iterator[FakeCluster]:
     # No nodes: no kubelet would stop their agents.
-    fake = FakeClusterApi(tmp_path, nodes=())
+    fake = FakeCluster(tmp_path, nodes=())
     yield fake
     fake.close()
 
 
-def kubeadm_has_run(host: Host, api: FakeClusterApi) -> None:
+def kubeadm_has_run(host: Host, api: FakeCluster) -> None:
     """Writes the API server manifest with the patch applied, and the admin kubeconfig."""
     plan = tunnel.installed_plan(host)
     assert plan is not None
@@ -95,9 +95,7 @@ def test_the_egress_setting_is_in_the_static_pod_and_not_in_the_cluster_configur
     assert next(yaml.safe_load_all(made))["patches"] == {"directory": node_paths.PATCHES}
 
 
-async def test_after_kubeadm_init_the_cluster_resources_are_installed(
-    host: Host, api: FakeClusterApi
-) -> None:
+async def test_after_kubeadm_init_the_cluster_resources_are_installed(host: Host, api: FakeCluster) -> None:
     plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
     await tunnel.install_on_node(host, plan, lambda event: None)
     kubeadm_has_run(host, api)

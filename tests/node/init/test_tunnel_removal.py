@@ -19,12 +19,12 @@ from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.init.tunnel_removal import remove_when_unneeded
 from tests.node.init.test_tunnel import EGRESS, SERVER_POD, WITH_TUNNEL, api, host, kubeadm_has_run
 from tests.node.kubeadm.examples import instance, spec
-from tests.support.fake_cluster_api import FakeClusterApi
+from tests.support.fake_cluster import FakeCluster
 
 __all__ = ["api", "host"]
 
 
-async def test_removal_leaves_nothing_behind(host: Host, api: FakeClusterApi) -> None:
+async def test_removal_leaves_nothing_behind(host: Host, api: FakeCluster) -> None:
     events: list[StageEvent] = []
     plan = tunnel.plan_for(spec(**WITH_TUNNEL), instance())
     await tunnel.install_on_node(host, plan, lambda event: None)
