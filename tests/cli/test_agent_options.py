@@ -51,7 +51,7 @@ def refusal(**change: object) -> OperatorError:
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_default(name):
+def test_a_default_is_unchanged(name):
     """A changed default would break a running deployment."""
     value = getattr(AgentOptions(), name)
     assert value == DEFAULTS[name]
@@ -197,7 +197,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("change", "message", "flag"), REFUSALS)
-def test_refusal(change, message, flag):
+def test_an_invalid_value_is_refused(change, message, flag):
     """The text is the original's where it has one; the flag and the fix are named beside it."""
     error = refusal(**change)
     assert error.args[0] == message
@@ -221,13 +221,13 @@ def test_refusal(change, message, flag):
         {"agent_identifiers": "&&host=a%20b&h%6fst=c"},
     ],
 )
-def test_acceptance(change):
+def test_a_valid_value_is_accepted(change):
     """What the original takes, and several servers, pass."""
     validate(AgentOptions(**change))
 
 
-def test_a_key_and_its_certificate_go_together(tmp_path):
-    """Half a pair is refused, naming the other half."""
+def test_a_key_requires_its_certificate_and_vice_versa(tmp_path):
+    """The error names the missing flag."""
     path = tmp_path / "half.pem"
     path.write_text("x")
     for given, missing in (("key", "cert"), ("cert", "key")):

@@ -125,7 +125,7 @@ AGENT_MANIFESTS = {
 
 
 class Recorder:
-    """Stands where the assembled program would: the commands are tested up to that call."""
+    """Replaces the programs, so that commands are tested up to the call of ``run``."""
 
     def __init__(self) -> None:
         self.options: object = None
@@ -140,7 +140,7 @@ class Recorder:
 
 @pytest.fixture
 def recorder(monkeypatch):
-    """Replace what the commands import late."""
+    """Replaces the modules that the commands import lazily."""
     recorder = Recorder()
     for name in ("proxy_server", "proxy_agent", "demo"):
         module = types.ModuleType(f"bootbridge.{name}.main")
@@ -151,34 +151,27 @@ def recorder(monkeypatch):
 
 @pytest.fixture
 def file(tmp_path):
-    """A file that is there, for flags that want one."""
+    """Returns the path of an existing file."""
     path = tmp_path / "file.pem"
     path.write_text("x")
     return str(path)
 
 
-def spelled(argv: list[str], file: str) -> list[str]:
-    return [word.replace("{file}", file) for word in argv]
-
-
-@pytest.mark.parametrize("manifest", SERVER_MANIFESTS)
-def test_a_server_manifest_of_the_original_starts(recorder, file, capsys, manifest):
-    """Nothing in it needs changing."""
-    assert server.main(spelled(SERVER_MANIFESTS[manifest], file)) == 0
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        *[pytest.param(server.main, argv, id=f"server: {name}") for name, argv in SERVER_MANIFESTS.items()],
+        *[pytest.param(agent.main, argv, id=f"agent: {name}") for name, argv in AGENT_MANIFESTS.items()],
+    ],
+)
+def test_a_manifest_of_the_original_starts_without_changes(recorder, file, capsys, command, arguments):
+    assert command([argument.replace("{file}", file) for argument in arguments]) == 0
     assert recorder.options is not None
     assert "warning" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("manifest", AGENT_MANIFESTS)
-def test_an_agent_manifest_of_the_original_starts(recorder, file, capsys, manifest):
-    """Nothing in it needs changing."""
-    assert agent.main(spelled(AGENT_MANIFESTS[manifest], file)) == 0
-    assert recorder.options is not None
-    assert "warning" not in capsys.readouterr().err
-
-
-def test_klog_flags_arrive(recorder):
-    """The last -v wins over --v, whatever their spelling."""
+def test_klog_flags_are_parsed(recorder):
+    """The last of -v and --v wins."""
     assert agent.main(UPSTREAM_LOGGING) == 0
     options = recorder.options
     assert (options.v, options.stderrthreshold, options.log_file_max_size) == (0, 1, 0)
@@ -186,7 +179,7 @@ def test_klog_flags_arrive(recorder):
 
 
 @pytest.mark.parametrize(("program", "command", "_flags"), COMMANDS)
-def test_a_bad_flag_is_one_line_and_where_to_read_on(recorder, capsys, program, command, _flags):
+def test_an_unknown_flag_is_a_one_line_error_with_a_hint(recorder, capsys, program, command, _flags):
     """Exit code 1, nothing on stdout, nothing run."""
     assert command(["--foo=1"]) == 1
     output = capsys.readouterr()
@@ -195,8 +188,8 @@ def test_a_bad_flag_is_one_line_and_where_to_read_on(recorder, capsys, program, 
     assert recorder.options is None
 
 
-def test_a_bad_combination_is_one_line_with_flag_and_fix(recorder, capsys):
-    """The text of the original stands in the middle of it."""
+def test_an_invalid_combination_is_a_one_line_error_with_flag_and_fix(recorder, capsys):
+    """It contains the error text of the original."""
     assert agent.main(["--sync-interval=1h"]) == 1
     assert capsys.readouterr().err.splitlines() == [
         "proxy-agent: --sync-interval: sync interval 1h0m0s must be less than sync interval cap 10s "
@@ -221,8 +214,7 @@ def test_a_failure_at_start_is_one_line(recorder, capsys):
     assert capsys.readouterr().err == expected
 
 
-def test_the_exit_code_of_the_program_is_ours(recorder):
-    """Whatever it is."""
+def test_the_exit_code_of_the_program_is_returned(recorder):
     recorder.outcome = 3
     assert agent.main([]) == 3
 
@@ -237,7 +229,7 @@ def test_stray_words_and_deprecated_flags_are_reported(recorder, capsys):
 
 
 def test_insecure_options_are_logged(recorder, file, capsys):
-    """Authentication can be given up, but not unnoticed."""
+    """Disabled authentication causes a warning."""
     argv = ["--uds-name=/run/x", "--server-port=0", f"--cluster-cert={file}", f"--cluster-key={file}"]
     assert server.main(argv) == 1
     assert "--insecure-agents" in capsys.readouterr().err
@@ -270,7 +262,6 @@ def test_help_shows_every_flag_within_the_terminal(capsys, monkeypatch, program,
 
 
 def test_help_names_types_defaults_and_groups():
-    """Enough to write a manifest from."""
     page = help_page.render("proxy-server", "S.", server_flags.EXAMPLES, server_flags.FLAGS, 80)
     for expected in (
         "  --agent-port int  (default 8091)\n",
@@ -292,8 +283,7 @@ def test_every_flag_has_a_help_text():
             assert bool(flag.help) != bool(flag.deprecated), flag.name
 
 
-def test_the_examples_of_the_help_are_read_without_complaint():
-    """They would be copied."""
+def test_the_examples_of_the_help_are_valid():
     for flags in (server_flags, agent_flags):
         for example in flags.EXAMPLES.replace("\\\n", " ").split("\n\n"):
             line = next(line for line in example.splitlines() if "{program}" in line)
@@ -304,7 +294,6 @@ def test_the_examples_of_the_help_are_read_without_complaint():
 
 @pytest.mark.parametrize("verb", ["server", "agent"])
 def test_bootbridge_server_and_agent_are_the_same_programs(recorder, capsys, verb):
-    """Under their longer name."""
     assert main.main([verb, "--foo"]) == 1
     assert capsys.readouterr().err.splitlines() == [
         f"bootbridge {verb}: unknown flag: --foo (run 'bootbridge {verb} --help' for usage)",
@@ -412,7 +401,7 @@ def test_a_command_that_needs_root_refuses_other_users(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("argv", [[], ["help"], ["--help"], ["-h"]])
-def test_bootbridge_alone_explains_itself(capsys, argv):
+def test_bootbridge_without_a_command_lists_all_commands(capsys, argv):
     assert main.main(argv) == 0
     page = capsys.readouterr().out
     assert [name for name in COMMAND_NAMES if f"\n  {name} " not in page] == []
@@ -420,7 +409,6 @@ def test_bootbridge_alone_explains_itself(capsys, argv):
 
 @pytest.mark.parametrize("word", ["version", "--version"])
 def test_bootbridge_version(capsys, word):
-    """Both spellings."""
     assert main.main([word]) == 0
     assert capsys.readouterr().out == f"bootbridge {__version__}\n"
 
@@ -447,7 +435,7 @@ def test_a_closed_output_pipe_is_not_a_failure():
 
 
 def test_help_wraps_to_the_real_terminal():
-    """Measured by a terminal of 60 columns, without any help from the environment."""
+    """A terminal of 60 columns, without COLUMNS in the environment."""
     controller, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (24, 60))
     environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -481,19 +469,19 @@ def _read_all(descriptor: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (FileExistsError(errno.EEXIST, "File exists", "/opt/kubectl"), "/opt/kubectl: File exists"),
         (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
         (TimeoutError(), "TimeoutError"),
     ],
 )
-def test_an_unexpected_system_error_is_one_line_with_the_file(error, said, capsys):
+def test_an_unexpected_system_error_is_one_line_with_the_file(error, message, capsys):
     def body() -> int:
         raise error
 
     assert run_guarded("bootbridge lab", body) == 1
-    assert capsys.readouterr().err == f"bootbridge lab: {said}\n"
+    assert capsys.readouterr().err == f"bootbridge lab: {message}\n"
 
 
 HEAVY = ("argparse", "asyncio", "ssl", "socket", "logging", "ipaddress", "urllib.parse", "json", "uuid",
@@ -501,8 +489,7 @@ HEAVY = ("argparse", "asyncio", "ssl", "socket", "logging", "ipaddress", "urllib
 
 
 @pytest.mark.parametrize("module", ["server", "agent", "main"])
-def test_reading_flags_loads_nothing_heavy(module):
-    """A start takes its time for the tunnel alone."""
+def test_parsing_flags_imports_no_large_module(module):
     code = f"import sys, bootbridge.cli.{module}; print(*(n for n in {HEAVY!r} if n in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

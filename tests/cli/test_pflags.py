@@ -1,4 +1,4 @@
-"""A command line means to us what it means to a Go program that uses pflag."""
+"""Command lines are parsed as by a Go program that uses pflag."""
 
 from __future__ import annotations
 
@@ -87,14 +87,14 @@ def test_a_list_replaces_its_default_then_grows():
 
 
 def test_a_bool_never_takes_the_next_word():
-    """The word is left over, and told to the operator later."""
+    """The word is a positional argument, which the command reports."""
     parsed = FLAGS.parse(["--off", "false"])
     assert parsed.fields == {"off": True}
     assert parsed.positionals == ["false"]
 
 
 def test_two_dashes_end_the_flags():
-    """What follows is not looked at."""
+    """The remaining words are positional arguments."""
     parsed = FLAGS.parse(["--port=2", "--", "--port=3", "-"])
     assert parsed.fields == {"port": 2}
     assert parsed.positionals == ["--port=3", "-"]
@@ -120,8 +120,8 @@ def test_two_dashes_end_the_flags():
         (["-v="], 'invalid argument "=" for "-v, --v" flag: strconv.ParseInt: parsing "=": invalid syntax'),
     ],
 )
-def test_a_bad_command_line_is_refused_in_the_known_words(argv, message):
-    """Scripts and people look for these texts."""
+def test_an_invalid_command_line_is_refused_with_the_error_of_pflag(argv, message):
+    """Scripts and operators search for these texts."""
     assert refusal(*argv).args[0] == message
 
 
@@ -137,18 +137,17 @@ def test_a_bad_command_line_is_refused_in_the_known_words(argv, message):
         (["--port"], "write --port=<value>"),
     ],
 )
-def test_a_refusal_says_the_fix_where_one_is_known(argv, hint):
-    """One line, with what to write instead."""
+def test_an_error_has_a_hint_if_the_fix_is_known(argv, hint):
     assert refusal(*argv).hint == hint
 
 
-def test_underscores_are_no_dashes_but_are_understood():
+def test_a_flag_with_underscores_is_unknown_but_suggested():
     """The original registers dashed names only, klog's too."""
     with pytest.raises(OperatorError, match=r"unknown flag: --log_file \(did you mean --log-file\?\)"):
         SERVER_FLAGS.parse(["--log_file=x"])
 
 
-def test_a_deprecated_alias_works_and_says_so():
+def test_a_deprecated_alias_works_with_a_warning():
     """It fills the field of its successor."""
     parsed = FLAGS.parse(["--label=old"])
     assert parsed.fields == {"name": "old"}
@@ -156,7 +155,7 @@ def test_a_deprecated_alias_works_and_says_so():
 
 
 @pytest.mark.parametrize(
-    ("argv", "wish"),
+    ("argv", "page"),
     [
         (["--help"], "help"),
         (["-h"], "help"),
@@ -164,16 +163,16 @@ def test_a_deprecated_alias_works_and_says_so():
         (["--on", "--help", "--foo"], "help"),
     ],
 )
-def test_help_and_version_are_always_understood(argv, wish):
-    """Whatever stands behind them."""
-    assert FLAGS.parse(argv).requested_page == wish
+def test_help_and_version_take_precedence(argv, page):
+    """Even over invalid flags after them."""
+    assert FLAGS.parse(argv).requested_page == page
 
 
 WORDS = st.text(max_size=8) | st.sampled_from(["--name", "--port=1", "-v", "--on", "--", "-v=", "--x"])
 
 
 @given(st.lists(WORDS))
-def test_any_command_line_is_read_or_refused_by_name(argv):
-    """No other exception gets out."""
+def test_any_command_line_is_parsed_or_refused(argv):
+    """No other exception is raised."""
     with contextlib.suppress(OperatorError):
         assert set(FLAGS.parse(argv).fields) <= set(Settings.__dataclass_fields__)

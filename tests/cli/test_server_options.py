@@ -103,7 +103,7 @@ def refusal(options: ServerOptions) -> OperatorError:
 
 
 @pytest.mark.parametrize("name", DEFAULTS)
-def test_default(name):
+def test_a_default_is_unchanged(name):
     """A changed default would break a running deployment."""
     value = getattr(ServerOptions(), name)
     assert value == DEFAULTS[name]
@@ -244,7 +244,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("change", "message", "flag"), REFUSALS)
-def test_refusal(good, change, message, flag):
+def test_an_invalid_value_is_refused(good, change, message, flag):
     """The text is the original's where it has one; the flag and the fix are named beside it."""
     error = refusal(replace(good, **change))
     assert error.args[0] == message
@@ -273,15 +273,15 @@ def test_refusal(good, change, message, flag):
         {"proxy_strategies": "direct,default", "direct_cidrs": ("10.0.0.0/24", "fd00::/64", "10.1.2.3/16")},
     ],
 )
-def test_acceptance(good, change):
+def test_a_valid_value_is_accepted(good, change):
     """What the original takes, and our additions, pass."""
     validate(replace(good, **change))
 
 
 @pytest.mark.parametrize("side", ["server", "cluster"])
 @pytest.mark.parametrize(("given", "missing"), [("key", "cert"), ("cert", "key")])
-def test_a_key_and_its_certificate_go_together(good, side, given, missing):
-    """Half a pair is refused, naming the other half."""
+def test_a_key_requires_its_certificate_and_vice_versa(good, side, given, missing):
+    """The error names the missing flag."""
     error = refusal(replace(good, **{f"{side}_{missing}": ""}))
     path = getattr(good, f"{side}_{given}")
     assert error.args[0] == f'cannot have {side} {missing} empty when {side} {given} is set to "{path}"'
@@ -341,7 +341,7 @@ def test_both_listeners_need_a_certificate(good):
 
 
 def test_agents_must_be_authenticated_or_the_risk_be_accepted(good):
-    """Our one deliberate difference: the original lets anyone in."""
+    """The one deliberate difference: the original accepts any agent."""
     open_door = replace(good, cluster_ca_cert="")
     error = str(refusal(open_door))
     for flag in ("--cluster-ca-cert", "--agent-namespace", "--insecure-agents"):
@@ -361,7 +361,7 @@ def test_direct_needs_its_networks_and_the_networks_need_direct(good):
 
 
 @pytest.mark.parametrize("cidr", ["10.0.0.0/33", "fd00::/129", "host", "", "10.0.0/8"])
-def test_a_network_that_is_none_is_quoted(good, cidr):
+def test_an_invalid_cidr_is_quoted(good, cidr):
     """IPv4 and IPv6 alike."""
     error = refusal(replace(good, proxy_strategies="direct", direct_cidrs=("10.0.0.0/8", cidr)))
     assert str(error).startswith(f'--direct-cidrs: invalid CIDR "{cidr}"')
@@ -374,7 +374,7 @@ def test_old_tls_is_allowed_with_a_warning(good):
     assert "--tls-min-version=VersionTLS11" in text
 
 
-def test_the_original_rules_are_asked_in_their_order(good):
+def test_the_rules_are_applied_in_the_order_of_the_original(good):
     """With several faults the operator sees the one that the original would name."""
     options = replace(good, mode="x", server_port=1, xfr_channel_size=0, backend_dial_timeout=-1.0)
     assert refusal(options).subject == "--mode"
@@ -385,7 +385,7 @@ def test_the_original_rules_are_asked_in_their_order(good):
 
 
 def test_what_the_options_mean_together(good):
-    """Small conclusions that the server draws from several flags."""
+    """Properties derived from several flags."""
     assert replace(good, proxy_strategies="destHost,,default").strategies == ("destHost", "default")
     assert not good.needs_kubernetes
     assert replace(good, enable_lease_controller=True).needs_kubernetes

@@ -76,7 +76,7 @@ def test_durations_are_read_and_printed_like_go(text, seconds, printed):
         ("9223372036854775808ns", 'time: invalid duration "9223372036854775808ns"'),
     ],
 )
-def test_a_bad_duration_is_refused_in_go_words(text, reason):
+def test_an_invalid_duration_is_refused_with_the_error_of_go(text, reason):
     """The reason is Go's, so that it can be searched for."""
     with pytest.raises(ValueError) as refusal:
         values.parse_duration(text)
@@ -124,21 +124,17 @@ def test_an_integer_must_fit_into_64_bits():
         values.parse_int("9223372036854775808")
 
 
-@pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
-def test_the_six_words_for_true(text):
-    """And no others."""
-    assert values.parse_bool(text) is True
-
-
-@pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False"])
-def test_the_six_words_for_false(text):
-    """And no others."""
-    assert values.parse_bool(text) is False
+@pytest.mark.parametrize(
+    ("texts", "value"),
+    [(("1", "t", "T", "TRUE", "true", "True"), True), (("0", "f", "F", "FALSE", "false", "False"), False)],
+)
+def test_the_spellings_of_a_bool(texts, value):
+    assert all(values.parse_bool(text) is value for text in texts)
 
 
 @pytest.mark.parametrize("text", ["", "yes", "no", "tRUE", "on", " true"])
-def test_other_words_are_no_bool(text):
-    """The complaint quotes the word."""
+def test_an_invalid_bool_is_refused(text):
+    """The error quotes the word."""
     with pytest.raises(ValueError, match=r"^strconv\.ParseBool: parsing .*: invalid syntax$"):
         values.parse_bool(text)
 
@@ -174,7 +170,6 @@ def test_lists_are_one_line_of_csv(text, items):
 
 
 def test_an_unclosed_quote_is_refused():
-    """Rather than guessed."""
     with pytest.raises(ValueError):
         values.parse_list('"a,b')
 
@@ -189,6 +184,6 @@ def test_klog_severities_by_name_and_number(text, number):
 
 @pytest.mark.parametrize("text", ["-1", "+1", "x", "", "1.5"])
 def test_a_log_size_is_unsigned(text):
-    """With the terse complaint that Go has for it."""
+    """With Go's error."""
     with pytest.raises(ValueError, match=r"^parse error$"):
         values.parse_size(text)

@@ -1,4 +1,4 @@
-"""What the health and admin ports say, in upstream's exact words."""
+"""The responses of the health and admin ports, which are those of upstream."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def result_of(response: AdminResponse) -> tuple[int, str]:
     return response.status, response.body
 
 
-class World:
-    """A registry, and whether the other side is connected."""
+class HealthState:
+    """A metrics registry, and whether the other side is connected."""
 
     def __init__(self) -> None:
         self.registry = Registry()
@@ -47,31 +47,31 @@ class World:
 
 
 def test_healthz_is_always_ok() -> None:
-    """Liveness does not depend on anybody else."""
-    world = World()
-    assert result_of(ask(world.server(), "/healthz")) == (200, "ok")
-    assert result_of(ask(world.agent(), "/healthz")) == (200, "ok")
+    """Liveness does not depend on a connection."""
+    state = HealthState()
+    assert result_of(ask(state.server(), "/healthz")) == (200, "ok")
+    assert result_of(ask(state.agent(), "/healthz")) == (200, "ok")
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/ready"])
 def test_the_server_is_ready_once_an_agent_is_connected(path: str) -> None:
     """500 with the reason before, 200 after."""
-    world = World()
-    routes = world.server()
+    state = HealthState()
+    routes = state.server()
     assert result_of(ask(routes, path)) == (500, "no connection to any proxy agent")
-    world.connected = True
+    state.connected = True
     assert result_of(ask(routes, path)) == (200, "ok")
 
 
 @pytest.mark.parametrize("path", ["/readyz", "/ready"])
 def test_the_agent_is_ready_once_a_server_is_connected(path: str) -> None:
     """503 with the list of checks before; `ok`, or the list if asked for, after."""
-    world = World()
-    routes = world.agent()
+    state = HealthState()
+    routes = state.agent()
     failing = (503, "[+]ping ok\n[-]server-connected failed: no servers connected\n")
     assert result_of(ask(routes, path)) == failing
     assert result_of(ask(routes, path, verbose="")) == failing
-    world.connected = True
+    state.connected = True
     assert result_of(ask(routes, path)) == (200, "ok")
     assert result_of(ask(routes, path, verbose="")) == (
         200,
@@ -81,9 +81,9 @@ def test_the_agent_is_ready_once_a_server_is_connected(path: str) -> None:
 
 def test_metrics_are_on_the_health_port_and_on_the_servers_admin_port() -> None:
     """Both pages are the same, and Prometheus can read them."""
-    world = World()
-    ServerMetrics(world.registry).http_connections.set(3)
-    pages = [ask(world.server(), "/metrics"), ask(server_admin_routes(world.registry), "/metrics")]
+    state = HealthState()
+    ServerMetrics(state.registry).http_connections.set(3)
+    pages = [ask(state.server(), "/metrics"), ask(server_admin_routes(state.registry), "/metrics")]
 
     assert pages[0] == pages[1]
     assert pages[0].content_type == "text/plain; version=0.0.4; charset=utf-8"
@@ -107,19 +107,19 @@ def test_the_agents_admin_port_sends_scrapers_to_the_health_port(host: str, loca
 
 
 def test_status_is_json() -> None:
-    """What the tables say, for people and scripts."""
-    answer = ask(World().server(), "/status")
+    """The body is the status that the core returns."""
+    answer = ask(HealthState().server(), "/status")
     assert answer.content_type == "application/json"
     assert json.loads(answer.body) == {"agents": [], "routes": 0}
 
 
 def test_profiling_is_off_unless_it_is_asked_for() -> None:
-    """No health or admin route shows the inside of the process."""
-    world = World()
+    """No health or admin route has profiling data."""
+    state = HealthState()
     routes = {
-        **world.server(),
-        **world.agent(),
-        **server_admin_routes(world.registry),
+        **state.server(),
+        **state.agent(),
+        **server_admin_routes(state.registry),
         **agent_admin_routes(8093),
     }
     assert not [path for path in routes if path.startswith("/debug")]
@@ -131,12 +131,12 @@ async def test_the_profiling_index_shows_every_task_and_where_it_waits() -> None
     async def wait_for_nothing() -> None:
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(wait_for_nothing(), name="the-hanging-one")
+    task = asyncio.create_task(wait_for_nothing(), name="hanging-task")
     await asyncio.sleep(0)
     page = ask(profiling_routes(), "/debug/pprof/").body
     task.cancel()
 
-    assert "the-hanging-one" in page
+    assert "hanging-task" in page
     assert "in wait_for_nothing" in page
     moved = ask(profiling_routes(), "/debug/pprof")
     assert (moved.status, moved.headers) == (301, (("Location", "/debug/pprof/"),))
@@ -145,7 +145,7 @@ async def test_the_profiling_index_shows_every_task_and_where_it_waits() -> None
 async def test_a_cpu_profile_shows_what_ran_meanwhile() -> None:
     """The profile is taken from the running loop; a second one at the same time is refused."""
 
-    async def remarkable_work() -> None:
+    async def profiled_work() -> None:
         while True:
             sum(range(1000))
             await asyncio.sleep(0.01)
@@ -156,7 +156,7 @@ async def test_a_cpu_profile_shows_what_ran_meanwhile() -> None:
         return await answer
 
     routes = profiling_routes()
-    worker = asyncio.create_task(remarkable_work())
+    worker = asyncio.create_task(profiled_work())
     first = asyncio.create_task(profile())
     await asyncio.sleep(0)
     second = await profile()
@@ -165,11 +165,11 @@ async def test_a_cpu_profile_shows_what_ran_meanwhile() -> None:
 
     assert second.status == 409
     assert page.status == 200
-    assert "remarkable_work" in page.body
+    assert "profiled_work" in page.body
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "x", "301", "²", ""])
-async def test_a_cpu_profile_has_a_sensible_length(seconds: str) -> None:
+async def test_an_invalid_profile_length_is_refused(seconds: str) -> None:
     """Anything but 1 to 300 seconds is refused."""
     answer = profiling_routes()["/debug/pprof/profile"](AdminRequest("", {"seconds": seconds}, ""))
     assert not isinstance(answer, AdminResponse)
@@ -179,21 +179,21 @@ async def test_a_cpu_profile_has_a_sensible_length(seconds: str) -> None:
 def test_the_heap_page_counts_objects_by_type() -> None:
     """Types with the most objects come first."""
 
-    class Peculiar:
+    class CountedObject:
         pass
 
-    kept = [Peculiar() for _ in range(50_000)]
+    kept = [CountedObject() for _ in range(50_000)]
     page = ask(profiling_routes(), "/debug/pprof/heap").body
 
-    assert "Peculiar" in page
+    assert "CountedObject" in page
     assert len(kept) == 50_000
 
 
 async def test_the_routes_work_over_a_real_socket() -> None:
-    """An agent's whole health port, asked the way a kubelet asks."""
-    world = World()
-    AgentMetrics(world.registry)
-    server = AdminServer(world.agent())
+    """An agent's whole health port, with the request of a kubelet."""
+    state = HealthState()
+    AgentMetrics(state.registry)
+    server = AdminServer(state.agent())
     await server.start("127.0.0.1", 0)
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -52,7 +52,7 @@ def test_a_peer_that_never_opens_a_stream_is_let_go() -> None:
 
 
 def test_a_peer_that_has_had_a_stream_may_be_silent() -> None:
-    """Agents are silent as long as there are no dials."""
+    """Agents send nothing without dials."""
     meeting = Meeting()
     meeting.open_a_stream()
     meeting.after(10 * SILENCE)

@@ -1,4 +1,4 @@
-"""Keepalive: a peer that vanished without a word is found out, one that lives is left alone."""
+"""Keepalive: a lost peer is detected, and a live one stays connected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Watched:
         self.exchange()
 
     def exchange(self) -> None:
-        """What the connections have to say reaches the other side, as long as the peer answers at all."""
+        """Delivers the output of both connections, unless the peer does not answer."""
         for _ in range(3):
             sent = b"".join(self.connection.take_output())
             if sent and self.answers:
@@ -44,15 +44,15 @@ def watched() -> Watched:
     return Watched()
 
 
-def test_a_peer_that_answers_lives_for_ever(watched: Watched) -> None:
-    """It is asked once an interval, and only when it was silent."""
+def test_a_peer_that_answers_stays_connected(watched: Watched) -> None:
+    """It receives one ping per silent interval."""
     for _ in range(50):
         watched.after(INTERVAL / 2)
     assert watched.dead == []
 
 
-def test_a_silent_peer_is_dead_when_a_ping_stays_unanswered(watched: Watched) -> None:
-    """One interval of silence, then a ping, then its time to answer."""
+def test_a_silent_peer_is_lost_when_a_ping_is_not_answered(watched: Watched) -> None:
+    """After one silent interval, a ping, and the time limit for its answer."""
     watched.after(INTERVAL)
     watched.answers = False
     watched.after(INTERVAL).after(ANSWER_SECONDS_MAX - 1)
@@ -61,16 +61,16 @@ def test_a_silent_peer_is_dead_when_a_ping_stays_unanswered(watched: Watched) ->
     assert len(watched.dead) == 1
 
 
-def test_a_doubted_peer_is_asked_at_once(watched: Watched) -> None:
-    """Nobody waits for the interval, which is an hour by default."""
+def test_a_suspected_peer_receives_a_ping_at_once(watched: Watched) -> None:
+    """The keepalive interval is an hour by default."""
     watched.answers = False
     watched.connection.on_suspected()
     watched.after(ANSWER_SECONDS_MAX)
     assert len(watched.dead) == 1
 
 
-def test_doubting_again_and_again_does_not_put_off_the_verdict(watched: Watched) -> None:
-    """Every dial that it leaves unanswered raises the same doubt."""
+def test_repeated_suspicion_does_not_extend_the_time_limit(watched: Watched) -> None:
+    """Every unanswered dial raises the same suspicion."""
     watched.answers = False
     for _ in range(4):
         watched.connection.on_suspected()
@@ -78,8 +78,8 @@ def test_doubting_again_and_again_does_not_put_off_the_verdict(watched: Watched)
     assert len(watched.dead) == 1
 
 
-def test_a_doubted_peer_that_answers_is_left_alone(watched: Watched) -> None:
-    """It may be doubted again later."""
+def test_a_suspected_peer_that_answers_stays_connected(watched: Watched) -> None:
+    """It may be suspected again later."""
     for _ in range(3):
         watched.connection.on_suspected()
         watched.after(ANSWER_SECONDS_MAX)

@@ -46,12 +46,14 @@ def logged(file: Path) -> list[str]:
 def test_text_lines_have_time_level_place_message_and_fields(capsys: pytest.CaptureFixture[str]) -> None:
     """Plain values stand bare, values with spaces or quotes are quoted, booleans are lower case."""
     logs.configure("text", 0, "proxy-server")
-    logs.event("server", logs.WARNING, "agent lost", agent="node-7", why='said "no"', streams=2, drained=True)
+    logs.event(
+        "server", logs.WARNING, "agent lost", agent="node-7", why='answer "no"', streams=2, drained=True
+    )
 
     line = capsys.readouterr().err
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z WARNING server: agent lost "
-        r'agent=node-7 why="said \\"no\\"" streams=2 drained=true\n',
+        r'agent=node-7 why="answer \\"no\\"" streams=2 drained=true\n',
         line,
     )
 

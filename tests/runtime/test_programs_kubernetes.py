@@ -1,4 +1,4 @@
-"""Tokens and leases, end to end: real programs, and an API server's stand-in between them."""
+"""Tokens and leases end to end: real programs with a fake API server."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kube(site: Site) -> Iterator[ApiThread]:
 
 
 def token_server(site: Site, kube: ApiThread, **more: object) -> Server:
-    """A server that knows its agents by token alone."""
+    """Starts a server that authenticates agents by token only."""
     flags = {
         "cluster-ca-cert": None,
         "agent-namespace": "kube-system",
@@ -41,7 +41,7 @@ def token_server(site: Site, kube: ApiThread, **more: object) -> Server:
 
 
 def token_flags(site: Site, token: str) -> dict[str, object]:
-    """What an agent with this token, and no certificate, is started with."""
+    """Returns the flags of an agent with this token and without a certificate."""
     path = site.folder / "token"
     path.write_text(token)
     return {"agent-cert": None, "agent-key": None, "service-account-token-path": path}
@@ -50,8 +50,8 @@ def token_flags(site: Site, token: str) -> dict[str, object]:
 # --- tokens
 
 
-def test_an_agent_is_known_by_its_token(site: Site, kube: ApiThread, web: HttpEndpoint) -> None:
-    """No client certificate at all: the reviewed token lets it in."""
+def test_an_agent_is_authenticated_by_its_token(site: Site, kube: ApiThread, web: HttpEndpoint) -> None:
+    """It has no client certificate."""
     kube.api.token_reviews["good"] = AGENT
     server = token_server(site, kube)
     site.agent(server, flags=token_flags(site, "good"))
@@ -76,7 +76,7 @@ def test_an_agent_is_known_by_its_token(site: Site, kube: ApiThread, web: HttpEn
 def test_a_denied_token_is_explained_to_both_operators(
     site: Site, kube: ApiThread, verdict: dict[str, object], reason: str
 ) -> None:
-    """The real reason stands in the server's log and in the agent's; the token in neither."""
+    """The reason is in the logs of server and agent; the token is in neither."""
     kube.api.token_reviews["secret-token"] = verdict
     server = token_server(site, kube)
     agent = site.agent(server, flags=token_flags(site, "secret-token"))
@@ -93,8 +93,8 @@ def test_an_agent_without_a_token_is_refused(site: Site, kube: ApiThread) -> Non
     assert server.metric("ready_backend_connections") == 0
 
 
-def test_a_token_file_that_vanishes_is_waited_for(site: Site, kube: ApiThread) -> None:
-    """An unreadable token file is a reason to retry, not to crash or to connect without one."""
+def test_a_missing_token_file_is_retried(site: Site, kube: ApiThread) -> None:
+    """The agent neither exits nor connects without a token."""
     kube.api.token_reviews["late"] = AGENT
     port = free_port()
     agent = site.agent(port, flags=token_flags(site, "late"))
@@ -107,8 +107,8 @@ def test_a_token_file_that_vanishes_is_waited_for(site: Site, kube: ApiThread) -
     assert agent.alive
 
 
-def test_reviews_are_remembered(site: Site, kube: ApiThread) -> None:
-    """Agents that come back do not cost a review each."""
+def test_token_reviews_are_cached(site: Site, kube: ApiThread) -> None:
+    """Agents that reconnect cause no further review."""
     kube.api.token_reviews["good"] = AGENT
     server = token_server(site, kube)
     for count in (1, 2, 3):
@@ -117,8 +117,9 @@ def test_reviews_are_remembered(site: Site, kube: ApiThread) -> None:
     assert len(kube.api.calls_to("POST", REVIEWS)) == 1
 
 
-def test_a_slow_review_does_not_hold_up_the_data(site: Site, kube: ApiThread, web: HttpEndpoint) -> None:
-    """While one agent waits for its verdict, the other one's tunnel works."""
+def test_a_slow_token_review_does_not_delay_other_agents(
+    site: Site, kube: ApiThread, web: HttpEndpoint
+) -> None:
     kube.api.token_reviews |= {"first": AGENT, "second": AGENT}
     server = token_server(site, kube)
     site.agent(server, flags=token_flags(site, "first"))
@@ -134,8 +135,7 @@ def test_a_slow_review_does_not_hold_up_the_data(site: Site, kube: ApiThread, we
 # --- leases
 
 
-def test_a_server_publishes_its_lease_and_takes_it_back(site: Site, kube: ApiThread) -> None:
-    """There while it lives, gone with an orderly stop."""
+def test_a_server_creates_its_lease_and_deletes_it_when_it_stops(site: Site, kube: ApiThread) -> None:
     flags = {"enable-lease-controller": True, "kubeconfig": kube.kubeconfig, "server-id": "server-one"}
     server = site.server(flags=flags)
     until(lambda: kube.api.leases, "the lease is there")
@@ -157,7 +157,7 @@ def test_expired_leases_are_collected_and_counted(site: Site, kube: ApiThread) -
 
 
 def test_an_agent_counts_leases_and_follows_them(site: Site, kube: ApiThread) -> None:
-    """The number of servers is what the leases say, at once when they change."""
+    """A change of the leases changes the number of servers at once."""
     server = site.server(flags={"server-count": 1})
     agent = site.agent(server, flags={"count-server-leases": True, "kubeconfig": kube.kubeconfig})
     server.wait_until_ready()
@@ -191,7 +191,7 @@ def test_servers_and_agents_find_each_other_by_leases(site: Site, kube: ApiThrea
 
 
 def test_an_unreachable_api_server_does_not_delay_the_start(site: Site, kube: ApiThread) -> None:
-    """Leases are a convenience: without them the tunnel still comes up."""
+    """The tunnel becomes ready without leases."""
     kube.stop_listening()
     server = site.server(flags={"enable-lease-controller": True, "kubeconfig": kube.kubeconfig})
     agent = site.agent(server, flags={"count-server-leases": True, "kubeconfig": kube.kubeconfig})

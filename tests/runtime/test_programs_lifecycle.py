@@ -1,4 +1,4 @@
-"""Ends and new beginnings: drains, graceful stops, sudden deaths under load, and what follows them."""
+"""Drains, graceful stops, crashes under load, and recovery."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Endpoints = Callable[..., Endpoint]
 # --- the agent drains
 
 
-def test_a_drained_agent_finishes_what_it_has_and_leaves(site: Site, endpoint: Endpoints) -> None:
+def test_a_draining_agent_finishes_open_connections_and_exits(site: Site, endpoint: Endpoints) -> None:
     """SIGTERM: not ready any more, the request in flight completes, then it exits by itself with 0."""
     server, agent = site.pair()
     gate = Gate()
@@ -51,7 +51,7 @@ def test_a_drained_agent_finishes_what_it_has_and_leaves(site: Site, endpoint: E
 
 
 def test_new_dials_avoid_a_draining_agent(site: Site, endpoint: Endpoints, web: HttpEndpoint) -> None:
-    """With another agent there, the draining one gets nothing new."""
+    """With another agent connected, the draining one receives no new dial."""
     server, leaving = site.pair()
     staying = site.agent(server)
     server.wait_for_agents(2)
@@ -71,7 +71,7 @@ def test_new_dials_avoid_a_draining_agent(site: Site, endpoint: Endpoints, web: 
 
 
 def test_a_second_signal_ends_a_drain_at_once(site: Site, endpoint: Endpoints) -> None:
-    """Whoever insists is heard, although a connection is open."""
+    """Although a connection is open."""
     server, agent = site.pair(agent_flags={"drain-timeout": "10m"})
     tunnel = dial(server, endpoint(echo).address)
     agent.terminate()
@@ -82,7 +82,7 @@ def test_a_second_signal_ends_a_drain_at_once(site: Site, endpoint: Endpoints) -
     tunnel.close()
 
 
-def test_a_drain_ends_when_its_time_is_up(site: Site, endpoint: Endpoints) -> None:
+def test_a_drain_ends_after_its_time_limit(site: Site, endpoint: Endpoints) -> None:
     """`--drain-timeout` bounds the drain even with open connections."""
     server, agent = site.pair(agent_flags={"drain-timeout": "500ms"})
     tunnel = dial(server, endpoint(echo).address)
@@ -98,14 +98,14 @@ def test_a_drain_ends_when_its_time_is_up(site: Site, endpoint: Endpoints) -> No
 def test_a_graceful_stop_lets_connections_finish(
     site: Site, pairing: Pairing, endpoint: Endpoints, mode: str
 ) -> None:
-    """Within the limit: what runs completes, new dials are refused, and the exit code is 0."""
+    """Within the limit, open connections complete, new dials are refused, and the exit code is 0."""
     server, agent = site.pair(pairing, mode, server_flags={"graceful-shutdown-timeout": "60s"})
     tunnel = dial(server, endpoint(echo).address)
     server.terminate()
     until(lambda: server.health.get("/readyz")[0] == 500, "the server is not ready any more")
     with pytest.raises((RefusedDialError, ConnectionError, FileNotFoundError)):
         dial(server, endpoint(echo).address)
-    # Again and again, for several times as long as an agent takes to look after its connection.
+    # For several times the interval at which an agent checks its connection.
     for _ in range(20):
         tunnel.send(b"still served")
         assert receive(tunnel, 12) == b"still served"
@@ -115,10 +115,8 @@ def test_a_graceful_stop_lets_connections_finish(
     assert server.wait() == 0
 
 
-def test_a_graceful_stop_waits_until_the_callers_have_taken_everything(
-    site: Site, endpoint: Endpoints
-) -> None:
-    """Also when the connection itself is over: a slow reader gets the last byte before we go."""
+def test_a_graceful_stop_waits_until_callers_have_read_everything(site: Site, endpoint: Endpoints) -> None:
+    """Also after the endpoint has closed: a slow reader receives the last byte."""
     server, _ = site.pair(server_flags={"graceful-shutdown-timeout": "60s"})
     size = 700 * 1024
 
@@ -139,8 +137,8 @@ def test_a_graceful_stop_waits_until_the_callers_have_taken_everything(
     assert server.wait() == 0
 
 
-def test_a_drained_agent_waits_until_the_endpoints_have_taken_everything(site: Site) -> None:
-    """The caller is gone, and the endpoint reads slowly: it still gets the last byte."""
+def test_a_draining_agent_waits_until_endpoints_have_read_everything(site: Site) -> None:
+    """The caller has closed, and a slow endpoint still receives the last byte."""
     server, agent = site.pair(agent_flags={"drain-timeout": "60s"})
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -169,14 +167,14 @@ def test_a_drained_agent_waits_until_the_endpoints_have_taken_everything(site: S
 
 
 def test_agents_are_notified_when_a_graceful_stop_begins(site: Site, endpoint: Endpoints) -> None:
-    """They look for another server at once, while what runs over this one goes on."""
+    """They dial another server at once, while open connections continue."""
     server, agent = site.pair(server_flags={"graceful-shutdown-timeout": "60s"})
     tunnel = dial(server, endpoint(echo).address)
     server.terminate()
     agent.wait_for_servers(0)
     tunnel.send(b"still served")
     assert receive(tunnel, 12) == b"still served"
-    # Nor is it forgotten when the agent itself goes: the endpoint is reset.
+    # When the agent exits too, the endpoint is reset.
     agent.terminate()
     until(lambda: agent.health.get("/readyz")[0] == 503, "the agent drains")
     agent.terminate()
@@ -184,7 +182,7 @@ def test_agents_are_notified_when_a_graceful_stop_begins(site: Site, endpoint: E
     assert ended(tunnel)
 
 
-def test_a_graceful_stop_ends_when_its_time_is_up(site: Site, endpoint: Endpoints, mode: str) -> None:
+def test_a_graceful_stop_ends_after_its_time_limit(site: Site, endpoint: Endpoints, mode: str) -> None:
     server, _ = site.pair(mode=mode, server_flags={"graceful-shutdown-timeout": "500ms"})
     tunnel = dial(server, endpoint(echo).address)
     server.terminate()
@@ -213,18 +211,18 @@ def test_without_a_limit_the_server_stops_at_once(site: Site, endpoint: Endpoint
     until(lambda: agent.metric("open_endpoint_connections") == 0, "the endpoint is released")
 
 
-def test_both_programs_take_ctrl_c_as_well(site: Site) -> None:
+def test_both_programs_stop_on_sigint(site: Site) -> None:
     server, agent = site.pair()
     for program in (agent, server):
         program.signal(signal.SIGINT)
         assert program.wait() == 0
 
 
-# --- sudden deaths under load
+# --- crashes under load
 
 
 class Load:
-    """Callers that ask again and again; every failure must come at once, none may hang."""
+    """Callers in a loop; counts answers, failures and requests that hang."""
 
     def __init__(self, server: Server, address: str, callers: int = 10) -> None:
         self.answered = 0
@@ -249,12 +247,12 @@ class Load:
                 self.hung += 1
             except (RefusedDialError, OSError):
                 self.failed += 1
-                time.sleep(0.02)  # be no busy loop while nothing can be reached
+                time.sleep(0.02)  # avoids a busy loop while the server is unreachable
             else:
                 self.answered += 1
 
-    def goes_on(self) -> None:
-        """Wait until more answers have come."""
+    def wait_for_answers(self) -> None:
+        """Waits for 20 more answers."""
         wanted = self.answered + 20
         until(lambda: self.answered >= wanted, "the load is served")
 
@@ -265,37 +263,41 @@ class Load:
         self._pool.shutdown()
 
 
-def test_an_agent_killed_under_load_leaves_nothing_hanging(site: Site, mode: str, web: HttpEndpoint) -> None:
-    """Every frontend gets an error in time, and traffic flows again with the next agent."""
+def test_no_request_hangs_when_an_agent_is_killed_under_load(
+    site: Site, mode: str, web: HttpEndpoint
+) -> None:
+    """Every caller receives an error in time, and the next agent serves again."""
     server, agent = site.pair(mode=mode)
     load = Load(server, web.address)
-    load.goes_on()
+    load.wait_for_answers()
     agent.kill()
     until(lambda: load.failed > 0, "callers notice")
     site.agent(server)
-    load.goes_on()
+    load.wait_for_answers()
     load.end()
     assert load.hung == 0
-    until(lambda: server.metric("established_connections") == 0, "nothing is left")
+    until(lambda: server.metric("established_connections") == 0, "all connections are closed")
 
 
-def test_a_server_killed_under_load_leaves_nothing_hanging(site: Site, mode: str, web: HttpEndpoint) -> None:
-    """Every frontend gets an error in time; the agent lets go of its endpoints and finds the next server."""
+def test_no_request_hangs_when_a_server_is_killed_under_load(
+    site: Site, mode: str, web: HttpEndpoint
+) -> None:
+    """Callers receive an error in time; the agent closes its endpoints and connects to the next server."""
     server, agent = site.pair(mode=mode)
     load = Load(server, web.address)
-    load.goes_on()
+    load.wait_for_answers()
     server.kill()
     until(lambda: load.failed > 0, "callers notice")
     until(lambda: agent.metric("open_endpoint_connections") == 0, "the endpoints are released")
     again = site.server(mode=mode, flags={"agent-port": server.agent_port, "uds-name": server.uds})
-    load.goes_on()
+    load.wait_for_answers()
     load.end()
     assert load.hung == 0
-    until(lambda: again.metric("established_connections") == 0, "nothing is left")
+    until(lambda: again.metric("established_connections") == 0, "all connections are closed")
 
 
-def test_dials_move_to_another_agent_when_theirs_dies(site: Site, web: HttpEndpoint) -> None:
-    """A dial that an agent died with is tried once more elsewhere; the caller notices nothing."""
+def test_a_dial_is_retried_on_another_agent_when_its_agent_is_killed(site: Site, web: HttpEndpoint) -> None:
+    """The caller receives a normal answer."""
     server, doomed = site.pair(agent_flags={"agent-id": "doomed"})
     doomed.pause()
     with ThreadPoolExecutor(1) as pool:
@@ -308,8 +310,8 @@ def test_dials_move_to_another_agent_when_theirs_dies(site: Site, web: HttpEndpo
     assert server.metric("dial_retries_total") == 1
 
 
-def test_a_pending_dial_fails_at_once_when_the_only_agent_dies(site: Site, mode: str) -> None:
-    """Not after 30 s, as the original lets its callers wait."""
+def test_a_pending_dial_fails_at_once_when_the_only_agent_is_killed(site: Site, mode: str) -> None:
+    """The original fails it only after 30 s."""
     server, agent = site.pair(mode=mode)
     agent.pause()
     with ThreadPoolExecutor(1) as pool:
@@ -336,7 +338,7 @@ def test_a_dial_that_no_agent_answers_ends_after_the_limit(site: Site, mode: str
 @pytest.mark.slow
 @pytest.mark.parametrize("frozen", ["agent", "server"])
 def test_a_silent_peer_is_noticed_by_keepalive(site: Site, frozen: str) -> None:
-    """A frozen machine sends no FIN: the other side pings, hears nothing for 20 s, and lets go."""
+    """A frozen machine sends no FIN: the other side closes after a ping without an answer for 20 s."""
     server, agent = site.pair(server_flags={"keepalive-time": "10s"}, agent_flags={"keepalive-time": "10s"})
     (agent if frozen == "agent" else server).pause()
     if frozen == "agent":
@@ -350,7 +352,7 @@ def test_a_silent_peer_is_noticed_by_keepalive(site: Site, frozen: str) -> None:
 
 
 def ended(tunnel: Tunnel) -> bool:
-    """Whether the tunnel is over: its end or an error, but no silence."""
+    """Whether the tunnel ended or failed, as opposed to a timeout."""
     try:
         return tunnel.recv() == b""
     except TimeoutError:

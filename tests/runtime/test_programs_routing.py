@@ -1,4 +1,4 @@
-"""Where connections go: strategies, IPv6, names, and what is never dialled."""
+"""Routing of the real programs: strategies, IPv6, names, and refused destinations."""
 
 from __future__ import annotations
 
@@ -25,18 +25,25 @@ def dials(agent: Agent) -> float:
 # --- strategies
 
 
-def test_cidr_sends_a_dial_to_the_longest_prefix(site: Site, web: HttpEndpoint) -> None:
-    """Of two agents whose networks hold the destination, the narrower one gets it."""
-    server = site.server(flags={"proxy-strategies": "cidr"})
-    wide = site.agent(server, flags={"agent-identifiers": "cidr=127.0.0.0/8"})
-    narrow = site.agent(server, flags={"agent-identifiers": "cidr=127.0.0.0/30"})
+@pytest.mark.parametrize(
+    ("strategies", "matching", "other"),
+    [
+        ("cidr", "cidr=127.0.0.0/30", "cidr=127.0.0.0/8"),  # the longest prefix
+        ("destHost,default", "ipv4=127.0.0.1", "ipv4=10.0.0.1"),
+    ],
+)
+def test_a_dial_is_sent_to_the_agent_whose_identifiers_match_best(
+    site: Site, web: HttpEndpoint, strategies: str, matching: str, other: str
+) -> None:
+    server = site.server(flags={"proxy-strategies": strategies})
+    agents = [site.agent(server, flags={"agent-identifiers": each}) for each in (other, matching)]
     server.wait_for_agents(2)
     for _ in range(5):
         assert fetch(server, web.address) == HELLO
-    assert (dials(wide), dials(narrow)) == (0, 5)
+    assert [dials(agent) for agent in agents] == [0, 5]
 
 
-def test_cidr_alone_refuses_what_no_agent_holds(site: Site, web: HttpEndpoint) -> None:
+def test_cidr_alone_refuses_a_destination_outside_all_networks(site: Site, web: HttpEndpoint) -> None:
     """Refused as `No agent available`, and counted, in HTTP CONNECT too."""
     server = site.server(flags={"proxy-strategies": "cidr"})
     site.agent(server, flags={"agent-identifiers": "cidr=10.0.0.0/8"})
@@ -48,18 +55,8 @@ def test_cidr_alone_refuses_what_no_agent_holds(site: Site, web: HttpEndpoint) -
     assert "dial refused" in server.log
 
 
-def test_desthost_finds_the_agent_that_names_the_destination(site: Site, web: HttpEndpoint) -> None:
-    server = site.server(flags={"proxy-strategies": "destHost,default"})
-    named = site.agent(server, flags={"agent-identifiers": "ipv4=127.0.0.1"})
-    other = site.agent(server, flags={"agent-identifiers": "ipv4=10.0.0.1"})
-    server.wait_for_agents(2)
-    for _ in range(5):
-        assert fetch(server, web.address) == HELLO
-    assert (dials(named), dials(other)) == (5, 0)
-
-
 def test_a_server_is_ready_if_any_strategy_can_serve(site: Site, web: HttpEndpoint) -> None:
-    """`destHost,default` with an agent that names nothing works, so it is ready."""
+    """`destHost,default` serves with an agent that advertises no host, so it is ready."""
     server = site.server(flags={"proxy-strategies": "destHost,default"})
     site.agent(server)
     server.wait_until_ready()
@@ -67,16 +64,16 @@ def test_a_server_is_ready_if_any_strategy_can_serve(site: Site, web: HttpEndpoi
 
 
 def test_direct_dials_from_the_servers_own_host(site: Site, mode: str, web: HttpEndpoint) -> None:
-    """Inside --direct-cidrs no agent is needed; both ways to the endpoint carry bytes."""
+    """Inside --direct-cidrs no agent is needed."""
     server = site.server(
         mode=mode, flags={"proxy-strategies": "direct", "direct-cidrs": "127.0.0.0/8,::1/128"}
     )
     assert fetch(server, web.address) == HELLO
-    until(lambda: server.metric("established_connections") == 0, "nothing is left")
+    until(lambda: server.metric("established_connections") == 0, "the connection is closed")
 
 
 def test_direct_is_not_used_outside_its_networks(site: Site, web: HttpEndpoint) -> None:
-    """What lies outside goes to the next strategy, and without one is refused."""
+    """Without another strategy the dial is refused."""
     flags = {"proxy-strategies": "direct", "direct-cidrs": "10.0.0.0/8"}
     server = site.server(flags=flags)
     with pytest.raises(RefusedDialError) as refused:
@@ -103,7 +100,7 @@ def test_ipv6_health_ports(site: Site) -> None:
 
 
 def test_a_name_is_dialled_by_the_agent(site: Site, mode: str, web: HttpEndpoint) -> None:
-    """DNS happens where the pods are: at the agent."""
+    """The agent resolves the name."""
     server, _ = site.pair(mode=mode)
     assert fetch(server, f"localhost:{web.port}") == HELLO
 
@@ -128,8 +125,8 @@ def test_only_tcp_is_dialled(site: Site, protocol: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["nonsense", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:0", ":80"])
-def test_a_destination_that_is_none_is_refused(site: Site, target: str) -> None:
-    """An error in words, with the tunnel alive after it."""
+def test_an_invalid_destination_is_refused(site: Site, target: str) -> None:
+    """The server stays ready."""
     server, _ = site.pair()
     with pytest.raises(RefusedDialError):
         ConnectTunnel.dial(server, target)
@@ -139,7 +136,7 @@ def test_a_destination_that_is_none_is_refused(site: Site, target: str) -> None:
 # --- several servers
 
 
-def test_several_hosts_are_all_held(site: Site, web: HttpEndpoint) -> None:
+def test_an_agent_connects_to_every_configured_host(site: Site, web: HttpEndpoint) -> None:
     """Three servers on three addresses, and one agent configured with all of them."""
     port = free_port()
     hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
@@ -167,10 +164,10 @@ def test_several_hosts_are_all_held(site: Site, web: HttpEndpoint) -> None:
     agent.wait_for_servers(3)
 
 
-def test_a_server_that_never_greets_does_not_keep_the_agent_from_others(
+def test_a_server_that_never_answers_does_not_delay_connections_to_others(
     site: Site, web: HttpEndpoint
 ) -> None:
-    """It accepts the connection and the handshake, and then says nothing for ever."""
+    """It completes the TLS handshake and then sends nothing."""
     port = free_port()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(site.certificates.path("server.crt"), site.certificates.path("server.key"))

@@ -1,4 +1,4 @@
-"""Who is let in: authenticated by default, real reasons for refusals, and renewal without a restart."""
+"""Authentication by default, reasons for refusals, and certificate renewal without a restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from bootbridge.trust.authority import Authority
 from tests.support.certificates import NAMES
-from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo, rude
+from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo, reset_after_read
 from tests.support.process_program import until
 from tests.support.process_site import Site
 from tests.support.process_tunnels import dial, fetch, receive
@@ -28,8 +28,8 @@ SETTINGS_ACK = bytes.fromhex("000000 04 01 00000000")
 # --- no access by default
 
 
-def test_a_server_that_cannot_know_its_agents_refuses_to_start(site: Site) -> None:
-    """Neither a CA nor tokens: one line that says what to do."""
+def test_a_server_without_agent_authentication_refuses_to_start(site: Site) -> None:
+    """Without a CA or tokens, the error names the flags to set."""
     server = site.launch_server(flags={"cluster-ca-cert": None})
     assert server.wait() == 1
     assert "--cluster-ca-cert" in server.log
@@ -37,7 +37,7 @@ def test_a_server_that_cannot_know_its_agents_refuses_to_start(site: Site) -> No
 
 
 def test_insecure_agents_is_warned_about(site: Site, web: HttpEndpoint) -> None:
-    """It works, with a warning that names the danger."""
+    """The tunnel works, and the log has a warning."""
     server = site.server(flags={"cluster-ca-cert": None, "insecure-agents": True})
     site.agent(server, flags=NO_CERTIFICATE)
     server.wait_until_ready()
@@ -46,7 +46,7 @@ def test_insecure_agents_is_warned_about(site: Site, web: HttpEndpoint) -> None:
 
 
 def test_an_agent_without_a_certificate_is_refused_with_the_reason(site: Site) -> None:
-    """In the server's log, where the operator looks, and in the agent's own."""
+    """The reason is in the logs of server and agent."""
     server = site.server()
     agent = site.agent(server, flags=NO_CERTIFICATE)
     server.wait_for_log("agent refused")
@@ -110,7 +110,7 @@ def test_the_oldest_tls_version_is_honoured(site: Site) -> None:
 
 
 def handshake(port: int, context: ssl.SSLContext) -> str | None:
-    """The TLS version agreed on. A refusal may come behind the client's last word, so one read more."""
+    """Returns the negotiated TLS version. Reads once, since a refusal may arrive late."""
     with (
         socket.create_connection(("127.0.0.1", port), timeout=20) as sock,
         context.wrap_socket(sock, server_hostname="127.0.0.1") as tls,
@@ -121,7 +121,7 @@ def handshake(port: int, context: ssl.SSLContext) -> str | None:
 
 
 def test_without_ca_cert_the_systems_roots_are_used(site: Site, web: HttpEndpoint) -> None:
-    """The original fails here; we trust what the machine trusts."""
+    """The original fails here."""
     server = site.server()
     roots = {
         "SSL_CERT_FILE": site.certificates.path("agents-ca.crt"),
@@ -140,8 +140,8 @@ def test_without_ca_cert_unknown_servers_are_not_trusted(site: Site) -> None:
 
 
 def test_a_server_that_breaks_off_the_handshake_is_tried_again_at_once(site: Site) -> None:
-    """A reset is an answer: the agent does not wait for the handshake's time limit."""
-    breaker = Endpoint(rude)
+    """The agent does not wait for the time limit of the handshake."""
+    breaker = Endpoint(reset_after_read)
     agent = site.agent(breaker.port)
     until(lambda: breaker.accepted >= 3, "the agent keeps trying")
     breaker.close()
@@ -154,7 +154,7 @@ def test_what_a_server_says_together_with_its_handshake_is_heard(site: Site) -> 
     context.load_cert_chain(site.certificates.path("server.crt"), site.certificates.path("server.key"))
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
-    heard = threading.Event()
+    received = threading.Event()
 
     def greet_early(sock: socket.socket) -> None:
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -168,11 +168,11 @@ def test_what_a_server_says_together_with_its_handshake_is_heard(site: Site) -> 
         while SETTINGS_ACK not in sent:
             incoming.write(sock.recv(65536))
             sent += everything_in(tls)
-        heard.set()
+        received.set()
 
     listener = Endpoint(greet_early)
     site.agent(listener.port)
-    assert heard.wait(20)
+    assert received.wait(20)
     listener.close()
 
 

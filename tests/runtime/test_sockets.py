@@ -81,7 +81,7 @@ def test_an_event_of_a_closed_socket_is_not_given_to_its_numbers_next_owner(
         reused: list[int] = []
 
         def replace(other: socket.socket) -> None:
-            """Whoever comes first closes the other, whose event is already reported."""
+            """The first handler closes the other socket, whose event is already reported."""
             if reused:
                 return
             number, successor = other.fileno(), pair()[0]

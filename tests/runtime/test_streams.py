@@ -21,15 +21,15 @@ import pytest
 from bootbridge.runtime.byte_stream import USER_TIMEOUT_MS
 from tests.support.process_endpoints import (
     AnswerAfterEnd,
-    Deaf,
     Endpoint,
-    FinishThenListen,
+    HalfCloser,
+    NonReader,
     Sink,
     echo,
     flood,
     pattern,
-    rude,
-    speak_first,
+    reset_after_read,
+    send_first,
 )
 from tests.support.process_pairings import with_our_agent, with_our_server
 from tests.support.process_program import Program, until
@@ -42,7 +42,7 @@ Endpoints = Callable[..., Endpoint]
 
 
 def tables_are_empty(server: Server, agent: Agent) -> bool:
-    """Whether neither program knows of a connection any more."""
+    """Whether the tables of both programs are empty."""
     s, a = server.health.status(), agent.health.status()
     return (
         s["routes"] == s["pending_dials"] == a["endpoints"] == 0
@@ -52,16 +52,16 @@ def tables_are_empty(server: Server, agent: Agent) -> bool:
     )
 
 
-# --- nothing early
+# --- first bytes
 
 
 @with_our_server
-def test_an_endpoint_that_speaks_first_never_shares_a_read_with_the_200(
+def test_first_bytes_of_an_endpoint_never_share_a_read_with_the_200(
     site: Site, pairing: Pairing, endpoint: Endpoints
 ) -> None:
     """Kube-apiserver refuses a tunnel whose 200 comes with bytes behind it, or after them."""
     server, _ = site.pair(pairing)
-    address = endpoint(speak_first).address
+    address = endpoint(send_first).address
     for _ in range(50):
         tunnel = ConnectTunnel.dial(server, address)
         assert tunnel.head.startswith(b"HTTP/1.1 200")
@@ -80,13 +80,13 @@ def test_bytes_sent_behind_the_connect_request_are_not_lost(
     tunnel.close()
 
 
-def test_a_direct_endpoint_that_speaks_first_never_shares_a_read_with_the_200(
+def test_first_bytes_of_a_direct_endpoint_never_share_a_read_with_the_200(
     site: Site, endpoint: Endpoints
 ) -> None:
-    """Where the server itself has dialled; also if the endpoint closes right behind its words."""
+    """Also if the endpoint closes right after its first bytes."""
     flags = {"proxy-strategies": "direct", "direct-cidrs": "127.0.0.0/8"}
     server = site.server(flags=flags)
-    for serve in (speak_first, lambda sock: sock.sendall(GREETING)):
+    for serve in (send_first, lambda sock: sock.sendall(GREETING)):
         address = endpoint(serve).address
         for _ in range(30):
             tunnel = ConnectTunnel.dial(server, address)
@@ -95,11 +95,11 @@ def test_a_direct_endpoint_that_speaks_first_never_shares_a_read_with_the_200(
             tunnel.close()
 
 
-# --- nothing lost
+# --- completeness
 
 
 @with_our_agent
-def test_an_upload_followed_by_a_close_arrives_whole(
+def test_an_upload_followed_by_a_close_arrives_complete(
     site: Site, pairing: Pairing, mode: str, endpoint: Endpoints
 ) -> None:
     """10 MiB, then the caller closes at once."""
@@ -112,7 +112,7 @@ def test_an_upload_followed_by_a_close_arrives_whole(
     assert sink.results.get(timeout=20) == (len(body), hashlib.sha256(body).hexdigest(), "eof")
 
 
-def test_a_download_followed_by_a_close_arrives_whole(
+def test_a_download_followed_by_a_close_arrives_complete(
     site: Site, pairing: Pairing, mode: str, endpoint: Endpoints
 ) -> None:
     """10 MiB, then the endpoint closes at once."""
@@ -129,8 +129,8 @@ def test_a_download_followed_by_a_close_arrives_whole(
     tunnel.close()
 
 
-def test_a_caller_that_finishes_sending_still_hears_the_answer(site: Site, endpoint: Endpoints) -> None:
-    """Half-close from the caller's side: the endpoint answers only behind the end of the request."""
+def test_a_caller_that_half_closes_still_receives_the_answer(site: Site, endpoint: Endpoints) -> None:
+    """The endpoint answers only after the end of the request."""
     server, agent = site.pair()
     body = pattern(3 * MIB)
     tunnel = ConnectTunnel.dial(server, endpoint(AnswerAfterEnd()).address)
@@ -138,27 +138,26 @@ def test_a_caller_that_finishes_sending_still_hears_the_answer(site: Site, endpo
     tunnel.finish()
     assert receive_all(tunnel) == hashlib.sha256(body).hexdigest().encode()
     tunnel.close()
-    until(lambda: tables_are_empty(server, agent), "nothing is left")
+    until(lambda: tables_are_empty(server, agent), "tables are empty")
 
 
-def test_an_endpoint_that_finishes_sending_still_hears_the_caller(site: Site, endpoint: Endpoints) -> None:
-    """Half-close from the endpoint's side."""
+def test_an_endpoint_that_half_closes_still_receives_the_upload(site: Site, endpoint: Endpoints) -> None:
     server, agent = site.pair()
-    serve = FinishThenListen()
+    serve = HalfCloser()
     tunnel = ConnectTunnel.dial(server, endpoint(serve).address)
-    assert receive_all(tunnel) == serve.said
+    assert receive_all(tunnel) == serve.sent
     body = pattern(3 * MIB)
     tunnel.send(body)
     tunnel.close()
-    assert serve.heard.get(timeout=20) == body
-    until(lambda: tables_are_empty(server, agent), "nothing is left")
+    assert serve.received.get(timeout=20) == body
+    until(lambda: tables_are_empty(server, agent), "tables are empty")
 
 
 def test_a_reset_endpoint_resets_only_its_caller(site: Site, endpoint: Endpoints) -> None:
     """An aborted connection ends for the caller too, at once."""
     server, agent = site.pair()
     bystander = dial(server, endpoint(echo).address)
-    victim = dial(server, endpoint(rude).address)
+    victim = dial(server, endpoint(reset_after_read).address)
     victim.send(b"hello?")
     try:
         assert victim.recv() == b""
@@ -168,11 +167,11 @@ def test_a_reset_endpoint_resets_only_its_caller(site: Site, endpoint: Endpoints
     assert receive(bystander, 10) == b"still here"
     victim.close()
     bystander.close()
-    until(lambda: tables_are_empty(server, agent), "nothing is left")
+    until(lambda: tables_are_empty(server, agent), "tables are empty")
 
 
 class Refuser:
-    """Reads the beginning of a request, refuses it at length, and closes although more has come."""
+    """Reads the beginning of a request, sends a large refusal, and closes with unread bytes."""
 
     answer = b"HTTP/1.1 413 Content Too Large\r\n\r\n" + pattern(20_000)
 
@@ -190,7 +189,7 @@ def _unread(sock: socket.socket) -> int:
 def test_an_answer_to_half_an_upload_reaches_the_caller(
     site: Site, pairing: Pairing, mode: str, endpoint: Endpoints
 ) -> None:
-    """An endpoint that refuses a large request resets the connection behind its answer; the answer counts."""
+    """The endpoint resets the connection after its answer, which must still be delivered."""
     server, _ = site.pair(pairing, mode)
     tunnel = dial(server, endpoint(Refuser()).address)
     with suppress(OSError):
@@ -203,13 +202,13 @@ def test_an_answer_to_half_an_upload_reaches_the_caller(
 
 
 class Bystanders:
-    """Connections that go on talking while another connection is stalled."""
+    """Connections that stay active while another connection is stalled."""
 
     def __init__(self, server: Server, address: str, count: int = 20) -> None:
         self._tunnels = [dial(server, address) for _ in range(count)]
 
-    def talk(self) -> None:
-        """Every one of them gets its 64 KiB echoed."""
+    def exchange(self) -> None:
+        """Sends 64 KiB on each connection and receives the echo."""
         for tunnel in self._tunnels:
             sent = os.urandom(65536)
             tunnel.send(sent)
@@ -226,8 +225,8 @@ def _transferred(server: Server) -> float:
     )
 
 
-def stops_moving(server: Server) -> None:
-    """Wait until a stalled connection has filled all that there is to fill."""
+def wait_until_stalled(server: Server) -> None:
+    """Waits until a stalled connection has filled all buffers."""
     seen = [-1.0]
 
     def still() -> bool:
@@ -238,19 +237,19 @@ def stops_moving(server: Server) -> None:
     until(still, "the stalled connection has filled its buffers")
 
 
-def test_a_stalled_reader_delays_no_other_connection(site: Site, endpoint: Endpoints) -> None:
-    """Ours × ours: credit keeps the stalled connection within bounds, for as long as it likes."""
+def test_a_stalled_reader_does_not_delay_other_connections(site: Site, endpoint: Endpoints) -> None:
+    """Ours × ours: credit bounds the buffers of the stalled connection, without a time limit."""
     server, agent = site.pair()
     bystanders = Bystanders(server, endpoint(echo).address)
     stalled = dial(server, endpoint(flood).address)
     stalled.send(b"!")
-    stops_moving(server)
+    wait_until_stalled(server)
     for _ in range(3):
-        bystanders.talk()
+        bystanders.exchange()
     assert receive(stalled, 8 * MIB) == bytes(8 * MIB)
     stalled.close()
     bystanders.close()
-    until(lambda: tables_are_empty(server, agent), "nothing is left")
+    until(lambda: tables_are_empty(server, agent), "tables are empty")
 
 
 def fill(tunnel: ConnectTunnel) -> None:
@@ -263,19 +262,19 @@ def fill(tunnel: ConnectTunnel) -> None:
         pass
 
 
-def test_a_stalled_endpoint_delays_no_other_connection(site: Site, endpoint: Endpoints) -> None:
+def test_a_stalled_endpoint_does_not_delay_other_connections(site: Site, endpoint: Endpoints) -> None:
     """The same in the other direction: the caller's own socket fills up, nothing else does."""
     server, agent = site.pair()
     bystanders = Bystanders(server, endpoint(echo).address)
-    deaf = Deaf()
-    stalled = ConnectTunnel.dial(server, endpoint(deaf).address)
+    non_reader = NonReader()
+    stalled = ConnectTunnel.dial(server, endpoint(non_reader).address)
     fill(stalled)
     for _ in range(3):
-        bystanders.talk()
+        bystanders.exchange()
     stalled.close()
-    deaf.released.set()
+    non_reader.released.set()
     bystanders.close()
-    until(lambda: tables_are_empty(server, agent), "nothing is left")
+    until(lambda: tables_are_empty(server, agent), "tables are empty")
 
 
 @pytest.mark.interop
@@ -290,7 +289,7 @@ def test_a_stalled_reader_is_closed_alone_towards_the_original_agent(site: Site,
         "the stalled connection is closed",
     )
     assert "frontend stalled" in server.log
-    bystanders.talk()
+    bystanders.exchange()
     bystanders.close()
     stalled.close()
 
@@ -302,7 +301,7 @@ def test_a_stalled_endpoint_is_closed_alone_towards_the_original_server(
     """The agent's side of the same promise."""
     server, agent = site.pair(Pairing("go", "ours"), agent_flags={"stall-timeout": "2s"})
     bystanders = Bystanders(server, endpoint(echo).address)
-    stalled = ConnectTunnel.dial(server, endpoint(Deaf()).address)
+    stalled = ConnectTunnel.dial(server, endpoint(NonReader()).address)
     feeder = threading.Thread(target=_feed, args=(stalled,), daemon=True)
     feeder.start()
     until(
@@ -310,7 +309,7 @@ def test_a_stalled_endpoint_is_closed_alone_towards_the_original_server(
         "the stalled connection is closed",
     )
     assert "endpoint stalled" in agent.log
-    bystanders.talk()
+    bystanders.exchange()
     bystanders.close()
     stalled.close()
     feeder.join(20)
@@ -321,31 +320,31 @@ def _feed(tunnel: ConnectTunnel) -> None:
         while True:
             tunnel.send(bytes(65536))
     except OSError:
-        pass  # it was closed under us, as it should be
+        pass  # the expected close
 
 
-# --- nothing left
+# --- clean-up
 
 
 def _has_descriptors_at_most(program: Program, count: int) -> bool:
     return program.descriptors() <= count
 
 
-def test_two_hundred_connections_with_random_ends_leave_nothing_behind(
+def test_two_hundred_connections_with_random_ends_leave_no_state(
     site: Site, mode: str, endpoint: Endpoints
 ) -> None:
     """Random sizes; some finish, some are dropped by the caller, some by the endpoint."""
     server, agent = site.pair(mode=mode)
-    address, mean = endpoint(echo).address, endpoint(rude).address
+    address, resetting = endpoint(echo).address, endpoint(reset_after_read).address
     warm_up = dial(server, address)
     warm_up.close()
-    until(lambda: tables_are_empty(server, agent), "nothing is left of the first connection")
+    until(lambda: tables_are_empty(server, agent), "tables are empty again")
     before = [(program.descriptors(), program.threads()) for program in (server, agent)]
 
     def one(number: int) -> None:
         rng = random.Random(number)
         fate = rng.choice(["finish", "drop", "reset by endpoint"])
-        tunnel = dial(server, mean if fate == "reset by endpoint" else address)
+        tunnel = dial(server, resetting if fate == "reset by endpoint" else address)
         sent = rng.randbytes(rng.randrange(1, 60_000))
         try:
             tunnel.send(sent)
@@ -361,7 +360,7 @@ def test_two_hundred_connections_with_random_ends_leave_nothing_behind(
 
     with ThreadPoolExecutor(200) as pool:
         list(pool.map(one, range(200)))
-    until(lambda: tables_are_empty(server, agent), "nothing is left")
+    until(lambda: tables_are_empty(server, agent), "tables are empty")
     for program, (descriptors, threads) in zip((server, agent), before, strict=True):
         until(partial(_has_descriptors_at_most, program, descriptors), "no socket is left")
         until(lambda program=program, threads=threads: program.threads() <= threads, "no thread is left")
@@ -370,10 +369,10 @@ def test_two_hundred_connections_with_random_ends_leave_nothing_behind(
 
 
 @pytest.mark.parametrize("direct", [False, True])
-def test_nothing_is_left_of_a_tls_caller_whose_endpoint_closes_first(
+def test_no_state_is_left_of_a_tls_caller_whose_endpoint_closes_first(
     site: Site, endpoint: Endpoints, direct: bool
 ) -> None:
-    """TLS knows no half-close: the caller is closed, and so is everything behind it."""
+    """TLS has no half-close: the caller, the route and the endpoint are closed."""
     flags = {"proxy-strategies": "direct,default", "direct-cidrs": "127.0.0.0/8"} if direct else {}
     server, agent = site.pair(tcp=True, server_flags=flags)
 
@@ -387,7 +386,7 @@ def test_nothing_is_left_of_a_tls_caller_whose_endpoint_closes_first(
         tunnel.send(b"question")
         assert receive_all(tunnel) == b"answer"
         tunnel.close()
-    until(lambda: tables_are_empty(server, agent), "nothing is left")
+    until(lambda: tables_are_empty(server, agent), "tables are empty")
 
 
 @pytest.mark.slow
@@ -402,7 +401,7 @@ def test_a_tls_caller_may_read_as_slowly_as_it_likes(site: Site, endpoint: Endpo
 
     tunnel = dial(server, endpoint(serve).address)
     tunnel.send(b"!")
-    time.sleep(USER_TIMEOUT_MS / 1000 + 5)  # nothing else is waited for: silence is what is tried
+    time.sleep(USER_TIMEOUT_MS / 1000 + 5)  # the silence itself is the condition under test
     assert len(receive(tunnel, size)) == size
     tunnel.close()
 
@@ -419,7 +418,7 @@ def test_a_thousand_connections_in_a_row_cost_no_memory(site: Site, endpoint: En
             tunnel.send(b"x" * 1000)
             assert receive(tunnel, 1000) == b"x" * 1000
             tunnel.close()
-        until(lambda: tables_are_empty(server, agent), "nothing is left")
+        until(lambda: tables_are_empty(server, agent), "tables are empty")
         return server.rss_bytes() + agent.rss_bytes()
 
     first = thousand()

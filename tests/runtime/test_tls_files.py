@@ -1,4 +1,4 @@
-"""TLS contexts from files: who is let in, what is agreed on, and which flag is blamed when a file is bad."""
+"""TLS contexts from files: authentication, negotiation, and the flag that an error names."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Handshake:
 
 
 def handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str = "localhost") -> Handshake:
-    """Both ends of one handshake, carried by hand; raises what either end raises."""
+    """Runs both ends of a handshake in memory; raises the error of either end."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server, server_hostname=name),

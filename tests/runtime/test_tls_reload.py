@@ -37,7 +37,7 @@ def run() -> Run:
 
 
 class Connection:
-    """A client's end that says something and hears it again."""
+    """The client end of an echo connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -55,7 +55,7 @@ class Connection:
 
 
 class Echo:
-    """Says what it hears."""
+    """Sends back what it receives."""
 
     def __init__(self, stream: TlsStream) -> None:
         self._stream = stream

@@ -35,21 +35,21 @@ class Forward:
 
 
 def run(scenario: Callable[[Pump], None]) -> list[str]:
-    """What was reported until the loop had been through all that the scenario began."""
+    """Returns the errors reported until the loop has run everything that the scenario started."""
     reported: list[str] = []
 
     async def limited() -> None:
         loop = running_loop()
-        heard = asyncio.Event()
+        reported_once = asyncio.Event()
 
         def report(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
             reported.append(str(context["exception"]))
-            heard.set()
+            reported_once.set()
 
         loop.set_exception_handler(report)
         scenario(Pump(loop))
         async with asyncio.timeout(DEADLINE):
-            await heard.wait()
+            await reported_once.wait()
             await asyncio.sleep(0.001)
 
     with asyncio.Runner(loop_factory=Loop) as runner:
@@ -65,7 +65,7 @@ def _pairs(count: int) -> list[tuple[socket.socket, socket.socket]]:
     return pairs
 
 
-def test_what_a_failed_turn_had_written_is_not_overwritten_by_the_next_read() -> None:
+def test_bytes_written_by_a_failed_turn_are_not_overwritten_by_the_next_read() -> None:
     """Promise 2: both turns read into one buffer, and no byte of one connection reaches another."""
     (broken, to_broken), (sound, to_sound), (out1, from1), (out2, from2) = pairs = _pairs(4)
     handlers: list[Forward] = []
@@ -87,8 +87,8 @@ def test_what_a_failed_turn_had_written_is_not_overwritten_by_the_next_read() ->
             sock.close()
 
 
-def test_a_failed_timer_keeps_no_other_from_firing() -> None:
-    """Keepalives, deadlines and drains all hang on one clock."""
+def test_a_failed_timer_does_not_prevent_others_from_firing() -> None:
+    """Keepalives, deadlines and drains share one timer queue."""
     fired: list[str] = []
 
     def scenario(pump: Pump) -> None:
@@ -102,8 +102,8 @@ def test_a_failed_timer_keeps_no_other_from_firing() -> None:
     assert fired == ["next"]
 
 
-def test_a_failed_turn_keeps_no_other_from_its_own() -> None:
-    """What was put off until all sockets had their turn is a turn of its own, too."""
+def test_a_failed_turn_does_not_prevent_others() -> None:
+    """Deferred actions run in separate turns too."""
     done: list[str] = []
 
     def scenario(pump: Pump) -> None:

@@ -65,7 +65,7 @@ def echo(sock: socket.socket) -> None:
         sock.sendall(data)
 
 
-def speak_first(sock: socket.socket) -> None:
+def send_first(sock: socket.socket) -> None:
     """A greeting at once, as SSH and MySQL do it, then an echo."""
     sock.sendall(b"220 I speak first\r\n")
     echo(sock)
@@ -106,23 +106,23 @@ class AnswerAfterEnd:
         sock.sendall(digest.hexdigest().encode())
 
 
-class FinishThenListen:
-    """Says its piece, finishes its own direction, and goes on reading; reports what it read."""
+class HalfCloser:
+    """Sends bytes, half-closes, and continues to read; reports what it read."""
 
-    def __init__(self, said: bytes = b"that is all from me") -> None:
-        self.said = said
-        self.heard: queue.Queue[bytes] = queue.Queue()
+    def __init__(self, sent: bytes = b"that is all from me") -> None:
+        self.sent = sent
+        self.received: queue.Queue[bytes] = queue.Queue()
 
     def __call__(self, sock: socket.socket) -> None:
-        sock.sendall(self.said)
+        sock.sendall(self.sent)
         sock.shutdown(socket.SHUT_WR)
-        heard = b""
+        received = b""
         while data := sock.recv(65536):
-            heard += data
-        self.heard.put(heard)
+            received += data
+        self.received.put(received)
 
 
-class Deaf:
+class NonReader:
     """Accepts and reads nothing until released."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class Gate:
         echo(sock)
 
 
-def rude(sock: socket.socket) -> None:
+def reset_after_read(sock: socket.socket) -> None:
     """Reads a little, then resets the connection."""
     sock.recv(100)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -30,8 +30,8 @@ from bootbridge.wire.addresses import (
         (" 127.0.0.1:8080", " 127.0.0.1"),
     ],
 )
-def test_remove_port_from_host_7_cases(address: str, host: str) -> None:
-    """As Konnectivity's RemovePortFromHost: only the port is removed."""
+def test_only_the_port_is_removed_from_a_host(address: str, host: str) -> None:
+    """As Konnectivity's RemovePortFromHost."""
     assert host_of(address) == host
 
 
@@ -85,8 +85,8 @@ def test_an_address_to_dial_is_split(address: str, host: str, port: int) -> None
         ("a:" + "9" * 5000, f"address {'9' * 5000}: invalid port"),
     ],
 )
-def test_what_cannot_be_dialled_is_refused_in_gos_words(address: str, error: str) -> None:
-    """Go peers and their tests look for these texts."""
+def test_an_invalid_address_is_refused_with_the_error_of_go(address: str, error: str) -> None:
+    """Go peers and their tests search for these texts."""
     with pytest.raises(ValueError) as caught:
         split_host_port(address)
     assert str(caught.value) == error
@@ -178,6 +178,5 @@ def test_an_invalid_cidr_is_none(text: str) -> None:
 
 @given(st.text())
 def test_any_text_is_a_cidr_or_none(text: str) -> None:
-    """No error escapes."""
     parse_cidr(text)
     parse_cidr(text + "/8")

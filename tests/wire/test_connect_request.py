@@ -26,7 +26,7 @@ Outcome = tuple[ConnectRequest | Refusal | None, bytes]
 
 
 def parse(*pieces: bytes, head_bytes_max: int = HEAD_BYTES_MAX) -> Outcome:
-    """Feed the pieces; what was decided, and all bytes that are the tunnel's."""
+    """Feeds the pieces; returns the result and all bytes that belong to the tunnel."""
     parser = ConnectParser(head_bytes_max)
     for index, piece in enumerate(pieces):
         result = parser.receive(piece)
@@ -46,7 +46,7 @@ def refusal(head: bytes) -> Refusal:
 # --- requests --------------------------------------------------------------------------
 
 
-def test_the_head_a_kube_apiserver_sends_is_understood() -> None:
+def test_the_head_of_a_kube_apiserver_is_parsed() -> None:
     """The destination is the request target, not the Host header."""
     assert parse(KUBE_APISERVER) == (ConnectRequest("10.128.2.5:8443"), b"")
 
@@ -70,7 +70,7 @@ def test_bytes_pipelined_behind_the_head_are_kept() -> None:
         b"CONNECT a.example:443 HTTP/1.1\r\nX-Name: caf\xc3\xa9\tau lait\r\n\r\n",
     ],
 )
-def test_other_sane_clients_are_understood(head: bytes) -> None:
+def test_heads_of_other_clients_are_parsed(head: bytes) -> None:
     """No Host header, HTTP/1.0, bare line feeds, empty and non-ASCII values are all fine."""
     assert parse(head) == (ConnectRequest("a.example:443"), b"")
 
@@ -167,7 +167,6 @@ def test_the_method_is_case_sensitive() -> None:
     ],
 )
 def test_a_malformed_request_line_is_refused(line: bytes) -> None:
-    """With 400."""
     refused = refusal(line + b"\r\n\r\n")
     assert (refused.status, refused.reason) == (400, "malformed request line")
 
@@ -217,8 +216,8 @@ def test_a_head_past_the_limit_is_refused() -> None:
 
 @pytest.mark.parametrize("filler", [b" ", b"\t", b"a", b":", b"\r", b"\n", b"X: y\r\n", b"%", b"."])
 @pytest.mark.parametrize("start", [b"CONNECT ", b"CONNECT a:1 HTTP/1.1\r\n", b"CONNECT a:1 HTTP/1.1\r\nX:"])
-def test_the_worst_head_costs_little(start: bytes, filler: bytes) -> None:
-    """A head of 64 KiB made to send a pattern back and forth is judged in milliseconds, not seconds."""
+def test_the_most_expensive_head_is_parsed_quickly(start: bytes, filler: bytes) -> None:
+    """A head of 64 KiB that provokes backtracking takes milliseconds, not seconds."""
     head = start + filler * ((HEAD_BYTES_MAX - len(start) - 5) // len(filler)) + b"\x00\r\n\r\n"
     started = process_time()
     parse(head)

@@ -64,7 +64,7 @@ def test_byte_by_byte_gives_the_same_outcome(data: bytes) -> None:
 
 
 @given(any_bytes)
-def test_any_bytes_give_a_request_a_refusal_or_a_wish_for_more(data: bytes) -> None:
+def test_any_bytes_give_a_request_a_refusal_or_need_more(data: bytes) -> None:
     """Past the limit there is always a decision, and every refusal can be sent."""
     result, _ = run([data])
     if isinstance(result, Refusal):

@@ -1,4 +1,4 @@
-"""Pieces become a whole, and memory follows what came, not what was announced."""
+"""The frame buffer joins pieces; its memory depends on received bytes, not on announced sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEAD = 5
 
 
 @given(st.lists(st.binary(max_size=300)), st.integers(0, 1 << 20))
-def test_the_whole_is_its_pieces_in_order(pieces: list[bytes], more: int) -> None:
+def test_the_result_is_the_pieces_in_order(pieces: list[bytes], more: int) -> None:
     whole = b"".join(pieces)
     assembly = FrameBuffer(len(whole) + more)
     for piece in pieces:
@@ -19,20 +19,20 @@ def test_the_whole_is_its_pieces_in_order(pieces: list[bytes], more: int) -> Non
     assert (bytes(assembly.view()), assembly.size, assembly.missing) == (whole, len(whole), more)
 
 
-def test_what_is_only_announced_takes_no_room() -> None:
+def test_an_announced_size_allocates_no_memory() -> None:
     assembly = FrameBuffer(1 << 30)
     assembly.add(memoryview(b"x"))
     assert len(assembly._room) <= 64 * 1024
 
 
-def test_room_at_most_doubles() -> None:
+def test_the_allocation_at_most_doubles() -> None:
     assembly = FrameBuffer(1 << 22)
     for _ in range(64):
         assembly.add(memoryview(bytes(16384)))
         assert len(assembly._room) <= max(2 * assembly.size, 64 * 1024)
 
 
-def test_what_was_taken_stays_when_the_next_is_put_together() -> None:
+def test_a_taken_result_is_not_changed_by_the_next_one() -> None:
     assembly = FrameBuffer(HEAD)
     assembly.add(memoryview(b"first"))
     first = assembly.take(HEAD)
@@ -40,7 +40,7 @@ def test_what_was_taken_stays_when_the_next_is_put_together() -> None:
     assert (bytes(first), bytes(assembly.view())) == (b"first", b"other")
 
 
-def test_the_need_may_be_raised_once_the_head_is_there() -> None:
+def test_the_needed_size_may_grow_after_the_head() -> None:
     assembly = FrameBuffer(HEAD)
     assembly.add(memoryview(b"12345"))
     assembly.need = HEAD + 3

@@ -1,4 +1,4 @@
-"""gRPC's framing, and its headers."""
+"""gRPC framing and headers."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ def test_messages_are_read_however_they_are_cut() -> None:
     assert feed_all_ways(read, data) == ([b"", b"a", b"hello", b"", b"x" * 20], None, False)
 
 
-def test_a_message_that_never_ends_is_noticed() -> None:
-    """The reader knows that it is in the middle of one."""
+def test_an_incomplete_message_is_detected() -> None:
     assert feed_all_ways(read, framed(b"done") + framed(b"half")[:-1]) == ([b"done"], None, True)
 
 
@@ -62,17 +61,17 @@ def test_any_cut_of_any_bytes_gives_the_same_outcome(data: bytes, places: list[i
 
 @given(st.lists(st.binary(max_size=20), max_size=3), st.sampled_from([b"\x01\0\0\0\0", b"\0\xff\0\0\0"]))
 def test_messages_before_a_bad_one_are_delivered(messages: list[bytes], bad: bytes) -> None:
-    """However cut: what was whole is whole."""
+    """For any split of the bytes."""
     assert feed_all_ways(read, framed(*messages) + bad)[0] == messages
 
 
 def test_compression_is_refused() -> None:
-    """None was agreed on."""
+    """None was negotiated."""
     assert read([b"\x01\0\0\0\x01x"])[1] == "compressed message without an agreed compression"
 
 
 def test_the_largest_message_is_read_and_a_larger_one_refused() -> None:
-    """4 MiB, as with grpc-go, in its words, before any of it is held."""
+    """4 MiB, with grpc-go's error, before any of it is held."""
     largest = bytes(grpc.MESSAGE_BYTES_MAX)
     assert read([framed(largest)]) == ([largest], None, False)
     assert read([grpc.message_prefix(len(largest) + 1)])[1] == (
@@ -82,7 +81,7 @@ def test_the_largest_message_is_read_and_a_larger_one_refused() -> None:
 
 @pytest.mark.parametrize(("first", "bad"), [(b"", b"\x01\0\0\0\0"), (b"\x01\0", b"\0\0\0\0\0\0\0\0")])
 def test_a_reader_that_failed_stays_failed(first: bytes, bad: bytes) -> None:
-    """Behind a prefix that makes no sense, nothing does."""
+    """Bytes after an invalid prefix cannot be interpreted."""
     messages: list[bytes] = []
     reader = grpc.MessageReader(lambda buffer, start, end: messages.append(b"!"))
     reader.receive(first, 0, len(first))
@@ -149,8 +148,8 @@ def test_any_headers_have_a_status(headers: list[tuple[str, str]]) -> None:
         (grpc.refusal(grpc.UNKNOWN, "nope"), (grpc.UNKNOWN, "nope")),
     ],
 )
-def test_what_a_peer_says_at_the_end(headers: tuple[tuple[str, str], ...], expected: tuple[int, str]) -> None:
-    """A status, or the best reason there is for not having one."""
+def test_the_status_of_a_call(headers: tuple[tuple[str, str], ...], expected: tuple[int, str]) -> None:
+    """A status, or the reason why there is none."""
     assert grpc.status_of(headers) == expected
 
 

@@ -1,4 +1,4 @@
-"""Header blocks: HPACK's own test of ours, and what a decoder must not be talked into."""
+"""HPACK header blocks, checked with the hpack library, and limits of the decoder."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize("name", SLOW)
-def test_no_block_costs_much_time(name: str) -> None:
+def test_the_most_expensive_block_is_refused_quickly(name: str) -> None:
     """The largest block of the most awkward kind is refused well within a keepalive."""
     before = time.process_time()
     with pytest.raises(Http2ConnectionError):

@@ -59,7 +59,7 @@ def test_an_h2_client_gets_its_messages_back(calls: list[list[bytes]], sizes: li
 def test_our_client_gets_its_messages_back_from_an_h2_server(
     calls: list[list[bytes]], sizes: list[int]
 ) -> None:
-    """The other way round; h2 would complain of any frame out of place and any window overrun."""
+    """h2 raises an error for any misplaced frame and any window overrun."""
     connection, peer = Http2Connection(client=True), H2Peer(client=False)
     peer.echo = True
     callers = [connection.open_stream(REQUEST, Caller().bind) for _ in calls]
@@ -94,7 +94,7 @@ def test_h2_may_change_its_settings_in_mid_flight(first: int, changes: list[tupl
             peer.receive(frame)
         peer.connection.update_settings({4: window, 5: frame_size})
         connection.receive(peer.output())
-    # h2 itself may wait for ever after a window shrinks, so the last word makes it larger.
+    # h2 itself may wait for ever after a window shrinks, so the last change makes it larger.
     peer.connection.update_settings({4: 2**20})
     converse(connection, peer)
     assert caller.messages == sent
@@ -126,7 +126,7 @@ def test_an_h2_client_is_answered_its_pings() -> None:
     assert (peer.pongs, pongs) == (1, [1])
 
 
-def test_an_h2_client_may_reset_and_go_on() -> None:
+def test_an_h2_client_may_reset_a_stream_and_open_another() -> None:
     """A stream that it cancels does not disturb the next."""
     connection, peer = echo_server(), H2Peer(client=True)
     first = peer.request(REQUEST)
@@ -140,8 +140,7 @@ def test_an_h2_client_may_reset_and_go_on() -> None:
     assert list(connection.streams) == [second]
 
 
-def test_an_h2_client_hears_that_we_go_away() -> None:
-    """GOAWAY is read as such, with its code."""
+def test_an_h2_client_receives_goaway() -> None:
     connection, peer = echo_server(), H2Peer(client=True)
     converse(connection, peer)
     connection.go_away(f.NO_ERROR, "bye")

@@ -1,4 +1,4 @@
-"""A connection, for any bytes at all and however they are cut."""
+"""A connection for any bytes, in any split."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ALL_STEPS = [
 
 
 @pytest.mark.parametrize("as_client", [True, False])
-def test_a_conversation_reads_the_same_however_it_is_cut(as_client: bool) -> None:
+def test_a_frame_sequence_gives_the_same_events_for_any_split(as_client: bool) -> None:
     """Whole, byte by byte, and split at each position: the same events and the same answers."""
     receive = receive_as_server if as_client else receive_as_client
     events, _, error, _ = feed_all_ways(receive, FrameSequence(client=as_client).encode(ALL_STEPS))
@@ -52,7 +52,7 @@ def test_a_conversation_reads_the_same_however_it_is_cut(as_client: bool) -> Non
 
 
 @given(valid_from_client, places)
-def test_a_valid_client_is_understood_however_cut(data: bytes, places: list[int]) -> None:
+def test_a_valid_client_is_accepted_for_any_split(data: bytes, places: list[int]) -> None:
     """No split of a valid stream makes a difference to a server, and no valid stream is an error."""
     whole = receive_as_server([data])
     assert whole == receive_as_server(cut(data, places))
@@ -60,7 +60,7 @@ def test_a_valid_client_is_understood_however_cut(data: bytes, places: list[int]
 
 
 @given(valid_from_server, places)
-def test_a_valid_server_is_understood_however_cut(data: bytes, places: list[int]) -> None:
+def test_a_valid_server_is_accepted_for_any_split(data: bytes, places: list[int]) -> None:
     """The same for a client."""
     whole = receive_as_client([data])
     assert whole == receive_as_client(cut(data, places))
@@ -132,7 +132,7 @@ def test_a_frame_that_trickles_in_costs_its_size() -> None:
 
 
 def test_a_message_that_trickles_in_costs_its_size() -> None:
-    """Half a megabyte in frames of three bytes neither."""
+    """Half a megabyte in frames of three bytes."""
     size = grpc.MESSAGE_BYTES_MAX // 8
 
     def attack() -> Http2Connection:
@@ -147,8 +147,8 @@ def test_a_message_that_trickles_in_costs_its_size() -> None:
     assert grown(attack) < 1.5 * size
 
 
-def test_requests_that_are_reset_at_once_leave_nothing() -> None:
-    """Rapid reset: thousands of requests and no memory to show for it."""
+def test_requests_that_are_reset_at_once_leave_no_memory() -> None:
+    """Rapid reset: thousands of requests allocate no lasting memory."""
 
     def attack() -> Http2Connection:
         connection = a_server()
@@ -161,7 +161,7 @@ def test_requests_that_are_reset_at_once_leave_nothing() -> None:
     assert grown(attack) < 128 * 1024
 
 
-def test_streams_that_fail_leave_nothing() -> None:
+def test_streams_that_fail_leave_no_memory() -> None:
     """Streams refused, malformed or never opened."""
 
     def attack() -> Http2Connection:

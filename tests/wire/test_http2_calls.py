@@ -1,4 +1,4 @@
-"""Calls between two connections: what one side does is what the other side learns."""
+"""Calls between two connections: each action of one side is an event of the other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def answering(wire: Wire) -> tuple[Stream, Recorder, Stream, Recorder]:
 
 @pytest.mark.parametrize("piece", [0, 1000, 65536])
 @pytest.mark.parametrize("size", SIZES)
-def test_a_message_of_any_size_is_echoed_whole(size: int, piece: int) -> None:
+def test_a_message_of_any_size_is_echoed_completely(size: int, piece: int) -> None:
     """From nothing up to the largest message, through any size of read."""
     wire = Wire(echo, piece=piece)
     call = wire.call()
@@ -59,8 +59,7 @@ def test_a_message_of_any_size_is_echoed_whole(size: int, piece: int) -> None:
     assert call.ended
 
 
-def test_nothing_is_left_of_a_call_that_both_sides_ended() -> None:
-    """No stream stays in the tables."""
+def test_a_call_that_both_sides_ended_leaves_the_tables() -> None:
     wire = Wire(echo)
     for _ in range(300):
         call = wire.call()
@@ -141,7 +140,6 @@ def test_a_refusal_is_trailers_only() -> None:
 
 
 def test_trailers_after_the_client_ended_need_no_reset() -> None:
-    """A call that ended on both sides is simply over."""
     wire = Wire()
     stream, _, served, server = answering(wire)
     stream.end()
@@ -208,7 +206,6 @@ def test_a_reset_by_the_client_reaches_the_server(code: int) -> None:
 
 
 def test_a_reset_by_the_server_reaches_the_client() -> None:
-    """And the other way round."""
     wire = Wire()
     _, client, served, _ = answering(wire)
     served.reset(f.INTERNAL_ERROR)
@@ -217,7 +214,7 @@ def test_a_reset_by_the_server_reaches_the_client() -> None:
     assert wire.client.streams == wire.server.streams == {}
 
 
-def test_what_is_in_flight_towards_a_reset_stream_is_dropped() -> None:
+def test_frames_in_flight_to_a_reset_stream_are_dropped() -> None:
     """The peer may have sent it before it received the reset."""
     wire = Wire()
     stream, client, served, _ = answering(wire)
@@ -274,7 +271,7 @@ def test_a_lost_connection_resets_every_call() -> None:
     wire.client.lost("again")
     for _, recorder in ends:
         assert recorder.all_of("reset") == [(f.CANCEL, "the cable was cut")]
-    wire.client.receive(b"whatever")
+    wire.client.receive(b"later input")
     assert wire.client.closed
     assert wire.client.error is None
 
@@ -289,7 +286,7 @@ def test_an_interim_response_is_passed_over() -> None:
     assert client.all_of("headers") == [(RESPONSE, False)]
 
 
-def test_the_greeting_is_preface_settings_and_window() -> None:
+def test_a_connection_starts_with_preface_settings_and_window() -> None:
     """What a peer reads first, either role."""
     wire = Wire()
     client, server = take(wire.client), take(wire.server)
@@ -297,7 +294,7 @@ def test_the_greeting_is_preface_settings_and_window() -> None:
     assert kinds(client) == kinds(server) == [f.SETTINGS, f.WINDOW_UPDATE]
 
 
-def test_requests_may_ride_with_the_greeting() -> None:
+def test_requests_may_be_sent_with_the_preface() -> None:
     """A client need not wait for the server's SETTINGS."""
     wire = Wire(echo)
     call = wire.call(headers=REQUEST)

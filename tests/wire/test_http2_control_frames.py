@@ -1,4 +1,4 @@
-"""Everything on a connection that is not a call: pings, settings, limits, and peers that break the rules."""
+"""Pings, settings, limits, and peers that violate the protocol."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_answer_to_a_ping_is_sent_with_the_next_output() -> None:
     assert kinds(take(connection)) == [f.PING, f.HEADERS]
 
 
-def test_many_answers_do_not_wait_for_something_to_leave_with() -> None:
+def test_many_ping_answers_are_sent_without_other_output() -> None:
     calls: list[str] = []
     connection = Http2Connection(client=True, on_output=lambda: calls.append("touched"))
     connection.receive(f.settings({}))
@@ -107,7 +107,7 @@ def test_a_ping_is_answered_with_its_own_content() -> None:
 
 
 def test_a_ping_ack_is_reported_to_the_owner() -> None:
-    """Pinging either way, and every sign of life counts as one."""
+    """In both directions; any received frame counts as activity."""
     wire = Wire()
     wire.deliver()
     pongs: list[str] = []
@@ -161,7 +161,7 @@ def test_goaway_refuses_the_calls_that_the_peer_never_saw() -> None:
 
 
 def test_streams_above_the_limit_are_refused_one_by_one() -> None:
-    """REFUSED_STREAM for the eleventh, and the ten others do not notice."""
+    """REFUSED_STREAM for the eleventh; the other ten are not affected."""
     wire = Wire(streams_max=10)
     calls = [wire.record() for _ in range(12)]
     wire.deliver()
@@ -276,8 +276,8 @@ def test_a_peer_that_provokes_replies_without_reading_gets_enhance_your_calm(nam
     assert connection.out_size < 100 * REPLIES_WAITING_MAX
 
 
-def test_replies_are_forgiven_once_they_are_read() -> None:
-    """A peer that paused and then read on starts anew."""
+def test_read_replies_no_longer_count() -> None:
+    """The count starts again after a pause."""
     connection, _ = server()
     for _ in range(5):
         take(connection, writable=False)
@@ -494,7 +494,7 @@ def test_a_server_refuses_what_is_not_http2(data: bytes) -> None:
     "first", [f.frame(f.PING, 0, 0, bytes(8)), f.frame(f.SETTINGS, f.ACK, 0), f.frame(f.DATA, 0, 1, b"x")]
 )
 def test_the_first_frame_must_be_settings(first: bytes, as_client: bool) -> None:
-    """Either role, before anything else is believed."""
+    """In either role."""
     connection = Http2Connection(client=as_client, on_request=lambda stream, headers: Recorder())
     connection.receive((b"" if as_client else f.PREFACE) + first)
     assert connection.error is not None
@@ -530,7 +530,7 @@ CLIENT_ERRORS: dict[str, tuple[bytes, int, bool]] = {
 
 
 @pytest.mark.parametrize("name", CLIENT_ERRORS)
-def test_a_client_does_not_put_up_with_a_broken_server(name: str) -> None:
+def test_a_client_rejects_an_invalid_server(name: str) -> None:
     """The stream is lost, or the whole connection, as the fault demands."""
     data, code, whole = CLIENT_ERRORS[name]
     connection, recorder = client()
@@ -567,8 +567,8 @@ HARMLESS = {
 
 
 @pytest.mark.parametrize("name", HARMLESS)
-def test_what_the_rfc_allows_is_put_up_with(name: str) -> None:
-    """The connection lives, and a later request is served."""
+def test_unusual_but_valid_frames_are_accepted(name: str) -> None:
+    """The connection stays open, and a later request is served."""
     connection, handlers = server()
     connection.receive(HARMLESS[name])
     assert connection.error is None

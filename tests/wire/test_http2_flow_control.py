@@ -25,7 +25,7 @@ class Slow(Caller):
 
 
 class Server:
-    """Makes a Slow handler for paths that say so, an Echo for the others."""
+    """Returns a Slow handler for the paths of slow calls, an Echo for the others."""
 
     def __init__(self) -> None:
         self.slow: list[Slow] = []
@@ -76,7 +76,7 @@ def test_a_resumed_stream_gets_everything() -> None:
     assert slow.messages == sent
 
 
-def test_a_paused_stream_delays_no_other() -> None:
+def test_a_paused_stream_does_not_delay_others() -> None:
     """Beside a sender that was stopped, a thousand calls go through."""
     server = Server()
     wire = Wire(server)
@@ -108,7 +108,7 @@ def test_pausing_before_anything_arrives_holds_exactly_the_window() -> None:
     assert wire.server.error is None
 
 
-def test_resuming_a_stream_that_was_not_paused_says_nothing() -> None:
+def test_resuming_a_stream_that_was_not_paused_sends_nothing() -> None:
     """No window is given twice."""
     wire = Wire()
     _, _ = wire.record()
@@ -167,7 +167,7 @@ def test_settings_that_overflow_a_window_are_refused() -> None:
     ("offered", "largest"), [(16384, 16384), (65536, 65536), (2**24 - 1, FRAME_BYTES_MAX)]
 )
 def test_no_frame_is_larger_than_the_peer_allows(offered: int, largest: int) -> None:
-    """Nor larger than we find sensible ourselves."""
+    """Nor larger than our own limit."""
     connection = Http2Connection(client=True)
     recorder = connection.open_stream(RESPONSE, lambda stream: Recorder(stream=stream))
     take(connection)
@@ -183,7 +183,7 @@ def test_no_frame_is_larger_than_the_peer_allows(offered: int, largest: int) -> 
 
 
 def test_frame_size_changes_in_mid_message() -> None:
-    """The rest of a message that waits is cut as the newest SETTINGS say."""
+    """The rest of a message that waits is split by the newest SETTINGS."""
     wire = Wire()
     stream, _ = wire.record()
     stream.send(bytes(100_000))
@@ -258,7 +258,7 @@ def test_a_socket_that_is_not_writable_stops_the_senders() -> None:
 
 
 def test_window_updates_while_not_writable_are_used_later() -> None:
-    """A wake-up that came at the wrong moment is not lost."""
+    """A wake-up while the socket was blocked is not lost."""
     wire = Wire()
     call = wire.call()
     call.send(bytes(100_000))

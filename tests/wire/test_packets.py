@@ -132,14 +132,14 @@ def test_peek_leaves_anything_unusual_to_decode(raw: str) -> None:
 
 
 def test_peek_never_reads_beyond_the_message() -> None:
-    """What lies behind the message in the buffer is another message's."""
+    """The buffer may hold another message after it."""
     body = bytes.fromhex("08042200")
     behind = bytes.fromhex("08011a0161")
     assert p.peek_data(body + behind, 0, len(body)) is None
 
 
 def test_a_data_packet_never_shows_its_payload() -> None:
-    """Payloads are other people's secrets: a log or a failing test prints the size alone."""
+    """Payloads may be secret: logs and failing tests print the size only."""
     assert repr(p.Data(7, b"secret")) == "<Packet DATA 7 6B>"
 
 
