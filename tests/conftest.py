@@ -13,7 +13,7 @@ import pytest
 from tests.support import process_pairings
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, Serve
 from tests.support.process_program import PEERS
-from tests.support.process_site import Pairing, Site
+from tests.support.tunnel_programs import Pairing, Programs
 
 PEER_NAMES = (
     "proxy-server",
@@ -85,13 +85,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
+def programs(tmp_path: Path) -> Iterator[Programs]:
     """Servers and agents for one test; afterwards all are gone, and none has complained of a bug."""
-    site = Site(tmp_path)
+    programs = Programs(tmp_path)
     try:
-        yield site
+        yield programs
     finally:
-        site.close()
+        programs.close()
 
 
 @pytest.fixture(params=process_pairings.ALL)

@@ -20,7 +20,6 @@ from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo, patter
 from tests.support.process_forwarder import Balancer
 from tests.support.process_pairings import with_our_server
 from tests.support.process_program import free_port, until
-from tests.support.process_site import Agent, Pairing, Server, Site
 from tests.support.process_tunnels import (
     ConnectTunnel,
     GrpcTunnel,
@@ -31,6 +30,7 @@ from tests.support.process_tunnels import (
     http_request,
     receive,
 )
+from tests.support.tunnel_programs import Agent, Pairing, Programs, Server
 
 MIB = 1 << 20
 HELLO = b"hello from the endpoint"
@@ -62,10 +62,10 @@ def wait_until_idle(server: Server, agent: Agent) -> None:
 
 
 def test_a_request_is_answered_and_the_200_has_no_trailing_bytes(
-    site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
+    programs: Programs, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
     """The response body arrives, no connection stays open, and no failure is counted."""
-    server, agent = site.pair(pairing, mode)
+    server, agent = programs.pair(pairing, mode)
     tunnel = dial(server, web.address)
     if isinstance(tunnel, ConnectTunnel):
         assert tunnel.extra == b""
@@ -75,9 +75,9 @@ def test_a_request_is_answered_and_the_200_has_no_trailing_bytes(
     assert failures(server) == {}
 
 
-def test_a_refused_dial_reports_connection_refused(site: Site, pairing: Pairing, mode: str) -> None:
+def test_a_refused_dial_reports_connection_refused(programs: Programs, pairing: Pairing, mode: str) -> None:
     """The caller reads `connection refused` (502 in HTTP), and both sides count one failure."""
-    server, agent = site.pair(pairing, mode)
+    server, agent = programs.pair(pairing, mode)
     with pytest.raises(RefusedDialError, match="connection refused") as refused:
         dial(server, f"127.0.0.1:{free_port()}")
     assert refused.value.status == (502 if mode == "http-connect" else 0)
@@ -86,9 +86,9 @@ def test_a_refused_dial_reports_connection_refused(site: Site, pairing: Pairing,
     wait_until_idle(server, agent)
 
 
-def test_an_unknown_host_name_reports_no_such_host(site: Site, pairing: Pairing, mode: str) -> None:
+def test_an_unknown_host_name_reports_no_such_host(programs: Programs, pairing: Pairing, mode: str) -> None:
     """502 in HTTP; the agent counts it as `unknown`."""
-    server, agent = site.pair(pairing, mode)
+    server, agent = programs.pair(pairing, mode)
     with pytest.raises(RefusedDialError, match="no such host") as refused:
         dial(server, f"{NO_SUCH_NAME}:80")
     assert refused.value.status == (502 if mode == "http-connect" else 0)
@@ -96,10 +96,10 @@ def test_an_unknown_host_name_reports_no_such_host(site: Site, pairing: Pairing,
 
 
 def test_a_cancelled_request_leaves_no_connection(
-    site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
+    programs: Programs, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
     """The caller cancels before the endpoint has answered."""
-    server, agent = site.pair(pairing, mode)
+    server, agent = programs.pair(pairing, mode)
     tunnel = dial(server, web.address)
     tunnel.send(b"GET /wait HTTP/1.1\r\nHost: endpoint\r\n\r\n")
     until(lambda: agent.metric("open_endpoint_connections") == 1, "the endpoint is connected")
@@ -107,9 +107,9 @@ def test_a_cancelled_request_leaves_no_connection(
     wait_until_idle(server, agent)
 
 
-def test_a_cancelled_grpc_dial_is_counted_as_frontend_close(site: Site, pairing: Pairing) -> None:
+def test_a_cancelled_grpc_dial_is_counted_as_frontend_close(programs: Programs, pairing: Pairing) -> None:
     """The agent does not answer and the caller cancels: no dial stays pending."""
-    server, agent = site.pair(pairing, "grpc")
+    server, agent = programs.pair(pairing, "grpc")
     agent.pause()
     tunnel = GrpcTunnel(frontend_socket(server))
     tunnel.send_packet(p.DialRequest("tcp", "127.0.0.1:1", 99))
@@ -123,10 +123,10 @@ def test_a_cancelled_grpc_dial_is_counted_as_frontend_close(site: Site, pairing:
 
 @with_our_server
 def test_a_connect_client_that_disconnects_during_its_dial_is_counted_as_frontend_close(
-    site: Site, pairing: Pairing
+    programs: Programs, pairing: Pairing
 ) -> None:
     """Only for our server: the original server does not read from a CONNECT client during its dial."""
-    server, agent = site.pair(pairing)
+    server, agent = programs.pair(pairing)
     agent.pause()
     sock = frontend_socket(server)
     sock.sendall(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -138,10 +138,10 @@ def test_a_connect_client_that_disconnects_during_its_dial_is_counted_as_fronten
 
 
 def test_fifty_cancelled_requests_leave_no_connection(
-    site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
+    programs: Programs, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
     """All run in parallel, and each is cancelled before its response."""
-    server, agent = site.pair(pairing, mode)
+    server, agent = programs.pair(pairing, mode)
 
     def cancelled(_: int) -> None:
         tunnel = dial(server, web.address)
@@ -154,9 +154,11 @@ def test_fifty_cancelled_requests_leave_no_connection(
 
 
 @pytest.mark.slow
-def test_a_dial_to_an_unresponsive_endpoint_times_out(site: Site, pairing: Pairing, mode: str) -> None:
+def test_a_dial_to_an_unresponsive_endpoint_times_out(
+    programs: Programs, pairing: Pairing, mode: str
+) -> None:
     """`i/o timeout` after the agent's 5 s (504 in HTTP); the agent counts it as `timeout`."""
-    server, agent = site.pair(pairing, mode)
+    server, agent = programs.pair(pairing, mode)
     # A listener whose accept queue is full drops further SYNs, so this needs no address outside this machine.
     with socket.create_server(("127.0.0.1", 0), backlog=0) as hole:
         waiting = [socket.socket() for _ in range(2)]
@@ -173,16 +175,16 @@ def test_a_dial_to_an_unresponsive_endpoint_times_out(site: Site, pairing: Pairi
 
 
 def test_a_large_response_arrives_complete(
-    site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
+    programs: Programs, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    server, _ = site.pair(pairing, mode)
+    server, _ = programs.pair(pairing, mode)
     assert fetch(server, web.address, f"/bytes/{20 * MIB}") == pattern(20 * MIB)
 
 
 def test_large_parallel_responses_arrive_complete(
-    site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
+    programs: Programs, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    server, _ = site.pair(pairing, mode)
+    server, _ = programs.pair(pairing, mode)
     wanted = hashlib.sha256(pattern(10 * MIB)).digest()
     with ThreadPoolExecutor(10) as pool:
         bodies = pool.map(lambda _: fetch(server, web.address, f"/bytes/{10 * MIB}"), range(10))
@@ -190,10 +192,10 @@ def test_large_parallel_responses_arrive_complete(
 
 
 def test_a_hundred_requests_over_two_agents_each_receive_the_matching_response(
-    site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
+    programs: Programs, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    server, first = site.pair(pairing, mode)
-    second = site.agent(server, pairing.agent)
+    server, first = programs.pair(pairing, mode)
+    second = programs.agent(server, pairing.agent)
     server.wait_for_agents(2)
 
     def post(number: int) -> bool:
@@ -210,15 +212,15 @@ def test_a_hundred_requests_over_two_agents_each_receive_the_matching_response(
 
 
 def test_a_second_agent_with_the_same_id_does_not_break_a_running_request(
-    site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
+    programs: Programs, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
     """The second stream of one agent id connects and disconnects; the open connection keeps working."""
-    server = site.server(pairing.server, mode)
-    site.agent(server, pairing.agent, flags={"agent-id": "twin"})
+    server = programs.server(pairing.server, mode)
+    programs.agent(server, pairing.agent, flags={"agent-id": "twin"})
     server.wait_until_ready()
     tunnel = dial(server, web.address)
     assert http_request(tunnel, "/hello") == HELLO
-    twin = site.agent(server, pairing.agent, flags={"agent-id": "twin"})
+    twin = programs.agent(server, pairing.agent, flags={"agent-id": "twin"})
     until(lambda: server.metric("grpc_connections", service_method="Connect") == 2, "two streams")
     assert http_request(tunnel, "/hello") == HELLO
     twin.kill()
@@ -228,10 +230,10 @@ def test_a_second_agent_with_the_same_id_does_not_break_a_running_request(
 
 
 def test_a_lost_agent_fails_its_connections_at_once_and_a_new_agent_serves(
-    site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
+    programs: Programs, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
     """A kept-alive connection fails without a timeout; a new agent serves the next request."""
-    server, agent = site.pair(pairing, mode)
+    server, agent = programs.pair(pairing, mode)
     tunnel = dial(server, web.address)
     assert http_request(tunnel, "/hello") == HELLO
     agent.kill()
@@ -239,39 +241,41 @@ def test_a_lost_agent_fails_its_connections_at_once_and_a_new_agent_serves(
     with pytest.raises(ConnectionError):
         http_request(tunnel, "/hello")
     tunnel.close()
-    site.agent(server, pairing.agent)
+    programs.agent(server, pairing.agent)
     server.wait_until_ready()
     assert fetch(server, web.address) == HELLO
 
 
-def test_an_agent_reconnects_to_a_restarted_server(site: Site, pairing: Pairing, web: HttpEndpoint) -> None:
+def test_an_agent_reconnects_to_a_restarted_server(
+    programs: Programs, pairing: Pairing, web: HttpEndpoint
+) -> None:
     """The agent has 1, 0, then 1 connections while the server restarts on the same port."""
-    server, agent = site.pair(pairing)
+    server, agent = programs.pair(pairing)
     agent.wait_for_servers(1)
     server.kill()
     agent.wait_for_servers(0)
     ports = {"agent-port": server.agent_port, "uds-name": server.uds}
-    again = site.server(pairing.server, flags=ports)
+    again = programs.server(pairing.server, flags=ports)
     agent.wait_for_servers(1)
     again.wait_until_ready()
     assert fetch(again, web.address) == HELLO
 
 
 def test_an_agent_connects_to_all_three_servers_behind_a_load_balancer(
-    site: Site, pairing: Pairing, web: HttpEndpoint
+    programs: Programs, pairing: Pairing, web: HttpEndpoint
 ) -> None:
     """3 connections, 2 after one server is killed, 3 with its replacement; all servers serve."""
     flags = {"server-count": 3}
-    servers = [site.server(pairing.server, flags=flags) for _ in range(3)]
+    servers = [programs.server(pairing.server, flags=flags) for _ in range(3)]
     balancer = Balancer([server.agent_port for server in servers])
-    agent = site.agent(balancer.port, pairing.agent, flags={"sync-forever": True})
+    agent = programs.agent(balancer.port, pairing.agent, flags={"sync-forever": True})
     try:
         agent.wait_for_servers(3)
         gone = servers.pop()
         balancer.ports.remove(gone.agent_port)
         gone.kill()
         agent.wait_for_servers(2)
-        servers.append(site.server(pairing.server, flags=flags))
+        servers.append(programs.server(pairing.server, flags=flags))
         balancer.ports.append(servers[-1].agent_port)
         agent.wait_for_servers(3)
         for server in servers:
@@ -280,13 +284,13 @@ def test_an_agent_connects_to_all_three_servers_behind_a_load_balancer(
         balancer.close()
 
 
-def test_readyz_requires_a_connected_peer(site: Site, pairing: Pairing, mode: str) -> None:
+def test_readyz_requires_a_connected_peer(programs: Programs, pairing: Pairing, mode: str) -> None:
     """A server is ready with an agent, an agent with a server, and neither without."""
     port = free_port()
-    agent = site.agent(port, pairing.agent)
+    agent = programs.agent(port, pairing.agent)
     status, body = agent.health.get("/readyz")
     assert (status, "no servers connected" in body) == (503, True)
-    server = site.server(pairing.server, mode, flags={"agent-port": port})
+    server = programs.server(pairing.server, mode, flags={"agent-port": port})
     server.wait_until_ready()
     until(lambda: agent.health.get("/readyz") == (200, "ok"), "the agent is ready")
     verbose = "[+]ping ok\n[+]server-connected ok\ncheck passed\n"
@@ -299,9 +303,9 @@ def test_readyz_requires_a_connected_peer(site: Site, pairing: Pairing, mode: st
 
 
 def test_a_draining_agent_still_serves_when_it_is_the_only_one(
-    site: Site, pairing: Pairing, mode: str, web: HttpEndpoint
+    programs: Programs, pairing: Pairing, mode: str, web: HttpEndpoint
 ) -> None:
-    server, agent = site.pair(pairing, mode)
+    server, agent = programs.pair(pairing, mode)
     drains = {"packet_type": "DRAIN", "segment": "from_agent"}
 
     def drained() -> bool:
@@ -315,10 +319,10 @@ def test_a_draining_agent_still_serves_when_it_is_the_only_one(
 
 
 def test_small_reads_return_the_bytes_in_order(
-    site: Site, pairing: Pairing, mode: str, endpoint: Callable[..., Endpoint]
+    programs: Programs, pairing: Pairing, mode: str, endpoint: Callable[..., Endpoint]
 ) -> None:
     """An echo is read in pieces of 10 bytes."""
-    server, agent = site.pair(pairing, mode)
+    server, agent = programs.pair(pairing, mode)
     tunnel = dial(server, endpoint(echo).address)
     sent = pattern(4000)
     tunnel.send(sent)
@@ -328,10 +332,12 @@ def test_small_reads_return_the_bytes_in_order(
 
 
 @pytest.mark.parametrize("kind", ["ours", pytest.param("go", marks=pytest.mark.interop)])
-def test_the_agent_offers_the_configured_alpn_protocols(site: Site, kind: str) -> None:
+def test_the_agent_offers_the_configured_alpn_protocols(programs: Programs, kind: str) -> None:
     """A server that accepts only the configured protocol can negotiate it."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(site.certificates.path("server.crt"), site.certificates.path("server.key"))
+    context.load_cert_chain(
+        programs.certificates.path("server.crt"), programs.certificates.path("server.key")
+    )
     context.set_alpn_protocols(["tunnel/1"])
     chosen: list[str | None] = []
 
@@ -340,16 +346,16 @@ def test_the_agent_offers_the_configured_alpn_protocols(site: Site, kind: str) -
             chosen.append(tls.selected_alpn_protocol())
 
     listener = Endpoint(handshake)
-    site.agent(listener.port, kind, flags={"alpn-proto": "tunnel/1"})
+    programs.agent(listener.port, kind, flags={"alpn-proto": "tunnel/1"})
     until(lambda: "tunnel/1" in chosen, "the protocol was negotiated")
     listener.close()
 
 
 @pytest.mark.interop
-def test_original_and_our_agents_share_the_dials(site: Site, mode: str, web: HttpEndpoint) -> None:
+def test_original_and_our_agents_share_the_dials(programs: Programs, mode: str, web: HttpEndpoint) -> None:
     """As during a rolling replacement of the original agents."""
-    server = site.server("ours", mode)
-    agents = [site.agent(server, "go"), site.agent(server, "ours")]
+    server = programs.server("ours", mode)
+    agents = [programs.agent(server, "go"), programs.agent(server, "ours")]
     server.wait_for_agents(2)
     with ThreadPoolExecutor(20) as pool:
         assert set(pool.map(lambda _: fetch(server, web.address), range(60))) == {HELLO}

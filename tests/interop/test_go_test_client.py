@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.process_endpoints import HttpEndpoint
 from tests.support.process_program import PEERS, flag_arguments, free_port
-from tests.support.process_site import Server, Site
+from tests.support.tunnel_programs import Programs, Server
 
 pytestmark = pytest.mark.interop
 
@@ -52,11 +52,11 @@ def run_client(server: Server, port: int) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("tcp", [False, True], ids=["unix-socket", "tcp-mtls"])
 @pytest.mark.parametrize("agent", ["ours", "go"])
 def test_the_original_client_gets_its_answers(
-    site: Site, mode: str, tcp: bool, agent: str, web: HttpEndpoint
+    programs: Programs, mode: str, tcp: bool, agent: str, web: HttpEndpoint
 ) -> None:
     """Every request is answered, and nothing is left of it."""
-    server = site.server("ours", mode, tcp=tcp)
-    site.agent(server, agent)
+    server = programs.server("ours", mode, tcp=tcp)
+    programs.agent(server, agent)
     server.wait_until_ready()
     result = run_client(server, web.port)
     assert result.returncode == 0, result.stdout
@@ -65,9 +65,9 @@ def test_the_original_client_gets_its_answers(
     assert server.metric("pending_backend_dials") == 0
 
 
-def test_the_original_client_hears_of_a_failed_dial(site: Site, mode: str) -> None:
+def test_the_original_client_hears_of_a_failed_dial(programs: Programs, mode: str) -> None:
     """It fails at once, every time, and the server counts the endpoint as the reason."""
-    server, _ = site.pair(mode=mode)
+    server, _ = programs.pair(mode=mode)
     result = run_client(server, free_port())
     assert result.returncode != 0
     assert f"Requests failed: {REQUESTS}" in result.stdout

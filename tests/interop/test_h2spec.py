@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.process_forwarder import Forwarder
 from tests.support.process_program import PEERS
-from tests.support.process_site import Site
 from tests.support.process_tunnels import frontend_socket
+from tests.support.tunnel_programs import Programs
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -64,9 +64,9 @@ def h2spec(folder: Path, port: int, *flags: str) -> Report:
 
 
 @pytest.fixture(params=["unix socket", "TCP with mutual TLS"])
-def frontend_port(request: pytest.FixtureRequest, site: Site) -> Iterator[int]:
+def frontend_port(request: pytest.FixtureRequest, programs: Programs) -> Iterator[int]:
     """A plain TCP port that leads to a gRPC frontend: h2spec has no client certificate."""
-    server = site.server(mode="grpc", tcp=request.param != "unix socket")
+    server = programs.server(mode="grpc", tcp=request.param != "unix socket")
     forwarder = Forwarder(lambda: frontend_socket(server, "h2"))
     yield forwarder.port
     forwarder.close()
@@ -81,13 +81,13 @@ def check(folder: Path, port: int, *flags: str) -> None:
     assert (beyond.cases, beyond.failed) == (1, {})
 
 
-def test_the_agent_port_conforms_to_http2(site: Site) -> None:
+def test_the_agent_port_conforms_to_http2(programs: Programs) -> None:
     """H2spec shows no client certificate, so this server asks for none."""
-    server = site.server(flags={"cluster-ca-cert": None, "insecure-agents": True})
-    check(site.folder, server.agent_port, "-t", "-k")
+    server = programs.server(flags={"cluster-ca-cert": None, "insecure-agents": True})
+    check(programs.folder, server.agent_port, "-t", "-k")
     assert server.alive
 
 
-def test_the_grpc_frontend_conforms_to_http2(site: Site, frontend_port: int) -> None:
+def test_the_grpc_frontend_conforms_to_http2(programs: Programs, frontend_port: int) -> None:
     """The same cases, on both kinds of frontend."""
-    check(site.folder, frontend_port)
+    check(programs.folder, frontend_port)

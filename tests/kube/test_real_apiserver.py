@@ -38,8 +38,8 @@ from tests.support import process_program
 from tests.support.kubernetes import ControlPlane, Json
 from tests.support.process_endpoints import HttpEndpoint
 from tests.support.process_program import OURS
-from tests.support.process_site import Server, Site
 from tests.support.process_tunnels import fetch
+from tests.support.tunnel_programs import Programs, Server
 
 pytest_plugins = ["tests.support.kubernetes"]
 pytestmark = pytest.mark.kubernetes
@@ -267,7 +267,7 @@ def grant(kubernetes: ControlPlane, namespace: str, account: str, verbs: list[st
 
 
 @pytest.fixture
-def reviewing_server(site: Site, kubernetes: ControlPlane, namespace: str) -> Server:
+def reviewing_server(programs: Programs, kubernetes: ControlPlane, namespace: str) -> Server:
     """A proxy-server that reviews tokens and publishes its lease, with its own service account."""
     verbs = ["get", "list", "watch", "create", "update", "delete"]
     kubeconfig = grant(kubernetes, namespace, "konnectivity-server", verbs)
@@ -281,7 +281,7 @@ def reviewing_server(site: Site, kubernetes: ControlPlane, namespace: str) -> Se
         "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
         {"metadata": {"name": f"{namespace}-reviews"}, "subjects": [subject], "roleRef": delegator},
     )
-    return site.server(
+    return programs.server(
         flags={
             "cluster-ca-cert": None,
             "agent-namespace": namespace,
@@ -295,14 +295,14 @@ def reviewing_server(site: Site, kubernetes: ControlPlane, namespace: str) -> Se
     )
 
 
-def token_flags(site: Site, token: str) -> dict[str, object]:
-    path = site.folder / "token"
+def token_flags(programs: Programs, token: str) -> dict[str, object]:
+    path = programs.folder / "token"
     path.write_text(token)
     return {"agent-cert": None, "agent-key": None, "service-account-token-path": path}
 
 
 def test_an_agent_with_a_service_account_token_forwards_traffic(
-    site: Site, kubernetes: ControlPlane, namespace: str, reviewing_server: Server, web: HttpEndpoint
+    programs: Programs, kubernetes: ControlPlane, namespace: str, reviewing_server: Server, web: HttpEndpoint
 ) -> None:
     """The lease is published, counted, and deleted at shutdown, with RBAC enabled."""
     token = kubernetes.token(namespace, ACCOUNT, AUDIENCE)
@@ -311,7 +311,7 @@ def test_an_agent_with_a_service_account_token_forwards_traffic(
         "lease-namespace": namespace,
         "kubeconfig": grant(kubernetes, namespace, ACCOUNT, ["get", "list", "watch"]),
     }
-    agent = site.agent(reviewing_server, flags=token_flags(site, token) | counting)
+    agent = programs.agent(reviewing_server, flags=token_flags(programs, token) | counting)
     reviewing_server.wait_until_ready()
     assert fetch(reviewing_server, web.address) == HELLO
     assert reviewing_server.metric("token_reviews_total", result="authenticated") == 1
@@ -324,11 +324,11 @@ def test_an_agent_with_a_service_account_token_forwards_traffic(
 
 
 def test_an_agent_with_a_token_for_another_audience_is_refused(
-    site: Site, kubernetes: ControlPlane, namespace: str, reviewing_server: Server
+    programs: Programs, kubernetes: ControlPlane, namespace: str, reviewing_server: Server
 ) -> None:
     """Both processes log the reason, without the token."""
     token = kubernetes.token(namespace, ACCOUNT)
-    agent = site.agent(reviewing_server, flags=token_flags(site, token))
+    agent = programs.agent(reviewing_server, flags=token_flags(programs, token))
     reviewing_server.wait_for_log("Failed to validate authentication token")
     agent.wait_for_log("Failed to validate authentication token")
     assert reviewing_server.metric("ready_backend_connections") == 0

@@ -12,8 +12,8 @@ import pytest
 from tests.support.fake_api_server import LEASES, REVIEWS, ApiThread, FakeApiServer
 from tests.support.process_endpoints import HttpEndpoint
 from tests.support.process_program import free_port, until
-from tests.support.process_site import Server, Site
 from tests.support.process_tunnels import fetch
+from tests.support.tunnel_programs import Programs, Server
 
 HELLO = b"hello from the endpoint"
 AUDIENCE = "system:konnectivity-server"
@@ -22,13 +22,13 @@ LABELS = {"k8s-app": "konnectivity-server"}
 
 
 @pytest.fixture
-def kube(site: Site) -> Iterator[ApiThread]:
-    thread = ApiThread(FakeApiServer(site.folder))
+def kube(programs: Programs) -> Iterator[ApiThread]:
+    thread = ApiThread(FakeApiServer(programs.folder))
     yield thread
     thread.close()
 
 
-def token_server(site: Site, kube: ApiThread, **more: object) -> Server:
+def token_server(programs: Programs, kube: ApiThread, **more: object) -> Server:
     """Starts a server that authenticates agents by token only."""
     flags = {
         "cluster-ca-cert": None,
@@ -37,12 +37,12 @@ def token_server(site: Site, kube: ApiThread, **more: object) -> Server:
         "authentication-audience": AUDIENCE,
         "kubeconfig": kube.kubeconfig,
     }
-    return site.server(flags=flags | more)
+    return programs.server(flags=flags | more)
 
 
-def token_flags(site: Site, token: str) -> dict[str, object]:
+def token_flags(programs: Programs, token: str) -> dict[str, object]:
     """Returns the flags of an agent with this token and without a certificate."""
-    path = site.folder / "token"
+    path = programs.folder / "token"
     path.write_text(token)
     return {"agent-cert": None, "agent-key": None, "service-account-token-path": path}
 
@@ -50,11 +50,13 @@ def token_flags(site: Site, token: str) -> dict[str, object]:
 # --- tokens
 
 
-def test_an_agent_is_authenticated_by_its_token(site: Site, kube: ApiThread, web: HttpEndpoint) -> None:
+def test_an_agent_is_authenticated_by_its_token(
+    programs: Programs, kube: ApiThread, web: HttpEndpoint
+) -> None:
     """It has no client certificate."""
     kube.api.token_reviews["good"] = AGENT
-    server = token_server(site, kube)
-    site.agent(server, flags=token_flags(site, "good"))
+    server = token_server(programs, kube)
+    programs.agent(server, flags=token_flags(programs, "good"))
     server.wait_until_ready()
     assert fetch(server, web.address) == HELLO
     (review, *_) = kube.api.calls_to("POST", REVIEWS)
@@ -74,58 +76,58 @@ def test_an_agent_is_authenticated_by_its_token(site: Site, kube: ApiThread, web
     ],
 )
 def test_a_denied_token_is_explained_to_both_operators(
-    site: Site, kube: ApiThread, verdict: dict[str, object], reason: str
+    programs: Programs, kube: ApiThread, verdict: dict[str, object], reason: str
 ) -> None:
     """The reason is in the logs of server and agent; the token is in neither."""
     kube.api.token_reviews["secret-token"] = verdict
-    server = token_server(site, kube)
-    agent = site.agent(server, flags=token_flags(site, "secret-token"))
+    server = token_server(programs, kube)
+    agent = programs.agent(server, flags=token_flags(programs, "secret-token"))
     server.wait_for_log(reason)
     agent.wait_for_log(reason)
     assert server.health.get("/readyz")[0] == 500
     assert "secret-token" not in server.log + agent.log
 
 
-def test_an_agent_without_a_token_is_refused(site: Site, kube: ApiThread) -> None:
-    server = token_server(site, kube)
-    agent = site.agent(server, flags={"agent-cert": None, "agent-key": None})
+def test_an_agent_without_a_token_is_refused(programs: Programs, kube: ApiThread) -> None:
+    server = token_server(programs, kube)
+    agent = programs.agent(server, flags={"agent-cert": None, "agent-key": None})
     agent.wait_for_log("Authentication context was not found in metadata")
     assert server.metric("ready_backend_connections") == 0
 
 
-def test_a_missing_token_file_is_retried(site: Site, kube: ApiThread) -> None:
+def test_a_missing_token_file_is_retried(programs: Programs, kube: ApiThread) -> None:
     """The agent neither exits nor connects without a token."""
     kube.api.token_reviews["late"] = AGENT
     port = free_port()
-    agent = site.agent(port, flags=token_flags(site, "late"))
-    path = site.folder / "token"
+    agent = programs.agent(port, flags=token_flags(programs, "late"))
+    path = programs.folder / "token"
     path.unlink()
     agent.wait_for_log("--service-account-token-path: cannot read")
-    server = token_server(site, kube, **{"agent-port": port})
+    server = token_server(programs, kube, **{"agent-port": port})
     path.write_text("late")
     server.wait_until_ready()
     assert agent.alive
 
 
-def test_token_reviews_are_cached(site: Site, kube: ApiThread) -> None:
+def test_token_reviews_are_cached(programs: Programs, kube: ApiThread) -> None:
     """Agents that reconnect cause no further review."""
     kube.api.token_reviews["good"] = AGENT
-    server = token_server(site, kube)
+    server = token_server(programs, kube)
     for count in (1, 2, 3):
-        site.agent(server, flags=token_flags(site, "good"))
+        programs.agent(server, flags=token_flags(programs, "good"))
         server.wait_for_agents(count)
     assert len(kube.api.calls_to("POST", REVIEWS)) == 1
 
 
 def test_a_slow_token_review_does_not_delay_other_agents(
-    site: Site, kube: ApiThread, web: HttpEndpoint
+    programs: Programs, kube: ApiThread, web: HttpEndpoint
 ) -> None:
     kube.api.token_reviews |= {"first": AGENT, "second": AGENT}
-    server = token_server(site, kube)
-    site.agent(server, flags=token_flags(site, "first"))
+    server = token_server(programs, kube)
+    programs.agent(server, flags=token_flags(programs, "first"))
     server.wait_until_ready()
     kube.do(kube.api.answering.clear)
-    site.agent(server, flags=token_flags(site, "second"))
+    programs.agent(server, flags=token_flags(programs, "second"))
     until(lambda: len(kube.api.calls_to("POST", REVIEWS)) == 2, "the second review is under way")
     assert fetch(server, web.address) == HELLO
     kube.do(kube.api.answering.set)
@@ -135,9 +137,9 @@ def test_a_slow_token_review_does_not_delay_other_agents(
 # --- leases
 
 
-def test_a_server_creates_its_lease_and_deletes_it_when_it_stops(site: Site, kube: ApiThread) -> None:
+def test_a_server_creates_its_lease_and_deletes_it_when_it_stops(programs: Programs, kube: ApiThread) -> None:
     flags = {"enable-lease-controller": True, "kubeconfig": kube.kubeconfig, "server-id": "server-one"}
-    server = site.server(flags=flags)
+    server = programs.server(flags=flags)
     until(lambda: kube.api.leases, "the lease is there")
     (lease,) = kube.api.leases.values()
     assert lease["metadata"]["labels"] == LABELS
@@ -147,19 +149,19 @@ def test_a_server_creates_its_lease_and_deletes_it_when_it_stops(site: Site, kub
     assert kube.api.leases == {}
 
 
-def test_expired_leases_are_collected_and_counted(site: Site, kube: ApiThread) -> None:
+def test_expired_leases_are_collected_and_counted(programs: Programs, kube: ApiThread) -> None:
     long_ago = "2020-01-01T00:00:00.000000Z"
     spec = {"leaseDurationSeconds": 30, "renewTime": long_ago, "acquireTime": long_ago}
     kube.do(lambda: kube.api.put_lease("dead-server", LABELS, holderIdentity="dead", **spec))
-    server = site.server(flags={"enable-lease-controller": True, "kubeconfig": kube.kubeconfig})
+    server = programs.server(flags={"enable-lease-controller": True, "kubeconfig": kube.kubeconfig})
     until(lambda: "dead-server" not in kube.api.leases, "the dead server's lease is gone")
     until(lambda: server.metric("culled_leases_count") == 1, "it is counted")
 
 
-def test_an_agent_counts_leases_and_follows_them(site: Site, kube: ApiThread) -> None:
+def test_an_agent_counts_leases_and_follows_them(programs: Programs, kube: ApiThread) -> None:
     """A change of the leases changes the number of servers at once."""
-    server = site.server(flags={"server-count": 1})
-    agent = site.agent(server, flags={"count-server-leases": True, "kubeconfig": kube.kubeconfig})
+    server = programs.server(flags={"server-count": 1})
+    agent = programs.agent(server, flags={"count-server-leases": True, "kubeconfig": kube.kubeconfig})
     server.wait_until_ready()
     for number in range(3):
         kube.do(partial(kube.api.put_lease, f"server-{number}", LABELS, **valid_lease()))
@@ -174,26 +176,31 @@ def valid_lease() -> dict[str, object]:
     return {"holderIdentity": "x", "leaseDurationSeconds": 300, "acquireTime": now, "renewTime": now}
 
 
-def test_servers_and_agents_find_each_other_by_leases(site: Site, kube: ApiThread) -> None:
+def test_servers_and_agents_find_each_other_by_leases(programs: Programs, kube: ApiThread) -> None:
     """Each server publishes itself; the agent connects to as many servers as there are leases."""
     flags = {"enable-lease-controller": True, "kubeconfig": kube.kubeconfig}
-    first = site.server(flags={**flags, "agent-bind-address": "127.0.0.1"})
+    first = programs.server(flags={**flags, "agent-bind-address": "127.0.0.1"})
     port = first.agent_port
-    second = site.server(
-        flags={**flags, "agent-bind-address": "127.0.0.2", "agent-port": port, "uds-name": site.folder / "2"}
+    second = programs.server(
+        flags={
+            **flags,
+            "agent-bind-address": "127.0.0.2",
+            "agent-port": port,
+            "uds-name": programs.folder / "2",
+        }
     )
     counting = {"count-server-leases": True, "kubeconfig": kube.kubeconfig}
-    agent = site.agent(port, flags={"proxy-server-host": "127.0.0.1,127.0.0.2", **counting})
+    agent = programs.agent(port, flags={"proxy-server-host": "127.0.0.1,127.0.0.2", **counting})
     agent.wait_for_servers(2)
     first.wait_until_ready()
     second.wait_until_ready()
     until(lambda: agent.metric("known_server_count") == 2, "the agent has counted both leases")
 
 
-def test_an_unreachable_api_server_does_not_delay_the_start(site: Site, kube: ApiThread) -> None:
+def test_an_unreachable_api_server_does_not_delay_the_start(programs: Programs, kube: ApiThread) -> None:
     """The tunnel becomes ready without leases."""
     kube.stop_listening()
-    server = site.server(flags={"enable-lease-controller": True, "kubeconfig": kube.kubeconfig})
-    agent = site.agent(server, flags={"count-server-leases": True, "kubeconfig": kube.kubeconfig})
+    server = programs.server(flags={"enable-lease-controller": True, "kubeconfig": kube.kubeconfig})
+    agent = programs.agent(server, flags={"count-server-leases": True, "kubeconfig": kube.kubeconfig})
     server.wait_until_ready()
     agent.wait_for_servers(1)

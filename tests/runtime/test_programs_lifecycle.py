@@ -14,7 +14,6 @@ import pytest
 from tests.support.process_endpoints import Endpoint, Gate, HttpEndpoint, echo
 from tests.support.process_pairings import with_our_server
 from tests.support.process_program import until
-from tests.support.process_site import Pairing, Server, Site
 from tests.support.process_tunnels import (
     ConnectTunnel,
     RefusedDialError,
@@ -25,6 +24,7 @@ from tests.support.process_tunnels import (
     receive,
     receive_all,
 )
+from tests.support.tunnel_programs import Pairing, Programs, Server
 
 HELLO = b"hello from the endpoint"
 Endpoints = Callable[..., Endpoint]
@@ -33,9 +33,11 @@ Endpoints = Callable[..., Endpoint]
 # --- the agent drains
 
 
-def test_a_draining_agent_finishes_open_connections_and_exits(site: Site, endpoint: Endpoints) -> None:
+def test_a_draining_agent_finishes_open_connections_and_exits(
+    programs: Programs, endpoint: Endpoints
+) -> None:
     """SIGTERM: not ready any more, the request in flight completes, then it exits by itself with 0."""
-    server, agent = site.pair()
+    server, agent = programs.pair()
     gate = Gate()
     tunnel = dial(server, endpoint(gate).address)
     tunnel.send(b"take your time")
@@ -50,10 +52,10 @@ def test_a_draining_agent_finishes_open_connections_and_exits(site: Site, endpoi
     server.wait_for_agents(0)
 
 
-def test_new_dials_avoid_a_draining_agent(site: Site, endpoint: Endpoints, web: HttpEndpoint) -> None:
+def test_new_dials_avoid_a_draining_agent(programs: Programs, endpoint: Endpoints, web: HttpEndpoint) -> None:
     """With another agent connected, the draining one receives no new dial."""
-    server, leaving = site.pair()
-    staying = site.agent(server)
+    server, leaving = programs.pair()
+    staying = programs.agent(server)
     server.wait_for_agents(2)
     tunnels = [dial(server, endpoint(echo).address) for _ in range(10)]  # some on each
     leaving.terminate()
@@ -70,9 +72,9 @@ def test_new_dials_avoid_a_draining_agent(site: Site, endpoint: Endpoints, web: 
     assert leaving.wait() == 0
 
 
-def test_a_second_signal_ends_a_drain_at_once(site: Site, endpoint: Endpoints) -> None:
+def test_a_second_signal_ends_a_drain_at_once(programs: Programs, endpoint: Endpoints) -> None:
     """Although a connection is open."""
-    server, agent = site.pair(agent_flags={"drain-timeout": "10m"})
+    server, agent = programs.pair(agent_flags={"drain-timeout": "10m"})
     tunnel = dial(server, endpoint(echo).address)
     agent.terminate()
     until(lambda: agent.health.get("/readyz")[0] == 503, "the agent drains")
@@ -82,9 +84,9 @@ def test_a_second_signal_ends_a_drain_at_once(site: Site, endpoint: Endpoints) -
     tunnel.close()
 
 
-def test_a_drain_ends_after_its_time_limit(site: Site, endpoint: Endpoints) -> None:
+def test_a_drain_ends_after_its_time_limit(programs: Programs, endpoint: Endpoints) -> None:
     """`--drain-timeout` bounds the drain even with open connections."""
-    server, agent = site.pair(agent_flags={"drain-timeout": "500ms"})
+    server, agent = programs.pair(agent_flags={"drain-timeout": "500ms"})
     tunnel = dial(server, endpoint(echo).address)
     agent.terminate()
     assert agent.wait() == 0
@@ -96,10 +98,10 @@ def test_a_drain_ends_after_its_time_limit(site: Site, endpoint: Endpoints) -> N
 
 @with_our_server
 def test_a_graceful_stop_lets_connections_finish(
-    site: Site, pairing: Pairing, endpoint: Endpoints, mode: str
+    programs: Programs, pairing: Pairing, endpoint: Endpoints, mode: str
 ) -> None:
     """Within the limit, open connections complete, new dials are refused, and the exit code is 0."""
-    server, agent = site.pair(pairing, mode, server_flags={"graceful-shutdown-timeout": "60s"})
+    server, agent = programs.pair(pairing, mode, server_flags={"graceful-shutdown-timeout": "60s"})
     tunnel = dial(server, endpoint(echo).address)
     server.terminate()
     until(lambda: server.health.get("/readyz")[0] == 500, "the server is not ready any more")
@@ -115,9 +117,11 @@ def test_a_graceful_stop_lets_connections_finish(
     assert server.wait() == 0
 
 
-def test_a_graceful_stop_waits_until_callers_have_read_everything(site: Site, endpoint: Endpoints) -> None:
+def test_a_graceful_stop_waits_until_callers_have_read_everything(
+    programs: Programs, endpoint: Endpoints
+) -> None:
     """Also after the endpoint has closed: a slow reader receives the last byte."""
-    server, _ = site.pair(server_flags={"graceful-shutdown-timeout": "60s"})
+    server, _ = programs.pair(server_flags={"graceful-shutdown-timeout": "60s"})
     size = 700 * 1024
 
     def answer_at_the_end(sock: socket.socket) -> None:
@@ -137,9 +141,9 @@ def test_a_graceful_stop_waits_until_callers_have_read_everything(site: Site, en
     assert server.wait() == 0
 
 
-def test_a_draining_agent_waits_until_endpoints_have_read_everything(site: Site) -> None:
+def test_a_draining_agent_waits_until_endpoints_have_read_everything(programs: Programs) -> None:
     """The caller has closed, and a slow endpoint still receives the last byte."""
-    server, agent = site.pair(agent_flags={"drain-timeout": "60s"})
+    server, agent = programs.pair(agent_flags={"drain-timeout": "60s"})
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         listener.bind(("127.0.0.1", 0))
@@ -166,9 +170,9 @@ def test_a_draining_agent_waits_until_endpoints_have_read_everything(site: Site)
     assert agent.wait() == 0
 
 
-def test_agents_are_notified_when_a_graceful_stop_begins(site: Site, endpoint: Endpoints) -> None:
+def test_agents_are_notified_when_a_graceful_stop_begins(programs: Programs, endpoint: Endpoints) -> None:
     """They dial another server at once, while open connections continue."""
-    server, agent = site.pair(server_flags={"graceful-shutdown-timeout": "60s"})
+    server, agent = programs.pair(server_flags={"graceful-shutdown-timeout": "60s"})
     tunnel = dial(server, endpoint(echo).address)
     server.terminate()
     agent.wait_for_servers(0)
@@ -182,16 +186,18 @@ def test_agents_are_notified_when_a_graceful_stop_begins(site: Site, endpoint: E
     assert ended(tunnel)
 
 
-def test_a_graceful_stop_ends_after_its_time_limit(site: Site, endpoint: Endpoints, mode: str) -> None:
-    server, _ = site.pair(mode=mode, server_flags={"graceful-shutdown-timeout": "500ms"})
+def test_a_graceful_stop_ends_after_its_time_limit(
+    programs: Programs, endpoint: Endpoints, mode: str
+) -> None:
+    server, _ = programs.pair(mode=mode, server_flags={"graceful-shutdown-timeout": "500ms"})
     tunnel = dial(server, endpoint(echo).address)
     server.terminate()
     assert server.wait() == 0
     assert ended(tunnel)
 
 
-def test_a_second_signal_ends_a_graceful_stop_at_once(site: Site, endpoint: Endpoints) -> None:
-    server, _ = site.pair(server_flags={"graceful-shutdown-timeout": "10m"})
+def test_a_second_signal_ends_a_graceful_stop_at_once(programs: Programs, endpoint: Endpoints) -> None:
+    server, _ = programs.pair(server_flags={"graceful-shutdown-timeout": "10m"})
     tunnel = dial(server, endpoint(echo).address)
     server.terminate()
     until(lambda: server.health.get("/readyz")[0] == 500, "the server stops")
@@ -200,9 +206,9 @@ def test_a_second_signal_ends_a_graceful_stop_at_once(site: Site, endpoint: Endp
     assert ended(tunnel)
 
 
-def test_without_a_limit_the_server_stops_at_once(site: Site, endpoint: Endpoints) -> None:
+def test_without_a_limit_the_server_stops_at_once(programs: Programs, endpoint: Endpoints) -> None:
     """As the original does with --graceful-shutdown-timeout=0."""
-    server, agent = site.pair()
+    server, agent = programs.pair()
     tunnel = dial(server, endpoint(echo).address)
     server.terminate()
     assert server.wait() == 0
@@ -211,8 +217,8 @@ def test_without_a_limit_the_server_stops_at_once(site: Site, endpoint: Endpoint
     until(lambda: agent.metric("open_endpoint_connections") == 0, "the endpoint is released")
 
 
-def test_both_programs_stop_on_sigint(site: Site) -> None:
-    server, agent = site.pair()
+def test_both_programs_stop_on_sigint(programs: Programs) -> None:
+    server, agent = programs.pair()
     for program in (agent, server):
         program.signal(signal.SIGINT)
         assert program.wait() == 0
@@ -264,15 +270,15 @@ class Load:
 
 
 def test_no_request_hangs_when_an_agent_is_killed_under_load(
-    site: Site, mode: str, web: HttpEndpoint
+    programs: Programs, mode: str, web: HttpEndpoint
 ) -> None:
     """Every caller receives an error in time, and the next agent serves again."""
-    server, agent = site.pair(mode=mode)
+    server, agent = programs.pair(mode=mode)
     load = Load(server, web.address)
     load.wait_for_answers()
     agent.kill()
     until(lambda: load.failed > 0, "callers notice")
-    site.agent(server)
+    programs.agent(server)
     load.wait_for_answers()
     load.end()
     assert load.hung == 0
@@ -280,39 +286,41 @@ def test_no_request_hangs_when_an_agent_is_killed_under_load(
 
 
 def test_no_request_hangs_when_a_server_is_killed_under_load(
-    site: Site, mode: str, web: HttpEndpoint
+    programs: Programs, mode: str, web: HttpEndpoint
 ) -> None:
     """Callers receive an error in time; the agent closes its endpoints and connects to the next server."""
-    server, agent = site.pair(mode=mode)
+    server, agent = programs.pair(mode=mode)
     load = Load(server, web.address)
     load.wait_for_answers()
     server.kill()
     until(lambda: load.failed > 0, "callers notice")
     until(lambda: agent.metric("open_endpoint_connections") == 0, "the endpoints are released")
-    again = site.server(mode=mode, flags={"agent-port": server.agent_port, "uds-name": server.uds})
+    again = programs.server(mode=mode, flags={"agent-port": server.agent_port, "uds-name": server.uds})
     load.wait_for_answers()
     load.end()
     assert load.hung == 0
     until(lambda: again.metric("established_connections") == 0, "all connections are closed")
 
 
-def test_a_dial_is_retried_on_another_agent_when_its_agent_is_killed(site: Site, web: HttpEndpoint) -> None:
+def test_a_dial_is_retried_on_another_agent_when_its_agent_is_killed(
+    programs: Programs, web: HttpEndpoint
+) -> None:
     """The caller receives a normal answer."""
-    server, doomed = site.pair(agent_flags={"agent-id": "doomed"})
+    server, doomed = programs.pair(agent_flags={"agent-id": "doomed"})
     doomed.pause()
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(fetch, server, web.address)
         until(lambda: server.metric("pending_backend_dials") == 1, "the dial is with the doomed agent")
-        site.agent(server, flags={"agent-id": "healthy"})
+        programs.agent(server, flags={"agent-id": "healthy"})
         server.wait_for_agents(2)
         doomed.kill()
         assert answer.result(timeout=20) == HELLO
     assert server.metric("dial_retries_total") == 1
 
 
-def test_a_pending_dial_fails_at_once_when_the_only_agent_is_killed(site: Site, mode: str) -> None:
+def test_a_pending_dial_fails_at_once_when_the_only_agent_is_killed(programs: Programs, mode: str) -> None:
     """The original fails it only after 30 s."""
-    server, agent = site.pair(mode=mode)
+    server, agent = programs.pair(mode=mode)
     agent.pause()
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(dial, server, "127.0.0.1:1")
@@ -323,9 +331,9 @@ def test_a_pending_dial_fails_at_once_when_the_only_agent_is_killed(site: Site, 
     assert server.metric("dial_failure_count", reason="backend_close") == 1
 
 
-def test_a_dial_that_no_agent_answers_ends_after_the_limit(site: Site, mode: str) -> None:
+def test_a_dial_that_no_agent_answers_ends_after_the_limit(programs: Programs, mode: str) -> None:
     """`--backend-dial-timeout`: 504 in HTTP, counted, and nothing stays pending."""
-    server, agent = site.pair(mode=mode, server_flags={"backend-dial-timeout": "500ms"})
+    server, agent = programs.pair(mode=mode, server_flags={"backend-dial-timeout": "500ms"})
     agent.pause()
     with pytest.raises(RefusedDialError, match="timed out waiting for backend dial") as refused:
         dial(server, "127.0.0.1:1")
@@ -337,9 +345,11 @@ def test_a_dial_that_no_agent_answers_ends_after_the_limit(site: Site, mode: str
 
 @pytest.mark.slow
 @pytest.mark.parametrize("frozen", ["agent", "server"])
-def test_a_silent_peer_is_noticed_by_keepalive(site: Site, frozen: str) -> None:
+def test_a_silent_peer_is_noticed_by_keepalive(programs: Programs, frozen: str) -> None:
     """A frozen machine sends no FIN: the other side closes after a ping without an answer for 20 s."""
-    server, agent = site.pair(server_flags={"keepalive-time": "10s"}, agent_flags={"keepalive-time": "10s"})
+    server, agent = programs.pair(
+        server_flags={"keepalive-time": "10s"}, agent_flags={"keepalive-time": "10s"}
+    )
     (agent if frozen == "agent" else server).pause()
     if frozen == "agent":
         server.wait_for_agents(0, seconds=60)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from tests.support.process_endpoints import Endpoint, echo
 from tests.support.process_program import free_port, until
-from tests.support.process_site import AGENT_METRICS, SERVER_METRICS, Site
 from tests.support.process_tunnels import RefusedDialError, dial, receive
+from tests.support.tunnel_programs import AGENT_METRICS, SERVER_METRICS, Programs
 
 Endpoints = Callable[..., Endpoint]
 
@@ -25,19 +25,19 @@ AGENT_NAMES = """
 """
 
 
-def test_a_server_is_healthy_at_once_and_ready_with_an_agent(site: Site) -> None:
-    server = site.server()
+def test_a_server_is_healthy_at_once_and_ready_with_an_agent(programs: Programs) -> None:
+    server = programs.server()
     assert server.health.get("/healthz") == (200, "ok")
     assert server.health.get("/readyz") == (500, "no connection to any proxy agent")
     assert server.health.get("/ready") == (500, "no connection to any proxy agent")
-    site.agent(server)
+    programs.agent(server)
     until(lambda: server.health.get("/ready") == (200, "ok"), "it is ready")
     assert server.health.get("/nowhere")[0] == 404
 
 
-def test_both_programs_expose_upstreams_metrics_and_ours(site: Site) -> None:
+def test_both_programs_expose_upstreams_metrics_and_ours(programs: Programs) -> None:
     """Names that dashboards and alerts rely on, on the ports where they look."""
-    server, agent = site.pair()
+    server, agent = programs.pair()
     text = server.health.get("/metrics")[1]
     assert [name for name in SERVER_NAMES.split() if f"# TYPE {SERVER_METRICS}{name} " not in text] == []
     assert "process_resident_memory_bytes" in text
@@ -49,9 +49,9 @@ def test_both_programs_expose_upstreams_metrics_and_ours(site: Site) -> None:
     assert agent.admin.get("/metrics")[0] == 200
 
 
-def test_bytes_are_counted_per_direction(site: Site, mode: str, endpoint: Endpoints) -> None:
+def test_bytes_are_counted_per_direction(programs: Programs, mode: str, endpoint: Endpoints) -> None:
     """Payload alone, once in each program."""
-    server, agent = site.pair(mode=mode)
+    server, agent = programs.pair(mode=mode)
     tunnel = dial(server, endpoint(echo).address)
     tunnel.send(b"x" * 1000)
     assert receive(tunnel, 1000) == b"x" * 1000
@@ -62,9 +62,9 @@ def test_bytes_are_counted_per_direction(site: Site, mode: str, endpoint: Endpoi
         assert agent.metric("transferred_bytes_total", direction=direction) == 1000
 
 
-def test_status_shows_the_tables(site: Site, endpoint: Endpoints) -> None:
+def test_status_shows_the_tables(programs: Programs, endpoint: Endpoints) -> None:
     """A connection can be seen on both sides while it is open, and not after it."""
-    server, agent = site.pair(agent_flags={"agent-id": "node-7"})
+    server, agent = programs.pair(agent_flags={"agent-id": "node-7"})
     tunnel = dial(server, endpoint(echo).address)
     status = server.health.status()
     assert status["ready"] is True
@@ -76,22 +76,22 @@ def test_status_shows_the_tables(site: Site, endpoint: Endpoints) -> None:
     until(lambda: server.health.status()["routes"] == agent.health.status()["endpoints"] == 0, "it is gone")
 
 
-def test_why_a_connection_closed_is_counted(site: Site, endpoint: Endpoints) -> None:
-    server, _ = site.pair()
+def test_why_a_connection_closed_is_counted(programs: Programs, endpoint: Endpoints) -> None:
+    server, _ = programs.pair()
     dial(server, endpoint(echo).address).close()
     until(lambda: server.metric("closed_connections_total", reason="frontend closed") == 1, "counted")
 
 
-def test_profiles_are_there_only_if_asked_for(site: Site) -> None:
-    plain = site.server()
+def test_profiles_are_there_only_if_asked_for(programs: Programs) -> None:
+    plain = programs.server()
     assert plain.admin.get("/debug/pprof/")[0] == 404
-    profiled = site.server(flags={"enable-profiling": True})
+    profiled = programs.server(flags={"enable-profiling": True})
     assert profiled.admin.get("/debug/pprof/")[0] == 200
 
 
-def test_logs_are_one_json_object_per_line_if_asked_for(site: Site) -> None:
-    server = site.server(flags={"log-format": "json"})
-    agent = site.agent(server, flags={"log-format": "json"})
+def test_logs_are_one_json_object_per_line_if_asked_for(programs: Programs) -> None:
+    server = programs.server(flags={"log-format": "json"})
+    agent = programs.agent(server, flags={"log-format": "json"})
     server.wait_until_ready()
     for program in (server, agent):
         lines = [json.loads(line) for line in program.log.splitlines()]
@@ -99,9 +99,9 @@ def test_logs_are_one_json_object_per_line_if_asked_for(site: Site) -> None:
         assert lines
 
 
-def test_a_busy_tunnel_is_quiet_in_the_log(site: Site, endpoint: Endpoints) -> None:
+def test_a_busy_tunnel_is_quiet_in_the_log(programs: Programs, endpoint: Endpoints) -> None:
     """By default nothing is logged per connection or per packet."""
-    server, agent = site.pair()
+    server, agent = programs.pair()
     agent.wait_for_log("server connected")  # which it hears a moment after the server is ready
     before = len(server.log), len(agent.log)
     for _ in range(20):
@@ -112,8 +112,8 @@ def test_a_busy_tunnel_is_quiet_in_the_log(site: Site, endpoint: Endpoints) -> N
     assert (len(server.log), len(agent.log)) == before
 
 
-def test_a_refused_dial_says_which_hop_failed_and_why(site: Site) -> None:
-    server, _ = site.pair()
+def test_a_refused_dial_says_which_hop_failed_and_why(programs: Programs) -> None:
+    server, _ = programs.pair()
     try:
         dial(server, f"127.0.0.1:{free_port()}")
     except RefusedDialError:

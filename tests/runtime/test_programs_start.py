@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.process_program import OURS, free_port
-from tests.support.process_site import Agent, Pairing, Server, Site
+from tests.support.tunnel_programs import Agent, Pairing, Programs, Server
 
 STARTED_SECONDS_MAX = 0.4
 HEAVY_MODULES = {
@@ -44,11 +44,11 @@ def complaint(program: Server | Agent) -> str:
 
 
 @pytest.mark.parametrize("flag", ["agent-port", "health-port", "admin-port", "server-port"])
-def test_a_server_port_in_use_is_named(site: Site, flag: str) -> None:
+def test_a_server_port_in_use_is_named(programs: Programs, flag: str) -> None:
     """Every listener counts, and nothing is left behind."""
     port = free_port()
     with socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True):
-        server = site.launch_server(flags={flag: port}, tcp=flag == "server-port")
+        server = programs.launch_server(flags={flag: port}, tcp=flag == "server-port")
         line = complaint(server)
     assert f"--{flag}" in line
     assert str(port) in line
@@ -57,35 +57,35 @@ def test_a_server_port_in_use_is_named(site: Site, flag: str) -> None:
 
 
 @pytest.mark.parametrize("flag", ["health-server-port", "admin-server-port"])
-def test_an_agent_port_in_use_is_named(site: Site, flag: str) -> None:
+def test_an_agent_port_in_use_is_named(programs: Programs, flag: str) -> None:
     port = free_port()
     with socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True):
-        line = complaint(site.launch_agent(free_port(), flags={flag: port}))
+        line = complaint(programs.launch_agent(free_port(), flags={flag: port}))
     assert f"--{flag}" in line
     assert "in use" in line
 
 
 @pytest.mark.parametrize("flag", ["health-server-host", "admin-bind-address", "proxy-server-host"])
-def test_an_agents_host_that_cannot_be_one_is_named(site: Site, flag: str) -> None:
+def test_an_agents_host_that_cannot_be_one_is_named(programs: Programs, flag: str) -> None:
     """Also where the resolver does not even look at it."""
-    line = complaint(site.launch_agent(free_port(), flags={flag: "a..b"}))
+    line = complaint(programs.launch_agent(free_port(), flags={flag: "a..b"}))
     assert flag.replace("host", "").replace("bind-address", "") in line
     assert "a..b" in line
 
 
 @pytest.mark.parametrize("flag", ["cluster-cert", "cluster-key", "cluster-ca-cert"])
 @pytest.mark.parametrize("trouble", ["missing", "garbage"])
-def test_an_unreadable_server_certificate_is_named(site: Site, flag: str, trouble: str) -> None:
+def test_an_unreadable_server_certificate_is_named(programs: Programs, flag: str, trouble: str) -> None:
     """Whether the file is not there or holds no PEM: the flag and the file are in the line."""
-    line = complaint(site.launch_server(flags={flag: _bad_file(site.folder, trouble)}))
+    line = complaint(programs.launch_server(flags={flag: _bad_file(programs.folder, trouble)}))
     assert f"--{flag}" in line
     assert "bad.pem" in line
 
 
 @pytest.mark.parametrize("flag", ["ca-cert", "agent-cert", "agent-key"])
 @pytest.mark.parametrize("trouble", ["missing", "garbage"])
-def test_an_unreadable_agent_certificate_is_named(site: Site, flag: str, trouble: str) -> None:
-    line = complaint(site.launch_agent(free_port(), flags={flag: _bad_file(site.folder, trouble)}))
+def test_an_unreadable_agent_certificate_is_named(programs: Programs, flag: str, trouble: str) -> None:
+    line = complaint(programs.launch_agent(free_port(), flags={flag: _bad_file(programs.folder, trouble)}))
     assert f"--{flag}" in line
     assert "bad.pem" in line
 
@@ -106,37 +106,39 @@ def _a_folder(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_a_file, _a_folder])
-def test_a_socket_path_that_is_not_a_socket_is_left_alone(site: Site, make: Callable[[Path], None]) -> None:
-    path = site.folder / "taken"
+def test_a_socket_path_that_is_not_a_socket_is_left_alone(
+    programs: Programs, make: Callable[[Path], None]
+) -> None:
+    path = programs.folder / "taken"
     make(path)
-    line = complaint(site.launch_server(flags={"uds-name": path}))
+    line = complaint(programs.launch_server(flags={"uds-name": path}))
     assert "--uds-name" in line
     assert "taken" in line
     assert path.exists()
     assert not path.is_socket()
 
 
-def test_a_socket_path_that_is_too_long_is_named(site: Site) -> None:
-    line = complaint(site.launch_server(flags={"uds-name": site.folder / ("x" * 120)}))
+def test_a_socket_path_that_is_too_long_is_named(programs: Programs) -> None:
+    line = complaint(programs.launch_server(flags={"uds-name": programs.folder / ("x" * 120)}))
     assert "--uds-name" in line
 
 
-def test_a_socket_in_a_missing_folder_is_named(site: Site) -> None:
-    line = complaint(site.launch_server(flags={"uds-name": "/nonexistent-folder/s.sock"}))
+def test_a_socket_in_a_missing_folder_is_named(programs: Programs) -> None:
+    line = complaint(programs.launch_server(flags={"uds-name": "/nonexistent-folder/s.sock"}))
     assert "--uds-name" in line
 
 
-def test_a_socket_left_by_a_dead_server_is_kept_if_the_operator_says_so(site: Site) -> None:
-    path = site.folder / "stale.sock"
+def test_a_socket_left_by_a_dead_server_is_kept_if_the_operator_says_so(programs: Programs) -> None:
+    path = programs.folder / "stale.sock"
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
-    line = complaint(site.launch_server(flags={"uds-name": path, "delete-existing-uds-file": False}))
+    line = complaint(programs.launch_server(flags={"uds-name": path, "delete-existing-uds-file": False}))
     assert "--uds-name" in line
     assert path.is_socket()
 
 
-def test_an_unknown_flag_is_named(site: Site) -> None:
-    server = site.launch_server(flags={"no-such-flag": "1"})
+def test_an_unknown_flag_is_named(programs: Programs) -> None:
+    server = programs.launch_server(flags={"no-such-flag": "1"})
     assert server.wait() == 1
     assert "no-such-flag" in server.log
     assert "Traceback" not in server.log
@@ -145,22 +147,22 @@ def test_an_unknown_flag_is_named(site: Site) -> None:
 # --- the frontend socket
 
 
-def test_the_frontend_socket_is_for_owner_and_group_and_goes_with_the_server(site: Site) -> None:
+def test_the_frontend_socket_is_for_owner_and_group_and_goes_with_the_server(programs: Programs) -> None:
     """Mode 0770, a stale one is replaced, and it is removed at the end."""
-    path = site.folder / "front.sock"
+    path = programs.folder / "front.sock"
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(path))
-    server = site.server(flags={"uds-name": path})
+    server = programs.server(flags={"uds-name": path})
     assert stat.S_IMODE(path.stat().st_mode) == 0o770
     server.terminate()
     assert server.wait() == 0
     assert not path.exists()
 
 
-def test_a_stopping_server_leaves_its_successors_socket_alone(site: Site) -> None:
+def test_a_stopping_server_leaves_its_successors_socket_alone(programs: Programs) -> None:
     """Two servers overlap during an upgrade: the old one removes only its own socket."""
-    old = site.server()
-    new = site.server(flags={"uds-name": old.uds})
+    old = programs.server()
+    new = programs.server(flags={"uds-name": old.uds})
     old.terminate()
     assert old.wait() == 0
     with socket.socket(socket.AF_UNIX) as caller:
@@ -182,32 +184,32 @@ def test_nothing_heavy_is_imported(program: str) -> None:
     assert not _modules_of(program) & HEAVY_MODULES
 
 
-def test_a_running_agent_has_mapped_no_heavy_library(site: Site) -> None:
+def test_a_running_agent_has_mapped_no_heavy_library(programs: Programs) -> None:
     """Nor does it load one later, when it has a server to talk to."""
-    _, agent = site.pair()
+    _, agent = programs.pair()
     maps = Path(f"/proc/{agent.pid}/maps").read_text()
     assert "cryptography" not in maps
     assert "grpc" not in maps
 
 
-def _cpu_seconds_to_start(site: Site) -> float:
+def _cpu_seconds_to_start(programs: Programs) -> float:
     """User and system time until the health port answers: unlike a clock, it ignores the neighbours."""
-    agent = site.agent(free_port())
+    agent = programs.agent(free_port())
     fields = Path(f"/proc/{agent.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_starting_costs_little(site: Site) -> None:
+def test_starting_costs_little(programs: Programs) -> None:
     """Less than 0.4 s of CPU time; the best of three, since a busy machine also costs CPU time."""
-    assert min(_cpu_seconds_to_start(site) for _ in range(3)) < STARTED_SECONDS_MAX
+    assert min(_cpu_seconds_to_start(programs) for _ in range(3)) < STARTED_SECONDS_MAX
 
 
-def test_many_connections_need_no_ulimit(site: Site) -> None:
+def test_many_connections_need_no_ulimit(programs: Programs) -> None:
     """Both programs take what the kernel allows them, not what the shell before them was given."""
     given, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, most), most))
     try:
-        pair = site.pair()
+        pair = programs.pair()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (given, most))
     for program in pair:
@@ -215,9 +217,9 @@ def test_many_connections_need_no_ulimit(site: Site) -> None:
 
 
 @pytest.mark.interop
-def test_our_programs_are_smaller_than_the_originals(site: Site) -> None:
+def test_our_programs_are_smaller_than_the_originals(programs: Programs) -> None:
     """Idle and connected; `make bench` measures by how much, also under load."""
-    ours, originals = site.pair(), site.pair(Pairing("go", "go"))
+    ours, originals = programs.pair(), programs.pair(Pairing("go", "go"))
     for mine, theirs in zip(ours, originals, strict=True):
         assert mine.rss_bytes() < theirs.rss_bytes(), mine.title
 

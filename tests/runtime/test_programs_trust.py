@@ -15,8 +15,8 @@ from bootbridge.trust.authority import Authority
 from tests.support.certificates import NAMES
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo, reset_after_read
 from tests.support.process_program import until
-from tests.support.process_site import Site
 from tests.support.process_tunnels import dial, fetch, receive
+from tests.support.tunnel_programs import Programs
 
 HELLO = b"hello from the endpoint"
 NO_CERTIFICATE = {"agent-cert": None, "agent-key": None}
@@ -28,27 +28,27 @@ SETTINGS_ACK = bytes.fromhex("000000 04 01 00000000")
 # --- no access by default
 
 
-def test_a_server_without_agent_authentication_refuses_to_start(site: Site) -> None:
+def test_a_server_without_agent_authentication_refuses_to_start(programs: Programs) -> None:
     """Without a CA or tokens, the error names the flags to set."""
-    server = site.launch_server(flags={"cluster-ca-cert": None})
+    server = programs.launch_server(flags={"cluster-ca-cert": None})
     assert server.wait() == 1
     assert "--cluster-ca-cert" in server.log
     assert "--insecure-agents" in server.log
 
 
-def test_insecure_agents_is_warned_about(site: Site, web: HttpEndpoint) -> None:
+def test_insecure_agents_is_warned_about(programs: Programs, web: HttpEndpoint) -> None:
     """The tunnel works, and the log has a warning."""
-    server = site.server(flags={"cluster-ca-cert": None, "insecure-agents": True})
-    site.agent(server, flags=NO_CERTIFICATE)
+    server = programs.server(flags={"cluster-ca-cert": None, "insecure-agents": True})
+    programs.agent(server, flags=NO_CERTIFICATE)
     server.wait_until_ready()
     assert fetch(server, web.address) == HELLO
     assert "--insecure-agents" in server.log
 
 
-def test_an_agent_without_a_certificate_is_refused_with_the_reason(site: Site) -> None:
+def test_an_agent_without_a_certificate_is_refused_with_the_reason(programs: Programs) -> None:
     """The reason is in the logs of server and agent."""
-    server = site.server()
-    agent = site.agent(server, flags=NO_CERTIFICATE)
+    server = programs.server()
+    agent = programs.agent(server, flags=NO_CERTIFICATE)
     server.wait_for_log("agent refused")
     assert "certificate" in server.log
     agent.wait_for_log("server not reached")
@@ -56,57 +56,57 @@ def test_an_agent_without_a_certificate_is_refused_with_the_reason(site: Site) -
     assert server.health.get("/readyz")[0] == 500
 
 
-def test_an_agent_of_another_authority_is_refused_with_the_reason(site: Site) -> None:
-    Authority.create("other-authority").issue_client("untrusted").write(site.folder, "untrusted")
-    path = site.certificates.path
-    server = site.server()
-    site.agent(server, flags={"agent-cert": path("untrusted.crt"), "agent-key": path("untrusted.key")})
+def test_an_agent_of_another_authority_is_refused_with_the_reason(programs: Programs) -> None:
+    Authority.create("other-authority").issue_client("untrusted").write(programs.folder, "untrusted")
+    path = programs.certificates.path
+    server = programs.server()
+    programs.agent(server, flags={"agent-cert": path("untrusted.crt"), "agent-key": path("untrusted.key")})
     server.wait_for_log("agent refused")
     assert "certificate" in server.log
     assert server.metric("ready_backend_connections") == 0
 
 
-def test_an_agent_does_not_trust_a_server_of_another_authority(site: Site) -> None:
-    Authority.create("other-authority").write(site.folder, "other-authority-ca")
-    server = site.server()
-    agent = site.agent(server, flags={"ca-cert": site.certificates.path("other-authority-ca.crt")})
+def test_an_agent_does_not_trust_a_server_of_another_authority(programs: Programs) -> None:
+    Authority.create("other-authority").write(programs.folder, "other-authority-ca")
+    server = programs.server()
+    agent = programs.agent(server, flags={"ca-cert": programs.certificates.path("other-authority-ca.crt")})
     agent.wait_for_log("server not reached")
     assert "certificate" in agent.log
     assert server.metric("ready_backend_connections") == 0
 
 
-def test_an_agent_checks_the_name_of_its_server(site: Site) -> None:
+def test_an_agent_checks_the_name_of_its_server(programs: Programs) -> None:
     """A certificate of the right authority for another host is rejected."""
-    site.certificates.agents.issue_server(["elsewhere.example"]).write(site.folder, "server")
-    server = site.server()
-    agent = site.agent(server)
+    programs.certificates.agents.issue_server(["elsewhere.example"]).write(programs.folder, "server")
+    server = programs.server()
+    agent = programs.agent(server)
     agent.wait_for_log("server not reached")
     assert server.metric("ready_backend_connections") == 0
 
 
-def test_a_frontend_without_a_certificate_is_refused(site: Site, mode: str) -> None:
+def test_a_frontend_without_a_certificate_is_refused(programs: Programs, mode: str) -> None:
     """TCP frontends are mTLS, always."""
-    server, _ = site.pair(mode=mode, tcp=True)
-    context = ssl.create_default_context(cafile=site.certificates.path("frontends-ca.crt"))
+    server, _ = programs.pair(mode=mode, tcp=True)
+    context = ssl.create_default_context(cafile=programs.certificates.path("frontends-ca.crt"))
     context.set_alpn_protocols(["h2" if mode == "grpc" else "http/1.1"])
     with pytest.raises((ssl.SSLError, ConnectionError)):
         handshake(server.frontend_port, context)
     server.wait_for_log("frontend refused")
 
 
-def test_frontends_over_tcp_with_mutual_tls(site: Site, mode: str, web: HttpEndpoint) -> None:
-    server, _ = site.pair(mode=mode, tcp=True)
+def test_frontends_over_tcp_with_mutual_tls(programs: Programs, mode: str, web: HttpEndpoint) -> None:
+    server, _ = programs.pair(mode=mode, tcp=True)
     assert fetch(server, web.address) == HELLO
 
 
-def test_the_oldest_tls_version_is_honoured(site: Site) -> None:
+def test_the_oldest_tls_version_is_honoured(programs: Programs) -> None:
     """`--tls-min-version=VersionTLS13`: a TLS 1.2 handshake fails, a 1.3 one does not."""
-    server = site.server(flags={"tls-min-version": "VersionTLS13"})
-    context = site.certificates.agent_context()
+    server = programs.server(flags={"tls-min-version": "VersionTLS13"})
+    context = programs.certificates.agent_context()
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError):
         handshake(server.agent_port, context)
-    assert handshake(server.agent_port, site.certificates.agent_context()) == "TLSv1.3"
+    assert handshake(server.agent_port, programs.certificates.agent_context()) == "TLSv1.3"
 
 
 def handshake(port: int, context: ssl.SSLContext) -> str | None:
@@ -120,38 +120,40 @@ def handshake(port: int, context: ssl.SSLContext) -> str | None:
         return tls.version()
 
 
-def test_without_ca_cert_the_systems_roots_are_used(site: Site, web: HttpEndpoint) -> None:
+def test_without_ca_cert_the_systems_roots_are_used(programs: Programs, web: HttpEndpoint) -> None:
     """The original fails here."""
-    server = site.server()
+    server = programs.server()
     roots = {
-        "SSL_CERT_FILE": site.certificates.path("agents-ca.crt"),
-        "SSL_CERT_DIR": str(site.folder / "no"),
+        "SSL_CERT_FILE": programs.certificates.path("agents-ca.crt"),
+        "SSL_CERT_DIR": str(programs.folder / "no"),
     }
-    site.agent(server, flags={"ca-cert": None}, env=roots)
+    programs.agent(server, flags={"ca-cert": None}, env=roots)
     server.wait_until_ready()
     assert fetch(server, web.address) == HELLO
 
 
-def test_without_ca_cert_unknown_servers_are_not_trusted(site: Site) -> None:
-    server = site.server()
-    agent = site.agent(server, flags={"ca-cert": None})
+def test_without_ca_cert_unknown_servers_are_not_trusted(programs: Programs) -> None:
+    server = programs.server()
+    agent = programs.agent(server, flags={"ca-cert": None})
     agent.wait_for_log("server not reached")
     assert server.metric("ready_backend_connections") == 0
 
 
-def test_a_server_that_breaks_off_the_handshake_is_tried_again_at_once(site: Site) -> None:
+def test_a_server_that_breaks_off_the_handshake_is_tried_again_at_once(programs: Programs) -> None:
     """The agent does not wait for the time limit of the handshake."""
     breaker = Endpoint(reset_after_read)
-    agent = site.agent(breaker.port)
+    agent = programs.agent(breaker.port)
     until(lambda: breaker.accepted >= 3, "the agent keeps trying")
     breaker.close()
     assert agent.alive
 
 
-def test_what_a_server_says_together_with_its_handshake_is_heard(site: Site) -> None:
+def test_what_a_server_says_together_with_its_handshake_is_heard(programs: Programs) -> None:
     """With TLS 1.2 the server's last handshake message and its SETTINGS may come in one read."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(site.certificates.path("server.crt"), site.certificates.path("server.key"))
+    context.load_cert_chain(
+        programs.certificates.path("server.crt"), programs.certificates.path("server.key")
+    )
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["h2"])
     received = threading.Event()
@@ -171,7 +173,7 @@ def test_what_a_server_says_together_with_its_handshake_is_heard(site: Site) -> 
         received.set()
 
     listener = Endpoint(greet_early)
-    site.agent(listener.port)
+    programs.agent(listener.port)
     assert received.wait(20)
     listener.close()
 
@@ -197,15 +199,15 @@ def everything_in(tls: ssl.SSLObject) -> bytes:
 # --- renewal without a restart
 
 
-def test_everything_is_renewed_without_dropping_a_connection(site: Site, endpoint: Endpoints) -> None:
+def test_everything_is_renewed_without_dropping_a_connection(programs: Programs, endpoint: Endpoints) -> None:
     """A new authority replaces the old one, certificate by certificate, while a tunnel goes on."""
-    server, old_agent = site.pair()
+    server, old_agent = programs.pair()
     tunnel = dial(server, endpoint(echo).address)
     new = Authority.create("agents, renewed")
-    (site.folder / "agents-ca.crt").write_bytes(new.cert_pem)
-    new.issue_server(NAMES).write(site.folder, "server")
-    new.issue_client("agent").write(site.folder, "agent")
-    new_agent = site.agent(server)
+    (programs.folder / "agents-ca.crt").write_bytes(new.cert_pem)
+    new.issue_server(NAMES).write(programs.folder, "server")
+    new.issue_client("agent").write(programs.folder, "agent")
+    new_agent = programs.agent(server)
     server.wait_for_agents(2)
     tunnel.send(b"the old connection goes on")
     assert receive(tunnel, 26) == b"the old connection goes on"
@@ -214,25 +216,27 @@ def test_everything_is_renewed_without_dropping_a_connection(site: Site, endpoin
     new_agent.wait_for_servers(1)
 
 
-def test_an_agent_reads_its_renewed_files_when_it_connects_again(site: Site, web: HttpEndpoint) -> None:
+def test_an_agent_reads_its_renewed_files_when_it_connects_again(
+    programs: Programs, web: HttpEndpoint
+) -> None:
     """The server comes back with a new authority; the running agent follows."""
-    server, agent = site.pair()
+    server, agent = programs.pair()
     new = Authority.create("agents, renewed")
-    new.write(site.folder, "agents-ca")
-    new.issue_server(NAMES).write(site.folder, "server")
-    new.issue_client("agent").write(site.folder, "agent")
+    new.write(programs.folder, "agents-ca")
+    new.issue_server(NAMES).write(programs.folder, "server")
+    new.issue_client("agent").write(programs.folder, "agent")
     server.kill()
-    again = site.server(flags={"agent-port": server.agent_port})
+    again = programs.server(flags={"agent-port": server.agent_port})
     again.wait_until_ready()
     assert fetch(again, web.address) == HELLO
     assert agent.alive
 
 
-def test_a_broken_renewal_keeps_the_last_good_files(site: Site, web: HttpEndpoint) -> None:
+def test_a_broken_renewal_keeps_the_last_good_files(programs: Programs, web: HttpEndpoint) -> None:
     """A half-written certificate is complained about and not used."""
-    server, _ = site.pair()
-    (site.folder / "server.crt").write_text("-----BEGIN CERTIFICATE-----\nhalf of it")
-    second = site.agent(server)
+    server, _ = programs.pair()
+    (programs.folder / "server.crt").write_text("-----BEGIN CERTIFICATE-----\nhalf of it")
+    second = programs.agent(server)
     server.wait_for_agents(2)
     assert fetch(server, web.address) == HELLO
     assert "--cluster-cert" in server.log
@@ -240,9 +244,9 @@ def test_a_broken_renewal_keeps_the_last_good_files(site: Site, web: HttpEndpoin
     assert second.alive
 
 
-def test_an_invalid_new_frontend_certificate_is_logged_too(site: Site, web: HttpEndpoint) -> None:
+def test_an_invalid_new_frontend_certificate_is_logged_too(programs: Programs, web: HttpEndpoint) -> None:
     """It has certificates of its own, and `/status` shows them beside the agents'."""
-    server, _ = site.pair(tcp=True)
+    server, _ = programs.pair(tcp=True)
     assert server.health.status()["frontend_tls"]["reload_error"] is None
     broken = server.health.status()["frontend_tls"]["files"]["--server-cert"]
     Path(broken).write_text("-----BEGIN CERTIFICATE-----\nhalf of it")
@@ -251,9 +255,9 @@ def test_an_invalid_new_frontend_certificate_is_logged_too(site: Site, web: Http
     assert server.health.status()["tls"]["reload_error"] is None
 
 
-def test_keys_are_not_in_the_logs_or_on_the_ports(site: Site) -> None:
+def test_keys_are_not_in_the_logs_or_on_the_ports(programs: Programs) -> None:
     """Nothing that a program says holds a private key."""
-    server, agent = site.pair(server_flags={"v": 9}, agent_flags={"v": 9})
+    server, agent = programs.pair(server_flags={"v": 9}, agent_flags={"v": 9})
     pages = [
         urllib.request.urlopen(f"http://127.0.0.1:{program.health.port}{path}", timeout=20).read().decode()
         for program in (server, agent)

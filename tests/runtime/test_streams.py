@@ -33,8 +33,8 @@ from tests.support.process_endpoints import (
 )
 from tests.support.process_pairings import with_our_agent, with_our_server
 from tests.support.process_program import Program, until
-from tests.support.process_site import OURS_ALONE, Agent, Pairing, Server, Site
 from tests.support.process_tunnels import ConnectTunnel, dial, receive, receive_all
+from tests.support.tunnel_programs import OURS_ALONE, Agent, Pairing, Programs, Server
 
 MIB = 1 << 20
 GREETING = b"220 I speak first\r\n"
@@ -57,10 +57,10 @@ def tables_are_empty(server: Server, agent: Agent) -> bool:
 
 @with_our_server
 def test_first_bytes_of_an_endpoint_never_share_a_read_with_the_200(
-    site: Site, pairing: Pairing, endpoint: Endpoints
+    programs: Programs, pairing: Pairing, endpoint: Endpoints
 ) -> None:
     """Kube-apiserver refuses a tunnel whose 200 comes with bytes behind it, or after them."""
-    server, _ = site.pair(pairing)
+    server, _ = programs.pair(pairing)
     address = endpoint(send_first).address
     for _ in range(50):
         tunnel = ConnectTunnel.dial(server, address)
@@ -71,21 +71,21 @@ def test_first_bytes_of_an_endpoint_never_share_a_read_with_the_200(
 
 
 def test_bytes_sent_behind_the_connect_request_are_not_lost(
-    site: Site, pairing: Pairing, endpoint: Endpoints
+    programs: Programs, pairing: Pairing, endpoint: Endpoints
 ) -> None:
     """A caller need not wait for the 200."""
-    server, _ = site.pair(pairing)
+    server, _ = programs.pair(pairing)
     tunnel = ConnectTunnel.dial(server, endpoint(echo).address, early=b"no time to wait")
     assert receive(tunnel, 15) == b"no time to wait"
     tunnel.close()
 
 
 def test_first_bytes_of_a_direct_endpoint_never_share_a_read_with_the_200(
-    site: Site, endpoint: Endpoints
+    programs: Programs, endpoint: Endpoints
 ) -> None:
     """Also if the endpoint closes right after its first bytes."""
     flags = {"proxy-strategies": "direct", "direct-cidrs": "127.0.0.0/8"}
-    server = site.server(flags=flags)
+    server = programs.server(flags=flags)
     for serve in (send_first, lambda sock: sock.sendall(GREETING)):
         address = endpoint(serve).address
         for _ in range(30):
@@ -100,10 +100,10 @@ def test_first_bytes_of_a_direct_endpoint_never_share_a_read_with_the_200(
 
 @with_our_agent
 def test_an_upload_followed_by_a_close_arrives_complete(
-    site: Site, pairing: Pairing, mode: str, endpoint: Endpoints
+    programs: Programs, pairing: Pairing, mode: str, endpoint: Endpoints
 ) -> None:
     """10 MiB, then the caller closes at once."""
-    server, _ = site.pair(pairing, mode)
+    server, _ = programs.pair(pairing, mode)
     sink = Sink()
     tunnel = dial(server, endpoint(sink).address)
     body = os.urandom(10 * MIB)
@@ -113,10 +113,10 @@ def test_an_upload_followed_by_a_close_arrives_complete(
 
 
 def test_a_download_followed_by_a_close_arrives_complete(
-    site: Site, pairing: Pairing, mode: str, endpoint: Endpoints
+    programs: Programs, pairing: Pairing, mode: str, endpoint: Endpoints
 ) -> None:
     """10 MiB, then the endpoint closes at once."""
-    server, _ = site.pair(pairing, mode)
+    server, _ = programs.pair(pairing, mode)
     body = os.urandom(10 * MIB)
 
     def serve(sock: socket.socket) -> None:
@@ -129,9 +129,9 @@ def test_a_download_followed_by_a_close_arrives_complete(
     tunnel.close()
 
 
-def test_a_caller_that_half_closes_still_receives_the_answer(site: Site, endpoint: Endpoints) -> None:
+def test_a_caller_that_half_closes_still_receives_the_answer(programs: Programs, endpoint: Endpoints) -> None:
     """The endpoint answers only after the end of the request."""
-    server, agent = site.pair()
+    server, agent = programs.pair()
     body = pattern(3 * MIB)
     tunnel = ConnectTunnel.dial(server, endpoint(AnswerAfterEnd()).address)
     tunnel.send(body)
@@ -141,8 +141,10 @@ def test_a_caller_that_half_closes_still_receives_the_answer(site: Site, endpoin
     until(lambda: tables_are_empty(server, agent), "tables are empty")
 
 
-def test_an_endpoint_that_half_closes_still_receives_the_upload(site: Site, endpoint: Endpoints) -> None:
-    server, agent = site.pair()
+def test_an_endpoint_that_half_closes_still_receives_the_upload(
+    programs: Programs, endpoint: Endpoints
+) -> None:
+    server, agent = programs.pair()
     serve = HalfCloser()
     tunnel = ConnectTunnel.dial(server, endpoint(serve).address)
     assert receive_all(tunnel) == serve.sent
@@ -153,9 +155,9 @@ def test_an_endpoint_that_half_closes_still_receives_the_upload(site: Site, endp
     until(lambda: tables_are_empty(server, agent), "tables are empty")
 
 
-def test_a_reset_endpoint_resets_only_its_caller(site: Site, endpoint: Endpoints) -> None:
+def test_a_reset_endpoint_resets_only_its_caller(programs: Programs, endpoint: Endpoints) -> None:
     """An aborted connection ends for the caller too, at once."""
-    server, agent = site.pair()
+    server, agent = programs.pair()
     bystander = dial(server, endpoint(echo).address)
     victim = dial(server, endpoint(reset_after_read).address)
     victim.send(b"hello?")
@@ -187,10 +189,10 @@ def _unread(sock: socket.socket) -> int:
 
 @with_our_agent
 def test_an_answer_to_half_an_upload_reaches_the_caller(
-    site: Site, pairing: Pairing, mode: str, endpoint: Endpoints
+    programs: Programs, pairing: Pairing, mode: str, endpoint: Endpoints
 ) -> None:
     """The endpoint resets the connection after its answer, which must still be delivered."""
-    server, _ = site.pair(pairing, mode)
+    server, _ = programs.pair(pairing, mode)
     tunnel = dial(server, endpoint(Refuser()).address)
     with suppress(OSError):
         tunnel.send(bytes(16 * MIB))
@@ -237,9 +239,9 @@ def wait_until_stalled(server: Server) -> None:
     until(still, "the stalled connection has filled its buffers")
 
 
-def test_a_stalled_reader_does_not_delay_other_connections(site: Site, endpoint: Endpoints) -> None:
+def test_a_stalled_reader_does_not_delay_other_connections(programs: Programs, endpoint: Endpoints) -> None:
     """Ours × ours: credit bounds the buffers of the stalled connection, without a time limit."""
-    server, agent = site.pair()
+    server, agent = programs.pair()
     bystanders = Bystanders(server, endpoint(echo).address)
     stalled = dial(server, endpoint(flood).address)
     stalled.send(b"!")
@@ -262,9 +264,9 @@ def fill(tunnel: ConnectTunnel) -> None:
         pass
 
 
-def test_a_stalled_endpoint_does_not_delay_other_connections(site: Site, endpoint: Endpoints) -> None:
+def test_a_stalled_endpoint_does_not_delay_other_connections(programs: Programs, endpoint: Endpoints) -> None:
     """The same in the other direction: the caller's own socket fills up, nothing else does."""
-    server, agent = site.pair()
+    server, agent = programs.pair()
     bystanders = Bystanders(server, endpoint(echo).address)
     non_reader = NonReader()
     stalled = ConnectTunnel.dial(server, endpoint(non_reader).address)
@@ -278,9 +280,11 @@ def test_a_stalled_endpoint_does_not_delay_other_connections(site: Site, endpoin
 
 
 @pytest.mark.interop
-def test_a_stalled_reader_is_closed_alone_towards_the_original_agent(site: Site, endpoint: Endpoints) -> None:
+def test_a_stalled_reader_is_closed_alone_towards_the_original_agent(
+    programs: Programs, endpoint: Endpoints
+) -> None:
     """No credit: past its buffer and the time limit it is closed, counted and logged; others go on."""
-    server, _ = site.pair(Pairing("ours", "go"), server_flags={"stall-timeout": "2s"})
+    server, _ = programs.pair(Pairing("ours", "go"), server_flags={"stall-timeout": "2s"})
     bystanders = Bystanders(server, endpoint(echo).address)
     stalled = dial(server, endpoint(flood).address)
     stalled.send(b"!")
@@ -296,10 +300,10 @@ def test_a_stalled_reader_is_closed_alone_towards_the_original_agent(site: Site,
 
 @pytest.mark.interop
 def test_a_stalled_endpoint_is_closed_alone_towards_the_original_server(
-    site: Site, endpoint: Endpoints
+    programs: Programs, endpoint: Endpoints
 ) -> None:
     """The agent's side of the same promise."""
-    server, agent = site.pair(Pairing("go", "ours"), agent_flags={"stall-timeout": "2s"})
+    server, agent = programs.pair(Pairing("go", "ours"), agent_flags={"stall-timeout": "2s"})
     bystanders = Bystanders(server, endpoint(echo).address)
     stalled = ConnectTunnel.dial(server, endpoint(NonReader()).address)
     feeder = threading.Thread(target=_feed, args=(stalled,), daemon=True)
@@ -331,10 +335,10 @@ def _has_descriptors_at_most(program: Program, count: int) -> bool:
 
 
 def test_two_hundred_connections_with_random_ends_leave_no_state(
-    site: Site, mode: str, endpoint: Endpoints
+    programs: Programs, mode: str, endpoint: Endpoints
 ) -> None:
     """Random sizes; some finish, some are dropped by the caller, some by the endpoint."""
-    server, agent = site.pair(mode=mode)
+    server, agent = programs.pair(mode=mode)
     address, resetting = endpoint(echo).address, endpoint(reset_after_read).address
     warm_up = dial(server, address)
     warm_up.close()
@@ -370,11 +374,11 @@ def test_two_hundred_connections_with_random_ends_leave_no_state(
 
 @pytest.mark.parametrize("direct", [False, True])
 def test_no_state_is_left_of_a_tls_caller_whose_endpoint_closes_first(
-    site: Site, endpoint: Endpoints, direct: bool
+    programs: Programs, endpoint: Endpoints, direct: bool
 ) -> None:
     """TLS has no half-close: the caller, the route and the endpoint are closed."""
     flags = {"proxy-strategies": "direct,default", "direct-cidrs": "127.0.0.0/8"} if direct else {}
-    server, agent = site.pair(tcp=True, server_flags=flags)
+    server, agent = programs.pair(tcp=True, server_flags=flags)
 
     def answer_and_close(sock: socket.socket) -> None:
         sock.recv(10)
@@ -390,9 +394,9 @@ def test_no_state_is_left_of_a_tls_caller_whose_endpoint_closes_first(
 
 
 @pytest.mark.slow
-def test_a_tls_caller_may_read_as_slowly_as_it_likes(site: Site, endpoint: Endpoints) -> None:
+def test_a_tls_caller_may_read_as_slowly_as_it_likes(programs: Programs, endpoint: Endpoints) -> None:
     """Longer than TCP_USER_TIMEOUT: a caller that does not read is not a lost one."""
-    server, _ = site.pair(tcp=True)
+    server, _ = programs.pair(tcp=True)
     size = 16 * MIB
 
     def serve(sock: socket.socket) -> None:
@@ -407,9 +411,9 @@ def test_a_tls_caller_may_read_as_slowly_as_it_likes(site: Site, endpoint: Endpo
 
 
 @pytest.mark.slow
-def test_a_thousand_connections_in_a_row_cost_no_memory(site: Site, endpoint: Endpoints) -> None:
+def test_a_thousand_connections_in_a_row_cost_no_memory(programs: Programs, endpoint: Endpoints) -> None:
     """The second thousand needs no more than the first, but for a little noise."""
-    server, agent = site.pair(OURS_ALONE)
+    server, agent = programs.pair(OURS_ALONE)
     address = endpoint(echo).address
 
     def thousand() -> int:

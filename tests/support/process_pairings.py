@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.process_site import OUR_AGENT, OUR_SERVER, OURS_ALONE, Pairing
+from tests.support.tunnel_programs import OUR_AGENT, OUR_SERVER, OURS_ALONE, Pairing
 
 
 def _param(pairing: Pairing) -> object:

@@ -18,7 +18,7 @@ import h2.connection
 import h2.events
 
 from bootbridge.wire import packets as p
-from tests.support.process_site import Server
+from tests.support.tunnel_programs import Server
 
 PATIENCE_SECONDS = 20.0
 _RESET = struct.pack("ii", 1, 0)

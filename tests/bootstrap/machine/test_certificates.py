@@ -21,7 +21,7 @@ from bootbridge.bootstrap.plan.plan import KEY_KINDS, IPAddress, KeyKind, Networ
 from bootbridge.common.files import write_file
 from bootbridge.trust.authority import Authority, Certificate
 from tests.bootstrap.render.shell_node import Network, Node, needs_node
-from tests.support.process_site import Site
+from tests.support.tunnel_programs import Programs
 
 V4, V6 = ipaddress.ip_address("10.0.0.5"), ipaddress.ip_address("fd00:1::5")
 LOOPBACKS = (ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1"))
@@ -317,7 +317,7 @@ def test_repr_omits_the_keys() -> None:
 
 
 @pytest.mark.parametrize("kind", KEY_KINDS)
-def test_our_server_and_agent_connect(issuer_for: IssuerFor, site: Site, kind: KeyKind) -> None:
+def test_our_server_and_agent_connect(issuer_for: IssuerFor, programs: Programs, kind: KeyKind) -> None:
     """Over IPv4 and IPv6, with mutual TLS."""
     issuer = issuer_for(Plan(key_kind=kind))
     issuer.issue(LOOPBACKS)
@@ -325,8 +325,8 @@ def test_our_server_and_agent_connect(issuer_for: IssuerFor, site: Site, kind: K
     server_key, agent_key = issuer.keys
 
     served = {"cluster-ca-cert": ca, "cluster-cert": server_cert, "cluster-key": server_key}
-    server = site.server(mode="grpc", flags=served)
+    server = programs.server(mode="grpc", flags=served)
     dialling = {"ca-cert": ca, "agent-cert": agent_cert, "agent-key": agent_key}
     for count, host in enumerate(LOOPBACKS, 1):
-        site.agent(server, flags={**dialling, "proxy-server-host": host, "agent-id": f"agent-{count}"})
+        programs.agent(server, flags={**dialling, "proxy-server-host": host, "agent-id": f"agent-{count}"})
         server.wait_for_agents(count)

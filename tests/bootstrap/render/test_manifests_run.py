@@ -19,8 +19,8 @@ from bootbridge.bootstrap.render import program_flags
 from bootbridge.common.files import write_file
 from tests.support.process_endpoints import HttpEndpoint
 from tests.support.process_program import free_port, until
-from tests.support.process_site import Agent, Server, Site, binary
 from tests.support.process_tunnels import fetch
+from tests.support.tunnel_programs import Agent, Programs, Server, binary
 
 PODS = (ClusterNetwork(ip_network("127.0.0.0/8"), 24),)
 LOOPBACK, ELSEWHERE = ip_network("127.0.0.0/8"), ip_network("192.0.2.0/24")
@@ -38,13 +38,13 @@ class Tunnel:
 
     def __init__(
         self,
-        site: Site,
+        programs: Programs,
         protocol: Protocol = Protocol.GRPC,
         *,
         host_network: bool = False,
         machines: IPNetwork = ELSEWHERE,
     ) -> None:
-        self.site = site
+        self.programs = programs
         self.plan = Plan(
             protocol=protocol,
             host_network=host_network,
@@ -52,7 +52,7 @@ class Tunnel:
             ports=Ports(free_port(), free_port(), free_port(), free_port(), free_port()),
             key_kind="ecdsa-p256",
         )
-        self._write_certificates(site.folder)
+        self._write_certificates(programs.folder)
 
     def _write_certificates(self, folder: Path) -> None:
         bundle = certificates.issue(self.plan, [ip_address("127.0.0.1")])
@@ -70,8 +70,8 @@ class Tunnel:
     def _flags(self, arguments: list[str]) -> dict[str, object]:
         """Expands variables as the kubelet does on a node named n1."""
         known = {
-            self.plan.paths.socket: str(self.site.folder / "s.sock"),
-            program_flags.CERTIFICATES_SEEN_BY_SERVER: str(self.site.folder),
+            self.plan.paths.socket: str(self.programs.folder / "s.sock"),
+            program_flags.CERTIFICATES_SEEN_BY_SERVER: str(self.programs.folder),
             "$(NODE_NAME)": "n1",
             "$(HOST_IP)": "127.0.0.1",
             "$(POD_IP)": "127.0.7.9",
@@ -86,22 +86,22 @@ class Tunnel:
 
     def server(self, kind: str) -> Server:
         arguments = program_flags.server_args(self._plan_for(kind))
-        return self.site.server(kind, self.plan.protocol.server_mode, flags=self._flags(arguments))
+        return self.programs.server(kind, self.plan.protocol.server_mode, flags=self._flags(arguments))
 
     def agent(self, kind: str) -> Agent:
         plan = self._plan_for(kind)
         values = node_values(plan, "i", (ip_address("127.0.0.1"),), ca=b"", agent_cert=b"", agent_key=b"")
         arguments = program_flags.agent_args(plan, values)
-        return self.site.agent(self.plan.ports.agent, kind, flags=self._flags(arguments))
+        return self.programs.agent(self.plan.ports.agent, kind, flags=self._flags(arguments))
 
 
 @pytest.mark.parametrize("protocol", Protocol)
 @pytest.mark.parametrize(("server_kind", "agent_kind"), PAIRS)
 def test_server_and_agent_connect(
-    site: Site, web: HttpEndpoint, server_kind: str, agent_kind: str, protocol: Protocol
+    programs: Programs, web: HttpEndpoint, server_kind: str, agent_kind: str, protocol: Protocol
 ) -> None:
     """With either image on either side, and both protocols."""
-    tunnel = Tunnel(site, protocol)
+    tunnel = Tunnel(programs, protocol)
     server = tunnel.server(server_kind)
     agent = tunnel.agent(agent_kind)
     server.wait_until_ready()
@@ -110,9 +110,9 @@ def test_server_and_agent_connect(
 
 
 @pytest.mark.parametrize("kind", ["ours", pytest.param("go", marks=interop)])
-def test_agents_in_the_host_network(site: Site, kind: str) -> None:
+def test_agents_in_the_host_network(programs: Programs, kind: str) -> None:
     """Their health port listens only on loopback."""
-    tunnel = Tunnel(site, host_network=True)
+    tunnel = Tunnel(programs, host_network=True)
     server, agent = tunnel.server(kind), tunnel.agent(kind)
     server.wait_until_ready()
     until(lambda: agent.health.get("/readyz")[0] == 200, "the agent is ready")
@@ -128,9 +128,9 @@ def is_open(host: str, port: int) -> bool:
     return True
 
 
-def test_our_server_dials_directly_until_an_agent_connects(site: Site, web: HttpEndpoint) -> None:
+def test_our_server_dials_directly_until_an_agent_connects(programs: Programs, web: HttpEndpoint) -> None:
     """It reaches a kubelet before the first agent, but is not ready without one."""
-    server = Tunnel(site, machines=LOOPBACK).server("ours")
+    server = Tunnel(programs, machines=LOOPBACK).server("ours")
     assert fetch(server, web.address) == b"hello from the endpoint"
     assert server.health.get("/readyz")[0] != 200
 
@@ -149,15 +149,17 @@ def capabilities_unavailable_reason() -> str:
     reason=capabilities_unavailable_reason() or "-",
 )
 @pytest.mark.parametrize("kind", ["ours", pytest.param("go", marks=interop)])
-def test_the_server_needs_no_capability(site: Site, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_the_server_needs_no_capability(
+    programs: Programs, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     """With the pod's securityContext, it reads its key (0600) and creates its socket."""
-    program = site.folder / "without-capabilities"
+    program = programs.folder / "without-capabilities"
     real = binary(kind, "proxy-server")
     program.write_text(f'#!/bin/sh\nexec {" ".join(UNPRIVILEGED)} {real} "$@"\n')
     program.chmod(0o755)
-    monkeypatch.setattr("tests.support.process_site.binary", lambda *_: program)
-    server = Tunnel(site).server(kind)
+    monkeypatch.setattr("tests.support.tunnel_programs.binary", lambda *_: program)
+    server = Tunnel(programs).server(kind)
     status = Path(f"/proc/{server.pid}/status").read_text()
     assert "CapEff:\t0000000000000000" in status
-    assert (site.folder / "server.key").stat().st_mode & 0o777 == 0o600
+    assert (programs.folder / "server.key").stat().st_mode & 0o777 == 0o600
     assert Path(server.uds).is_socket()

@@ -115,13 +115,13 @@ class Agent(Program):
         until(lambda: self.metric(name) == count, f"{self.title} has {count} servers", seconds)
 
 
-class Site:
+class Programs:
     """All programs of one test. `close` ends them and looks for what only a bug leaves behind."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.certificates = Certificates(folder)
-        self.programs: list[Program] = []
+        self._started: list[Program] = []
 
     # --- servers
 
@@ -171,7 +171,7 @@ class Site:
         """Start a server and wait for nothing: it may be meant to fail."""
         chosen = self.server_flags(mode, tcp=tcp, more=flags or {})
         server = Server(binary(kind, "proxy-server"), chosen, self.folder, title=f"{kind}-server", env=env)
-        self.programs.append(server)
+        self._started.append(server)
         server.mode = mode
         server.uds = str(chosen.get("uds-name") or "")
         server.agent_port = int(str(chosen["agent-port"]))
@@ -222,7 +222,7 @@ class Site:
         port = to if isinstance(to, int) else to.agent_port
         chosen = self.agent_flags(port, flags or {})
         agent = Agent(binary(kind, "proxy-agent"), chosen, self.folder, title=f"{kind}-agent", env=env)
-        self.programs.append(agent)
+        self._started.append(agent)
         agent.health = Web(int(str(chosen["health-server-port"])))
         agent.admin = Web(int(str(chosen["admin-server-port"])))
         return agent
@@ -245,9 +245,9 @@ class Site:
     # --- the end
 
     def close(self) -> None:
-        for program in reversed(self.programs):
+        for program in reversed(self._started):
             program.kill()
-        complaints = [line for program in self.programs if program.ours for line in program.complaints()]
+        complaints = [line for program in self._started if program.ours for line in program.complaints()]
         assert not complaints, complaints
 
 
