@@ -70,8 +70,11 @@ class FakeCluster(FakeApiServer):
                 "spec": {**template["spec"], "nodeName": node},
             }
             held = self.objects.get(("pods", namespace, pod_name))
-            if held is None or "deletionTimestamp" not in held["metadata"]:
-                self._store(("pods", namespace, pod_name), pod)
+            if held is not None and "deletionTimestamp" in held["metadata"]:
+                continue
+            if held is not None and _template(held) != _template(pod):
+                held.pop("status", None)  # a rollout creates a new pod, which is not ready yet
+            self._store(("pods", namespace, pod_name), pod)
         ready = sum(_is_ready(self.objects[pod]) for pod in self._keys("pods", namespace, names))
         found["status"] = {
             "desiredNumberScheduled": len(self.nodes),
@@ -105,3 +108,7 @@ class FakeCluster(FakeApiServer):
 def _is_ready(pod: Json) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or ()
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _template(pod: Json) -> tuple[Json | None, Json]:
+    return pod["metadata"].get("annotations"), pod["spec"]

@@ -54,14 +54,13 @@ def new_chip(swtpm_programs: None, tmp_path: Path) -> Iterator[NewChip]:
 
 
 def _adjacent_ports() -> int:
-    """tpm2-tools expect swtpm's control channel one port above the server port."""
+    """Returns the lower of two adjacent ports: tpm2-tools expect swtpm's control channel on the upper one."""
+    upper = free_port()
     while True:
-        port = free_port()
-        try:
-            socket.create_server(("127.0.0.1", port + 1)).close()
-        except OSError:
-            continue
-        return port
+        lower = free_port()
+        if upper == lower + 1:
+            return lower
+        upper = lower
 
 
 class Swtpm:

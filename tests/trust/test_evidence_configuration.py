@@ -57,7 +57,7 @@ def test_a_key_or_token_readable_by_others_is_rejected(
     files: Path, name: str, document: str, field: str
 ) -> None:
     (files / name).chmod(0o640)
-    with pytest.raises(OperatorError, match=f"evidence: {field}: others may read .* .chmod 600"):
+    with pytest.raises(OperatorError, match=f"evidence: {field}: .*: readable by others .chmod 600"):
         issuer_from(json.loads(document.replace("FILES", str(files))), "evidence")
 
 

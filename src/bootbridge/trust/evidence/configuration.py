@@ -228,7 +228,7 @@ def _content(path: str, subject: str, *, secret: bool = False) -> bytes:
     except OSError as error:
         raise OperatorError(f"cannot read {path}: {error.strerror or error}", subject=subject) from error
     if secret and mode & 0o077:
-        raise OperatorError(f"others may read {path}", subject=subject, hint=f"chmod 600 {path}")
+        raise OperatorError(f"{path}: readable by others", subject=subject, hint=f"chmod 600 {path}")
     return data
 
 

@@ -165,8 +165,9 @@ def _from(bundle: LogBundle, text: bytes, argv: list[str], seconds: float) -> di
             hint = "install the OpenSSH client"
             raise OperatorError(f"cannot run ssh: {error.strerror}", subject="ssh", hint=hint) from error
         watchdog = threading.Timer(seconds, process.kill)
-        watchdog.start()
+        watchdog.daemon = True  # an interrupt before it is cancelled must not keep the program alive
         try:
+            watchdog.start()
             records, count = _exchanged(bundle, process, text)
         finally:
             in_time = watchdog.is_alive()

@@ -159,7 +159,8 @@ class AgentDaemonSet(ClusterResource):
             self.cluster.delete(pod)
 
     def unready_reason(self) -> str:
-        """Asks the server last: in a rollout it may still be connected to agents that are being replaced."""
+        if reason := self._no_agent_reason():
+            return reason
         found = self.cluster.get(self.ref())
         if found is None:
             return "the DaemonSet does not exist"
@@ -171,10 +172,14 @@ class AgentDaemonSet(ClusterResource):
             return "the controller has not observed it yet"
         if not wanted or ready < wanted:
             return f"{ready} of {wanted} agents are ready"
+        # Again: the first answer may have been about agents that a rollout has replaced since.
+        return self._no_agent_reason()
+
+    def _no_agent_reason(self) -> str:
         status, text = self.context.host.http_get(self.plan.ports.server_health, "/readyz")
-        if status != 200:
-            return f"no agent is connected to the server: {text.decode('utf-8', 'replace').strip()[:200]}"
-        return ""
+        if status == 200:
+            return ""
+        return f"no agent is connected to the server: {text.decode('utf-8', 'replace').strip()[:200]}"
 
     def removal_blocker(self, name: str) -> str:
         return "its kubelet has not stopped it" if name.startswith("Pod ") else super().removal_blocker(name)
