@@ -68,10 +68,10 @@ _COLUMNS = 11
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--webhook", metavar="NAME", default="", help="also test the pod behind it")
+    add("--webhook", metavar="NAME", default="", help="name of a webhook whose pod is tested too")
     add("--to", metavar="HOST:PORT", default="", help="also dial this address")
     add("--from-node", metavar="ADDRESS[:PORT]", action="append", help="test the agents' port from here")
-    add("--timeout", default="10s", metavar="DURATION", help="for each connection (default 10s)")
+    add("--timeout", default="10s", metavar="DURATION", help="time limit of each connection (default 10s)")
     add_install_flags(parser)
     add_plan_flags(parser)
 

@@ -48,7 +48,12 @@ _EXAMPLES = """
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--dry-run", action="store_true", help="list what would be removed, in order; change nothing")
-    add("--timeout", default="60s", metavar="DURATION", help="for each resource to be gone (default 60s)")
+    add(
+        "--timeout",
+        default="60s",
+        metavar="DURATION",
+        help="time limit for each resource (default 60s)",
+    )
     add("--receipt", metavar="FILE", help="where to write it (default /var/log/bootbridge/receipt.json)")
     add(
         "--firewall",

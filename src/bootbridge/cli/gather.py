@@ -57,7 +57,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--flavour",
         choices=list(Flavour),
-        help="of the installed tunnel (default: both are searched for)",
+        help="flavour of the installed tunnel (default: detected)",
     )
     add_install_flags(parser)
     group = parser.add_argument_group("from the installer's machine")
@@ -68,7 +68,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--user", metavar="NAME", default="core", help="user for ssh (default core)")
     group.add_argument("--port", metavar="PORT", type=int, default=22, help="port of ssh (default 22)")
-    group.add_argument("--timeout", metavar="DURATION", default="10m", help="for the node (default 10m)")
+    group.add_argument("--timeout", metavar="DURATION", default="10m", help="time limit (default 10m)")
 
 
 def _run(flags: argparse.Namespace) -> int:

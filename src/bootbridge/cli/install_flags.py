@@ -22,7 +22,7 @@ def add_install_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--kubeconfig",
         metavar="FILE",
-        help="for the cluster's API (default: the node's admin kubeconfig)",
+        help="kubeconfig of the cluster (default: the node's admin kubeconfig)",
     )
     add("--root", metavar="DIR", default="/", help="where the node's file system is mounted (default /)")
     add("--json", action="store_true", help="print the result as JSON on stdout; progress goes to stderr")

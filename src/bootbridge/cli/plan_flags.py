@@ -39,7 +39,11 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
     )
     add = group.add_argument
     add("--install-config", metavar="FILE", help="read platform and networks from this install-config.yaml")
-    add("--flavour", choices=list(Flavour), help="what installs the cluster (default openshift)")
+    add(
+        "--flavour",
+        choices=list(Flavour),
+        help="installer of the cluster (default openshift; `up`: kubeadm)",
+    )
     platforms = ", ".join(Platform)
     add("--platform", choices=list(Platform), metavar="NAME", help=f"one of {platforms} (default none)")
     add("--infra-id", metavar="ID", help="infraID from metadata.json, the prefix of firewall rule names")
@@ -47,7 +51,7 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--image",
         metavar="REF",
-        help="image of server and agents, or 'payload' for the one of the release (default)",
+        help="image of server and agents, or 'payload' for the one of the release (default with openshift)",
     )
     add(
         "--image-is",
@@ -72,7 +76,12 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
         metavar="CIDR[,HOSTPREFIX]",
         help="pod network and prefix length per node, repeatable (default 10.128.0.0/14,23)",
     )
-    add("--service-network", action="append", metavar="CIDR", help="repeatable (default 172.30.0.0/16)")
+    add(
+        "--service-network",
+        action="append",
+        metavar="CIDR",
+        help="services, repeatable (default 172.30.0.0/16)",
+    )
     add(
         "--key",
         choices=list(KEY_KINDS),

@@ -50,7 +50,12 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--dry-run", action="store_true", help="show what would be done; change nothing")
     add("--no-wait", action="store_true", help="do not wait until server and agents are ready")
-    add("--timeout", default="5m", metavar="DURATION", help="for each resource to be ready (default 5m)")
+    add(
+        "--timeout",
+        default="5m",
+        metavar="DURATION",
+        help="time limit for each resource (default 5m)",
+    )
     add("--firewall", action="store_true", help="also create the platform's firewall rule, with its CLI")
     add("--plan", metavar="FILE", help="start from a plan record that `bootbridge render` wrote")
     add_install_flags(parser)

@@ -126,7 +126,9 @@ def convert(kind: type[T], document: object, name: str) -> T:
     except OperatorError as error:
         raise named(error, name) from None
     except (ValueError, RecursionError):
-        raise OperatorError("a number too large, or nested too deeply", subject=name) from None
+        raise OperatorError(
+            "document has a number that is too large, or is nested too deeply", subject=name
+        ) from None
 
 
 def named(error: OperatorError, name: str) -> OperatorError:

@@ -21,7 +21,7 @@ import yaml
 from bootbridge.common.yaml_text import to_yaml
 
 GONE = "[redacted]"
-WITHHELD = b"[withheld: it holds a Secret that could not be taken out]\n"
+WITHHELD = b"[withheld: contains a Secret that could not be redacted]\n"
 _GONE = GONE.encode()
 _BEGIN = re.compile(rb"-----BEGIN[^-\n]{0,60}PRIVATE[^-\n]{0,20}-----")
 _END = re.compile(rb"-----END[^-\n]{0,60}PRIVATE[^-\n]{0,20}-----")

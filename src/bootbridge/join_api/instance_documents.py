@@ -55,7 +55,7 @@ def instances_from(document: Any, source: str) -> tuple[Instance, ...]:
         try:
             found.append(instance_from(each, f"{source}[{place}]"))
         except MetadataUnavailable as error:
-            logs.event("metadata", logs.WARNING, "peer ignored", reason=str(error))
+            logs.event("metadata", logs.WARNING, "invalid metadata instance ignored", reason=str(error))
     return tuple(found)
 
 

@@ -116,7 +116,7 @@ def _warn_about_weak_settings(configuration: NodeConfiguration) -> None:
         if survives_reboot(path):
             effect = "a reboot neither deletes its secrets nor releases the node lock"
             logs.event("node", logs.WARNING, "path is not on tmpfs", field=field, path=path, effect=effect)
-    if not configuration.join_verifiers:
+    if configuration.join_verifiers == ():
         effect = "any join service that answers is trusted"
         logs.event("node", logs.WARNING, "joinService.evidence is none", effect=effect)
 

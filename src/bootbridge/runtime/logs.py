@@ -1,6 +1,6 @@
 """Logging: one line per event, as `text` or `json`.
 
-    2026-11-16T00:00:00.000Z INFO server: agent connected agent=node-7 streams=2
+    2026-11-16T00:00:00.000Z INFO server: agent connected agent=node-7 agents=2
 
 Peers choose many of the logged values, so characters that could break a line, forge a field or
 control a terminal are escaped.

@@ -100,7 +100,7 @@ class Endpoint:
 
     def on_lost(self, reason: str) -> None:
         self._move(Event.ENDPOINT_LOST)
-        self._close_behind_data(reason, "endpoint broke")
+        self._close_behind_data(reason, "endpoint connection lost")
 
     def _close_behind_data(self, error: str, reason: str) -> None:
         """Closes the socket, and sends CLOSE_RSP behind the rest of the download."""

@@ -151,7 +151,7 @@ class ConnectFrontend:
             self._route.front_ended()
 
     def on_lost(self, reason: str) -> None:
-        self._gone(f"frontend broke: {reason}")
+        self._gone(f"frontend connection lost: {reason}")
 
     def _gone(self, reason: str) -> None:
         route, dial = self._route, self._dial
@@ -344,7 +344,7 @@ class GrpcFrontend(PacketStream):
         if status != grpc.OK:
             self._core.count_stream_error("from_client", status)
         orderly = status in (grpc.OK, grpc.CANCELLED)
-        self._leave("frontend closed" if orderly else f"frontend broke: {reason}")
+        self._leave("frontend closed" if orderly else f"frontend connection lost: {reason}")
         self.finish(grpc.OK)
 
     def _leave(self, reason: str) -> None:

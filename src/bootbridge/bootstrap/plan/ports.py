@@ -1,6 +1,6 @@
-"""Decides every TCP port of the tunnel.
+"""Decides the TCP ports of an installed tunnel.
 
-A module of its own, so that the answer to "which file decides the port" is one file name.
+The programs' own defaults are upstream's; they are in `proxy_server/options.py` and `proxy_agent/options.py`.
 """
 
 from __future__ import annotations

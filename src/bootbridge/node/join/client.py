@@ -82,7 +82,7 @@ class JoinClient:
             await asyncio.sleep(pause)
 
     async def _request_from_any(self) -> JoinInputs:
-        """Returns the first ticket that any join service grants; Refused if at least one refused."""
+        """Returns the first ticket that a join service grants; raises PeerRefused if at least one refused."""
         metadata = self._sources.metadata
         instance = await with_timeout(METADATA_SECONDS_MAX, metadata.myself(), "metadata")
         addresses = await with_timeout(
