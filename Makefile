@@ -11,20 +11,27 @@ PYTEST := $(BIN)/pytest
 JOBS   ?= $(shell nproc)
 PARALLEL := -n $(JOBS) --dist loadgroup
 COMPILED := build/compiled
+TOOLS  := build/tools
+UPGRADE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test e2e bench bench-growth bench-tickets wheel compiled compiled-test sim fuzz ci clean
+.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test e2e bench bench-growth bench-storm bench-attacks bench-tickets wheel compiled compiled-test sim fuzz lock audit ci clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-$(VENV)/.ready: pyproject.toml
+# Exactly the versions and files in the lock; nothing is built from source, so that no build dependency is fetched.
+LOCKED := install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r
+OWN    := install --quiet --disable-pip-version-check --no-deps --no-build-isolation
+
+$(VENV)/.ready: pyproject.toml requirements/dev.lock
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "make: $(PYTHON): Python 3.11 or newer required (run make PYTHON=/path/to/python3.11)"; exit 1; }
 	@echo "creating $(VENV)"
 	@$(PYTHON) -m venv $(VENV) || \
 		{ echo "make: $(VENV): cannot create virtual environment (on Debian: apt-get install python3-venv)"; exit 1; }
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev,interop]'
+	@$(BIN)/pip $(LOCKED) requirements/dev.lock
+	@$(BIN)/pip $(OWN) -e .
 	@$(BIN)/python -m compileall -q src
 	@touch $@
 
@@ -81,10 +88,10 @@ $(COMPILED)/.wheel: $(VENV)/.ready setup.py $(shell find src -name '*.py')
 	@BOOTBRIDGE_COMPILE=1 $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w build/wheel .
 	@mkdir -p $(COMPILED) && touch $@
 
-$(COMPILED)/.ready: $(COMPILED)/.wheel
+$(COMPILED)/.ready: $(COMPILED)/.wheel requirements/dev.lock
 	@test -x $(COMPILED)/bin/pip || $(PYTHON) -m venv $(COMPILED)
-	@$(COMPILED)/bin/pip install --quiet --disable-pip-version-check --force-reinstall --no-deps build/wheel/*.whl
-	@$(COMPILED)/bin/pip install --quiet --disable-pip-version-check "$$(ls build/wheel/*.whl)[dev,interop]"
+	@$(COMPILED)/bin/pip $(LOCKED) requirements/dev.lock
+	@$(COMPILED)/bin/pip $(OWN) --force-reinstall build/wheel/*.whl
 	@touch $@
 
 compiled: $(COMPILED)/.ready ## install that wheel into build/compiled
@@ -93,11 +100,18 @@ compiled-test: $(COMPILED)/.ready peers ## run the tests of the compiled package
 	$(COMPILED)/bin/pytest $(PARALLEL) tests/wire tests/tunnel tests/runtime tests/image/test_tunnel_image.py -m 'not interop and not kubernetes'
 	$(COMPILED)/bin/pytest -m interop
 
-bench: $(COMPILED)/.ready peers ## benchmark our pair, the Go pair and the mixed pairs
+bench: $(COMPILED)/.ready peers ## benchmark our pair, the Go pair, the mixed pairs and a pair of HAProxy processes
+	@peers/packages haproxy=haproxy
 	$(BIN)/python bench/run.py
 
 bench-growth: $(COMPILED)/.ready peers ## benchmark 10 to 1,000 agents and 10 to 10,000 tunnels
 	$(BIN)/python bench/growth.py
+
+bench-storm: $(COMPILED)/.ready peers ## benchmark a restarted server with 200 to 3,000 agents, ours and the Go server
+	$(BIN)/python bench/storm.py
+
+bench-attacks: $(COMPILED)/.ready peers ## benchmark a caller beside floods of the agent and health ports, ours and the Go server
+	$(BIN)/python bench/attacks.py
 
 bench-tickets: $(VENV)/.ready ## benchmark join tickets per second, with a real kube-apiserver (after make kubernetes)
 	@$(BIN)/python -m compileall -q src
@@ -107,9 +121,20 @@ sim: $(VENV)/.ready ## run the simulation: make sim SEEDS=100000
 	$(BIN)/python -m tests.sim.run --seeds $(SEEDS) --jobs $$(nproc)
 
 fuzz: $(VENV)/.ready ## fuzz every parser with atheris: make fuzz FUZZ_SECONDS=600
-	@$(BIN)/python -c 'import atheris' 2>/dev/null || \
-		$(BIN)/pip install --quiet --disable-pip-version-check -e '.[fuzz]'
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/pip $(LOCKED) requirements/fuzz.lock
 	$(BIN)/python -m tests.fuzz.run $(FUZZ_SECONDS)
+
+$(TOOLS)/.ready: requirements/tools.lock
+	@$(PYTHON) -m venv $(TOOLS)
+	@$(TOOLS)/bin/pip $(LOCKED) requirements/tools.lock
+	@touch $@
+
+lock: $(TOOLS)/.ready ## renew requirements/*.lock from pyproject.toml; newer versions: make lock UPGRADE=--upgrade
+	@requirements/lock $(TOOLS)/bin/uv $(UPGRADE)
+
+audit: $(TOOLS)/.ready ## search the locked versions for known vulnerabilities (needs the advisory database)
+	@requirements/audit $(TOOLS)/bin/pip-audit || { rc=$$?; [ $$rc = 3 ] && \
+		echo 'NOT RUN: audit (advisory database not reachable, see above)' && exit 0; exit $$rc; }
 
 ci: ## run everything that CI runs
 	bash .ci/run

@@ -43,7 +43,7 @@ class Generator:
         self._children = children
         self._binary = str(peers_directory() / "load")
         backend = children.start("backend", [self._binary, "backend"], stdout=subprocess.PIPE)
-        self.ports: dict[str, str] = first_line(backend)
+        self.ports: dict[str, str] = next_line(backend)
 
     def run(self, scenario: str, entry: Entry, target: str, *flags: str) -> dict[str, Any]:
         """One scenario to its end, and until the backend has no connection left."""
@@ -78,6 +78,26 @@ class Generator:
         argv = [self._binary, "agents", f"--server={server}", f"--count={count}", *flags]
         return self._start_holding(f"agents {count}", argv)
 
+    def fleet(self, server: str, credentials: dict[str, str], count: int) -> tuple[Process, dict[str, Any]]:
+        """Connects agents that reconnect when they lose the server; see `next_line`."""
+        flags = [f"--{name}={value}" for name, value in credentials.items()]
+        argv = [self._binary, "fleet", f"--server={server}", f"--count={count}", *flags]
+        return self._start_holding(f"fleet {count}", argv)
+
+    def caller(self, entry: Entry) -> Process:
+        """Calls the echo port, one call at a time, until `finish`."""
+        argv = [self._binary, "caller", *entry.flags(), f"--target={self.ports['echo']}"]
+        return self._start_holding("caller", argv)[0]
+
+    def finish(self, caller: Process) -> dict[str, Any]:
+        """Ends a caller and returns its figures."""
+        assert caller.popen.stdin is not None
+        caller.popen.stdin.close()
+        try:
+            return next_line(caller)
+        finally:
+            self._children.kill(caller)
+
     def release(self, process: Process) -> None:
         """The end of its stdin asks it to close what it holds."""
         assert process.popen.stdin is not None
@@ -95,14 +115,14 @@ class Generator:
     def _start_holding(self, title: str, argv: list[str]) -> tuple[Process, dict[str, Any]]:
         process = self._children.start(title, argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         try:
-            return process, first_line(process)
+            return process, next_line(process)
         except BenchError:
             self._children.kill(process)
             raise
 
 
-def first_line(process: Process) -> dict[str, Any]:
-    """What a process prints once it is ready; its end without that is an error."""
+def next_line(process: Process) -> dict[str, Any]:
+    """Waits for the next line of JSON that a process prints; its end without one is an error."""
     assert process.popen.stdout is not None
     line = process.popen.stdout.readline()
     if not line:

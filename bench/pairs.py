@@ -17,7 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +25,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from report import OURS
 
 ROOT = Path(__file__).resolve().parent.parent
 OURS_COMPILED = ROOT / "build" / "compiled" / "bin"
@@ -226,6 +227,10 @@ class Implementation:
     name: str
     directory: Path
 
+    @property
+    def is_ours(self) -> bool:
+        return self.name == OURS
+
     def command(self, program: str) -> str:
         path = self.directory / program
         if not os.access(path, os.X_OK):
@@ -233,15 +238,32 @@ class Implementation:
         return str(path)
 
 
+@dataclass(frozen=True)
+class Extra:
+    """What one benchmark adds to the command lines; `wrapper` is a command that runs the server."""
+
+    wrapper: tuple[str, ...] = ()
+    server_flags: tuple[str, ...] = ()
+    agent_flags: tuple[str, ...] = ()
+
+
+PLAIN = Extra()
+
+
 @dataclass
 class Server:
     """A running proxy-server with a unix-socket frontend."""
 
     process: Process
+    argv: list[str]
     mode: str
     uds: str
     agent_port: int
     health_port: int
+
+    def restarted(self, children: Processes) -> "Server":
+        """Returns a server with the same command line, started after this one has ended."""
+        return replace(self, process=children.start(f"{self.process.title} again", self.argv))
 
     def answers(self, path: str) -> bool:
         try:
@@ -261,11 +283,17 @@ class Server:
 
 
 def start_server(
-    children: Processes, kind: Implementation, title: str, mode: str, certs: Certificates
+    children: Processes,
+    kind: Implementation,
+    title: str,
+    mode: str,
+    certs: Certificates,
+    extra: Extra = PLAIN,
 ) -> Server:
     uds = str(children.directory / f"{title.replace(' ', '-')}.sock")
     agent_port, health_port = free_port(), free_port()
     argv = [
+        *extra.wrapper,
         kind.command("proxy-server"),
         f"--uds-name={uds}",
         f"--mode={mode}",
@@ -280,14 +308,20 @@ def start_server(
         "--health-bind-address=127.0.0.1",
         f"--admin-port={free_port()}",
         "--v=0",
+        *extra.server_flags,
     ]
-    server = Server(children.start(f"{title} server", argv), mode, uds, agent_port, health_port)
+    server = Server(children.start(f"{title} server", argv), argv, mode, uds, agent_port, health_port)
     server.wait_for("/healthz")
     return server
 
 
 def start_agent(
-    children: Processes, kind: Implementation, title: str, server: Server, certs: Certificates
+    children: Processes,
+    kind: Implementation,
+    title: str,
+    server: Server,
+    certs: Certificates,
+    extra: Extra = PLAIN,
 ) -> Process:
     argv = [
         kind.command("proxy-agent"),
@@ -301,6 +335,9 @@ def start_agent(
         f"--admin-server-port={free_port()}",
         "--agent-id=bench",
         "--v=0",
+        *extra.agent_flags,
+        # The backends are on loopback, which ours refuses by default; the original has no such flag.
+        *(["--allow-destinations=127.0.0.0/8"] if kind.is_ours else []),
     ]
     return children.start(f"{title} agent", argv)
 
@@ -327,10 +364,11 @@ def start_pair(
     kinds: tuple[Implementation, Implementation],
     mode: str,
     certs: Certificates,
+    extra: Extra = PLAIN,
 ) -> Pair:
     title = f"{name} {mode}"
-    server = start_server(children, kinds[0], title, mode, certs)
-    agent = start_agent(children, kinds[1], title, server, certs)
+    server = start_server(children, kinds[0], title, mode, certs, extra)
+    agent = start_agent(children, kinds[1], title, server, certs, extra)
     server.wait_for("/readyz", agent)
     print(f"  {title}: ready, server pid {server.process.pid}, agent pid {agent.pid}", flush=True)
     return Pair(name, server, agent)

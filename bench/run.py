@@ -1,4 +1,4 @@
-"""Compares our pair, the Go pair and both mixed pairs under the same load.
+"""Compares our pair, the Go pair, both mixed pairs and a pair of HAProxy processes under the same load.
 
     python bench/run.py [--quick] [--rounds N] [--seconds S] [--pairs A,B] [--modes M] [--only PATTERN]
 
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import report
+from floor import Floor, start_floor
 from generator import Entry, Generator, build_peers, peers_directory
 from pairs import (
     OURS_COMPILED,
@@ -31,7 +32,7 @@ from pairs import (
     processes,
     start_pair,
 )
-from report import DIRECT, GO, MODES, OUR_AGENT, OUR_SERVER, OURS, PAIR_NAMES, Figures
+from report import DIRECT, FLOOR, GO, MODES, OUR_AGENT, OUR_SERVER, OURS, PAIR_NAMES, Figures
 
 IDLE_TUNNELS = 1000
 # Allocators and collectors get this long to give memory back before it is read.
@@ -80,6 +81,7 @@ class Bench:
         self.generator = Generator(children)
         self.certs: Certificates = make_certificates(children.directory)
         self.pairs: dict[tuple[str, str], Pair] = {}
+        self.floor: Floor | None = None
         ours, go = Implementation(OURS, options.ours), Implementation(GO, options.go)
         self._kinds = {OURS: (ours, ours), GO: (go, go), OUR_SERVER: (ours, go), OUR_AGENT: (go, ours)}
 
@@ -89,6 +91,9 @@ class Bench:
         for mode in self.options.modes:
             for name in self.options.pairs:
                 self._start(name, mode)
+        if self.options.floor:
+            targets = {name: self.generator.ports[name] for name in ("echo", *TARGET_OF.values())}
+            self.floor = start_floor(self.children, self.certs, targets)
 
     def _start(self, name: str, mode: str) -> None:
         self.pairs[name, mode] = start_pair(self.children, name, self._kinds[name], mode, self.certs)
@@ -126,6 +131,7 @@ class Bench:
             for scenario in chosen:
                 print(f"round {number + 1}/{self.options.rounds}: {scenario}", flush=True)
                 self.measure_direct(scenario)
+                self.measure_floor(scenario)
                 for name, mode, pair in self.turns(number):
                     self.guarded(name, mode, lambda s=scenario, p=pair, m=mode: self.measure(s, p, m))
         if chosen:
@@ -168,6 +174,20 @@ class Bench:
             self.figures.add_context(name, DIRECT, value)
         self._print(DIRECT, "", figures_of(scenario, result, None))
 
+    def measure_floor(self, scenario: Scenario) -> None:
+        if self.floor is None:
+            return
+        cpu_before = self.floor.cpu_seconds()
+        result = self._load(scenario, Entry("socket", str(self.floor.directory)))
+        cpu = self.floor.cpu_seconds() - cpu_before
+        self.floor.check_alive()
+        self._add_floor(figures_of(scenario, result, cpu))
+
+    def _add_floor(self, values: list[tuple[str, str, float]]) -> None:
+        for name, _, value in values:
+            self.figures.add_context(name, FLOOR, value)
+        self._print(FLOOR, "", values)
+
     def _load(self, scenario: Scenario, entry: Entry) -> dict[str, Any]:
         flags = [f"--conns={scenario.conns}", f"--seconds={self.options.seconds}"]
         if scenario.direction:
@@ -186,6 +206,7 @@ class Bench:
             time.sleep(REST_SECONDS)
             for _, mode, pair in self.turns(0):
                 self._take_rss("idle", pair, mode)
+            self._take_floor_rss("idle")
 
     def measure_tunnels(self) -> None:
         if not self.wanted(*rss_figures("tunnels")):
@@ -193,6 +214,13 @@ class Bench:
         print(f"memory: {IDLE_TUNNELS} idle tunnels", flush=True)
         for name, mode, pair in self.turns(0):
             self.guarded(name, mode, lambda p=pair, m=mode: self._hold_tunnels(p, m))
+        if self.floor is not None:
+            holder, _ = self.generator.hold(Entry("socket", str(self.floor.directory)), IDLE_TUNNELS)
+            try:
+                time.sleep(REST_SECONDS / 2)
+                self._take_floor_rss("tunnels")
+            finally:
+                self.generator.release(holder)
 
     def _hold_tunnels(self, pair: Pair, mode: str) -> bool:
         holder, _ = self.generator.hold(Entry(mode, pair.server.uds), IDLE_TUNNELS)
@@ -210,9 +238,15 @@ class Bench:
             for _, mode, pair in self.turns(0):
                 self._take_rss("load", pair, mode)
                 self._add_rss("peak", pair, mode, pair.server.process.peak_mib(), pair.agent.peak_mib())
+            self._take_floor_rss("load")
 
     def _take_rss(self, moment: str, pair: Pair, mode: str) -> None:
         self._add_rss(moment, pair, mode, pair.server.process.rss_mib(), pair.agent.rss_mib())
+
+    def _take_floor_rss(self, moment: str) -> None:
+        if self.floor is not None:
+            sizes = (self.floor.near.rss_mib(), self.floor.far.rss_mib())
+            self._add_floor(list(zip(rss_figures(moment), ("MiB", "MiB"), sizes, strict=True)))
 
     def _add_rss(self, moment: str, pair: Pair, mode: str, server: float, agent: float) -> None:
         values = list(zip(rss_figures(moment), ("MiB", "MiB"), (server, agent), strict=True))
@@ -229,21 +263,25 @@ class Bench:
             print(f"round {number + 1}/{self.options.rounds}: one reader stalls", flush=True)
             for name, mode, pair in self.turns(number):
                 self.guarded(name, mode, lambda p=pair, m=mode: self._stall(p, m))
+            if self.floor is not None:
+                self._add_floor(self._run_stall(Entry("socket", str(self.floor.directory)))[1])
 
-    def _stall(self, pair: Pair, mode: str) -> bool:
+    def _run_stall(self, entry: Entry) -> tuple[dict[str, Any], list[tuple[str, str, float]]]:
         seconds, limit = max(1.5, self.options.seconds), "1s" if self.options.quick else "3s"
-        result = self.generator.run(
-            "stall", Entry(mode, pair.server.uds), "echo",
-            f"--source={self.generator.ports['source']}", f"--seconds={seconds}", f"--limit={limit}",
-        )  # fmt: skip
+        source = self.generator.ports["source"]
+        flags = [f"--source={source}", f"--seconds={seconds}", f"--limit={limit}"]
+        result = self.generator.run("stall", entry, "echo", *flags)
         normal, stalled = result["normal"], result["stalled"]
-        values = [
+        return result, [
             ("stall.normal.p50", "µs", normal["p50_us"]),
             ("stall.normal.p99", "µs", normal["p99_us"]),
             ("stall.p50", "µs", stalled["p50_us"]),
             ("stall.p99", "µs", stalled["p99_us"]),
             ("stall.slowdown", "×", stalled["p99_us"] / normal["p99_us"]),
         ]
+
+    def _stall(self, pair: Pair, mode: str) -> bool:
+        result, values = self._run_stall(Entry(mode, pair.server.uds))
         for name, unit, value in values:
             self.figures.add(f"{name}.{mode}", unit, pair.name, value)
         self._print(pair.name, mode, values[1:])
@@ -301,6 +339,12 @@ def parse_options() -> argparse.Namespace:
         "--pairs", type=choice(PAIR_NAMES), default=list(PAIR_NAMES), help=", ".join(PAIR_NAMES)
     )
     parser.add_argument("--modes", type=choice(MODES), default=list(MODES), help=", ".join(MODES))
+    parser.add_argument(
+        "--floor",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also measure a pair of HAProxy processes",
+    )
     parser.add_argument("--only", default="", help="figures to take, e.g. bulk.down.1 or rss or '*.p99.*'")
     parser.add_argument("--quick", action="store_true", help="one short round: a look, not a result")
     parser.add_argument("--ours", type=Path, default=OURS_COMPILED, help="directory of our commands")
@@ -315,7 +359,8 @@ def parse_options() -> argparse.Namespace:
 
 
 def is_narrowed(options: argparse.Namespace) -> bool:
-    return bool(options.only or set(options.pairs) != set(PAIR_NAMES) or set(options.modes) != set(MODES))
+    everything = set(options.pairs) == set(PAIR_NAMES) and set(options.modes) == set(MODES)
+    return bool(options.only or not options.floor or not everything)
 
 
 def main() -> int:

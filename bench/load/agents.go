@@ -35,9 +35,12 @@ func runAgents(args []string) error {
 	}
 	began := time.Now()
 	for i := range *count {
-		if err := startAgent(*server, fmt.Sprintf("agent-%05d", i), config); err != nil {
+		id := fmt.Sprintf("agent-%05d", i)
+		a, err := startAgent(*server, id, config)
+		if err != nil {
 			return fmt.Errorf("agent %d: %w", i, err)
 		}
+		go func() { fmt.Fprintf(os.Stderr, "load agents: %s: %v\n", id, a.serve()) }()
 	}
 	if err := printJSON(idleResult{Open: *count, OpenSeconds: time.Since(began).Seconds()}); err != nil {
 		return err
@@ -64,6 +67,7 @@ func clientTLS(certFile, keyFile, caFile string) (*tls.Config, error) {
 
 // agent is one agent stream and the connections it has dialled.
 type agent struct {
+	conn    *grpc.ClientConn
 	stream  grpc.ClientStream
 	sending sync.Mutex
 	mutex   sync.Mutex
@@ -71,36 +75,45 @@ type agent struct {
 	conns   map[int64]net.Conn
 }
 
-func startAgent(server, id string, config *tls.Config) error {
+func startAgent(server, id string, config *tls.Config) (*agent, error) {
 	conn, err := grpc.NewClient("passthrough:///"+server,
 		grpc.WithTransportCredentials(credentials.NewTLS(config.Clone())))
 	if err != nil {
-		return err
+		return nil, err
 	}
+	stream, err := openStream(conn, id)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &agent{conn: conn, stream: stream, conns: map[int64]net.Conn{}}, nil
+}
+
+// openStream returns once the server has admitted the agent.
+func openStream(conn *grpc.ClientConn, id string) (grpc.ClientStream, error) {
 	ctx := metadata.AppendToOutgoingContext(context.Background(), "agentid", id, "agentidentifiers", "")
 	shape := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
 	stream, err := conn.NewStream(ctx, shape, "/AgentService/Connect")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	header, err := stream.Header()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if len(header.Get("serverid")) != 1 {
-		return fmt.Errorf("the server sent no server id: %v", stream.RecvMsg(&client.Packet{}))
+		return nil, fmt.Errorf("the server sent no server id: %v", stream.RecvMsg(&client.Packet{}))
 	}
-	a := &agent{stream: stream, conns: map[int64]net.Conn{}}
-	go a.serve(id)
-	return nil
+	return stream, nil
 }
 
-func (a *agent) serve(id string) {
+// serve returns why the stream ended.
+func (a *agent) serve() error {
+	defer a.conn.Close()
 	for {
 		packet := &client.Packet{}
 		if err := a.stream.RecvMsg(packet); err != nil {
-			fmt.Fprintf(os.Stderr, "load agents: %s: %v\n", id, err)
-			return
+			return err
 		}
 		switch packet.Type {
 		case client.PacketType_DIAL_REQ:

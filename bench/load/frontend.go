@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"net"
+	"path/filepath"
 	"time"
 
 	"google.golang.org/grpc"
@@ -17,7 +18,8 @@ import (
 // dialTimeout bounds one dial through a tunnel, as kube-apiserver bounds its own.
 const dialTimeout = 30 * time.Second
 
-// frontend says how to reach the target: directly, or through a proxy-server's socket.
+// frontend says how to reach the target: directly, through a proxy-server's socket, or through a
+// socket that leads to this one target.
 type frontend struct {
 	kind   string
 	uds    string
@@ -26,8 +28,8 @@ type frontend struct {
 
 func frontendFlags(flags *flag.FlagSet) *frontend {
 	f := &frontend{}
-	flags.StringVar(&f.kind, "frontend", "http-connect", "http-connect, grpc or direct")
-	flags.StringVar(&f.uds, "uds", "", "the proxy-server's unix socket")
+	flags.StringVar(&f.kind, "frontend", "http-connect", "http-connect, grpc, socket or direct")
+	flags.StringVar(&f.uds, "uds", "", "the proxy-server's unix socket; with --frontend=socket: the directory of PORT.sock")
 	flags.StringVar(&f.target, "target", "", "host:port to reach through the tunnel")
 	return f
 }
@@ -42,12 +44,18 @@ func (f *frontend) dialTo(target string, timeout time.Duration) (net.Conn, error
 	switch f.kind {
 	case "direct":
 		return (&net.Dialer{}).DialContext(ctx, "tcp", target)
+	case "socket":
+		_, port, err := net.SplitHostPort(target)
+		if err != nil {
+			return nil, fmt.Errorf("--target=%s: %w", target, err)
+		}
+		return (&net.Dialer{}).DialContext(ctx, "unix", filepath.Join(f.uds, port+".sock"))
 	case "http-connect":
 		return dialConnect(ctx, f.uds, target)
 	case "grpc":
 		return dialGRPC(ctx, f.uds, target)
 	}
-	return nil, fmt.Errorf("--frontend=%s: want http-connect, grpc or direct", f.kind)
+	return nil, fmt.Errorf("--frontend=%s: want http-connect, grpc, socket or direct", f.kind)
 }
 
 // dialGRPC opens what kube-apiserver opens: one gRPC connection and stream per dial.

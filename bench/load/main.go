@@ -3,6 +3,8 @@
 //	load backend                      the far end: echo, source, sink and duplex ports
 //	load ping|connect|bulk|idle|stall one scenario through a tunnel, or direct
 //	load agents                       many agents in one process, which really dial
+//	load fleet                        many agents that reconnect when they lose the server
+//	load caller                       one caller, until its stdin ends
 //
 // Every subcommand prints JSON on stdout, so that any script can drive it.
 package main
@@ -24,6 +26,8 @@ var commands = map[string]func(args []string) error{
 	"idle":    runIdle,
 	"stall":   runStall,
 	"agents":  runAgents,
+	"fleet":   runFleet,
+	"caller":  runCaller,
 }
 
 func main() {

@@ -142,6 +142,8 @@ class ProxyOptions(LoggingOptions):
     kube_api_content_type: str = "application/vnd.kubernetes.protobuf"
     lease_namespace: str = "kube-system"
     stall_timeout: float = 10.0
+    allow_destinations: tuple[str, ...] = ()
+    deny_destinations: tuple[str, ...] = ()
     xfr_channel_size: int = 0
     warn_on_channel_limit: bool = False
 

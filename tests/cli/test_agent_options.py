@@ -41,6 +41,8 @@ DEFAULTS = {
     "kube_api_content_type": "application/vnd.kubernetes.protobuf",
     "drain_timeout": 25.0,
     "stall_timeout": 10.0,
+    "allow_destinations": (),
+    "deny_destinations": (),
 }
 
 

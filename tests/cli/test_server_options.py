@@ -38,6 +38,7 @@ DEFAULTS = {
     "agent_namespace": "",
     "agent_service_account": "",
     "authentication_audience": "",
+    "agent_token_issuer": (),
     "kubeconfig": "",
     "kubeconfig_qps": 0.0,
     "kubeconfig_burst": 0,
@@ -55,7 +56,17 @@ DEFAULTS = {
     "warn_on_channel_limit": True,
     "insecure_agents": False,
     "direct_cidrs": (),
+    "agent_identifier_proof": "none",
+    "agent_cidrs": (),
+    "agent_hosts": (),
+    "agent_default_route": True,
+    "agent_proof_kubeconfig": "",
+    "node_cidr_mask_size_ipv4": 0,
+    "node_cidr_mask_size_ipv6": 0,
+    "agent_max_age": 0.0,
     "stall_timeout": 10.0,
+    "allow_destinations": (),
+    "deny_destinations": (),
     "log_format": "text",
     "v": 4,
     "vmodule": "",
@@ -365,6 +376,57 @@ def test_an_invalid_cidr_is_quoted(good, cidr):
     """IPv4 and IPv6 alike."""
     error = refusal(replace(good, proxy_strategies="direct", direct_cidrs=("10.0.0.0/8", cidr)))
     assert str(error).startswith(f'--direct-cidrs: invalid CIDR "{cidr}"')
+    error = refusal(replace(good, agent_cidrs=("10.0.0.0/8", cidr)))
+    assert str(error).startswith(f'--agent-cidrs: invalid CIDR "{cidr}"')
+
+
+@pytest.mark.parametrize("host", ["", "*.", "a.*.b", "**", "x" * 254])
+def test_an_invalid_agent_host_is_quoted(good, host):
+    """A wildcard is the first label or everything."""
+    validate(replace(good, agent_hosts=("node1", "*.example.com", "*", "10.0.0.1")))
+    error = refusal(replace(good, agent_hosts=("node1", host)))
+    assert str(error).startswith(f'--agent-hosts: invalid host name "{host}"')
+
+
+def test_a_proof_of_identifiers_needs_its_credential(good):
+    """A certificate proves nothing unless it is verified."""
+    validate(replace(good, agent_identifier_proof="certificate"))
+    error = refusal(replace(good, agent_identifier_proof="tls"))
+    assert str(error).startswith('--agent-identifier-proof: unknown value "tls"')
+    unverified = replace(good, cluster_ca_cert="", insecure_agents=True, agent_identifier_proof="certificate")
+    assert "--cluster-ca-cert is required" in str(refusal(unverified))
+
+
+def test_a_proof_by_token_needs_account_and_apiserver(good):
+    """Together with certificates, which upstream's token authentication excludes."""
+    token = replace(
+        good,
+        agent_identifier_proof="token",
+        agent_namespace="a",
+        agent_service_account="b",
+        agent_proof_kubeconfig="/appears/later",
+        node_cidr_mask_size_ipv4=23,
+        node_cidr_mask_size_ipv6=64,
+    )
+    validate(token)
+    assert not token.token_authentication
+    for missing in ("agent_namespace", "agent_service_account", "agent_proof_kubeconfig"):
+        flag = f"--{missing.replace('_', '-')}"
+        assert f"{flag} is required" in str(refusal(replace(token, **{missing: ""})))
+    error = refusal(replace(token, node_cidr_mask_size_ipv6=129))
+    assert str(error).startswith("--node-cidr-mask-size-ipv6: invalid prefix length 129")
+
+
+def test_direct_networks_that_are_refused_by_default_must_be_permitted(good):
+    """The error has the line to write; with it the options are valid."""
+    direct = replace(good, proxy_strategies="direct", direct_cidrs=("10.0.0.0/8", "127.0.0.0/16"))
+    error = refusal(replace(direct, allow_destinations=("0.0.0.0/0",)))
+    assert str(error) == (
+        "--direct-cidrs: 127.0.0.0/16 is refused by default "
+        "(add --allow-destinations=127.0.0.0/16 to permit it)"
+    )
+    validate(replace(direct, allow_destinations=("10.0.0.0/8", "127.0.0.0/16")))
+    assert "--deny-destinations: invalid" in str(refusal(replace(direct, deny_destinations=("10",))))
 
 
 def test_old_tls_is_allowed_with_a_warning(good):

@@ -13,6 +13,9 @@ from bootbridge.join_api.cluster_spec import ClusterSpec
 from tests.documents.invalid_text import INVALID_TEXT
 
 ABSOLUTE = "must be absolute"
+HASH_LINE = (
+    'add "hash: sha256:<64 hexadecimal digits>", as printed by "sha256sum FILE" for a copy that you trust'
+)
 
 
 def error_of(text: str) -> str:
@@ -76,7 +79,20 @@ def test_text_that_is_not_a_mapping_is_reported(text: str, error: str) -> None:
         ),
         (
             {"components": [{"installPath": "/x", "url": "HTTP://example/x"}]},
-            "components[0]: hash required, because the URL is plain http",
+            f"components[0]: hash required for an http URL ({HASH_LINE})",
+        ),
+        (
+            {"components": [{"installPath": "/x", "url": "https://example/x"}]},
+            f"components[0]: hash required for an https URL ({HASH_LINE})",
+        ),
+        (
+            {"components": [{"installPath": "/x", "url": " https://example/x", "hash": f"sha256:{0:064}"}]},
+            "components[0]: invalid URL: blank or control character "
+            "(remove it, or write a blank in a path as %20)",
+        ),
+        (
+            {"components": [{"installPath": "/x", "url": "ftp://example/x"}]},
+            "components[0]: unsupported scheme 'ftp' (use https:, http:, file: or data:)",
         ),
         (
             {"components": [{"installPath": "/x", "extract": "yes"}]},

@@ -70,8 +70,8 @@ def instance(**changes: Any) -> dict[str, Any]:
         ),
         ({"instances": [WORKER, WORKER]}, "instances: duplicate name 'worker-0'"),
         (
-            {"instances": [{**WORKER, "name": name, "identity": "sha256:" + "ab" * 32} for name in "ab"]},
-            f"instances: duplicate identity 'sha256:{'ab' * 32}'",
+            {"instances": [{**WORKER, "name": name, "identity": "tpm:sha256:" + "ab" * 32} for name in "ab"]},
+            f"instances: duplicate identity 'tpm:sha256:{'ab' * 32}'",
         ),
         (instance(role="worke"), "instances[1].role: invalid value 'worke' (one of: control-plane, worker)"),
         (instance(role=None), "instances[1].role: required field missing"),
@@ -80,8 +80,32 @@ def instance(**changes: Any) -> dict[str, Any]:
         (instance(addresses=[5]), "instances[1].addresses[0]: invalid type: number (must be a string)"),
         (
             instance(identity="mine"),
-            "instances[1].identity: invalid fingerprint 'mine' "
-            '("sha256:" and 64 lower-case hexadecimal digits)',
+            "instances[1].identity: invalid identity 'mine' "
+            '("tpm:sha256:" or "x509:sha256:" and 64 lower-case hexadecimal digits, or "token:" and an ID)',
+        ),
+        (
+            instance(identity=f"sha256:{'ab' * 32}"),
+            "instances[1].identity: fingerprint without a kind of evidence "
+            f'(write identity: "tpm:sha256:{"ab" * 32}" for the key of a TPM, '
+            f'or "x509:sha256:{"ab" * 32}" for that of a certificate)',
+        ),
+        (
+            instance(evidence=["tpm"]),
+            "instances[1].evidence: kind tpm is not in evidence (add tpm to evidence, or remove it here)",
+        ),
+        (
+            {"roleEvidence": {"control-plane": ["x509", "token"]}},
+            "roleEvidence.control-plane: kind token is not in evidence "
+            "(add token to evidence, or remove it here)",
+        ),
+        (
+            {"roleEvidence": {"worker": []}},
+            "roleEvidence.worker: required field missing "
+            "(list at least one kind; to issue no tickets for a role, leave it out of roles)",
+        ),
+        (
+            {"roleEvidence": {"control-plane": ["fax"]}},
+            "roleEvidence.control-plane[0]: invalid value 'fax' (one of: tpm, x509, token)",
         ),
         (instance(identiy="sha256:"), 'instances[1].identiy: unknown field (did you mean "identity"?)'),
         (

@@ -13,6 +13,16 @@ ACCOUNT = "konnectivity-agent"
 AUDIENCE = "system:konnectivity-server"
 KUBECONFIG = "/etc/kubernetes/admin.conf"
 _TOKENS = "/var/run/secrets/tokens"
+# `up` proves the agents' nodes by another token, beside client certificates.
+_SERVER_FLAGS = (
+    "--cluster-ca-cert=",
+    "--agent-identifier-proof=",
+    "--agent-namespace=",
+    "--agent-service-account=",
+    "--agent-proof-kubeconfig=",
+    "--node-cidr-mask-size-",
+)
+_AGENT_FLAGS = ("--agent-cert=", "--agent-key=", "--service-account-token-path=")
 
 
 def server_pod(pod: Json, plan: Plan) -> Json:
@@ -20,7 +30,7 @@ def server_pod(pod: Json, plan: Plan) -> Json:
     pod = with_kubeconfig(pod)
     container = pod["spec"]["containers"][0]
     container["args"] = [
-        *(word for word in container["args"] if not word.startswith("--cluster-ca-cert=")),
+        *(word for word in container["args"] if not word.startswith(_SERVER_FLAGS)),
         f"--agent-namespace={plan.namespace}",
         f"--agent-service-account={ACCOUNT}",
         f"--authentication-audience={AUDIENCE}",
@@ -53,11 +63,13 @@ def daemon_set(found: Json, service_account: str = ACCOUNT) -> Json:
     spec.pop("serviceAccount", None)
     container = spec["containers"][0]
     container["args"] = [
-        *(word for word in container["args"] if not word.startswith(("--agent-cert=", "--agent-key="))),
+        *(word for word in container["args"] if not word.startswith(_AGENT_FLAGS)),
         f"--service-account-token-path={_TOKENS}/token",
     ]
+    container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] != "token"]
     container["volumeMounts"].append({"name": "token", "mountPath": _TOKENS, "readOnly": True})
     source = {"serviceAccountToken": {"path": "token", "audience": AUDIENCE, "expirationSeconds": 3600}}
+    spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != "token"]
     spec["volumes"].append({"name": "token", "projected": {"sources": [source], "defaultMode": 0o440}})
     return found
 

@@ -26,13 +26,15 @@ def agents(cluster: Cluster) -> Iterator[Json]:
     manifest = cluster.lab.file("bootstrap", plan.paths.server_pod).read_bytes()
     cluster.end_agents()
     _write_server_pod(cluster, to_yaml(agent_token_manifests.server_pod(yaml.safe_load(manifest), plan)))
-    cluster.until(lambda: "--agent-namespace=" in cluster.command_lines(), "the server wants tokens")
+    cluster.until(lambda: "--authentication-audience=" in cluster.command_lines(), "the server wants tokens")
     cluster.apply(agent_token_manifests.account(plan), agent_token_manifests.daemon_set(found))
     cluster.rolled_out(plan.namespace, plan.daemonset_name)
     yield found
     cluster.end_agents()
     _write_server_pod(cluster, manifest)
-    cluster.until(lambda: "--agent-namespace=" not in cluster.command_lines(), "that server has ended")
+    cluster.until(
+        lambda: "--authentication-audience=" not in cluster.command_lines(), "that server has ended"
+    )
     cluster.repeat_up()
 
 

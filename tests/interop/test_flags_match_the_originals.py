@@ -33,12 +33,30 @@ OURS_ALONE = {
     "proxy-server": {
         "insecure-agents",
         "direct-cidrs",
+        "agent-identifier-proof",
+        "agent-proof-kubeconfig",
+        "agent-cidrs",
+        "agent-hosts",
+        "agent-default-route",
+        "agent-max-age",
+        "node-cidr-mask-size-ipv4",
+        "node-cidr-mask-size-ipv6",
+        "allow-destinations",
+        "agent-token-issuer",
+        "deny-destinations",
         "stall-timeout",
         "log-format",
         "frontend-write-channel-size",
         "warn-on-channel-limit",  # deprecated, so the original's help hides it
     },
-    "proxy-agent": {"drain-timeout", "stall-timeout", "log-format", "lease-label-selector"},
+    "proxy-agent": {
+        "allow-destinations",
+        "deny-destinations",
+        "drain-timeout",
+        "stall-timeout",
+        "log-format",
+        "lease-label-selector",
+    },
 }
 RANDOM_DEFAULTS = {"server-id", "agent-id"}
 

@@ -8,7 +8,7 @@ from bootbridge.common.documents import convert, dump
 from bootbridge.join_api.components import Component
 
 KUBELET = Component("https://example/kubelet", "sha256:" + "0" * 64, "/usr/bin/kubelet")
-PLUGINS = Component("https://example/cni.tgz", "", "/opt/cni/bin", extract=True)
+PLUGINS = Component("https://example/cni.tgz", "sha256:" + "1" * 64, "/opt/cni/bin", extract=True)
 
 
 @pytest.mark.parametrize("component", [KUBELET, PLUGINS, Component(install_path="/usr/bin/kubeadm")])

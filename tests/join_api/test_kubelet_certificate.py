@@ -19,7 +19,6 @@ from bootbridge.errors import OperatorError
 from bootbridge.join_api.errors import JoinRefused
 from bootbridge.join_api.kubelet_certificate import KubeletCa, KubeletCsr
 from bootbridge.trust.authority import Authority, KeyKind
-from bootbridge.trust.fingerprint import fingerprint
 from tests.join_service.environment import csr
 
 ADDRESSES = (ip_address("10.0.0.5"), ip_address("fd00::5"))
@@ -147,10 +146,6 @@ class TestCsr:
         )
         with pytest.raises(JoinRefused, match="malformed CSR"):
             KubeletCsr(request.public_bytes(Encoding.DER))
-
-    def test_has_the_fingerprint_of_its_key(self) -> None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        assert KubeletCsr(csr("node.a", key=key)).fingerprint == fingerprint(key.public_key())
 
 
 class TestCa:

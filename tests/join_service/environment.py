@@ -57,12 +57,16 @@ CLUSTER = ClusterFacts(
 MEASUREMENT = MeasurementSecret(bytes(range(32)), bytes(range(32, 64)))
 
 
-def identity(letter: str) -> str:
-    return f"sha256:{letter * 64}"
+def identity(letter: str, kind: str = "x509") -> str:
+    return f"{kind}:sha256:{letter * 64}"
 
 
 WORKER = Instance(
-    "worker-0", Role.WORKER, (ip_address("10.0.0.5"), ip_address("fd00::5")), "cloud://w0", identity("a")
+    "worker-0",
+    Role.WORKER,
+    (ip_address("10.0.0.5"), ip_address("fd00::5")),
+    "cloud://w0",
+    identity("a", "tpm"),
 )
 CONTROL = Instance("control-1", Role.CONTROL_PLANE, (ip_address("10.0.0.2"),), "cloud://c1", identity("b"))
 CONTROL_2 = Instance("control-2", Role.CONTROL_PLANE, (ip_address("10.0.0.3"),), "cloud://c2", identity("c"))
@@ -70,11 +74,12 @@ UNENROLLED = Instance("worker-1", Role.WORKER, (ip_address("10.0.0.6"),))
 INSTANCES = (WORKER, CONTROL, CONTROL_2, UNENROLLED)
 
 
-def caller(
-    instance: Instance, *, kind: str = "x509", facts: Mapping[str, str] | None = None
-) -> AttestedCaller:
-    """Returns the caller that an attested channel of this instance has."""
-    return AttestedCaller(AttestedPeer(kind, instance.identity, facts or {}), str(instance.addresses[0]))
+def caller(instance: Instance, *, kind: str = "", facts: Mapping[str, str] | None = None) -> AttestedCaller:
+    """Returns the caller that an attested channel of this instance has, by default with valid evidence."""
+    kind = kind or instance.identity.partition(":")[0] or "x509"
+    found = {"pcr15": "00" * 32} if facts is None and kind == "tpm" else facts or {}
+    proven = f"token:{found['token']}" if kind == "token" else instance.identity or identity("e")
+    return AttestedCaller(AttestedPeer(kind, proven, found), str(instance.addresses[0]))
 
 
 def csr(

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bootbridge.join_api.errors import JoinRefused
-from bootbridge.join_api.instance import Role
+from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.messages import RejoinRequest, TicketRequest
+from bootbridge.join_api.policy import JoinPolicy
 from bootbridge.join_service.authorization import AttestedCaller, Grant, authorize_rejoin, authorize_ticket
 from bootbridge.join_service.inventory import InventorySnapshot
 from bootbridge.trust.evidence import AttestedPeer
+from bootbridge.trust.evidence.configuration import (
+    TokenVerifierSettings,
+    VerifierSettings,
+    X509VerifierSettings,
+)
+from bootbridge.trust.identity import EvidenceKind
 from tests.join_service.environment import (
+    CLUSTER,
     CONTROL,
     INSTANCES,
     MEASUREMENT,
@@ -23,12 +32,17 @@ from tests.join_service.environment import (
 )
 
 INVENTORY = InventorySnapshot.of(INSTANCES)
-KEY = "sha256:of the kubelet's key"
 ZERO = "00" * 32
 
 
-def authorize(request: TicketRequest, who: AttestedCaller, roles: frozenset[Role] = frozenset(Role)) -> Grant:
-    return authorize_ticket(request, KEY, who, INVENTORY, roles)
+TOKENS = TokenVerifierSettings({"alpha": "0123456789abcdef"})
+POLICY = JoinPolicy(
+    VerifierSettings(x509=X509VerifierSettings("PEM"), token=TOKENS), INSTANCES, cluster=CLUSTER
+)
+
+
+def authorize(request: TicketRequest, who: AttestedCaller, policy: JoinPolicy = POLICY) -> Grant:
+    return authorize_ticket(request, who, InventorySnapshot.of(policy.instances), policy)
 
 
 def test_the_grant_has_the_inventorys_values() -> None:
@@ -58,7 +72,9 @@ def test_another_role_than_the_inventorys_is_refused(instance: object, claim: bo
 
 def test_a_role_that_is_not_in_the_policy_is_refused() -> None:
     with pytest.raises(JoinRefused, match="role control-plane is not in the join policy's roles"):
-        authorize(TicketRequest("control-1", True), caller(CONTROL), frozenset([Role.WORKER]))
+        authorize(
+            TicketRequest("control-1", True), caller(CONTROL), replace(POLICY, roles=frozenset([Role.WORKER]))
+        )
 
 
 class TestBoundIdentity:
@@ -71,8 +87,76 @@ class TestBoundIdentity:
         who = caller(UNENROLLED, kind="token", facts={"token": "alpha"})
         assert authorize(TicketRequest("worker-1"), who).identity == "token:alpha"
 
-    def test_is_the_kubelets_key_otherwise(self) -> None:
-        assert authorize(TicketRequest("worker-1"), caller(UNENROLLED, kind="other")).identity == KEY
+    def test_evidence_without_an_identity_is_refused(self) -> None:
+        with pytest.raises(JoinRefused, match="other evidence has no identity"):
+            authorize(TicketRequest("worker-1"), AttestedCaller(AttestedPeer("other"), "10.0.0.6"))
+
+
+class TestKind:
+    """The policy decides which kinds of evidence earn a ticket, by role and by instance."""
+
+    def with_token(self, instance: Instance) -> AttestedCaller:
+        return caller(replace(instance, identity=""), kind="token", facts={"token": "alpha"})
+
+    def policy(self, instance: Instance, **changes: Any) -> JoinPolicy:
+        return replace(POLICY, instances=(replace(instance, identity=""),), **changes)
+
+    def test_a_token_does_not_earn_a_control_plane_ticket(self) -> None:
+        line = r"write in the join policy: roleEvidence: \{control-plane: \[x509, token\]\}"
+        with pytest.raises(JoinRefused, match=rf"token evidence is not accepted for the role .*{line}"):
+            authorize(TicketRequest("control-1", True), self.with_token(CONTROL), self.policy(CONTROL))
+
+    def test_a_token_earns_a_control_plane_ticket_if_the_policy_lists_it(self) -> None:
+        kinds = {Role.CONTROL_PLANE: (EvidenceKind.X509, EvidenceKind.TOKEN)}
+        policy = self.policy(CONTROL, role_evidence=kinds)
+        assert authorize(TicketRequest("control-1", True), self.with_token(CONTROL), policy).control_plane
+
+    def test_a_token_earns_no_rejoin_of_a_control_plane(self) -> None:
+        policy = self.policy(CONTROL)
+        inventory = InventorySnapshot.of(policy.instances)
+        with pytest.raises(JoinRefused, match="token evidence is not accepted for the role control-plane"):
+            authorize_rejoin(
+                RejoinRequest("control-1"),
+                self.with_token(CONTROL),
+                inventory,
+                policy,
+                MEASUREMENT.locked_value,
+            )
+
+    def test_a_role_may_require_a_kind(self) -> None:
+        policy = replace(POLICY, role_evidence={Role.WORKER: (EvidenceKind.X509,)})
+        with pytest.raises(JoinRefused, match="token evidence is not accepted for the role worker"):
+            authorize(TicketRequest("worker-1"), self.with_token(UNENROLLED), policy)
+
+    def test_an_instance_may_require_a_kind(self) -> None:
+        entry = replace(UNENROLLED, evidence=(EvidenceKind.X509,))
+        policy = replace(POLICY, instances=(entry,))
+        with pytest.raises(JoinRefused, match=r"worker-1: token evidence presented \(accepted: x509\)"):
+            authorize(TicketRequest("worker-1"), self.with_token(UNENROLLED), policy)
+        who = replace(caller(UNENROLLED), attested=AttestedPeer("x509", identity("e")))
+        assert authorize(TicketRequest("worker-1"), who, policy).name == "worker-1"
+
+    def test_an_inventory_cannot_accept_what_the_policy_does_not(self) -> None:
+        """A metadata service may be less trusted than the policy."""
+        entry = replace(CONTROL, identity="", evidence=(EvidenceKind.TOKEN,))
+        with pytest.raises(JoinRefused, match="token evidence is not accepted for the role control-plane"):
+            authorize(
+                TicketRequest("control-1", True),
+                self.with_token(CONTROL),
+                replace(POLICY, instances=(entry,)),
+            )
+
+    def test_a_listed_key_of_another_kind_is_another_key(self) -> None:
+        who = AttestedCaller(AttestedPeer("x509", identity("a")), "10.0.0.5")
+        with pytest.raises(JoinRefused, match="worker-0: the inventory has another key than the evidence's"):
+            authorize(TicketRequest("worker-0"), who)
+
+    def test_a_listed_token_is_accepted_from_the_addresses_of_its_instance_only(self) -> None:
+        policy = replace(POLICY, instances=(replace(UNENROLLED, identity="token:alpha"),))
+        who = self.with_token(UNENROLLED)
+        assert authorize(TicketRequest("worker-1"), who, policy).identity == "token:alpha"
+        with pytest.raises(JoinRefused, match=r"worker-1: call from address 10\.0\.0\.9"):
+            authorize(TicketRequest("worker-1"), replace(who, address="10.0.0.9"), policy)
 
 
 class TestLockRegister:
@@ -83,7 +167,7 @@ class TestLockRegister:
 
     def rejoin(self, value: str) -> Grant:
         return authorize_rejoin(
-            RejoinRequest("worker-0"), KEY, self.caller_with(value), INVENTORY, MEASUREMENT.locked_value
+            RejoinRequest("worker-0"), self.caller_with(value), INVENTORY, POLICY, MEASUREMENT.locked_value
         )
 
     def test_zero_is_accepted(self) -> None:

@@ -30,6 +30,7 @@ from tests.kube.conftest import running, until
 from tests.support.fake_api_objects import Call, MemoryApi
 
 REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+BINDINGS = "/api/v1/namespaces/kube-system/configmaps/bootbridge-node-"
 TOKEN_USER = "system:bootstrap:abcdef"
 OTHER_APPROVER = "another approver accepts any node name"
 KUBELET_USAGES = ("digital signature", "client auth")
@@ -140,7 +141,7 @@ class Approving:
 
     def approver(self, replica: str = "control-1") -> CsrApprover:
         audit = AuditLog(self.log, lambda: NOW)
-        return CsrApprover(self.api, audit, replica)  # type: ignore[arg-type]
+        return CsrApprover(self.api, audit, replica, "kube-system")  # type: ignore[arg-type]
 
     def add_csr(self, *arguments: Any, **options: Any) -> None:
         found = csr_object(*arguments, **options)
@@ -162,6 +163,11 @@ class Approving:
     @property
     def decisions_sent(self) -> int:
         return sum(request.method == "PUT" for request in self.api.calls)
+
+    @property
+    def decisions_begun(self) -> int:
+        """Each begins with a look at the name binding."""
+        return sum(BINDINGS in call.path for call in self.api.calls)
 
     @property
     def audit(self) -> list[dict[str, Any]]:
@@ -296,12 +302,23 @@ async def test_a_csr_that_cannot_be_decided_does_not_delay_others(
     assert caplog.text.count("CSR decision failed") == 2 * DECISIONS_IN_PROGRESS_MAX
 
 
+async def test_the_csr_of_an_evicted_node_is_denied(approving: Approving) -> None:
+    """Its ticket was being issued during the eviction, so that the token was created after it."""
+    approving.api.put(f"{BINDINGS}worker-0", {"metadata": {"name": "x"}, "data": {"identity": "evicted"}})
+    approving.api.put(f"{BINDINGS}worker-1", {"metadata": {"name": "y"}, "data": {"identity": "tpm:a"}})
+    approving.add_csr("worker-0", ticket="worker-0", name="evicted")
+    approving.add_csr("worker-1", ticket="worker-1", name="other")
+    async with running(approving.approver().run()):
+        await until(lambda: approving.decision("evicted") and approving.decision("other"))
+    assert (approving.decision("evicted"), approving.decision("other")) == ("Denied", "Approved")
+
+
 async def test_a_deleted_csr_is_dropped(approving: Approving, caplog: pytest.LogCaptureFixture) -> None:
     async with running(approving.approver().run()):
         await until(lambda: approving.api.watches)
         approving.api.answering.clear()
         approving.add_csr()
-        await until(lambda: approving.decisions_sent)
+        await until(lambda: approving.decisions_begun)
         approving.api.remove(f"{REQUESTS}/csr-1")
         approving.api.answering.set()
         approving.add_csr(name="next")
@@ -364,9 +381,9 @@ async def test_stopping_leaves_no_tasks(approving: Approving) -> None:
         approving.api.answering.clear()
         for number in range(2 * DECISIONS_IN_PROGRESS_MAX):
             approving.add_csr(name=f"csr-{number}")
-        await until(lambda: approving.decisions_sent == DECISIONS_IN_PROGRESS_MAX)
+        await until(lambda: approving.decisions_begun == DECISIONS_IN_PROGRESS_MAX)
     assert asyncio.all_tasks() == before
-    assert approving.decisions_sent == DECISIONS_IN_PROGRESS_MAX
+    assert approving.decisions_begun == DECISIONS_IN_PROGRESS_MAX
 
 
 async def test_a_failed_approver_is_restarted_and_lists_again(

@@ -55,11 +55,17 @@ def test_evidence_adds_a_secret_and_devices() -> None:
     deployment = JoinServiceDeployment(
         "i", b"{}", MEASUREMENT, evidence=b'{"tpm": {}}', devices=("/dev/tpmrm0",)
     )
-    (container,) = pod(deployment)["containers"]
+    container, helper = pod(deployment)["containers"]
     assert "--evidence=/etc/bootbridge/evidence/issuer.json" in container["args"]
-    assert {"name": "device-0", "mountPath": "/dev/tpmrm0"} in container["volumeMounts"]
     # The device cgroup denies a mounted device to unprivileged containers.
-    assert container["securityContext"]["privileged"]
+    assert helper["securityContext"]["privileged"]
+    assert helper["args"] == ["--device=/dev/tpmrm0", "--socket=/run/bootbridge-tpm/tpm.sock"]
+    assert {"name": "tpm", "mountPath": "/dev/tpmrm0"} in helper["volumeMounts"]
+    assert not {mount["name"] for mount in helper["volumeMounts"]} & {"pki", "evidence"}
+    # The container on the network has neither.
+    assert container["securityContext"] == pod()["containers"][0]["securityContext"]
+    assert "/dev/tpmrm0" not in str(container)
+    assert {"name": "tpm-socket", "mountPath": "/run/bootbridge-tpm"} in container["volumeMounts"]
     assert len(manifests(deployment)) == len(manifests(DEPLOYMENT)) + 1
 
 
@@ -69,23 +75,37 @@ def test_secrets_are_not_in_arguments_and_repr() -> None:
     assert repr(MEASUREMENT.secret) not in repr(DEPLOYMENT)
 
 
-def test_permissions_are_restricted_by_name() -> None:
-    """Except `create`, which RBAC cannot restrict by name, and reading name bindings, which are many."""
-    rules = made("Role")["rules"] + made("ClusterRole")["rules"]
-    assert {
-        (rule["resources"][0], verb, *rule.get("resourceNames", ["*"]))
-        for rule in rules
+def permissions(role: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """Returns resource, verb and name of each."""
+    return {
+        (rule["resources"][0], verb, name)
+        for rule in role["rules"]
         for verb in rule["verbs"]
-    } == {
+        for name in rule.get("resourceNames", ["*"])
+    }
+
+
+def test_permissions_are_restricted_by_name() -> None:
+    """Except `create` of bootstrap tokens, and in the namespace of the name bindings."""
+    inside, own = (each for each in manifests(DEPLOYMENT) if each["kind"] == "Role")
+    assert (inside["metadata"]["namespace"], own["metadata"]["namespace"]) == (
+        "kube-system",
+        "bootbridge-join",
+    )
+    assert permissions(inside) == {
         ("secrets", "create", "*"),
         ("secrets", "get", "bootbridge-measurement"),
-        ("configmaps", "create", "*"),
-        ("configmaps", "get", "*"),
         ("configmaps", "list", "bootbridge-join-policy"),
         ("configmaps", "watch", "bootbridge-join-policy"),
+    }
+    assert permissions(own) == {
+        ("configmaps", "create", "*"),
+        ("configmaps", "get", "*"),
         ("leases", "create", "*"),
         ("leases", "get", "bootbridge-control-plane-join"),
         ("leases", "update", "bootbridge-control-plane-join"),
+    }
+    assert permissions(made("ClusterRole")) == {
         ("nodes", "get", "*"),
         ("certificatesigningrequests", "get", "*"),
         ("certificatesigningrequests", "list", "*"),

@@ -46,7 +46,9 @@ async def test_another_key_is_refused_with_the_command_that_releases_the_name(
     api: MemoryApi, bindings: NameBindings
 ) -> None:
     await bindings.bind(GRANT)
-    with pytest.raises(JoinRefused, match=r"bound to sha256:aaaa.*delete configmap bootbridge-node-worker-0"):
+    with pytest.raises(
+        JoinRefused, match=r"bound to x509:sha256:aaaa.*delete configmap bootbridge-node-worker-0"
+    ):
         await bindings.bind(OTHER)
     api.remove(f"{CONFIG_MAPS}/bootbridge-node-worker-0")
     await bindings.bind(OTHER)
@@ -109,3 +111,16 @@ def test_names_of_bindings_are_unique_and_valid() -> None:
     assert len(node_binding_name(longest)) <= 253
     assert node_binding_name(longest) != node_binding_name(longest[:-1])
     assert token_binding_name("Ü/..").removeprefix("bootbridge-token-").isalnum()
+
+
+async def test_a_binding_of_an_earlier_version_is_reported_with_the_command_that_releases_it(
+    api: MemoryApi, bindings: NameBindings
+) -> None:
+    """It names a key without the kind of evidence, so it cannot be compared."""
+    old = replace(GRANT, identity=GRANT.identity.partition(":")[2])
+    await bindings.bind(old)
+    command = "kubectl -n kube-system delete configmap bootbridge-node-worker-0"
+    with pytest.raises(JoinRefused, match=rf"by an earlier version without a kind; .*{command}"):
+        await bindings.bind(GRANT)
+    with pytest.raises(JoinRefused, match=command):
+        await bindings.require_node(GRANT)

@@ -28,7 +28,7 @@ PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{POLICY_NAME}"
 CAS = Authority.create("machines").cert_pem.decode()
 
 
-KEY = "sha256:" + "a" * 64
+KEY = "tpm:sha256:" + "a" * 64
 ENROLLED = Instance("worker-0", Role.WORKER, (ip_address("10.0.0.5"),), identity=KEY)
 
 

@@ -34,7 +34,7 @@ from bootbridge.join_service.deploy import deploy
 from bootbridge.join_service.main import JoinServiceOptions, run
 from bootbridge.join_service.manifests import NAME, NAMESPACE, JoinServiceDeployment
 from bootbridge.join_service.measurement_secret import SECRET_NAME, MeasurementSecret
-from bootbridge.join_service.name_bindings import NameBindings
+from bootbridge.join_service.name_bindings import STATE_NAMESPACE, NameBindings
 from bootbridge.join_service.policy_watch import POLICY_NAME
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError
@@ -55,6 +55,7 @@ from bootbridge.trust.evidence import EvidenceRefused
 from tests.join_service.environment import certificate_request, csr, pki
 from tests.kube.conftest import running, until
 from tests.support.kubernetes import ControlPlane
+from tests.support.process_program import OURS
 from tests.support.software_tpm import SoftwareTpm
 
 pytest_plugins = ["tests.support.kubernetes"]
@@ -132,11 +133,11 @@ class Cluster:
 
     async def delete_created_objects(self) -> None:
         """Removes the objects of a test; the control plane is shared."""
-        for kind in (CONFIG_MAP, SECRET, LEASE):
-            found = (await self.admin.send(list_objects(kind, NAMESPACE))).body["items"]
+        for kind, namespace in itertools.product((CONFIG_MAP, SECRET, LEASE), (NAMESPACE, STATE_NAMESPACE)):
+            found = (await self.admin.send(list_objects(kind, namespace))).body["items"]
             for name in (each["metadata"]["name"] for each in found):
                 if name.startswith(("bootbridge-", "bootstrap-token-")):
-                    await self.admin.send(delete_object(Ref(kind, name, NAMESPACE)))
+                    await self.admin.send(delete_object(Ref(kind, name, namespace)))
 
 
 @pytest.fixture
@@ -343,7 +344,7 @@ class TestRaces:
         now = 1_800_000_000.0
         clients = [KubeClient(load_kubeconfig(cluster.account), qps=-1) for _ in range(4)]
 
-        leases = [ControlPlaneLease(each, NAMESPACE, lambda: now, lambda: now) for each in clients]
+        leases = [ControlPlaneLease(each, STATE_NAMESPACE, lambda: now, lambda: now) for each in clients]
 
         async def attempt(number: int) -> bool:
             try:
@@ -364,7 +365,7 @@ class TestRaces:
 
         async def attempt(name: str, number: int) -> bool:
             try:
-                await NameBindings(clients[number], NAMESPACE).bind(
+                await NameBindings(clients[number], STATE_NAMESPACE).bind(
                     Grant(instance, name, Role.WORKER, f"key {number}")
                 )
             except JoinRefused:
@@ -408,6 +409,9 @@ class TestPermissions:
         [
             (SECRET, "bootstrap-token-aaaaaa"),
             (SECRET, "another"),
+            (CONFIG_MAP, "kubeadm-config"),
+            (CONFIG_MAP, "bootbridge-node-worker-0"),
+            (LEASE, LEASE_NAME),
             (CLUSTER_ROLE_BINDING, "cluster-admin"),
             (LEASE, "another"),
             (Kind("Pod", "/api/v1", "pods"), "x"),
@@ -416,6 +420,11 @@ class TestPermissions:
     )
     async def test_other_objects_cannot_be_read(self, cluster: Cluster, kind: Kind, name: str) -> None:
         assert await self.status(cluster, get_object(Ref(kind, name, NAMESPACE))) == 403
+
+    @pytest.mark.parametrize("kind", [CONFIG_MAP, LEASE])
+    async def test_only_secrets_can_be_created_in_kube_system(self, cluster: Cluster, kind: Kind) -> None:
+        metadata = {"name": "x", "namespace": NAMESPACE}
+        assert await self.status(cluster, create_object({"kind": kind.name, "metadata": metadata})) == 403
 
     @pytest.mark.parametrize("kind", [SECRET, CONFIG_MAP, LEASE, NODE, CLUSTER_ROLE_BINDING])
     async def test_objects_cannot_be_listed(self, cluster: Cluster, kind: Kind) -> None:
@@ -426,9 +435,9 @@ class TestPermissions:
         "ref",
         [
             Ref(CONFIG_MAP, POLICY_NAME, NAMESPACE),
-            Ref(CONFIG_MAP, "bootbridge-node-worker-0", NAMESPACE),
+            Ref(CONFIG_MAP, "bootbridge-node-worker-0", STATE_NAMESPACE),
             Ref(SECRET, SECRET_NAME, NAMESPACE),
-            Ref(LEASE, LEASE_NAME, NAMESPACE),
+            Ref(LEASE, LEASE_NAME, STATE_NAMESPACE),
             Ref(NODE, "worker-0"),
             Ref(CERTIFICATE_REQUEST, "csr-0"),
             AUTO_APPROVE_BINDING,
@@ -512,3 +521,43 @@ async def test_the_join_service_waits_for_its_dependencies(
         pki(tmp_path / "late", kubernetes.authority)
         await until(lambda: ports, 30.0)
         assert (await worker.ticket(ports[0])).node_name == "worker-0"
+
+
+# --- bootbridge node evict, as a process (tests/attacks/test_instance.py has the node's side)
+
+
+@asynccontextmanager
+async def node_client(cluster: Cluster, name: str) -> AsyncIterator[KubeClient]:
+    """The kubelet's client, with its own certificate."""
+    path = cluster.kubernetes.kubeconfig_for(f"system:node:{name}", "system:nodes")
+    client = KubeClient(load_kubeconfig(path), qps=-1)
+    yield client
+    await client.aclose()
+
+
+async def evict(cluster: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
+    argv = ["node", "evict", *words, "--kubeconfig", str(cluster.kubernetes.kubeconfig), "--json"]
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(OURS / "bootbridge", *argv, stdout=pipe, stderr=pipe)
+    output, errors = await process.communicate()
+    assert output, errors.decode()
+    return process.returncode or 0, json.loads(output)
+
+
+async def refusal(client: KubeClient, manifest: dict[str, Any]) -> str:
+    """Returns why the API server refuses to create it; empty if it does not."""
+    try:
+        await client.send(create_object(manifest))
+    except KubeError as error:
+        return str(error)
+    return ""
+
+
+async def test_what_remains_of_a_control_plane_is_listed(cluster: Cluster) -> None:
+    labels = {"node-role.kubernetes.io/control-plane": ""}
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "control-9", "labels": labels}}
+    await cluster.admin.send(create_object(node))
+    code, done = await evict(cluster, "control-9")
+    assert code == 2
+    assert "CA keys" in done["remaining"][0]
+    await evict(cluster, "control-9", "--undo")

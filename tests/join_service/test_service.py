@@ -23,6 +23,7 @@ from bootbridge.join_api.messages import (
     TicketRequest,
 )
 from bootbridge.join_service import service
+from bootbridge.join_service.audit import TEXT_CHARACTERS_MAX
 from bootbridge.join_service.control_plane_lease import LEASE_NAME
 from bootbridge.join_service.service import UNDO_SECONDS
 from bootbridge.join_service.ticket_limit import TICKETS_PER_KEY_MAX
@@ -291,6 +292,14 @@ class TestRejoin:
 
 
 class TestAudit:
+    async def test_the_text_of_a_caller_is_cut_and_escaped(self, environment: Environment) -> None:
+        request = TicketRequest("\n" + "x" * 100_000, False, csr("worker-0"))
+        with pytest.raises(RpcError):
+            await environment.ticket(caller(WORKER), request)
+        (line,) = environment.audit
+        assert len(line["node"]) == TEXT_CHARACTERS_MAX + 1
+        assert len(environment.log.getvalue()) < 5 * TEXT_CHARACTERS_MAX
+
     async def test_a_ticket_is_one_line_with_caller_evidence_and_token_id(
         self, environment: Environment
     ) -> None:

@@ -99,7 +99,7 @@ async def test_a_cancelled_request_does_not_delay_its_batch() -> None:
 async def test_a_batch_writes_all_name_bindings_before_the_first_token(tmp_path: Path) -> None:
     """The service knows the number of connections from its listener."""
     instances = tuple(
-        Instance(f"worker-{number}", Role.WORKER, (ADDRESS,), "", f"sha256:{number:064x}")
+        Instance(f"worker-{number}", Role.WORKER, (ADDRESS,), "", f"x509:sha256:{number:064x}")
         for number in range(BATCH_MAX)
     )
     environment = Environment(tmp_path, instances=instances)

@@ -39,6 +39,7 @@ from tests.support.kubernetes import ControlPlane, Json
 from tests.support.process_endpoints import HttpEndpoint
 from tests.support.process_program import OURS
 from tests.support.process_tunnels import fetch
+from tests.support.token_mode import agent_token
 from tests.support.tunnel_programs import Programs, Server
 
 pytest_plugins = ["tests.support.kubernetes"]
@@ -136,8 +137,10 @@ class TestTokenReview:
     ) -> None:
         """The agent may retry, and the error names the forbidden resource."""
         client = KubeClient(load_kubeconfig(kubernetes.kubeconfig_for("without-permission")), qps=-1)
+        subject = f"system:serviceaccount:{namespace}:{ACCOUNT}"
+        token = agent_token("unknown", sub=subject, aud=[AUDIENCE])
         with pytest.raises(TokenDenied, match="tokenreviews") as denied:
-            await reviewer(client, namespace).authenticate(["Bearer token"])
+            await reviewer(client, namespace).authenticate([f"Bearer {token}"])
         await client.aclose()
         assert denied.value.transient
 

@@ -27,7 +27,7 @@ from bootbridge.trust import init_secret
 
 LAYOUT = Layout(4, control_planes=2)
 RELEASE = "v1.36.3"
-IDENTITIES = {node.name: f"sha256:{number:064x}" for number, node in enumerate(LAYOUT.all_nodes)}
+IDENTITIES = {node.name: f"tpm:sha256:{number:064x}" for number, node in enumerate(LAYOUT.all_nodes)}
 
 
 def policy_document(layout: Layout = LAYOUT) -> bytes:

@@ -39,7 +39,7 @@ HASH = init_secret.hash_of(b"secret")
 
 
 def test_an_instance_is_converted() -> None:
-    identity = "sha256:" + "ab" * 32
+    identity = "tpm:sha256:" + "ab" * 32
     assert instance_from({**CP0, "identity": identity}, "self") == Instance(
         "cp-0", Role.CONTROL_PLANE, (ip_address("10.0.0.5"), ip_address("fd00::5")), "cloud://0", identity
     )
@@ -63,7 +63,7 @@ def test_names_of_constellations_api_are_accepted() -> None:
         ({"role": "unknown"}, "self: role: invalid value 'unknown' .one of: control-plane, worker"),
         ({"addresses": ["10.0.0"]}, r"self: addresses\[0\]: invalid IP address '10.0.0'"),
         ({"addresses": {}}, "self: addresses: invalid type: mapping .must be a list"),
-        ({"identity": "sha256:12"}, "self: identity: invalid fingerprint 'sha256:12'"),
+        ({"identity": "sha256:12"}, "self: identity: invalid identity 'sha256:12'"),
     ],
 )
 def test_an_invalid_instance_is_reported_with_its_field(change: dict[str, Any], text: str) -> None:

@@ -21,7 +21,7 @@ from cryptography import x509
 
 from bootbridge.trust import init_secret
 from bootbridge.trust.authority import Authority
-from bootbridge.trust.fingerprint import fingerprint
+from bootbridge.trust.identity import EvidenceKind, key_identity
 from tests.support.process_program import free_port
 
 NAME = "cp-0"
@@ -142,7 +142,8 @@ class LocalInstance:
         )
         self.authority = Authority.create("machines")
         evidence = self.authority.issue_client(NAME)
-        self.identity = fingerprint(x509.load_pem_x509_certificate(evidence.cert_pem).public_key())
+        key = x509.load_pem_x509_certificate(evidence.cert_pem).public_key()
+        self.identity = key_identity(EvidenceKind.X509, key)
         certificate, key = evidence.write(self.root, "evidence")
         self._write(self.folder / "admin.conf", self.api.kubeconfig)
         script = KUBEADM.format(folder=self.folder, root=self.root, pause=PAUSE_SECONDS)

@@ -166,13 +166,33 @@ async def test_a_worker_that_answers_for_a_control_plane_gets_no_secret(
 async def test_an_instance_with_an_unlisted_key_gets_no_secret(instance: LocalInstance) -> None:
     """One CA may vouch for many machines; the policy lists the control planes."""
     report = RecordingReport()
-    instance.write_policy(by_authority(instance.authority), "sha256:" + "0" * 64)
+    instance.write_policy(by_authority(instance.authority), "x509:sha256:" + "0" * 64)
     async with node_run(instance) as node:
         assert not await init(instance, report)
         assert await node.code() == INTERRUPTED
     assert report.failure is not None
     assert f"key {instance.identity} is not that of a control plane in --policy" in report.failure[0]
     assert report.peer is None
+    assert not instance.init_runs
+
+
+async def test_an_instance_with_another_kind_of_evidence_than_its_role_requires_gets_no_secret(
+    instance: LocalInstance,
+) -> None:
+    """A control plane holds the keys of the cluster, by an init as by a ticket."""
+    report = RecordingReport()
+    token = {"token": {"tokens": {"dev": "0123456789abcdef"}}}
+    evidence = {**by_authority(instance.authority), **token}
+    instance.write_policy(evidence, instance.identity, roleEvidence={"control-plane": ["token"]})
+    async with node_run(instance) as node:
+        assert not await init(instance, report)
+        assert await node.code() == INTERRUPTED
+    assert report.failure is not None
+    line = "write in the join policy: roleEvidence: {control-plane: [x509, token]}"
+    assert (
+        f"x509 evidence is not accepted for the role control-plane (to accept it, {line})"
+        in report.failure[0]
+    )
     assert not instance.init_runs
 
 

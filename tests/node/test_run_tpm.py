@@ -47,7 +47,7 @@ async def test_a_quote_is_verified_and_the_lock_is_in_pcr_15(instance: LocalInst
 
 async def test_a_tpm_that_is_not_enrolled_gets_no_secret(instance: LocalInstance) -> None:
     report = RecordingReport()
-    instance.write_policy({"tpm": {"measurements": {}}}, identity="sha256:" + "00" * 32)
+    instance.write_policy({"tpm": {"measurements": {}}}, identity="tpm:sha256:" + "00" * 32)
     async with node_run(instance):
         assert not await init(instance, report)
     assert report.failure is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootbridge.ports.timers import Timer, Timers
+from bootbridge.ports.timers import PAUSE_SECONDS_MIN, RunningClock, Timer, Timers
 
 
 class Clock:
@@ -80,3 +80,53 @@ def test_exactly_the_timers_that_were_not_cancelled_fire(
     assert set(fired) == expected
     assert fired == sorted(fired, key=lambda index: (plan[index][0], index))
     assert len(timers) == 0
+
+
+# --- the clock of a process that may be paused
+
+
+def test_a_pause_does_not_count() -> None:
+    """An alarm that comes far too late shows that the process did not run."""
+    real = Clock()
+    clock = RunningClock(real)
+    assert clock.set_alarm(5.0) == 5.0
+    real.time = 4.0
+    assert clock.now() == 4.0
+    real.time = 100.0
+    assert clock.now() == 5.0
+    assert clock.take_resumed()
+    assert not clock.take_resumed()
+    assert clock.set_alarm(6.0) == 101.0
+    real.time = 101.0
+    assert clock.now() == 6.0
+    assert not clock.take_resumed()
+
+
+def test_a_late_alarm_of_a_busy_process_counts() -> None:
+    real = Clock()
+    clock = RunningClock(real)
+    clock.set_alarm(5.0)
+    real.time = 5.0 + PAUSE_SECONDS_MIN
+    assert clock.now() == real.time
+    assert not clock.take_resumed()
+
+
+def test_time_without_an_alarm_counts() -> None:
+    """Nothing was to happen in it, so nothing shows whether the process ran."""
+    real = Clock()
+    clock = RunningClock(real)
+    assert clock.set_alarm(None) == float("inf")
+    real.time = 1000.0
+    assert clock.now() == 1000.0
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.floats(0, 100)), max_size=50))
+def test_the_clock_never_goes_back(steps: list[tuple[float, float]]) -> None:
+    real = Clock()
+    clock = RunningClock(real)
+    seen = 0.0
+    for alarm_in, passed in steps:
+        clock.set_alarm(seen + alarm_in)
+        real.time += passed
+        assert seen - 1e-9 <= clock.now() <= real.time + 1e-9  # but for rounding
+        seen = clock.now()

@@ -205,7 +205,7 @@ def test_a_head_that_does_not_arrive_in_time_ends_the_connection(run: Run) -> No
     """Slow and idle clients do not stay for ever."""
 
     async def scenario() -> None:
-        async with serving(ROUTES, timeout_seconds=0.05) as port:
+        async with serving(ROUTES, head_seconds=0.05) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /hel")
             with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
@@ -232,28 +232,53 @@ def test_a_client_that_does_not_read_ends_its_own_connection_only(run: Run) -> N
     run(scenario())
 
 
-def test_connections_beyond_the_limit_are_turned_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The admin port cannot eat all file descriptors; room is made again when one leaves."""
-    monkeypatch.setattr(admin_http, "CONNECTIONS_MAX", 1)
+def test_at_the_limit_the_connection_that_was_used_least_recently_is_closed(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Idle connections neither take all file descriptors nor keep a probe out."""
+    monkeypatch.setattr(admin_http, "CONNECTIONS_MIN", 8)
+    monkeypatch.setattr(admin_http, "CONNECTIONS_MAX", 8)
+    per_source = 4
 
     async def scenario() -> None:
-        async with serving(ROUTES) as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n")
-            await read_answer(reader)
-            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-                await exchange(port, get("/later"))
-            writer.close()
-            assert await reader.read() == b""
-            await until_served(port)
+        server = AdminServer(ROUTES)
+        await server.start("127.0.0.1", 0)
+        scraper, to_scraper = await asyncio.open_connection("127.0.0.1", server.port)
+        to_scraper.write(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n")
+        await read_answer(scraper)
+        idle = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(per_source - 1)]
+        await until(lambda: server.connection_count == per_source)
+        to_scraper.write(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n")
+        await read_answer(scraper)
+        assert (await exchange(server.port, get("/later")))[0].status == 200
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await idle[0][0].readexactly(1)
+        to_scraper.write(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert (await read_answer(scraper)).status == 200
+        many = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(10 * per_source)]
+        assert (await exchange(server.port, get("/later")))[0].status == 200
+        await until(lambda: server.connection_count <= per_source)
+        for _, writer in [*idle, *many, (scraper, to_scraper)]:
+            writer.transport.abort()
+        await server.close()
 
-    async def until_served(port: int) -> None:
-        while True:
-            try:
-                assert (await exchange(port, get("/later")))[0].status == 200
-                return
-            except (ConnectionError, asyncio.IncompleteReadError):
-                await asyncio.sleep(0.01)
+    run(scenario())
+
+
+def test_a_later_request_must_be_complete_in_time_too(run: Run) -> None:
+    """Between requests a connection may be idle much longer than a request may take."""
+
+    async def scenario() -> None:
+        async with serving(ROUTES, timeout_seconds=1000, head_seconds=0.05) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            for _ in range(2):
+                writer.write(b"GET /later HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert (await read_answer(reader)).status == 200
+                await asyncio.sleep(0.2)
+            writer.write(b"GET /lat")
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+            writer.transport.abort()
 
     run(scenario())
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from errno import EPIPE
 
 import pytest
 
 from bootbridge.ports.close_states import BYTE_STREAM, Event, State
+from bootbridge.ports.timers import Timers
 from bootbridge.runtime import event_loop
-from bootbridge.runtime.byte_stream import PlainStream
+from bootbridge.runtime.byte_stream import LINGER_CHECK_SECONDS, PlainStream
 from bootbridge.runtime.event_loop import Loop
 from bootbridge.runtime.pump import Pump
 from tests.support.close_state_walk import Driven, check, pairs
+from tests.support.process_program import until
 
 EVENTS = {
     Event.PEER_ENDS,
@@ -59,3 +62,45 @@ def test_a_byte_stream_follows_its_table(state: State, event: Event) -> None:
         near.setblocking(False)
         with asyncio.Runner(loop_factory=Loop) as runner:
             runner.run(scenario())
+
+
+def test_a_lingering_stream_whose_peer_resets_is_closed_at_the_next_check() -> None:
+    """The kernel keeps unacknowledged bytes in its account after a reset: waiting for them held the
+    descriptor for the whole linger time."""
+
+    async def scenario() -> None:
+        now = 0.0
+        pump = Pump(event_loop.running_loop())
+        pump.timers = Timers(lambda: now)
+        stream = PlainStream(pump, near)
+        stream.write(bytes(1024 * 1024))  # more than the peer's kernel takes, less than ours
+        stream.flush()
+        assert not stream.backlog
+        stream.close()
+        assert stream.state is State.LINGERING
+        now = LINGER_CHECK_SECONDS
+        pump.timers.fire_due()
+        assert stream.state is State.LINGERING  # an unread peer is waited for
+        far.close()  # with unread bytes: a reset
+        until(lambda: _has_error(descriptor), "the reset has arrived")
+        now = 2 * LINGER_CHECK_SECONDS
+        pump.timers.fire_due()
+        assert stream.state is State.CLOSED
+        assert not pump.lingering
+        assert not len(pump.timers)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as near:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * 1024 * 1024)
+        near.connect(listener.getsockname())
+        near.setblocking(False)
+        far, _ = listener.accept()
+        descriptor = near.fileno()
+        with asyncio.Runner(loop_factory=Loop) as runner:
+            runner.run(scenario())
+
+
+def _has_error(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, 0)
+    return any(events & select.POLLERR for _, events in poll.poll(0))

@@ -13,7 +13,7 @@ REFUSAL = grpc.refusal(grpc.UNIMPLEMENTED, "nothing is served here")
 
 
 class Meeting:
-    """A server's connection that expects a first stream within SILENCE, and the peer's."""
+    """A server's connection that expects an admitted stream within SILENCE, and the peer's."""
 
     def __init__(self) -> None:
         self.env = Environment(1)
@@ -25,7 +25,7 @@ class Meeting:
             near,
             on_request=lambda stream, headers: RefusedCall(stream, REFUSAL),
             keepalive_seconds=3600,
-            first_stream_seconds=SILENCE,
+            unadmitted_seconds=SILENCE,
         )
         self.peer = Http2Transport(far, client=True, keepalive_seconds=3600)
         self._peer_pump = peer_pump
@@ -51,9 +51,34 @@ def test_a_peer_that_never_opens_a_stream_is_let_go() -> None:
     assert meeting.peer.http2.peer_going_away
 
 
-def test_a_peer_that_has_had_a_stream_may_be_silent() -> None:
+def test_a_peer_whose_calls_are_all_refused_is_let_go() -> None:
+    """Each of them gets its answer; none of them extends the deadline."""
+    meeting = Meeting()
+    for _ in range(3):
+        meeting.open_a_stream()
+        meeting.after(SILENCE / 4)
+    assert not meeting.port.closed
+    meeting.after(SILENCE / 4 + 10)
+    assert meeting.port.closed
+
+
+def test_a_peer_with_an_admitted_stream_may_be_silent() -> None:
     """Agents send nothing without dials."""
     meeting = Meeting()
     meeting.open_a_stream()
+    meeting.server.http2.count_admitted(1)
     meeting.after(10 * SILENCE)
     assert not meeting.port.closed
+
+
+def test_a_peer_whose_admitted_stream_has_ended_must_open_another() -> None:
+    """The deadline starts anew, and the next admitted stream stops it."""
+    meeting = Meeting()
+    for _ in range(3):
+        meeting.server.http2.count_admitted(1)
+        meeting.after(2 * SILENCE)
+        meeting.server.http2.count_admitted(-1)
+        meeting.after(SILENCE - 1)
+        assert not meeting.port.closed
+    meeting.after(10)
+    assert meeting.port.closed

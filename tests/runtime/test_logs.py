@@ -24,12 +24,15 @@ any_text = st.text(st.characters())
 def unchanged_logging() -> Iterator[None]:
     """Every test leaves the process' logging as it found it."""
     root = logging.getLogger()
-    handlers, level, raising = list(root.handlers), root.level, logging.raiseExceptions
+    ours = logging.getLogger("bootbridge")
+    handlers, raising = list(root.handlers), logging.raiseExceptions
+    levels = {logger: logger.level for logger in (root, ours)}
     yield
     for handler in set(root.handlers) - set(handlers):
         root.removeHandler(handler)
         handler.close()
-    root.setLevel(level)
+    for logger, level in levels.items():
+        logger.setLevel(level)
     logging.raiseExceptions = raising
 
 
@@ -40,6 +43,7 @@ def line_of(formatter: logging.Formatter, message: str, **fields: object) -> str
 
 
 def logged(file: Path) -> list[str]:
+    logs.flush()
     return file.read_text().splitlines()
 
 
@@ -88,6 +92,18 @@ def test_debug_events_show_from_verbosity_five(capsys: pytest.CaptureFixture[str
 
     shown = [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines()]
     assert shown == ["detail at 5", "detail at 9"]
+
+
+def test_libraries_log_only_warnings_and_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    """Their debug lines contain what they process: hpack's have every header that it decodes."""
+    logs.configure("text", 10, "p")
+    library = logging.getLogger("hpack.hpack")
+    library.debug("Decoded (b'authorization', b'Bearer secret')")
+    library.info("details")
+    library.warning("deprecated")
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("WARNING hpack.hpack: deprecated")
 
 
 def test_configuring_again_replaces_the_earlier_output(capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,15 @@ SERVER = {
     "queued_bytes": ("gauge", ("direction",), None),
     "stalled_seconds_total": ("counter", ("direction",), None),
     "closed_connections_total": ("counter", ("reason",), None),
+    "log_lines_dropped_total": ("counter", (), None),
+    "refused_destinations_total": ("counter", ("rule",), None),
     "dial_retries_total": ("counter", (), None),
+    "unadmitted_agent_connections": ("gauge", (), None),
+    "agent_connections_evicted_total": ("counter", ("reason",), None),
+    "frame_budgets_exceeded_total": ("counter", ("frame",), None),
+    "ignored_identifiers_total": ("counter", (), None),
+    "retired_agents_total": ("counter", ("reason",), None),
+    "overlapping_identifiers_total": ("counter", (), None),
     "token_reviews_total": ("counter", ("result",), None),
 }
 AGENT = {
@@ -63,6 +71,8 @@ AGENT = {
     "queued_bytes": ("gauge", ("direction",), None),
     "stalled_seconds_total": ("counter", ("direction",), None),
     "closed_connections_total": ("counter", ("reason",), None),
+    "log_lines_dropped_total": ("counter", (), None),
+    "refused_destinations_total": ("counter", ("rule",), None),
 }
 TABLES = [
     (ServerMetrics, "konnectivity_network_proxy_server_", SERVER),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -13,11 +14,11 @@ from tests.support.fake_api_server import LEASES, REVIEWS, ApiThread, FakeApiSer
 from tests.support.process_endpoints import HttpEndpoint
 from tests.support.process_program import free_port, until
 from tests.support.process_tunnels import fetch
-from tests.support.tunnel_programs import Programs, Server
+from tests.support.token_mode import AGENT, AUDIENCE, agent_token, token_agent_flags, token_server
+from tests.support.tunnel_programs import Programs
 
 HELLO = b"hello from the endpoint"
-AUDIENCE = "system:konnectivity-server"
-AGENT = {"authenticated": True, "user": {"username": "system:serviceaccount:kube-system:konnectivity-agent"}}
+GOOD = agent_token("good")
 LABELS = {"k8s-app": "konnectivity-server"}
 
 
@@ -28,25 +29,6 @@ def kube(programs: Programs) -> Iterator[ApiThread]:
     thread.close()
 
 
-def token_server(programs: Programs, kube: ApiThread, **more: object) -> Server:
-    """Starts a server that authenticates agents by token only."""
-    flags = {
-        "cluster-ca-cert": None,
-        "agent-namespace": "kube-system",
-        "agent-service-account": "konnectivity-agent",
-        "authentication-audience": AUDIENCE,
-        "kubeconfig": kube.kubeconfig,
-    }
-    return programs.server(flags=flags | more)
-
-
-def token_flags(programs: Programs, token: str) -> dict[str, object]:
-    """Returns the flags of an agent with this token and without a certificate."""
-    path = programs.folder / "token"
-    path.write_text(token)
-    return {"agent-cert": None, "agent-key": None, "service-account-token-path": path}
-
-
 # --- tokens
 
 
@@ -54,13 +36,13 @@ def test_an_agent_is_authenticated_by_its_token(
     programs: Programs, kube: ApiThread, web: HttpEndpoint
 ) -> None:
     """It has no client certificate."""
-    kube.api.token_reviews["good"] = AGENT
+    kube.api.token_reviews[GOOD] = AGENT
     server = token_server(programs, kube)
-    programs.agent(server, flags=token_flags(programs, "good"))
+    programs.agent(server, flags=token_agent_flags(programs, GOOD))
     server.wait_until_ready()
     assert fetch(server, web.address) == HELLO
     (review, *_) = kube.api.calls_to("POST", REVIEWS)
-    assert review.body["spec"] == {"token": "good", "audiences": [AUDIENCE]}
+    assert review.body["spec"] == {"token": GOOD, "audiences": [AUDIENCE]}
     assert server.metric("token_reviews_total", result="authenticated") == 1
 
 
@@ -79,13 +61,14 @@ def test_a_denied_token_is_explained_to_both_operators(
     programs: Programs, kube: ApiThread, verdict: dict[str, object], reason: str
 ) -> None:
     """The reason is in the logs of server and agent; the token is in neither."""
-    kube.api.token_reviews["secret-token"] = verdict
+    secret = agent_token("secret")
+    kube.api.token_reviews[secret] = verdict
     server = token_server(programs, kube)
-    agent = programs.agent(server, flags=token_flags(programs, "secret-token"))
+    agent = programs.agent(server, flags=token_agent_flags(programs, secret))
     server.wait_for_log(reason)
     agent.wait_for_log(reason)
     assert server.health.get("/readyz")[0] == 500
-    assert "secret-token" not in server.log + agent.log
+    assert secret not in server.log + agent.log
 
 
 def test_an_agent_without_a_token_is_refused(programs: Programs, kube: ApiThread) -> None:
@@ -97,24 +80,25 @@ def test_an_agent_without_a_token_is_refused(programs: Programs, kube: ApiThread
 
 def test_a_missing_token_file_is_retried(programs: Programs, kube: ApiThread) -> None:
     """The agent neither exits nor connects without a token."""
-    kube.api.token_reviews["late"] = AGENT
+    kube.api.token_reviews[GOOD] = AGENT
     port = free_port()
-    agent = programs.agent(port, flags=token_flags(programs, "late"))
-    path = programs.folder / "token"
+    flags = token_agent_flags(programs, GOOD)
+    agent = programs.agent(port, flags=flags)
+    path = Path(str(flags["service-account-token-path"]))
     path.unlink()
     agent.wait_for_log("--service-account-token-path: cannot read")
     server = token_server(programs, kube, **{"agent-port": port})
-    path.write_text("late")
+    path.write_text(GOOD)
     server.wait_until_ready()
     assert agent.alive
 
 
 def test_token_reviews_are_cached(programs: Programs, kube: ApiThread) -> None:
     """Agents that reconnect cause no further review."""
-    kube.api.token_reviews["good"] = AGENT
+    kube.api.token_reviews[GOOD] = AGENT
     server = token_server(programs, kube)
     for count in (1, 2, 3):
-        programs.agent(server, flags=token_flags(programs, "good"))
+        programs.agent(server, flags=token_agent_flags(programs, GOOD))
         server.wait_for_agents(count)
     assert len(kube.api.calls_to("POST", REVIEWS)) == 1
 
@@ -122,12 +106,13 @@ def test_token_reviews_are_cached(programs: Programs, kube: ApiThread) -> None:
 def test_a_slow_token_review_does_not_delay_other_agents(
     programs: Programs, kube: ApiThread, web: HttpEndpoint
 ) -> None:
-    kube.api.token_reviews |= {"first": AGENT, "second": AGENT}
+    first, second = agent_token("first"), agent_token("second")
+    kube.api.token_reviews |= {first: AGENT, second: AGENT}
     server = token_server(programs, kube)
-    programs.agent(server, flags=token_flags(programs, "first"))
+    programs.agent(server, flags=token_agent_flags(programs, first))
     server.wait_until_ready()
     kube.do(kube.api.answering.clear)
-    programs.agent(server, flags=token_flags(programs, "second"))
+    programs.agent(server, flags=token_agent_flags(programs, second))
     until(lambda: len(kube.api.calls_to("POST", REVIEWS)) == 2, "the second review is under way")
     assert fetch(server, web.address) == HELLO
     kube.do(kube.api.answering.set)

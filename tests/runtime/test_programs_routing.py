@@ -65,9 +65,9 @@ def test_a_server_is_ready_if_any_strategy_can_serve(programs: Programs, web: Ht
 
 def test_direct_dials_from_the_servers_own_host(programs: Programs, mode: str, web: HttpEndpoint) -> None:
     """Inside --direct-cidrs no agent is needed."""
-    server = programs.server(
-        mode=mode, flags={"proxy-strategies": "direct", "direct-cidrs": "127.0.0.0/8,::1/128"}
-    )
+    loopback = "127.0.0.0/8,::1/128"
+    flags = {"proxy-strategies": "direct", "direct-cidrs": loopback, "allow-destinations": loopback}
+    server = programs.server(mode=mode, flags=flags)
     assert fetch(server, web.address) == HELLO
     until(lambda: server.metric("established_connections") == 0, "the connection is closed")
 

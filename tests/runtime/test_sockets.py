@@ -6,11 +6,12 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 
 import pytest
 
 from bootbridge.runtime.event_loop import Loop, running_loop
-from bootbridge.runtime.sockets import GONE, READABLE, WRITABLE
+from bootbridge.runtime.sockets import GONE, READABLE, SLOW_PER_BATCH, WRITABLE
 
 DEADLINE = 10
 Pair = tuple[socket.socket, socket.socket]
@@ -187,3 +188,65 @@ def test_a_batch_ends_when_all_sockets_that_were_ready_had_their_turn(pair: Call
 
     run(scenario())
     assert events[:6] == ["turn"] * 5 + ["end"]
+
+
+def test_between_two_rounds_of_the_others_only_a_few_slow_sockets_are_served(
+    pair: Callable[[], Pair],
+) -> None:
+    """A thousand handshakes at once delay a caller by a few of them, and each of them is served."""
+    served: list[int] = []
+    slow = [pair() for _ in range(20)]
+    near, far = pair()
+
+    async def scenario() -> None:
+        loop = running_loop()
+        done = loop.create_future()
+
+        def serve_slow(events: int, fd: int) -> None:
+            loop.sockets.unwatch(fd)
+            served.append(fd)
+
+        def serve(events: int) -> None:
+            served.append(near.fileno())
+            if len(served) > 100 and not done.done():
+                loop.sockets.unwatch(near.fileno())
+                done.set_result(None)
+
+        for slow_near, slow_far in slow:
+            slow_far.send(b"x")
+            fd = slow_near.fileno()
+            loop.sockets.watch_slow(fd, READABLE, partial(serve_slow, fd=fd))
+        far.send(b"x")  # stays readable
+        loop.sockets.watch(near.fileno(), READABLE, serve)
+        await done
+
+    run(scenario())
+    assert {sock.fileno() for sock, _ in slow} <= set(served)
+    rounds = "".join("." if fd == near.fileno() else "s" for fd in served).split(".")
+    assert max(map(len, rounds)) == SLOW_PER_BATCH
+
+
+def test_a_slow_socket_can_become_an_ordinary_one_and_be_unwatched(pair: Callable[[], Pair]) -> None:
+    """A stream moves after its handshake; neither epoll reports it afterwards."""
+    near, far = pair()
+    served: list[str] = []
+
+    async def scenario() -> None:
+        loop = running_loop()
+        done = loop.create_future()
+
+        def after(events: int) -> None:
+            served.append("ordinary")
+            loop.sockets.unwatch(near.fileno())
+            loop.call_later(0, done.set_result, None)
+
+        def handshake(events: int) -> None:
+            served.append("slow")
+            loop.sockets.watch(near.fileno(), READABLE, after)
+
+        far.send(b"x")
+        loop.sockets.watch_slow(near.fileno(), READABLE, handshake)
+        await done
+
+    run(scenario())
+    assert served == ["slow", "ordinary"]

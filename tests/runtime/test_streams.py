@@ -84,7 +84,11 @@ def test_first_bytes_of_a_direct_endpoint_never_share_a_read_with_the_200(
     programs: Programs, endpoint: Endpoints
 ) -> None:
     """Also if the endpoint closes right after its first bytes."""
-    flags = {"proxy-strategies": "direct", "direct-cidrs": "127.0.0.0/8"}
+    flags = {
+        "proxy-strategies": "direct",
+        "direct-cidrs": "127.0.0.0/8",
+        "allow-destinations": "127.0.0.0/8",
+    }
     server = programs.server(flags=flags)
     for serve in (send_first, lambda sock: sock.sendall(GREETING)):
         address = endpoint(serve).address
@@ -319,6 +323,26 @@ def test_a_stalled_endpoint_is_closed_alone_towards_the_original_server(
     feeder.join(20)
 
 
+@pytest.mark.interop
+@pytest.mark.slow
+def test_a_paused_server_does_not_take_its_own_absence_for_a_stall(
+    programs: Programs, endpoint: Endpoints
+) -> None:
+    """SIGSTOP for longer than the time limit, while a slow caller of a Go agent has bytes waiting: it gets
+    all of them afterwards."""
+    server, _ = programs.pair(Pairing("ours", "go"), server_flags={"stall-timeout": "8s"})
+    slow = dial(server, endpoint(flood).address)
+    slow.send(b"!")
+    until(lambda: server.health.status()["agents"][0]["stalled_connections"] == 1, "the caller is watched")
+    server.pause()
+    time.sleep(10)  # the pause itself is the condition under test
+    server.go_on()
+    assert server.health.get("/healthz") == (200, "ok")  # it runs again, and its timers have fired
+    assert receive(slow, 8 * MIB) == bytes(8 * MIB)
+    assert server.metric("closed_connections_total", reason="stalled frontend") == 0
+    slow.close()
+
+
 def _feed(tunnel: ConnectTunnel) -> None:
     try:
         while True:
@@ -377,7 +401,8 @@ def test_no_state_is_left_of_a_tls_caller_whose_endpoint_closes_first(
     programs: Programs, endpoint: Endpoints, direct: bool
 ) -> None:
     """TLS has no half-close: the caller, the route and the endpoint are closed."""
-    flags = {"proxy-strategies": "direct,default", "direct-cidrs": "127.0.0.0/8"} if direct else {}
+    networks = {"direct-cidrs": "127.0.0.0/8", "allow-destinations": "127.0.0.0/8"}
+    flags = {"proxy-strategies": "direct,default", **networks} if direct else {}
     server, agent = programs.pair(tcp=True, server_flags=flags)
 
     def answer_and_close(sock: socket.socket) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from bootbridge.tunnel import extension
+from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_stream import Stream
+from tests.attacks import floods
 from tests.support.sim_environment import Environment, SimPump
 from tests.support.sim_network import SimPort, http2_transport
 
 LiveIds = Callable[[], list[int]]  # as if the adversary knew them
+PING = f.frame(f.PING, 0, 0, b"bootbrdg")
+PING_ANSWER = f.frame(f.PING, f.ACK, 0, b"bootbrdg")
 IDS_MAX = 6  # small, so that they hit the ids of others
 
 
@@ -87,7 +91,7 @@ class AdversarialPeer:
             p.CloseDial(env.count(0, IDS_MAX)),
             p.Credit(some_id, env.count(-5, 1 << 40)),
             p.End(some_id),
-            p.Unknown(77),
+            p.Reset(some_id) if some_id % 2 else p.Unknown(77),
         ]
         return p.encode(packets[env.count(0, len(packets) - 1)])
 
@@ -164,6 +168,76 @@ class AdversarialCaller(AdversarialPeer):
                 grpc.request_headers("/ProxyService/Proxy", "server"), self._opened
             )
             self._dial()
+
+
+class FloodPeer:
+    """Sends one kind of frame to the agent port until its connection ends; the server must end it."""
+
+    KINDS = (*floods.FRAMES, "silent", "preface only", "one other method")
+    BATCH_BYTES = 2000
+
+    def __init__(self, env: Environment, port: SimPort, kind: str, index: int) -> None:
+        self.port = port
+        self.kind = kind
+        self.started_at = env.now
+        self.ended = False
+        self.excused = False  # a fault may have ended it instead
+        self._received = bytearray()
+        self._pings_answered = 0
+        self._frames = self._first_frames(f"adversary{index}")
+        port.start(self)
+        self.on_drained()
+        port.pump.end_turn()
+
+    def _first_frames(self, agent_id: str) -> Iterator[bytes]:
+        if self.kind == "silent":
+            return
+        yield f.PREFACE + f.settings({})
+        if self.kind == "one other method":
+            yield next(floods.FRAMES["other-methods"](agent_id))
+        elif self.kind in floods.FRAMES:
+            yield from floods.FRAMES[self.kind](agent_id)
+
+    @property
+    def floods(self) -> bool:
+        """Whether it exceeds a budget; else a deadline ends it."""
+        return self.kind in floods.FRAMES
+
+    @property
+    def goaways(self) -> list[str]:
+        return floods.goaways(self._received)
+
+    def leave(self) -> None:
+        """It stays: the server must end it."""
+
+    def on_bytes(self, data: memoryview) -> None:
+        self._received += data
+        if self.kind != "silent":
+            self._answer_pings()
+        self.on_drained()
+
+    def _answer_pings(self) -> None:
+        """Keeps the connection alive, so that only a budget or the deadline ends it."""
+        received = self._received.count(PING)
+        for _ in range(received - self._pings_answered):
+            self.port.write(PING_ANSWER)
+        self._pings_answered = received
+
+    def on_drained(self) -> None:
+        size = self.port.backlog
+        while size < self.BATCH_BYTES and not self.ended:
+            frames = next(self._frames, b"")
+            if not frames:
+                return
+            self.port.write(frames)
+            size += len(frames)
+
+    def on_eof(self, gone: bool) -> None:
+        self.ended = True
+        self.port.close()
+
+    def on_lost(self, reason: str) -> None:
+        self.ended = True
 
 
 class GarbageSender:

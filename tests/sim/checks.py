@@ -92,7 +92,7 @@ class Checks:
 
         def on_packet(packet: p.Packet) -> None:
             match packet:
-                case p.CloseRequest(connect_id):
+                case p.CloseRequest(connect_id) | p.Reset(connect_id):
                     closed.add(connect_id)
                 case p.Data(connect_id) | p.Credit(connect_id) | p.End(connect_id):
                     if connect_id in closed:
@@ -109,10 +109,10 @@ class Checks:
 
     def check(self) -> None:
         for server in self._scenario.servers:
-            if server.alive:
+            if server.alive and server.pump.settled:
                 self._check_server(server)
         for agent in self._scenario.agents:
-            if agent.alive:
+            if agent.alive and agent.pump.settled:
                 self._check_agent(agent)
 
     def _check_server(self, server: ServerProcess) -> None:
@@ -144,7 +144,7 @@ class Checks:
     def _check_dial(self, core: ProxyCore, agent: AgentStream, dial: Dial) -> None:
         if dial.agent is not agent:
             raise Violation(3, f"{dial} is in the table of {agent}")
-        if dial.timer.cancelled or dial.timer.when < self._scenario.env.now:
+        if dial.timer.cancelled or dial.timer.when < core.timers.now():
             raise Violation(3, f"{dial} is pending without a deadline")
 
     def _check_route(self, agent: AgentStream, route: AgentRoute) -> None:
@@ -168,7 +168,7 @@ class Checks:
     def _check_stream(self, stream: PacketStream) -> None:
         if stream.guard is not None:
             for receiver, watched in stream.guard._watched.items():
-                if self._scenario.env.now - watched.moved_at > STALL_SECONDS + 1.0:
+                if stream.timers.now() - watched.moved_at > STALL_SECONDS + 1.0:
                     raise Violation(4, f"{receiver.owner} is stalled and still not closed")
         if len(stream._urgent) > self._limits.control_max(self._read_max):
             raise Violation(4, f"{len(stream._urgent)} control packets wait in {stream}")

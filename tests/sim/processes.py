@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from bootbridge.metrics import Registry
 from bootbridge.ports.byte_ports import DialResult
+from bootbridge.runtime.connection_limits import ConnectionLimits
 from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.tunnel.agent_metrics import AgentMetrics
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 KEEPALIVE_SECONDS = 10.0
 GREETING_SECONDS_MAX = 30.0
 DIAL_TIMEOUT_SECONDS = 5.0
+UNADMITTED_MAX = 16
 
 
 class QuietEventLog:
@@ -147,6 +149,11 @@ class ServerProcess(Process):
         self.registry = Registry()
         self.metrics = ServerMetrics(self.registry)
         self.transports: dict[Http2Transport, None] = {}
+        self._agent_transports: dict[SimPort, Http2Transport] = {}
+        self.evicted: set[SimPort] = set()
+        self.unadmitted: ConnectionLimits[SimPort] = ConnectionLimits(
+            UNADMITTED_MAX, UNADMITTED_MAX // 2, self.env.clock
+        )
         self.exchanges: dict[Exchange, None] = {}
         strategies = [Strategy.DEFAULT]
         if scenario.options.direct:
@@ -164,8 +171,35 @@ class ServerProcess(Process):
             dialler=SimDialler(scenario, self.pump, self),
         )
 
-    def accept_agent(self, port: SimPort) -> None:
-        self._add(port, self.core.on_agent_request, KEEPALIVE_SECONDS)
+    def accept_agent(self, port: SimPort, source: str) -> None:
+        """As ``proxy_server.agent_port.AgentPort`` does it."""
+        transport = http2_transport(
+            port, on_request=self.core.on_agent_request, keepalive_seconds=KEEPALIVE_SECONDS, agent_port=True
+        )
+
+        def count(changed: Http2Transport) -> None:
+            if changed.http2.admitted:
+                self.unadmitted.remove(source, port)
+            else:
+                self._count(source, port)
+
+        def on_closed(closed: Http2Transport) -> None:
+            self.transports.pop(closed, None)
+            self.unadmitted.remove(source, port)
+
+        transport.on_admitted_change = count
+        self.transports[transport] = None
+        transport.on_closed = on_closed
+        self._agent_transports[port] = transport
+        self._count(source, port)
+        self.pump.end_turn()
+
+    def _count(self, source: str, port: SimPort) -> None:
+        evicted = self.unadmitted.add(source, port)
+        if evicted is not None:
+            self.evicted.add(evicted)
+            self._agent_transports[evicted].close("too many connections")
+            evicted.abort()
 
     def accept_grpc(self, port: SimPort) -> None:
         self._add(port, self.core.on_proxy_request, 3600.0)
@@ -258,7 +292,7 @@ class AgentProcess(Process):
             return
         near, far = self.network.join(self.pump, server.pump, f"{self.name}-{server.name}")
         self.scenario.outside.soon(
-            self.network.delay(), lambda: server.accept_agent(far) if server.alive else None
+            self.network.delay(), lambda: server.accept_agent(far, self.name) if server.alive else None
         )
         transport = http2_transport(near, client=True, keepalive_seconds=KEEPALIVE_SECONDS)
         server_connection = ServerConnection(server_index, transport, port=near)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 
 from bootbridge.runtime.http2_transport import Http2Transport
+from bootbridge.tunnel.route import CLOSING_SECONDS_MAX
 from bootbridge.tunnel.stall_guard import TRICKLE_SECONDS
-from tests.sim.adversarial_peers import AdversarialAgent, AdversarialCaller, GarbageSender
+from tests.sim.adversarial_peers import AdversarialAgent, AdversarialCaller, FloodPeer, GarbageSender
 from tests.sim.callers import Caller, ConnectCaller, GrpcCaller
 from tests.sim.checks import Checks
 from tests.sim.exchange import Exchange, Plan
@@ -30,6 +32,11 @@ UNDISTURBED_SECONDS_MAX = 2.5
 # The dial and the request each pass two connections, and either may be full of a neighbour's honest bytes.
 FULL_CONNECTIONS_PASSED = 4
 CHECK_EVERY = 16
+# One seed in ten has floods: chosen by the last digit, which no seed in ONCE_FAILED has.
+FLOOD_DIGIT = 9
+FLOODS_MAX = 14
+# The server's deadline for connections without an admitted stream, and the delays and freezes of a network.
+FLOOD_SECONDS_MAX = 30.0 + 45.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +89,10 @@ class Scenario:
         self.exchanges: list[Exchange] = []
         self.quiet_down = False
         self._by_address: dict[str, Exchange] = {}
+        self._paused_seconds = 0.0
         self._partitions: set[tuple[str, str]] = set()
         self._adversaries: list[AdversarialAgent | AdversarialCaller | GarbageSender] = []
+        self._floods: list[tuple[FloodPeer, ServerProcess]] = []
         self._shared_transports: dict[int, tuple[ServerProcess, SimPort, Http2Transport]] = {}
         self.servers = [self._boot_server(index) for index in range(self.options.servers)]
         self.agents = [self._boot_agent(index) for index in range(self.options.agents)]
@@ -124,9 +133,14 @@ class Scenario:
             self.outside.soon(env.between(0.1, 6.0), self._fault)
         for _ in range(self.options.adversaries):
             self.outside.soon(env.between(0.0, 2.0), self._add_adversary)
+        self._schedule_pause()
+        if self.seed % 10 == FLOOD_DIGIT:
+            for _ in range(env.count(1, FLOODS_MAX)):
+                self.outside.soon(env.between(0.0, 2.0), self._add_flood)
         env.run_until(lambda: False, FAULT_SECONDS if not self.options.calm else 3.1)
         self._heal()
         self._converge()
+        self._check_floods()
         self._probe()
         self._empty()
 
@@ -137,7 +151,7 @@ class Scenario:
 
     def _check_answers(self) -> None:
         """Promise 3, for callers: no answer later than the deadline plus the network delay."""
-        limit = self.options.dial_seconds + 3.0
+        limit = self.options.dial_seconds + 3.0 + self._paused_seconds
         for exchange in self.exchanges:
             caller = exchange.caller
             if caller is None or caller.answer or caller.over or exchange.excuses:
@@ -185,6 +199,7 @@ class Scenario:
             plan.endpoint_pause = env.between(0.0, 0.1)
         # Not drawn, so that older seeds still replay the same scenario.
         plan.tls = dialect == "connect" and not plan.half_close and plan.up % 3 == 0
+        self._outlast_closing(plan)
         return plan
 
     def _draw_stalled_plan(self) -> Plan:
@@ -194,7 +209,19 @@ class Scenario:
             return Plan(
                 "source", "connect", down=env.count(80000, 150000), parting="close", caller_stall=stall
             )
-        return Plan("sink", "connect", up=env.count(80000, 150000), hasty=True, endpoint_stall=stall)
+        plan = Plan("sink", "connect", up=env.count(80000, 150000), hasty=True, endpoint_stall=stall)
+        self._outlast_closing(plan)
+        return plan
+
+    def _outlast_closing(self, plan: Plan) -> None:
+        """Some endpoints stall for longer than a closing route waits for them. Not drawn either. An upload
+        of this size fits into the queues of the tunnel, so its caller has left long before."""
+        if plan.endpoint_stall is not None and plan.up % 2 == 0:
+            begin, duration = plan.endpoint_stall
+            plan.endpoint_stall = begin, duration + CLOSING_SECONDS_MAX
+            if plan.kind == "sink":
+                queued = plan.up % self.limits.send_queue_high
+                plan.up = self.limits.credit + self.network.conditions.capacity + queued
 
     def _draw_size(self) -> int:
         draw = self.env.random()
@@ -295,6 +322,24 @@ class Scenario:
         )
         faults[env.count(0, len(faults) - 1)]()
 
+    def _schedule_pause(self) -> None:
+        """One process may be paused as a whole. Drawn from a generator of its own, so that older seeds still
+        replay the same scenario."""
+        rng = Random(f"pause {self.seed}")
+        if rng.random() < 0.7:
+            return
+        # A paused agent may fail a dial; in a calm run nothing may fail.
+        process: Process = rng.choice(self.servers if self.options.calm else [*self.servers, *self.agents])
+        seconds = rng.uniform(1.0, 12.0)
+
+        def pause() -> None:
+            if process.alive:
+                self.env.trace(f"pause {process.name} for {seconds}")
+                self._paused_seconds = seconds
+                process.pump.pause(seconds)
+
+        self.env.after(rng.uniform(1.2, 2.9), pause)
+
     def _ports(self) -> list[SimPort]:
         return list(self.network.ports)
 
@@ -304,6 +349,7 @@ class Scenario:
             port = ports[self.env.count(0, len(ports) - 1)]
             self.env.trace(f"cut {port.name}")
             self._excuse_callers(port)
+            self._excuse_floods(port)
             port.cut()
 
     def _excuse_callers(self, port: SimPort) -> None:
@@ -319,6 +365,7 @@ class Scenario:
             seconds = self.env.between(0.1, 20.0)
             self.env.trace(f"freeze {port.name} for {seconds}")
             self._excuse_answer(port)
+            self._excuse_floods(port)
             port.freeze(seconds)
 
     def _blackhole_something(self) -> None:
@@ -327,8 +374,14 @@ class Scenario:
             port = ports[self.env.count(0, len(ports) - 1)]
             self.env.trace(f"blackhole {port.name}")
             self._excuse_callers(port)
+            self._excuse_floods(port)
             port.freeze(float("inf"))
             port.peer.freeze(float("inf"))
+
+    def _excuse_floods(self, port: SimPort) -> None:
+        for flood, _ in self._floods:
+            if flood.port in (port, port.peer):
+                flood.excused = True
 
     def _excuse_answer(self, port: SimPort) -> None:
         for exchange in self.exchanges:
@@ -412,7 +465,7 @@ class Scenario:
         near, far = self.network.join(self.outside, server.pump, "adversary")
         draw = env.random()
         if draw < 0.5:
-            server.accept_agent(far)
+            server.accept_agent(far, "adversary")
             self._adversaries.append(
                 AdversarialAgent(env, self.outside, near, live_ids, len(self._adversaries))
             )
@@ -424,6 +477,31 @@ class Scenario:
         else:
             server.accept_connect(far)
             self._adversaries.append(GarbageSender(env, near))
+
+    def _add_flood(self) -> None:
+        server = self._some_server()
+        kind = FloodPeer.KINDS[self.env.count(0, len(FloodPeer.KINDS) - 1)]
+        if server.alive and not server.core.stopping:
+            self.env.trace(f"flood {kind} at {server.name}")
+            near, far = self.network.join(self.outside, server.pump, "flood")
+            server.accept_agent(far, "adversary")
+            self._floods.append((FloodPeer(self.env, near, kind, len(self._floods)), server))
+
+    def _check_floods(self) -> None:
+        """Promise 4: the server ends every flood by itself, and says why."""
+        if not self.env.run_until(self._all_floods_ended, self.env.now + FLOOD_SECONDS_MAX):
+            going = [flood.kind for flood, _ in self._floods if not flood.ended]
+            raise Violation(4, f"floods are still connected: {going}")
+        for flood, server in self._floods:
+            if flood.excused or server is not self.servers[server.index] or flood.port.peer in server.evicted:
+                continue
+            # A peer that does not even answer a PING may be found dead before its deadline.
+            expected = (["ENHANCE_YOUR_CALM"],) if flood.floods else (["NO_ERROR"], [])
+            if flood.goaways not in expected:
+                raise Violation(4, f"the flood {flood.kind} ended with {flood.goaways}")
+
+    def _all_floods_ended(self) -> bool:
+        return all(flood.ended for flood, _ in self._floods)
 
     # --- the faults stop
 
@@ -492,7 +570,7 @@ class Scenario:
         pauses = (plan.pause * plan.up + plan.endpoint_pause * caller.expected) / 800
         patience = UNDISTURBED_SECONDS_MAX + pauses + (caller.sent + caller.received) / 20000
         patience += FULL_CONNECTIONS_PASSED * self._seconds_through_a_full_connection()
-        patience += self._seconds_behind_neighbours(exchange)
+        patience += self._seconds_behind_neighbours(exchange) + self._paused_seconds
         if caller.over_at - exchange.started_at > patience:
             raise Violation(4, f"{exchange} took {caller.over_at - exchange.started_at:.1f} s")
 
@@ -542,8 +620,10 @@ class Scenario:
                 raise Violation(9, f"a new exchange failed: {probe}")
 
     def _all_connected(self) -> bool:
-        """Whether every agent has a stream to every server, and no lost connection or adversary is registered
-        any more. Until then a dial may be sent to one of these, and fail."""
+        """Whether every process runs, every agent has a stream to every server, and no lost connection or
+        adversary is registered any more. Until then a dial may be sent to one of these, and fail."""
+        if any(process.pump.paused for process in (*self.servers, *self.agents)):
+            return False
         server_connections = [
             port for port in self.network.ports if port.name.startswith("agent") and port.pump.alive
         ]

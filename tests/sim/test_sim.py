@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bootbridge.proxy_server import agent_port
 from bootbridge.tunnel.endpoint import Endpoint
 from bootbridge.wire import packets as p
 from tests.sim.run import main, run_seed
@@ -29,8 +30,13 @@ ONCE_FAILED = {
     740024: "a request beside others in a Go agent's metered stream was expected to have the trickle alone",
     746545: "the same",
     780628: "the same",
+    123: "the rest of an upload was dropped after 30 s, and its endpoint saw an orderly end",
+    427: "the same, for a gRPC caller",
+    696: "the same",
+    485: "a dial's deadline passed while the server itself was paused",
 }
 BLOCK = 50
+FLOOD_SEED = 289  # with most kinds of floods, one of them silent
 
 
 @pytest.mark.parametrize("start", range(0, 3 * BLOCK, BLOCK))
@@ -74,3 +80,11 @@ def test_a_broken_promise_is_reported_in_one_line(
     assert main(["--seeds", "100", "--failures", "1"]) == 1
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("FAILED"))
     assert " promise 1 commit " in line
+
+
+def test_a_server_without_a_deadline_for_silent_peers_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of floods can fail."""
+    monkeypatch.setattr(agent_port, "UNADMITTED_SECONDS_MAX", 3600.0)
+    result = run_seed(FLOOD_SEED)
+    assert result.promise == 4, result.line
+    assert "floods are still connected" in result.text

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from bootbridge.trust.attested.channel import Attestation, AttestedChannel, AttestedListener, connect
-from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
+from bootbridge.trust.evidence import PROGRAM, AttestedPeer, EvidenceRefused, Requester
 
 LABEL = "a test"
 TIMEOUT_SECONDS = 20.0
@@ -25,11 +25,11 @@ class SealIssuer:
         self._key = key
         self.issued: list[bytes] = []  # the binding of each issued document
 
-    async def issue(self, binding: bytes) -> bytes:
+    async def issue(self, binding: bytes, requester: Requester = PROGRAM) -> bytes:
         self.issued.append(binding)
         return seal(self._key, binding)
 
-    async def answer(self, binding: bytes, challenge: bytes) -> bytes:
+    async def answer(self, binding: bytes, challenge: bytes, requester: Requester = PROGRAM) -> bytes:
         return seal(self._key, binding + challenge)
 
 

@@ -82,6 +82,8 @@ class BootstrapNode:
             image=ProxyImage("bootbridge", "bootbridge:test"),
             ports=ports,
             key_kind="ecdsa-p256",
+            # The pods of the test are processes on loopback addresses.
+            allow_destinations=("127.0.0.0/8",),
         )
         self.plan_file = folder / "plan.json"
         self.plan_file.write_bytes(record.dump(self.plan))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable
+from datetime import timedelta
 from pathlib import Path
 
 from bootbridge.trust.authority import Authority
@@ -23,6 +25,13 @@ class Certificates:
         self.agents.issue_client("agent").write(folder, "agent")
         self.frontends.issue_server(NAMES).write(folder, "frontend-server")
         self.frontends.issue_client("kube-apiserver").write(folder, "frontend")
+
+    def issue_agent(
+        self, name: str, names: Iterable[str] = (), validity: timedelta | None = None
+    ) -> dict[str, str]:
+        """Issues one agent's own certificate for `names`, and returns the agent's flags."""
+        self.agents.issue_client(name, names=names, validity=validity).write(self.folder, name)
+        return {"agent-cert": self.path(f"{name}.crt"), "agent-key": self.path(f"{name}.key")}
 
     def path(self, name: str) -> str:
         return str(self.folder / name)

@@ -27,23 +27,26 @@ PROGRAMS = {
     "/usr/bin/proxy-agent": [str(OURS / "proxy-agent")],
     "kube-apiserver": [sys.executable, str(ROOT / "tests/support/apiserver_front.py")],
 }
-OWN_PORTS = ("--health-server-port", "--admin-server-port")
+HOST_IP = "127.0.0.1"
+# All processes share one loopback: a pod listens on its own address, and its admin port is changed.
+POD_IPS = "127.0.4."
+HEALTH_PORT, ADMIN_PORT = "--health-server-port=", "--admin-server-port="
 PERIOD_SECONDS = 0.1
 GRACE_SECONDS = 0.5
 AT_ONCE: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
 
 
 class Container:
-    """One process, and the port on which it says whether it is ready."""
+    """One process, and the address of its health port."""
 
-    def __init__(self, argv: list[str], ready_port: int, log: Path, version: str = "") -> None:
-        self.argv, self.ready_port, self.version = argv, ready_port, version
+    def __init__(self, argv: list[str], health: tuple[str, int], log: Path, version: str = "") -> None:
+        self.argv, self.health, self.version = argv, health, version
         with log.open("ab") as out:
             self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
 
     @property
     def ready(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.ready_port, timeout=1)
+        connection = http.client.HTTPConnection(*self.health, timeout=1)
         try:
             connection.request("GET", "/readyz")
             return connection.getresponse().status == 200
@@ -74,6 +77,7 @@ class FakeKubelet:
         self.about_to_start = ""
         self._static: dict[str, tuple[str, Container, Json]] = {}
         self._pods: dict[str, Container] = {}
+        self._pod_ips: dict[str, str] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
@@ -128,7 +132,7 @@ class FakeKubelet:
         argv = self._argv(container, volumes, {})
         self.about_to_start = container["name"]
         self.may_start.wait()
-        self._static[name] = (version, Container(argv, 0, self.log), pod)
+        self._static[name] = (version, Container(argv, (HOST_IP, 0), self.log), pod)
         self.history.append(f"started {container['name']}")
         self._mirror("POST", pod)
 
@@ -182,6 +186,7 @@ class FakeKubelet:
             self._pods.pop(key).end()
             held = None
         if held is None or held.process.poll() is not None:
+            self._report(path, pod, {"phase": "Running", **self._addresses(key)})
             started = self._start_pod(key, pod)
             if started is None:
                 return
@@ -191,9 +196,15 @@ class FakeKubelet:
         reported = {condition["type"]: condition["status"] for condition in conditions}
         if reported.get("Ready") != ready:
             conditions = [{"type": "Ready", "status": ready}]
-            status = {"phase": "Running", "conditions": conditions}
-            query = "fieldManager=kubelet&force=true"
-            self._call("PATCH", f"{path}/status?{query}", {**_named(pod), "status": status})
+            self._report(path, pod, {"phase": "Running", "conditions": conditions, **self._addresses(key)})
+
+    def _addresses(self, key: str) -> Json:
+        ip = self._pod_ips.setdefault(key, f"{POD_IPS}{len(self._pod_ips) + 1}")
+        return {"hostIP": HOST_IP, "podIP": ip, "podIPs": [{"ip": ip}]}
+
+    def _report(self, path: str, pod: Json, status: Json) -> None:
+        query = "fieldManager=kubelet&force=true"
+        self._call("PATCH", f"{path}/status?{query}", {**_named(pod), "status": status})
 
     def _bind(self, path: str, pod: Json) -> None:
         """The scheduler's work: a DaemonSet's pod says itself which node it is for."""
@@ -210,22 +221,45 @@ class FakeKubelet:
                 if found is None:
                     return None
                 volumes[volume["name"]] = found
+            for source in (volume.get("projected") or {}).get("sources") or ():
+                volumes[volume["name"]] = self._token(key, pod, source["serviceAccountToken"])
         container = pod["spec"]["containers"][0]
         fields = {
             "spec.nodeName": pod["spec"].get("nodeName", ""),
-            "status.hostIP": "127.0.0.1",
-            "status.podIP": "127.0.0.1",
+            "status.hostIP": HOST_IP,
+            "status.podIP": self._pod_ips[key],
         }
         environment = {
             entry["name"]: fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
             for entry in container.get("env") or ()
         }
         argv = self._argv(container, volumes, environment)
-        ports = {flag: free_port() for flag in OWN_PORTS}
-        argv = [
-            f"{flag}={ports[flag]}" if (flag := word.partition("=")[0]) in ports else word for word in argv
-        ]
-        return Container(argv, ports[OWN_PORTS[0]], self.log, _version(pod))
+        argv = [f"{ADMIN_PORT}{free_port()}" if word.startswith(ADMIN_PORT) else word for word in argv]
+        health_port = next(
+            int(word.removeprefix(HEALTH_PORT)) for word in argv if word.startswith(HEALTH_PORT)
+        )
+        argv.append(f"--health-server-host={self._pod_ips[key]}")
+        return Container(argv, (self._pod_ips[key], health_port), self.log, _version(pod))
+
+    def _token(self, key: str, pod: Json, source: Json) -> Path:
+        """Requests the token of a projected volume. A fake cluster issues none: it gets a placeholder."""
+        metadata, spec = pod["metadata"], pod["spec"]
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata.get("uid", "")}
+        request = {
+            "apiVersion": "authentication.k8s.io/v1",
+            "kind": "TokenRequest",
+            "spec": {
+                "boundObjectRef": bound,
+                "expirationSeconds": source["expirationSeconds"],
+            },
+        }
+        account = spec.get("serviceAccountName", "default")
+        path = f"/api/v1/namespaces/{metadata['namespace']}/serviceaccounts/{account}/token"
+        _, answer = self._call("POST", path, request)
+        folder = self.folder / f"{key.replace('/', '_')}_token"
+        folder.mkdir(exist_ok=True, mode=0o700)
+        (folder / source["path"]).write_text((answer.get("status") or {}).get("token") or "placeholder")
+        return folder
 
     def _secret(self, key: str, namespace: str, name: str) -> Path | None:
         status, secret = self._call("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}", None)

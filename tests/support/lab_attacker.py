@@ -22,7 +22,7 @@ from bootbridge.runtime.tasks import spawn
 from bootbridge.trust.attested.channel import Attestation, connect
 from bootbridge.trust.attested.listening_sockets import listening_sockets
 from bootbridge.trust.attested.session_key import SessionKey, client_context
-from bootbridge.trust.evidence import Issuer
+from bootbridge.trust.evidence import PROGRAM, Issuer, Requester
 from bootbridge.trust.evidence.token import TokenIssuer
 from bootbridge.trust.evidence.tpm import TpmIssuer
 from bootbridge.trust.tpm.device import TpmDevice
@@ -38,10 +38,10 @@ class ReplayingIssuer:
     def __init__(self, document: bytes) -> None:
         self._document = document
 
-    async def issue(self, statement: bytes) -> bytes:
+    async def issue(self, statement: bytes, requester: Requester = PROGRAM) -> bytes:
         return self._document
 
-    async def answer(self, statement: bytes, challenge: bytes) -> bytes:
+    async def answer(self, statement: bytes, challenge: bytes, requester: Requester = PROGRAM) -> bytes:
         return b""
 
 
@@ -54,12 +54,12 @@ class RecordingIssuer:
         self._chip = chip
         self.document = b""
 
-    async def issue(self, statement: bytes) -> bytes:
-        self.document = await self._chip.issue(statement)
+    async def issue(self, statement: bytes, requester: Requester = PROGRAM) -> bytes:
+        self.document = await self._chip.issue(statement, requester)
         return self.document
 
-    async def answer(self, statement: bytes, challenge: bytes) -> bytes:
-        return await self._chip.answer(statement, challenge)
+    async def answer(self, statement: bytes, challenge: bytes, requester: Requester = PROGRAM) -> bytes:
+        return await self._chip.answer(statement, challenge, requester)
 
 
 async def request_ticket(issuer: Issuer, host: str, port: int, name: str, role: Role) -> str:

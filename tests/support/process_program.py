@@ -71,7 +71,7 @@ def _reserve_ports() -> None:
 
 
 class Program:
-    """One process, its standard output and error in a file."""
+    """One process, its standard output and error in a file, or its error in a descriptor of the test."""
 
     def __init__(
         self,
@@ -81,17 +81,20 @@ class Program:
         *,
         title: str = "",
         env: Mapping[str, str] | None = None,
+        stderr: int = subprocess.STDOUT,
+        descriptors_max: int | None = None,
     ) -> None:
         self.binary = Path(binary)
         self.title = title or self.binary.name
         self.log_path = folder / f"{self.title}-{time.monotonic_ns()}.log"
         self.argv = [str(binary), *flag_arguments(flags)]
+        limit = [] if descriptors_max is None else ["prlimit", f"--nofile={descriptors_max}"]
         with self.log_path.open("wb") as log:
             self._popen = subprocess.Popen(
-                self.argv,
+                [*limit, *self.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
-                stderr=subprocess.STDOUT,
+                stderr=stderr,
                 env={**os.environ, **(env or {})},
             )
 

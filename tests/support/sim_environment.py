@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable
 from random import Random
 
-from bootbridge.ports.timers import Timers
+from bootbridge.ports.timers import CATCH_UP_SECONDS, RunningClock, Timers
 from bootbridge.runtime.pump import Flushable
 from bootbridge.wire.packets import Buffer
 
@@ -95,13 +95,16 @@ class SimPump:
     def __init__(self, env: Environment) -> None:
         self.env = env
         self.alive = True
-        self.timers = Timers(env.clock)
+        self.clock = RunningClock(env.clock)
+        self.timers = Timers(self.clock.now)
         self.timers.on_earlier = self._arm
         self.dirty: list[Flushable] = []
         self.read_buffer = bytearray(READ_BYTES)
         self.view = memoryview(self.read_buffer)
+        self.paused_until = -1.0
         self._later: list[Callable[[], None]] = []
         self._armed = float("inf")
+        self._deferred = False
 
     def end_turn(self) -> None:
         dirty = self.dirty
@@ -118,6 +121,8 @@ class SimPump:
         self._later.append(write_out)
 
     def _flush_later(self) -> None:
+        if self.put_off(self._flush_later):
+            return
         later, self._later = self._later, []
         if self.alive:
             for write_out in later:
@@ -128,7 +133,7 @@ class SimPump:
         """Schedules a turn of this process, which is skipped if the process has crashed by then."""
 
         def turn() -> None:
-            if self.alive:
+            if self.alive and not self.put_off(turn):
                 action()
                 self.end_turn()
 
@@ -136,13 +141,43 @@ class SimPump:
 
     def _arm(self) -> None:
         deadline = self.timers.next_deadline()
-        if deadline is not None and deadline < self._armed:
-            self._armed = deadline
-            self.env.at(deadline, self._ring)
+        if not self._deferred and self.clock.in_real_time(deadline) < self._armed:
+            self._armed = self.clock.set_alarm(deadline)
+            self.env.at(self._armed, self._ring)
 
     def _ring(self) -> None:
+        if not self.alive or self.put_off(self._ring):
+            return
+        if self._deferred and self.env.now < self._armed:
+            return  # an alarm that was set before the pause
+        self._deferred = self.clock.take_resumed() and not self._deferred
+        if self._deferred:
+            self._armed = self.env.now + CATCH_UP_SECONDS
+            self.env.at(self._armed, self._ring)
+            return
         self._armed = float("inf")
-        if self.alive:
-            self.timers.fire_due()
-            self.end_turn()
-            self._arm()
+        self.timers.fire_due()
+        self.end_turn()
+        self._arm()
+
+    # --- faults
+
+    def pause(self, seconds: float) -> None:
+        """The process does not run for a while: SIGSTOP, a frozen cgroup, a live migration."""
+        self.paused_until = max(self.paused_until, self.env.now + seconds)
+
+    @property
+    def paused(self) -> bool:
+        return self.env.now < self.paused_until
+
+    @property
+    def settled(self) -> bool:
+        """Whether it runs, and has done what was due at the end of its last pause."""
+        return self.env.now > self.paused_until + CATCH_UP_SECONDS
+
+    def put_off(self, action: Callable[[], None]) -> bool:
+        """Whether the process is paused; if so, ``action`` is called when it runs again."""
+        if self.paused:
+            self.env.at(self.paused_until, action)
+            return True
+        return False

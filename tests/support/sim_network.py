@@ -11,8 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bootbridge.ports.byte_ports import ByteHandler
+from bootbridge.proxy_server import agent_port as agent_port_limits
 from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_budgets import ONE_STREAM
 from bootbridge.wire.http2_stream import Stream, StreamHandler
 from bootbridge.wire.packets import Buffer
 from tests.support.sim_environment import Environment, SimPump
@@ -54,8 +56,19 @@ def http2_transport(
     client: bool = False,
     on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
     keepalive_seconds: float,
+    agent_port: bool = False,
 ) -> Http2Transport:
-    """Returns the production HTTP/2 transport on a simulated socket."""
+    """Returns the production HTTP/2 transport on a simulated socket; on the agent port with its limits."""
+    if agent_port:
+        return Http2Transport(
+            port,
+            on_request=on_request,
+            keepalive_seconds=keepalive_seconds,
+            streams_max=agent_port_limits.STREAMS_MAX,
+            header_bytes_max=agent_port_limits.HEADER_BYTES_MAX,
+            budgets=ONE_STREAM,
+            unadmitted_seconds=agent_port_limits.UNADMITTED_SECONDS_MAX,
+        )
     return Http2Transport(
         port,
         client=client,
@@ -157,6 +170,8 @@ class SimPort:
             self._env.after(self._network.delay(), self._arrive)
 
     def _arrive(self) -> None:
+        if self.pump.put_off(self._arrive):
+            return
         self._arriving = False
         if self.closed or not self.pump.alive:
             return
@@ -223,15 +238,16 @@ class SimPort:
     def flush(self) -> None:
         if self._blocked or self.closed:
             return
-        if self._out:
-            self._send()
+        if self._out and self._send():
             self._handler.on_drained()
         if not self.backlog and (self._closing or self._finishing):
             self._send_fin()
 
-    def _send(self) -> None:
+    def _send(self) -> bool:
+        """Returns False if it failed, as with EPIPE: the owner is not asked for more."""
         data = b"".join(self._out)
         peer = self.peer
+        sent = True
         if peer.closed:  # it is gone: our bytes are answered with a reset
             if self._env.now < peer._frozen_until:
                 room = self._network.conditions.capacity - len(peer._inbox)
@@ -239,6 +255,7 @@ class SimPort:
             else:
                 self._reset_by_peer("broken pipe")
                 room = len(data)
+                sent = False
         else:
             room = max(0, self._network.conditions.capacity - len(peer._inbox))
             peer._inbox += data[:room]
@@ -247,12 +264,15 @@ class SimPort:
         self._out = [rest] if rest else []
         self.backlog = len(rest)
         self._blocked = bool(rest)
+        return sent
 
     def _room_made(self) -> None:
         if self._blocked and not self.closed:
             self._env.after(self._network.delay(), self._on_writable)
 
     def _on_writable(self) -> None:
+        if self.pump.put_off(self._on_writable):
+            return
         if self._blocked and not self.closed and self.pump.alive:
             self._blocked = False
             self.flush()

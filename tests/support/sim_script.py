@@ -7,6 +7,7 @@ the core's in memory, and the script must expect every packet that they receive.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from ipaddress import ip_network
 from random import Random
 from types import TracebackType
@@ -14,9 +15,10 @@ from typing import Self, TypeVar
 
 from bootbridge.metrics import Registry
 from bootbridge.ports.byte_ports import ByteHandler, DialResult
-from bootbridge.ports.timers import Timers
+from bootbridge.ports.timers import RunningClock, Timers
 from bootbridge.tunnel import extension
 from bootbridge.tunnel.agent_core import AgentCore, ServerStream
+from bootbridge.tunnel.agent_credentials import AgentCredentials
 from bootbridge.tunnel.agent_metrics import AgentMetrics
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.agent_stream import AgentStream
@@ -105,7 +107,8 @@ class Harness:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.timers = Timers(lambda: self.now)
+        self.clock = RunningClock(lambda: self.now)
+        self.timers = Timers(self.clock.now)
         self.registry = Registry()
         self.event_log = RecordedEvents()
         self.peers: list[Peer] = []
@@ -133,11 +136,17 @@ class Harness:
         """Let time pass, deadline by deadline."""
         end = self.now + seconds
         self.settle()
-        while (deadline := self.timers.next_deadline()) is not None and deadline <= end:
+        while (deadline := self.clock.set_alarm(self.timers.next_deadline())) <= end:
             self.now = max(self.now, deadline)
             self.timers.fire_due()
             self.settle()
         self.now = end
+
+    def pause(self, seconds: float) -> None:
+        """The process itself does not run for so long; its peers do."""
+        self.clock.set_alarm(self.timers.next_deadline())
+        self.now += seconds
+        self.clock.take_resumed()
 
     def add_port(self, port: MemoryPort) -> MemoryPort:
         self._ports.append(port)
@@ -370,6 +379,7 @@ class ServerHarness(Harness):
         strategies: Sequence[Strategy] = (Strategy.DEFAULT,),
         dial_seconds: float = 30.0,
         stall_seconds: float = 10.0,
+        agent_age_seconds: float = 0.0,
     ) -> None:
         super().__init__()
         self.metrics = ServerMetrics(self.registry)
@@ -379,7 +389,7 @@ class ServerHarness(Harness):
             direct_cidrs=[ip_network("192.0.2.0/24")],
             server_id="server-1",
             server_count=lambda: 1,
-            limits=Limits(dial_seconds, stall_seconds),
+            limits=Limits(dial_seconds, stall_seconds, agent_age_seconds),
             timers=self.timers,
             rng=Random(7),
             metrics=self.metrics,
@@ -387,11 +397,19 @@ class ServerHarness(Harness):
             dialler=self.dials,
         )
 
-    def agent(self, agent_id: str = "a", *, go_like: bool = False, identifiers: str = "") -> Peer:
+    def agent(
+        self,
+        agent_id: str = "a",
+        *,
+        go_like: bool = False,
+        identifiers: str = "",
+        credentials: AgentCredentials | None = None,
+    ) -> Peer:
         metadata = [("agentid", agent_id), ("agentidentifiers", identifiers)]
         if not go_like:
             metadata.append((extension.KEY, extension.offer()))
-        return self._peer(agent_id, AGENT_PATH, metadata, self.core.on_agent_request)
+        on_request = partial(self.core.on_agent_request, credentials=credentials)
+        return self._peer(agent_id, AGENT_PATH, metadata, on_request)
 
     def agent_call(self, metadata: list[tuple[str, str]]) -> Peer:
         """A call on the agent port with this metadata."""

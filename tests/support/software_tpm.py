@@ -6,9 +6,13 @@ cannot detect the difference, which is why enrolment has to read the key from th
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -17,11 +21,13 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from bootbridge.trust.evidence.tpm import PcrValue, TpmChallenge, TpmEvidence
-from bootbridge.trust.fingerprint import fingerprint
+from bootbridge.trust.evidence import PROGRAM, Requester, statement_tree
+from bootbridge.trust.evidence.tpm import FORMAT, PcrValue, TpmChallenge, TpmEvidence, TpmIssuer
+from bootbridge.trust.identity import EvidenceKind, key_identity
 from bootbridge.trust.measurement import after_event
 from bootbridge.trust.tpm.codec import Reader, sized, u8, u16, u32
 from bootbridge.trust.tpm.commands import RH_ENDORSEMENT
+from bootbridge.trust.tpm.connection import LoadedKey
 from bootbridge.trust.tpm.credential import kdfa, kdfe
 from bootbridge.trust.tpm.structures import (
     ALG_ECDSA,
@@ -64,17 +70,18 @@ class SoftwareTpm:
 
     @property
     def identity(self) -> str:
-        return fingerprint(self.key.public_key())
+        return key_identity(EvidenceKind.TPM, self.key.public_key())
 
     def measure(self, index: int, data: bytes) -> None:
         self.pcrs[index] = after_event(self.pcrs[index], data)
 
-    async def issue(self, binding: bytes) -> bytes:
+    async def issue(self, binding: bytes, requester: Requester = PROGRAM) -> bytes:
         return self.document(binding).encode()
 
     def document(self, binding: bytes) -> TpmEvidence:
         """The evidence before it is encoded, for tests that change it."""
-        attest = self.attest(binding)
+        root, (inclusion,) = statement_tree.build([binding])
+        attest = self.attest(root)
         certificate = self.endorsement_certificate
         return TpmEvidence(
             attest,
@@ -82,11 +89,12 @@ class SoftwareTpm:
             self.public.encode(),
             tuple(PcrValue(index, value) for index, value in sorted(self.pcrs.items())),
             certificate.public_bytes(Encoding.DER) if certificate else b"",
-        )
+            FORMAT,
+        ).for_session(inclusion)
 
-    def attest(self, binding: bytes) -> bytes:
+    def attest(self, root: bytes) -> bytes:
         signer = self.public.qualified_name(RH_ENDORSEMENT)
-        head = u32(self.magic) + u16(self.attest_type) + sized(signer) + sized(binding)
+        head = u32(self.magic) + u16(self.attest_type) + sized(signer) + sized(root)
         clock = bytes(8) + u32(1) + u32(0) + u8(1)
         digest = hashlib.sha256(b"".join(value for _, value in sorted(self.pcrs.items()))).digest()
         return head + clock + bytes(8) + write_selection(self.bank, self.pcrs) + sized(digest)
@@ -95,7 +103,7 @@ class SoftwareTpm:
         r, s = decode_dss_signature(self.key.sign(attest, ec.ECDSA(hashes.SHA256())))
         return u16(ALG_ECDSA) + u16(ALG_SHA256) + sized(r.to_bytes(32, "big")) + sized(s.to_bytes(32, "big"))
 
-    async def answer(self, binding: bytes, challenge: bytes) -> bytes:
+    async def answer(self, binding: bytes, challenge: bytes, requester: Requester = PROGRAM) -> bytes:
         """Like TPM2_ActivateCredential; asserts where a TPM would fail."""
         asked = TpmChallenge.decode(challenge)
         seed = self._seed(asked.encrypted_secret)
@@ -120,6 +128,46 @@ class SoftwareTpm:
         ).public_key()
         ours = self.endorsement_key.public_key().public_numbers().x.to_bytes(32, "big")
         return kdfe(self.endorsement_key.exchange(ec.ECDH(), theirs), b"IDENTITY\0", x, ours, 256)
+
+
+class SoftwareConnection:
+    """The commands of a `TpmConnection` that a quote needs."""
+
+    def __init__(self, tpm: SoftwareTpm) -> None:
+        self._tpm = tpm
+
+    def endorsement_certificate(self) -> bytes:
+        return b""
+
+    @contextmanager
+    def attestation_key(self) -> Iterator[LoadedKey]:
+        yield LoadedKey(1, self._tpm.public)
+
+    def read_pcrs(self, indices: Sequence[int]) -> dict[int, bytes]:
+        return {index: self._tpm.pcrs[index] for index in indices}
+
+    def quote(self, key: LoadedKey, data: bytes, indices: Sequence[int]) -> tuple[bytes, bytes]:
+        attest = self._tpm.attest(data)
+        return attest, self._tpm.sign(attest)
+
+
+@dataclass
+class SlowDevice:
+    """A `TpmDevice` whose every use takes this long, by the clock of the event loop."""
+
+    tpm: SoftwareTpm
+    seconds: float
+    uses: int = 0
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def use(self, work: Callable[[Any], Any]) -> Any:
+        async with self._lock:
+            self.uses += 1
+            await asyncio.sleep(self.seconds)
+            return work(SoftwareConnection(self.tpm))
+
+    def issuer(self) -> TpmIssuer:
+        return TpmIssuer(self)  # type: ignore[arg-type]
 
 
 def _decrypt_cfb(key: bytes, data: bytes) -> bytes:

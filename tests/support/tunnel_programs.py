@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -16,6 +17,8 @@ from tests.support.process_program import OURS, PEERS, Flags, Program, free_port
 
 SERVER_METRICS = "konnectivity_network_proxy_server_"
 AGENT_METRICS = "konnectivity_network_proxy_agent_"
+# Every address, and loopback, where the endpoints of tests are. The originals have no such flag.
+ANY_DESTINATION = "0.0.0.0/0,::/0,127.0.0.0/8,::1/128"
 _LABEL = re.compile(r'\w+="(?:[^"\\]|\\.)*"')
 _SAMPLE = re.compile(r"^([a-zA-Z_:]\w*)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 
@@ -148,9 +151,13 @@ class Programs:
         tcp: bool = False,
         flags: Flags | None = None,
         env: Mapping[str, str] | None = None,
+        stderr: int = subprocess.STDOUT,
+        descriptors_max: int | None = None,
     ) -> Server:
         """Start a server and wait until it is up (not until it has an agent)."""
-        server = self.launch_server(kind, mode, tcp=tcp, flags=flags, env=env)
+        server = self.launch_server(
+            kind, mode, tcp=tcp, flags=flags, env=env, stderr=stderr, descriptors_max=descriptors_max
+        )
         until(
             lambda: not server.alive or server.health.get("/healthz")[0] == 200, f"{server.title} is healthy"
         )
@@ -167,10 +174,21 @@ class Programs:
         tcp: bool = False,
         flags: Flags | None = None,
         env: Mapping[str, str] | None = None,
+        stderr: int = subprocess.STDOUT,
+        descriptors_max: int | None = None,
     ) -> Server:
         """Start a server and wait for nothing: it may be meant to fail."""
         chosen = self.server_flags(mode, tcp=tcp, more=flags or {})
-        server = Server(binary(kind, "proxy-server"), chosen, self.folder, title=f"{kind}-server", env=env)
+        program = binary(kind, "proxy-server")
+        server = Server(
+            program,
+            chosen,
+            self.folder,
+            title=f"{kind}-server",
+            env=env,
+            stderr=stderr,
+            descriptors_max=descriptors_max,
+        )
         self._started.append(server)
         server.mode = mode
         server.uds = str(chosen.get("uds-name") or "")
@@ -183,7 +201,7 @@ class Programs:
 
     # --- agents
 
-    def agent_flags(self, port: int, more: Flags) -> dict[str, object]:
+    def agent_flags(self, kind: str, port: int, more: Flags) -> dict[str, object]:
         flags: dict[str, object] = {
             "proxy-server-host": "127.0.0.1",
             "proxy-server-port": port,
@@ -195,6 +213,8 @@ class Programs:
             "v": 0,
             **self.certificates.agent_flags(),
         }
+        if kind == "ours":
+            flags["allow-destinations"] = ANY_DESTINATION
         return flags | dict(more)
 
     def agent(
@@ -204,9 +224,10 @@ class Programs:
         *,
         flags: Flags | None = None,
         env: Mapping[str, str] | None = None,
+        stderr: int = subprocess.STDOUT,
     ) -> Agent:
         """Start an agent and wait until its health port answers."""
-        agent = self.launch_agent(to, kind, flags=flags, env=env)
+        agent = self.launch_agent(to, kind, flags=flags, env=env, stderr=stderr)
         until(lambda: not agent.alive or agent.health.get("/healthz")[0] == 200, f"{agent.title} is healthy")
         assert agent.alive, f"{agent.title} ended: {agent.log[-2000:]}"
         return agent
@@ -218,10 +239,12 @@ class Programs:
         *,
         flags: Flags | None = None,
         env: Mapping[str, str] | None = None,
+        stderr: int = subprocess.STDOUT,
     ) -> Agent:
         port = to if isinstance(to, int) else to.agent_port
-        chosen = self.agent_flags(port, flags or {})
-        agent = Agent(binary(kind, "proxy-agent"), chosen, self.folder, title=f"{kind}-agent", env=env)
+        chosen = self.agent_flags(kind, port, flags or {})
+        program = binary(kind, "proxy-agent")
+        agent = Agent(program, chosen, self.folder, title=f"{kind}-agent", env=env, stderr=stderr)
         self._started.append(agent)
         agent.health = Web(int(str(chosen["health-server-port"])))
         agent.admin = Web(int(str(chosen["admin-server-port"])))

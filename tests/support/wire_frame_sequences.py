@@ -205,4 +205,4 @@ HELD_BYTES_MAX = f.HEADER_SIZE + FRAME_BYTES_MAX + HEADER_LIST_BYTES_MAX
 
 def held_bytes(connection: Http2Connection) -> int:
     """Returns how many received bytes a connection still holds."""
-    return connection._held.size + (sum(map(len, connection._block[2])) if connection._block else 0)
+    return connection._held.size + (connection._block.size if connection._block else 0)

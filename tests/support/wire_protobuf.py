@@ -28,6 +28,7 @@ MESSAGES: dict[str, list[tuple[int, str, int]]] = {
     "Data": [(1, "connectID", INT64), (2, "error", STRING), (3, "data", BYTES)],
     "Credit": [(1, "connectID", INT64), (2, "size", INT64)],
     "End": [(1, "connectID", INT64)],
+    "Reset": [(1, "connectID", INT64)],
 }
 PAYLOADS = {
     "dialRequest": (2, "DialRequest"),
@@ -39,6 +40,7 @@ PAYLOADS = {
     "drain": (8, "Drain"),
     "credit": (p.CREDIT, "Credit"),
     "end": (p.END, "End"),
+    "reset": (p.RESET, "Reset"),
 }
 
 
@@ -91,6 +93,8 @@ def to_protobuf(packet: p.Packet) -> Any:
             _fill(message.credit, connectID=packet.connect_id, size=packet.size)
         case p.End():
             _fill(message.end, connectID=packet.connect_id)
+        case p.Reset():
+            _fill(message.reset, connectID=packet.connect_id)
     return message
 
 
@@ -127,4 +131,6 @@ def from_protobuf(message: Any) -> p.Packet:
             return p.Credit(message.credit.connectID, message.credit.size)
         case p.END:
             return p.End(message.end.connectID)
+        case p.RESET:
+            return p.Reset(message.reset.connectID)
     return p.Unknown(message.type)

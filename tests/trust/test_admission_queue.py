@@ -7,7 +7,8 @@ from random import Random
 
 import pytest
 
-from bootbridge.trust.attested.admission_queue import AdmissionLimits, AdmissionQueue, source_of
+from bootbridge.trust.attested.admission_queue import AdmissionLimits, AdmissionQueue
+from bootbridge.wire.addresses import source_of
 
 
 def served(queue: AdmissionQueue[str]) -> list[str]:

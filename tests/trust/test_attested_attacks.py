@@ -19,9 +19,9 @@ from bootbridge.trust.attested.channel import (
     AttestedListener,
     ChannelFailed,
 )
-from bootbridge.trust.attested.exchange import AttestationResult, Frame, Hello
+from bootbridge.trust.attested.exchange import VERSION, AttestationResult, Frame, Hello
 from bootbridge.trust.attested.session_key import ALPN, SessionKey, client_context
-from bootbridge.trust.evidence import EvidenceRefused
+from bootbridge.trust.evidence import PROGRAM, EvidenceRefused, Requester
 from tests.support.attested import (
     CLIENT_KEY,
     MUTUAL_CLIENT,
@@ -105,7 +105,7 @@ class Replay(SealIssuer):
         super().__init__(b"")
         self.recorded = recorded
 
-    async def issue(self, binding: bytes) -> bytes:
+    async def issue(self, binding: bytes, requester: Requester = PROGRAM) -> bytes:
         return self.recorded
 
 
@@ -114,8 +114,8 @@ class Recording(SealIssuer):
         super().__init__(key)
         self.documents: list[bytes] = []
 
-    async def issue(self, binding: bytes) -> bytes:
-        self.documents.append(await super().issue(binding))
+    async def issue(self, binding: bytes, requester: Requester = PROGRAM) -> bytes:
+        self.documents.append(await super().issue(binding, requester))
         return self.documents[-1]
 
 
@@ -142,7 +142,7 @@ async def test_a_server_refuses_its_own_evidence() -> None:
     handler = UnreachableHandler()
     async with listening(peers, handler) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
-        await send_frame(writer, Frame(hello=Hello(1, b"n" * 32, "seal", ("seal",))))
+        await send_frame(writer, Frame(hello=Hello(VERSION, b"n" * 32, "seal", ("seal",))))
         await receive_frame(reader)
         own = await receive_frame(reader)
         assert own.evidence is not None
@@ -171,7 +171,7 @@ async def test_no_evidence_is_sent_for_an_incomplete_nonce(nonce: bytes) -> None
     issuer = SealIssuer(SERVER_KEY)
     async with listening(Attestation(issuer), UnreachableHandler()) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=client_context())
-        await send_frame(writer, Frame(hello=Hello(1, nonce, "", ("seal",))))
+        await send_frame(writer, Frame(hello=Hello(VERSION, nonce, "", ("seal",))))
         result = (await receive_frame(reader)).result
         assert result is not None
         assert "nonce" in result.reason
@@ -189,7 +189,7 @@ def tls_handshake(
         socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_SECONDS) as plain,
         context.wrap_socket(plain, session=session) as secured,
     ):
-        body = Frame(hello=Hello(1, b"n" * 32)).encode()
+        body = Frame(hello=Hello(VERSION, b"n" * 32)).encode()
         secured.sendall(len(body).to_bytes(4, "big") + body)
         secured.recv(1)  # a ticket would arrive before this byte
         return secured.session, bool(secured.session_reused)
@@ -231,7 +231,7 @@ async def test_a_client_of_another_protocol_gets_no_evidence(protocols: list[str
     context.set_alpn_protocols(protocols)
     async with listening(Attestation(issuer), UnreachableHandler()) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context)
-        await send_frame(writer, Frame(hello=Hello(1, b"n" * 32, "", ("seal",))))
+        await send_frame(writer, Frame(hello=Hello(VERSION, b"n" * 32, "", ("seal",))))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await asyncio.wait_for(reader.readexactly(1), TIMEOUT_SECONDS)
         writer.close()
@@ -270,7 +270,7 @@ async def silent_in_a_frame(port: int) -> asyncio.StreamWriter:
 
 async def silent_after_hello(port: int) -> asyncio.StreamWriter:
     writer = await silent_after_tls(port)
-    await send_frame(writer, Frame(hello=Hello(1, b"n" * 32, "seal", ("seal",))))
+    await send_frame(writer, Frame(hello=Hello(VERSION, b"n" * 32, "seal", ("seal",))))
     return writer
 
 
@@ -340,9 +340,9 @@ async def test_concurrent_handshakes_are_limited() -> None:
     counter = ConcurrencyCounter()
 
     class Counting(SealIssuer):
-        async def issue(self, binding: bytes) -> bytes:
+        async def issue(self, binding: bytes, requester: Requester = PROGRAM) -> bytes:
             async with counter:
-                return await super().issue(binding)
+                return await super().issue(binding, requester)
 
     server = Attestation(Counting(SERVER_KEY), MUTUAL_SERVER.verifiers)
     async with listening(server, limits=AdmissionLimits(handshakes=2, share=1.0)) as listener:
@@ -382,7 +382,7 @@ async def test_invalid_connections_are_logged_at_level_debug_only(
     sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Load balancers probe the port every few seconds."""
-    caplog.set_level(logging.DEBUG, "attested")
+    caplog.set_level(logging.DEBUG, "bootbridge.attested")
     async with listening(MUTUAL_SERVER) as listener:
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(sent)
@@ -396,9 +396,9 @@ async def test_invalid_connections_are_logged_at_level_debug_only(
         async with connected(listener, MUTUAL_CLIENT) as channel:
             assert await echoes(channel)
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            while not any(record.name == "attested" for record in caplog.records):  # noqa: ASYNC110
+            while not any(record.name == "bootbridge.attested" for record in caplog.records):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-    ours = [record for record in caplog.records if record.name == "attested"]
+    ours = [record for record in caplog.records if record.name == "bootbridge.attested"]
     assert [record.levelno for record in ours] == [logging.DEBUG]
 
 

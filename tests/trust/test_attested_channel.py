@@ -25,7 +25,7 @@ from bootbridge.trust.attested.channel import (
 )
 from bootbridge.trust.attested.session_key import SessionKey, public_key_of
 from bootbridge.trust.authority import Authority
-from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, EvidenceUnavailable
+from bootbridge.trust.evidence import PROGRAM, AttestedPeer, EvidenceRefused, EvidenceUnavailable, Requester
 from bootbridge.trust.evidence.x509 import Usage, X509Issuer, X509Verifier
 from tests.support.attested import (
     CLIENT_KEY,
@@ -316,10 +316,10 @@ async def test_a_slow_issuer_does_not_delay_others() -> None:
             super().__init__(key)
             self.busy, self.done = asyncio.Event(), asyncio.Event()
 
-        async def issue(self, binding: bytes) -> bytes:
+        async def issue(self, binding: bytes, requester: Requester = PROGRAM) -> bytes:
             self.busy.set()
             await self.done.wait()
-            return await super().issue(binding)
+            return await super().issue(binding, requester)
 
     slow = Slow(CLIENT_KEY)
     async with listening(MUTUAL_SERVER) as listener:
@@ -459,26 +459,21 @@ async def test_a_closed_connection_during_the_handshake_is_an_error() -> None:
         assert "connection closed by peer" in await failure(server.sockets[0].getsockname()[1])
 
 
-async def test_a_failing_on_refused_callback_does_not_leak_the_connection(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An audit on a full disk must not leave every refused connection open."""
+async def test_refused_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[asyncio.StreamWriter] = []
 
     async def close_gracefully(writer: asyncio.StreamWriter) -> None:
         closed.append(writer)
         await handshake.close_gracefully(writer)
 
-    def full(address: str, why: EvidenceRefused) -> None:
-        raise OSError("No space left on device")
-
-    async with listening(SERVER_THAT_VERIFIES, on_refused=full) as listener:
+    async with listening(SERVER_THAT_VERIFIES) as listener:
         monkeypatch.setattr(channel_module, "close_gracefully", close_gracefully)
         with pytest.raises(EvidenceRefused):
             await dial(listener.port, Attestation(SealIssuer(OTHER_KEY)))
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            while listener._handshaking:  # noqa: ASYNC110 -- changed by another task
+            while not listener.refusals.refused:  # noqa: ASYNC110 -- changed by another task
                 await asyncio.sleep(0.01)
+        assert (listener.refusals.refused, listener.refusals.dropped) == (1, 0)
     assert len(closed) == 2, "one by each end"
 
 
@@ -486,7 +481,7 @@ async def test_unavailable_evidence_is_not_a_refusal(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     class Broken(SealIssuer):
-        async def issue(self, binding: bytes) -> bytes:
+        async def issue(self, binding: bytes, requester: Requester = PROGRAM) -> bytes:
             raise OSError(5, "Input/output error")
 
     async with listening(MUTUAL_SERVER) as listener:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from bootbridge.trust.attested import exchange
 from bootbridge.trust.attested.channel_binding import channel_binding
 from bootbridge.trust.attested.exchange import (
+    VERSION,
     Answer,
     AttestationResult,
     Challenge,
@@ -303,15 +304,15 @@ def test_unavailable_evidence_ends_the_exchange_on_both_sides() -> None:
 @pytest.mark.parametrize(
     ("hello", "fault"),
     [
-        (Hello(2, CLIENT_NONCE), "version 2"),
+        (Hello(1, CLIENT_NONCE), "unsupported version 1 (supported: 2)"),
         (Hello(), "version 0"),
-        (Hello(1, b""), "invalid nonce of 0 bytes"),
-        (Hello(1, b"c" * 31), "invalid nonce of 31 bytes"),
-        (Hello(1, b"c" * 33), "invalid nonce of 33 bytes"),
-        (Hello(1, SERVER_NONCE), "reflected nonce"),
-        (Hello(1, CLIENT_NONCE, "", ("x",) * 17), "more than 16 kinds"),
-        (Hello(1, CLIENT_NONCE, "x" * 65), "with more than 64 characters"),
-        (Hello(1, CLIENT_NONCE, "", ("x" * 65,)), "with more than 64 characters"),
+        (Hello(VERSION, b""), "invalid nonce of 0 bytes"),
+        (Hello(VERSION, b"c" * 31), "invalid nonce of 31 bytes"),
+        (Hello(VERSION, b"c" * 33), "invalid nonce of 33 bytes"),
+        (Hello(VERSION, SERVER_NONCE), "reflected nonce"),
+        (Hello(VERSION, CLIENT_NONCE, "", ("x",) * 17), "more than 16 kinds"),
+        (Hello(VERSION, CLIENT_NONCE, "x" * 65), "with more than 64 characters"),
+        (Hello(VERSION, CLIENT_NONCE, "", ("x" * 65,)), "with more than 64 characters"),
     ],
 )
 def test_an_invalid_hello_gets_no_evidence(hello: Hello, fault: str) -> None:

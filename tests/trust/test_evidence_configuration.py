@@ -143,8 +143,14 @@ def test_an_invalid_issuer_is_reported_with_its_field(document: Any, message: st
             "policy: tpm.trustedKeys: invalid type: string",
         ),
         ({"tpm": {"trustedKeys": None}}, "policy: tpm.trustedKeys: invalid type: null (must be a list)"),
-        ({"tpm": {"trustedKeys": ["sha256:" + "0" * 63]}}, "policy: tpm.trustedKeys[0]: invalid fingerprint"),
-        ({"tpm": {"trustedKeys": ["SHA256:" + "0" * 64]}}, "policy: tpm.trustedKeys[0]: invalid fingerprint"),
+        (
+            {"tpm": {"trustedKeys": ["sha256:" + "0" * 63]}},
+            "policy: tpm.trustedKeys[0]: invalid attestation key",
+        ),
+        (
+            {"tpm": {"trustedKeys": ["SHA256:" + "0" * 64]}},
+            "policy: tpm.trustedKeys[0]: invalid attestation key",
+        ),
         ({"tpm": {"endorsementCAs": ""}}, "policy: tpm.endorsementCAs: required field missing"),
         ({"tpm": {"endorsementCAs": LEAF.cert_pem.decode()}}, "is not a CA certificate"),
         ({"tpm": {"measurements": {"99": ZERO}}}, "policy: tpm.measurements.99: invalid register '99'"),
@@ -170,3 +176,10 @@ def test_an_invalid_policy_is_reported_with_its_field(document: Any, message: st
     assert message in str(raised.value)
     assert "short" not in str(raised.value)
     assert "1234567890123456" not in str(raised.value)
+
+
+def test_a_trusted_key_without_a_kind_is_that_of_a_tpm() -> None:
+    """Policies of earlier versions: only a TPM has trusted keys."""
+    old = convert(VerifierSettings, {"tpm": {"trustedKeys": ["sha256:" + "0" * 64]}}, "policy")
+    assert old.tpm
+    assert old.tpm.trusted_keys == ("tpm:sha256:" + "0" * 64,)

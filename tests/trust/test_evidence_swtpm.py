@@ -13,8 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import NameOID, ObjectIdentifier
 
-from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, EvidenceUnavailable
-from bootbridge.trust.evidence.tpm import TpmEvidence, TpmIssuer, TpmVerifier
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, EvidenceUnavailable, statement_tree
+from bootbridge.trust.evidence.statement_tree import Inclusion
+from bootbridge.trust.evidence.tpm import FORMAT, TpmEvidence, TpmIssuer, TpmVerifier
 from bootbridge.trust.measurement import MeasurementPolicy, after_event
 from bootbridge.trust.tpm import commands
 from bootbridge.trust.tpm.connection import TpmConnection
@@ -22,6 +23,7 @@ from bootbridge.trust.tpm.device import TpmDevice
 from bootbridge.trust.tpm.register import TpmRegister
 from bootbridge.trust.tpm.structures import ALG_SHA256, ALG_SHA384, ObjectAttribute, PublicArea
 from bootbridge.trust.tpm.templates import AK, EK_ECC_CERTIFICATE
+from tests.support.gated_tpm import GatedTpm
 from tests.support.swtpm import NewChip, Swtpm
 
 pytest_plugins = ["tests.support.swtpm"]
@@ -119,10 +121,10 @@ async def test_a_quote_by_a_key_that_may_sign_anything_is_refused(new_chip: NewC
         response = chip.run(commands.create_primary(commands.RH_ENDORSEMENT, unrestricted))
         public = commands.parse_public(response)
         attest, signature = commands.parse_quote_response(
-            chip.run(commands.quote(response.handle, BINDING, list(range(24))))
+            chip.run(commands.quote(response.handle, statement_tree.build([BINDING])[0], list(range(24))))
         )
         chip.run(commands.flush(response.handle))
-        return TpmEvidence(attest, signature, public.encode())
+        return TpmEvidence(attest, signature, public.encode(), format=FORMAT)
 
     forged = await chip.device.use(forge)
     anybody = TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=lambda identity: True)
@@ -237,17 +239,23 @@ async def test_tpm2_tools_read_the_same_registers(new_chip: NewChip) -> None:
     assert f"15: 0x{AFTER_CLUSTER_ID.upper()}" in chip.tool("tpm2_pcrread", "sha256:15")
 
 
-async def test_tpm2_checkquote_accepts_our_quotes_for_their_channel_binding_only(new_chip: NewChip) -> None:
+async def test_tpm2_checkquote_accepts_our_quotes_for_their_channel_bindings_only(new_chip: NewChip) -> None:
+    """Two sessions share the quote; the root of each is its qualifying data."""
     chip = new_chip()
-    document = TpmEvidence.decode(await evidence(chip))
+    issuer = TpmIssuer(chip.device)
+    shared = await asyncio.gather(issuer.issue(BINDING), issuer.issue(OTHER_BINDING))
+    document, other = map(TpmEvidence.decode, shared)
+    assert (document.attest, document.signature) == (other.attest, other.signature)
+    root = statement_tree.root_of(BINDING, Inclusion(document.position, document.path))
+    assert root == statement_tree.root_of(OTHER_BINDING, Inclusion(other.position, other.path))
     key = PublicArea.parse(document.attestation_key).key()
     (chip.folder / "ak.pem").write_bytes(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     (chip.folder / "quote").write_bytes(document.attest)
     (chip.folder / "signature").write_bytes(document.signature)
     check = ["tpm2_checkquote", "-u", "ak.pem", "-m", "quote", "-s", "signature", "-g", "sha256", "-q"]
-    chip.tool(*check, BINDING.hex())
+    chip.tool(*check, root.hex())
     with pytest.raises(AssertionError, match="tpm2_checkquote"):
-        chip.tool(*check, OTHER_BINDING.hex())
+        chip.tool(*check, BINDING.hex())
 
 
 async def test_a_quote_of_tpm2_tools_is_parsed(new_chip: NewChip) -> None:
@@ -258,10 +266,10 @@ async def test_a_quote_of_tpm2_tools_is_parsed(new_chip: NewChip) -> None:
     make = ["tpm2_createak", "-C", "ek.ctx", "-c", "ak.ctx", "-G", "ecc", "-g", "sha256", "-s", "ecdsa"]
     chip.tool(*make, "-u", "ak.pub", "-f", "tss")
     chip.tool("tpm2_flushcontext", "-t")
-    made = ["tpm2_quote", "-c", "ak.ctx", "-l", "sha256:0,15", "-q", BINDING.hex()]
+    made = ["tpm2_quote", "-c", "ak.ctx", "-l", "sha256:0,15", "-q", statement_tree.build([BINDING])[0].hex()]
     chip.tool(*made, "-m", "quote", "-s", "signature")
     parts = [(chip.folder / name).read_bytes() for name in ("quote", "signature", "ak.pub")]
-    document = TpmEvidence(parts[0], parts[1], parts[2][2:])
+    document = TpmEvidence(parts[0], parts[1], parts[2][2:], format=FORMAT)
     anybody = TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=lambda identity: True)
     assert "qualified signer of the quote" in refusal(anybody, document.encode())
 
@@ -316,3 +324,22 @@ async def test_an_endorsement_hierarchy_with_a_password_is_an_error_with_advice(
     chip.tool("tpm2_changeauth", "-c", "endorsement", "secret")
     with pytest.raises(EvidenceUnavailable, match="clear the endorsement hierarchy's authorisation value"):
         await evidence(chip)
+
+
+async def test_a_key_is_created_once_and_again_after_a_reset(new_chip: NewChip) -> None:
+    """Creating it is the slowest part of a quote; a reset makes the saved key useless."""
+    chip = new_chip()
+    gate = GatedTpm(chip)
+    gate.open.set()
+    async with gate.listening():
+        issuer = TpmIssuer(TpmDevice(gate.address))
+        identity = await issuer.identity()
+        verifier = TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=[identity])
+        for created in (1, 2):
+            for _ in range(3):
+                found = verifier.begin(BINDING).verify_evidence(await issuer.issue(BINDING))
+                assert isinstance(found, AttestedPeer)
+            assert gate.commands[commands.CommandCode.CREATE_PRIMARY] == created
+            chip.power_cycle()
+        assert gate.commands[commands.CommandCode.CONTEXT_LOAD] == 6
+    assert await chip.device.use(loaded) == []

@@ -21,7 +21,7 @@ TOKENS = {"dev-1": SECRET, "dev-2": b"another secret, long enough"}
 async def test_a_known_token_is_accepted_with_its_id() -> None:
     document = await TokenIssuer("dev-1", SECRET).issue(BINDING)
     assert TokenVerifier(TOKENS).begin(BINDING).verify_evidence(document) == AttestedPeer(
-        "token", facts={"token": "dev-1"}
+        "token", "token:dev-1", {"token": "dev-1"}
     )
 
 

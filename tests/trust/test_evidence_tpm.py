@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bootbridge.errors import OperatorError
-from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, statement_tree
 from bootbridge.trust.evidence.tpm import PcrValue, TpmEvidence, TpmIssuer, TpmVerifier
 from bootbridge.trust.measurement import Expectation, MeasurementPolicy
 from bootbridge.trust.tpm.device import TpmDevice
@@ -108,6 +109,48 @@ def test_an_inventory_may_enrol_further_keys() -> None:
     verifier = TpmVerifier(LOCK_MUST_BE_ZERO, trusted_keys=lambda identity: identity == chip.identity)
     assert verify(verifier, chip.document(BINDING)).identity == chip.identity
     assert "not enrolled" in refusal(verifier, other.document(BINDING))
+
+
+def shared(chip: SoftwareTpm, *bindings: bytes) -> list[TpmEvidence]:
+    """Returns the evidence of sessions that share one quote."""
+    root, inclusions = statement_tree.build(bindings)
+    attest = chip.attest(root)
+    alone = replace(chip.document(BINDING), attest=attest, signature=chip.sign(attest))
+    return [alone.for_session(each) for each in inclusions]
+
+
+def test_sessions_that_share_a_quote_are_each_accepted_and_for_themselves_only() -> None:
+    chip = SoftwareTpm()
+    for document, binding in zip(shared(chip, BINDING, OTHER_BINDING), (BINDING, OTHER_BINDING), strict=True):
+        assert verify(enrolled(chip), document, binding).identity == chip.identity
+        other = OTHER_BINDING if binding == BINDING else BINDING
+        assert "replayed or stale" in refusal(enrolled(chip), document, other)
+        assert "replayed or stale" in refusal(enrolled(chip), document, bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"position": 1}, "replayed or stale"),
+        ({"position": 2}, "position 2 in a tree of 2 leaves"),
+        ({"path": ()}, "replayed or stale"),
+        ({"path": (bytes(31),)}, "not 32 bytes"),
+        ({"path": (bytes(32),) * 7}, "path of 7 hashes"),
+        ({"format": 0}, "unsupported TPM evidence format 1 (supported: 2; update the older side)"),
+        ({"format": 3}, "unsupported TPM evidence format 3"),
+    ],
+)
+def test_evidence_with_another_place_or_format_is_refused(changes: dict[str, Any], problem: str) -> None:
+    chip = SoftwareTpm()
+    assert problem in refusal(enrolled(chip), replace(shared(chip, BINDING, OTHER_BINDING)[0], **changes))
+
+
+def test_a_quote_over_the_channel_binding_itself_is_refused() -> None:
+    """As earlier versions made it: the qualifying data must be the root of a tree."""
+    chip = SoftwareTpm()
+    attest = chip.attest(BINDING)
+    document = replace(chip.document(BINDING), attest=attest, signature=chip.sign(attest))
+    assert "replayed or stale" in refusal(enrolled(chip), document)
 
 
 def test_a_quote_of_another_session_is_refused_as_stale_or_replayed() -> None:

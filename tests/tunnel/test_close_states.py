@@ -129,6 +129,7 @@ def endpoint() -> Driven:
             Event.ENDPOINT_LOST: lambda: subject.on_lost("reset"),
             Event.OVERRUN: lambda: subject.close_overrun("stalled"),
             Event.CLOSE_REQUESTED: subject.on_close_request,
+            Event.RESET_REQUESTED: subject.on_reset_request,
             Event.STREAM_LOST: subject.on_server_lost,
             Event.FLUSHED: lambda: subject.send_queue.grant(100),
         },

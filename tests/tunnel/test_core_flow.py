@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bootbridge.bounds import BOUNDS
+from bootbridge.tunnel import extension
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.route import CLOSING_SECONDS_MAX, FIRST_BYTES_HOLD_SECONDS, HALF_OPEN_IDLE_SECONDS_MAX
 from bootbridge.wire import grpc_messages as grpc
@@ -81,7 +82,7 @@ def test_a_peer_that_overruns_its_credit_loses_this_one_connection() -> None:
         victim.port.stalled = True
         _fill(agent, 1, BOUNDS.credit + BOUNDS.overdraft + len(CHUNK))
         assert victim.port.state == "aborted"
-        agent.expect(p.CloseRequest(1))
+        agent.expect(p.Reset(1))  # its caller has not ended the upload
         agent.send(p.Data(2, b"fine"))
         neighbour.send(b"hi").expect(b"fine")
         agent.expect(p.Data(2, b"hi"))
@@ -189,6 +190,36 @@ def test_a_stalled_endpoint_of_a_go_server_is_closed_alone() -> None:
         assert active.written == b"fine"
 
 
+def test_a_pause_of_our_own_is_not_the_stall_of_a_caller() -> None:
+    """While we were stopped, the caller could not make progress: it has the rest of its time after that."""
+    with ServerHarness(stall_seconds=10.0) as harness:
+        agent, stalled, active = _stalled_on_a_go_agent(harness)
+        harness.after(5.0)
+        harness.pause(3600.0)
+        harness.after(4.5)
+        assert stalled.port.state == "open"
+        harness.after(1.0)
+        assert stalled.port.state == "aborted"
+        agent.expect(p.CloseRequest(1))
+        assert active.port.state == "open"
+
+
+def test_a_pause_of_our_own_is_not_the_stall_of_an_endpoint() -> None:
+    with AgentHarness(stall_seconds=10.0) as harness:
+        server = harness.server(go_like=True)
+        stalled = harness.endpoint(server, 5, 1)
+        stalled.stalled = True
+        _fill(server, 1, BOUNDS.stalled + 4 * len(CHUNK))
+        harness.after(5.0)
+        harness.pause(3600.0)
+        harness.after(4.5)
+        assert stalled.state == "open"
+        stalled.stalled = False
+        harness.after(10.0)
+        assert stalled.state == "open"
+        assert len(stalled.written) == BOUNDS.stalled + 4 * len(CHUNK)
+
+
 # --- half-close
 
 
@@ -254,7 +285,7 @@ def test_a_direct_connection_that_is_half_closed_and_silent_ends(front_ends: boo
         assert not harness.core.idle
         harness.after(HALF_OPEN_IDLE_SECONDS_MAX)
         assert caller.port.state == "aborted"
-        assert endpoint.state == "closed"
+        assert endpoint.state == ("closed" if front_ends else "aborted")  # an unfinished upload is reset
         assert harness.core.idle
 
 
@@ -299,8 +330,18 @@ def test_a_half_closed_connection_with_an_active_upload_is_not_idle() -> None:
             harness.after(10)
             waited += 10
         assert caller.port.state == "aborted"
-        agent.expect(p.CloseRequest(1)).send(p.CloseResponse("", 1))
+        agent.expect(p.Reset(1)).send(p.CloseResponse("", 1))  # the caller has not ended its upload
         assert harness.core.idle
+
+
+def test_a_half_closed_idle_connection_is_closed_in_order_if_its_upload_has_ended() -> None:
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.connect_route(agent).send(b"all").end()
+        agent.expect(p.Data(1, b"all"), p.End(1))
+        harness.after(HALF_OPEN_IDLE_SECONDS_MAX + 1)
+        assert caller.port.state == "aborted"
+        agent.expect(p.CloseRequest(1)).send(p.CloseResponse("", 1))
 
 
 # --- flush before close
@@ -324,18 +365,70 @@ def test_a_callers_upload_is_flushed_before_the_close() -> None:
         assert harness.core.idle
 
 
-def test_an_unread_upload_is_dropped_after_a_time_limit() -> None:
-    """Promise 7: a closed connection leaves the tables."""
+def _closing_with_unsent_upload(harness: ServerHarness, agent: Peer) -> int:
+    """A caller has left, and its upload waits for credit or window; returns the size of the upload."""
+    caller = harness.connect_route(agent)
+    size = 0
+    while not caller.port.paused:
+        caller.send(CHUNK)
+        size += len(CHUNK)
+    caller.end(gone=True)
+    return size
+
+
+def test_an_unread_upload_is_dropped_after_a_time_limit_and_its_endpoint_reset() -> None:
+    """Promises 1 and 7: a closed connection leaves the tables, and a truncation is not an orderly end."""
     with ServerHarness() as harness:
         agent = harness.agent()
-        caller = harness.connect_route(agent)
-        while not caller.port.paused:
-            caller.send(CHUNK)
-        caller.end(gone=True)
+        _closing_with_unsent_upload(harness, agent)
+        agent.bytes_of(1)
+        harness.after(CLOSING_SECONDS_MAX + 1)
+        agent.expect(p.Reset(1))
+        assert harness.core.idle
+
+
+def test_a_peer_that_does_not_know_reset_gets_a_close() -> None:
+    """As every Go agent: Konnectivity's protocol has no reset."""
+    with ServerHarness() as harness:
+        offer = f"credit={BOUNDS.credit},half-close"
+        agent = harness.agent_call([("agentid", "a"), (extension.KEY, offer)])
+        _closing_with_unsent_upload(harness, agent)
         agent.bytes_of(1)
         harness.after(CLOSING_SECONDS_MAX + 1)
         agent.expect(p.CloseRequest(1))
         assert harness.core.idle
+
+
+def test_the_upload_of_a_slow_endpoint_is_not_dropped_while_it_moves() -> None:
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        size = _closing_with_unsent_upload(harness, agent)
+        got = len(agent.bytes_of(1))
+        while got < size:
+            harness.after(CLOSING_SECONDS_MAX * 0.9)
+            agent.send(p.Credit(1, len(CHUNK)))
+            got += len(agent.bytes_of(1))
+        agent.expect(p.CloseRequest(1)).send(p.CloseResponse("", 1))
+        assert got == size
+        assert harness.core.idle
+
+
+def test_an_agent_resets_the_endpoint_of_an_incomplete_upload() -> None:
+    """RESET: the endpoint sees a reset, not an end; the server gets the same answer as to CLOSE_REQ."""
+    with AgentHarness() as harness:
+        server = harness.server()
+        endpoint = harness.endpoint(server)
+        server.send(p.Data(1, b"half of it"), p.Reset(1)).expect(p.CloseResponse("", 1))
+        assert (endpoint.written, endpoint.state) == (b"half of it", "aborted")
+        server.send(p.Reset(1)).expect(p.CloseResponse("Unknown connectID", 1))
+
+
+def test_a_reset_without_the_extension_is_ignored() -> None:
+    with AgentHarness() as harness:
+        server = harness.server(go_like=True)
+        endpoint = harness.endpoint(server)
+        server.send(p.Reset(1)).expect_nothing()
+        assert endpoint.state == "open"
 
 
 def test_no_credit_is_given_for_a_connection_that_was_closed() -> None:
@@ -376,3 +469,58 @@ def test_an_agent_that_provokes_answers_without_reading_them_loses_its_stream(
         assert [agent.agent_id for agent in harness.core.agent_registry] == ["honest"]
         harness.connect_route(honest)
         adversary.received.clear()
+
+
+def test_packets_to_a_go_agent_are_no_larger_than_those_of_the_go_server() -> None:
+    """It queues 150 packets of a connection whose endpoint does not read: their size decides its memory."""
+    with ServerHarness() as harness:
+        agent = harness.agent(go_like=True)
+        caller = harness.connect_route(agent)
+        sent = bytes(range(256)) * 1000  # one read of a socket
+        caller.send(sent)
+        agent.harness.settle()
+        sizes = [len(packet.data) for packet in agent.received if isinstance(packet, p.Data)]
+        assert max(sizes) == BOUNDS.go_agent_packet
+        assert len(sizes) == -(-len(sent) // BOUNDS.go_agent_packet)
+        assert agent.bytes_of(1) == sent
+
+
+def test_packets_of_a_grpc_caller_to_a_go_agent_are_cut() -> None:
+    """The Go server forwards them in any size, up to 4 MiB each."""
+    with ServerHarness() as harness:
+        agent = harness.agent(go_like=True)
+        caller = harness.grpc_route(agent)
+        sent = bytes(range(256)) * 1000
+        caller.send(p.Data(1, sent))
+        sizes = [len(packet.data) for packet in agent.received if isinstance(packet, p.Data)]
+        assert max(sizes) == BOUNDS.go_agent_grpc_packet
+        assert agent.bytes_of(1) == sent
+
+
+def test_packets_to_a_go_agent_that_waited_are_cut_too() -> None:
+    """Also those that were queued while its stream was full, and connections then take turns."""
+    with ServerHarness() as harness:
+        agent = harness.agent(go_like=True)
+        one, two = harness.connect_route(agent, 1), harness.connect_route(agent, 2)
+        agent.wire.stalled = True
+        sent = bytes(range(256)) * 1000
+        uploaded = b""
+        while not one.port.paused:
+            one.send(sent)
+            uploaded += sent
+        two.send(b"y" * 100_000)
+        agent.wire.stalled = False
+        harness.settle()
+        sizes = [len(packet.data) for packet in agent.received if isinstance(packet, p.Data)]
+        assert max(sizes) <= BOUNDS.go_agent_packet
+        assert agent.bytes_of(1) == uploaded
+        assert agent.bytes_of(2) == b"y" * 100_000
+
+
+def test_packets_between_our_own_peers_are_not_cut() -> None:
+    """Credit bounds them."""
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        harness.connect_route(agent).send(bytes(256 * 1024))
+        assert [len(packet.data) for packet in agent.received if isinstance(packet, p.Data)] == [256 * 1024]
+        agent.received.clear()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import hpack
 import pytest
 
 from bootbridge.wire import frames as f
+from bootbridge.wire.closed_streams import CLOSED_REMEMBERED
 from bootbridge.wire.hpack_headers import HEADER_LIST_BYTES_MAX
+from bootbridge.wire.http2_budgets import NAMES, FrameBudget
 from bootbridge.wire.http2_connection import (
-    CLOSED_REMEMBERED,
     DEFERRED_FRAMES_MAX,
     FRAME_BYTES_MAX,
     REPLIES_WAITING_MAX,
@@ -32,11 +35,14 @@ def block(*headers: tuple[str, str]) -> bytes:
     return hpack.Encoder().encode(list(headers))
 
 
+UNLIMITED = tuple(FrameBudget(1 << 40) for _ in NAMES)  # for tests of other bounds
+
+
 def request(stream_id: int, flags: int = f.END_HEADERS, *more: tuple[str, str]) -> bytes:
     return f.frame(f.HEADERS, flags, stream_id, block(*REQUEST, *more))
 
 
-def server() -> tuple[Http2Connection, list[Recorder]]:
+def server(budgets: Sequence[FrameBudget] = ()) -> tuple[Http2Connection, list[Recorder]]:
     """A server connection behind its first SETTINGS, and the handlers of its requests."""
     handlers: list[Recorder] = []
 
@@ -44,7 +50,7 @@ def server() -> tuple[Http2Connection, list[Recorder]]:
         handlers.append(Recorder())
         return handlers[-1]
 
-    connection = Http2Connection(client=False, on_request=on_request, streams_max=10)
+    connection = Http2Connection(client=False, on_request=on_request, streams_max=10, budgets=budgets)
     connection.receive(f.PREFACE + f.settings({}))
     take(connection)
     return connection, handlers
@@ -190,8 +196,8 @@ def test_a_refused_stream_still_feeds_the_header_tables() -> None:
 
 @pytest.mark.parametrize("piece", [1, 100, 16384])
 def test_a_header_block_may_come_in_continuations(piece: int) -> None:
-    """In as many frames as the peer likes, within the limit."""
-    connection, handlers = server()
+    """In as many frames as its budget permits, within the limit."""
+    connection, handlers = server(UNLIMITED)
     whole = block(*REQUEST, ("x", "y" * 1000))
     parts = [whole[at : at + piece] for at in range(0, len(whole), piece)]
     connection.receive(f.frame(f.HEADERS, 0, 1, parts[0]))
@@ -257,8 +263,8 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_peer_that_provokes_replies_without_reading_gets_enhance_your_calm(name: str) -> None:
-    """Unread replies are bounded; replies to a peer that reads are not."""
-    connection, _ = server()
+    """Unread replies are bounded, apart from the budgets of the frames that provoke them."""
+    connection, _ = server(UNLIMITED)
     connection.receive(b"".join(request(2 * number + 1) for number in range(10)))
 
     def question(number: int) -> bytes:
@@ -278,7 +284,7 @@ def test_a_peer_that_provokes_replies_without_reading_gets_enhance_your_calm(nam
 
 def test_read_replies_no_longer_count() -> None:
     """The count starts again after a pause."""
-    connection, _ = server()
+    connection, _ = server(UNLIMITED)
     for _ in range(5):
         take(connection, writable=False)
         for _ in range(REPLIES_WAITING_MAX):
@@ -289,7 +295,7 @@ def test_read_replies_no_longer_count() -> None:
 
 def test_closed_streams_are_forgotten_in_the_end() -> None:
     """However many there were and however they ended, a bounded number is remembered."""
-    connection, _ = server()
+    connection, _ = server(UNLIMITED)
     for number in range(1000):
         connection.receive(request(8 * number + 1) + f.rst_stream(8 * number + 1, f.CANCEL))
         connection.receive(request(8 * number + 3, f.END_HEADERS, ("connection", "close")))

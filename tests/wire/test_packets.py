@@ -28,6 +28,7 @@ GOLDEN: dict[str, tuple[p.Packet, str]] = {
     "drain": (p.Drain(), "08064200"),
     "credit": (p.Credit(1, 65536), "08a19c018ae20906080110808004"),
     "end": (p.End(1), "08a29c0192e209020801"),
+    "reset": (p.Reset(1), "08a39c019ae209020801"),
     "unknown": (p.Unknown(9), "0809"),
 }
 

@@ -21,6 +21,7 @@ packets = st.one_of(
     st.just(p.Drain()),
     st.builds(p.Credit, int64, int64),
     st.builds(p.End, int64),
+    st.builds(p.Reset, int64),
 )
 
 
@@ -74,7 +75,7 @@ groups = st.recursive(
 )
 payloads = st.builds(
     lambda number, fields: tagged(number, 2, chunk(b"".join(fields))),
-    st.sampled_from([2, 3, 4, 5, 6, 7, 8, p.CREDIT, p.END]),
+    st.sampled_from([2, 3, 4, 5, 6, 7, 8, p.CREDIT, p.END, p.RESET]),
     st.lists(groups, max_size=5),
 )
 types = st.builds(

@@ -59,6 +59,20 @@ _IDENTITY = (
     ),
 )
 
+_DESTINATIONS = (
+    Flag(
+        "allow-destinations",
+        "Addresses that this agent may dial, after name resolution: CIDRs with optional ports, comma "
+        "separated or repeated: 10.0.0.0/8,10.1.0.0/16:443,[fd00::/8]:1-1024. Empty means all that are not "
+        "refused by default. Loopback, link-local, multicast and metadata addresses are refused unless a "
+        "CIDR inside their range is listed: 127.0.0.0/8 permits loopback, 0.0.0.0/0 does not.",
+    ),
+    Flag(
+        "deny-destinations",
+        "Addresses that this agent refuses. Takes precedence over --allow-destinations.",
+    ),
+)
+
 _SYNC = (
     Flag("sync-interval", "Initial interval of the check that all servers are connected."),
     Flag("sync-interval-cap", "Maximum interval of that check after failures."),
@@ -108,6 +122,7 @@ FLAGS = FlagSet(
     (
         ("Servers and authentication", _SERVERS),
         ("This agent", _IDENTITY),
+        ("Destinations", _DESTINATIONS),
         ("Connections to all servers", _SYNC),
         ("Limits", _LIMITS),
         ("Health, metrics, profiling", _WATCHING),

@@ -14,6 +14,7 @@ from pathlib import Path
 from bootbridge.bootstrap.diagnose.gather import gathering
 from bootbridge.bootstrap.diagnose.gather.bundle import BundleSource
 from bootbridge.bootstrap.diagnose.gather.gathering import GatherResult
+from bootbridge.bootstrap.diagnose.gather.host_keys import RECORD_FILE, HostKeys
 from bootbridge.bootstrap.diagnose.gather.install_dir import InstallDir
 from bootbridge.bootstrap.diagnose.gather.remote import Login
 from bootbridge.bootstrap.plan.plan import Flavour, Plan
@@ -36,13 +37,18 @@ hashes are. A source that cannot be read is listed in the bundle; the others are
 
 On the bootstrap node, run it without --dir. From the installer's machine, --dir finds the bootstrap
 node's address in .clusterapi_output and the generated key in .openshift_install_state.json, and
-collects over ssh; the node does not need Python."""
+collects over ssh; the node does not need Python.
+
+The node's ssh host key is verified: against --known-hosts, or against the host keys in bootstrap.ign, or
+against ssh's own known_hosts. An unknown key is refused, unless --accept-new-host-key accepts it once; a
+changed key is always refused."""
 
 _EXAMPLES = """
 {program}
 {program} --out /root/bundle.tar.gz
 {program} --dir install/
 {program} --dir install/ --bootstrap 192.0.2.10 --key ~/.ssh/id_ed25519
+{program} --dir install/ --accept-new-host-key
 """
 _HOST = re.compile(r"[A-Za-z0-9_.:%-]+")
 
@@ -66,6 +72,17 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--key", metavar="FILE", help="private key for ssh (default: the installer's, in --dir)"
     )
+    group.add_argument(
+        "--known-hosts",
+        metavar="FILE",
+        help="host keys to accept, in the format of known_hosts (default: those in bootstrap.ign in --dir, "
+        "else ssh's own files)",
+    )
+    group.add_argument(
+        "--accept-new-host-key",
+        action="store_true",
+        help=f"accept an unknown host key on the first connection and store it in --dir ({RECORD_FILE})",
+    )
     group.add_argument("--user", metavar="NAME", default="core", help="user for ssh (default core)")
     group.add_argument("--port", metavar="PORT", type=int, default=22, help="port of ssh (default 22)")
     group.add_argument("--timeout", metavar="DURATION", default="10m", help="time limit (default 10m)")
@@ -73,9 +90,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _run(flags: argparse.Namespace) -> int:
     progress = Progress(sys.stderr)
-    if flags.dir is None and (flags.bootstrap or flags.key):
-        subject = "--bootstrap" if flags.bootstrap else "--key"
-        raise OperatorError("requires --dir", subject=subject)
+    for name in ("bootstrap", "key", "known_hosts", "accept_new_host_key"):
+        if flags.dir is None and getattr(flags, name):
+            raise OperatorError("requires --dir", subject="--" + name.replace("_", "-"))
     gathered = _from_node(flags, progress) if flags.dir is None else _from_installer(flags, progress)
     if flags.json:
         print_output(json.dumps(gathered.document(), indent=2, ensure_ascii=False) + "\n")
@@ -141,12 +158,25 @@ def _from_installer(flags: argparse.Namespace, progress: Progress) -> GatherResu
 def _login(flags: argparse.Namespace, directory: InstallDir) -> Login:
     if not re.fullmatch(r"[a-z_][a-z0-9_-]*", flags.user):
         raise OperatorError(f"invalid user name {flags.user!r}", subject="--user")
+    host_keys = _host_keys(flags, directory)
     if flags.key is None:
-        return Login(flags.user, flags.port, directory.ssh_key())
+        return Login(flags.user, flags.port, directory.ssh_key(), host_keys=host_keys)
     key = Path(flags.key).expanduser()
     if not key.is_file():
         raise OperatorError(f"file not found: {flags.key}", subject="--key")
-    return Login(flags.user, flags.port, key_file=key)
+    return Login(flags.user, flags.port, key_file=key, host_keys=host_keys)
+
+
+def _host_keys(flags: argparse.Namespace, directory: InstallDir) -> HostKeys:
+    if flags.known_hosts is None:
+        record = directory.path / RECORD_FILE
+        return HostKeys(None, directory.host_keys(), record, flags.accept_new_host_key)
+    if flags.accept_new_host_key:
+        raise OperatorError("not allowed with --known-hosts", subject="--accept-new-host-key")
+    known = Path(flags.known_hosts).expanduser()
+    if not known.is_file():
+        raise OperatorError(f"file not found: {flags.known_hosts}", subject="--known-hosts")
+    return HostKeys(known)
 
 
 # --- the result

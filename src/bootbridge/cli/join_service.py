@@ -17,7 +17,8 @@ receives a ticket if its evidence is valid and the policy lists it. A ticket con
 the CA files. Name, role and addresses come from the policy, never from the request.
 
 The policy is the ConfigMap bootbridge-join-policy; a change takes effect at once. An invalid policy is logged
-and the last valid one stays in effect. Every ticket and every refusal is one JSON line in the audit log."""
+and the last valid one stays in effect. Every request of an attested caller is one JSON line in the
+audit log. Refused evidence is in the log on stderr: at most 10 lines a minute, then their number."""
 
 _EXAMPLES = """
 {program}

@@ -230,6 +230,84 @@ def _enrol(flags: argparse.Namespace) -> int:
     return print_output(json.dumps(found) + "\n" if flags.json else to_yaml([found]).decode())
 
 
+# --- evict
+
+
+def _evict_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("name", metavar="NAME", help="name of the node")
+    add("--kubeconfig", metavar="FILE", required=True, help="admin kubeconfig of the cluster")
+    add("--undo", action="store_true", help="permit the name again")
+    add("--dry-run", action="store_true", help="show what would change, and change nothing")
+    add("--json", action="store_true", help="print JSON")
+
+
+def _evict(flags: argparse.Namespace) -> int:
+    from bootbridge.join_service.eviction import Eviction, Evictor
+    from bootbridge.kube.client import KubeClient
+    from bootbridge.kube.errors import KubeError, KubeUnreachable
+    from bootbridge.kube.kubeconfig import load_kubeconfig
+
+    async def run() -> Eviction:
+        client = KubeClient(load_kubeconfig(Path(flags.kubeconfig)), qps=-1)
+        try:
+            evictor = Evictor(client, dry_run=flags.dry_run)
+            return await (evictor.release if flags.undo else evictor.evict)(flags.name)
+        finally:
+            await client.aclose()
+
+    try:
+        eviction = asyncio.run(run())
+    except (KubeError, KubeUnreachable) as error:
+        raise OperatorError(str(error), hint="fix this and run the same command again") from error
+    if flags.json:
+        print_output(json.dumps(eviction.document(), indent=2) + "\n")
+    else:
+        lines = ["Dry run: nothing was changed."] if flags.dry_run else []
+        lines += [f"{step.resource} {step.name}: {step.result}" for step in eviction.steps]
+        lines += [f"Remaining: {each}" for each in eviction.remaining]
+        print_output("\n".join(lines) + "\n")
+    return ExitCode.FINDINGS if eviction.remaining else ExitCode.OK
+
+
+# --- tpm-helper
+
+
+def _tpm_helper_flags(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--device", metavar="TPM", default="/dev/tpmrm0", help="the TPM (%(default)s)")
+    add("--socket", metavar="FILE", required=True, help="unix socket to listen on")
+
+
+def _tpm_helper(flags: argparse.Namespace) -> int:
+    from bootbridge.runtime import logs
+    from bootbridge.trust.tpm.relay import TpmRelay
+
+    logs.configure("text", program="tpm-helper")
+    relay = TpmRelay(flags.device, Path(flags.socket))
+    with relay.listen() as listener:
+        logs.event("tpm-helper", logs.INFO, "listening", socket=flags.socket, device=flags.device)
+        relay.serve(listener)
+    return ExitCode.OK
+
+
+_TPM_HELPER_DETAILS = """\
+Runs beside the join service, in a container of its own, so that the container on the network needs no device
+and no privileges. Relays the TPM commands of quotes and credential activation from a unix socket (mode 0600,
+processes of the same user) and refuses all others. Opens no network socket."""
+
+_EVICT_DETAILS = """\
+Removes a node for good, in this order: its name binding is replaced by one that no identity has, so that
+every join service refuses it; an admission policy refuses all writes of its user, so that its kubelet can
+neither register again nor renew its certificate; its bootstrap tokens, pending certificate requests and Node
+are deleted. Run it again after an error: every step is idempotent. Remove the instance from the inventory
+too.
+
+Kubernetes has no revocation. The kubelet's certificates stay valid until they expire and permit reading what
+every node may read; Secrets only of pods on the Node, which is deleted. Tokens of its pods end when
+Kubernetes deletes the pods (about two minutes). An attested connection to the join service ends after 60 s
+at most and gets no ticket. A control plane holds the cluster's CA keys: they must be rotated."""
+
 _RUN_DETAILS = """\
 Listens for `bootbridge node init` and at the same time requests a ticket from the join services in the
 metadata. The first to succeed takes the node lock, which is measured into PCR 15 and is released only by a
@@ -318,6 +396,26 @@ _COMMANDS = {
             ExitCode.ERROR: "it is due and could not be renewed; the reason is on stderr",
         },
         "renew the kubelet's serving certificate, if it is due",
+    ),
+    "evict": Command(
+        _evict,
+        _EVICT_DETAILS,
+        "{program} worker-3 --kubeconfig admin.conf --dry-run\n{program} worker-3 --kubeconfig admin.conf",
+        _evict_flags,
+        {
+            ExitCode.OK: "the node is evicted",
+            ExitCode.ERROR: "it is not, or not completely; run it again",
+            ExitCode.FINDINGS: "it is evicted, and something remains to be done by hand",
+        },
+        "remove a node for good",
+    ),
+    "tpm-helper": Command(
+        _tpm_helper,
+        _TPM_HELPER_DETAILS,
+        "{program} --device /dev/tpmrm0 --socket /run/bootbridge-tpm/tpm.sock",
+        _tpm_helper_flags,
+        {ExitCode.ERROR: "the socket cannot be created", ExitCode.INTERRUPTED: "stopped"},
+        "give the join service the use of a TPM",
     ),
     "status": Command(
         _status,

@@ -95,6 +95,20 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
         help="run agents in the host network (default: in the pod network)",
     )
     add(
+        "--restrict-destinations",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="agents of our image dial only into the networks above and --allow-destinations (default: if "
+        "the networks are known, from flags or install-config)",
+    )
+    add(
+        "--allow-destinations",
+        action="append",
+        metavar="RULES",
+        help="further destinations, for example of webhooks outside the cluster: CIDRs with optional ports, "
+        "comma separated or repeated",
+    )
+    add(
         "--user-provisioned",
         action=argparse.BooleanOptionalAction,
         default=None,
@@ -117,7 +131,16 @@ def plan_from(
     if flags.install_config:
         text = read_file(flags.install_config, "--install-config")
         config = install_config.parse(text, flags.install_config)
+        if config.is_in_place:
+            problem = "is a bootstrap in place: it runs only one control plane at a time"
+            hint = "such a cluster needs no tunnel; use the installer's files unchanged"
+            raise OperatorError(problem, subject=f"{flags.install_config}: bootstrapInPlace", hint=hint)
         fields["platform"], networks = config.platform, config.networks
+        fields["restrict_destinations"] = config.machine_network_is_certain
+    elif base is None:
+        fields["restrict_destinations"] = flags.flavour in (None, Flavour.OPENSHIFT)
+    if flags.machine_network and flags.cluster_network and flags.service_network:
+        fields["restrict_destinations"] = True
     fields["networks"] = _networks(flags, networks)
     for field, convert in _CONVERTERS.items():
         value = getattr(flags, "key" if field == "key_kind" else field)
@@ -206,5 +229,7 @@ _CONVERTERS: dict[str, Callable[[Any], object]] = {
     "key_kind": str,
     "validity": lambda text: timedelta(seconds=_duration(text)),
     "host_network": bool,
+    "restrict_destinations": bool,
+    "allow_destinations": lambda rules: tuple(each.strip() for rule in rules for each in rule.split(",")),
     "user_provisioned": bool,
 }

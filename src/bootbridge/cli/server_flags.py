@@ -50,6 +50,11 @@ _AGENTS = (
     Flag("cluster-cert", "Server certificate for agents. Required."),
     Flag("cluster-key", "Key of --cluster-cert. Required."),
     Flag("cluster-ca-cert", "CA of the agents' client certificates; agents without one are rejected."),
+    Flag(
+        "agent-max-age",
+        "Age at which an agent has to connect again, with its present credentials. 0: when its certificate "
+        "or token expires, or its CA is removed from --cluster-ca-cert.",
+    ),
     Flag("insecure-agents", "Start without authentication of agents: any client can become an agent."),
     Flag("keepalive-time", "Idle time after which the server pings an agent."),
     Flag(
@@ -64,6 +69,11 @@ _TOKENS = (
     Flag("agent-namespace", "Required namespace of agents' tokens."),
     Flag("agent-service-account", "Required service account of agents' tokens."),
     Flag("authentication-audience", "Required audience of agents' tokens."),
+    Flag(
+        "agent-token-issuer",
+        "Issuers of agents' tokens, as in the kube-apiserver's --service-account-issuer, comma separated or "
+        "repeated. Tokens of others are refused without a review. Empty means any.",
+    ),
     Flag("kubeconfig", "Kubeconfig for token reviews and leases. Empty: the pod's service account."),
     Flag("kubeconfig-qps", "Requests per second to the apiserver; 0 means 5.", FLOAT),
     Flag("kubeconfig-burst", "Burst of requests to the apiserver; 0 means 10."),
@@ -77,7 +87,40 @@ _ROUTING = (
         "address. defaultRoute: agents with a default route. cidr: agents whose CIDR contains the "
         "destination, longest prefix first. direct: dial from this host, inside --direct-cidrs only.",
     ),
+    Flag(
+        "agent-identifier-proof",
+        "What an agent must prove of the hosts, addresses and CIDRs that it advertises; others are ignored. "
+        "none: nothing, as the original does. certificate: they are in its client certificate, as DNS name, "
+        "IP address, or URI cidr:10.1.2.0/24. token: they are those of its pod's node, which its service "
+        "account token shows; the token must be valid for the apiserver and allow to get that pod.",
+    ),
+    Flag(
+        "agent-proof-kubeconfig",
+        "Kubeconfig with address and CA of the apiserver, for the proof 'token'. Its user is not used. The "
+        "file may appear later.",
+    ),
+    Flag(
+        "node-cidr-mask-size-ipv4",
+        "Prefix length of a node's share of the pod network, for the proof 'token'. 0: the agent's pod only.",
+    ),
+    Flag("node-cidr-mask-size-ipv6", "The same for IPv6."),
+    Flag("agent-cidrs", "CIDRs inside which agents may advertise addresses and CIDRs; others are ignored."),
+    Flag(
+        "agent-hosts",
+        "Host names that agents may advertise; *.example.com allows all names below it. Others are ignored "
+        "if this or --agent-cidrs is set.",
+    ),
+    Flag("agent-default-route", "Let agents advertise default-route=true."),
     Flag("direct-cidrs", "IPv4 and IPv6 CIDRs that the strategy 'direct' may dial."),
+    Flag(
+        "allow-destinations",
+        "Addresses that the strategy 'direct' may dial, as for the proxy-agent. Empty means all that are not "
+        "refused by default.",
+    ),
+    Flag(
+        "deny-destinations",
+        "Addresses that the strategy 'direct' refuses. Takes precedence over --allow-destinations.",
+    ),
 )
 
 _LIMITS = (

@@ -1,9 +1,9 @@
 """Removes secrets from the files of a log bundle.
 
 By format: private keys in PEM, also inside base64 (up to three levels), the data of Secrets, bearer and
-bootstrap tokens, keys and tokens of kubeconfigs, pull secrets. By value: each line of a known key of this
-node. A text that looks like a Secret but cannot be parsed is withheld completely. A marker replaces each
-removed secret.
+bootstrap tokens, tokens with a vendor's prefix, password hashes, user info in URLs. By name: `named_values`,
+also inside base64. By value: each line of a known key of this node. A text that looks like a Secret but
+cannot be parsed, and data that is not text, are withheld completely. A marker replaces each removed secret.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from typing import Any
 
 import yaml
 
+from bootbridge.common.named_values import GONE, without_named_values
+from bootbridge.common.secret_names import is_secret
 from bootbridge.common.yaml_text import to_yaml
 
-GONE = "[redacted]"
+NOT_TEXT = b"[withheld: not text, so that it could not be searched for secrets]\n"
 WITHHELD = b"[withheld: contains a Secret that could not be redacted]\n"
 _GONE = GONE.encode()
 _BEGIN = re.compile(rb"-----BEGIN[^-\n]{0,60}PRIVATE[^-\n]{0,20}-----")
@@ -31,19 +33,27 @@ _KEY_BYTES = bytes(b for b in range(128) if _KEY_BODY.fullmatch(bytes([b])) and 
 _BASE64 = re.compile(rb"[A-Za-z0-9+/_-]{24,}={0,2}")
 _BASE64_DEPTH = 3
 _PRIVATE = re.compile(rb"PRIVATE KEY")
-_NAMES = (
-    rb"client-key-data|client_key_data|token|id-token|access-token|refresh-token|access_token|refresh_token|"
-    rb"bearer-token|password|passwd|auth|identitytoken|registrytoken|\.dockerconfigjson|\.dockercfg|"
-    rb"pull-?secret|aws_secret_access_key|secret-?access-?key|client-?secret|kubeadmin-password"
+_SCHEME_TOKEN = re.compile(rb"(?i)(\b(?:bearer|basic|negotiate|digest)[ \t]+)([A-Za-z0-9._~+/=-]{8,})")
+_PLAIN_WORD = re.compile(rb"[A-Za-z][a-z]{7,15}")
+# user:password@ of a URL; a password may contain / and @, but a port and a path do not make one.
+_USER_INFO = re.compile(
+    rb"""://(?:[^\s/"'<>]{1,512}|[^\s:/@"'<>]{0,128}:(?![0-9]{1,5}[/?#\s])[^\s"'<>]{1,256})@"""
 )
-# name: value, "name": "value", name=value, --name=value; also with quotes escaped by nested JSON.
-_NAMED = re.compile(
-    rb"""(?i)(?<![A-Za-z0-9_-])((?:--)?\\{0,8}["']?(?:"""
-    + _NAMES
-    + rb""")\\{0,8}["']?[ \t]{0,20}[:=][ \t]{0,20})"""
-    rb"""(\\{0,8}"[^"\n]{0,65536}"|'[^'\n]{0,65536}'|[^\s"',;}\]\\]{1,65536})"""
+_CURL_USER = re.compile(
+    rb"""((?:[ \t]-u|--user|--proxy-user)[ \t=]{1,8}["']?[^\s:"']{1,128}:)[^\s"']{1,256}"""
 )
-_BEARER = re.compile(rb"(?i)(\b(?:bearer|basic)[ \t]+)[A-Za-z0-9._~+/=-]{8,}")
+_NETRC = re.compile(rb"(?i)(\blogin[ \t]{1,8}\S{1,128}[ \t]{1,8}password[ \t]{1,8})\S{1,256}")
+# Tokens that are recognised anywhere, by their vendors' prefixes; and hashes of passwords, as in /etc/shadow.
+_VENDOR_TOKEN = re.compile(
+    rb"\b(?:gh[oprsu]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abeprs]-[A-Za-z0-9-]{10,}"
+    rb"|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{35}|ya29\.[A-Za-z0-9_-]{20,}|hv[bs]\.[A-Za-z0-9_-]{20,}"
+    rb"|npm_[A-Za-z0-9]{30,}|dckr_pat_[A-Za-z0-9_-]{20,}|sk-[A-Za-z0-9_-]{32,}|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,})"
+)
+_PASSWORD_HASH = re.compile(rb"\$(?:1|2[abxy]?|5|6|7|y|gy|apr1|argon2[a-z]{0,2})\$[A-Za-z0-9./,=$+-]{8,256}")
+_ANSI = re.compile(rb"\x1b\[[0-9;?]{0,16}[A-Za-z]")
+_COMPRESSED = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ", b"\x28\xb5\x2f\xfd")
+_BINARY = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f]")
+_BINARY_SHARE = 50
 _JWT = re.compile(rb"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*")
 _OPENSHIFT_TOKEN = re.compile(rb"\bsha256~[A-Za-z0-9_-]{20,}")
 # kubeadm prints it as a flag and in sentences.
@@ -84,10 +94,12 @@ class Redactor:
         self._known |= {line for line in lines if len(line) >= _KEY_LINE_MIN}
 
     def clean(self, data: bytes) -> bytes:
-        data = _without_secret_objects(data)
-        return self._by_name(_by_shape(data))
+        text = _text(data)
+        if text is None:
+            return NOT_TEXT
+        return self._by_value(_by_shape(_without_secret_objects(text)))
 
-    def _by_name(self, data: bytes) -> bytes:
+    def _by_value(self, data: bytes) -> bytes:
         for line in self._known:
             if line in data:
                 data = data.replace(line, _GONE)
@@ -101,15 +113,56 @@ class Redactor:
 # --- by shape
 
 
+def _text(data: bytes) -> bytes | None:
+    """Returns the text in UTF-8 or ASCII with line ends, None if it is not text: fails closed."""
+    if data.startswith(_COMPRESSED):
+        return None
+    if b"\x1b" in data:  # colours, which may divide a name
+        data = _ANSI.sub(b"", data)
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return _recoded(data, "utf-16")
+    if b"\0" in data:
+        if not any(data[1:2000:2]):
+            return _recoded(data, "utf-16-le")
+        if not any(data[0:2000:2]):
+            return _recoded(data, "utf-16-be")
+        data = data.replace(b"\0", b"\n")  # as in /proc/PID/environ
+    return _printable(data)
+
+
+def _printable(data: bytes) -> bytes | None:
+    """Removes control characters, which may divide a name; with many of them it is not text."""
+    text = _BINARY.sub(b"", data)
+    return None if (len(data) - len(text)) * _BINARY_SHARE > len(data) else text
+
+
+def _recoded(data: bytes, encoding: str) -> bytes | None:
+    try:
+        text = data.decode(encoding).encode()
+    except UnicodeError:
+        return None
+    return _printable(text)
+
+
 def _by_shape(data: bytes) -> bytes:
     data = _without_keys(data)
     data = _BASE64.sub(_unless_key, data)
     data = _JWT.sub(_GONE, data)
     data = _OPENSHIFT_TOKEN.sub(_GONE, data)
-    data = _BEARER.sub(rb"\1" + _GONE, data)
-    data = _NAMED.sub(_named, data)
+    data = _VENDOR_TOKEN.sub(_GONE, data)
+    data = _PASSWORD_HASH.sub(_GONE, data)
+    data = _USER_INFO.sub(b"://" + _GONE + b"@", data)
+    data = _CURL_USER.sub(rb"\1" + _GONE, data)
+    data = _NETRC.sub(rb"\1" + _GONE, data)
+    data = _SCHEME_TOKEN.sub(_unless_word, data)
+    data = without_named_values(data)
     data = _CERTIFICATE_KEY.sub(rb"\1" + _GONE, data)
     return _BOOTSTRAP_TOKEN.sub(_GONE, data)
+
+
+def _unless_word(found: re.Match[bytes]) -> bytes:
+    """Keeps "basic authentication" and "Basic Constraints"."""
+    return found[0] if _PLAIN_WORD.fullmatch(found[2]) else found[1] + _GONE
 
 
 def _without_keys(data: bytes) -> bytes:
@@ -128,16 +181,17 @@ def _without_keys(data: bytes) -> bytes:
     return _GONE.join([*(piece.rstrip(_KEY_BYTES) for piece in headless[:-1]), headless[-1]])
 
 
-def _named(found: re.Match[bytes]) -> bytes:
-    """Replaces a value but not its quotes, so that JSON stays valid."""
-    value = found[2]
-    quote = re.match(rb"""\\*["']""", value)
-    mark = quote[0] if quote else b""
-    return found[1] + mark + _GONE + mark
-
-
 def _unless_key(found: re.Match[bytes]) -> bytes:
-    return _GONE if any(_PRIVATE.search(each) for each in _readings(found[0])) else found[0]
+    readings = _readings(found[0])
+    if any(_PRIVATE.search(each) for each in readings):
+        return _GONE
+    return _GONE if readings and _holds_named_value(readings[0]) else found[0]
+
+
+def _holds_named_value(data: bytes) -> bool:
+    if not data.isascii() or _BINARY.search(data):
+        return False
+    return _USER_INFO.search(data) is not None or without_named_values(data) != data
 
 
 def _readings(text: bytes, depth: int = _BASE64_DEPTH) -> list[bytes]:
@@ -164,12 +218,16 @@ def _is_text(data: bytes) -> bool:
 
 
 def _without_secret_objects(data: bytes) -> bytes:
-    if not _SECRET.search(data):
+    has_secret = _SECRET.search(data)
+    if has_secret or data.lstrip()[:1] in (b"{", b"["):
+        try:
+            return _json_cleaned(data)
+        except RecursionError:
+            return WITHHELD
+        except ValueError:
+            pass
+    if not has_secret:
         return data
-    try:
-        return _json_cleaned(data)
-    except ValueError:
-        pass
     if not _SECRET_LINE.search(data):
         # A text that quotes an object: remove the lines that contain it.
         return b"".join(_GONE + b"\n" if _SECRET.search(line) else line for line in data.splitlines(True))
@@ -189,20 +247,33 @@ def _yaml_cleaned(data: bytes) -> bytes:
 
 
 def _json_cleaned(data: bytes) -> bytes:
-    return (json.dumps(without_secrets(json.loads(data)), indent=2, ensure_ascii=False) + "\n").encode()
+    document = json.loads(data)
+    cleaned = without_secrets(document)
+    if cleaned == document:
+        return data
+    return (json.dumps(cleaned, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def without_secrets(document: Any) -> Any:
-    """Returns the document with the value of every Secret replaced by its size and hash."""
+def without_secrets(document: Any, name: str = "") -> Any:
+    """Returns the document without secret values; those of Secrets are replaced by their size and hash."""
     if isinstance(document, list):
-        return [without_secrets(each) for each in document]
+        return [without_secrets(each, name) for each in document]
     if not isinstance(document, dict):
-        return document
+        secret = isinstance(document, str | int | float) and is_secret(name, str(document))
+        return GONE if secret and not isinstance(document, bool) else document
     if document.get("kind") == "SecretList":
         return {**document, "items": [_told(each) for each in document.get("items") or ()]}
     if document.get("kind") == "Secret":
         return _told(document)
-    return {key: without_secrets(value) for key, value in document.items()}
+    return {key: without_secrets(value, _name_of(key, document)) for key, value in document.items()}
+
+
+def _name_of(key: str, document: dict[str, Any]) -> str:
+    """Returns the name of a value: its key, or what stands beside it in {"name": …, "value": …}."""
+    if str(key).lower() != "value":
+        return str(key)
+    names = (value for other, value in document.items() if str(other).lower() in ("name", "key"))
+    return next((value for value in names if isinstance(value, str)), str(key))
 
 
 def _told(secret: dict[str, Any]) -> dict[str, Any]:

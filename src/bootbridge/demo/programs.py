@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Any
 
 from bootbridge.demo.calls import CallFailed, WebhookConnection, directly, through_tunnel
@@ -65,6 +66,7 @@ class DemoPrograms:
 
     def start_agent(self, node: DemoNode) -> None:
         cert, key = self.certificates.agents[node.name]
+        pods = self.environment.pod_addresses
         flags = [
             f"--proxy-server-host={node.server_host}",
             f"--proxy-server-port={self.environment.agent_port}",
@@ -72,6 +74,7 @@ class DemoPrograms:
             f"--agent-cert={cert}",
             f"--agent-key={key}",
             f"--agent-id={node.name}",
+            f"--allow-destinations={','.join(str(ip_network(each)) for each in pods)}",
             "--health-server-host=127.0.0.1",
             f"--health-server-port={node.health_port}",
             f"--admin-server-port={node.admin_port}",

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, StringConstraints
 
 from bootbridge.common.documents import CONFIG, FieldError, checked, quoted
 from bootbridge.errors import OperatorError
-from bootbridge.trust.fingerprint import is_fingerprint
+from bootbridge.trust.identity import EvidenceKind, kind_of, without_kind
 
 IPAddress = IPv4Address | IPv6Address
 
@@ -50,9 +50,14 @@ def _distinct(addresses: tuple[IPAddress, ...]) -> tuple[IPAddress, ...]:
 
 
 def _identity(text: str) -> str:
-    if text and not is_fingerprint(text):
-        hint = '"sha256:" and 64 lower-case hexadecimal digits'
-        raise FieldError(f"invalid fingerprint {quoted(text)}", hint=hint)
+    if without_kind(text):
+        hint = (
+            f'write identity: "tpm:{text}" for the key of a TPM, or "x509:{text}" for that of a certificate'
+        )
+        raise FieldError("fingerprint without a kind of evidence", hint=hint)
+    if text and kind_of(text) is None:
+        hint = '"tpm:sha256:" or "x509:sha256:" and 64 lower-case hexadecimal digits, or "token:" and an ID'
+        raise FieldError(f"invalid identity {quoted(text)}", hint=hint)
     return text
 
 
@@ -74,7 +79,10 @@ class Instance:
     provider_id: _Text = ""
     """The cloud's name for the instance, as the kubelet reports it."""
     identity: Annotated[_Text, checked(_identity)] = ""
-    """Fingerprint of the key that its evidence is made with; empty if it is not known beforehand."""
+    """Kind and key of its evidence, as `bootbridge node enrol` prints it: tpm:sha256:…, x509:sha256:… or
+    token:ID; empty if it is not known beforehand."""
+    evidence: tuple[EvidenceKind, ...] = ()
+    """Kinds of evidence that are accepted from this instance; empty: all that the policy accepts."""
 
 
 class Metadata(Protocol):

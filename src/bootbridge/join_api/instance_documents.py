@@ -1,7 +1,7 @@
 """Instances in the documents of a metadata source: a file or a service.
 
     {"name": "cp-0", "role": "control-plane", "addresses": ["10.0.0.5"],
-     "providerID": "cloud://zone/cp-0", "identity": "sha256:…"}
+     "providerID": "cloud://zone/cp-0", "identity": "tpm:sha256:…"}
 
 A source may also use the names of Constellation's metadata API: `Name`, `Role`, `VPCIP`, `ProviderID`.
 Fields that are not known are ignored, because a service may serve other readers too.
@@ -27,6 +27,7 @@ _CONSTELLATION: Final = {
     "addresses": "VPCIP",
     "providerID": "ProviderID",
     "identity": "Identity",
+    "evidence": "Evidence",
 }
 
 

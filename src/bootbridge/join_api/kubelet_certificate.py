@@ -55,10 +55,6 @@ class KubeletCsr:
             raise JoinRefused("CSR: invalid signature")
         self.key = key
 
-    @property
-    def fingerprint(self) -> str:
-        return fingerprint(self.key)
-
     def require_subject(self, name: str, addresses: Iterable[IPAddress]) -> None:
         """Refuses another name and other addresses."""
         attributes = [(each.oid, each.value) for each in self.subject]

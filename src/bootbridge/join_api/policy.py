@@ -3,9 +3,10 @@
     evidence:
       tpm: {measurements: {"4": "9f…"}, endorsementCAs: "-----BEGIN…"}
     instances:
-      - {name: worker-0, role: worker, addresses: [10.0.0.5], identity: "sha256:…", providerID: "…"}
+      - {name: worker-0, role: worker, addresses: [10.0.0.5], identity: "tpm:sha256:…", providerID: "…"}
     inventory: {http: {url: …}}   # instead of `instances`
     roles: [worker, control-plane]
+    roleEvidence: {control-plane: [tpm]}
     ticket: {tokenSeconds: 900, certificateDays: 365, controlPlaneJoinSeconds: 600}
 
 The init adds `cluster` and writes the document into the ConfigMap `bootbridge-join-policy`, from which the
@@ -29,6 +30,7 @@ from bootbridge.join_api.components import ComponentSpec
 from bootbridge.join_api.instance import Instance, Role
 from bootbridge.join_api.metadata_settings import MetadataSettings
 from bootbridge.trust.evidence.configuration import VerifierSettings, chosen_kinds
+from bootbridge.trust.identity import KINDS_WITH_KEY, EvidenceKind
 
 POLICY_KEY: Final = "policy.json"
 LOCK_REGISTER: Final = "15"
@@ -135,10 +137,31 @@ class OperatorPolicy:
     """Instead of `instances`: the metadata source that lists them."""
     roles: frozenset[Role] = frozenset(Role)
     """Roles for which tickets are issued."""
+    role_evidence: dict[Role, tuple[EvidenceKind, ...]] = field(default_factory=dict)
+    """Kinds of evidence that earn a ticket for a role; by default tpm and x509 for control-plane, all kinds
+    for worker. A token earns a control-plane ticket only if it is listed here."""
     ticket: TicketSettings = TicketSettings()
     """Limits of what a ticket holds."""
 
+    def evidence_for(self, role: Role) -> tuple[EvidenceKind, ...]:
+        """Returns the kinds that earn a ticket for this role."""
+        default = KINDS_WITH_KEY if role is Role.CONTROL_PLANE else tuple(EvidenceKind)
+        return self.role_evidence.get(role, default)
+
+    def kind_problem(self, kind: str, role: Role) -> str:
+        """Returns why this kind is not accepted for the role, with the line that accepts it; else nothing."""
+        accepted = self.evidence_for(role)
+        if kind in accepted:
+            return ""
+        kinds = ", ".join(each for each in self.evidence.kinds if each in accepted or each == kind)
+        line = f"roleEvidence: {{{role}: [{kinds}]}}"
+        return (
+            f"{kind} evidence is not accepted for the role {role} "
+            f"(to accept it, write in the join policy: {line})"
+        )
+
     def __post_init__(self) -> None:
+        self._require_verifiers()
         if bool(self.instances) == bool(self.inventory):
             raise FieldError("either instances or inventory is required, and not both")
         if self.inventory and self.inventory.dns:
@@ -148,6 +171,20 @@ class OperatorPolicy:
                 subject="inventory.dns",
                 hint="list the instances, or use an http or static inventory",
             )
+
+    def _require_verifiers(self) -> None:
+        """A kind that is required of an instance or a role, and that no verifier checks, is an error."""
+        required = [(f"roleEvidence.{role}", kinds) for role, kinds in self.role_evidence.items()]
+        if empty := [subject for subject, kinds in required if not kinds]:
+            hint = "list at least one kind; to issue no tickets for a role, leave it out of roles"
+            raise FieldError("required field missing", subject=empty[0], hint=hint)
+        required += [
+            (f"instances[{place}].evidence", each.evidence) for place, each in enumerate(self.instances)
+        ]
+        for subject, kinds in required:
+            if unknown := [kind for kind in kinds if kind not in self.evidence.kinds]:
+                hint = f"add {unknown[0]} to evidence, or remove it here"
+                raise FieldError(f"kind {unknown[0]} is not in evidence", subject=subject, hint=hint)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """The audit log: one JSON line for each ticket, refusal and CSR decision, with caller, evidence and outcome.
 
-A token appears by its id, never its secret; no other content of a ticket is written.
+Only attested callers cause lines: what others cause is in the log, at a bounded rate
+(`trust.attested.refusal_log`), so that it cannot displace these. A token appears by its id, never its secret;
+no other content of a ticket is written.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any, Final, TextIO
 
 from bootbridge.errors import OperatorError
 from bootbridge.join_service.authorization import AttestedCaller
-from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused
+from bootbridge.trust.evidence import AttestedPeer
 
 
 class AuditOutcome(StrEnum):
@@ -26,6 +28,7 @@ class AuditOutcome(StrEnum):
     DENIED = "denied"
 
 
+TEXT_CHARACTERS_MAX: Final = 1000
 _UNKNOWN_CALLER: Final = AttestedCaller(AttestedPeer(""), "")
 
 
@@ -35,11 +38,6 @@ class AuditLog:
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self._stream = stream
         self._clock = clock
-
-    def record_refused_evidence(self, address: str, reason: EvidenceRefused) -> None:
-        """A caller whose evidence was refused makes no request: only its address is known."""
-        caller = AttestedCaller(AttestedPeer(""), address)
-        self.record("evidence", AuditOutcome.REFUSED, caller, name="", reason=str(reason))
 
     def record_csr_decision(self, outcome: AuditOutcome, *, node: str, token_id: str, reason: str) -> None:
         """The API server identifies the requester by its bootstrap token only."""
@@ -63,18 +61,23 @@ class AuditLog:
             "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "event": event,
             "outcome": outcome,
-            "node": name,
+            "node": _bounded(name),
             "role": role,
             "address": caller.address,
             "evidence": caller.attested.kind,
             "identity": caller.attested.identity,
-            "facts": dict(caller.attested.facts),
-            "warnings": list(caller.attested.warnings),
-            "reason": reason,
+            "facts": {fact: _bounded(value) for fact, value in caller.attested.facts.items()},
+            "warnings": [_bounded(each) for each in caller.attested.warnings],
+            "reason": _bounded(reason),
             "tokenID": token_id,
         }
         self._stream.write(json.dumps({key: value for key, value in line.items() if value}) + "\n")
         self._stream.flush()
+
+
+def _bounded(text: str) -> str:
+    """A request's name, and what a reason quotes of it, are the caller's text; JSON escapes it."""
+    return text if len(text) <= TEXT_CHARACTERS_MAX else f"{text[:TEXT_CHARACTERS_MAX]}…"
 
 
 def open_audit(path: str) -> TextIO:

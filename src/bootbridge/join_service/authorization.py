@@ -6,7 +6,6 @@ corrected: the instance is misconfigured, or it is another machine.
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,6 +13,7 @@ from bootbridge.errors import OperatorError
 from bootbridge.join_api.errors import JoinRefused
 from bootbridge.join_api.instance import Instance, Role, node_name
 from bootbridge.join_api.messages import RejoinRequest, TicketRequest
+from bootbridge.join_api.policy import JoinPolicy
 from bootbridge.join_service.inventory import InventorySnapshot
 from bootbridge.trust.evidence import AttestedPeer, tpm
 
@@ -45,18 +45,14 @@ class Grant:
 
 
 def authorize_ticket(
-    request: TicketRequest,
-    csr_key: str,
-    caller: AttestedCaller,
-    inventory: InventorySnapshot,
-    roles: Collection[Role],
+    request: TicketRequest, caller: AttestedCaller, inventory: InventorySnapshot, policy: JoinPolicy
 ) -> Grant:
-    """Raises JoinRefused. `csr_key` is the fingerprint of the CSR's key."""
-    grant = _authorize(request.node_name, csr_key, caller, inventory)
+    """Raises JoinRefused."""
+    grant = _authorize(request.node_name, caller, inventory, policy)
     claimed = Role.CONTROL_PLANE if request.control_plane else Role.WORKER
     if claimed is not grant.role:
         raise JoinRefused(f"{grant.name}: role {claimed} requested, but the inventory has {grant.role}")
-    if grant.role not in roles:
+    if grant.role not in policy.roles:
         raise JoinRefused(f"{grant.name}: role {grant.role} is not in the join policy's roles")
     _require_unlocked(caller.attested)
     return grant
@@ -64,38 +60,42 @@ def authorize_ticket(
 
 def authorize_rejoin(
     request: RejoinRequest,
-    csr_key: str,
     caller: AttestedCaller,
     inventory: InventorySnapshot,
+    policy: JoinPolicy,
     locked_value: str,
 ) -> Grant:
     """Raises JoinRefused. `locked_value` is the lock register's value on this cluster's nodes, in hex."""
-    grant = _authorize(request.node_name, csr_key, caller, inventory)
+    grant = _authorize(request.node_name, caller, inventory, policy)
     _require_unlocked(caller.attested, locked_value)
     return grant
 
 
 def _authorize(
-    claimed_name: str, csr_key: str, caller: AttestedCaller, inventory: InventorySnapshot
+    claimed_name: str, caller: AttestedCaller, inventory: InventorySnapshot, policy: JoinPolicy
 ) -> Grant:
     try:
         claimed = node_name(claimed_name)
     except OperatorError as error:
         raise JoinRefused(str(error)) from None
+    if not caller.attested.identity:
+        raise JoinRefused(
+            f"{caller.attested.kind} evidence has no identity that a node name could be bound to"
+        )
     instance = inventory.find_caller(caller.attested, claimed, caller.address)
     name = node_name(instance.name)
     if claimed_name != name:
         raise JoinRefused(f"node name {claimed_name!r} requested, but the evidence's key belongs to {name}")
-    return Grant(instance, name, instance.role, identity_for_binding(caller.attested, csr_key))
+    _require_kind(name, caller.attested.kind, instance, policy)
+    return Grant(instance, name, instance.role, caller.attested.identity)
 
 
-def identity_for_binding(attested: AttestedPeer, csr_key: str = "") -> str:
-    """Returns the evidence's key; for a token, which is bound to one node, its id; else the kubelet's key."""
-    if attested.identity:
-        return attested.identity
-    if token := attested.facts.get("token", ""):
-        return f"token:{token}"
-    return csr_key
+def _require_kind(name: str, kind: str, instance: Instance, policy: JoinPolicy) -> None:
+    """Both must accept it: an inventory cannot accept what the policy does not accept for the role."""
+    if instance.evidence and kind not in instance.evidence:
+        raise JoinRefused(f"{name}: {kind} evidence presented (accepted: {', '.join(instance.evidence)})")
+    if problem := policy.kind_problem(kind, instance.role):
+        raise JoinRefused(f"{name}: {problem}")
 
 
 def _require_unlocked(attested: AttestedPeer, *allowed: str) -> None:

@@ -15,7 +15,7 @@ import binascii
 import random
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -24,9 +24,10 @@ from bootbridge.join_api.errors import JoinRefused
 from bootbridge.join_api.kubelet_certificate import KubeletCsr
 from bootbridge.join_service import bootstrap_tokens
 from bootbridge.join_service.audit import AuditLog, AuditOutcome
+from bootbridge.join_service.name_bindings import is_evicted, node_binding_name
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from bootbridge.kube.kinds import CERTIFICATE_REQUEST, CLUSTER_ROLE_BINDING
+from bootbridge.kube.kinds import CERTIFICATE_REQUEST, CLUSTER_ROLE_BINDING, CONFIG_MAP
 from bootbridge.kube.list_watch import ListWatch
 from bootbridge.kube.objects import Ref, get_object
 from bootbridge.kube.reflector import Reflector, WatchedResource
@@ -109,8 +110,9 @@ def _der(spec: Json) -> bytes:
 class CsrApprover:
     """`run` once, until cancelled. `replica` identifies this join service in its decisions."""
 
-    def __init__(self, client: KubeClient, audit: AuditLog, replica: str) -> None:
+    def __init__(self, client: KubeClient, audit: AuditLog, replica: str, namespace: str) -> None:
         self._client = client
+        self._namespace = namespace
         self._audit = audit
         self._replica = replica
         self._warned = False
@@ -177,16 +179,23 @@ class CsrApprover:
         decision = decide_csr(found)
         if decision is None:
             return
+        if not decision.denial and await self._is_evicted(decision.node):
+            decision = replace(decision, denial=f"{decision.node} was evicted")
         condition = decision.condition(self._replica)
         conditions = _conditions(found)
         if not conditions:
-            await self._client.send(_with_condition(found, condition))
+            await self._client.send(with_condition(found, condition))
         elif conditions[0].get("message") != condition["message"]:
             self._check_other_approver(found)
             return
         self._audit.record_csr_decision(
             decision.outcome, node=decision.node, token_id=decision.token_id, reason=decision.denial
         )
+
+    async def _is_evicted(self, node: str) -> bool:
+        """A ticket that was being issued during the eviction may have created a token after it."""
+        binding = await self._client.get_or_none(Ref(CONFIG_MAP, node_binding_name(node), self._namespace))
+        return binding is not None and is_evicted(binding)
 
     # --- other approvers
 
@@ -212,12 +221,17 @@ def _token_id(found: Json) -> str:
     return bootstrap_tokens.token_id_from_user(str((found.get("spec") or {}).get("username", "")))
 
 
+def pending(found: Json) -> bool:
+    """Returns whether nothing was decided about the CSR yet."""
+    return not _conditions(found)
+
+
 def _conditions(found: Json) -> list[Json]:
     return list((found.get("status") or {}).get("conditions") or [])
 
 
-def _with_condition(found: Json, condition: Json) -> ApiRequest:
-    """Updates the version that was decided; a newer one makes it a 409."""
+def with_condition(found: Json, condition: Json) -> ApiRequest:
+    """Decides the CSR. Updates the version that was decided; a newer one makes it a 409."""
     body = {
         **found,
         "apiVersion": "certificates.k8s.io/v1",

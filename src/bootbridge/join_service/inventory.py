@@ -13,6 +13,7 @@ from bootbridge.common.failures import MetadataUnavailable
 from bootbridge.join_api.errors import JoinRefused, RetryLater
 from bootbridge.join_api.instance import Instance, IPAddress, Metadata
 from bootbridge.trust.evidence import AttestedPeer
+from bootbridge.trust.identity import KINDS_WITH_KEY
 
 # A thousand instances that arrive at once cause a few requests to the metadata service, not a thousand.
 SNAPSHOT_SECONDS_MAX: Final = 5.0
@@ -33,14 +34,21 @@ class InventorySnapshot:
         )
 
     def find_caller(self, attested: AttestedPeer, name: str, address: str) -> Instance:
-        """By the evidence's key; an instance without a key, by name and address. Raises JoinRefused."""
-        if attested.identity and (found := self.by_identity.get(attested.identity)):
+        """By kind and key of the evidence; an instance without a key, by name. Raises JoinRefused.
+
+        A name must call from one of its addresses, and so must a token, which others may know.
+        """
+        found = self.by_identity.get(attested.identity)
+        if found is not None and attested.kind in KINDS_WITH_KEY:
             return found
-        instance = self.by_name.get(name)
+        instance = found or self.by_name.get(name)
         if instance is None:
             raise JoinRefused(f"{name}: not in the inventory, by name or by the evidence's key")
-        if instance.identity:
-            raise JoinRefused(f"{name}: the inventory has another key than the evidence's")
+        if instance.identity and found is None:
+            raise JoinRefused(
+                f"{name}: the inventory has another key than the evidence's "
+                f"({instance.identity}, but the caller is {attested.identity})"
+            )
         source = source_address(address)
         if source not in instance.addresses:
             listed = ", ".join(map(str, instance.addresses)) or "none"

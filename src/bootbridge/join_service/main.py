@@ -31,6 +31,7 @@ from bootbridge.join_service.control_plane_files import ControlPlaneFiles
 from bootbridge.join_service.csr_approver import CsrApprover
 from bootbridge.join_service.inventory import SNAPSHOT_SECONDS_MAX
 from bootbridge.join_service.measurement_secret import SECRET_NAME, MeasurementSecret
+from bootbridge.join_service.name_bindings import STATE_NAMESPACE
 from bootbridge.join_service.policy_watch import PolicyWatch
 from bootbridge.join_service.service import TICKETS_IN_PROGRESS_MAX, JoinService
 from bootbridge.kube.access import ClusterAccess
@@ -45,6 +46,7 @@ from bootbridge.runtime.event_loop import StopSignals
 from bootbridge.runtime.process_tuning import raise_open_file_limit, reduce_memory_use
 from bootbridge.runtime.tasks import spawn
 from bootbridge.trust.attested.channel import Attestation, AttestedChannel, AttestedListener
+from bootbridge.trust.attested.refusal_log import RefusalLog
 from bootbridge.trust.evidence import Issuer
 from bootbridge.trust.evidence.configuration import issuer_from
 
@@ -108,7 +110,9 @@ async def run(
         watch = PolicyWatch(client, options.namespace, rng=random.Random(), clock=time.monotonic)
         watching = spawn(watch.run(), "watch the join policy")
         stack.push_async_callback(cancel_and_wait, watching)
-        approving = run_csr_approver(lambda: CsrApprover(client, audit, socket.gethostname()))
+        approving = run_csr_approver(
+            lambda: CsrApprover(client, audit, socket.gethostname(), STATE_NAMESPACE)
+        )
         stack.push_async_callback(cancel_and_wait, spawn(approving, "approve kubelet CSRs"))
         files = ControlPlaneFiles(options.pki)
         await retry_until_available("cluster CA", lambda: _load_ca(files))
@@ -119,7 +123,7 @@ async def run(
         stack.push_async_callback(cancel_and_wait, spawn(_refresh_inventory(watch), "refresh the inventory"))
         service = JoinService(
             client,
-            options.namespace,
+            STATE_NAMESPACE,
             watch.current,
             measurement,
             files,
@@ -127,16 +131,15 @@ async def run(
             clock,
             connections=lambda: listener.connections,
         )
-        health.service = service
         listener = await AttestedListener.open(
             options.host,
             options.port,
             label=JOIN_LABEL,
             attestation=lambda: Attestation(issuer, watch.current().verifiers),
             handle=lambda channel: serve_channel(service, channel),
-            on_refused=audit.record_refused_evidence,
         )
         stack.push_async_callback(listener.stop)
+        health.service, health.refusals = service, listener.refusals
         logs.event("join-service", logs.INFO, "listening", port=listener.port, pki=options.pki)
         on_listening(listener.port)
         await watching
@@ -220,6 +223,7 @@ class _Health:
 
     def __init__(self) -> None:
         self.service: JoinService | None = None
+        self.refusals: RefusalLog | None = None
         self.server = AdminServer(
             {"/healthz": lambda _: AdminResponse("ok"), "/readyz": self._ready, "/status": self._status}
         )
@@ -228,5 +232,12 @@ class _Health:
         return AdminResponse("ok") if self.service else AdminResponse("not listening", 503)
 
     def _status(self, _request: AdminRequest) -> AdminResponse:
-        counts = {"issued": self.service.issued, "refused": self.service.refused} if self.service else {}
+        counts: dict[str, int] = {}
+        if self.service and self.refusals:
+            counts = {
+                "issued": self.service.issued,
+                "refused": self.service.refused,
+                "evidenceRefused": self.refusals.refused,
+                "logLinesDropped": self.refusals.dropped,
+            }
         return AdminResponse(json.dumps(counts) + "\n", content_type="application/json")

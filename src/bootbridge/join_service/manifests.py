@@ -1,11 +1,14 @@
 """Kubernetes manifests of the join service: ServiceAccount, RBAC, policy, secrets and DaemonSet.
 
-**Permissions** are those that a ticket needs: create token Secrets and name bindings (it can read no Secret
-but the measurement secret, and change no binding), watch its policy, write one Lease, read Nodes, and approve
-the CSRs of its tokens.
+**Permissions** are those that a ticket needs. In kube-system: create Secrets, since bootstrap tokens must be
+there under random names, and RBAC cannot restrict `create` by name; read the measurement secret and watch the
+policy, by name. In a namespace of its own: create and read name bindings (it cannot change one), and write
+one Lease. In the cluster: read Nodes, and approve the CSRs of its tokens.
 
 **It runs** on control planes, on the host network, as joining instances have no other; and as root without
-capabilities, as root owns kubeadm's keys. It uses the API server of its own node: kube-proxy may not run yet.
+capabilities, as root owns kubeadm's keys. A TPM device is in a second container, `bootbridge node
+tpm-helper`, which is privileged and has no network port; the join service reaches it by a unix socket. It
+uses the API server of its own node: kube-proxy may not run yet.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from bootbridge.join_api.policy import POLICY_KEY
 from bootbridge.join_service.control_plane_lease import CONTROL_PLANE_LABEL, LEASE_NAME
 from bootbridge.join_service.csr_approver import AUTO_APPROVE_BINDING, SIGNER
 from bootbridge.join_service.measurement_secret import SECRET_NAME, MeasurementSecret
+from bootbridge.join_service.name_bindings import STATE_NAMESPACE
 from bootbridge.join_service.policy_watch import POLICY_NAME
 from bootbridge.kube.pod_security import HARDENED
 
@@ -32,7 +36,13 @@ LABELS: Final = {"app": NAME, "app.kubernetes.io/managed-by": "bootbridge"}
 HEALTH_PORT: Final = 9091
 EVIDENCE_FOLDER: Final = "/etc/bootbridge/evidence"
 EVIDENCE_FILE: Final = "issuer.json"
+# Where the container with the TPM listens, in a volume that only the two containers share.
+TPM_SOCKET: Final = "/run/bootbridge-tpm/tpm.sock"
 _LOOPBACK: Final = "127.0.0.1"
+# Root without capabilities: root owns kubeadm's keys.
+# SELinux: ordinary containers may not read host directories.
+_SECURITY: Final = {"runAsUser": 0, "runAsGroup": 0, **HARDENED, "seLinuxOptions": {"type": "spc_t"}}
+_TPM_MOUNT: Final = {"name": "tpm-socket", "mountPath": "/run/bootbridge-tpm"}
 
 
 @dataclass(frozen=True)
@@ -50,10 +60,16 @@ class JoinServiceDeployment:
     # Host paths for the evidence: a TPM device or socket, or files.
     devices: tuple[str, ...] = ()
 
+    @property
+    def tpm_devices(self) -> tuple[str, ...]:
+        """Devices, which only the helper opens: the evidence names its socket (TPM_SOCKET)."""
+        return tuple(path for path in self.devices if path.startswith("/dev/"))
+
 
 def manifests(deployment: JoinServiceDeployment) -> list[Manifest]:
     """Returns them in the order in which they are applied."""
     return [
+        state_namespace(),
         service_account(),
         *roles(),
         policy(deployment.policy),
@@ -61,6 +77,16 @@ def manifests(deployment: JoinServiceDeployment) -> list[Manifest]:
         *([evidence(deployment.evidence)] if deployment.evidence else []),
         daemon_set(deployment),
     ]
+
+
+def state_namespace() -> Manifest:
+    """For name bindings and the Lease; no pod runs there."""
+    security = {"pod-security.kubernetes.io/enforce": "restricted"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": STATE_NAMESPACE, "labels": {**LABELS, **security}},
+    }
 
 
 def service_account() -> Manifest:
@@ -78,22 +104,32 @@ def roles() -> list[Manifest]:
             "kind": "Role",
             "metadata": _metadata(NAME),
             "rules": [
-                # RBAC cannot restrict `create` by name.
+                # Bootstrap tokens, which have random names.
                 _rule("", "secrets", ["create"]),
-                _rule("", "configmaps", ["create", "get"]),
-                _rule(leases, "leases", ["create"]),
                 _rule("", "secrets", ["get"], SECRET_NAME),
                 _rule("", "configmaps", ["list", "watch"], POLICY_NAME),
-                _rule(leases, "leases", ["get", "update"], LEASE_NAME),
             ],
         },
         {
             "apiVersion": f"{group}/v1",
-            "kind": "RoleBinding",
-            "metadata": _metadata(NAME),
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": NAME},
-            "subjects": [subject],
+            "kind": "Role",
+            "metadata": _metadata(NAME, STATE_NAMESPACE),
+            "rules": [
+                _rule("", "configmaps", ["create", "get"]),
+                _rule(leases, "leases", ["create"]),
+                _rule(leases, "leases", ["get", "update"], LEASE_NAME),
+            ],
         },
+        *(
+            {
+                "apiVersion": f"{group}/v1",
+                "kind": "RoleBinding",
+                "metadata": _metadata(NAME, namespace),
+                "roleRef": {"apiGroup": group, "kind": "Role", "name": NAME},
+                "subjects": [subject],
+            }
+            for namespace in (NAMESPACE, STATE_NAMESPACE)
+        ),
         {
             "apiVersion": f"{group}/v1",
             "kind": "ClusterRole",
@@ -150,6 +186,7 @@ def daemon_set(deployment: JoinServiceDeployment) -> Manifest:
 
 def _pod(deployment: JoinServiceDeployment) -> Manifest:
     volumes, mounts = _volumes(deployment)
+    image = {"image": deployment.image, "imagePullPolicy": "IfNotPresent"}
     return {
         "serviceAccountName": NAME,
         "hostNetwork": True,
@@ -162,8 +199,7 @@ def _pod(deployment: JoinServiceDeployment) -> Manifest:
         "containers": [
             {
                 "name": NAME,
-                "image": deployment.image,
-                "imagePullPolicy": "IfNotPresent",
+                **image,
                 "command": list(deployment.command),
                 "args": _arguments(deployment),
                 "env": [
@@ -176,25 +212,26 @@ def _pod(deployment: JoinServiceDeployment) -> Manifest:
                 "livenessProbe": _probe("/healthz", failures=3),
                 "readinessProbe": _probe("/readyz", failures=1),
                 "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}},
-                "securityContext": _security(deployment),
+                "securityContext": _SECURITY,
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": mounts,
-            }
+            },
+            *({**_tpm_helper(deployment, path), **image} for path in deployment.tpm_devices),
         ],
         "volumes": volumes,
     }
 
 
-def _security(deployment: JoinServiceDeployment) -> Manifest:
-    """Root without capabilities; a host device needs a privileged container."""
-    device = any(path.startswith("/dev/") for path in deployment.devices)
+def _tpm_helper(deployment: JoinServiceDeployment, device: str) -> Manifest:
+    """The container with the TPM: privileged, as the device cgroup requires, and without a network socket."""
     return {
-        "runAsUser": 0,
-        "runAsGroup": 0,
-        **HARDENED,
-        **({"privileged": True, "allowPrivilegeEscalation": True} if device else {}),
-        # SELinux: ordinary containers may not read host directories.
-        "seLinuxOptions": {"type": "spc_t"},
+        "name": "tpm-helper",
+        "command": [deployment.command[0], "node", "tpm-helper"],
+        "args": [f"--device={device}", f"--socket={TPM_SOCKET}"],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
+        "securityContext": {**_SECURITY, "privileged": True, "allowPrivilegeEscalation": True},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [_TPM_MOUNT, {"name": "tpm", "mountPath": device}],
     }
 
 
@@ -214,7 +251,12 @@ def _volumes(deployment: JoinServiceDeployment) -> tuple[list[Manifest], list[Ma
         secret = {"secretName": f"{NAME}-evidence", "defaultMode": 0o400}
         volumes.append({"name": "evidence", "secret": secret})
         mounts.append({"name": "evidence", "mountPath": EVIDENCE_FOLDER, "readOnly": True})
-    for number, path in enumerate(deployment.devices):
+    for path in deployment.tpm_devices:
+        volumes += [{"name": "tpm", "hostPath": {"path": path, "type": "CharDevice"}}]
+        volumes += [{"name": _TPM_MOUNT["name"], "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
+        mounts.append(_TPM_MOUNT)
+    files = [path for path in deployment.devices if path not in deployment.tpm_devices]
+    for number, path in enumerate(files):
         volumes.append({"name": f"device-{number}", "hostPath": {"path": path}})
         mounts.append({"name": f"device-{number}", "mountPath": path})
     return volumes, mounts
@@ -234,5 +276,5 @@ def _rule(group: str, resource: str, verbs: list[str], name: str = "") -> Manife
     return rule | {"resourceNames": [name]} if name else rule
 
 
-def _metadata(name: str) -> Manifest:
-    return {"name": name, "namespace": NAMESPACE, "labels": LABELS}
+def _metadata(name: str, namespace: str = NAMESPACE) -> Manifest:
+    return {"name": name, "namespace": namespace, "labels": LABELS}

@@ -16,10 +16,15 @@ from bootbridge.kube.client import KubeClient
 from bootbridge.kube.kinds import CONFIG_MAP, NODE
 from bootbridge.kube.objects import Ref
 from bootbridge.kube.requests import Json
+from bootbridge.trust.identity import without_kind
 
+# Its own namespace, with the name bindings and the Lease: there the service may create and read by any name.
+STATE_NAMESPACE: Final = "bootbridge-join"
 NODE_PREFIX: Final = "bootbridge-node-"
 TOKEN_PREFIX: Final = "bootbridge-token-"
 LABELS: Final = {"app.kubernetes.io/managed-by": "bootbridge", "app.kubernetes.io/component": "join-service"}
+# The identity in the binding of an evicted node: no caller has it.
+EVICTED: Final = "evicted"
 _NAME_CHARACTERS_MAX: Final = 253
 
 
@@ -65,8 +70,17 @@ class NameBindings:
         return _value(found, field)
 
     def _require_identity(self, grant: Grant, bound: str) -> None:
+        if bound == EVICTED:
+            raise JoinRefused(
+                f"{grant.name}: node evicted (to permit it again: bootbridge node evict --undo {grant.name})"
+            )
         if bound != grant.identity:
             command = f"kubectl -n {self._namespace} delete configmap {node_binding_name(grant.name)}"
+            if without_kind(bound):
+                raise JoinRefused(
+                    f"{grant.name}: node name bound to {bound}, by an earlier version without a kind; "
+                    f"the caller is {grant.identity} (to bind it again: {command})"
+                )
             raise JoinRefused(
                 f"{grant.name}: node name bound to {bound}, but the caller is {grant.identity} "
                 f"(if the instance was replaced: {command})"
@@ -81,6 +95,10 @@ class NameBindings:
             "data": {field: value},
             "immutable": True,
         }
+
+
+def is_evicted(binding: Json) -> bool:
+    return _value(binding, "identity") == EVICTED
 
 
 def _value(binding: Json, field: str) -> str:

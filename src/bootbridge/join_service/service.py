@@ -103,7 +103,7 @@ class JoinService:
     def count_channel(self, caller: AttestedCaller) -> Iterator[bool]:
         """Counts a channel while it is open; yields False if its key has CHANNELS_PER_KEY_MAX already."""
         key = caller.attested.identity
-        if key and self._channels[key] >= CHANNELS_PER_KEY_MAX:
+        if self._channels[key] >= CHANNELS_PER_KEY_MAX:
             yield False
             return
         self._channels[key] += 1
@@ -132,7 +132,7 @@ class JoinService:
         policy, cluster = active.policy, active.policy.cluster
         csr = KubeletCsr(request.certificate_request)
         inventory = await active.inventory.snapshot()
-        grant = authorize_ticket(request, csr.fingerprint, caller, inventory, policy.roles)
+        grant = authorize_ticket(request, caller, inventory, policy)
         entry.role = grant.role
         self._tickets.check(grant.identity)
         ca = self.files.ca()
@@ -176,7 +176,7 @@ class JoinService:
         settings = active.policy.ticket
         csr = KubeletCsr(request.certificate_request)
         inventory = await active.inventory.snapshot()
-        grant = authorize_rejoin(request, csr.fingerprint, caller, inventory, self.measurement.locked_value)
+        grant = authorize_rejoin(request, caller, inventory, active.policy, self.measurement.locked_value)
         entry.role = grant.role
         with self._rejoins.reserve(grant.identity, settings.token_seconds):
             certificate = self._sign(self.files.ca(), csr, grant, settings.certificate_days)

@@ -5,6 +5,7 @@ Tokens and keys have no ``repr``, and no error message quotes them.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import ssl
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import logs
@@ -106,6 +108,10 @@ class TlsClientConfig:
                 logs.event("kube", logs.WARNING, "credential reload failed", reason=str(error))
         return self._context
 
+    def authorities(self) -> bytes:
+        """Returns the CA certificates as PEM; empty if the system's roots apply."""
+        return self._ca.read() if self._ca else b""
+
     def _build(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -137,6 +143,22 @@ class ClusterAccess:
     def authority(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{host}:{self.port}"
+
+    def address_only(self) -> dict[str, Any]:
+        """Returns a kubeconfig with address and CA, and no user."""
+        scheme = "https" if self.tls else "http"
+        cluster: dict[str, Any] = {"server": f"{scheme}://{self.authority}{self.base_path}"}
+        if self.server_name and self.server_name != self.host:
+            cluster["tls-server-name"] = self.server_name
+        if self.tls and (ca := self.tls.authorities()):
+            cluster["certificate-authority-data"] = base64.b64encode(ca).decode()
+        return {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "cluster",
+            "contexts": [{"name": "cluster", "context": {"cluster": "cluster"}}],
+            "clusters": [{"name": "cluster", "cluster": cluster}],
+        }
 
     def check(self) -> ClusterAccess:
         """Reads every file once, so that an invalid one is reported at start."""

@@ -50,6 +50,10 @@ class ClusterClient:
     def __repr__(self) -> str:
         return f"<ClusterClient {self._access.authority}>"
 
+    def address_only(self) -> Json:
+        """Returns a kubeconfig with address and CA of the API server, and no user."""
+        return self._access.address_only()
+
     def close(self) -> None:
         self._runner.run(self._client.aclose())
         self._runner.close()

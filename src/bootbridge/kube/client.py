@@ -58,20 +58,45 @@ class KubeClient(ObjectClient):
     def __repr__(self) -> str:
         return f"<KubeClient {self._access.authority} {len(self._idle)} idle>"
 
-    async def send(self, request: ApiRequest, *, timeout: float | None = None) -> ApiResponse:  # noqa: ASYNC109
+    @property
+    def qps(self) -> float:
+        """Requests per second that the rate limit permits; negative: any number."""
+        return self._limit.qps
+
+    def take_permit(self) -> float:
+        """Takes the rate limit's permit for one request and returns 0, or the seconds until one is free.
+
+        For callers that choose their request when a permit is free: `send(permitted=True)`.
+        """
+        now = self._clock()
+        return 0.0 if self._limit.reserve(now, 0.0) is not None else self._limit.wait(now)
+
+    async def send(
+        self,
+        request: ApiRequest,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+        permitted: bool = False,
+    ) -> ApiResponse:
         """Returns the response; raises KubeError for an error status, KubeUnreachable after ``timeout``."""
-        head, body = await self._send(request, timeout)
+        head, body = await self._send(request, timeout, permitted)
         return ApiResponse(head.status, _object(body))
 
     async def text(self, request: ApiRequest, *, timeout: float | None = None) -> bytes:  # noqa: ASYNC109
         """Returns a response that is not JSON, such as a pod's log; raises as `send` does."""
         return (await self._send(request, timeout))[1]
 
-    async def _send(self, request: ApiRequest, timeout: float | None) -> tuple[Head, bytes]:  # noqa: ASYNC109
+    async def _send(
+        self,
+        request: ApiRequest,
+        timeout: float | None,  # noqa: ASYNC109
+        permitted: bool = False,
+    ) -> tuple[Head, bytes]:
         seconds = self._request_seconds if timeout is None else timeout
         with self._errors_as_unreachable(request, seconds):
             async with asyncio.timeout(seconds):
-                await self._wait_for_rate_limit(seconds)
+                if not permitted:
+                    await self._wait_for_rate_limit(seconds)
                 head, body = await self._exchange(request)
         if head.status >= 300:
             raise _kube_error(head, body)

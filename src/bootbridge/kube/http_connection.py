@@ -68,7 +68,8 @@ class HttpConnection:
         payload = request.payload()
         target = access.base_path + request.target
         content_type = request.content_type if request.body is not None else ""
-        headers = _headers(access, user_agent, payload, content_type)
+        token = request.token or (access.token.current() if access.token else "")
+        headers = _headers(access.authority, token, user_agent, payload, content_type)
         out = _request_head(request.method, target, headers) + payload
         try:
             self._writer.write(out)
@@ -158,11 +159,11 @@ def _simple_response(data: bytes) -> tuple[Head, bytes] | None:
 
 
 def _headers(
-    access: ClusterAccess, user_agent: str, payload: bytes, content_type: str
+    authority: str, token: str, user_agent: str, payload: bytes, content_type: str
 ) -> list[tuple[str, str]]:
-    headers = [("Host", access.authority), ("User-Agent", user_agent), ("Accept", "application/json")]
-    if access.token:
-        headers.append(("Authorization", f"Bearer {access.token.current()}"))
+    headers = [("Host", authority), ("User-Agent", user_agent), ("Accept", "application/json")]
+    if token:
+        headers.append(("Authorization", f"Bearer {token}"))
     if content_type:
         headers += [("Content-Type", content_type), ("Content-Length", str(len(payload)))]
     return headers

@@ -47,6 +47,12 @@ VALIDATING_WEBHOOKS = Kind(
 MUTATING_WEBHOOKS = Kind(
     "MutatingWebhookConfiguration", _ADMISSION, "mutatingwebhookconfigurations", namespaced=False
 )
+VALIDATING_POLICY = Kind(
+    "ValidatingAdmissionPolicy", _ADMISSION, "validatingadmissionpolicies", namespaced=False
+)
+VALIDATING_POLICY_BINDING = Kind(
+    "ValidatingAdmissionPolicyBinding", _ADMISSION, "validatingadmissionpolicybindings", namespaced=False
+)
 API_SERVICE = Kind("APIService", "/apis/apiregistration.k8s.io/v1", "apiservices", namespaced=False)
 CUSTOM_RESOURCE = Kind(
     "CustomResourceDefinition", "/apis/apiextensions.k8s.io/v1", "customresourcedefinitions", namespaced=False

@@ -64,11 +64,14 @@ def load_in_cluster(environ: Mapping[str, str], service_account: Path) -> Cluste
     ).check()
 
 
-def load_kubeconfig(path: Path) -> ClusterAccess:
+def load_kubeconfig(path: Path, *, without_user: bool = False) -> ClusterAccess:
+    """Loads the current context; ``without_user`` only the API server's address and CA."""
     root = _Section(_parse(path), path)
     context_name = root.text("current-context", required=True)
     context = root.named("contexts", context_name, "context")
     cluster = root.named("clusters", context.text("cluster", required=True), "cluster")
+    if without_user:
+        return _access(cluster, _Section({}, path, "users")).check()
     user_name = context.text("user")
     user = root.named("users", user_name, "user") if user_name else _Section({}, path, "users")
     _refuse_unsupported(cluster, user)

@@ -17,14 +17,19 @@ class RateLimit:
         self.burst = max(1, burst or BURST_DEFAULT)
         self._full_at = float("-inf")
 
+    def wait(self, now: float) -> float:
+        """Returns the seconds until a token is free; takes none."""
+        if self.qps < 0:
+            return 0.0
+        interval = 1 / self.qps
+        return max(0.0, max(self._full_at, now) + interval - self.burst * interval - now)
+
     def reserve(self, now: float, seconds_max: float) -> float | None:
         """Takes a token and returns the seconds to wait; takes none if that exceeds ``seconds_max``."""
         if self.qps < 0:
             return 0.0
-        interval = 1 / self.qps
-        full_at = max(self._full_at, now)
-        wait = max(0.0, full_at + interval - self.burst * interval - now)
+        wait = self.wait(now)
         if wait > seconds_max:
             return None
-        self._full_at = full_at + interval
+        self._full_at = max(self._full_at, now) + 1 / self.qps
         return wait

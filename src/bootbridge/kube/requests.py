@@ -13,13 +13,17 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """One call. ``repr`` leaves the body out, because it may contain a token."""
+    """One call. ``repr`` leaves the body out, because it may contain a token.
+
+    ``token``: the bearer token of this call, instead of the client's own.
+    """
 
     method: str
     path: str
     query: tuple[tuple[str, str], ...] = ()
     body: Json | None = field(default=None, repr=False)
     content_type: str = "application/json"
+    token: str = field(default="", repr=False)
 
     @property
     def target(self) -> str:

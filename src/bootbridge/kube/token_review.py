@@ -1,5 +1,9 @@
 """Authenticates agents: the API server reviews their service account token (TokenReview).
 
+Any peer that reaches the agent port can send tokens, and reviews are limited by `--kubeconfig-qps`. So a
+token with wrong claims is denied without a review; a review is cancelled when its last caller has gone; and
+reviews wait in a queue in which every source has the same share.
+
 Results are cached, so that a reconnecting fleet does not queue behind the rate limit: an accepted
 token for a minute and at most until it expires, a denied one for ten seconds. Failed reviews are not
 cached. The cache holds only the SHA-256 of a token.
@@ -8,16 +12,17 @@ cached. The cache holds only the SHA-256 of a token.
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from bootbridge.errors import BootbridgeError
 from bootbridge.kube.client import KubeClient
-from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.errors import KubeError, KubeThrottled, KubeUnreachable
+from bootbridge.kube.fair_queue import FairQueue
 from bootbridge.kube.requests import ApiRequest, Json
+from bootbridge.kube.service_account_token import ExpectedClaims, expiry, read_claims
 from bootbridge.runtime.tasks import spawn
 
 REVIEW_SECONDS_MAX = 10.0
@@ -31,7 +36,8 @@ SECRET_CHARACTERS_MIN = 8
 
 _BEARER = "Bearer "
 
-# Called after each authentication with "allowed", "denied" or "error", whether it was cached, and seconds.
+# Called after each authentication with "allowed", "denied", "error" or "invalid" (denied without a review),
+# whether it was cached, and seconds.
 ReviewObserver = Callable[[str, bool, float], None]
 
 
@@ -69,6 +75,7 @@ class TokenReviewer:
         audience: str,
         clock: Callable[[], float],
         metrics_hook: ReviewObserver = lambda outcome, cached, seconds: None,
+        issuers: Collection[str] = (),
     ) -> None:
         self._client = client
         self._namespace = namespace
@@ -76,49 +83,76 @@ class TokenReviewer:
         self._audience = audience
         self._clock = clock
         self._observe = metrics_hook
+        self._expected = ExpectedClaims(audience, issuers)
         self._cache = _ReviewCache()
-        self._reviews: dict[bytes, asyncio.Task[_ReviewResult]] = {}
+        self._reviews: dict[bytes, _Review] = {}
+        self._turns = ReviewTurns(client)
 
-    async def authenticate(self, authorization_values: Sequence[str]) -> None:
-        """Raises TokenDenied unless the one ``authorization`` value is a token of the agents' account."""
+    async def authenticate(self, authorization_values: Sequence[str], source: str = "") -> float:
+        """Returns when the token expires, in seconds since the epoch; infinity if it does not.
+
+        Raises TokenDenied unless the one ``authorization`` value is a token of the agents' account.
+        ``source`` is what shares of the API server's reviews are counted by.
+        """
         started = self._clock()
         token = _bearer_token(authorization_values)
         fingerprint = hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
         result = self._cache.get(fingerprint, started)
         cached = result is not None
         if result is None:
-            # Shielded: several connections wait for this review, and one of them may close.
-            result = await asyncio.shield(self._review_shared(fingerprint, token))
+            if problem := self._wrong_claims(token, started):
+                self._observe("invalid", False, 0.0)
+                raise TokenDenied(_failed(problem, token))
+            result = await self._review_shared(fingerprint, token, source)
         self._observe(result.outcome, cached, max(0.0, self._clock() - started))
         if result.reason:
             raise TokenDenied(result.reason, transient=result.transient)
+        return expiry(read_claims(token))
 
     async def aclose(self) -> None:
         """Cancels the reviews in progress."""
-        reviews = list(self._reviews.values())
+        reviews = [review.task for review in self._reviews.values()]
         for review in reviews:
             review.cancel()
+        self._turns.close()
         await asyncio.gather(*reviews, return_exceptions=True)
 
-    def _review_shared(self, fingerprint: bytes, token: str) -> asyncio.Task[_ReviewResult]:
+    async def _review_shared(self, fingerprint: bytes, token: str, source: str) -> _ReviewResult:
         review = self._reviews.get(fingerprint)
         if review is None:
-            review = spawn(self._review(fingerprint, token), "token review")
+            review = _Review(spawn(self._review(fingerprint, token, source), "token review"))
             self._reviews[fingerprint] = review
-            review.add_done_callback(lambda done: self._reviews.pop(fingerprint, None))
-        return review
+            review.task.add_done_callback(lambda done: self._reviews.pop(fingerprint, None))
+        review.callers += 1
+        try:
+            # Shielded: several connections wait for this review, and one of them may close.
+            return await asyncio.shield(review.task)
+        finally:
+            review.callers -= 1
+            if not review.callers and not review.task.done():
+                self._reviews.pop(fingerprint, None)
+                review.task.cancel()
 
-    async def _review(self, fingerprint: bytes, token: str) -> _ReviewResult:
+    async def _review(self, fingerprint: bytes, token: str, source: str) -> _ReviewResult:
         try:
             request = _token_review(token, self._audience)
-            answer = await self._client.send(request, timeout=REVIEW_SECONDS_MAX)
+            await self._turns.next(source)
+            answer = await self._client.send(request, timeout=REVIEW_SECONDS_MAX, permitted=True)
         except (KubeError, KubeUnreachable) as error:
             reason = f"Failed to authenticate request. err:{error}"
             return _ReviewResult(_failed(reason, token), transient=True)
         reason = self._denial_reason(answer.body)
         result = _ReviewResult(_failed(reason, token) if reason else "")
-        self._cache.put(fingerprint, result, self._clock(), _expiry(token))
+        self._cache.put(fingerprint, result, self._clock(), expiry(read_claims(token)))
         return result
+
+    def _wrong_claims(self, token: str, now: float) -> str:
+        claims = read_claims(token)
+        if claims is None:
+            return "lookup failed: malformed token"
+        if problem := self._expected.problem(claims, now):
+            return f"lookup failed: {problem}"
+        return self._wrong_user({"username": claims.get("sub")})
 
     def _denial_reason(self, review: Json) -> str:
         """Returns why the reviewed token is not accepted; empty if it is."""
@@ -159,6 +193,69 @@ class TokenReviewer:
                     f"Expected {_go_quoted(wanted)}"
                 )
         return ""
+
+
+@dataclass(slots=True)
+class _Review:
+    """A review in progress; it is cancelled when its last caller has gone."""
+
+    task: asyncio.Task[_ReviewResult]
+    callers: int = 0
+
+
+class ReviewTurns:
+    """Assigns the permits of the client's rate limit to sources in turn, when a permit is free."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        # More could not be reviewed in time.
+        turns_max = int(client.qps * REVIEW_SECONDS_MAX) if client.qps > 0 else CACHED_RESULTS_MAX
+        self._queue: FairQueue[asyncio.Future[None]] = FairQueue(turns_max)
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def next(self, source: str) -> None:
+        """Returns with a permit; raises KubeThrottled if there is none in time, or too many wait."""
+        if not len(self._queue) and not self._client.take_permit():
+            return
+        turn = asyncio.get_running_loop().create_future()
+        evicted = self._queue.add(source, turn)
+        if evicted is not None and not evicted.done():
+            evicted.set_exception(KubeThrottled(self._throttled_text))
+        self._assign()
+        try:
+            async with asyncio.timeout(REVIEW_SECONDS_MAX):
+                await turn
+        except TimeoutError:
+            raise KubeThrottled(self._throttled_text) from None
+        finally:
+            self._queue.remove(source, turn)
+
+    @property
+    def _throttled_text(self) -> str:
+        return (
+            f"rate limit exceeded: at {self._client.qps:g} requests per second this one would wait "
+            f"more than {REVIEW_SECONDS_MAX:g}s; raise --kubeconfig-qps and --kubeconfig-burst"
+        )
+
+    def _assign(self) -> None:
+        if self._timer is not None:
+            return
+        while len(self._queue):
+            wait = self._client.take_permit()
+            if wait:
+                self._timer = asyncio.get_running_loop().call_later(wait, self._on_timer)
+                return
+            turn = self._queue.take()
+            if turn is not None and not turn.done():
+                turn.set_result(None)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._assign()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
 
 @dataclass(slots=True)
@@ -212,16 +309,6 @@ def _bearer_token(values: Sequence[str]) -> str:
         fault = "too long" if token else "empty"
         raise TokenDenied(f"Failed to validate authentication token, err:the token is {fault}")
     return token
-
-
-def _expiry(token: str) -> float:
-    """Returns the ``exp`` claim of a JWT that the API server has accepted; infinity without one."""
-    try:
-        payload = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        return float(claims["exp"])
-    except (IndexError, KeyError, TypeError, ValueError, OverflowError, RecursionError):
-        return float("inf")
 
 
 def _failed(reason: str, token: str) -> str:

@@ -16,18 +16,15 @@ from bootbridge.trust.evidence.x509 import X509Issuer
 
 
 async def evidence_identity(issuer: Issuer) -> str:
-    """Returns the value of `Attested.identity`; empty for evidence without a key.
-
-    Raises EvidenceUnavailable.
-    """
+    """Returns the value of `AttestedPeer.identity`. Raises EvidenceUnavailable."""
     if isinstance(issuer, TpmIssuer):
         return await issuer.identity()
-    return issuer.identity if isinstance(issuer, X509Issuer) else ""
+    return issuer.identity if isinstance(issuer, X509Issuer | TokenIssuer) else ""
 
 
 async def own_attestation(issuer: Issuer) -> AttestedPeer:
     """Returns what a verifier will find about this instance, without measured facts."""
-    facts = {"token": issuer.id} if isinstance(issuer, TokenIssuer) else {}
+    facts: dict[str, str] = {"token": issuer.id} if isinstance(issuer, TokenIssuer) else {}
     return AttestedPeer(issuer.kind, await evidence_identity(issuer), facts)
 
 

@@ -62,6 +62,7 @@ class Event(StrEnum):
     ENDPOINT_LOST = "endpoint lost"  # reset, or unreachable
     STREAM_LOST = "stream lost"  # the packet stream that carries the connection is over
     CLOSE_REQUESTED = "close requested"  # CLOSE_REQ
+    RESET_REQUESTED = "reset requested"  # RESET: the rest of the upload was dropped
     OVERRUN = "overrun"  # a receiver has too many bytes waiting for it
     IDLE = "idle"  # half-closed, and without a byte for too long
     TIMED_OUT = "timed out"  # closing takes too long
@@ -220,7 +221,7 @@ DIRECT_ROUTE: Final = CloseTable(
 )
 
 # The TCP connection that an agent made, and its part of the server's packet stream. It is closed when its
-# CLOSE_RSP is sent or cannot be received any more. The server's END and CLOSE_REQ may come at any time.
+# CLOSE_RSP is sent or cannot be received any more. END, CLOSE_REQ and RESET may come at any time.
 ENDPOINT: Final = CloseTable(
     "endpoint",
     {
@@ -231,6 +232,7 @@ ENDPOINT: Final = CloseTable(
             Event.ENDPOINT_LOST: State.CLOSING,
             Event.OVERRUN: State.CLOSING,
             Event.CLOSE_REQUESTED: State.CLOSED,
+            Event.RESET_REQUESTED: State.CLOSED,
             Event.STREAM_LOST: State.CLOSED,
         },
         State.UPLOAD_ENDED: {
@@ -240,6 +242,7 @@ ENDPOINT: Final = CloseTable(
             Event.ENDPOINT_LOST: State.CLOSING,
             Event.OVERRUN: State.CLOSING,
             Event.CLOSE_REQUESTED: State.CLOSED,
+            Event.RESET_REQUESTED: State.CLOSED,
             Event.STREAM_LOST: State.CLOSED,
         },
         State.DOWNLOAD_ENDED: {
@@ -247,12 +250,14 @@ ENDPOINT: Final = CloseTable(
             Event.ENDPOINT_LOST: State.CLOSING,
             Event.OVERRUN: State.CLOSING,
             Event.CLOSE_REQUESTED: State.CLOSED,
+            Event.RESET_REQUESTED: State.CLOSED,
             Event.STREAM_LOST: State.CLOSED,
         },
         State.CLOSING: {
             Event.CALLER_ENDS: State.CLOSING,
             Event.FLUSHED: State.CLOSED,
             Event.CLOSE_REQUESTED: State.CLOSED,
+            Event.RESET_REQUESTED: State.CLOSED,
             Event.STREAM_LOST: State.CLOSED,
         },
         State.CLOSED: {},

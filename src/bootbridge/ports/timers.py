@@ -10,9 +10,57 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from itertools import count
+from math import inf
 from typing import Final
 
 _REBUILD_ABOVE: Final = 64
+# An alarm that is this late was not delayed by work: the process did not run.
+PAUSE_SECONDS_MIN: Final = 2.0
+# After a pause, timers wait this long for what peers have sent meanwhile: it may take several reads.
+CATCH_UP_SECONDS: Final = 0.5
+
+
+class RunningClock:
+    """The time that this process has run. What a peer must do in time, it must do while we run: our own pause
+    (SIGSTOP, a frozen cgroup, a live migration) is not its stall.
+
+    A pause shows in an alarm that comes too late, so the owner sets one with ``set_alarm``. After a pause it
+    reads its sockets for ``CATCH_UP_SECONDS`` before it fires timers: what peers have sent is waiting there.
+    """
+
+    __slots__ = ("_absent", "_deadline", "_resumed", "alarm_at", "real_time")
+
+    def __init__(self, real_time: Callable[[], float]) -> None:
+        self.real_time = real_time
+        self.alarm_at = inf  # in real time
+        self._deadline = inf  # the same moment, in ours
+        self._absent = 0.0
+        self._resumed = False
+
+    def now(self) -> float:
+        real = self.real_time()
+        if real < self.alarm_at:
+            return real - self._absent
+        if real - self.alarm_at > PAUSE_SECONDS_MIN:
+            self._absent += real - self.alarm_at
+            self.alarm_at = real
+            self._resumed = True
+        return max(real - self._absent, self._deadline)  # not a rounding error before it
+
+    def in_real_time(self, deadline: float | None) -> float:
+        return inf if deadline is None else deadline + self._absent
+
+    def set_alarm(self, deadline: float | None) -> float:
+        """The process wants to run again at this time; returns the real time."""
+        self._deadline = inf if deadline is None else deadline
+        self.alarm_at = self.in_real_time(deadline)
+        return self.alarm_at
+
+    def take_resumed(self) -> bool:
+        """Whether the process was paused since the last call."""
+        self.now()
+        resumed, self._resumed = self._resumed, False
+        return resumed
 
 
 class Timer:

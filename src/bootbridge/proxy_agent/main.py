@@ -10,8 +10,9 @@ from typing import Final
 from bootbridge.metrics import Registry
 from bootbridge.proxy_agent.options import AgentOptions
 from bootbridge.proxy_agent.server_sync import ServerSync
-from bootbridge.runtime import event_loop, proxy_process
+from bootbridge.runtime import event_loop, logs, proxy_process
 from bootbridge.runtime.admin_routes import agent_admin_routes, agent_health_routes
+from bootbridge.runtime.destination_policy import DestinationPolicy
 from bootbridge.runtime.dialler import TcpDialler
 from bootbridge.runtime.event_log import LoggingEventLog
 from bootbridge.runtime.process_metrics import register_process_metrics
@@ -50,6 +51,7 @@ class ProxyAgent:
         self.registry = Registry()
         self.metrics = AgentMetrics(self.registry)
         register_process_metrics(self.registry)
+        self.metrics.log_lines_dropped_total.set_function(logs.dropped_lines)
         self._event_log = LoggingEventLog("agent")
         self.core = AgentCore(
             agent_id=options.agent_id,
@@ -58,7 +60,11 @@ class ProxyAgent:
             timers=self.pump.timers,
             metrics=self.metrics,
             event_log=self._event_log,
-            dialler=TcpDialler(self.pump),
+            dialler=TcpDialler(
+                self.pump,
+                DestinationPolicy(options.allow_destinations, options.deny_destinations),
+                self.metrics.refused_destinations_total,
+            ),
         )
         self._tls = TlsFiles.agent_client(
             options.ca_cert, options.agent_cert, options.agent_key, alpn_protos=options.alpn_proto

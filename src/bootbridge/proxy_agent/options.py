@@ -178,6 +178,14 @@ def _timeouts(options: AgentOptions) -> None:
     require_positive_duration(options.probe_interval, "probe-interval")
 
 
+def _destinations(options: AgentOptions) -> None:
+    if options.allow_destinations or options.deny_destinations:
+        # Imported here: --help does not need it.
+        from bootbridge.runtime.destination_policy import DestinationPolicy
+
+        DestinationPolicy(options.allow_destinations, options.deny_destinations)
+
+
 def _files_are_readable(options: AgentOptions) -> None:
     for flag in ("agent-key", "agent-cert", "ca-cert", "service-account-token-path", "kubeconfig"):
         require_readable(getattr(options, flag.replace("-", "_")), f"--{flag}")
@@ -199,6 +207,7 @@ _OWN_RULES = (
     _port_range,
     _hosts,
     _timeouts,
+    _destinations,
     check_log_format,
     _files_are_readable,
 )

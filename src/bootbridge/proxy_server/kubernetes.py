@@ -14,14 +14,15 @@ from bootbridge.kube.labels import selector_of
 from bootbridge.kube.lease_garbage_collector import LeaseGarbageCollector
 from bootbridge.kube.lease_publisher import LeasePublisher
 from bootbridge.kube.token_review import TokenDenied, TokenReviewer
+from bootbridge.proxy_server.agent_token import AgentToken
 from bootbridge.proxy_server.options import ServerOptions, parse_labels
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn
-from bootbridge.tunnel.proxy_core import Authenticator
+from bootbridge.tunnel.proxy_core import Authenticated, Authenticator
 from bootbridge.tunnel.server_metrics import ServerMetrics
 
 # The metric's label for each review result.
-_RESULTS: Final = {"allowed": "authenticated", "denied": "denied", "error": "error"}
+_RESULTS: Final = {"allowed": "authenticated", "denied": "denied", "error": "error", "invalid": "invalid"}
 
 
 class KubernetesIntegration:
@@ -40,24 +41,30 @@ class KubernetesIntegration:
             options.authentication_audience,
             time.time,
             self._on_review,
+            issuers=options.agent_token_issuer,
         )
 
     def authenticator(self) -> Authenticator:
-        def authenticate(authorization: list[str], done: Callable[[str | None], None]) -> None:
-            spawn(self._review(authorization, done), "review an agent's token")
+        def authenticate(authorization: list[str], source: str, done: Authenticated) -> Callable[[], None]:
+            task = spawn(self._review(authorization, source, done), "review an agent's token")
+
+            def cancel() -> None:
+                task.cancel()
+
+            return cancel
 
         return authenticate
 
-    async def _review(self, authorization: list[str], done: Callable[[str | None], None]) -> None:
+    async def _review(self, authorization: list[str], source: str, done: Authenticated) -> None:
         try:
-            await self._reviewer.authenticate(authorization)
+            expires = await self._reviewer.authenticate(authorization, source)
         except TokenDenied as denied:
-            done(str(denied))
+            done(str(denied), None)
         except Exception:
-            done("token review failed: internal error")  # the agent must get an answer
+            done("token review failed: internal error", None)  # the agent must get an answer
             raise
         else:
-            done(None)
+            done(None, AgentToken(expires, time.time))
         finally:
             if self._pump is not None:
                 self._pump.end_turn()

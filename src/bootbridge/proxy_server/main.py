@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import random
 import socket
+import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Final
 
 from bootbridge.metrics import Registry
+from bootbridge.proxy_server.agent_certificate import AgentCertificate
+from bootbridge.proxy_server.agent_port import AgentPort
 from bootbridge.proxy_server.options import ServerOptions
-from bootbridge.runtime import event_loop, proxy_process
+from bootbridge.runtime import event_loop, logs, proxy_process
 from bootbridge.runtime.admin_routes import server_admin_routes, server_health_routes
 from bootbridge.runtime.byte_stream import PlainStream, set_user_timeout
+from bootbridge.runtime.destination_policy import DestinationPolicy
 from bootbridge.runtime.dialler import TcpDialler
 from bootbridge.runtime.event_log import LoggingEventLog
 from bootbridge.runtime.http2_transport import Http2Transport
@@ -23,18 +29,21 @@ from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tls_files import TlsFiles, TlsPolicy
 from bootbridge.runtime.tls_stream import TlsStream
 from bootbridge.tunnel.agent_registry import Strategy
+from bootbridge.tunnel.allowed_identifiers import ANY_NAME, AllowedIdentifiers, allowed_by_names
 from bootbridge.tunnel.frontend import ConnectFrontend
 from bootbridge.tunnel.proxy_core import DIAL_SECONDS_MAX, Authenticator, Limits, ProxyCore
 from bootbridge.tunnel.server_metrics import ServerMetrics
 from bootbridge.wire.addresses import parse_cidr
+from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.http2_budgets import BudgetExceeded
+from bootbridge.wire.http2_stream import Stream, StreamHandler
 
-# An agent opens one stream per connection; a gRPC frontend may open one per dial.
-AGENT_STREAMS_MAX: Final = 16
+# A gRPC frontend may open one per dial.
 FRONTEND_STREAMS_MAX: Final = 10_000
 # How often a graceful stop checks whether the last connection has ended.
 IDLE_CHECK_SECONDS: Final = 0.05
-# Agents call Connect right after the TLS handshake; a peer that does not is disconnected.
-AGENT_FIRST_STREAM_SECONDS_MAX: Final = 30.0
+# How often the credentials of admitted agents are checked.
+RECHECK_SECONDS: Final = 10.0
 
 
 def run(options: ServerOptions) -> int:
@@ -60,25 +69,42 @@ class ProxyServer:
         self.registry = Registry()
         self.metrics = ServerMetrics(self.registry)
         register_process_metrics(self.registry)
+        self.metrics.log_lines_dropped_total.set_function(logs.dropped_lines)
         self._event_log = LoggingEventLog("server")
         self.core = ProxyCore(
             strategies=[Strategy(name) for name in options.strategies],
             direct_cidrs=[cidr for cidr in map(parse_cidr, options.direct_cidrs) if cidr],
             server_id=options.server_id,
             server_count=lambda: options.server_count,
-            limits=Limits(options.backend_dial_timeout or DIAL_SECONDS_MAX, options.stall_timeout),
+            limits=Limits(
+                options.backend_dial_timeout or DIAL_SECONDS_MAX, options.stall_timeout, options.agent_max_age
+            ),
             timers=self.pump.timers,
             rng=random.Random(),
             metrics=self.metrics,
             event_log=self._event_log,
-            dialler=TcpDialler(self.pump),
+            dialler=TcpDialler(
+                self.pump,
+                DestinationPolicy(options.allow_destinations, options.deny_destinations),
+                self.metrics.refused_destinations_total,
+            ),
             authenticate=authenticate,
+            allowed_identifiers=_allow_list(options),
         )
         self._transports: set[Http2Transport] = set()
         self._listeners: list[Listener] = []
         policy = TlsPolicy.from_flags(options.tls_min_version, options.cipher_suites)
         self._agent_tls = TlsFiles.agent_listener(
             options.cluster_cert, options.cluster_key, options.cluster_ca_cert, policy=policy
+        )
+        self._agent_port = AgentPort(
+            self.pump,
+            self.metrics,
+            self._agent_tls,
+            options.keepalive_time,
+            self._event_log,
+            self._agent_requests,
+            self._add_transport,
         )
         self._frontend_tls: TlsFiles | None = None
         if not options.uds_name:
@@ -100,10 +126,19 @@ class ProxyServer:
             kubernetes = KubernetesIntegration(options)
             stack.push_async_callback(kubernetes.close)
             authenticate = kubernetes.authenticator() if options.token_authentication else None
+        proof = None
+        if options.agent_identifier_proof == "token":
+            from bootbridge.proxy_server.token_proof import TokenProof
+
+            authenticate = proof = TokenProof(options, LoggingEventLog("server"), authenticate)
+            stack.push_async_callback(proof.close)
         server = cls(options, authenticate)
+        if proof is not None:
+            proof.start(server.pump)
         stack.callback(server.close)
         transferred = server.metrics.transferred_bytes_total.labels("to_agent")
         stack.callback(HeapTrimmer(server.pump.loop, lambda: transferred.value).close)
+        server._recheck_later()
         server._listen()
         await server._open_admin_ports(stack)
         if kubernetes is not None:
@@ -115,6 +150,11 @@ class ProxyServer:
             mode=options.mode,
             server_id=options.server_id,
         )
+        if options.routes_by_identifiers and not options.bounds_identifiers:
+            server._event_log.warning(
+                "agents may advertise any destination",
+                fix="set --agent-identifier-proof, or --agent-cidrs and --agent-hosts",
+            )
         return server
 
     # --- listening
@@ -122,7 +162,7 @@ class ProxyServer:
     def _listen(self) -> None:
         options = self._options
         agent_socket = tcp_socket(options.agent_bind_address, options.agent_port, "--agent-port")
-        self._listeners.append(Listener(self.pump, agent_socket, self._accept_agent))
+        self._listeners.append(Listener(self.pump, agent_socket, self._agent_port.accept))
         if options.uds_name:
             sock = unix_socket(options.uds_name, delete_existing=options.delete_existing_uds_file)
             accept = self._start_frontend_plain
@@ -152,31 +192,21 @@ class ProxyServer:
 
     # --- accepting
 
-    def _accept_agent(self, sock: socket.socket) -> None:
-        set_user_timeout(sock)
-        peer = _peer(sock)
-        TlsStream(
-            self.pump,
-            sock,
-            self._agent_tls.context(),
-            ready=self._start_agent_transport,
-            failed=lambda reason: self._event_log.warning("agent refused", peer=peer, reason=reason),
-        )
+    def _agent_requests(self, stream: TlsStream, source: str) -> Callable[[Stream, Headers], StreamHandler]:
+        """Returns what handles the streams of one connection to the agent port."""
+        certificate = None
+        if self._options.cluster_ca_cert:
+            proves = self._options.agent_identifier_proof == "certificate"
+            certificate = AgentCertificate(stream, self._agent_tls, time.time, proves_identifiers=proves)
+        return partial(self.core.on_agent_request, credentials=certificate, source=source)
 
-    def _start_agent_transport(self, stream: TlsStream) -> None:
-        if stream.alpn is None:
-            self._event_log.warning("agent refused", reason="ALPN protocol h2 not negotiated")
-            stream.close()
-            return
-        self._add_transport(
-            Http2Transport(
-                stream,
-                on_request=self.core.on_agent_request,
-                keepalive_seconds=self._options.keepalive_time,
-                streams_max=AGENT_STREAMS_MAX,
-                first_stream_seconds=AGENT_FIRST_STREAM_SECONDS_MAX,
-            )
-        )
+    def _recheck_later(self) -> None:
+        self._recheck_timer = self.pump.timers.after(RECHECK_SECONDS, self._recheck_agents)
+
+    def _recheck_agents(self) -> None:
+        self._agent_tls.context()  # reads a changed CA file
+        self.core.recheck_agents()
+        self._recheck_later()
 
     def _accept_frontend_tls(self, sock: socket.socket) -> None:
         assert self._frontend_tls is not None
@@ -211,7 +241,16 @@ class ProxyServer:
 
     def _add_transport(self, transport: Http2Transport) -> None:
         self._transports.add(transport)
-        transport.on_closed = self._transports.discard
+        transport.on_closed = self._on_transport_closed
+
+    def _on_transport_closed(self, transport: Http2Transport) -> None:
+        self._transports.discard(transport)
+        error = transport.http2.error
+        if isinstance(error, BudgetExceeded):
+            self.metrics.frame_budgets_exceeded_total.labels(error.frame).value += 1
+            self._agent_port.log.warning(
+                "frame budget exceeded", peer=transport.peer, frame=error.frame, reason=str(error)
+            )
 
     # --- the end
 
@@ -242,6 +281,7 @@ class ProxyServer:
         self.pump.end_turn()
 
     def close(self) -> None:
+        self._recheck_timer.cancel()
         self._stop_accepting()
         self.core.close()
         for transport in self._transports:
@@ -251,6 +291,18 @@ class ProxyServer:
             transport.close("server stopped")
         self.pump.end_turn()
         self.pump.abort_lingering()
+
+
+def _allow_list(options: ServerOptions) -> AllowedIdentifiers | None:
+    """Returns what --agent-cidrs, --agent-hosts and --agent-default-route allow; None if all."""
+    if options.agent_cidrs or options.agent_hosts:
+        cidrs, hosts = options.agent_cidrs, options.agent_hosts
+    elif options.agent_default_route:
+        return None
+    else:
+        cidrs, hosts = ("0.0.0.0/0", "::/0"), (ANY_NAME,)
+    networks = tuple(network for network in map(parse_cidr, cidrs) if network)
+    return allowed_by_names(hosts, networks=networks, default_route=options.agent_default_route)
 
 
 def _peer(sock: socket.socket) -> str:

@@ -28,6 +28,9 @@ from bootbridge.options import (
 MODES = ("grpc", "http-connect")
 STRATEGIES = ("default", "destHost", "defaultRoute", "cidr", "direct")
 
+IDENTIFIER_PROOFS = ("none", "certificate", "token")
+HOST_CHARS_MAX = 253
+
 RESERVED_PORTS_BELOW = 1024
 EPHEMERAL_PORTS_FROM = 49152
 # sun_path holds 108 bytes on Linux, one of which ends the string.
@@ -60,6 +63,7 @@ class ServerOptions(ProxyOptions):
     agent_namespace: str = ""
     agent_service_account: str = ""
     authentication_audience: str = ""
+    agent_token_issuer: tuple[str, ...] = ()
     kubeconfig_qps: float = 0.0
     kubeconfig_burst: int = 0
     proxy_strategies: str = "default"
@@ -74,6 +78,14 @@ class ServerOptions(ProxyOptions):
     warn_on_channel_limit: bool = True
     insecure_agents: bool = False
     direct_cidrs: tuple[str, ...] = ()
+    agent_identifier_proof: str = "none"
+    agent_cidrs: tuple[str, ...] = ()
+    agent_hosts: tuple[str, ...] = ()
+    agent_default_route: bool = True
+    agent_proof_kubeconfig: str = ""
+    node_cidr_mask_size_ipv4: int = 0
+    node_cidr_mask_size_ipv6: int = 0
+    agent_max_age: float = 0.0
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -82,8 +94,20 @@ class ServerOptions(ProxyOptions):
 
     @property
     def token_authentication(self) -> bool:
-        """Whether agents authenticate by a service account token."""
+        """Whether agents authenticate by a service account token. With certificates it is only a proof."""
+        if self.agent_identifier_proof == "token" and self.cluster_ca_cert:
+            return False
         return bool(self.agent_namespace or self.agent_service_account or self.authentication_audience)
+
+    @property
+    def bounds_identifiers(self) -> bool:
+        """Whether agents may not advertise arbitrary destinations."""
+        return self.agent_identifier_proof != "none" or bool(self.agent_cidrs or self.agent_hosts)
+
+    @property
+    def routes_by_identifiers(self) -> bool:
+        """Whether a strategy selects an agent by what it advertises."""
+        return not {"destHost", "cidr", "defaultRoute"}.isdisjoint(self.strategies)
 
     @property
     def needs_kubernetes(self) -> bool:
@@ -186,6 +210,13 @@ def _token_authentication(options: ServerOptions) -> None:
             raise OperatorError(text, hint="set all three token flags")
 
 
+def _token_issuers(options: ServerOptions) -> None:
+    if options.agent_token_issuer and not options.token_authentication:
+        text = "--agent-token-issuer has no effect without token authentication"
+        hint = "set --agent-namespace, --agent-service-account and --authentication-audience, or remove it"
+        raise OperatorError(text, hint=hint)
+
+
 def _kubeconfig(options: ServerOptions) -> None:
     if path := options.kubeconfig:
         require_file(path, f"checking KubeconfigPath {quote(path)}", "--kubeconfig")
@@ -229,6 +260,10 @@ def _timeouts(options: ServerOptions) -> None:
     require_duration(options.backend_dial_timeout, "backend-dial-timeout")
 
 
+def _agent_max_age(options: ServerOptions) -> None:
+    require_duration(options.agent_max_age, "agent-max-age")
+
+
 def _socket_path(options: ServerOptions) -> None:
     length = len(os.fsencode(options.uds_name))
     if length > SOCKET_PATH_BYTES_MAX:
@@ -249,15 +284,75 @@ def _direct_strategy(options: ServerOptions) -> None:
 def _direct_cidrs(options: ServerOptions) -> None:
     if not options.direct_cidrs:
         return
+    _require_cidrs("--direct-cidrs", options.direct_cidrs)
+
+
+def _require_cidrs(flag: str, cidrs: tuple[str, ...]) -> None:
     import ipaddress
 
-    for cidr in options.direct_cidrs:
+    for cidr in cidrs:
         try:
             ipaddress.ip_network(cidr, strict=False)
         except ValueError:
             text = f"invalid CIDR {quote(cidr)}"
             hint = "for example 10.0.0.0/24 or fd00::/64"
-            raise OperatorError(text, subject="--direct-cidrs", hint=hint) from None
+            raise OperatorError(text, subject=flag, hint=hint) from None
+
+
+def _agent_identifiers(options: ServerOptions) -> None:
+    if options.agent_cidrs:
+        _require_cidrs("--agent-cidrs", options.agent_cidrs)
+    for host in options.agent_hosts:
+        name = host.removeprefix("*.")
+        if host != "*" and (not name or "*" in name or len(name) > HOST_CHARS_MAX):
+            text, hint = f"invalid host name {quote(host)}", "for example node1, *.example.com or *"
+            raise OperatorError(text, subject="--agent-hosts", hint=hint)
+    proof = options.agent_identifier_proof
+    if proof not in IDENTIFIER_PROOFS:
+        text, hint = f"unknown value {quote(proof)}", f"one of: {', '.join(IDENTIFIER_PROOFS)}"
+        raise OperatorError(text, subject="--agent-identifier-proof", hint=hint)
+    if proof == "certificate" and not options.cluster_ca_cert:
+        text = "--cluster-ca-cert is required with the proof 'certificate'"
+        hint = "set the CA of the agents' certificates"
+        raise OperatorError(text, subject="--agent-identifier-proof", hint=hint)
+    if proof == "token":
+        for flag in ("agent-namespace", "agent-service-account", "agent-proof-kubeconfig"):
+            if not getattr(options, flag.replace("-", "_")):
+                text = f"--{flag} is required with the proof 'token'"
+                hint = (
+                    "name the agents' service account, and a kubeconfig with address and CA of the apiserver"
+                )
+                raise OperatorError(text, subject="--agent-identifier-proof", hint=hint)
+    for version, bits in ((4, 32), (6, 128)):
+        size = getattr(options, f"node_cidr_mask_size_ipv{version}")
+        if not 0 <= size <= bits:
+            text, hint = f"invalid prefix length {size}", f"0 to {bits}"
+            raise OperatorError(text, subject=f"--node-cidr-mask-size-ipv{version}", hint=hint)
+
+
+def _destinations(options: ServerOptions) -> None:
+    if options.allow_destinations or options.deny_destinations:
+        # Imported here: --help does not need it.
+        from bootbridge.runtime.destination_policy import DestinationPolicy
+
+        DestinationPolicy(options.allow_destinations, options.deny_destinations)
+
+
+def _direct_cidrs_are_permitted(options: ServerOptions) -> None:
+    """A network that is refused by default could never be dialled."""
+    if not options.direct_cidrs:
+        return
+    from bootbridge.runtime.destination_policy import ALLOW_FLAG, parse_rules, refused_range
+    from bootbridge.wire.addresses import parse_cidr
+
+    allowed = [rule.network for rule in parse_rules(options.allow_destinations, ALLOW_FLAG)]
+    for cidr in [found for found in map(parse_cidr, options.direct_cidrs) if found]:
+        refused = refused_range(cidr)
+        if refused is None or any(each.overlaps(cidr) for each in allowed if refused_range(each) == refused):
+            continue
+        text = f"{cidr} is refused by default"
+        hint = f"add {ALLOW_FLAG}={cidr} to permit it"
+        raise OperatorError(text, subject="--direct-cidrs", hint=hint)
 
 
 def _frontend_identity(options: ServerOptions) -> None:
@@ -311,8 +406,13 @@ _OWN_RULES = (
     check_log_format,
     check_stall_timeout,
     _socket_path,
+    _token_issuers,
     _direct_strategy,
     _direct_cidrs,
+    _destinations,
+    _direct_cidrs_are_permitted,
+    _agent_identifiers,
+    _agent_max_age,
     _frontend_identity,
     _agent_listener_identity,
     _agents_are_authenticated,

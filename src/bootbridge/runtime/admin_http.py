@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import socket
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -18,14 +20,25 @@ import h11
 
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import logs
+from bootbridge.runtime.connection_limits import ConnectionLimits
+from bootbridge.wire.addresses import source_of
 
-# Upstream's timeout of a request head; also that of an idle or unread connection.
+# How long a connection may be idle between requests (a scraper keeps it), or leave a response unread.
 TIMEOUT_SECONDS = 60
+# How long the first request may take, and each later one from its first byte.
+HEAD_SECONDS = 5
 # A scraper's request is below 1 KiB, a browser with many cookies below this.
 HEAD_BYTES_MAX = 64 * 1024
 READ_BYTES = 16 * 1024
-# Far more than probes and scrapers need, far fewer than our file descriptors.
-CONNECTIONS_MAX = 256
+# Far more than probes and scrapers need, far fewer than our file descriptors; half of them for one source.
+# At the limit the connection that was used least recently is closed: a probe always gets in.
+CONNECTIONS_MAX = 64
+CONNECTIONS_MIN = 8
+DESCRIPTORS_SHARE = 16
+# asyncio accepts 100 connections in one round of its loop; in a flood, the limit would close a probe's
+# connection before its request is read.
+ACCEPTS_PER_ROUND = 2
+BACKLOG = 1024
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -53,16 +66,30 @@ Route = Callable[[AdminRequest], AdminResponse | Awaitable[AdminResponse]]
 class AdminServer:
     """Serves `routes` by exact path until closed."""
 
-    def __init__(self, routes: Mapping[str, Route], *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        head_seconds: float = HEAD_SECONDS,
+    ) -> None:
         self._routes = dict(routes)
         self._timeout = timeout_seconds
+        self._head_seconds = head_seconds
+        descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        total = max(CONNECTIONS_MIN, min(CONNECTIONS_MAX, descriptors // DESCRIPTORS_SHARE))
+        self._limits: ConnectionLimits[asyncio.Task[None]] = ConnectionLimits(
+            total, total // 2, time.monotonic, grace_seconds=0.0
+        )
         self._connections: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
 
     async def start(self, host: str, port: int, *, subject: str = "--health-port") -> None:
         """Listens; an empty host means all interfaces. Errors name `subject`, the flag."""
         for listener in await _bind(host, port, subject):
-            self._servers.append(await asyncio.start_server(self._accept, sock=listener))
+            server = await asyncio.start_server(self._accept, sock=listener, backlog=ACCEPTS_PER_ROUND)
+            listener.listen(BACKLOG)  # asyncio uses its `backlog` for both
+            self._servers.append(server)
 
     @property
     def port(self) -> int:
@@ -87,20 +114,30 @@ class AdminServer:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
-        if task is None or len(self._connections) >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
+        assert task is not None
         self._connections.add(task)
+        peer = writer.get_extra_info("peername")
+        source = source_of(peer[0]) if peer else "gone"
+        self._mark_used(source, task)
         # `drain` then returns when our kernel has everything, so closing never waits for the peer.
         writer.transport.set_write_buffer_limits(high=0)
         try:
-            await _Connection(reader, writer, self._routes, self._timeout).run()
+            connection = _Connection(reader, writer, self._routes, self._timeout, self._head_seconds)
+            await connection.run(lambda: self._mark_used(source, task))
             writer.close()
         except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
-            # The peer left or is too slow, or `close` was called.
+            # The peer left or is too slow, newer connections replace it, or `close` was called.
             writer.transport.abort()
         finally:
             self._connections.discard(task)
+            self._limits.remove(source, task)
+
+    def _mark_used(self, source: str, task: asyncio.Task[None]) -> None:
+        """Makes this connection the most recent one; closes the least recent one if there are too many."""
+        self._limits.remove(source, task)
+        evicted = self._limits.add(source, task)
+        if evicted is not None:
+            evicted.cancel()
 
 
 class _Connection:
@@ -112,35 +149,48 @@ class _Connection:
         writer: asyncio.StreamWriter,
         routes: Mapping[str, Route],
         timeout: float,
+        head_seconds: float,
     ) -> None:
         self._reader, self._writer = reader, writer
         self._routes = routes
         self._timeout = timeout
+        self._head_seconds = head_seconds
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
 
-    async def run(self) -> None:
+    async def run(self, on_request: Callable[[], None]) -> None:
+        wait_seconds = self._head_seconds
         while True:
             try:
-                # Not asyncio.wait_for: on Python 3.11 it can swallow the cancellation by `close`.
-                async with asyncio.timeout(self._timeout):
-                    request = await self._next_request()
+                request = await self._next_request(wait_seconds)
             except h11.RemoteProtocolError as error:
                 await self._refuse(error)
                 return
             if request is None:
                 return
+            on_request()
+            wait_seconds = self._timeout
             await self._send(request.method, await self._answer(request))
             if not self._start_over():
                 return
 
-    async def _next_request(self) -> h11.Request | None:
+    async def _next_request(self, wait_seconds: float) -> h11.Request | None:
+        """Waits for the first byte of a request, and then for the rest of its head."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_seconds
+        begun = False
         while True:
             event = self._http.next_event()
             if isinstance(event, h11.Request):
                 return event
             if event is not h11.NEED_DATA:
                 return None
-            self._http.receive_data(await self._reader.read(READ_BYTES))
+            # Not asyncio.wait_for: on Python 3.11 it can swallow a cancellation.
+            async with asyncio.timeout_at(deadline):
+                data = await self._reader.read(READ_BYTES)
+            if not begun:
+                begun = True
+                deadline = min(deadline, loop.time() + self._head_seconds)
+            self._http.receive_data(data)
 
     async def _answer(self, request: h11.Request) -> AdminResponse:
         if request.method not in (b"GET", b"HEAD"):

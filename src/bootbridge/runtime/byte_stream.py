@@ -351,7 +351,8 @@ class PlainStream:
 
     def _wait_for_delivery(self, deadline: float) -> None:
         timers = self.pump.timers
-        if timers.now() >= deadline or not _undelivered(self._fd):
+        # After a reset the kernel still counts the undelivered bytes.
+        if timers.now() >= deadline or not _undelivered(self._fd) or _was_reset(self._fd):
             self._close_now()
         else:
             self._timer = timers.after(LINGER_CHECK_SECONDS, lambda: self._wait_for_delivery(deadline))
@@ -420,9 +421,18 @@ def _drop(parts: list[Buffer], size: int) -> None:
 
 def _hung_up(fd: int) -> bool:
     """Whether the peer has closed both directions, as far as the kernel knows."""
+    return bool(_events(fd) & (select.POLLHUP | select.POLLERR))
+
+
+def _was_reset(fd: int) -> bool:
+    """Whether the connection has failed. A hang-up is not enough: two orderly ends cause one as well."""
+    return bool(_events(fd) & select.POLLERR)
+
+
+def _events(fd: int) -> int:
     poll = select.poll()
     poll.register(fd, 0)
-    return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
+    return sum(events for _, events in poll.poll(0))
 
 
 def _undelivered(fd: int) -> int:

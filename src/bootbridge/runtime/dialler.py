@@ -9,19 +9,22 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, cast
 
+from bootbridge.metrics import Counter, Family
 from bootbridge.ports.byte_ports import DialResult
 from bootbridge.ports.timers import Timer
 from bootbridge.runtime.byte_stream import PlainStream, set_tcp_options
+from bootbridge.runtime.destination_policy import DestinationPolicy
 from bootbridge.runtime.endpoint_policy import (
     DialRejected,
     LookupFailure,
     TcpEndpoint,
     check_endpoint,
     connect_failed,
+    destination_refused,
     dial_timed_out,
     lookup_failed,
 )
-from bootbridge.runtime.lookup import look_up
+from bootbridge.runtime.lookup import LookupPurpose, look_up
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.sockets import WRITABLE
 from bootbridge.runtime.tasks import spawn
@@ -33,6 +36,8 @@ NEXT_ADDRESS_SECONDS: Final = 0.25
 
 SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 Address = tuple[int, SocketAddress]  # family, what connect takes
+# Returns the rule that refuses an IP address and port; empty if they may be dialled.
+RefusedBy = Callable[[str, int], str]
 
 
 class SocketDial:
@@ -45,9 +50,13 @@ class SocketDial:
         seconds: float,
         connected: Callable[[socket.socket], None],
         failed: Callable[[str, bool], None],
+        refused_by: RefusedBy | None = None,
     ) -> None:
         self._pump = pump
         self._endpoint = endpoint
+        self._refused_by = refused_by
+        # Only dials for callers have a policy.
+        self._purpose = LookupPurpose.OWN if refused_by is None else LookupPurpose.DIAL
         self._connected = connected
         self._failed = failed
         self._left: list[Address] = []
@@ -59,7 +68,7 @@ class SocketDial:
         self._deadline = pump.timers.after(seconds, self._on_timeout)
         family_and_address = _literal(endpoint)
         if family_and_address is not None:
-            self._left = [family_and_address]
+            self._left = self._permitted([family_and_address])
             self._try_next()
         else:
             self._lookup = spawn(self._resolve(), f"look up {endpoint.host}")
@@ -72,7 +81,7 @@ class SocketDial:
     async def _resolve(self) -> None:
         endpoint = self._endpoint
         try:
-            found = await look_up(endpoint.host, endpoint.port)
+            found = await look_up(endpoint.host, endpoint.port, self._purpose)
         except socket.gaierror as error:
             failure = LookupFailure.NO_ANSWER if error.errno == socket.EAI_AGAIN else LookupFailure.NOT_FOUND
             self._fail(lookup_failed(endpoint.host, failure, endpoint.protocol))
@@ -80,14 +89,29 @@ class SocketDial:
             self._fail(lookup_failed(endpoint.host, protocol=endpoint.protocol))
         else:
             wanted = {_FAMILIES[version] for version in endpoint.ip_versions}
-            self._left = [
-                (entry[0], cast("SocketAddress", entry[4])) for entry in found if entry[0] in wanted
-            ]
             self._error = lookup_failed(endpoint.host, protocol=endpoint.protocol)
+            self._left = self._permitted(
+                [(entry[0], cast("SocketAddress", entry[4])) for entry in found if entry[0] in wanted]
+            )
             self._try_next()
         self._pump.end_turn()
 
     # --- addresses
+
+    def _permitted(self, found: list[Address]) -> list[Address]:
+        """Drops the addresses that the destination policy refuses; the error names the first of them."""
+        if self._refused_by is None:
+            return found
+        permitted = []
+        refused = ""
+        for family, address in found:
+            rule = self._refused_by(address[0], address[1])
+            if not rule:
+                permitted.append((family, address))
+            elif not refused:
+                shown = join_host_port(address[0], address[1])
+                refused = self._error = destination_refused(shown, rule, self._endpoint.protocol)
+        return permitted
 
     def _try_next(self) -> None:
         if self._done:
@@ -187,17 +211,36 @@ class SocketDial:
 class TcpDialler:
     """Dials for the agent, and for the server's strategy ``direct``."""
 
-    def __init__(self, pump: Pump, seconds: float = DIAL_SECONDS_MAX) -> None:
+    def __init__(
+        self,
+        pump: Pump,
+        destinations: DestinationPolicy,
+        refusals: Family[Counter],
+        seconds: float = DIAL_SECONDS_MAX,
+    ) -> None:
         self._pump = pump
+        self._destinations = destinations
+        self._refusals = refusals
         self._seconds = seconds
 
     def dial(self, protocol: str, address: str, result: DialResult) -> _Dial:
-        return _Dial(self._pump, check_endpoint(protocol, address), self._seconds, result)
+        return _Dial(self._pump, check_endpoint(protocol, address), self._seconds, result, self._refused_by)
+
+    def _refused_by(self, host: str, port: int) -> str:
+        rule = self._destinations.refused_by(host, port)
+        if rule:
+            self._refusals.labels(rule).value += 1
+        return rule
 
 
 class _Dial:
     def __init__(
-        self, pump: Pump, endpoint: TcpEndpoint | DialRejected, seconds: float, result: DialResult
+        self,
+        pump: Pump,
+        endpoint: TcpEndpoint | DialRejected,
+        seconds: float,
+        result: DialResult,
+        refused_by: RefusedBy,
     ) -> None:
         self._pump = pump
         self._result: DialResult | None = result
@@ -205,7 +248,9 @@ class _Dial:
         if isinstance(endpoint, DialRejected):
             pump.soon(lambda: self._refuse(endpoint.error))
         else:
-            self._dial = SocketDial(pump, endpoint, seconds, self._connected, result.on_dial_failed)
+            self._dial = SocketDial(
+                pump, endpoint, seconds, self._connected, result.on_dial_failed, refused_by
+            )
 
     def cancel(self) -> None:
         self._result = None

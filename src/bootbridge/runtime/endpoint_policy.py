@@ -1,8 +1,8 @@
-"""Which endpoints an agent may dial, and the error texts of failed dials.
+"""Which endpoints can be dialled, and the error texts of failed dials.
 
 Frontends request a protocol and an address. Only TCP is dialled: an unchecked protocol would let a
 frontend reach unix sockets and UDP services of the agent's host. Invalid endpoints are rejected here,
-before any resolver or socket sees them.
+before any resolver or socket sees them. `destination_policy` decides about the resolved addresses.
 
 The texts are Go's, word for word: servers map them to HTTP statuses by substrings, and kube-apiserver
 shows them to users.
@@ -118,6 +118,11 @@ def connect_failed(address: str, error_number: int, protocol: str = "tcp") -> st
     """Returns the text of a failed connect; ``address`` is the ``ip:port`` that was tried."""
     text = _CONNECT_ERRORS.get(error_number, f"connect: errno {error_number}")
     return f"dial {protocol} {_shown(address)}: {text}"
+
+
+def destination_refused(address: str, rule: str, protocol: str = "tcp") -> str:
+    """Returns the text of a dial that the destination policy refuses."""
+    return f"dial {protocol} {_shown(address)}: destination refused by {rule}"
 
 
 def dial_timed_out(address: str, protocol: str = "tcp") -> str:

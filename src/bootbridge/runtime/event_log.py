@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from bootbridge.runtime import logs
 
 
@@ -12,7 +10,7 @@ class LoggingEventLog:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        if not logging.getLogger(name).isEnabledFor(logs.DEBUG):
+        if not logs.debug_enabled(name):
             self.debug = _nothing  # type: ignore[method-assign]
 
     def info(self, message: str, **fields: object) -> None:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from bootbridge.bounds import BOUNDS
 from bootbridge.ports.byte_ports import ByteHandler, Sink
-from bootbridge.ports.timers import Timer, Timers
+from bootbridge.ports.timers import RunningClock, Timer, Timers
 from bootbridge.runtime.keepalive import Keepalive
 from bootbridge.runtime.pump import Flushable
-from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.hpack_headers import HEADER_LIST_BYTES_MAX, Headers
+from bootbridge.wire.http2_budgets import FrameBudget
 from bootbridge.wire.http2_connection import Http2Connection
 from bootbridge.wire.http2_stream import Stream, StreamHandler
 
 # How long deferred output (WINDOW_UPDATE, credit) may wait for other output to share a write with.
 DEFER_SECONDS: Final = 0.02
+UNADMITTED_TEXT: Final = "no stream admitted in time"
 
 
 class Turns(Protocol):
     """What a transport needs of the pump: timers, and a flush at the end of a turn or a little later."""
 
+    @property
+    def clock(self) -> RunningClock: ...
     @property
     def timers(self) -> Timers: ...
     @property
@@ -46,13 +50,18 @@ class Http2Transport:
         on_request: Callable[[Stream, Headers], StreamHandler] | None = None,
         keepalive_seconds: float,
         streams_max: int = 1000,
-        first_stream_seconds: float | None = None,
+        header_bytes_max: int = HEADER_LIST_BYTES_MAX,
+        budgets: Sequence[FrameBudget] = (),
+        unadmitted_seconds: float | None = None,
+        accepted_at: float | None = None,
     ) -> None:
-        """Closes a peer that opens no stream within ``first_stream_seconds``."""
+        """Closes a connection that has no admitted stream for ``unadmitted_seconds``, first counted from
+        ``accepted_at``."""
         self._stream = stream
         self._over = False
         self._defer_timer: Timer | None = None
         self._gathered: list[bytes] = []
+        self.peer = ""
         self.on_closed: Callable[[Http2Transport], None] = lambda transport: None
         self.http2 = Http2Connection(
             client=client,
@@ -60,19 +69,37 @@ class Http2Transport:
             on_output=self._on_output,
             on_deferred_output=self._on_deferred_output,
             streams_max=streams_max,
+            header_bytes_max=header_bytes_max,
+            budgets=budgets,
+            now=stream.pump.clock.real_time,  # peers go on sending while we are paused
         )
         self._keepalive = Keepalive(self.http2, stream.pump.timers, keepalive_seconds, self.close)
-        self._first_stream_timer: Timer | None = None
-        if first_stream_seconds is not None:
+        self.on_admitted_change: Callable[[Http2Transport], None] = lambda transport: None
+        self._unadmitted_seconds = unadmitted_seconds
+        self._unadmitted_timer: Timer | None = None
+        if unadmitted_seconds is not None:
+            self.http2.on_admitted_change = self._on_admitted_change
             timers = stream.pump.timers
-            self._first_stream_timer = timers.after(first_stream_seconds, self._check_first_stream)
+            elapsed = timers.now() - accepted_at if accepted_at is not None else 0.0
+            self._unadmitted_timer = timers.after(unadmitted_seconds - elapsed, self._on_unadmitted)
         stream.start(self)
 
-    def _check_first_stream(self) -> None:
-        self._first_stream_timer = None
-        if not self.http2.has_had_streams:
-            self.http2.go_away(text="no stream opened")
-            self.close("no stream opened in time")
+    def _on_admitted_change(self) -> None:
+        """Starts the deadline while no stream is admitted, and stops it when one is."""
+        if self._unadmitted_timer is not None:
+            self._unadmitted_timer.cancel()
+            self._unadmitted_timer = None
+        if self._over:
+            return
+        if not self.http2.admitted and self._unadmitted_seconds is not None:
+            timers = self._stream.pump.timers
+            self._unadmitted_timer = timers.after(self._unadmitted_seconds, self._on_unadmitted)
+        self.on_admitted_change(self)
+
+    def _on_unadmitted(self) -> None:
+        self._unadmitted_timer = None
+        self.http2.go_away(text=UNADMITTED_TEXT)
+        self.close(UNADMITTED_TEXT)
 
     @property
     def has_unsent(self) -> bool:
@@ -138,8 +165,9 @@ class Http2Transport:
             return
         self._over = True
         self._keepalive.close()
-        if self._first_stream_timer is not None:
-            self._first_stream_timer.cancel()
+        if self._unadmitted_timer is not None:
+            self._unadmitted_timer.cancel()
+            self._unadmitted_timer = None
         if self._defer_timer is not None:
             self._defer_timer.cancel()
         self.http2.lost(reason)

@@ -3,32 +3,43 @@
     2026-11-16T00:00:00.000Z INFO server: agent connected agent=node-7 agents=2
 
 Peers choose many of the logged values, so characters that could break a line, forge a field or
-control a terminal are escaped.
+control a terminal are escaped. `--v` applies to our own loggers only: libraries log warnings and
+errors at any verbosity, because their debug lines contain what they process (hpack's: bearer tokens).
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
+import os
 import re
 import sys
 import time
 
 from bootbridge.errors import OperatorError
+from bootbridge.runtime.line_writer import LineWriter
 
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
 
 # klog levels of 5 and above are upstream's debug messages.
 DEBUG_VERBOSITY = 5
 
+# The parent of all our loggers; lines show the names without it.
+_OURS = "bootbridge."
+
 _PLAIN = re.compile(r"[^\s\"'=\\]+")
 
 
 def event(logger_name: str, level: int, message: str, /, **fields: object) -> None:
     """Logs an event: a constant message, and everything variable in `fields`."""
-    logger = logging.getLogger(logger_name)
+    logger = logging.getLogger(_OURS + logger_name)
     if logger.isEnabledFor(level):
         logger.log(level, "%s", message, extra={"fields": fields})
+
+
+def debug_enabled(logger_name: str) -> bool:
+    return logging.getLogger(_OURS + logger_name).isEnabledFor(DEBUG)
 
 
 def configure(
@@ -45,30 +56,85 @@ def configure(
         raise OperatorError(
             f"unknown log format {log_format!r}", subject="--log-format", hint="use text or json"
         )
-    handler = _handler(log_file if not logtostderr else "")
-    handler.setFormatter(formatters[log_format](program))
+    handler = _handler(log_file if not logtostderr else "", formatters[log_format](program))
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old.formatter, LineFormatter)]:
         root.removeHandler(old)
         old.close()
     root.addHandler(handler)
-    root.setLevel(DEBUG if verbosity >= DEBUG_VERBOSITY else INFO)
-    logging.getLogger("asyncio").setLevel(WARNING)
+    root.setLevel(WARNING)
+    logging.getLogger(_OURS.removesuffix(".")).setLevel(DEBUG if verbosity >= DEBUG_VERBOSITY else INFO)
     # A closed stderr must not cause tracebacks.
     logging.raiseExceptions = False
 
 
-def _handler(log_file: str) -> logging.Handler:
-    if not log_file:
-        return logging.StreamHandler(sys.stderr)
+def dropped_lines() -> int:
+    """How many lines were lost, because the reader of the log did not read."""
+    return sum(handler.writer.dropped for handler in _queue_handlers())
+
+
+def flush() -> None:
+    """Waits until the log is written, for at most a second: for the moment before an exit."""
+    for handler in _queue_handlers():
+        handler.flush()
+
+
+def _queue_handlers() -> list[QueueHandler]:
+    return [handler for handler in logging.getLogger().handlers if isinstance(handler, QueueHandler)]
+
+
+def _handler(log_file: str, formatter: LineFormatter) -> logging.Handler:
+    if log_file:
+        return QueueHandler(_open(log_file), formatter, owns_fd=True)
     try:
-        return logging.FileHandler(log_file, encoding="utf-8", errors="backslashreplace")
+        return QueueHandler(sys.stderr.fileno(), formatter, owns_fd=False)
+    except (AttributeError, io.UnsupportedOperation):  # closed, or in memory: it cannot block
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(formatter)
+        return handler
+
+
+def _open(log_file: str) -> int:
+    try:
+        return os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
         raise OperatorError(
             f"cannot write {log_file}: {error.strerror}",
             subject="--log-file",
             hint="use a file in a writable directory",
         ) from error
+
+
+class QueueHandler(logging.Handler):
+    """Passes lines to a thread that writes them: a log that is not read never blocks the process."""
+
+    def __init__(self, fd: int, formatter: LineFormatter, *, owns_fd: bool) -> None:
+        super().__init__()
+        self.setFormatter(formatter)
+        self._fd = fd
+        self._owns_fd = owns_fd
+        self.writer = LineWriter(fd, self._dropped_line)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.writer.write(self._line(record))
+
+    def _line(self, record: logging.LogRecord) -> bytes:
+        return self.format(record).encode(errors="backslashreplace") + b"\n"
+
+    def _dropped_line(self, count: int) -> bytes:
+        record = logging.LogRecord("root", WARNING, "", 0, "log lines dropped", (), None)
+        record.fields = {"count": count, "reason": "the log was not read"}
+        return self._line(record)
+
+    def flush(self) -> None:
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+        if self._owns_fd and self.writer.flush():
+            self._owns_fd = False
+            os.close(self._fd)
+        super().close()
 
 
 class LineFormatter(logging.Formatter):
@@ -86,7 +152,7 @@ class LineFormatter(logging.Formatter):
         return fields
 
     def place(self, record: logging.LogRecord) -> str:
-        return self.program if record.name == "root" else record.name
+        return self.program if record.name == "root" else record.name.removeprefix(_OURS)
 
 
 class TextFormatter(LineFormatter):

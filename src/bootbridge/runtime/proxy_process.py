@@ -34,7 +34,10 @@ def run(program: str, flags: LoggingFlags, serve: Coroutine[Any, Any, int]) -> i
         raise
     reduce_memory_use()
     raise_open_file_limit()
-    return event_loop.run(serve)
+    try:
+        return event_loop.run(serve)
+    finally:
+        logs.flush()  # before an error message, which is written to stderr directly
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from bootbridge.ports.timers import Timers
+from bootbridge.ports.timers import CATCH_UP_SECONDS, RunningClock, Timers
 from bootbridge.runtime.event_loop import Loop
 
 # Half of it costs 4 % more CPU per byte down and 21 % up (docs/performance.md).
@@ -44,7 +44,8 @@ class Pump:
         self.sockets = loop.sockets
         self.sockets.on_batch_end = self._end_batch
         self.sockets.on_failure = self._on_failure
-        self.timers = Timers(time.monotonic)  # the clock of the event loop
+        self.clock = RunningClock(time.monotonic)  # the clock of the event loop
+        self.timers = Timers(self.clock.now)
         self.timers.on_earlier = self._arm
         self.dirty: list[Flushable] = []
         self.lingering: dict[LingeringStream, None] = {}
@@ -53,7 +54,7 @@ class Pump:
         self._soon: list[Callable[[], None]] = []
         self._later: list[Callable[[], None]] = []
         self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = 0.0
+        self._deferred = False
 
     def end_turn(self) -> None:
         dirty = self.dirty
@@ -107,15 +108,20 @@ class Pump:
     def _arm(self) -> None:
         deadline = self.timers.next_deadline()
         if self._alarm is not None:
-            if deadline is not None and self._alarm_at <= deadline:
+            if deadline is not None and self.clock.alarm_at <= self.clock.in_real_time(deadline):
                 return  # it fires earlier than needed and then arms itself again
             self._alarm.cancel()
             self._alarm = None
+        when = self.clock.set_alarm(deadline)
         if deadline is not None:
-            self._alarm_at = deadline
-            self._alarm = self.loop.call_at(deadline, self._on_alarm)
+            self._alarm = self.loop.call_at(when, self._on_alarm)
 
     def _on_alarm(self) -> None:
+        # After a pause the sockets are read before timers fire; but every second alarm fires them.
+        self._deferred = self.clock.take_resumed() and not self._deferred
+        if self._deferred:
+            self._alarm = self.loop.call_later(CATCH_UP_SECONDS, self._on_alarm)
+            return
         self._alarm = None
         self._call(self.timers.fire_due)  # timers behind a failed one fire at the next alarm
         self.end_turn()

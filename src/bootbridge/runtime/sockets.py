@@ -3,6 +3,9 @@
 asyncio's ``add_reader`` wraps every event in a callback handle and, with uvloop, needs up to six system calls
 to watch and to forget a socket. Here watching is one call, forgetting a closed socket none, and all sockets
 that are ready at once form one *batch*: their output on a shared HTTP/2 connection leaves together.
+
+Sockets in a TLS handshake are in a second epoll, of which each batch serves only a few: a handshake takes
+about a millisecond, and a thousand agents that reconnect at once must not delay the callers.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ WRITABLE: Final = select.EPOLLOUT
 GONE: Final = select.EPOLLHUP | select.EPOLLERR
 
 _BATCH_MAX: Final = 256
+# About 2 ms of handshakes between two rounds of all other sockets.
+SLOW_PER_BATCH: Final = 2
 
 
 class Sockets(selectors.BaseSelector):
@@ -28,6 +33,9 @@ class Sockets(selectors.BaseSelector):
         self._epoll = select.epoll()
         self._actions: dict[int, Callable[[int], None]] = {}
         self._new: set[int] = set()
+        self._slow_epoll = select.epoll()
+        self._slow: set[int] = set()
+        self._epoll.register(self._slow_epoll.fileno(), READABLE)
         self._others = selectors.EpollSelector()
         self._others_fd = self._others.fileno()
         self._epoll.register(self._others_fd, READABLE)
@@ -41,6 +49,8 @@ class Sockets(selectors.BaseSelector):
 
     def watch(self, fd: int, events: int, action: Callable[[int], None]) -> None:
         """Calls ``action(events)`` whenever the socket is ready; the action must not await."""
+        if fd in self._slow:
+            self.unwatch(fd)
         if fd in self._actions:
             self._epoll.modify(fd, events)
         else:
@@ -48,13 +58,29 @@ class Sockets(selectors.BaseSelector):
             self._new.add(fd)
         self._actions[fd] = action
 
+    def watch_slow(self, fd: int, events: int, action: Callable[[int], None]) -> None:
+        """As ``watch``, for an action that takes long: each batch serves only a few of these sockets."""
+        if fd in self._slow:
+            self._slow_epoll.modify(fd, events)
+        else:
+            self.unwatch(fd)
+            self._slow_epoll.register(fd, events)
+            self._slow.add(fd)
+            self._new.add(fd)
+        self._actions[fd] = action
+
     def unwatch(self, fd: int) -> None:
         if self._actions.pop(fd, None) is not None:
-            self._epoll.unregister(fd)
+            if fd in self._slow:
+                self._slow.discard(fd)
+                self._slow_epoll.unregister(fd)
+            else:
+                self._epoll.unregister(fd)
 
     def forget(self, fd: int) -> None:
         """Unwatches a socket that is closed right after; the kernel then removes it from epoll itself."""
         self._actions.pop(fd, None)
+        self._slow.discard(fd)
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         """Serves our sockets until asyncio has something to do or ``timeout`` has passed.
@@ -79,24 +105,29 @@ class Sockets(selectors.BaseSelector):
         self._others_ready = False
         if ready:
             self.in_batch = True
-            actions, new = self._actions, self._new
-            new.clear()
-            for fd, events in ready:
-                action = actions.get(fd)
-                if action is None:
-                    if fd == self._others_fd:
-                        self._others_ready = True
-                elif fd not in new:  # else this event was for the previous socket with that number
-                    try:
-                        action(events)
-                    except Exception as error:
-                        self.on_failure(error)
+            self._new.clear()
+            self._serve_each(ready)
+            if self._slow:
+                self._serve_each(self._slow_epoll.poll(0, SLOW_PER_BATCH))
             try:
                 self.on_batch_end()
             except Exception as error:
                 self.on_failure(error)
             self.in_batch = False
         return self._others_ready or self.interrupted
+
+    def _serve_each(self, ready: list[tuple[int, int]]) -> None:
+        actions, new = self._actions, self._new
+        for fd, events in ready:
+            action = actions.get(fd)
+            if action is None:
+                if fd == self._others_fd:
+                    self._others_ready = True
+            elif fd not in new:  # else this event was for the previous socket with that number
+                try:
+                    action(events)
+                except Exception as error:
+                    self.on_failure(error)
 
     # --- asyncio's
 
@@ -117,4 +148,5 @@ class Sockets(selectors.BaseSelector):
 
     def close(self) -> None:
         self._others.close()
+        self._slow_epoll.close()
         self._epoll.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import os
 import re
 import ssl
@@ -144,6 +145,7 @@ class TlsFiles:
         self._policy = policy
         self._files = [file for file in (cert, key, ca) if file is not None]
         self.expires: datetime | None = None
+        self.trusted: frozenset[bytes] = frozenset()  # SHA-256 of each certificate of the CA file
         self.reload_error = ""
         self._signature = self._signatures()
         self._context = self._build()
@@ -226,19 +228,23 @@ class TlsFiles:
         context = ssl.SSLContext(self._side)
         _harden(context, self._policy)
         context.set_alpn_protocols(self._alpn)
-        self._load_trust(context)
+        trusted = self._load_trust(context)
         if self._cert is not None and self._key is not None:
             _load_pair(context, self._cert, self._key)
             self.expires = _expiry(self._cert)
+        self.trusted = frozenset(hashlib.sha256(der).digest() for der in trusted)
         return context
 
-    def _load_trust(self, context: ssl.SSLContext) -> None:
+    def _load_trust(self, context: ssl.SSLContext) -> list[bytes]:
+        """Returns the certificates of the CA file."""
+        trusted = certificates(self._ca) if self._ca is not None else []
+        for der in trusted:
+            context.load_verify_locations(cadata=der)
         if self._ca is not None:
-            for der in certificates(self._ca):
-                context.load_verify_locations(cadata=der)
             context.verify_mode = ssl.CERT_REQUIRED
         elif self._side == ssl.PROTOCOL_TLS_CLIENT:
             _load_system_roots(context)
+        return trusted
 
 
 def certificates(file: FlagFile) -> list[bytes]:
@@ -295,7 +301,7 @@ def _load_pair(context: ssl.SSLContext, cert: FlagFile, key: FlagFile) -> None:
 
 
 def _expiry(cert: FlagFile) -> datetime:
-    expires = _not_after(certificates(cert)[0])
+    expires = not_after(certificates(cert)[0])
     if expires.timestamp() < time.time():
         # Not an error: our clock may be wrong, and a new file may arrive at any moment.
         logs.event("tls", logs.WARNING, "certificate expired", flag=cert.flag, file=cert.path, at=expires)
@@ -313,7 +319,7 @@ def _load_system_roots(context: ssl.SSLContext) -> None:
     context.load_default_certs(ssl.Purpose.SERVER_AUTH)
 
 
-def _not_after(der: bytes) -> datetime:
+def not_after(der: bytes) -> datetime:
     """Parses notAfter from a DER certificate."""
 
     def element(at: int) -> tuple[int, int, int]:

@@ -6,16 +6,18 @@ byte twice.
 
 from __future__ import annotations
 
+import _ssl
 import socket
 import ssl
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final, cast
 
 from bootbridge.ports.byte_ports import ByteHandler
 from bootbridge.ports.close_states import Event, State
 from bootbridge.runtime.byte_stream import CLOSED, NO_HANDLER, PlainStream, reason_of
 from bootbridge.runtime.pump import Pump
+from bootbridge.runtime.sockets import READABLE, WRITABLE
 from bootbridge.wire.packets import Buffer
 
 HANDSHAKE_SECONDS_MAX: Final = 20.0
@@ -24,6 +26,7 @@ _RECORD_BYTES: Final = 16384
 # All at once (256 KiB) costs up to 7 % more processor time; half of it no less (docs/performance.md).
 _CACHED_BYTES: Final = 128 * 1024
 _NOTHING: Final = memoryview(b"")
+_EMPTY: Final = ssl.MemoryBIO()
 
 
 class TlsStream(PlainStream):
@@ -59,6 +62,18 @@ class TlsStream(PlainStream):
     def alpn(self) -> str | None:
         return self._tls.selected_alpn_protocol()
 
+    def peer_names(self) -> list[tuple[str, str]]:
+        """Returns the subject alternative names of the peer's verified certificate, as (type, value)."""
+        certificate = self._tls.getpeercert() or {}
+        return list(cast("tuple[tuple[str, str], ...]", certificate.get("subjectAltName", ())))
+
+    def peer_chain(self) -> list[bytes]:
+        """Returns the peer's verified chain as DER, its own certificate first and the trust anchor last."""
+        if hasattr(self._tls, "get_verified_chain"):  # Python 3.13
+            return list(self._tls.get_verified_chain())
+        chain = self._tls._sslobj.get_verified_chain() or []  # type: ignore[attr-defined]
+        return [certificate.public_bytes(_ssl.ENCODING_DER) for certificate in chain]
+
     def start(self, handler: ByteHandler) -> None:
         self._handler = handler
         if self._incoming.pending or self.state is not State.OPEN:
@@ -75,6 +90,16 @@ class TlsStream(PlainStream):
 
     # --- handshake
 
+    def _watch(self) -> None:
+        """A handshake takes long, so a few of them at a time are served."""
+        if self._ready is None:
+            super()._watch()
+        elif self._reading or self._blocked:
+            events = (READABLE if self._reading else 0) | (WRITABLE if self._blocked else 0)
+            self.pump.sockets.watch_slow(self._fd, events, self._on_ready)
+        else:
+            self.pump.sockets.unwatch(self._fd)
+
     def _shake_hands(self) -> None:
         try:
             self._tls.do_handshake()
@@ -89,6 +114,7 @@ class TlsStream(PlainStream):
         self._touch()
         ready, self._ready = self._ready, None
         assert ready is not None
+        self._watch()
         ready(self)
 
     def _on_handshake_timeout(self) -> None:
@@ -96,15 +122,18 @@ class TlsStream(PlainStream):
 
     def _refuse(self, reason: str) -> None:
         self._ready = None
+        failed = self._failed
         self.close()
-        self._failed(reason)
+        failed(reason)
 
     def _broke(self, error: OSError) -> None:
         if self._ready is None:
             super()._broke(error)
             return
-        self._close_now()  # no handler yet: report to the callback of the handshake
-        self._refuse(reason_of(error))
+        failed = self._failed  # no handler yet: report to the callback of the handshake
+        self._ready = None
+        self._close_now()
+        failed(reason_of(error))
 
     def _touch(self) -> None:
         """Schedules a flush if OpenSSL or the stream has output."""
@@ -251,6 +280,17 @@ class TlsStream(PlainStream):
         self.close()
         return False
 
+    def _close_now(self, event: Event = Event.RELEASE) -> None:
+        """Frees OpenSSL's state and buffers at once, up to 300 KiB: a closed stream is often part of a
+        reference cycle, and in a flood of connections cycles are collected too late."""
+        super()._close_now(event)
+        if self.state is CLOSED:
+            self._incoming = self._outgoing = _EMPTY
+            self._tls = _unconnected()
+            self._read = cast("Callable[[int, memoryview], int]", self._tls.read)
+            self._encrypted = b""
+            self._failed = _ignore
+
     def _part(self) -> None:
         self._send_close_notify()
         super()._part()
@@ -265,6 +305,15 @@ class TlsStream(PlainStream):
                 self._sock.send(self._outgoing.read())
             except OSError:
                 pass
+
+
+@lru_cache(maxsize=1)
+def _unconnected() -> ssl.SSLObject:
+    """Stands for the TLS state of a closed stream; every operation on it fails."""
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).wrap_bio(_EMPTY, _EMPTY, server_side=True)
+
+
+def _ignore(reason: str) -> None: ...
 
 
 def _records(parts: list[Buffer]) -> list[Buffer]:

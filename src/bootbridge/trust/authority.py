@@ -90,11 +90,21 @@ class Authority:
         return self._issue(subject, ExtendedKeyUsageOID.SERVER_AUTH, alternatives, validity)
 
     def issue_client(
-        self, common_name: str, *, organisations: Iterable[str] = (), validity: timedelta | None = None
+        self,
+        common_name: str,
+        *,
+        organisations: Iterable[str] = (),
+        names: Iterable[str] = (),
+        validity: timedelta | None = None,
     ) -> Certificate:
-        """Issues a client certificate; Kubernetes reads organisations as groups."""
+        """Issues a client certificate; Kubernetes reads organisations as groups.
+
+        ``names``: DNS names, IP addresses and URIs (`cidr:10.1.2.0/24`) of an agent's node.
+        """
         subject = _subject(common_name, organisations)
-        return self._issue(subject, ExtendedKeyUsageOID.CLIENT_AUTH, None, validity)
+        found = [_alternative_name(name) for name in names]
+        alternatives = x509.SubjectAlternativeName(found) if found else None
+        return self._issue(subject, ExtendedKeyUsageOID.CLIENT_AUTH, alternatives, validity)
 
     def write(self, directory: Path | str, name: str = "ca", *, with_key: bool = False) -> Path:
         """Writes `name.crt` to `directory`, and `name.key` only with `with_key`."""
@@ -181,7 +191,8 @@ def _alternative_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name.strip("[]")))
     except ValueError:
-        return x509.DNSName(name)
+        is_uri = ":" in name
+        return x509.UniformResourceIdentifier(name) if is_uri else x509.DNSName(name)
 
 
 def _usage(**wanted: bool) -> x509.KeyUsage:

@@ -85,6 +85,12 @@ class ServerStream(PacketStream):
                 endpoint = self.endpoints.get(connect_id)
                 if endpoint is not None:
                     endpoint.on_server_ended()
+            case p.Reset(connect_id) if self.extension:
+                endpoint = self.endpoints.get(connect_id)
+                if endpoint is not None:
+                    endpoint.on_reset_request()
+                else:
+                    self.send(p.CloseResponse("Unknown connectID", connect_id))
             case p.CloseDial(random):
                 dial = self.dials.pop(random, None)
                 if dial is not None:

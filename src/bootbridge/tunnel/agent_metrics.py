@@ -25,6 +25,7 @@ class AgentMetrics(TunnelMetrics):
         self._servers(own)
         self._leases(own)
         self._connections_beyond_upstream(own, DIRECTIONS)
+        self._process_beyond_upstream(own)
 
     def _endpoints(self, own: Registry) -> None:
         self.dial_duration_seconds = own.histogram(

@@ -8,12 +8,17 @@ agent. Streams are distinguished by identity, never by id, so a stream class mus
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
+from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
 from bootbridge.tunnel.identifiers import AgentIdentifiers
 from bootbridge.wire.addresses import IPAddress, IPNetwork, comparable_host
+
+# An agent with many streams must not make the search for another agent's claims long.
+OVERLAP_CANDIDATES_MAX = 64
 
 
 class Strategy(Enum):
@@ -79,11 +84,13 @@ class AgentIndex(Generic[Stream]):
 class NetworkIndex(Generic[Stream]):
     """Streams by advertised network: one dict per prefix length, the longest first."""
 
-    __slots__ = ("_by_length",)
+    __slots__ = ("_by_length", "_sorted")
 
     def __init__(self) -> None:
         # (IP version, prefix length) -> prefix bits -> streams
         self._by_length: dict[tuple[int, int], dict[int, list[Stream]]] = {}
+        # (IP version, first address, prefix length) of each network, so that nested ones follow each other
+        self._sorted: list[tuple[int, int, int]] = []
 
     def __len__(self) -> int:
         return sum(map(len, self._by_length.values()))
@@ -97,17 +104,39 @@ class NetworkIndex(Generic[Stream]):
                 if streams is not None:
                     yield streams
 
+    def overlapping(self, network: IPNetwork) -> Iterator[Sequence[Stream]]:
+        """Yields the streams of each network that contains ``network`` or lies inside it, or equals it."""
+        (version, length), prefix = _keys(network)
+        for (other_version, other_length), networks in self._by_length.items():
+            if other_version == version and other_length <= length:
+                streams = networks.get(prefix >> (length - other_length))
+                if streams is not None:
+                    yield streams
+        bits, last = network.max_prefixlen, int(network.broadcast_address)
+        at = bisect_left(self._sorted, (version, int(network.network_address), length + 1))
+        while at < len(self._sorted):
+            inner_version, first, inner_length = self._sorted[at]
+            if inner_version != version or first > last:
+                return
+            if inner_length > length:
+                yield self._by_length[version, inner_length][first >> (bits - inner_length)]
+            at += 1
+
     def add(self, network: IPNetwork, stream: Stream) -> None:
         length, prefix = _keys(network)
         if length not in self._by_length:
             self._by_length[length] = {}
             self._by_length = dict(sorted(self._by_length.items(), reverse=True))
+        if prefix not in self._by_length[length]:
+            insort(self._sorted, _position(network))
         _put(self._by_length[length], prefix, stream)
 
     def remove(self, network: IPNetwork, stream: Stream) -> None:
         length, prefix = _keys(network)
         networks = self._by_length[length]
         _take(networks, prefix, stream)
+        if prefix not in networks:
+            del self._sorted[bisect_left(self._sorted, _position(network))]
         if not networks:
             del self._by_length[length]
 
@@ -117,7 +146,7 @@ class AgentRegistry(Generic[Stream]):
 
     def __init__(self) -> None:
         # Ids and identifiers at arrival, so that exactly the indexed ones are removed.
-        self._members: dict[Stream, tuple[str, AgentIdentifiers]] = {}
+        self._members: dict[Stream, tuple[str, AgentIdentifiers] | None] = {}
         self._hosts: dict[str, list[Stream]] = {}
         self.agents: AgentIndex[Stream] = AgentIndex()
         self.default_route_agents: AgentIndex[Stream] = AgentIndex()
@@ -151,9 +180,18 @@ class AgentRegistry(Generic[Stream]):
 
     def remove(self, stream: Stream) -> bool:
         """Removes this stream; False if it is not registered."""
-        member = self._members.pop(stream, None)
-        if member is None:
+        if stream not in self._members:
             return False
+        self.withdraw(stream)
+        del self._members[stream]
+        return True
+
+    def withdraw(self, stream: Stream) -> None:
+        """Removes this stream from every index, so that it gets no dials. It stays registered."""
+        member = self._members[stream]
+        if member is None:
+            return
+        self._members[stream] = None
         agent_id, identifiers = member
         self.agents.remove(agent_id, stream)
         if identifiers.default_route:
@@ -162,7 +200,6 @@ class AgentRegistry(Generic[Stream]):
             _take(self._hosts, host, stream)
         for network in identifiers.networks:
             self.networks.remove(network, stream)
-        return True
 
     def streams_of(self, agent_id: str) -> Sequence[Stream]:
         """Returns the streams of one agent id, the oldest first."""
@@ -171,6 +208,18 @@ class AgentRegistry(Generic[Stream]):
     def streams_for_host(self, host: str) -> Sequence[Stream]:
         """Returns the streams whose agents advertise ``host``, the oldest first."""
         return self._hosts.get(comparable_host(host), ())
+
+    def overlaps(self, stream: Stream) -> Iterator[tuple[str, str]]:
+        """Yields what ``stream`` and another agent advertise both: ``key=value``, and the other's id.
+
+        Each identifier at most once, although several agents may overlap with it.
+        """
+        for host in stream.identifiers.comparable_hosts:
+            if (other := _another_agent(stream, (self._hosts.get(host, ()),))) is not None:
+                yield f"host={host}", other.agent_id
+        for network in stream.identifiers.networks:
+            if (other := _another_agent(stream, self.networks.overlapping(network))) is not None:
+                yield f"cidr={network}", other.agent_id
 
     def ready_count(self, strategy: Strategy) -> int:
         """Returns the value of ``ready_backends``: agents, or the hosts or CIDRs that they advertise."""
@@ -199,6 +248,19 @@ def _take(index: dict[Key, list[Stream]], key: Key, stream: Stream) -> None:
     streams.remove(stream)
     if not streams:
         del index[key]
+
+
+def _another_agent(stream: Stream, found: Iterable[Sequence[Stream]]) -> Stream | None:
+    """Returns the first stream with another agent id, of a bounded number of candidates."""
+    candidates = chain.from_iterable(found)
+    for other in islice(candidates, OVERLAP_CANDIDATES_MAX):
+        if other.agent_id != stream.agent_id:
+            return other
+    return None
+
+
+def _position(network: IPNetwork) -> tuple[int, int, int]:
+    return network.version, int(network.network_address), network.prefixlen
 
 
 def _keys(network: IPNetwork) -> tuple[tuple[int, int], int]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bootbridge.ports.close_states import Event
 from bootbridge.ports.timers import Timers
 from bootbridge.tunnel import extension
-from bootbridge.tunnel.identifiers import AgentIdentifiers, parse_identifiers
+from bootbridge.tunnel.agent_credentials import AgentCredentials
+from bootbridge.tunnel.identifiers import NO_IDENTIFIERS, parse_identifiers
 from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters
 from bootbridge.tunnel.route import AgentRoute
 from bootbridge.wire import grpc_messages as grpc
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from bootbridge.tunnel.proxy_core import Dial, ProxyCore
 
 
+NOT_RETIRED: Final = -1.0
+
+
 class AgentStream(PacketStream):
     """Is registered once it is authenticated. Its routes and pending dials end with it."""
 
@@ -27,7 +31,12 @@ class AgentStream(PacketStream):
     ) -> None:
         super().__init__(stream, counters, timers)
         self._core = core
-        self.agent_id, self.identifiers = parse_agent_metadata(headers)
+        self.agent_id, self._identifiers_text = agent_metadata(headers)
+        self.identifiers = NO_IDENTIFIERS  # until it is admitted: parsing costs more than all else
+        self.ignored_identifiers: tuple[str, ...] = ()
+        self.credentials: list[AgentCredentials] = []
+        self.retired_at = NOT_RETIRED
+        self.retirement_reason = ""
         self.draining = False
         self._suspected_at = -1
         self.connected_at = timers.now()
@@ -56,7 +65,35 @@ class AgentStream(PacketStream):
     def route_count(self) -> int:
         return len(self.routes) + len(self.dials)
 
+    def parse_identifiers(self) -> None:
+        """Raises InvalidAgentMetadata."""
+        try:
+            self.identifiers = parse_identifiers(self._identifiers_text)
+        except ValueError as error:
+            raise InvalidAgentMetadata(str(error)) from error
+
+    @property
+    def retired(self) -> bool:
+        """Whether its credentials have ended: it gets no dials, and its open connections may finish."""
+        return self.retired_at != NOT_RETIRED
+
+    def retire(self, now: float, reason: str) -> None:
+        """Marks it as retired. Our own agent reconnects at once; open connections may finish."""
+        self.retired_at = now
+        self.retirement_reason = reason
+        self.draining = True
+        if self.extension:
+            self.stream.connection.go_away()
+
+    def credential_problem(self) -> str:
+        """Returns why one of its credentials is no longer valid; empty if all are."""
+        for each in self.credentials:
+            if problem := each.problem():
+                return problem
+        return ""
+
     def accept(self, server_id: str, server_count: int) -> None:
+        self.stream.connection.count_admitted(1)
         agreed = ((extension.KEY, extension.offer()),) if self.extension else ()
         metadata = (("serverid", server_id), ("servercount", str(server_count)), *agreed)
         self.stream.send_headers(grpc.response_headers(metadata))
@@ -114,20 +151,29 @@ class AgentStream(PacketStream):
         self.finish(grpc.OK)
 
 
+# A node's name has at most 253. The id is in logs, tables and /status.
+AGENT_ID_CHARS_MAX = 256
+_SHOWN_CHARS_MAX = 200
+
+
 class InvalidAgentMetadata(ValueError):
     """Invalid metadata of a Connect call."""
 
 
-def parse_agent_metadata(headers: Headers) -> tuple[str, AgentIdentifiers]:
+def agent_metadata(headers: Headers) -> tuple[str, str]:
+    """Returns the id and the text of the identifiers of a Connect call."""
     ids = values_of(headers, "agentid")
     if len(ids) != 1:
-        raise InvalidAgentMetadata(f"expected one agent ID in the context, got [{' '.join(ids)}]")
+        raise InvalidAgentMetadata(f"expected one agent ID in the context, got [{_shown(ids)}]")
+    if len(ids[0]) > AGENT_ID_CHARS_MAX:
+        raise InvalidAgentMetadata(f"agent ID: more than {AGENT_ID_CHARS_MAX} characters")
     texts = values_of(headers, "agentidentifiers")
     if len(texts) > 1:
         raise InvalidAgentMetadata(
-            f"expected at most one set of agent identifiers in the context, got [{' '.join(texts)}]"
+            f"expected at most one set of agent identifiers in the context, got [{_shown(texts)}]"
         )
-    try:
-        return ids[0], parse_identifiers(texts[0] if texts else "")
-    except ValueError as error:
-        raise InvalidAgentMetadata(str(error)) from error
+    return ids[0], texts[0] if texts else ""
+
+
+def _shown(values: list[str]) -> str:
+    return " ".join(values)[:_SHOWN_CHARS_MAX]

@@ -120,14 +120,24 @@ class Endpoint:
 
     def on_close_request(self) -> None:
         """CLOSE_REQ: drops the download, and closes the socket behind the rest of the upload."""
+        if self._close_on_request(Event.CLOSE_REQUESTED, "server closed"):
+            self._port.close()
+
+    def on_reset_request(self) -> None:
+        """RESET: as CLOSE_REQ, but the upload is incomplete, so the endpoint must see a reset."""
+        if self._close_on_request(Event.RESET_REQUESTED, "server reset"):
+            self._port.abort()
+
+    def _close_on_request(self, event: Event, reason: str) -> bool:
+        """Answers CLOSE_RSP; returns True if the socket is still to be closed."""
         was_closing = self.state is State.CLOSING
-        self._move(Event.CLOSE_REQUESTED)
+        self._move(event)
         self.send_queue.discard()
         if not was_closing:
-            self._stop("server closed")
-            self._port.close()
+            self._stop(reason)
         self._server.send(p.CloseResponse("", self.connect_id))
         self._server.forget_endpoint(self)
+        return not was_closing
 
     def on_server_lost(self) -> None:
         """The upload may be incomplete, so the endpoint must see a reset."""

@@ -1,6 +1,6 @@
-"""Negotiates our protocol extension (credit and half-close) in gRPC metadata.
+"""Negotiates our protocol extension (credit, half-close and reset) in gRPC metadata.
 
-The agent sends ``bootbridge-ext: credit=524288,half-close`` with Connect, and the server replies with
+The agent sends ``bootbridge-ext: credit=524288,half-close,reset`` with Connect, and the server replies with
 what it accepts. The number is how many bytes of one connection the sender of the header can receive
 before it grants more. Go peers ignore the key; unknown names are ignored. Without an agreement the
 protocol is Konnectivity's.
@@ -24,6 +24,7 @@ class Extension:
 
     credit: int = 0
     half_close: bool = False
+    reset: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.credit)
@@ -33,14 +34,14 @@ NONE: Final = Extension()
 
 
 def offer() -> str:
-    return f"credit={BOUNDS.credit},half-close"
+    return f"credit={BOUNDS.credit},half-close,reset"
 
 
 def parse(values: list[str]) -> Extension:
-    """Parses what the peer offers or accepts. Half-close requires credit."""
+    """Parses what the peer offers or accepts. Half-close and reset require credit."""
     names = dict(item.strip().partition("=")[::2] for value in values for item in value.split(","))
     raw = names.get("credit", "")
     if not (raw.isascii() and raw.isdigit()) or not 0 < len(raw) < 12:
         return NONE
     credit = min(int(raw), _CREDIT_BYTES_MAX)
-    return Extension(credit, "half-close" in names) if credit else NONE
+    return Extension(credit, "half-close" in names, "reset" in names) if credit else NONE

@@ -60,6 +60,10 @@ class CancellableDial(Protocol):
 
 class Frontend(Protocol):
     @property
+    def go_agent_packet(self) -> int:
+        """The largest payload of one DATA packet to an agent that knows no credit."""
+
+    @property
     def sink(self) -> Sink: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
@@ -191,6 +195,10 @@ class ConnectFrontend:
             self._timer = None
 
     # --- from the route
+
+    @property
+    def go_agent_packet(self) -> int:
+        return BOUNDS.go_agent_packet
 
     def pause_reading(self) -> None:
         self.sink.pause_reading()
@@ -363,6 +371,10 @@ class GrpcFrontend(PacketStream):
             self._send_queue.on_drained = _nothing  # no credit for a closed connection
 
     # --- from the route
+
+    @property
+    def go_agent_packet(self) -> int:
+        return BOUNDS.go_agent_grpc_packet
 
     @property
     def sink(self) -> Sink:

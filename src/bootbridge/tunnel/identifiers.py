@@ -3,7 +3,7 @@
 The text is a URL query with the keys ``ipv4``, ``ipv6``, ``host``, ``cidr`` and ``default-route``; a
 repeated key adds a value. A server skips unknown keys, so that newer agents may send more; an agent
 rejects them at its start, so that a typo is found. An invalid CIDR stays in the list, is reported by
-``invalid_cidrs`` and matches nothing.
+``invalid_cidrs`` and matches nothing. Number and length are checked before anything is parsed.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from urllib.parse import unquote_to_bytes
 from bootbridge.wire.addresses import IPNetwork, comparable_host, parse_cidr
 
 KNOWN_KEYS = frozenset({"ipv4", "ipv6", "host", "cidr", "default-route"})
+IDENTIFIERS_MAX = 64
+# Of one ``key=value`` as it is sent: a DNS name has at most 253.
+IDENTIFIER_CHARS_MAX = 272
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})  # as Go's ParseBool
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2}).{0,2}", re.DOTALL)
@@ -50,7 +53,11 @@ NO_IDENTIFIERS = AgentIdentifiers()
 
 
 def parse_identifiers(text: str, *, strict: bool = False) -> AgentIdentifiers:
-    """Parses agent identifiers. Raises ValueError for an invalid URL query or, if strict, an unknown key."""
+    """Parses agent identifiers.
+
+    Raises ValueError for an invalid URL query, for too many or too long identifiers, and, if strict, for an
+    unknown key.
+    """
     if not text:
         return NO_IDENTIFIERS
     values: dict[str, list[str]] = {}
@@ -69,8 +76,13 @@ def parse_identifiers(text: str, *, strict: bool = False) -> AgentIdentifiers:
 
 
 def _query_pairs(text: str) -> list[tuple[str, str]]:
+    parts = text.split("&", IDENTIFIERS_MAX)
+    if len(parts) > IDENTIFIERS_MAX:
+        raise ValueError(f"agent identifiers: more than {IDENTIFIERS_MAX}")
+    if max(map(len, parts)) > IDENTIFIER_CHARS_MAX:
+        raise ValueError(f"agent identifiers: one has more than {IDENTIFIER_CHARS_MAX} characters")
     pairs = []
-    for part in text.split("&"):
+    for part in parts:
         if ";" in part:
             raise ValueError("agent identifiers: invalid URL query: invalid semicolon separator in query")
         if part:

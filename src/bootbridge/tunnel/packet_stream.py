@@ -241,6 +241,7 @@ class SendQueue:
         "credit",
         "granted",
         "on_drained",
+        "packet_max",
         "source",
         "stream",
     )
@@ -252,8 +253,9 @@ class SendQueue:
         self.credit = stream.extension.credit or NO_LIMIT
         self.granted = self.credit  # in total: sent bytes are the difference to ``credit``
         self.backlog = 0
+        self.packet_max = NO_LIMIT  # payload bytes of one DATA packet
         self.on_drained: Callable[[], None] = _nothing
-        self._chunks: deque[bytes] = deque()
+        self._chunks: deque[Buffer] = deque()  # bytes, or a view of them
         self._after: list[tuple[Packet, Callable[[], None]]] = []
         self._waiting = False
         self._paused_at: float | None = None
@@ -266,15 +268,29 @@ class SendQueue:
     def write(self, data: Buffer) -> None:
         stream = self.stream
         if self.credit > 0 and not self._chunks and stream.idle:
-            self._send(data)
-            self.on_drained()
-            return
+            if len(data) <= self.packet_max:
+                self._send(data)
+                self.on_drained()
+                return
+            data = self._send_in_parts(data)
+            if not data:
+                self.on_drained()
+                return
         self._chunks.append(bytes(data))
         self.backlog += len(data)
         self._wait_for_turn()
         if self.backlog >= BOUNDS.send_queue_high and self._paused_at is None:
             self._paused_at = stream.timers.now()
             self.source.pause_reading()
+
+    def _send_in_parts(self, data: Buffer) -> Buffer:
+        """Sends packets of the permitted size until the stream is full; returns the rest."""
+        rest = memoryview(data)
+        packet_max = self.packet_max
+        while rest and self.stream.idle:
+            self._send(rest[:packet_max])
+            rest = rest[packet_max:]
+        return rest
 
     def _send(self, data: Buffer) -> None:
         size = len(data)
@@ -293,6 +309,10 @@ class SendQueue:
         self._waiting = False
         if self._chunks and self.credit > 0:
             chunk = self._chunks.popleft()
+            if len(chunk) > self.packet_max:
+                view = memoryview(chunk)
+                self._chunks.appendleft(view[self.packet_max :])
+                chunk = view[: self.packet_max]
             self.backlog -= len(chunk)
             self._send(chunk)
             if self._paused_at is not None and self.backlog <= BOUNDS.send_queue_low:

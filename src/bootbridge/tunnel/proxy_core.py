@@ -13,8 +13,11 @@ from bootbridge.metrics import Counter, Family
 from bootbridge.ports.byte_ports import ByteHandler, BytePort, Dialler, PendingDial
 from bootbridge.ports.event_log import EventLog
 from bootbridge.ports.timers import Timer, Timers
+from bootbridge.tunnel.agent_admission import AgentAdmission
+from bootbridge.tunnel.agent_credentials import AgentCredentials
 from bootbridge.tunnel.agent_registry import AgentRegistry, Strategy
 from bootbridge.tunnel.agent_stream import AgentStream, InvalidAgentMetadata
+from bootbridge.tunnel.allowed_identifiers import AllowedIdentifiers
 from bootbridge.tunnel.backend_selection import DirectBackend, NoBackend, ready, select_backend
 from bootbridge.tunnel.frontend import ConnectFrontend, DialFailure, DialFailureCause, Frontend, GrpcFrontend
 from bootbridge.tunnel.packet_stream import StreamCounters
@@ -32,20 +35,27 @@ PROXY_PATH: Final = "/ProxyService/Proxy"
 DIAL_SECONDS_MAX: Final = 30.0
 DIAL_TIMEOUT_TEXT: Final = "timed out waiting for backend dial"
 AGENT_LOST_TEXT: Final = "the agent's connection was lost"
-INVALID_CIDRS_SHOWN_MAX: Final = 200
 STOPPING_TEXT: Final = "the proxy server is shutting down"
 
 
-class Authenticator(Protocol):
-    """Checks an agent's credentials and calls ``done``, with None if they are valid, else with the reason."""
+# Called with None if an agent's credentials are valid, else with the reason; and with its token's properties.
+Authenticated = Callable[[str | None, AgentCredentials | None], None]
 
-    def __call__(self, authorization: list[str], done: Callable[[str | None], None]) -> None: ...
+
+class Authenticator(Protocol):
+    """Checks an agent's credentials and calls ``done``.
+
+    ``source`` is what shares are counted by. The result cancels the check.
+    """
+
+    def __call__(self, authorization: list[str], source: str, done: Authenticated) -> Callable[[], None]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     dial_seconds: float = DIAL_SECONDS_MAX
     stall_seconds: float = 10.0
+    agent_age_seconds: float = 0.0  # 0: none
 
 
 class Dial:
@@ -136,7 +146,9 @@ class ProxyCore:
         event_log: EventLog,
         dialler: Dialler,
         authenticate: Authenticator | None = None,
+        allowed_identifiers: AllowedIdentifiers | None = None,
     ) -> None:
+        """``allowed_identifiers``: the allow-list for all agents; None allows everything."""
         self.strategies = tuple(strategies)
         self.direct_cidrs = tuple(direct_cidrs)
         self.server_id = server_id
@@ -151,20 +163,30 @@ class ProxyCore:
         self.grpc_frontends: set[GrpcFrontend] = set()
         self.direct_dials: set[DirectDial] = set()
         self.direct_routes: set[DirectRoute] = set()
-        self._agents_waiting: set[AgentStream] = set()
+        # Agents whose credentials are being checked, with what cancels the check.
+        self._agents_waiting: dict[AgentStream, Callable[[], None]] = {}
         self._rng = rng
         # Not the callers' ids, which may collide; and small numbers are short on the wire.
         self._dial_ids = count(1)
         self._dialler = dialler
         self._authenticate = authenticate
+        self._admission = AgentAdmission(
+            self.agent_registry, metrics, event_log, timers, limits.agent_age_seconds, allowed_identifiers
+        )
         self._agent_counters = _counters(metrics, "from_agent", "to_agent", "to_frontend", "to_agent")
         self._front_counters = _counters(metrics, "from_client", "to_client", None, "to_frontend")
         self._mirror_tables()
 
     # --- agents
 
-    def on_agent_request(self, stream: Stream, headers: Headers) -> StreamHandler:
-        """Handles a new stream on the agent port."""
+    def on_agent_request(
+        self,
+        stream: Stream,
+        headers: Headers,
+        credentials: AgentCredentials | None = None,
+        source: str = "",
+    ) -> StreamHandler:
+        """Handles a new stream on the agent port; ``credentials`` and ``source`` are its connection's."""
         refused = _refused_call(stream, headers, AGENT_PATH)
         if refused is not None:
             return refused
@@ -173,27 +195,47 @@ class ProxyCore:
         except InvalidAgentMetadata as error:
             self.event_log.warning("agent refused", reason=str(error))
             return RefusedCall(stream, grpc.refusal(grpc.UNKNOWN, str(error)))
-        self._agents_waiting.add(agent)
+        if credentials is not None:
+            agent.credentials.append(credentials)
         if self._authenticate is None:
             self._admit(agent)
-        else:
-            self._authenticate(
-                values_of(headers, "authorization"), lambda denied: self._on_authenticated(agent, denied)
-            )
+            return agent
+        self._agents_waiting[agent] = _nothing
+        cancel = self._authenticate(
+            values_of(headers, "authorization"),
+            source,
+            lambda denied, token: self._on_authenticated(agent, denied, token),
+        )
+        if agent in self._agents_waiting:
+            self._agents_waiting[agent] = cancel
         return agent
 
-    def _on_authenticated(self, agent: AgentStream, denied: str | None) -> None:
-        if agent.ended:
+    def _on_authenticated(
+        self, agent: AgentStream, denied: str | None, token: AgentCredentials | None
+    ) -> None:
+        if self._agents_waiting.pop(agent, None) is None:
             return
+        if token is not None:
+            agent.credentials.append(token)
         if denied is None:
             self._admit(agent)
-            return
-        self.event_log.warning("agent refused", agent=agent.agent_id, reason=denied)
-        self._agents_waiting.discard(agent)
-        agent.deny(denied)
+        else:
+            self._deny(agent, denied)
+
+    def _deny(self, agent: AgentStream, reason: str) -> None:
+        self.event_log.warning("agent refused", agent=agent.agent_id, reason=reason)
+        agent.deny(reason)
 
     def _admit(self, agent: AgentStream) -> None:
-        self._agents_waiting.discard(agent)
+        if problem := agent.credential_problem():
+            self._deny(agent, problem)
+            return
+        try:
+            agent.parse_identifiers()
+        except InvalidAgentMetadata as error:
+            self._deny(agent, str(error))
+            return
+        self._admission.bound_identifiers(agent)
         agent.accept(self.server_id, self.server_count())
         self.agent_registry.add(agent)
         self.event_log.info(
@@ -202,17 +244,19 @@ class ProxyCore:
             extension="credit" if agent.extension else "none",
             agents=len(self.agent_registry),
         )
-        if unusable := agent.identifiers.invalid_cidrs:
-            self.event_log.warning(
-                "agent advertises an invalid CIDR",
-                agent=agent.agent_id,
-                cidr=",".join(unusable)[:INVALID_CIDRS_SHOWN_MAX],
-            )
+        self._admission.report_identifiers(agent)
+
+    def recheck_agents(self) -> None:
+        """Disconnects agents whose credentials have ended; to be called every few seconds."""
+        self._admission.recheck()
 
     def on_agent_gone(self, agent: AgentStream, status: int, reason: str) -> None:
-        self._agents_waiting.discard(agent)
+        cancel = self._agents_waiting.pop(agent, None)
+        if cancel is not None:
+            cancel()  # or peers that reset their streams would use up the API server's answers
         if not self.agent_registry.remove(agent):
             return
+        agent.stream.connection.count_admitted(-1)
         if status != grpc.OK:
             self.count_stream_error("from_agent", status)
         self.event_log.info(
@@ -409,9 +453,11 @@ class ProxyCore:
                     "pending_dials": len(agent.dials),
                     "queued_bytes": agent.queued_bytes,
                     "stalled_connections": len(agent.guard) if agent.guard else 0,
+                    "ignored_identifiers": len(agent.ignored_identifiers),
                 }
                 for agent in self.agent_registry
             ],
+            "overlapping_identifiers": self._admission.overlaps(),
         }
 
     def _mirror_tables(self) -> None:
@@ -455,6 +501,10 @@ _HOPS: Final = {
     DialFailureCause.AGENT_LOST: "server to agent",
     DialFailureCause.TIMEOUT: "agent did not answer",
 }
+
+
+def _nothing() -> None:
+    return None
 
 
 def _short(reason: str) -> str:

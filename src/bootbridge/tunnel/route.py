@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # for up to the second limit while the kernel knows that the caller has not read the 200.
 FIRST_BYTES_HOLD_SECONDS: Final = 0.01
 FIRST_BYTES_HOLD_SECONDS_MAX: Final = 1.0
-# How long a closing route may take to send its upload and to receive the agent's CLOSE_RSP.
+# How long a closing route may send nothing of its upload, and how long the agent's CLOSE_RSP may take.
 CLOSING_SECONDS_MAX: Final = 30.0
 # How long a half-closed route may stay without a byte in the direction that is still open.
 HALF_OPEN_IDLE_SECONDS_MAX: Final = 300.0
@@ -151,6 +151,8 @@ class AgentRoute:
         self.opened_at = core.timers.now()
         self.state: State = State.OPEN
         self.send_queue = SendQueue(agent, connect_id, front)
+        if not agent.extension:
+            self.send_queue.packet_max = front.go_agent_packet
         hold = FirstBytesHold(front, core.timers, self.release_first_bytes)
         self._first_bytes: FirstBytesHold | None = hold
         self.receiver = Receiver(agent, connect_id, hold, self)
@@ -201,7 +203,7 @@ class AgentRoute:
         """The caller is gone: sends the rest of its upload, then CLOSE_REQ."""
         if self._move(Event.CALLER_GONE):
             self._stop(reason)
-            self._request_close()
+            self._request_close(upload_complete=True)
 
     @property
     def front_drained(self) -> Callable[[], None]:
@@ -235,11 +237,12 @@ class AgentRoute:
         self._core.event_log.warning(
             "connection closed: frontend stalled", connection=self.connect_id, reason=reason
         )
+        upload_complete = self._upload_ended and not self.send_queue.backlog
         self._move(Event.OVERRUN)
         self._stop("stalled frontend")
         self.front.close(reason)
         self.send_queue.discard()
-        self._request_close()
+        self._request_close(upload_complete=upload_complete)
 
     # --- closing
 
@@ -253,14 +256,36 @@ class AgentRoute:
             )
 
     def _half_open_idle(self) -> None:
+        upload_complete = self._upload_ended
         self._move(Event.IDLE)
         self.front.close(HALF_OPEN_IDLE_TEXT)
         self._stop(HALF_OPEN_IDLE_TEXT)
-        self._request_close()
+        self._request_close(upload_complete=upload_complete)
 
-    def _request_close(self) -> None:
-        self.send_queue.then(p.CloseRequest(self.connect_id))
-        self._timer = self._core.timers.after(CLOSING_SECONDS_MAX, self._closing_timed_out)
+    @property
+    def _upload_ended(self) -> bool:
+        return self.state is State.UPLOAD_ENDED or self.state is State.BOTH_ENDED
+
+    def _request_close(self, *, upload_complete: bool) -> None:
+        self.send_queue.then(self._close_request(upload_complete=upload_complete))
+        self._wait_for_close()
+
+    def _close_request(self, *, upload_complete: bool) -> p.Packet:
+        """The endpoint must see a truncated upload as a reset; a Go agent can only be asked for a close."""
+        if upload_complete or not self.agent.extension.reset:
+            return p.CloseRequest(self.connect_id)
+        return p.Reset(self.connect_id)
+
+    def _wait_for_close(self) -> None:
+        unsent = self.send_queue.backlog
+
+        def check() -> None:
+            if self.send_queue.backlog < unsent:
+                self._wait_for_close()  # a slow endpoint is not a stalled one
+            else:
+                self._closing_timed_out()
+
+        self._timer = self._core.timers.after(CLOSING_SECONDS_MAX, check)
 
     def _close(self, event: Event, reason: str, error: str) -> None:
         was_closing = self.closing
@@ -284,9 +309,10 @@ class AgentRoute:
 
     def _closing_timed_out(self) -> None:
         """The upload could not be sent, or the agent did not answer CLOSE_REQ."""
+        upload_complete = not self.send_queue.backlog
         self._move(Event.TIMED_OUT)
         self.send_queue.discard()
-        self.agent.send(p.CloseRequest(self.connect_id))
+        self.agent.send(self._close_request(upload_complete=upload_complete))
         self._forget()
 
     def _forget(self) -> None:
@@ -399,7 +425,10 @@ class DirectRoute:
             )
 
     def _half_open_idle(self) -> None:
+        upload_ended = self.state is State.UPLOAD_ENDED
         self._move(Event.IDLE)
+        if not upload_ended:
+            self._port.abort()  # the caller has not finished its upload
         self._close(HALF_OPEN_IDLE_TEXT, HALF_OPEN_IDLE_TEXT)
 
     def _close(self, reason: str, error: str) -> None:

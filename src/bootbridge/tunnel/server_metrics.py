@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bootbridge.metrics import Registry
 from bootbridge.tunnel.tunnel_metrics import TunnelMetrics
+from bootbridge.wire.http2_budgets import NAMES
 
 PREFIX = "konnectivity_network_proxy_server_"
 
@@ -26,7 +27,8 @@ DIAL_FAILURES = (
     "frontend_close",
 )
 DIRECTIONS = ("to_agent", "to_frontend")
-TOKEN_REVIEW_RESULTS = ("authenticated", "denied", "error", "cached")
+EVICTION_REASONS = ("unadmitted", "file descriptors")
+TOKEN_REVIEW_RESULTS = ("authenticated", "denied", "error", "cached", "invalid")
 
 
 class ServerMetrics(TunnelMetrics):
@@ -95,8 +97,34 @@ class ServerMetrics(TunnelMetrics):
 
     def _beyond_upstream(self, own: Registry) -> None:
         self._connections_beyond_upstream(own, DIRECTIONS)
+        self._process_beyond_upstream(own)
         self.dial_retries_total = own.counter(
             "dial_retries_total", "Dials sent to a second agent because the first was lost."
+        )
+        self.unadmitted_agent_connections = own.gauge(
+            "unadmitted_agent_connections", "Connections to the agent port without an admitted stream."
+        )
+        self.agent_connections_evicted_total = own.counters(
+            "agent_connections_evicted_total",
+            "Connections to the agent port closed because there were too many, by reason.",
+            "reason",
+        ).preset(*EVICTION_REASONS)
+        self.frame_budgets_exceeded_total = own.counters(
+            "frame_budgets_exceeded_total",
+            "HTTP/2 connections closed because of too many frames of one kind, by frame.",
+            "frame",
+        ).preset(*NAMES)
+        self.ignored_identifiers_total = own.counter(
+            "ignored_identifiers_total", "Identifiers that agents advertised and may not advertise."
+        )
+        self.retired_agents_total = own.counters(
+            "retired_agents_total",
+            "Agents disconnected because their credentials ended, by reason.",
+            "reason",
+        )
+        self.overlapping_identifiers_total = own.counter(
+            "overlapping_identifiers_total",
+            "Identifiers of new agents that overlapped with another agent's.",
         )
         self.token_reviews_total = own.counters(
             "token_reviews_total", "Agent tokens examined, by result.", "result"

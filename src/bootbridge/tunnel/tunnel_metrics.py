@@ -21,6 +21,12 @@ class TunnelMetrics:
             "packet_type",
         )
 
+    def _process_beyond_upstream(self, own: Registry) -> None:
+        """Our own metrics of the process."""
+        self.log_lines_dropped_total = own.counter(
+            "log_lines_dropped_total", "Log lines lost because the reader of the log did not read them."
+        )
+
     def _connections_beyond_upstream(self, own: Registry, directions: tuple[str, ...]) -> None:
         """Our own metrics of tunnelled connections."""
         self.transferred_bytes_total = own.counters(
@@ -34,4 +40,7 @@ class TunnelMetrics:
         ).preset(*directions)
         self.closed_connections_total = own.counters(
             "closed_connections_total", "Closed connections, by reason.", "reason"
+        )
+        self.refused_destinations_total = own.counters(
+            "refused_destinations_total", "Addresses that the destination policy refused, by rule.", "rule"
         )

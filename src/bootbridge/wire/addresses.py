@@ -30,6 +30,14 @@ def host_of(address: str) -> str:
     return address.strip("[]")
 
 
+def source_of(address: str) -> str:
+    """Returns what limits are counted by: an IPv4 address or an IPv6 /64, which one machine may own."""
+    ip = parse_ip(address.partition("%")[0])
+    if ip is None:
+        return address
+    return str(IPv6Address(int(ip) >> 64 << 64) if isinstance(ip, IPv6Address) else ip)
+
+
 def parse_ip(host: str) -> IPAddress | None:
     """Parses an IP address, an IPv4-mapped one as IPv4; None for a name."""
     return _parse_ip(host) if len(host) <= _IP_CHARS_MAX else None

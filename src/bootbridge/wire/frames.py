@@ -89,6 +89,40 @@ class StreamError(PeerError):
         self.stream_id = stream_id
 
 
+_SIZES: Final = {PRIORITY: 5, RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+_ON_STREAM_0: Final = frozenset({SETTINGS, PING, GOAWAY})
+_ON_A_STREAM: Final = frozenset({HEADERS, PRIORITY})
+_NAMES: Final = {
+    HEADERS: "HEADERS",
+    PRIORITY: "PRIORITY",
+    RST_STREAM: "RST_STREAM",
+    SETTINGS: "SETTINGS",
+    PING: "PING",
+    GOAWAY: "GOAWAY",
+    WINDOW_UPDATE: "WINDOW_UPDATE",
+}
+
+
+def check_shape(kind: int, flags: int, stream_id: int, size: int) -> None:
+    """Raises if a frame of this type must not be on this stream, or must not have this size."""
+    if stream_id and kind in _ON_STREAM_0:
+        raise Http2ConnectionError(f"{_NAMES[kind]} on a stream", PROTOCOL_ERROR)
+    if not stream_id and kind in _ON_A_STREAM:
+        raise Http2ConnectionError(f"{_NAMES[kind]} on stream 0", PROTOCOL_ERROR)
+    expected = _SIZES.get(kind, size)
+    if size != expected:
+        text = f"{_NAMES[kind]} must have {expected} bytes"
+        if kind == PRIORITY:
+            raise StreamError(stream_id, text, FRAME_SIZE_ERROR)
+        raise Http2ConnectionError(text, FRAME_SIZE_ERROR)
+    if kind == SETTINGS and size % SETTING.size:
+        raise Http2ConnectionError("SETTINGS of invalid size", FRAME_SIZE_ERROR)
+    if kind == SETTINGS and size and flags & ACK:
+        raise Http2ConnectionError("SETTINGS ACK with content", FRAME_SIZE_ERROR)
+    if kind == GOAWAY and size < GOAWAY_HEAD.size:
+        raise Http2ConnectionError("GOAWAY is too short", FRAME_SIZE_ERROR)
+
+
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     size = len(payload)
     return HEADER.pack(size >> 16, size & 0xFFFF, kind, flags, stream_id) + payload

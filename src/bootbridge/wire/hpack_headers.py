@@ -63,9 +63,10 @@ class Decoder:
     and decoded into the state only if a second block arrives.
     """
 
-    __slots__ = ("_first", "_hpack")
+    __slots__ = ("_bytes_max", "_first", "_hpack")
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_max: int = HEADER_LIST_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
         self._hpack: hpack.Decoder | None = None
         self._first = b""
 
@@ -74,7 +75,7 @@ class Decoder:
             if not self._first and len(block) <= _REMEMBERED_BYTES_MAX:
                 self._first = block
                 return list(_first_block(block))
-            self._hpack = hpack.Decoder(max_header_list_size=HEADER_LIST_BYTES_MAX)
+            self._hpack = hpack.Decoder(max_header_list_size=self._bytes_max)
             if self._first:
                 _decode(self._hpack, self._first)
         return _decode(self._hpack, block)

@@ -10,13 +10,15 @@ as long on each (docs/performance.md).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from bootbridge.bounds import BOUNDS
 from bootbridge.wire import frames as f
+from bootbridge.wire.closed_streams import ClosedStreams
 from bootbridge.wire.frame_buffer import FrameBuffer
 from bootbridge.wire.frames import HEADER, HEADER_SIZE, Http2ConnectionError, StreamError
+from bootbridge.wire.header_block import HeaderBlock
 from bootbridge.wire.hpack_headers import (
     HEADER_LIST_BYTES_MAX,
     NO_DYNAMIC_TABLE,
@@ -27,6 +29,16 @@ from bootbridge.wire.hpack_headers import (
     request_fault,
     response_fault,
     trailers_fault,
+)
+from bootbridge.wire.http2_budgets import (
+    SETTINGS_ENTRIES_MAX,
+    STREAM_ERROR,
+    UNKNOWN_FRAME,
+    WORK_BYTES,
+    BudgetExceeded,
+    FrameBudget,
+    Http2Budgets,
+    many_streams,
 )
 from bootbridge.wire.http2_stream import NO_HANDLER, Handler, Stream, StreamHandler
 from bootbridge.wire.packets import Buffer
@@ -39,8 +51,6 @@ FRAME_BYTES_MAX: Final = 1024 * 1024
 REPLIES_WAITING_MAX: Final = 1000
 # Deferred frames that may wait for other output.
 DEFERRED_FRAMES_MAX: Final = 8
-# How many closed streams are remembered: a late frame is ignored, a wrong one is an error.
-CLOSED_REMEMBERED: Final = 128
 
 
 class Http2Connection:
@@ -54,6 +64,9 @@ class Http2Connection:
         on_output: Callable[[], None] = lambda: None,
         on_deferred_output: Callable[[], None] = lambda: None,
         streams_max: int = 1000,
+        header_bytes_max: int = HEADER_LIST_BYTES_MAX,
+        budgets: Sequence[FrameBudget] = (),
+        now: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.client = client
         self.out: list[Buffer] = []
@@ -70,21 +83,27 @@ class Http2Connection:
         self.peer_frame_max = f.DEFAULT_FRAME_MAX
         self.stream_window = BOUNDS.stream_window
         self.streams: dict[int, Stream] = {}
+        # Streams that the application has admitted, after authentication; a connection without ends in time.
+        self.admitted = 0
+        self.on_admitted_change: Callable[[], None] = lambda: None
         self.on_pong: Callable[[], None] = lambda: None
-        self.on_suspected: Callable[[], None] = lambda: (
-            None
-        )  # whether the peer lives: called, not answered, here
+        self.on_suspected: Callable[[], None] = lambda: None  # whether the peer lives: the owner finds out
         self.on_goaway: Callable[[int, str], None] = lambda code, text: None
         self._on_request = on_request
         self._on_output = on_output
         self._on_deferred_output = on_deferred_output
         self._streams_max = streams_max
+        self._header_bytes_max = header_bytes_max
+        self._budgets = Http2Budgets(budgets or many_streams(streams_max), now, self._work)
+        self.data_frames = 0  # with content, in both directions
+        self._window_received = f.DEFAULT_WINDOW  # all of it so far, used up or not
+        self._window_returned = 0
         self._receive_window = CONNECTION_WINDOW
-        self._decoder = Decoder()
+        self._decoder = Decoder(header_bytes_max)
         self._next_id = 1
         self._last_peer_id = 0
-        self._closed_streams: dict[int, bool] = {}
-        self._block: tuple[int, int, list[bytes], int] | None = None
+        self._closed_streams = ClosedStreams()
+        self._block: HeaderBlock | None = None
         self._block_prefix = b""
         self._preface_due = not client
         self._settings_due = True
@@ -100,7 +119,7 @@ class Http2Connection:
             values[f.ENABLE_PUSH] = 0
         else:
             values[f.MAX_CONCURRENT_STREAMS] = self._streams_max
-            values[f.MAX_HEADER_LIST_SIZE] = HEADER_LIST_BYTES_MAX
+            values[f.MAX_HEADER_LIST_SIZE] = self._header_bytes_max
         self.push(f.settings(values) + f.window_update(0, CONNECTION_WINDOW - f.DEFAULT_WINDOW))
 
     # --- output
@@ -158,9 +177,9 @@ class Http2Connection:
     def ping(self, opaque: bytes = b"bootbrdg") -> None:
         self.push(f.frame(f.PING, 0, 0, opaque))
 
-    @property
-    def has_had_streams(self) -> bool:
-        return self._last_peer_id > 0
+    def count_admitted(self, change: int) -> None:
+        self.admitted += change
+        self.on_admitted_change()
 
     def go_away(self, code: int = f.NO_ERROR, text: str = "") -> None:
         """Rejects new streams from now on. Open streams continue."""
@@ -181,6 +200,7 @@ class Http2Connection:
     def lost(self, reason: str) -> None:
         """Closes the connection and resets every stream."""
         self.closed = True
+        self._held = FrameBuffer(HEADER_SIZE)
         for stream in list(self.streams.values()):
             self.forget(stream, by_us=True)
             stream.handler.on_reset(f.CANCEL, reason)
@@ -195,12 +215,7 @@ class Http2Connection:
         stream.local_closed = stream.remote_closed = True
         stream.drop_tail()
         if self.streams.pop(stream.id, None) is not None:
-            self._remember_closed(stream.id, by_us)
-
-    def _remember_closed(self, stream_id: int, by_us: bool) -> None:
-        self._closed_streams[stream_id] = by_us
-        if len(self._closed_streams) > CLOSED_REMEMBERED:
-            del self._closed_streams[next(iter(self._closed_streams))]
+            self._closed_streams.remember(stream.id, by_us)
 
     def _wake_streams(self) -> None:
         """Lets the streams send, the one that has waited longest first."""
@@ -273,10 +288,12 @@ class Http2Connection:
             raise Http2ConnectionError("invalid HTTP/2 connection preface", f.PROTOCOL_ERROR)
 
     def _frame_size(self, data: Buffer) -> int:
-        high, low, _, _, _ = HEADER.unpack_from(data)
+        high, low, kind, _, _ = HEADER.unpack_from(data)
         size = high << 16 | low
         if size > FRAME_BYTES_MAX:
             raise Http2ConnectionError(f"frame too large: {size} bytes", f.FRAME_SIZE_ERROR)
+        if kind == f.SETTINGS:
+            _check_settings_size(size)
         return HEADER_SIZE + int(size)
 
     def _consume(self, data: memoryview) -> int:
@@ -290,9 +307,10 @@ class Http2Connection:
             end = at + HEADER_SIZE + length
             if end > size or length > FRAME_BYTES_MAX:
                 return at
-            if kind == 0 and not flags and self._block is None and not self._settings_due:
+            if kind == 0 and not flags and length and self._block is None and not self._settings_due:
                 stream = streams.get(stream_id)
                 if stream is not None and not stream.remote_closed and stream.got_headers:
+                    self.data_frames += 1
                     self._receive_window -= length
                     stream.receive_window -= length
                     if stream.receive_window < 0 or stream.body_expected is not None:
@@ -311,31 +329,42 @@ class Http2Connection:
 
     def _return_connection_window(self) -> None:
         self.push(f.window_update(0, CONNECTION_WINDOW - self._receive_window))
+        self._window_returned += CONNECTION_WINDOW - self._receive_window
         self._receive_window = CONNECTION_WINDOW
+
+    def _work(self) -> int:
+        """Returns how much DATA was transferred, in the unit of the budgets."""
+        sent = self._window_received - self.window
+        received = self._window_returned + CONNECTION_WINDOW - self._receive_window
+        return self.data_frames + (sent + received) // WORK_BYTES
 
     def _frame(self, kind: int, flags: int, stream_id: int, payload: memoryview) -> None:
         if self._settings_due:
             if kind != f.SETTINGS or flags & f.ACK:
                 raise Http2ConnectionError("the first frame must be SETTINGS", f.PROTOCOL_ERROR)
             self._settings_due = False
-        if self._block is not None and (kind != f.CONTINUATION or stream_id != self._block[0]):
+        if self._block is not None and (kind != f.CONTINUATION or stream_id != self._block.stream_id):
             raise Http2ConnectionError("header block interrupted", f.PROTOCOL_ERROR)
         handler = _FRAME_HANDLERS.get(kind)
+        if kind != f.DATA:
+            self._budgets.spend(kind if handler is not None else UNKNOWN_FRAME)
         if handler is None:
             return  # RFC 9113 requires to ignore unknown frame types
         try:
+            f.check_shape(kind, flags, stream_id, len(payload))
             handler(self, flags, stream_id, payload)
         except StreamError as error:
             self._fail_stream(error)
 
     def _fail_stream(self, error: StreamError) -> None:
+        self._budgets.spend(STREAM_ERROR)
         self._reply(f.rst_stream(error.stream_id, error.code))
         stream = self.streams.get(error.stream_id)
         if stream is not None:
             self.forget(stream, by_us=True)
             stream.handler.on_reset(error.code, str(error))
         else:
-            self._remember_closed(error.stream_id, True)
+            self._closed_streams.remember(error.stream_id, True)
 
     def _reply(self, data: bytes, *, deferred: bool = False) -> None:
         """Sends a reply that the peer provoked; fails if too many wait for a peer that does not read."""
@@ -378,6 +407,10 @@ class Http2Connection:
             raise StreamError(stream_id, "DATA before HEADERS", f.PROTOCOL_ERROR)
         stream.receive_window -= length
         body = f.unpad(payload, flags)
+        if body:
+            self.data_frames += 1
+        elif not flags & f.END_STREAM:
+            self._budgets.spend(f.DATA)
         self._checked_data(stream, len(body))
         stream.handler.on_data(body, 0, len(body))
         stream.return_window(length)
@@ -392,14 +425,9 @@ class Http2Connection:
 
     def _late_frame(self, stream_id: int, kind: str) -> None:
         """A frame for a closed stream: ignored if we closed it, else an error of the peer."""
-        stream = self.streams.get(stream_id)
-        if stream is not None:
+        if stream_id in self.streams:
             raise StreamError(stream_id, f"{kind} after END_STREAM", f.STREAM_CLOSED)
-        by_us = self._closed_streams.get(stream_id)
-        if by_us is False:
-            raise Http2ConnectionError(f"{kind} on closed stream {stream_id}", f.STREAM_CLOSED)
-        if by_us is None:
-            raise StreamError(stream_id, f"{kind} on closed stream", f.STREAM_CLOSED)
+        self._closed_streams.check_late(stream_id, kind)
 
     def _remote_end(self, stream: Stream) -> None:
         if stream.remote_closed:
@@ -411,40 +439,22 @@ class Http2Connection:
         self.forget_if_done(stream)
 
     def _on_headers(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        if stream_id == 0:
-            raise Http2ConnectionError("HEADERS on stream 0", f.PROTOCOL_ERROR)
-        body = f.unpad(payload, flags)
-        if flags & f.PRIORITISED:
-            if len(body) < 5:
-                raise Http2ConnectionError("HEADERS too short for its priority", f.FRAME_SIZE_ERROR)
-            if f.UINT32.unpack_from(body)[0] & 0x7FFFFFFF == stream_id:
-                # Not only a stream error: the HPACK state would miss its block.
-                raise Http2ConnectionError(f"stream {stream_id} depends on itself", f.PROTOCOL_ERROR)
-            body = body[5:]
-        if len(body) > HEADER_LIST_BYTES_MAX:
-            raise Http2ConnectionError("header block is too large", f.ENHANCE_YOUR_CALM)
-        self._block = (stream_id, flags, [bytes(body)], len(body))
-        if flags & f.END_HEADERS:
-            self._block_done()
+        self._block = HeaderBlock(flags, stream_id, payload, self._header_bytes_max)
+        self._block_done()
 
     def _on_continuation(self, flags: int, stream_id: int, payload: memoryview) -> None:
         if self._block is None:
             raise Http2ConnectionError("CONTINUATION without HEADERS", f.PROTOCOL_ERROR)
-        first_id, first_flags, parts, size = self._block
-        size += len(payload) + HEADER_SIZE  # with the header, so that empty frames count too
-        if size > HEADER_LIST_BYTES_MAX:
-            raise Http2ConnectionError("header block is too large", f.ENHANCE_YOUR_CALM)
-        parts.append(bytes(payload))
-        self._block = (first_id, first_flags, parts, size)
-        if flags & f.END_HEADERS:
-            self._block_done()
+        self._block.add(flags, payload)
+        self._block_done()
 
     def _block_done(self) -> None:
-        assert self._block is not None
-        stream_id, flags, parts, _ = self._block
+        block = self._block
+        if block is None or not block.complete:
+            return
         self._block = None
-        headers = self._decoder.decode(b"".join(parts))
-        end = bool(flags & f.END_STREAM)
+        headers = self._decoder.decode(block.content())
+        stream_id, end = block.stream_id, block.end
         stream = self.streams.get(stream_id)
         if stream is not None:
             self._more_headers(stream, headers, end)
@@ -489,16 +499,10 @@ class Http2Connection:
             self._remote_end(stream)
 
     def _on_priority(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        if stream_id == 0:
-            raise Http2ConnectionError("PRIORITY on stream 0", f.PROTOCOL_ERROR)
-        if len(payload) != 5:
-            raise StreamError(stream_id, "PRIORITY must have 5 bytes", f.FRAME_SIZE_ERROR)
         if f.UINT32.unpack_from(payload)[0] & 0x7FFFFFFF == stream_id:
             raise StreamError(stream_id, "a stream depends on itself", f.PROTOCOL_ERROR)
 
     def _on_rst_stream(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        if len(payload) != 4:
-            raise Http2ConnectionError("RST_STREAM must have 4 bytes", f.FRAME_SIZE_ERROR)
         stream = self._existing(stream_id, "RST_STREAM")
         if stream is not None:
             code = int(f.UINT32.unpack(payload)[0])
@@ -507,21 +511,19 @@ class Http2Connection:
             stream.handler.on_reset(code, f"the peer reset the stream: {name}")
 
     def _on_settings(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        if stream_id != 0:
-            raise Http2ConnectionError("SETTINGS on a stream", f.PROTOCOL_ERROR)
         if flags & f.ACK:
-            if payload:
-                raise Http2ConnectionError("SETTINGS ACK with content", f.FRAME_SIZE_ERROR)
             return
-        if len(payload) % 6:
-            raise Http2ConnectionError("SETTINGS of invalid size", f.FRAME_SIZE_ERROR)
+        _check_settings_size(len(payload))
+        initial_window = self.peer_initial_window
         for key, value in f.parse_settings(payload):
             if key == f.INITIAL_WINDOW_SIZE:
-                self._change_initial_window(value)
+                initial_window = value
             elif key == f.MAX_FRAME_SIZE:
                 self.peer_frame_max = min(value, FRAME_BYTES_MAX)
             elif key == f.HEADER_TABLE_SIZE and value < 4096:
                 self._block_prefix = NO_DYNAMIC_TABLE
+        if initial_window != self.peer_initial_window:
+            self._change_initial_window(initial_window)
         self._reply(f.frame(f.SETTINGS, f.ACK, 0))
         self._wake_streams()
 
@@ -537,20 +539,12 @@ class Http2Connection:
         raise Http2ConnectionError("PUSH_PROMISE is disabled", f.PROTOCOL_ERROR)
 
     def _on_ping(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        if stream_id != 0:
-            raise Http2ConnectionError("PING on a stream", f.PROTOCOL_ERROR)
-        if len(payload) != 8:
-            raise Http2ConnectionError("PING must have 8 bytes", f.FRAME_SIZE_ERROR)
         if flags & f.ACK:
             self.on_pong()
         else:
             self._reply(f.frame(f.PING, f.ACK, 0, bytes(payload)), deferred=True)
 
     def _on_goaway(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        if stream_id != 0:
-            raise Http2ConnectionError("GOAWAY on a stream", f.PROTOCOL_ERROR)
-        if len(payload) < 8:
-            raise Http2ConnectionError("GOAWAY is too short", f.FRAME_SIZE_ERROR)
         last_id, code = f.GOAWAY_HEAD.unpack_from(payload)
         self.peer_going_away = True
         text = bytes(payload[8:208]).decode("latin-1")
@@ -560,8 +554,6 @@ class Http2Connection:
         self.on_goaway(int(code), text)
 
     def _on_window_update(self, flags: int, stream_id: int, payload: memoryview) -> None:
-        if len(payload) != 4:
-            raise Http2ConnectionError("WINDOW_UPDATE must have 4 bytes", f.FRAME_SIZE_ERROR)
         increment = int(f.UINT32.unpack(payload)[0]) & 0x7FFFFFFF
         if stream_id == 0:
             if increment == 0 or self.window + increment > f.WINDOW_LIMIT:
@@ -569,6 +561,7 @@ class Http2Connection:
                 raise Http2ConnectionError(f"WINDOW_UPDATE of {increment}", code)
             blocked = self.window <= 0
             self.window += increment
+            self._window_received += increment
             if blocked:
                 self._wake_streams()
             return
@@ -582,6 +575,11 @@ class Http2Connection:
         stream.window += increment
         if blocked and self.writable and stream.push_tail():
             stream.handler.on_ready()
+
+
+def _check_settings_size(size: int) -> None:
+    if size > SETTINGS_ENTRIES_MAX * f.SETTING.size:
+        raise BudgetExceeded("SETTINGS", f"SETTINGS frame too large: {size} bytes")
 
 
 _FRAME_HANDLERS: Final[dict[int, Callable[[Http2Connection, int, int, memoryview], None]]] = {

@@ -105,6 +105,7 @@ class Stream:
         ):
             self.window -= size
             connection.window -= size
+            connection.data_frames += 1
             if not connection.flush_requested:
                 connection.request_flush()
             out = connection.out
@@ -129,6 +130,7 @@ class Stream:
         size = len(head) + len(payload)
         self.window -= size
         connection.window -= size
+        connection.data_frames += 1
         view = memoryview(payload)
         if size <= connection.peer_frame_max:
             connection.push(HEADER.pack(size >> 16, size & 0xFFFF, f.DATA, 0, self.id) + head)

@@ -16,7 +16,7 @@ from bootbridge.errors import PeerError
 
 Buffer = bytes | bytearray | memoryview
 
-# Packet.type. The last two are our extension, used only between peers that agreed on it.
+# Packet.type. The last three are our extension, used only between peers that agreed on it.
 DIAL_REQ: Final = 0
 DIAL_RSP: Final = 1
 CLOSE_REQ: Final = 2
@@ -26,6 +26,7 @@ DIAL_CLS: Final = 5
 DRAIN: Final = 6
 CREDIT: Final = 20001
 END: Final = 20002
+RESET: Final = 20003
 
 TYPE_NAMES: Final = {
     DIAL_REQ: "DIAL_REQ",
@@ -37,6 +38,7 @@ TYPE_NAMES: Final = {
     DRAIN: "DRAIN",
     CREDIT: "CREDIT",
     END: "END",
+    RESET: "RESET",
 }
 
 # The field number of each type's payload in Packet's oneof.
@@ -50,6 +52,7 @@ _PAYLOAD_FIELD: Final = {
     DRAIN: 8,
     CREDIT: CREDIT,
     END: END,
+    RESET: RESET,
 }
 _PAYLOAD_TAGS: Final = frozenset(field << 3 | 2 for field in _PAYLOAD_FIELD.values())
 _GROUP_DEPTH_MAX: Final = 64
@@ -170,6 +173,17 @@ class End(_Packet):
         self.connect_id = connect_id
 
 
+class Reset(_Packet):
+    """Extension: a CLOSE_REQ of an incomplete upload; the endpoint must see a reset."""
+
+    __slots__ = ("connect_id",)
+    __match_args__ = ("connect_id",)
+    type: ClassVar[int] = RESET
+
+    def __init__(self, connect_id: int) -> None:
+        self.connect_id = connect_id
+
+
 class Unknown(_Packet):
     __slots__ = ("type",)
     __match_args__ = ("type",)
@@ -188,6 +202,7 @@ Packet = (
     | Drain
     | Credit
     | End
+    | Reset
     | Unknown
 )
 
@@ -246,6 +261,7 @@ _PAYLOAD_WRITERS: Final[tuple[Callable[[Any], bytes], ...]] = (
     lambda packet: _number(b"\x08", packet.random),
     lambda packet: b"",
     lambda packet: _number(b"\x08", packet.connect_id) + _number(b"\x10", packet.size),
+    lambda packet: _number(b"\x08", packet.connect_id),
     lambda packet: _number(b"\x08", packet.connect_id),
 )
 # With the bytes before the payload: the type, unless it is 0, and the payload's tag.
@@ -352,6 +368,7 @@ _BUILDERS: Final[dict[int, Callable[[Callable[[int, Any], Any]], Packet]]] = {
     DRAIN: lambda get: Drain(),
     CREDIT: lambda get: Credit(get(0x08, 0), get(0x10, 0)),
     END: lambda get: End(get(0x08, 0)),
+    RESET: lambda get: Reset(get(0x08, 0)),
 }
 
 

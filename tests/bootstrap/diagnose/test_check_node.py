@@ -204,6 +204,10 @@ FAULTS: dict[str, tuple[Callable[[LiveNode], object], set[str]]] = {
         lambda node: node.host.remove(node.plan.paths.egress_config),
         {"egress-config"},
     ),
+    "a bootstrap that goes on without the tunnel": (
+        lambda node: node.write({node.plan.paths.bypass: Asset(b"")}),
+        {"egress-config"},
+    ),
     "a kube-apiserver without the flag": (
         lambda node: node.write({node.plan.paths.apiserver_config: Asset(b"apiServerArguments: {}\n")}),
         {"kube-apiserver"},
@@ -235,3 +239,23 @@ def test_a_kube_apiserver_that_is_not_rendered_yet_is_not_checked(node: LiveNode
 def test_a_node_without_a_tunnel_fails_with_one_result(root: Path) -> None:
     (found,) = check.of_node(root, datetime.now(UTC))
     assert (found.name, found.verdict) == ("plan-record", CheckVerdict.FAIL)
+
+
+@pytest.mark.parametrize(
+    ("notes", "verdict", "words"),
+    [
+        (b"", "pass", "nft closes port"),
+        (b"port 2041 is open to other machines\n", "warn", "is open to other machines"),
+    ],
+)
+def test_a_health_port_that_cannot_be_bound(node: LiveNode, notes: bytes, verdict: str, words: str) -> None:
+    """By programs of 4.11 to 4.13: closed by a rule, or open."""
+    paths = node.plan.paths
+    node.write(
+        {paths.program_flags: Asset(b"image\nproxy-server health-bind-address\n"), paths.notes: Asset(notes)}
+    )
+
+    found = node.check()["health-port"]
+
+    assert found.verdict == verdict
+    assert words in found.evidence

@@ -51,7 +51,7 @@ def test_a_working_tunnel_passes_all_steps_in_order(node: InstalledNode) -> None
     document = node.doctor()
     assert [each["name"] for each in document["steps"]] == [name for _, name, _ in STEPS]
     unknown = [each["name"] for each in document["steps"] if each["verdict"] != "ok"]
-    assert unknown == ["destination", "dial", "destination-tls"]
+    assert unknown == ["destination-tls"]
     assert "2 connected: node0, node1" in json.dumps(document)
 
 

@@ -14,9 +14,10 @@ from bootbridge.bootstrap.diagnose.doctor import DiagnosisContext, apiserver, pr
 from bootbridge.bootstrap.diagnose.doctor.processes import NodeProcess
 from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import Plan
-from bootbridge.bootstrap.render import node_files
-from bootbridge.common.files import write_file
+from bootbridge.bootstrap.render import egress_selector, node_files
+from bootbridge.common.files import Asset, write_file
 from bootbridge.common.host import Host
+from bootbridge.common.yaml_text import to_yaml
 from tests.support.process_program import until
 
 PLAN = Plan()
@@ -92,3 +93,15 @@ def test_endpoint_routing_that_was_switched_off(context: DiagnosisContext) -> No
     found = apiserver.endpoint_routing(context)
     assert "routing is false" in found.evidence
     assert "systemctl restart bootkube" in found.fix
+
+
+def test_a_bootstrap_without_its_tunnel(context: DiagnosisContext) -> None:
+    """The server did not answer in its stage, so the egress configuration routes directly."""
+    context.host.write(PATHS.bypass, Asset(context.host.read(PATHS.egress_config) or b""))
+    context.host.write(PATHS.egress_config, Asset(to_yaml(egress_selector.direct_configuration())))
+
+    found = apiserver.egress_config(context)
+
+    assert found.verdict == "fail"
+    assert "the tunnel is not used: the server did not answer" in found.evidence
+    assert "crictl logs" in found.fix

@@ -101,3 +101,42 @@ def test_an_invalid_record_is_reported(data: bytes) -> None:
 def test_a_node_without_records_has_no_failed_stage() -> None:
     """kubeadm writes none."""
     assert not analyse({}).failed
+
+
+SERVER = "konnectivity-server-bootstrap"
+FAILED_SERVER = (f"stage start {SERVER}", f"stage end {SERVER} failure")
+
+
+@pytest.mark.parametrize(
+    ("after", "words", "failed"),
+    [
+        (
+            ["stage start cb-bootstrap", "stage end cb-bootstrap success", GOOD],
+            "bootkube.service succeeded.",
+            False,
+        ),
+        (["stage start cb-bootstrap"], "still running in stage 'cb-bootstrap'", False),
+        (
+            ["stage start cb-bootstrap", "stage end cb-bootstrap failure", BAD],
+            "failed at stage 'cb-bootstrap'",
+            True,
+        ),
+    ],
+)
+def test_a_server_that_does_not_answer_is_named_beside_the_result(
+    after: list[str], words: str, failed: bool
+) -> None:
+    """bootkube.sh goes on without the tunnel: that stage is not where it failed, but perhaps the reason."""
+    found = analyse({**IMAGE_DONE, "bootkube": record(START, *FAILED_SERVER, *after)})
+
+    assert found.failed is failed
+    assert words in found.sentence
+    assert f"Stage '{SERVER}' failed before" in found.sentence
+    assert "the kube-apiserver dials directly" in found.sentence
+    assert "no default route" in found.text()
+
+
+def test_a_server_that_answered_later_is_not_named() -> None:
+    done = record(START, *FAILED_SERVER, f"stage start {SERVER}", f"stage end {SERVER} success", GOOD)
+
+    assert analyse({**IMAGE_DONE, "bootkube": done}).sentence == "bootkube.service succeeded."

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from bootbridge.bootstrap.diagnose.gather import remote
 from bootbridge.bootstrap.diagnose.gather.install_dir import InstallDir
@@ -22,95 +20,11 @@ from bootbridge.bootstrap.diagnose.gather.remote import Login
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.main import main
 from bootbridge.errors import OperatorError
-from bootbridge.trust.authority import Authority
 from tests.bootstrap.diagnose.log_bundle import holders, unpacked
+from tests.bootstrap.diagnose.ssh_node import FAILED, KEY_PEM, Node, install_dir, needs_sshd
 from tests.support.fake_api_server import TOKEN
 from tests.support.fake_cluster import FakeCluster
-from tests.support.process_program import ROOT, free_port, until
-
-SSHD = shutil.which("sshd") or shutil.which("/usr/sbin/sshd")
-LACK = "" if SSHD and os.geteuid() == 0 and shutil.which("unshare") else "needs root, sshd and unshare"
-# Not skipped under CI.
-needs_sshd = pytest.mark.skipif(bool(LACK) and os.environ.get("CI") != "true", reason=LACK or "-")
-KEY_PEM = Authority.create("a", key="rsa-2048").issue_client("b").key_pem
-FAILED = [
-    {"phase": "service start"},
-    {"phase": "stage start", "stage": "konnectivity-server-bootstrap"},
-    {
-        "phase": "stage end",
-        "stage": "konnectivity-server-bootstrap",
-        "result": "failure",
-        "errorMessage": "no image",
-    },
-    {"phase": "service end", "result": "failure"},
-]
-
-
-class Node:
-    """The files of an OpenShift bootstrap node, and an sshd that has them mounted at /opt and /var/log."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.port = free_port()
-        self.key = folder / "key"
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "rsa", "-b", "2048", "-m", "PEM", "-N", "", "-f", str(self.key)],
-            check=True,
-        )
-        subprocess.run(
-            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host")], check=True
-        )
-        self._write_files()
-        self.process = self._start()
-
-    def _write_files(self) -> None:
-        state, logs = self.folder / "opt/openshift/bootbridge", self.folder / "log"
-        for path, data in {
-            state / "plan.json": b"{}",
-            state / "tls/agent.key": KEY_PEM,
-            state / "tls/agent.crt": Authority.create("c").cert_pem,
-            state / "kept.txt": b"one line\n",
-            state / "leaked.txt": b"a key:\n" + KEY_PEM,
-            self.folder
-            / "opt/openshift/manifests/bootbridge-agent-secret.yaml": b"kind: Secret\ndata:\n  tls.key: "
-            + base64.b64encode(KEY_PEM)
-            + b"\n",
-            logs / "openshift/bootkube.json": json.dumps(FAILED).encode(),
-            logs / "openshift/release-image.json": json.dumps(
-                [{"phase": "service start"}, {"phase": "service end", "result": "success"}]
-            ).encode(),
-            # The script on the node does not recognise this key; the installer's machine does.
-            logs / "pods/kube-system_konnectivity-server-n_1/s/0.log": b"key "
-            + base64.b64encode(KEY_PEM)
-            + b"\n",
-            logs / "bootbridge/receipt.json": b'{"clean": true}',
-        }.items():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        config = self.folder / "sshd_config"
-        config.write_text(
-            f"Port {self.port}\nListenAddress 127.0.0.1\nHostKey {self.folder}/host\nPidFile none\n"
-            f"AuthorizedKeysFile {self.folder}/key.pub\nStrictModes no\nUsePAM no\n"
-            "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n"
-        )
-        os.makedirs("/run/sshd", exist_ok=True)
-        mounts = 'mount --bind "$1/opt" /opt && mount --bind "$1/log" /var/log'
-        script = f'{mounts} && exec "$2" -D -e -f "$1/sshd_config"'
-        argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(self.folder), str(SSHD)]
-        with (self.folder / "sshd.log").open("wb") as log:
-            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        until(self._is_listening, f"sshd listens: {(self.folder / 'sshd.log').read_text()}")
-        return process
-
-    def _is_listening(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
-
-    def close(self) -> None:
-        self.process.terminate()
-        self.process.wait()
+from tests.support.process_program import ROOT, free_port
 
 
 @pytest.fixture(scope="module")
@@ -118,25 +32,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     node = Node(tmp_path_factory.mktemp("node"))
     yield node
     node.close()
-
-
-def install_dir(folder: Path, key: bytes, *addresses: tuple[str, str]) -> Path:
-    """Creates a directory as openshift-install does."""
-    directory = folder / "install"
-    machines = directory / ".clusterapi_output"
-    machines.mkdir(parents=True)
-    listed = [{"type": kind, "address": address} for kind, address in addresses]
-    machine = {"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine", "status": {"addresses": listed}}
-    (machines / "Machine-openshift-cluster-api-guests-c-x7k2p-bootstrap.yaml").write_text(
-        yaml.safe_dump(machine)
-    )
-    (machines / "Machine-openshift-cluster-api-guests-c-x7k2p-master-0.yaml").write_text(
-        yaml.safe_dump({"status": {"addresses": [{"type": "ExternalIP", "address": "192.0.2.99"}]}})
-    )
-    pair = {"Priv": base64.b64encode(key).decode(), "Pub": base64.b64encode(b"ssh-rsa AAAA").decode()}
-    state = {"*installconfig.InstallConfig": {"config": {}}, "*tls.BootstrapSSHKeyPair": pair}
-    (directory / ".openshift_install_state.json").write_text(json.dumps(state))
-    return directory
 
 
 @pytest.fixture
@@ -157,7 +52,7 @@ def test_files_are_collected_from_the_node(
     directory = install_dir(tmp_path, key, ("InternalIP", "127.0.0.1"), ("ExternalIP", "127.0.0.2"))
     out = tmp_path / "bundle.tar.gz"
     flags = ["--dir", str(directory), "--user", "root", "--port", str(node.port), "--out", str(out), "--json"]
-    code = main(["gather", *flags])
+    code = main(["gather", *flags, "--known-hosts", str(node.known_hosts)])
     output = capsys.readouterr()
     assert code == 0, output.err
     assert output.err.index("127.0.0.2 over ssh") < output.err.index("127.0.0.1 over ssh")
@@ -176,7 +71,7 @@ def test_files_are_collected_from_the_node(
     assert f"{state}/tls/agent.key" not in files
     assert holders(files, KEY_PEM) == holders(files, key) == []
     assert list(temporary.iterdir()) == []
-    assert not list(Path("/var/tmp").glob("bootbridge-gather.*"))
+    assert list(node.temporary.iterdir()) == []
 
 
 @needs_sshd
@@ -185,7 +80,8 @@ def test_a_rejected_ssh_key_is_reported(
 ) -> None:
     """With ssh's message, exit code 1, and no bundle."""
     directory = install_dir(tmp_path, KEY_PEM, ("ExternalIP", "127.0.0.1"))
-    assert main(["gather", "--dir", str(directory), "--user", "root", "--port", str(node.port)]) == 1
+    flags = ["--user", "root", "--port", str(node.port), "--accept-new-host-key"]
+    assert main(["gather", "--dir", str(directory), *flags]) == 1
     error = capsys.readouterr().err
     assert "127.0.0.1" in error
     assert "Permission denied" in error
@@ -194,13 +90,121 @@ def test_a_rejected_ssh_key_is_reported(
     assert list(temporary.iterdir()) == []
 
 
+# --- the node's host key
+
+OTHER_KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIIII"
+
+
+def ignition(directory: Path, *keys: str) -> None:
+    """Writes a bootstrap.ign that contains these public host keys."""
+    files = [{"path": "/etc/motd", "contents": {"source": "data:,hello"}}]
+    for number, key in enumerate(keys):
+        source = "data:;base64," + base64.b64encode(key.encode()).decode()
+        files.append({"path": f"/etc/ssh/ssh_host_k{number}_key.pub", "contents": {"source": source}})
+    document = {"ignition": {"version": "3.2.0"}, "storage": {"files": files}}
+    (directory / "bootstrap.ign").write_text(json.dumps(document))
+
+
+@needs_sshd
+def test_an_unknown_host_key_is_refused(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names both flags; the node gets nothing."""
+    directory = install_dir(tmp_path, node.key.read_bytes(), ("ExternalIP", "127.0.0.1"))
+    assert main(["gather", "--dir", str(directory), "--user", "root", "--port", str(node.port)]) == 1
+    error = capsys.readouterr().err
+    assert "127.0.0.1: host key unknown" in error
+    assert "--known-hosts FILE" in error
+    assert "--accept-new-host-key" in error
+    assert not (directory / "bootbridge-known-hosts").exists()
+
+
+@needs_sshd
+def test_a_host_key_is_accepted_once_and_verified_afterwards(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = install_dir(tmp_path, node.key.read_bytes(), ("ExternalIP", "127.0.0.1"))
+    flags = [
+        "--dir",
+        str(directory),
+        "--user",
+        "root",
+        "--port",
+        str(node.port),
+        "--out",
+        str(tmp_path / "b"),
+    ]
+    assert main(["gather", *flags, "--accept-new-host-key"]) == 0
+    record = directory / "bootbridge-known-hosts"
+    assert node.host_key.split()[1] in record.read_text()
+    assert main(["gather", *flags]) == 0
+    record.write_text(f"[127.0.0.1]:{node.port} {OTHER_KEY}\n")
+    capsys.readouterr()
+    for more in ([], ["--accept-new-host-key"]):
+        assert main(["gather", *flags, *more]) == 1
+        assert "host key changed" in capsys.readouterr().err
+    assert OTHER_KEY in record.read_text()
+
+
+@needs_sshd
+def test_the_host_key_in_bootstrap_ign_is_required(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also with --accept-new-host-key, which is for an unknown key."""
+    directory = install_dir(tmp_path, node.key.read_bytes(), ("ExternalIP", "127.0.0.1"))
+    flags = [
+        "--dir",
+        str(directory),
+        "--user",
+        "root",
+        "--port",
+        str(node.port),
+        "--out",
+        str(tmp_path / "b"),
+    ]
+    ignition(directory, OTHER_KEY, node.host_key)
+    assert main(["gather", *flags]) == 0
+    ignition(directory, OTHER_KEY)
+    for more in ([], ["--accept-new-host-key"]):
+        assert main(["gather", *flags, *more]) == 1
+        assert "host key changed" in capsys.readouterr().err
+
+
+@needs_sshd
+def test_only_the_given_file_of_host_keys_counts(
+    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = install_dir(tmp_path, node.key.read_bytes(), ("ExternalIP", "127.0.0.1"))
+    ignition(directory, node.host_key)
+    known = tmp_path / "known hosts"
+    known.write_text(f"[127.0.0.1]:{node.port} {OTHER_KEY}\n")
+    flags = ["--user", "root", "--port", str(node.port), "--known-hosts", str(known)]
+    assert main(["gather", "--dir", str(directory), *flags]) == 1
+    assert "host key changed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["no key", "ssh-ed25519 AAAA\nsecond line"])
+def test_an_invalid_host_key_in_bootstrap_ign_is_named(tmp_path: Path, key: str) -> None:
+    directory = install_dir(tmp_path, KEY_PEM, ("ExternalIP", "192.0.2.5"))
+    ignition(directory, key)
+    with pytest.raises(OperatorError, match=r"bootstrap.ign: invalid host key .*--known-hosts FILE"):
+        InstallDir(directory).host_keys()
+
+
+def test_a_file_of_host_keys_excludes_first_use(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = install_dir(tmp_path, KEY_PEM, ("ExternalIP", "192.0.2.5"))
+    flags = ["--known-hosts", str(directory), "--accept-new-host-key"]
+    assert main(["gather", "--dir", str(directory), *flags]) == 1
+    assert "--accept-new-host-key: not allowed with --known-hosts" in capsys.readouterr().err
+
+
 @needs_sshd
 def test_flags_for_host_and_key_replace_the_installers_state(node: Node, tmp_path: Path) -> None:
     """As for a user-provisioned bootstrap node."""
     directory = tmp_path / "empty"
     directory.mkdir()
     flags = ["--bootstrap", "127.0.0.1", "--key", str(node.key), "--user", "root", "--port", str(node.port)]
-    assert main(["gather", "--dir", str(directory), *flags]) == 0
+    assert main(["gather", "--dir", str(directory), *flags, "--accept-new-host-key"]) == 0
     (bundle,) = directory.glob("bootbridge-log-bundle-*.tar.gz")
     assert "node/services/bootkube.json" in unpacked(bundle)
 
@@ -210,7 +214,8 @@ def test_an_invalid_kubeconfig_is_noted_and_the_node_is_collected(node: Node, tm
     directory = install_dir(tmp_path, node.key.read_bytes(), ("ExternalIP", "127.0.0.1"))
     (directory / "auth").mkdir()
     (directory / "auth/kubeconfig").write_text("a: [")
-    assert main(["gather", "--dir", str(directory), "--user", "root", "--port", str(node.port)]) == 0
+    flags = ["--user", "root", "--port", str(node.port), "--accept-new-host-key"]
+    assert main(["gather", "--dir", str(directory), *flags]) == 0
     (bundle,) = directory.glob("*.tar.gz")
     assert b"Not collected: cluster" in unpacked(bundle)["analysis.txt"]
 
@@ -285,7 +290,7 @@ def test_ssh_options(tmp_path: Path) -> None:
     assert {
         "BatchMode=yes",
         "ForwardAgent=no",
-        "StrictHostKeyChecking=accept-new",
+        "StrictHostKeyChecking=yes",
         "IdentitiesOnly=yes",
     } <= set(argv)
     assert argv[-3:] == ["--", "192.0.2.1", "sudo -n sh -s"]
@@ -355,6 +360,7 @@ def test_a_machine_without_an_address_is_named(tmp_path: Path, content: str | No
         (("--user", "a b"), "--user"),
         (("--port", "0"), "--port"),
         (("--key", "/nowhere"), "--key"),
+        (("--known-hosts", "/nowhere"), "--known-hosts: file not found"),
         (("--timeout", "x"), "--timeout"),
     ],
 )

@@ -153,3 +153,11 @@ def test_variants_of_the_script_are_recognised(shape: str) -> None:
     )
     assert not bootkube.is_patched(SHAPES[shape])
     assert bootkube.is_patched(bootkube.patch(SHAPES[shape], PLAN))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_last_hook_does_not_separate_a_comment_from_its_command(shape: str) -> None:
+    lines = bootkube.patch(SHAPES[shape], PLAN).decode().splitlines()
+    at = lines.index("touch /opt/openshift/.bootkube.done")
+    assert lines[at - 1] == "# Workaround: progress.service waits for this file."
+    assert lines[at - 3] == "bootbridge_cleanup"

@@ -267,8 +267,18 @@ def test_the_cleanup_unit_stops_bootkube_and_calls_the_cleanup() -> None:
     there = Ignition.parse(injected(compact(document())), "b.ign")
     unit = (there.content(Plan().paths.cleanup_unit) or b"").decode()
     assert "Conflicts=bootkube.service" in unit
-    assert f"ExecStart={Plan().paths.hook_script} cleanup" in unit
+    assert f"ExecStart={Plan().paths.hook_script} cleanup --abandoned\n" in unit
     assert there.files[Plan().paths.hook_script].mode & 0o111
+
+
+def test_the_unit_that_outlives_bootkube_is_injected() -> None:
+    """It neither stops bootkube nor is started at boot: the clean-up enables it."""
+    there = Ignition.parse(injected(compact(document())), "b.ign")
+    unit = (there.content(Plan().paths.cleanup_retry_unit) or b"").decode()
+    assert f"ExecStart={Plan().paths.hook_script} cleanup-retry\n" in unit
+    assert "Conflicts" not in unit
+    assert "WantedBy=multi-user.target" in unit
+    assert not [path for path in there.files if ".wants/" in path]
 
 
 # --- rejected files
@@ -481,3 +491,23 @@ def test_coreos_ignition_accepts_the_injected_file(formatting: str, tmp_path: Pa
     ).stdout.splitlines()
     assert lines[0] == f"ok {with_tunnel}"
     assert lines[1].startswith(f"refused {broken}")
+
+
+@pytest.mark.parametrize(
+    ("line", "addresses"),
+    [
+        (b'    --node-ip="192.168.126.7" \\\n    --address="192.168.126.7" \\\n', ["192.168.126.7"]),
+        (b'    --node-ip="fd00:1::7" \\\n', ["fd00:1::7"]),
+        (b"    --node-ip=:: \\\n", []),
+        (b"    --node-ip=${NODE_IP} \\\n", []),
+        (b"", []),
+    ],
+)
+def test_the_address_that_the_installer_was_given_is_used(line: bytes, addresses: list[str]) -> None:
+    """OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP, in kubelet.sh as in the installer of main. `::` is none."""
+    kubelet = b"#!/usr/bin/env bash\n/usr/bin/kubelet \\\n" + line + b"    --v=2\n"
+    data = compact(document(files={"/usr/local/bin/kubelet.sh": kubelet}))
+
+    plan = inject.read_plan(Ignition.parse(data, "bootstrap.ign"), "bootstrap.ign")
+
+    assert list(map(str, plan.node_ips)) == addresses

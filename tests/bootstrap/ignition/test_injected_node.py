@@ -14,6 +14,7 @@ import yaml
 from bootbridge.bootstrap.ignition.document import Ignition
 from bootbridge.bootstrap.ignition.inject import inject
 from bootbridge.bootstrap.plan.plan import Plan
+from tests.bootstrap.render.fake_programs import RELEASE_IMAGE
 from tests.bootstrap.render.shell_node import Network, Node, needs_node
 from tests.support.bootkube_scripts import RELEASES, script
 from tests.support.ignition_documents import BOOTKUBE, compact, document
@@ -28,11 +29,15 @@ STAGES = [
     "konnectivity-agent-manifest",
     "cb-bootstrap",
 ]
+LAST_STAGES = ["konnectivity-agent-apply", "konnectivity-apiserver-end", "konnectivity-cleanup"]
 # Fakes the release image (`image NAME`), the operator's render command, which writes a configuration that
-# depends on the override, and cluster-bootstrap, which creates the objects of the manifests or fails.
+# depends on the override, and cluster-bootstrap as of 4.4 to 5.0: it creates the objects of its directory
+# until all exist, fails if one is still refused after 60 minutes, and runs longer than our objects need.
 PODMAN = r"""#!/usr/bin/bash
 printf '%s\n' "$*" >>/cluster/podman.calls
 case " $* " in
+*" --entrypoint=/usr/bin/proxy-server "*) cat /cluster/help/proxy-server ;;
+*" --entrypoint=/usr/bin/proxy-agent "*) cat /cluster/help/proxy-agent ;;
 *" image apiserver-network-proxy "*) echo registry.example/proxy@sha256:0123 ;;
 *" render "*apiserver*)
   mkdir -p kube-apiserver-bootstrap
@@ -46,7 +51,11 @@ case " $* " in
   [[ ! -e /cluster/fails ]] || exit 1
   for file in manifests/*.yaml; do
     kind=$(sed -n 's/^kind: //p' "$file"); name=$(sed -n '/^  name: /{s///p;q}' "$file")
+    [[ ! -e /cluster/refuses-${kind,,} ]] || { sleep 3600; exit 1; }
     mkdir -p "/cluster/${kind,,}" && cp "$file" "/cluster/${kind,,}/$name"
+  done
+  until [[ $(cat bootbridge/agent-objects.json) == *refused* || ! -e /run/bootbridge-apply.pid ]]; do
+    /usr/bin/sleep 0.02
   done ;;
 esac
 """
@@ -55,7 +64,11 @@ esac
 def bootkube_of(release: str) -> bytes:
     """Returns the script with the library that the real one sources for `image_for`."""
     start = b"cd /opt/openshift\n"
-    return script(release).replace(start, start + b". /usr/local/bin/release-image.sh\n", 1)
+    text = script(release).replace(start, start + b". /usr/local/bin/release-image.sh\n", 1)
+    # Where a test ends the script.
+    record = b"record_service_stage_start() { "
+    assert record in text
+    return text.replace(record, record + b'bootbridge_crash "$1"; ')
 
 
 @pytest.fixture
@@ -67,10 +80,10 @@ def network(network: Network) -> Network:
     return network
 
 
-@pytest.fixture(params=RELEASES)
-def node(request: pytest.FixtureRequest, tmp_path: Path, network: Network) -> Node:
-    node = Node(tmp_path / "node", network)
-    data = compact(document(bootkube_of(request.param)))
+def injected_node(folder: Path, network: Network, release: str, podman: str = PODMAN) -> Node:
+    """Returns a node with the files of an injected ignition file, for bootkube.sh of a release."""
+    node = Node(folder, network)
+    data = compact(document(bootkube_of(release)))
     quick = lambda plan: replace(plan, key_kind="ecdsa-p256")  # noqa: E731
     injected = inject(data, quick, datetime.now(UTC), "bootstrap.ign")
     ignition = Ignition.parse(injected.document, "bootstrap.ign")
@@ -81,9 +94,15 @@ def node(request: pytest.FixtureRequest, tmp_path: Path, network: Network) -> No
         place.unlink(missing_ok=True)
         place.write_bytes(ignition.content(path) or b"")
     node.path(node.plan.paths.apiserver_config).unlink()
-    node._program("podman", PODMAN)
-    node.offer(["cp"] if not (node.root / "tools/cp").exists() else [])
+    (node.root / "local/release-image.sh").write_text(f"{RELEASE_IMAGE}\nbootbridge_crash() {{ :; }}\n")
+    node._program("podman", podman)
+    node.offer([name for name in ("cp", "mv") if not (node.root / "tools" / name).exists()])
     return node
+
+
+@pytest.fixture(params=RELEASES)
+def node(request: pytest.FixtureRequest, tmp_path: Path, network: Network) -> Node:
+    return injected_node(tmp_path / "node", network, request.param)
 
 
 def start(node: Node) -> int:
@@ -119,7 +138,7 @@ def test_a_bootstrap_that_fails_once(node: Node) -> None:
 
     (node.root / "cluster/fails").unlink()
     assert start(node) == 0, node.output  # type: ignore[attr-defined]
-    assert stages(node) == [*STAGES, "cb-bootstrap", "konnectivity-cleanup"]
+    assert stages(node) == [*STAGES, "cb-bootstrap", *LAST_STAGES]
     assert node.path("/opt/openshift/.bootkube.done").exists()
     receipt = json.loads(node.path(plan.paths.receipt).read_text())
     assert receipt["clean"] is True, receipt
@@ -136,3 +155,32 @@ def test_a_restart_after_a_failure_keeps_the_certificates(node: Node) -> None:
     before = digests(node, node.plan)
     assert start(node) != 0
     assert digests(node, node.plan) == before
+
+
+def test_a_refused_daemonset_does_not_fail_the_bootstrap(node: Node) -> None:
+    """cluster-bootstrap would wait for it for 60 minutes."""
+    (node.root / "cluster/refuses-daemonset").touch()
+    assert start(node) == 0, node.output  # type: ignore[attr-defined]
+    assert node.path("/opt/openshift/.bootkube.done").exists()
+    assert node.now() < 600
+    receipt = json.loads(node.path(node.plan.paths.receipt).read_text())
+    assert receipt["clean"] is True
+    assert any("DaemonSet" in text and "forbidden" in text for text in receipt["warnings"])
+
+
+def test_a_reboot_between_any_two_stages(node: Node) -> None:
+    """The node ends before each stage once. The next boot continues, and the receipt is true."""
+    for stage in [*STAGES, *LAST_STAGES, "none"]:
+        # Ends the script and all its processes once, when this stage starts.
+        crash = f"[[ $1 != {stage} || -e crashed-$1 ]] || {{ : >crashed-$1; exit 137; }}"
+        library = node.root / "local/release-image.sh"
+        library.write_text(f"{RELEASE_IMAGE}\nbootbridge_crash() {{ {crash}; }}\n")
+        code = start(node)
+        assert (code == 0) == (stage == "none"), node.output  # type: ignore[attr-defined]
+        assert node.path("/opt/openshift/.bootkube.done").exists() == (stage == "none")
+        node.reboot()
+    receipt = json.loads(node.path(node.plan.paths.receipt).read_text())
+    assert receipt["clean"] is True, receipt
+    for kind in ("namespace", "daemonset", "secret"):
+        assert not [path for path in (node.root / "cluster" / kind).glob("*") if "konnectivity" in path.name]
+    assert not node.path(node.plan.paths.tls).exists()

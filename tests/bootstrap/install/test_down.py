@@ -64,12 +64,13 @@ def test_the_receipt_lists_what_was_found_and_removed(node: BootstrapNode) -> No
 
 
 def test_the_order_of_removal(node: BootstrapNode) -> None:
-    """DaemonSet, Secret, namespace; then the kube-apiserver's setting, and only then the server."""
+    """DaemonSet, role, Secret, namespace; then the kube-apiserver's setting, and only then the server."""
     node.up()
     seen = len(node.kubelet.history)
     node.down()
     deleted = [call.path.rsplit("/", 2)[-2] for call in node.api.calls_to("DELETE")]
-    assert list(dict.fromkeys(deleted)) == ["daemonsets", "pods", "secrets", "namespaces"]
+    kinds = ["daemonsets", "pods", "rolebindings", "roles", "secrets", "namespaces"]
+    assert list(dict.fromkeys(deleted)) == kinds
     assert node.kubelet.history[seen:] == [
         "ended kube-apiserver",
         "started kube-apiserver",

@@ -24,6 +24,9 @@ RESOURCES = (
     "apiserver",
     "namespace",
     "secret",
+    "role",
+    "role-binding",
+    "apiserver-address",
     "daemonset",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,10 @@ def test_up_twice_then_down_leaves_a_real_cluster_as_it_was(node: BootstrapNode)
     before = node.scan()
     node.up("--timeout=90s")
     assert node.run("status") == 0, node.output
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.plan.ports.server_health}/status") as answer:
+        agents = json.load(answer)["agents"]
+    # A real kube-apiserver has accepted the agents' tokens: all that they advertise is proved.
+    assert {agent["id"]: agent["ignored_identifiers"] for agent in agents} == dict.fromkeys(NODES, 0)
     node.up("--json")
     assert {entry["change"] for entry in json.loads(node.stdout)["resources"]} == {"unchanged"}
     node.down()

@@ -143,6 +143,28 @@ CASES = [
         found=["fd00:1::5"],
     ),
     Case(
+        "SLAAC and DHCPv6 on one interface without a default route: the DHCPv6 address",
+        {
+            "nic0": [
+                "fd00:1::aaaa/64 valid_lft 3600 preferred_lft 3600",
+                "fd00:1::5/128 valid_lft 3600 preferred_lft 3600",
+            ]
+        },
+        machine=["fd00:1::/48"],
+        service=[V6],
+        found=["fd00:1::5"],
+    ),
+    Case(
+        "SLAAC and DHCPv6 on two interfaces without a default route: ambiguous",
+        {
+            "nic0": ["fd00:1::aaaa/64 valid_lft 3600 preferred_lft 3600"],
+            "nic1": ["fd00:1::5/128 valid_lft 3600 preferred_lft 3600"],
+        },
+        machine=["fd00:1::/48"],
+        service=[V6],
+        error=["ambiguous IPv6 address", "fd00:1::aaaa/64 on nic0", "fd00:1::5/128 on nic1"],
+    ),
+    Case(
         "two IPv6 addresses on one interface without a default route: ambiguous",
         {"nic0": ["fd00:1::5/64", "fd00:1::6/64"]},
         machine=["fd00:1::/48"],

@@ -54,10 +54,8 @@ def test_all_fields_that_the_tunnel_needs_are_read() -> None:
     config = parse(FULL)
     assert config.metadata.name == "demo"
     assert config.platform is Platform.BAREMETAL
-    assert config.fips
-    assert config.feature_set == "TechPreviewNoUpgrade"
     assert config.control_plane.replicas == 5
-    assert not config.bootstrap_in_place.installation_disk
+    assert not config.is_in_place
     assert list(map(str, config.networks.machine)) == ["192.168.10.0/24", "fd2e:6f44:5dd8::/64"]
     assert [(str(network.cidr), network.host_prefix) for network in config.networks.cluster] == [
         ("10.132.0.0/14", 22),
@@ -77,7 +75,7 @@ def test_missing_fields_have_the_installers_defaults() -> None:
     """Some depend on the platform."""
     config = parse("apiVersion: v1\nplatform: {none: {}}")
     assert (config.platform, config.networks) == (Platform.NONE, Networking())
-    assert (config.metadata.name, config.fips, config.feature_set) == ("", False, "")
+    assert config.metadata.name == ""
     assert config.control_plane.replicas == 3
     powervs = parse("apiVersion: v1\nplatform: {powervs: {}}")
     assert list(map(str, powervs.networks.machine)) == ["192.168.0.0/24"]
@@ -104,7 +102,7 @@ def test_bootstrap_in_place_is_recognised() -> None:
         ("apiVersion: v1\nplatform: {aws: {}, gcp: {}}", "platform"),
         ("apiVersion: v1\nplatform: {moon: {}}", "platform.moon"),
         ("apiVersion: v1\nplatform: aws", "platform"),
-        ("apiVersion: v1\nplatform: {none: {}}\nfips: maybe", "fips"),
+        ("apiVersion: v1\nplatform: {libvirt: {}}", "platform"),
         ("apiVersion: v1\nplatform: {none: {}}\ncontrolPlane: {replicas: 0}", "controlPlane.replicas"),
         ("apiVersion: v1\nplatform: {none: {}}\nmetadata: {name: 3}", "metadata.name"),
         (with_networking("machineNetwork: [{cidr: 10.0.0.0/33}]"), "networking.machineNetwork[0].cidr"),
@@ -152,7 +150,7 @@ json_values = st.recursive(
 )
 
 
-SECTIONS = ("metadata", "networking", "fips", "bootstrapInPlace", "controlPlane")
+SECTIONS = ("metadata", "networking", "bootstrapInPlace", "controlPlane")
 HEAD = {"apiVersion": st.just("v1"), "platform": st.just({"none": {}})}
 
 
@@ -166,3 +164,16 @@ def test_fields_of_any_type_give_a_config_or_an_operator_error(document: dict[st
     else:
         subject = ""
     assert not subject or subject.startswith("install-config.yaml")
+
+
+@pytest.mark.parametrize("platform", ["alibabacloud", "libvirt"])
+def test_a_retired_platform_is_named(platform: str) -> None:
+    """Not as an unknown one."""
+    with pytest.raises(OperatorError, match=f"retired platform '{platform}'") as error:
+        parse(f"apiVersion: v1\nplatform: {{{platform}: {{}}}}")
+    assert "current installers do not support it" in error.value.hint
+
+
+def test_a_bootstrap_in_place_is_recognised() -> None:
+    config = parse("apiVersion: v1\nplatform: {none: {}}\nbootstrapInPlace: {installationDisk: /dev/sda}")
+    assert config.is_in_place

@@ -136,6 +136,8 @@ plans = st.builds(
     validity=st.integers(3600, 7 * 86400).map(lambda seconds: timedelta(seconds=seconds)),
     host_network=st.booleans(),
     user_provisioned=st.booleans(),
+    restrict_destinations=st.booleans(),
+    allow_destinations=tuples(st.sampled_from(["192.0.2.0/24", "[fd00::/8]:1-1024", "127.0.0.1/32:443"]), 0),
     ports=st.builds(Ports, ports, ports, ports, ports, ports),
 )
 
@@ -199,7 +201,13 @@ def test_every_flag_reaches_the_plan() -> None:
         *("--cluster-network", "10.4.0.0/16,24", "--cluster-network", "fd01::/48"),
         *("--service-network", "10.5.0.0/16", "--service-network", "fd02::/112"),
         *("--key", "ecdsa-p256", "--validity", "2h", "--host-network", "--user-provisioned"),
-        *("--agent-port", "9091"),
+        *("--agent-port", "9091", "--no-restrict-destinations"),
+        *(
+            "--allow-destinations",
+            "192.0.2.0/24:443, 127.0.0.1/32",
+            "--allow-destinations",
+            "[fd05::/64]:443",
+        ),
     )
     network = ipaddress.ip_network
     assert plan == Plan(
@@ -217,8 +225,79 @@ def test_every_flag_reaches_the_plan() -> None:
         validity=timedelta(hours=2),
         host_network=True,
         user_provisioned=True,
+        restrict_destinations=False,
+        allow_destinations=("192.0.2.0/24:443", "127.0.0.1/32", "[fd05::/64]:443"),
         ports=Ports(agent=9091),
     )
+
+
+ALL_NETWORKS = (
+    "--machine-network=10.1.0.0/16",
+    "--cluster-network=10.4.0.0/16",
+    "--service-network=10.5.0.0/16",
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "base", "restricted"),
+    [
+        ((), None, True),
+        (("--flavour=kubeadm", "--image=i"), None, False),
+        (("--flavour=kubeadm", "--image=i", *ALL_NETWORKS[:2]), None, False),
+        (("--flavour=kubeadm", "--image=i", *ALL_NETWORKS), None, True),
+        (("--flavour=kubeadm", "--image=i", "--restrict-destinations"), None, True),
+        ((), Plan(restrict_destinations=False), False),
+        (ALL_NETWORKS, Plan(restrict_destinations=False), True),
+        ((), Plan(), True),
+        (("--no-restrict-destinations", *ALL_NETWORKS), Plan(), False),
+    ],
+)
+def test_destinations_are_restricted_where_the_networks_are_known(
+    flags: tuple[str, ...], base: Plan | None, restricted: bool
+) -> None:
+    """OpenShift's installer has defaults for all three; kubeadm knows none of the nodes' networks."""
+    assert read(*flags, base=base).restrict_destinations is restricted
+
+
+@pytest.mark.parametrize(
+    ("platform", "networking", "restricted"),
+    [("gcp", "", True), ("none", "", False), ("external", "", False), ("none", "10.9.0.0/16", True)],
+)
+def test_a_machine_network_that_the_installer_does_not_check_is_not_relied_on(
+    tmp_path: Path, platform: str, networking: str, restricted: bool
+) -> None:
+    """On these platforms nodes work outside of it; a written one is the operator's word."""
+    text = f"apiVersion: v1\nplatform: {{{platform}: {{}}}}\n"
+    if networking:
+        text += f"networking: {{machineNetwork: [{{cidr: {networking}}}]}}\n"
+    file = tmp_path / "install-config.yaml"
+    file.write_text(text)
+    assert read("--install-config", str(file)).restrict_destinations is restricted
+
+
+@pytest.mark.parametrize(
+    ("plan", "rules"),
+    [
+        (Plan(), "10.128.0.0/14,172.30.0.0/16,10.0.0.0/16"),
+        (
+            Plan(allow_destinations=("192.0.2.1/32:443",)),
+            "10.128.0.0/14,172.30.0.0/16,10.0.0.0/16,192.0.2.1/32:443",
+        ),
+        (Plan(restrict_destinations=False), ""),
+        (
+            Plan(restrict_destinations=False, allow_destinations=("127.0.0.1/32:443",)),
+            "0.0.0.0/0,::/0,127.0.0.1/32:443",
+        ),
+    ],
+)
+def test_rules_of_the_agents(plan: Plan, rules: str) -> None:
+    """What the plan adds never takes anything away."""
+    assert ",".join(plan.agent_destinations) == rules
+
+
+def test_an_invalid_destination_is_rejected() -> None:
+    with pytest.raises(OperatorError, match=r"^--allow-destinations: invalid destination 'webhook.example'"):
+        read("--allow-destinations", "webhook.example")
 
 
 def test_precedence_of_flag_install_config_and_base(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Simulates an OpenShift bootstrap node: a root directory, a network namespace, and only the tools of RHCOS.
 
-bash, coreutils, sed, jq, ip and openssl are real; podman and oc are fakes. Nothing else is on the PATH, and
-nothing is written outside the root directory.
+bash, coreutils, sed, jq, ip, nft and openssl are real; podman, oc, systemctl, the kubelet and the server are
+fakes. Nothing else is on the PATH, and nothing is written outside the root directory. The node has its own
+clock, which `sleep` advances.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,9 +22,9 @@ import pytest
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.bootstrap.render import node_files
 from bootbridge.demo.network import NetworkContext, namespaces_unavailable_reason
-from tests.bootstrap.render import fake_programs
+from tests.bootstrap.render import fake_kubelet, fake_programs
 
-NEEDED = ("bash", "chroot", "ip", "jq", "mount", "openssl", "sed", "unshare")
+NEEDED = ("bash", "chroot", "ip", "jq", "mount", "nft", "openssl", "sed", "unshare")
 # Under CI they run, and fail where they cannot.
 needs_node = pytest.mark.skipif(
     bool(namespaces_unavailable_reason() or any(shutil.which(tool) is None for tool in NEEDED))
@@ -30,15 +32,17 @@ needs_node = pytest.mark.skipif(
     reason=namespaces_unavailable_reason() or f"one of {', '.join(NEEDED)} is missing",
 )
 TOOLS = (
-    *("bash", "sed", "jq", "ip", "openssl"),
+    *("bash", "sed", "jq", "ip", "nft", "openssl"),
     # coreutils, as far as they are used
-    *("base64", "cat", "chmod", "cp", "date", "env", "mkdir", "mktemp", "mv", "rm", "sha256sum"),
-    *("sleep", "stat", "timeout", "touch"),
+    *("base64", "cat", "chmod", "cp", "date", "env", "ln", "mkdir", "mktemp", "mv", "sha256sum"),
+    *("sort", "stat", "tail", "touch", "tr", "wc"),
 )
+BOOT_SECONDS = 1000
 _ENTER = """
 set -eu
 for shared in usr dev proc; do mount --rbind "/$shared" "$ROOT/$shared"; done
 mount --bind "$ROOT/local" "$ROOT/usr/local/bin"
+if [ -e "$ROOT/cluster/uptime" ]; then mount --bind "$ROOT/cluster/uptime" "$ROOT/proc/uptime"; fi
 exec chroot "$ROOT" /usr/bin/env -i PATH=/tools:/usr/local/bin HOME=/root "$@"
 """
 _BOOTKUBE = """
@@ -65,6 +69,7 @@ class Network:
 
     def __init__(self) -> None:
         self.name = f"bb-node-{os.getpid()}-{next(_numbers)}"
+        self.processes: list[subprocess.Popen[bytes]] = []
         _run("ip", "netns", "add", self.name)
         self.ip("link set lo up")
 
@@ -90,14 +95,27 @@ class Network:
         """Moves this thread and its child processes into the namespace."""
         return NetworkContext("node", self.name)._entered()
 
+    def start(self, argv: Sequence[str]) -> None:
+        """Starts a program in the namespace, which ends with it."""
+        self.processes.append(subprocess.Popen(self.command(argv)))
+
+    def end_processes(self) -> None:
+        while self.processes:
+            process = self.processes.pop()
+            process.kill()
+            process.wait()
+
     def remove(self) -> None:
+        self.end_processes()
         _run("ip", "netns", "del", self.name)
 
 
 class Node:
     """Holds the root directory of a bootstrap node."""
 
-    def __init__(self, root: Path, network: Network, plan: Plan | None = None) -> None:
+    def __init__(
+        self, root: Path, network: Network, plan: Plan | None = None, *, real_clock: bool = False
+    ) -> None:
         self.root = root
         self.network = network
         self.plan = plan or Plan()
@@ -122,14 +140,31 @@ class Node:
         self.offer(TOOLS)
         self._program("podman", fake_programs.PODMAN)
         self._program("oc", fake_programs.OC)
+        self._program("systemctl", fake_programs.SYSTEMCTL)
+        self._program("rm", fake_programs.RM)
+        if real_clock:
+            self.offer(["sleep", "timeout"])
+        else:
+            self._program("sleep", fake_programs.SLEEP)
+            self._program("timeout", fake_programs.TIMEOUT)
+            (root / "cluster/uptime").write_text(f"{BOOT_SECONDS}.00 0.00\n")
         (root / "local/bootstrap-service-record.sh").write_text(fake_programs.RECORDS)
         (root / "local/release-image.sh").write_text(fake_programs.RELEASE_IMAGE)
+        self._kubelet_runs = False
         self.install(self.plan)
         self.render_apiserver(with_egress=True)
+
+    def offer_programs(self, version: str) -> None:
+        """Decides the programs in the image: upstream's of a version, or `bootbridge` for ours."""
+        folder = self.root / "cluster/help"
+        folder.mkdir(exist_ok=True)
+        for program in ("proxy-server", "proxy-agent"):
+            (folder / program).write_text(fake_programs.help_text(program, version))
 
     def install(self, plan: Plan) -> None:
         """Writes the files of an injected ignition file."""
         self.plan = plan
+        self.offer_programs("bootbridge" if plan.image.is_ours else fake_programs.NEWEST)
         for path, asset in node_files.node_files(plan).items():
             # The machine's /usr is mounted over the node's, and local/ over /usr/local/bin.
             place = self.path(path.replace("/usr/local/bin/", "/local/"))
@@ -181,8 +216,11 @@ class Node:
 
     def run(self, script: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         """Runs a script on the node. `env` is its whole environment except PATH."""
+        if not self._kubelet_runs:
+            self._kubelet_runs = True
+            self.network.start([sys.executable, "-S", "-E", fake_kubelet.__file__, str(self.root)])
         return subprocess.run(
-            self.command(script, env), capture_output=True, text=True, check=False, timeout=120
+            self.command(script, env), capture_output=True, text=True, check=False, timeout=300
         )
 
     def bootkube(
@@ -196,6 +234,33 @@ class Node:
         done = self.bootkube(functions, env)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
+
+    def now(self) -> int:
+        """Returns the node's clock, in seconds since the test started."""
+        return int(float((self.root / "cluster/uptime").read_text().split()[0])) - BOOT_SECONDS
+
+    def timeline(self) -> list[tuple[int, str]]:
+        """Returns what the fakes recorded, with the seconds since the test started."""
+        path = self.root / "cluster/timeline"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(int(line.split()[0]) - BOOT_SECONDS, line.partition(" ")[2]) for line in lines]
+
+    def started_units(self) -> list[str]:
+        path = self.root / "cluster/started-units"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def run_unit(self, path: str) -> subprocess.CompletedProcess[str]:
+        """Runs the program of a unit, as systemd does."""
+        text = self.path(path).read_text()
+        command = next(line for line in text.splitlines() if line.startswith("ExecStart="))
+        return self.run(f"cd /opt/openshift && exec {command.removeprefix('ExecStart=')}")
+
+    def reboot(self) -> None:
+        """Clears /run, and runs the units that are enabled, as a boot does."""
+        for path in (self.root / "run").iterdir():
+            path.unlink() if path.is_file() else shutil.rmtree(path)
+        for link in self.path("/etc/systemd/system/multi-user.target.wants").glob("*"):
+            self.run_unit(f"/etc/systemd/system/{link.name}")
 
     def records(self) -> list[str]:
         """Returns the stages recorded so far, and their results."""
@@ -213,7 +278,7 @@ class Node:
             f"/{path.relative_to(self.root)}": (stat.S_IMODE(path.stat().st_mode), path.read_bytes())
             for top in own
             for path in sorted((self.root / top).rglob("*"))
-            if path.is_file()
+            if path.is_file() and "var/log/pods" not in str(path)
         }
 
 

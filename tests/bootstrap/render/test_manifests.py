@@ -174,12 +174,13 @@ def test_agents_are_never_root_and_can_read_their_secret(variant: Variant) -> No
     spec = pod_spec(manifests.agent_daemonset(variant.plan, VALUES))
     context = spec["securityContext"]
     assert context["runAsNonRoot"] is True
-    (volume,) = spec["volumes"]
+    volume, *tokens = spec["volumes"]
     assert volume["secret"]["defaultMode"] == 0o440
     if variant.plan.flavour is Flavour.OPENSHIFT and not variant.plan.host_network:
         assert not {"runAsUser", "fsGroup"} & context.keys(), "a fixed user is outside the SCC's range"
     else:
         assert context["fsGroup"] == context["runAsUser"] > 0
+    assert len(tokens) == variant.plan.proves_nodes
 
 
 @every_variant
@@ -232,6 +233,7 @@ def test_the_daemonset_selects_its_pods() -> None:
         (Plan(), "host=$(NODE_NAME)&ipv4=$(HOST_IP)&cidr=$(POD_IP)/23&default-route=true"),
         (Plan(networks=IPV6), "host=$(NODE_NAME)&ipv6=$(HOST_IP)&cidr=$(POD_IP)/64&default-route=true"),
         (Plan(host_network=True), "host=$(NODE_NAME)&ipv4=$(HOST_IP)&default-route=true"),
+        (Plan(image=OURS), "ipv4=$(HOST_IP)&cidr=$(POD_IP)/23&default-route=true"),
         (kubeadm(), "host=$(NODE_NAME)&ipv4=$(HOST_IP)&cidr=$(POD_IP)/23&default-route=true"),
     ],
 )
@@ -291,7 +293,19 @@ NEWER_THAN_SOME_PAYLOADS = {
     "count-server-leases",
     "server-count-source",
 }
-ONLY_OURS = {"direct-cidrs", "drain-timeout", "stall-timeout", "log-format"}
+ONLY_OURS = {
+    "agent-cidrs",
+    "agent-identifier-proof",
+    "agent-proof-kubeconfig",
+    "node-cidr-mask-size-ipv4",
+    "node-cidr-mask-size-ipv6",
+    "allow-destinations",
+    "deny-destinations",
+    "direct-cidrs",
+    "drain-timeout",
+    "stall-timeout",
+    "log-format",
+}
 
 
 @every_variant
@@ -308,6 +322,56 @@ def test_our_server_dials_kubelets_before_an_agent_connects() -> None:
     flags = flags_of(manifests.server_pod(Plan(image=OURS, networks=networks), VALUES))
     assert flags["proxy-strategies"].split(",")[-1] == "direct"
     assert flags["direct-cidrs"] == "10.1.0.0/16,fd10::/64"
+
+
+def test_our_server_bounds_what_agents_advertise() -> None:
+    """To nodes and pods of the install-config; the agents advertise nothing else."""
+    networks = Networking(machine=(ip_network("10.1.0.0/16"), ip_network("fd10::/64")))
+    plan = Plan(image=OURS, networks=networks)
+    flags = flags_of(manifests.server_pod(plan, VALUES))
+    assert flags["agent-cidrs"] == "10.1.0.0/16,fd10::/64,10.128.0.0/14"
+    assert "host=" not in flags_of(manifests.agent_daemonset(plan, VALUES))["agent-identifiers"]
+
+
+def test_our_agents_dial_only_into_the_clusters_networks() -> None:
+    """And into what the operator adds."""
+    networks = Networking(machine=(ip_network("10.1.0.0/16"), ip_network("fd10::/64")))
+    plan = Plan(image=OURS, networks=networks, allow_destinations=("192.0.2.1/32:443",))
+    flags = flags_of(manifests.agent_daemonset(plan, VALUES))
+    wanted = "10.128.0.0/14,172.30.0.0/16,10.1.0.0/16,fd10::/64,192.0.2.1/32:443"
+    assert flags["allow-destinations"] == wanted
+
+
+def test_our_agents_prove_their_node_beside_kubeadm() -> None:
+    """By a token that is bound to their pod, and the permission to read that pod."""
+    cluster = (
+        ClusterNetwork(ip_network("10.128.0.0/14"), 23),
+        ClusterNetwork(ip_network("10.132.0.0/14"), 25),
+        ClusterNetwork(ip_network("fd01::/48"), 64),
+    )
+    plan = Plan(
+        flavour=Flavour.KUBEADM,
+        image=replace(OURS, reference="example/bootbridge"),
+        networks=Networking(cluster=cluster),
+    )
+    server = flags_of(manifests.server_pod(plan, VALUES))
+    assert server["agent-identifier-proof"] == "token"
+    assert server["agent-namespace"] == plan.namespace
+    assert server["agent-service-account"] == manifests.agent_role_binding(plan)["subjects"][0]["name"]
+    assert (server["node-cidr-mask-size-ipv4"], server["node-cidr-mask-size-ipv6"]) == ("25", "64")
+    assert (
+        server["agent-proof-kubeconfig"].rpartition("/")[2] == plan.paths.apiserver_address.rpartition("/")[2]
+    )
+    daemonset = manifests.agent_daemonset(plan, VALUES)
+    (token,) = (volume for volume in pod_spec(daemonset)["volumes"] if "projected" in volume)
+    (source,) = token["projected"]["sources"]
+    (mount,) = (each for each in container(daemonset)["volumeMounts"] if each["name"] == token["name"])
+    path = f"{mount['mountPath']}/{source['serviceAccountToken']['path']}"
+    assert flags_of(daemonset)["service-account-token-path"] == path
+    assert "audience" not in source["serviceAccountToken"], "the kube-apiserver must accept it"
+    assert manifests.agent_role(plan)["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}
+    ]
 
 
 def test_ports_come_from_the_plan() -> None:

@@ -85,8 +85,10 @@ class Tunnel:
         return flags
 
     def server(self, kind: str) -> Server:
-        arguments = program_flags.server_args(self._plan_for(kind))
-        return self.programs.server(kind, self.plan.protocol.server_mode, flags=self._flags(arguments))
+        flags = self._flags(program_flags.server_args(self._plan_for(kind)))
+        if LOOPBACK in self.plan.networks.machine:
+            flags["allow-destinations"] = str(LOOPBACK)  # real machine networks are never there
+        return self.programs.server(kind, self.plan.protocol.server_mode, flags=flags)
 
     def agent(self, kind: str) -> Agent:
         plan = self._plan_for(kind)

@@ -276,3 +276,16 @@ def current_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_a_bootstrap_in_place_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As by `inject`: there is no second control plane. Nothing is written."""
+    config = tmp_path / "install-config.yaml"
+    config.write_text(
+        "apiVersion: v1\nplatform: {none: {}}\nbootstrapInPlace: {installationDisk: /dev/sda}\n"
+    )
+
+    assert render(tmp_path / "tunnel", "--install-config", str(config)) == 1
+
+    assert "bootstrapInPlace: is a bootstrap in place" in capsys.readouterr().err
+    assert not (tmp_path / "tunnel").exists()

@@ -118,4 +118,4 @@ def test_usage_of_a_manual_run(tmp_path: Path) -> None:
     run = subprocess.run(["bash", str(path)], capture_output=True, text=True, check=False)
 
     assert (sourced.returncode, sourced.stdout, sourced.stderr) == (0, "", "")
-    assert (run.returncode, run.stderr) == (2, f"usage: {path} address|cleanup\n")
+    assert (run.returncode, run.stderr) == (2, f"usage: {path} address|cleanup [--abandoned]|cleanup-retry\n")

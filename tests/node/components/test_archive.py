@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import io
+import os
 import tarfile
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bootbridge.node.components import archive as component_archive
 from bootbridge.node.components.archive import BadArchive, unpack
@@ -86,6 +91,10 @@ def test_existing_files_are_kept_unless_the_archive_replaces_them(directory: Pat
         (link("a", "/etc/out"), "outside the archive"),
         (link("a", "b/../../out"), "outside the archive"),
         (link("../a", "b"), "outside the archive"),
+        (link("a", "b/.."), "outside the archive"),
+        (link("a/b", "..//./../out"), "outside the archive"),
+        (link("a", "ü\0c"), "invalid tar.gz"),
+        (link(".", "a"), "without a name"),
         (link("a", ""), "without a target"),
         (file(" "), "without a name"),
         (file("."), "without a name"),
@@ -101,6 +110,71 @@ def test_an_archive_with_one_invalid_member_installs_nothing(
     with pytest.raises(BadArchive, match=message):
         unpacked(directory, [file("good"), bad])
     assert sorted(path.name for path in directory.parent.parent.rglob("*")) == ["archive", "here", "place"]
+
+
+def test_a_link_to_a_parent_in_the_archive_is_kept(directory: Path) -> None:
+    unpacked(directory, [file("lib/tool"), link("bin/sub/tool", "../../lib/tool"), link("all", ".")])
+    assert (directory / "bin/sub/tool").resolve() == directory / "lib/tool"
+    assert (directory / "all").resolve() == directory
+
+
+STEPS = st.sampled_from(["a", "b", "c", ".", "..", ""])
+PATHS = st.lists(STEPS, min_size=1, max_size=5).map("/".join)
+KINDS = st.sampled_from(
+    [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.SYMTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE]
+)
+# Safe names, so that archives with many links are accepted too.
+NAMES = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
+MEMBERS = st.builds(lambda name, kind, target: member(name, kind, link=target), NAMES | PATHS, KINDS, PATHS)
+ARCHIVES = st.lists(MEMBERS, max_size=8)
+
+
+def contents(root: Path) -> dict[str, bytes | str]:
+    """Returns everything below a directory, without following links."""
+    found: dict[str, bytes | str] = {}
+    for folder, directories, files in os.walk(root):
+        for name in (*directories, *files):
+            path = Path(folder, name)
+            if path.is_symlink():
+                found[str(path)] = str(path.readlink())
+            else:
+                found[str(path)] = b"" if path.is_dir() else path.read_bytes()
+    return found
+
+
+def is_loop(path: str) -> bool:
+    """Whether a link leads to itself, so that the kernel follows it nowhere; `realpath` invents a result."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+@settings(max_examples=400, deadline=None)
+@given(archives=st.lists(ARCHIVES, min_size=1, max_size=3))
+def test_no_set_of_links_leads_out_of_the_archive(archives: list[list[tarfile.TarInfo]]) -> None:
+    """Also with several archives in one directory; outside, nothing is written."""
+    with TemporaryDirectory() as name:
+        outside = Path(name).resolve()
+        directory = outside / "x" / "here" / "place"
+        (outside / "x" / "here" / "a").mkdir(parents=True)
+        (outside / "a").write_bytes(b"precious")
+        before = contents(outside)
+        for number, members in enumerate(archives):
+            try:
+                unpacked(directory, members, b"%d" % number)
+            except BadArchive:
+                pass
+            (outside / "x" / "archive").unlink()
+            after = contents(outside)
+            assert {path: data for path, data in after.items() if directory not in Path(path).parents} == {
+                **before,
+                str(directory): b"",
+            }
+            for path in after:
+                if Path(path).is_symlink() and not is_loop(path):
+                    assert Path(os.path.realpath(path)).is_relative_to(directory)
 
 
 def test_no_file_is_written_through_a_link_in_the_archive(directory: Path) -> None:

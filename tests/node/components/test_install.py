@@ -138,12 +138,14 @@ async def test_a_hash_mismatch_keeps_the_existing_file(host: Host) -> None:
     assert host.read(PLACE) == b"old"
 
 
-async def test_an_empty_hash_is_accepted_for_authenticated_sources_only(host: Host) -> None:
+async def test_an_empty_hash_is_accepted_for_local_sources_only(host: Host) -> None:
+    """Also in a ticket of an older join service, which did not require it."""
     await install(host, Component(data_url.encode(BODY), "", PLACE))
     assert host.read(PLACE) == BODY
     async with serving(answer()) as server:
-        with pytest.raises(Fatal, match="hash required, because the URL is plain http"):
-            await install(host, Component(server.url, "", PLACE))
+        for url in (server.url, f" {server.url}", server.url.replace("http", "https")):
+            with pytest.raises(Fatal, match=r"hash required for an https? URL|blank or control character"):
+                await install(host, Component(url, "", PLACE))
         assert server.asked == []
 
 
@@ -166,12 +168,17 @@ async def test_a_file_url_is_copied(host: Host, tmp_path: Path) -> None:
     assert host.read(PLACE) == BODY
 
 
-async def test_https_certificates_are_verified(host: Host, tmp_path: Path) -> None:
+def mirror(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Returns the TLS settings of an https server on loopback, and of a client that trusts it."""
     authority = Authority.create("mirror")
-    cert, key = authority.issue_server(["127.0.0.1"]).write(tmp_path, "mirror")
+    cert, key = authority.issue_server(["127.0.0.1"]).write(folder, "mirror")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
-    trusting = ssl.create_default_context(cadata=authority.cert_pem.decode())
+    return context, ssl.create_default_context(cadata=authority.cert_pem.decode())
+
+
+async def test_https_certificates_are_verified(host: Host, tmp_path: Path) -> None:
+    context, trusting = mirror(tmp_path)
     async with serving(answer(), tls=context) as server:
         component = Component(server.url, HASH, PLACE)
         with pytest.raises(Fatal, match=r"self-signed|unable to get"):
@@ -264,10 +271,24 @@ async def test_redirects_are_followed_up_to_a_limit(host: Host) -> None:
             await install(host, Component(server.url, HASH, "/usr/bin/other"))
 
 
-async def test_a_redirect_to_another_scheme_is_rejected(host: Host) -> None:
-    async with serving(answer(302, b"", Location="file:///etc/shadow")) as server:
+@pytest.mark.parametrize("location", ["file:///etc/shadow", "data:,x", "http://[::1/x", "ftp://h/x"])
+async def test_a_redirect_to_another_scheme_is_rejected(host: Host, location: str) -> None:
+    async with serving(answer(302, b"", Location=location)) as server:
         with pytest.raises(Fatal, match="without a valid location"):
             await install(host, Component(server.url, HASH, PLACE))
+
+
+@pytest.mark.parametrize("scheme", ["http", "HTTP"])
+async def test_a_redirect_from_https_to_http_is_rejected(host: Host, tmp_path: Path, scheme: str) -> None:
+    serving_tls, trusting = mirror(tmp_path)
+    async with serving(answer()) as plain:
+        moved = answer(302, b"", Location=plain.url.replace("http", scheme))
+        async with serving(moved, tls=serving_tls) as server:
+            with pytest.raises(Fatal, match="redirect to an unencrypted URL"):
+                await Installer(host, Random(1), 20.0, trusting).install(
+                    [Component(server.url, HASH, PLACE)], lambda event: None
+                )
+        assert plain.asked == []
 
 
 @pytest.mark.parametrize(
@@ -280,6 +301,7 @@ async def test_a_redirect_to_another_scheme_is_rejected(host: Host) -> None:
         "http://[::1/x",
         "http://a..b/x",
         "data:;base64,%",
+        "file:///tmp/%00",
     ],
 )
 async def test_an_unsupported_url_is_final(host: Host, url: str) -> None:

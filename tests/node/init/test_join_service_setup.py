@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from bootbridge.common.documents import convert
-from bootbridge.join_service.authorization import identity_for_binding
 from bootbridge.node.own_identity import own_attestation
 from bootbridge.trust.evidence import AttestedPeer
 from bootbridge.trust.evidence.configuration import IssuerSettings, chosen_kinds
@@ -38,4 +37,4 @@ async def test_the_first_node_name_is_bound_to_the_holder_that_the_join_service_
     found = verifier.verify_evidence(await TokenIssuer("dev", SECRET).issue(bytes(32)))
     shown = await own_attestation(TokenIssuer("dev", SECRET))
     assert isinstance(found, AttestedPeer)
-    assert identity_for_binding(shown) == identity_for_binding(found) == "token:dev"
+    assert shown.identity == found.identity == "token:dev"

@@ -11,6 +11,7 @@ from bootbridge.node.init.listener import INIT_LIMITS, Admitted, open_init_liste
 from bootbridge.node.init.messages import INIT, INIT_LABEL
 from bootbridge.runtime.grpc import GrpcClient, Handler, RpcError, Send
 from bootbridge.trust.attested.channel import Attestation, AttestedChannel, connect
+from bootbridge.trust.evidence import PROGRAM, Requester
 from bootbridge.trust.evidence.token import TokenIssuer, TokenVerifier
 from bootbridge.wire import grpc_messages as grpc
 from tests.support.process_program import free_port
@@ -28,14 +29,14 @@ class SlowChip:
         self.under_way = self.most = 0
         self.free = asyncio.Event()
 
-    async def issue(self, statement: bytes) -> bytes:
+    async def issue(self, statement: bytes, requester: Requester = PROGRAM) -> bytes:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         await self.free.wait()
         self.under_way -= 1
-        return await self._token.issue(statement)
+        return await self._token.issue(statement, requester)
 
-    async def answer(self, statement: bytes, challenge: bytes) -> bytes:
+    async def answer(self, statement: bytes, challenge: bytes, requester: Requester = PROGRAM) -> bytes:
         raise AssertionError("no challenge is expected")
 
 

@@ -24,7 +24,7 @@ def text_of(log_buffer: LogBuffer) -> bytes:
 
 def test_log_lines_of_this_process_are_captured() -> None:
     log_buffer = LogBuffer()
-    logger = logging.getLogger("test-logbook")
+    logger = logging.getLogger("bootbridge.test-logbook")
     logger.addHandler(log_buffer)
     try:
         logs.event("test-logbook", logs.WARNING, "kubeadm failed", code=3)

@@ -12,7 +12,7 @@ from bootbridge.node.init.messages import StageEvent
 from bootbridge.node.init.report import InitReport, JsonReport, TextReport
 from bootbridge.trust.evidence import AttestedPeer
 
-PEER = AttestedPeer("tpm", "sha256:ab", {"pcr15": "00"}, ("PCR 4 is 01, expected 02",))
+PEER = AttestedPeer("tpm", "tpm:sha256:ab", {"pcr15": "00"}, ("PCR 4 is 01, expected 02",))
 
 
 class Clock:
@@ -45,7 +45,7 @@ def test_each_stage_is_one_line_with_its_duration(text: TextReport, clock: Clock
     clock.now = 4.0
     text.stage(StageEvent("certs", "done"))
     assert shown.getvalue().splitlines() == [
-        "ok      1.5 s  instance                 verified by tpm sha256:ab",
+        "ok      1.5 s  instance                 verified by tpm:sha256:ab",
         "     warning: PCR 4 is 01, expected 02",
         "ok      2.5 s  certs",
     ]
@@ -106,7 +106,7 @@ def test_json_output_has_one_object_per_event(shown: io.StringIO) -> None:
         {
             "event": "connected",
             "kind": "tpm",
-            "identity": "sha256:ab",
+            "identity": "tpm:sha256:ab",
             "facts": {"pcr15": "00"},
             "warnings": ["PCR 4 is 01, expected 02"],
         },

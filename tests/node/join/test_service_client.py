@@ -146,7 +146,7 @@ def listed(name: str, role: Role, identity: str) -> Instance:
     return Instance(name, role, (), "", identity)
 
 
-OTHER_KEY = "sha256:" + "0" * 64
+OTHER_KEY = "tpm:sha256:" + "0" * 64
 
 
 async def test_a_worker_that_acts_as_a_join_service_is_rejected(answering_machine: Answering) -> None:

@@ -5,9 +5,9 @@ in which one is missing or occurs twice is rejected: a hook in the wrong place w
 webhooks that time out.
 
 The three hooks run again whenever systemd restarts a failed bootkube.sh, so their functions are idempotent.
-Cleanup runs only at the end of a successful bootstrap. A trap on EXIT would also run it before a retry, which
-needs the tunnel, and the installer's service-record library already uses that trap. After an abandoned
-bootstrap, an operator runs `systemctl start bootbridge-cleanup`.
+Cleanup runs only at the end of a successful bootstrap, and hands what it cannot remove to a unit. A trap on
+EXIT would also run it before a retry, which needs the tunnel, and the installer's service-record library
+already uses that trap. After an abandoned bootstrap, an operator runs `systemctl start bootbridge-cleanup`.
 """
 
 from __future__ import annotations
@@ -75,9 +75,16 @@ def patch(script: bytes, plan: Plan) -> bytes:
     lines = script.split(b"\n")
     # From the end, so that earlier line numbers stay valid.
     for anchor, index in reversed(list(zip(ANCHORS, places, strict=True))):
-        at = index if anchor.side == "before" else index + 1
+        at = _above_comment(lines, index) if anchor.side == "before" else index + 1
         lines[at:at] = [_indent(lines[index]) + line.encode() for line in anchor.insertion(plan)]
     return b"\n".join(lines)
+
+
+def _above_comment(lines: list[bytes], index: int) -> int:
+    """Returns the first line of the comment that belongs to a line, or the line itself."""
+    while index > 1 and lines[index - 1].lstrip(b" \t").startswith(b"#"):
+        index -= 1
+    return index
 
 
 def anchor_lines(script: bytes) -> list[int]:

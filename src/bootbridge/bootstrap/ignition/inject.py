@@ -5,9 +5,11 @@ Both are functions from bytes to bytes. They return a complete file or raise Ope
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from ipaddress import ip_address
 from typing import Any
 
 import yaml
@@ -16,13 +18,16 @@ from bootbridge.bootstrap.ignition import bootkube, injection_record, preflight
 from bootbridge.bootstrap.ignition.document import Ignition, apply_splices
 from bootbridge.bootstrap.plan import install_config
 from bootbridge.bootstrap.plan.paths import OPENSHIFT_PATHS
-from bootbridge.bootstrap.plan.plan import Flavour, Plan
+from bootbridge.bootstrap.plan.plan import Flavour, IPAddress, Plan
 from bootbridge.bootstrap.render import node_files
 from bootbridge.common.files import Asset, Tree
 from bootbridge.common.yaml_text import YAML_ERRORS
 from bootbridge.errors import OperatorError
 
 CLUSTER_CONFIG = "/opt/openshift/manifests/cluster-config.yaml"
+KUBELET = "/usr/local/bin/kubelet.sh"
+# The installer writes OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP there; `::` only selects the IP version.
+_KUBELET_NODE_IP = re.compile(rb'^\s*--node-ip="?([0-9A-Fa-f:.]+)"?\s*\\?$', re.MULTILINE)
 INFRASTRUCTURE = "/opt/openshift/manifests/cluster-infrastructure-02-config.yml"
 
 
@@ -86,15 +91,31 @@ def _edited(original: Ignition, plan: Plan, tree: Tree) -> str:
 
 
 def read_plan(ignition: Ignition, name: str) -> Plan:
-    """Returns a plan with platform, networks and infraID of the document, or the defaults."""
+    """Returns a plan with platform, networks, node address and infraID of the document, or the defaults."""
     plan = Plan()
     config = _yaml_inside(ignition, CLUSTER_CONFIG, name)
     text = _text_at(config, "data", "install-config")
     if text:
         found = install_config.parse(text, f"{name}: {CLUSTER_CONFIG}: install-config")
-        plan = replace(plan, platform=found.platform, networks=found.networks)
+        plan = replace(
+            plan,
+            platform=found.platform,
+            networks=found.networks,
+            restrict_destinations=found.machine_network_is_certain,
+        )
     infrastructure = _yaml_inside(ignition, INFRASTRUCTURE, name)
+    plan = replace(plan, node_ips=_node_ips(ignition))
     return replace(plan, infra_id=_text_at(infrastructure, "status", "infrastructureName"))
+
+
+def _node_ips(ignition: Ignition) -> tuple[IPAddress, ...]:
+    """Returns the address that the operator gave to the installer, if any."""
+    found = _KUBELET_NODE_IP.search(ignition.content(KUBELET) or b"")
+    try:
+        address = ip_address(found[1].decode()) if found else None
+    except ValueError:
+        return ()
+    return (address,) if address and not address.is_unspecified else ()
 
 
 def _yaml_inside(ignition: Ignition, path: str, name: str) -> Any:

@@ -34,6 +34,9 @@ VERSION = 1
 # In the order of removal.
 RESOURCE_NAMES = (
     "daemonset",
+    "apiserver-address",
+    "role-binding",
+    "role",
     "secret",
     "namespace",
     "apiserver",

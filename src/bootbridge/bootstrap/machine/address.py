@@ -3,7 +3,9 @@
 1. The addresses given by the operator.
 2. Otherwise the address inside the machine networks. If there are several, three filters apply in this order,
    each unless it would leave none: not a load balancer's virtual address; the default route's source address;
-   on the default route's interface. If more than one is left, the operator must give the address.
+   on the default route's interface. If IPv6 addresses of one interface are left, the one from DHCPv6
+   (dynamic, /128) is preferred to those that the machine made itself (SLAAC), because the network's operator
+   assigned it. If more than one is left then, the operator must give the address.
 3. Otherwise the source address of the default route.
 
 The generated shell applies the same rules (shell/address.jq) and passes the same tests.
@@ -127,6 +129,8 @@ def _narrowed(version: int, candidates: list[NodeAddress], network: NodeNetwork)
         ]
     for keep in steps:
         candidates = [each for each in candidates if keep(each)] or candidates
+    if len({each.interface for each in candidates}) == 1:
+        candidates = [each for each in candidates if each.is_from_dhcpv6] or candidates
     distinct = list(dict.fromkeys(each.address for each in candidates))
     if len(distinct) > 1:
         listed = ", ".join(map(str, candidates))
@@ -149,7 +153,7 @@ def _candidate(
         return AddressCandidate(each, False, f"IPv{each.address.version} is not used by the cluster")
     if not _inside(each.address, machine_networks):
         return AddressCandidate(each, False, "outside the machine networks")
-    reason = "virtual address" if each.looks_virtual else "not on the default route"
+    reason = "virtual address" if each.looks_virtual else "another address of this node is preferred"
     return AddressCandidate(each, False, reason)
 
 

@@ -58,6 +58,11 @@ class NodeAddress:
         full_length = self.prefix_length == self.address.max_prefixlen and "dynamic" not in self.flags
         return full_length or "secondary" in self.flags
 
+    @property
+    def is_from_dhcpv6(self) -> bool:
+        """Returns whether DHCPv6 assigned it: a prefix of 128 bits with a lifetime. SLAAC makes /64."""
+        return self.address.version == 6 and self.prefix_length == 128 and "dynamic" in self.flags
+
 
 @dataclass(frozen=True)
 class DefaultRoute:

@@ -11,8 +11,11 @@ from pydantic import Field
 from bootbridge.bootstrap.plan.plan import ClusterNetwork, IPNetwork, Networking, Platform
 from bootbridge.common import documents
 from bootbridge.common.documents import FieldError, checked
+from bootbridge.errors import OperatorError
 
 HOST_PREFIX_V4, HOST_PREFIX_V6 = 23, 64
+# Former platforms of the installer.
+_RETIRED_PLATFORMS = {"alibabacloud", "libvirt"}
 _MACHINE_NETWORKS = {Platform.POWERVS: (IPv4Network("192.168.0.0/24"),)}
 
 
@@ -84,14 +87,22 @@ class InstallConfig:
     platforms: Annotated[dict[Platform, Any], Field(alias="platform"), checked(_single)] = field(repr=False)
     metadata: ClusterMetadata = ClusterMetadata()
     networking: NetworkingSection = NetworkingSection()
-    fips: bool = False
     bootstrap_in_place: BootstrapInPlace = BootstrapInPlace()
     control_plane: ControlPlane = ControlPlane()
-    feature_set: str = ""
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the bootstrap runs on the cluster's only machine, where no tunnel is needed."""
+        return bool(self.bootstrap_in_place.installation_disk)
 
     @property
     def platform(self) -> Platform:
         return next(iter(self.platforms))
+
+    @property
+    def machine_network_is_certain(self) -> bool:
+        """Whether nodes are in the machine network: the installer checks it, or the operator wrote it."""
+        return bool(self.networking.machine) or self.platform not in (Platform.NONE, Platform.EXTERNAL)
 
     @property
     def networks(self) -> Networking:
@@ -106,4 +117,9 @@ class InstallConfig:
 
 def parse(text: str | bytes, name: str = "install-config.yaml") -> InstallConfig:
     """Loads an install-config; `name` is the file in errors."""
-    return documents.convert(InstallConfig, documents.without_nulls(documents.parse(text, name)), name)
+    document = documents.without_nulls(documents.parse(text, name))
+    platforms = document.get("platform") if isinstance(document, dict) else None
+    for retired in _RETIRED_PLATFORMS & set(platforms if isinstance(platforms, dict) else ()):
+        hint = "current installers do not support it; use platform none or external"
+        raise OperatorError(f"retired platform {retired!r}", subject=f"{name}: platform", hint=hint)
+    return documents.convert(InstallConfig, document, name)

@@ -21,7 +21,7 @@ class Paths:
 
     state: str  # created with the tunnel, removed with it
     static_pods: str  # owned by the kubelet
-    cluster_manifests: str  # owned by cluster-bootstrap; on kubeadm the objects go straight to the API
+    cluster_manifests: str  # on kubeadm the objects go straight to the API
     egress_config: str
     egress_config_seen_by_apiserver: str
     socket: str
@@ -32,6 +32,10 @@ class Paths:
     hook_script = "/usr/local/bin/bootbridge-bootstrap.sh"
     # Cleans up after an abandoned bootstrap. An operator starts it; nothing else does.
     cleanup_unit = "/etc/systemd/system/bootbridge-cleanup.service"
+    # Continues a removal that bootkube.sh could not complete. The removal starts it.
+    cleanup_retry_unit = "/etc/systemd/system/bootbridge-cleanup-retry.service"
+    # Written by bootkube.sh when cluster-bootstrap has succeeded.
+    cluster_bootstrap_marker = "/opt/openshift/cb-bootstrap.done"
     # What the removal found, removed and left. Written last, and kept.
     receipt = "/var/log/bootbridge/receipt.json"
 
@@ -42,8 +46,16 @@ class Paths:
     server_key = _Below("tls", "server.key")
     agent_cert = _Below("tls", "agent.crt")
     agent_key = _Below("tls", "agent.key")
+    # Address and CA of the kube-apiserver, without credentials: the server checks agents' tokens there.
+    apiserver_address = _Below("tls", "apiserver.kubeconfig")
     # Manifests with placeholders for values that only the node knows.
     templates = _Below("state", "templates")
+    # The optional flags that the image's programs do not know.
+    program_flags = _Below("state", "program-flags")
+    # The tunnel's egress configuration, while the kube-apiserver dials directly because no server answers.
+    bypass = _Below("state", "bypassed-egress-selector.yaml")
+    # Sentences for the receipt's warnings.
+    notes = _Below("state", "notes")
     namespace_manifest = _Below("cluster_manifests", "bootbridge-namespace.yaml")
     secret_manifest = _Below("cluster_manifests", "bootbridge-agent-secret.yaml")
     daemonset_manifest = _Below("cluster_manifests", "bootbridge-agent-daemonset.yaml")
@@ -52,6 +64,8 @@ class Paths:
     config_override = _Below("state", "kube-apiserver-config-override.yaml")
     # Written by the operator's render command, for the bootstrap kube-apiserver.
     apiserver_config = _Below("socket_directory", "kube-apiserver-config.yaml")
+    # Which of the agents' objects the API server accepted, and why not: one JSON line for each.
+    agent_objects = _Below("state", "agent-objects.json")
     # The plan as JSON, from which `down` and `doctor` learn what `up` or `inject` decided.
     plan_record = _Below("state", "plan.json")
     # From this record, `inject --remove` restores the ignition file.
@@ -61,6 +75,12 @@ class Paths:
     def config_override_seen_by_render(self) -> str:
         """Returns the path in the operator's render container, which mounts /opt/openshift as /assets."""
         return self.config_override.replace("/opt/openshift/", "/assets/", 1)
+
+    @property
+    def apiserver_config_seen_by_apiserver(self) -> str:
+        """Returns the path in the kube-apiserver's container, which is in its arguments."""
+        directory = self.egress_config_seen_by_apiserver.rpartition("/")[0]
+        return f"{directory}/{self.apiserver_config.rpartition('/')[2]}"
 
     @property
     def loopback_kubeconfig(self) -> str:
@@ -80,7 +100,8 @@ OPENSHIFT_PATHS = Paths(
     # A private prefix: from 4.23 on the installer ships files named konnectivity-* even with its tunnel off.
     state="/opt/openshift/bootbridge",
     static_pods="/etc/kubernetes/manifests",
-    cluster_manifests="/opt/openshift/manifests",
+    # Not cluster-bootstrap's directory: it waits until everything there exists.
+    cluster_manifests="/opt/openshift/bootbridge/manifests",
     # The bootstrap kube-apiserver mounts bootstrap-configs, read-only, as /etc/kubernetes/config.
     egress_config="/etc/kubernetes/bootstrap-configs/bootbridge-egress-selector.yaml",
     egress_config_seen_by_apiserver="/etc/kubernetes/config/bootbridge-egress-selector.yaml",

@@ -16,6 +16,7 @@ from typing import Literal
 from bootbridge.bootstrap.plan.paths import KUBEADM_PATHS, OPENSHIFT_PATHS, Paths
 from bootbridge.bootstrap.plan.ports import PORT_MAX, PORT_MIN, Ports
 from bootbridge.errors import OperatorError
+from bootbridge.runtime.destination_policy import ALLOW_FLAG, parse_rules
 
 IPAddress = IPv4Address | IPv6Address
 IPNetwork = IPv4Network | IPv6Network
@@ -70,6 +71,8 @@ class BootkubeStage(StrEnum):
     CERTS = "konnectivity-certs"
     SERVER = "konnectivity-server-bootstrap"
     AGENT_MANIFEST = "konnectivity-agent-manifest"
+    AGENT_APPLY = "konnectivity-agent-apply"
+    APISERVER_END = "konnectivity-apiserver-end"
     CLEANUP = "konnectivity-cleanup"
 
 
@@ -137,6 +140,9 @@ class Plan:
     validity: timedelta = timedelta(days=1)
     host_network: bool = False  # whether agents use their node's network
     user_provisioned: bool = False  # whether the operator manages the network and its firewall
+    # Whether agents of our image dial only into `networks` and what `allow_destinations` adds.
+    restrict_destinations: bool = True
+    allow_destinations: tuple[str, ...] = ()
     ports: Ports = field(default_factory=Ports)
 
     def __post_init__(self) -> None:
@@ -146,7 +152,24 @@ class Plan:
     def paths(self) -> Paths:
         return PATHS[self.flavour]
 
+    @property
+    def agent_destinations(self) -> tuple[str, ...]:
+        """Returns the rules of what agents may dial; empty: all that is not refused by default."""
+        if not self.restrict_destinations:
+            return ("0.0.0.0/0", "::/0", *self.allow_destinations) if self.allow_destinations else ()
+        pods = (network.cidr for network in self.networks.cluster)
+        return tuple(
+            dict.fromkeys(
+                [*map(str, (*pods, *self.networks.service, *self.networks.machine)), *self.allow_destinations]
+            )
+        )
+
     # --- names in the cluster
+
+    @property
+    def proves_nodes(self) -> bool:
+        """Whether agents prove their node with a token. On OpenShift the cluster's networks bound them."""
+        return self.image.is_ours and self.flavour is Flavour.KUBEADM
 
     @property
     def namespace(self) -> str:
@@ -156,6 +179,8 @@ class Plan:
     server_pod_namespace = "kube-system"
     daemonset_name = "konnectivity-agent"
     secret_name = "konnectivity-agent-certs"
+    role_name = "konnectivity-agent"
+    service_account_name = "default"
 
     @property
     def bootstrap_only(self) -> dict[str, str]:
@@ -200,6 +225,7 @@ def _validate(plan: Plan) -> None:
     for address in plan.node_ips:
         _validate_node_ip(address)
     _validate_networks(plan.networks)
+    parse_rules(plan.allow_destinations, ALLOW_FLAG)
 
 
 def _validate_node_ip(address: IPAddress) -> None:

@@ -25,6 +25,15 @@ def configuration(plan: Plan) -> dict[str, Any]:
         "proxyProtocol": str(plan.protocol),
         "transport": {"uds": {"udsName": plan.paths.socket_seen_by_apiserver}},
     }
+    return _selections(tunnel)
+
+
+def direct_configuration() -> dict[str, Any]:
+    """Routes all calls directly, as without a tunnel: for a node whose server does not answer."""
+    return _selections({"proxyProtocol": "Direct"})
+
+
+def _selections(tunnel: dict[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSIONS[-1],
         "kind": KIND,

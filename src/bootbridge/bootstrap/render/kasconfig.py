@@ -8,6 +8,7 @@ kube-apiserver.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
@@ -16,13 +17,25 @@ from typing import Any
 
 import yaml
 
+from bootbridge.bootstrap.render import go_yaml
 from bootbridge.errors import OperatorError
 
 Config = dict[str, Any]
 # The kube-apiserver writes it at its start, under a random name.
 ADMISSION_FILE = "<temporary file made from admission.pluginConfig>"
-
-
+# What OpenShift's kube-apiserver uses if servingInfo has none: the defaults of library-go.
+DEFAULT_TLS_VERSION = "VersionTLS12"
+DEFAULT_CIPHER_SUITES = (
+    "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256",
+    "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384",
+    "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384",
+    "TLS_AES_128_GCM_SHA256",
+    "TLS_AES_256_GCM_SHA384",
+    "TLS_CHACHA20_POLY1305_SHA256",
+)
 # {{"text"}} and {{`text`}}: literal text in a Go template.
 _QUOTED_TEXT = re.compile(r"""\{\{ *(?:"(?P<plain>[^"\\\n]*)"|`(?P<raw>[^`\n]*)`) *\}\}""")
 
@@ -109,7 +122,7 @@ def _executed(text: str, name: str) -> str:
 
 def _load(text: str, name: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return go_yaml.load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         try:
             return json.loads(text)  # as the operator does
@@ -122,12 +135,14 @@ def _load(text: str, name: str) -> Any:
 
 
 def _as_json(value: Any, name: str, path: str) -> Any:
-    """Converts YAML values to JSON: keys become strings, dates are rejected."""
+    """Converts YAML values to JSON: keys become strings; infinity and NaN are rejected."""
     if isinstance(value, dict):
         return {_key(key): _as_json(entry, name, f"{path}.{_key(key)}") for key, entry in value.items()}
     if isinstance(value, list):
         return [_as_json(entry, name, f"{path}[{index}]") for index, entry in enumerate(value)]
-    if value is None or isinstance(value, str | bool | int | float):
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
         return value
     hint = "quote it"
     raise OperatorError(f"{path}: not representable in JSON: {value!r}", subject=name, hint=hint)
@@ -185,8 +200,8 @@ def _derived(config: Config, name: str) -> dict[str, list[str]]:
         "secure-port": [port],
         "service-account-key-file": _texts(config, "serviceAccountPublicKeyFiles"),
         "service-cluster-ip-range": [str(config.get("servicesSubnet") or "")],
-        "tls-cipher-suites": _texts(serving, "cipherSuites"),
-        "tls-min-version": [str(serving.get("minTLSVersion") or "")],
+        "tls-cipher-suites": _texts(serving, "cipherSuites") or list(DEFAULT_CIPHER_SUITES),
+        "tls-min-version": [str(serving.get("minTLSVersion") or DEFAULT_TLS_VERSION)],
         "tls-sni-cert-key": [_sni(entry) for entry in serving.get("namedCertificates") or []],
     }
 

@@ -95,7 +95,9 @@ def _server_container(plan: Plan, values: NodeValues) -> Manifest:
 def _selinux(plan: Plan) -> Manifest:
     """Allows writing to /run and /etc, whose SELinux labels forbid it to containers.
 
-    On an OpenShift bootstrap node both directories have labels for containers.
+    On OpenShift it is not needed although no directory is relabelled: CRI-O runs pods in the host network
+    unconfined (spc_t) by default (`hostnetwork_disable_selinux = true`). Where that is off, the server cannot
+    create its socket; docs/install.md says what to do.
     """
     return {} if plan.flavour is Flavour.OPENSHIFT else {"seLinuxOptions": {"type": "spc_t"}}
 
@@ -132,6 +134,27 @@ def agent_secret(plan: Plan, values: NodeValues) -> Manifest:
             "tls.crt": values.agent_cert_base64,
             "tls.key": values.agent_key_base64,
         },
+    }
+
+
+def agent_role(plan: Plan) -> Manifest:
+    """Returns the only permission of the agents' service account, with which their tokens prove their pod."""
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": {"name": plan.role_name, "namespace": plan.namespace, "labels": plan.agent_labels},
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}],
+    }
+
+
+def agent_role_binding(plan: Plan) -> Manifest:
+    subject = {"kind": "ServiceAccount", "name": plan.service_account_name, "namespace": plan.namespace}
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": plan.role_name, "namespace": plan.namespace, "labels": plan.agent_labels},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": plan.role_name},
+        "subjects": [subject],
     }
 
 
@@ -176,8 +199,16 @@ def _agent_spec(plan: Plan, values: NodeValues) -> Manifest:
         "terminationGracePeriodSeconds": program_flags.AGENT_DRAIN_SECONDS + GRACE_BEYOND_DRAIN_SECONDS,
         "securityContext": _agent_user(plan),
         "containers": [_agent_container(plan, values)],
-        "volumes": [{"name": "certificates", "secret": secret}],
+        "volumes": [{"name": "certificates", "secret": secret}, *_token_volumes(plan)],
     }
+
+
+def _token_volumes(plan: Plan) -> list[Manifest]:
+    """Returns the token that proves the agent's pod. It is valid as long as the certificates."""
+    if not plan.proves_nodes:
+        return []
+    token = {"path": "token", "expirationSeconds": int(plan.validity.total_seconds())}
+    return [{"name": "token", "projected": {"sources": [{"serviceAccountToken": token}]}}]
 
 
 def _agent_user(plan: Plan) -> Manifest:
@@ -217,7 +248,11 @@ def _agent_container(plan: Plan, values: NodeValues) -> Manifest:
                 "name": "certificates",
                 "mountPath": program_flags.CERTIFICATES_SEEN_BY_AGENT,
                 "readOnly": True,
-            }
+            },
+            *(
+                {"name": volume["name"], "mountPath": program_flags.TOKEN_SEEN_BY_AGENT, "readOnly": True}
+                for volume in _token_volumes(plan)
+            ),
         ],
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import PurePosixPath
+
 from bootbridge.bootstrap import firewall
 from bootbridge.bootstrap.plan import record
 from bootbridge.bootstrap.plan.plan import Flavour, Plan
@@ -23,8 +25,11 @@ def node_files(plan: Plan) -> Tree:
     }
     if plan.flavour is Flavour.OPENSHIFT:
         override = Asset(to_yaml(egress_selector.config_override(plan)), 0o600)
-        unit = Asset(_cleanup_unit(plan).encode())
-        tree |= {plan.paths.config_override: override, plan.paths.cleanup_unit: unit, **script.scripts(plan)}
+        units = {
+            plan.paths.cleanup_unit: Asset(_cleanup_unit(plan).encode()),
+            plan.paths.cleanup_retry_unit: Asset(_cleanup_retry_unit(plan).encode()),
+        }
+        tree |= {plan.paths.config_override: override, **units, **script.scripts(plan)}
     return dict(sorted(tree.items()))
 
 
@@ -34,14 +39,41 @@ def _cleanup_unit(plan: Plan) -> str:
 [Unit]
 Description=Remove the bootstrap tunnel after an abandoned bootstrap
 # A restarted bootkube.sh would install the tunnel again.
-Conflicts=bootkube.service
-After=bootkube.service
+Conflicts=bootkube.service {_name(plan.paths.cleanup_retry_unit)}
+After=bootkube.service {_name(plan.paths.cleanup_retry_unit)}
 
 [Service]
 Type=oneshot
 WorkingDirectory=/opt/openshift
-ExecStart={plan.paths.hook_script} cleanup
+ExecStart={plan.paths.hook_script} cleanup --abandoned
 """
+
+
+def _cleanup_retry_unit(plan: Plan) -> str:
+    """Returns the unit that the clean-up enables and starts if something is left. It disables itself.
+
+    It is not a oneshot: after a reboot the node would not finish booting before its end.
+    """
+    return f"""\
+[Unit]
+Description=Remove what is left of the bootstrap tunnel
+# The network is stopped after this unit, so that a last attempt is possible when the node shuts down.
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+Type=simple
+WorkingDirectory=/opt/openshift
+ExecStart={plan.paths.hook_script} cleanup-retry
+TimeoutStopSec={script.RETRY_STOP_SECONDS}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def _name(path: str) -> str:
+    return PurePosixPath(path).name
 
 
 def output_files(plan: Plan, kubeadm_config: Asset | None = None) -> Tree:
@@ -66,6 +98,7 @@ def purpose(plan: Plan, path: str) -> str:
         paths.egress_config: "routes the kube-apiserver's calls to the socket",
         paths.config_override: "adds the egress selector to the kube-apiserver",
         plan.paths.cleanup_unit: "removes the tunnel after an abandoned bootstrap",
+        plan.paths.cleanup_retry_unit: "removes what the clean-up at the end of the bootstrap left",
         plan.paths.hook_script: "called by bootkube.sh: certificates, manifests, cleanup",
         f"{paths.templates}/namespace.yaml": "the agents' namespace",
         f"{paths.templates}/agent-secret.yaml": "the agents' certificate, filled in on the node",

@@ -1,16 +1,19 @@
 """Renders the command lines of server and agent, depending on the image.
 
 The Go programs get only flags that every release since 4.11 supports. Ours get more: routing by CIDR, direct
-dials into the machine networks until the first agent connects, TLS 1.3 only, and a graceful shutdown.
+dials into the machine networks until the first agent connects, destinations inside the cluster's networks
+only, TLS 1.3 only, and a graceful shutdown.
 """
 
 from __future__ import annotations
 
 from bootbridge.bootstrap.machine.node_values import NodeValues
-from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.plan.plan import Flavour, Plan
 
 CERTIFICATES_SEEN_BY_SERVER = "/etc/konnectivity"
 CERTIFICATES_SEEN_BY_AGENT = "/etc/konnectivity"
+APISERVER_ADDRESS_FILE = "apiserver.kubeconfig"
+TOKEN_SEEN_BY_AGENT = "/var/run/secrets/bootbridge"
 LOOPBACK = "127.0.0.1"
 KEEPALIVE = "30s"
 # Time for open connections after SIGTERM. The pod's grace period is 5 s longer.
@@ -48,7 +51,26 @@ def _our_server_args(plan: Plan) -> list[str]:
         f"--direct-cidrs={','.join(map(str, plan.networks.machine))}",
         "--tls-min-version=VersionTLS13",
         f"--graceful-shutdown-timeout={SERVER_DRAIN_SECONDS}s",
+        *_identifier_args(plan),
     ]
+
+
+def _identifier_args(plan: Plan) -> list[str]:
+    """Bounds what agents may advertise: by the node that they prove, or to the cluster's networks."""
+    if plan.proves_nodes:
+        sizes = {
+            network.cidr.version: network.host_prefix
+            for network in sorted(plan.networks.cluster, key=lambda network: network.host_prefix)
+        }
+        return [
+            "--agent-identifier-proof=token",
+            f"--agent-namespace={plan.namespace}",
+            f"--agent-service-account={plan.service_account_name}",
+            f"--agent-proof-kubeconfig={CERTIFICATES_SEEN_BY_SERVER}/{APISERVER_ADDRESS_FILE}",
+            *(f"--node-cidr-mask-size-ipv{version}={size}" for version, size in sorted(sizes.items())),
+        ]
+    cidrs = [*plan.networks.machine, *(network.cidr for network in plan.networks.cluster)]
+    return [f"--agent-cidrs={','.join(map(str, cidrs))}"]
 
 
 def agent_args(plan: Plan, values: NodeValues) -> list[str]:
@@ -72,7 +94,16 @@ def agent_args(plan: Plan, values: NodeValues) -> list[str]:
         "--probe-interval=1s",
         "--sync-interval=1s",
         "--sync-interval-cap=10s",
-        *([f"--drain-timeout={AGENT_DRAIN_SECONDS}s"] if plan.image.is_ours else []),
+        *(_our_agent_args(plan) if plan.image.is_ours else []),
+    ]
+
+
+def _our_agent_args(plan: Plan) -> list[str]:
+    destinations = plan.agent_destinations
+    return [
+        f"--drain-timeout={AGENT_DRAIN_SECONDS}s",
+        *([f"--service-account-token-path={TOKEN_SEEN_BY_AGENT}/token"] if plan.proves_nodes else []),
+        *([f"--allow-destinations={','.join(destinations)}"] if destinations else []),
     ]
 
 
@@ -82,7 +113,9 @@ def agent_identifiers(plan: Plan) -> str:
     The node's pod network is written with the agent's pod address; the server clears the host bits.
     """
     family = plan.networks.families[0]
-    parts = ["host=$(NODE_NAME)", f"ipv{family}=$(HOST_IP)"]
+    parts = [f"ipv{family}=$(HOST_IP)"]
+    if not (plan.image.is_ours and plan.flavour is Flavour.OPENSHIFT):
+        parts.insert(0, "host=$(NODE_NAME)")  # elsewhere the server cannot know the names of nodes
     prefixes = [network.host_prefix for network in plan.networks.cluster if network.cidr.version == family]
     if prefixes and not plan.host_network:
         # With several pod networks, the longest prefix, which never includes pods of another node.

@@ -3,6 +3,10 @@
 Only directories, files and symbolic links are accepted; names and link targets are checked. The archive is
 unpacked into a staging directory first, so that an invalid one changes nothing; then each file is renamed to
 its path.
+
+No link leads out of the archive, also not through other links: a target is relative, has `..` only at its
+start, and at most as many as the link is deep. The link's own directories are not links, so those `..` end
+at a directory of the archive; what follows only goes down, or into another link with the same property.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ import tarfile
 import tempfile
 import zlib
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +43,7 @@ def unpack(archive: Path, directory: Path) -> None:
             for member, name in _checked(members):
                 _extract(members, member, staging / name)
         _move_into(staging, directory)
-    except (tarfile.TarError, EOFError, zlib.error, UnicodeDecodeError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
         raise BadArchive(f"invalid tar.gz: {error}") from error
     except OSError as error:
         # Errors of the gzip module have no strerror.
@@ -57,13 +62,13 @@ def _checked(members: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, str]]:
         name = _name(member.name)
         if any(parent in links for parent in _parents(name)):
             raise BadArchive(f"path below a symbolic link: {member.name!r}")
+        if not (member.isdir() or member.isreg() or member.issym()):
+            raise BadArchive(f"unsupported file type: {member.name!r}")
+        if name == "." and not member.isdir():
+            raise BadArchive("file without a name")
         if member.issym():
             _check_target(name, member.linkname)
             links.add(name)
-        elif not (member.isdir() or member.isreg()):
-            raise BadArchive(f"unsupported file type: {member.name!r}")
-        elif name == "." and not member.isdir():
-            raise BadArchive("file without a name")
         yield member, name
 
 
@@ -79,9 +84,11 @@ def _name(given: str) -> str:
 def _check_target(name: str, target: str) -> None:
     if not target:
         raise BadArchive(f"symbolic link without a target: {name!r}")
-    resolved = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
-    if target.startswith("/") or resolved == ".." or resolved.startswith("../"):
-        raise BadArchive(f"symbolic link {name!r} to a target outside the archive: {target!r}")
+    steps = [step for step in target.split("/") if step not in ("", ".")]
+    ups = len(list(takewhile("..".__eq__, steps)))
+    if target.startswith("/") or ups > name.count("/") or ".." in steps[ups:]:
+        problem = f"symbolic link {name!r} to a target that may be outside the archive: {target!r}"
+        raise BadArchive(f'{problem} (use a relative target with ".." only at its start)')
 
 
 def _parents(name: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ import h11
 from bootbridge.common import data_url
 from bootbridge.common.failures import Transient
 from bootbridge.errors import BootbridgeError
+from bootbridge.join_api.components import url_fault
 
 COMPONENT_BYTES_MAX: Final = 2 << 30
 # The limit for a server that sends nothing; a slow download has no limit here.
@@ -39,25 +40,21 @@ class DownloadImpossible(BootbridgeError):
 
 async def download(url: str, into: BinaryIO, *, tls: ssl.SSLContext | None = None) -> None:
     """Makes one attempt and writes to the current position; a caller that retries truncates the file."""
-    try:
-        scheme = urlsplit(url).scheme.lower()
-    except ValueError:
-        # Without the cause: its text may quote a password.
-        raise DownloadImpossible("invalid URL") from None
+    if fault := url_fault(url):
+        raise DownloadImpossible(fault)
+    scheme = urlsplit(url).scheme
     if scheme == "data":
         _decode(url, into)
     elif scheme == "file":
         await asyncio.to_thread(_copy, unquote(urlsplit(url).path), into)
-    elif scheme in _PORTS:
-        await _follow(url, into, tls)
     else:
-        raise DownloadImpossible(f"{shown(url)}: unsupported scheme (use https:, http:, file: or data:)")
+        await _follow(url, into, tls)
 
 
 def shown(url: str) -> str:
     """Returns the URL without user info, query (signatures) and inline data."""
     parts = urlsplit(url)
-    if parts.scheme.lower() == "data":
+    if parts.scheme == "data":
         return "data:…"
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
@@ -76,6 +73,8 @@ def _copy(path: str, into: BinaryIO) -> None:
                 into.write(data)
     except OSError as error:
         raise DownloadImpossible(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:  # a null byte in the path
+        raise DownloadImpossible(f"{path!r}: invalid path: {error}") from None
 
 
 async def _follow(url: str, into: BinaryIO, tls: ssl.SSLContext | None) -> None:
@@ -138,8 +137,11 @@ class _Exchange:
 
     def _redirect_target(self, response: h11.Response) -> str:
         location = dict(response.headers).get(b"location", b"").decode("ascii", "replace")
-        url = urljoin(self._url, location)
-        if not location or urlsplit(url).scheme not in _PORTS:
+        try:
+            url = urljoin(self._url, location)
+        except ValueError:
+            url = ""
+        if not location or url_fault(url) or urlsplit(url).scheme not in _PORTS:
             raise DownloadImpossible(f"{shown(self._url)}: redirect without a valid location")
         return url
 
@@ -170,13 +172,7 @@ class _Exchange:
 
 def _parts(url: str) -> SplitResult:
     parts = urlsplit(url)
-    try:
-        _ = parts.port
-    except ValueError:
-        raise DownloadImpossible(f"{shown(url)}: invalid port") from None
-    if not parts.hostname:
-        raise DownloadImpossible(f"{shown(url)}: host missing")
-    return parts._replace(scheme=parts.scheme.lower(), netloc=parts.netloc.rpartition("@")[2])
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2])
 
 
 def _target(parts: SplitResult) -> str:

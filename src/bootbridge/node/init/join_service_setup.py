@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bootbridge.common import documents
 from bootbridge.common.failures import Fatal, Transient
@@ -19,22 +19,23 @@ from bootbridge.errors import OperatorError
 from bootbridge.join_api.errors import JoinRefused, RetryLater
 from bootbridge.join_api.instance import Instance, node_name
 from bootbridge.join_api.policy import ClusterFacts, with_cluster
-from bootbridge.join_service.authorization import Grant, identity_for_binding
+from bootbridge.join_service.authorization import Grant
 from bootbridge.join_service.deploy import deploy
-from bootbridge.join_service.manifests import NAMESPACE, JoinServiceDeployment
+from bootbridge.join_service.manifests import TPM_SOCKET, JoinServiceDeployment, state_namespace
 from bootbridge.join_service.measurement_secret import MeasurementSecret
-from bootbridge.join_service.name_bindings import NameBindings
+from bootbridge.join_service.name_bindings import STATE_NAMESPACE, NameBindings
 from bootbridge.kube.access import ClusterAccess
 from bootbridge.kube.client import KubeClient
 from bootbridge.kube.errors import KubeError, KubeUnreachable
 from bootbridge.kube.kubeconfig import load_kubeconfig
+from bootbridge.kube.objects import apply_object
 from bootbridge.node import node_paths
 from bootbridge.node.init.messages import OUTPUT, StageEvent
 from bootbridge.node.machine import JoinServiceSetup
 from bootbridge.node.own_identity import own_attestation
 from bootbridge.node.stages import ProgressCallback, stages
 from bootbridge.trust.evidence import EvidenceUnavailable, Issuer
-from bootbridge.trust.evidence.configuration import IssuerSettings
+from bootbridge.trust.evidence.configuration import DEFAULT_DEVICE, IssuerSettings
 
 STAGE: Final = "join-service"
 ADVICE: Final = "correct the policy or the cluster spec, reboot the instance and run init again"
@@ -67,6 +68,7 @@ class JoinServiceInstaller:
             deployment = self._deployment(setup, access)
             client = KubeClient(access)
             try:
+                await client.send(apply_object(state_namespace()))
                 await self._bind_name(setup.instance, client)
                 await deploy(client, deployment)
             finally:
@@ -79,8 +81,8 @@ class JoinServiceInstaller:
     async def _bind_name(self, instance: Instance, client: KubeClient) -> None:
         """Binds the node name to this instance's key, before the join service could bind it to another."""
         attestation = await own_attestation(self.issuer)
-        grant = Grant(instance, node_name(instance.name), instance.role, identity_for_binding(attestation))
-        await NameBindings(client, NAMESPACE).bind(grant, attestation.facts.get("token", ""))
+        grant = Grant(instance, node_name(instance.name), instance.role, attestation.identity)
+        await NameBindings(client, STATE_NAMESPACE).bind(grant, attestation.facts.get("token", ""))
 
     def _deployment(self, setup: JoinServiceSetup, access: ClusterAccess) -> JoinServiceDeployment:
         facts = ClusterFacts.of(setup.spec, access.authority)
@@ -90,6 +92,14 @@ class JoinServiceInstaller:
             measurement=MeasurementSecret(setup.measurement_secret, setup.measurement_salt),
             port=self.join_port,
             api_server_port=node_paths.API_PORT,
-            evidence=json.dumps(documents.dump(self.evidence)).encode(),
+            evidence=json.dumps(_in_pod(documents.dump(self.evidence))).encode(),
             devices=self.evidence.paths,
         )
+
+
+def _in_pod(evidence: Any) -> Any:
+    """Returns the evidence settings of the join service: a TPM device is behind the helper's socket there."""
+    tpm = evidence.get("tpm") if isinstance(evidence, dict) else None
+    if tpm is None or not str(tpm.get("device", DEFAULT_DEVICE)).startswith("/dev/"):
+        return evidence
+    return {**evidence, "tpm": {**tpm, "device": f"unix:{TPM_SOCKET}"}}

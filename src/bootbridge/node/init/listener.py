@@ -11,9 +11,9 @@ from typing import Final, Protocol
 from bootbridge.node.init.messages import INIT_LABEL
 from bootbridge.runtime import grpc, logs
 from bootbridge.runtime.grpc import Handler
-from bootbridge.trust.attested.admission_queue import source_of
 from bootbridge.trust.attested.channel import AdmissionLimits, Attestation, AttestedChannel, AttestedListener
 from bootbridge.trust.evidence import Issuer
+from bootbridge.wire.addresses import source_of
 
 # Each handshake costs a TPM quote, and the join client needs the same TPM: few at a time.
 INIT_LIMITS: Final = AdmissionLimits(handshakes=8, channels=32, waiting=64, share=0.25)

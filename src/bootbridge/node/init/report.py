@@ -90,7 +90,7 @@ class TextReport:
 def _describe(peer: AttestedPeer | None) -> str:
     if peer is None:
         return "connected; no evidence required"
-    return f"verified by {peer.kind} {peer.identity}".rstrip()
+    return f"verified by {peer.identity or peer.kind}"
 
 
 def _cut(text: str) -> str:

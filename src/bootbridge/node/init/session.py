@@ -21,6 +21,7 @@ from bootbridge.common.files import Asset, read_file, write_file
 from bootbridge.common.secret_files import read_secret
 from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.join_api.cluster_spec import ClusterSpec
+from bootbridge.join_api.instance import Role
 from bootbridge.join_api.policy import OperatorPolicy, load_operator_policy
 from bootbridge.node.init.admin_kubeconfig import with_server_host
 from bootbridge.node.init.client import (
@@ -37,7 +38,7 @@ from bootbridge.node.join import control_plane_keys
 from bootbridge.runtime import tasks
 from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.trust.attested.channel import Attestation, AttestedChannel, connect
-from bootbridge.trust.evidence import EvidenceRefused, Verifier
+from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, Verifier
 from bootbridge.trust.evidence.configuration import verifiers_from
 
 INIT_ID_BYTES: Final = 8
@@ -82,7 +83,7 @@ class InitSession:
         _require_writable_directory(options.kubeconfig)
         spec = _spec(options)
         policy, join_policy = load_operator_policy(read_file(options.policy, "--policy"), str(options.policy))
-        self._instances = policy.instances
+        self._policy = policy
         self._verifiers = _verifiers(options, policy)
         init_secret = read_secret(options.init_secret, "--init-secret-file").strip()
         master = MasterSecret.load_or_create(options.secrets)
@@ -154,12 +155,20 @@ class InitSession:
             # Another machine with valid evidence may have answered: only a control plane gets secrets.
             assert channel.peer is not None, "evidence is always required"
             control_plane_keys.require_control_plane_key(
-                channel.peer, self._instances, subject="instance", source="--policy"
+                channel.peer, self._policy.instances, subject="instance", source="--policy"
             )
+            self._require_kind(channel.peer)
         except EvidenceRefused:
             await channel.close()
             raise
         return channel
+
+    def _require_kind(self, peer: AttestedPeer) -> None:
+        """As for a control plane's ticket; with --evidence that file decides which kinds are accepted."""
+        if self._options.evidence is not None:
+            return
+        if problem := self._policy.kind_problem(peer.kind, Role.CONTROL_PLANE):
+            raise EvidenceRefused(f"instance: {problem}")
 
     def _store(self, success: InitSuccess) -> None:
         kubeconfig = with_server_host(success.kubeconfig, self._options.host)

@@ -58,6 +58,8 @@ def plan_for(spec: ClusterSpec, instance: Instance) -> Plan:
         networks=networks,
         node_ips=addresses,
         key_kind="ecdsa-p256",
+        # The addresses of nodes that will join are unknown here.
+        restrict_destinations=False,
     )
 
 

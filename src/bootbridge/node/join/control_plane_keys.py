@@ -23,7 +23,8 @@ def require_control_plane_key(
     found = by_identity.get(peer.identity)
     if found is None:
         if any(each.role is Role.CONTROL_PLANE for each in by_identity.values()):
-            key = f"key {peer.identity}" if peer.identity else f"{peer.kind} evidence, which has no key,"
-            raise EvidenceRefused(f"{subject}: {key} is not that of a control plane in {source}")
+            raise EvidenceRefused(
+                f"{subject}: key {peer.identity} is not that of a control plane in {source}"
+            )
     elif found.role is not Role.CONTROL_PLANE:
         raise EvidenceRefused(f"{subject}: has the key of {found.name}, which is a {found.role} in {source}")

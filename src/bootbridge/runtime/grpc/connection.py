@@ -53,6 +53,7 @@ class GrpcConnection:
             on_output=self._output_pending.set,
             on_deferred_output=self._output_pending.set,
             streams_max=streams_max,
+            now=self._loop.time,
         )
 
     async def run(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass
-from ipaddress import IPv6Address, ip_address
 from typing import Generic, TypeVar
 
 ConnectionT = TypeVar("ConnectionT")
@@ -17,8 +16,8 @@ ConnectionT = TypeVar("ConnectionT")
 
 @dataclass(frozen=True)
 class AdmissionLimits:
-    # Connections in the handshake. Our own TPM makes a quote for each, one after the other: with more at
-    # once, all would time out.
+    # Connections in the handshake. Those that wait for our own TPM share its next quote, which has room for
+    # as many (statement_tree.STATEMENTS_MAX).
     handshakes: int = 64
     # Open connections, including those in the handshake.
     channels: int = 256
@@ -96,14 +95,3 @@ def _decrement(counts: Counter[str], source: str) -> None:
     counts[source] -= 1
     if not counts[source]:
         del counts[source]
-
-
-def source_of(address: str) -> str:
-    """Returns what shares are counted by: an IPv4 address or an IPv6 /64, which one machine may own."""
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if not isinstance(parsed, IPv6Address):
-        return str(parsed)
-    return str(parsed.ipv4_mapped or IPv6Address(int(parsed) >> 64 << 64))

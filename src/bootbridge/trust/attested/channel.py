@@ -17,21 +17,24 @@ from bootbridge.errors import BootbridgeError, LocalError
 from bootbridge.runtime import logs, tasks
 from bootbridge.runtime.concurrency import cancel_and_wait
 from bootbridge.trust.attested import exchange
-from bootbridge.trust.attested.admission_queue import AdmissionLimits, AdmissionQueue, source_of
+from bootbridge.trust.attested.admission_queue import AdmissionLimits, AdmissionQueue
 from bootbridge.trust.attested.channel_binding import NONCE_BYTES
 from bootbridge.trust.attested.exchange import ExchangeParameters
 from bootbridge.trust.attested.handshake import (
     ChannelFailed,
+    EvidenceSource,
     close_gracefully,
     handshake_step,
     run_exchange,
     tls_session,
 )
 from bootbridge.trust.attested.listening_sockets import listening_sockets
+from bootbridge.trust.attested.refusal_log import RefusalLog
 from bootbridge.trust.attested.session_key import SessionKey, client_context, public_key_of
 from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, Issuer, Verifier
+from bootbridge.wire.addresses import source_of
 
-# For the whole handshake: a TPM takes a second for a quote, and many connections may wait for it.
+# For the whole handshake, without the time in which our own evidence waits for its device.
 HANDSHAKE_SECONDS_MAX: Final = 30.0
 # For the TLS part of it, in which no TPM is involved.
 TLS_SECONDS_MAX: Final = 10.0
@@ -114,9 +117,10 @@ async def connect(
         writer.transport.abort()
         raise
     try:
-        async with handshake_step(f"exchanging evidence with {address}", deadline):
+        async with handshake_step(f"exchanging evidence with {address}", deadline) as step:
             parameters = attestation.parameters(label, server_key, peer_name)
-            peer = await run_exchange(exchange.client(parameters), attestation.issuer, reader, writer)
+            own = EvidenceSource(attestation.issuer, source_of(host), step)
+            peer = await run_exchange(exchange.client(parameters), own, reader, writer)
     except BaseException:
         await close_gracefully(writer)  # our result message may still be in the buffer
         raise
@@ -139,7 +143,6 @@ class AttestedListener:
         label: str,
         attestation: Callable[[], Attestation],
         handle: Callable[[AttestedChannel], Awaitable[None]],
-        on_refused: Callable[[str, EvidenceRefused], None],
         limits: AdmissionLimits,
         handshake_seconds: float,
     ) -> None:
@@ -148,7 +151,7 @@ class AttestedListener:
         self._label = label
         self._attestation = attestation
         self._handle = handle
-        self._on_refused = on_refused
+        self.refusals = RefusalLog()
         self._handshake_seconds = handshake_seconds
         self._queue: AdmissionQueue[_Accepted] = AdmissionQueue(limits)
         self._queue_reported = False
@@ -167,20 +170,15 @@ class AttestedListener:
         label: str,
         attestation: Callable[[], Attestation],
         handle: Callable[[AttestedChannel], Awaitable[None]],
-        on_refused: Callable[[str, EvidenceRefused], None] = lambda address, why: None,
         limits: AdmissionLimits = AdmissionLimits(),  # noqa: B008 -- immutable
         handshake_seconds: float = HANDSHAKE_SECONDS_MAX,
     ) -> AttestedListener:
-        """``host`` "" is every address of both families; ``attestation`` is called for each connection.
-
-        ``on_refused`` is called with the peer's address when its evidence, or ours, was refused.
-        """
+        """``host`` "" is every address of both families; ``attestation`` is called for each connection."""
         return cls(
             await listening_sockets(host, port),
             label=label,
             attestation=attestation,
             handle=handle,
-            on_refused=on_refused,
             limits=limits,
             handshake_seconds=handshake_seconds,
         )
@@ -200,6 +198,7 @@ class AttestedListener:
         if self._handling:
             await asyncio.wait(set(self._handling), timeout=seconds)
         await cancel_and_wait(*self._handling)
+        self.refusals.close()
 
     # --- per connection
 
@@ -220,9 +219,7 @@ class AttestedListener:
             evicted.sock.close()
         self._serve_next()
         if self._queue.waiting and not self._queue_reported:
-            logs.event(
-                "attested", logs.WARNING, "connections are waiting for admission", peer=accepted.address
-            )
+            self.refusals.event(logs.WARNING, "connections are waiting for admission", accepted.address)
         self._queue_reported = bool(self._queue.waiting)
 
     def _serve_next(self) -> None:
@@ -250,9 +247,9 @@ class AttestedListener:
             # DEBUG: port probes and scanners are frequent.
             logs.event("attested", logs.DEBUG, "handshake failed", peer=address, reason=error)
         except EvidenceRefused as error:
-            logs.event("attested", logs.WARNING, "evidence refused", peer=address, reason=error)
+            self.refusals.evidence_refused(address, error)
         except BootbridgeError as error:
-            logs.event("attested", logs.ERROR, "channel failed", peer=address, reason=error)
+            self.refusals.event(logs.ERROR, "channel failed", address, error)
         except Exception as error:
             logs.event("attested", logs.ERROR, "handler failed", peer=address, reason=repr(error))
         finally:
@@ -278,15 +275,12 @@ class AttestedListener:
         key.recycle_context()
         writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
         try:
-            async with handshake_step("exchanging evidence", deadline):
+            async with handshake_step("exchanging evidence", deadline) as step:
                 tls_session(writer)
                 parameters = attestation.parameters(self._label, key.public, "the client")
-                peer = await run_exchange(exchange.server(parameters), attestation.issuer, reader, writer)
-        except BaseException as error:
-            try:
-                if isinstance(error, EvidenceRefused):
-                    self._on_refused(address, error)
-            finally:
-                await close_gracefully(writer)
+                own = EvidenceSource(attestation.issuer, source_of(address), step)
+                peer = await run_exchange(exchange.server(parameters), own, reader, writer)
+        except BaseException:
+            await close_gracefully(writer)
             raise
         return AttestedChannel(reader, writer, peer, address, self._stopping)

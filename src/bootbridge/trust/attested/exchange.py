@@ -34,7 +34,8 @@ from bootbridge.trust.evidence import (
 )
 from bootbridge.wire.proto import Message, MessageError, at
 
-VERSION: Final = 1
+# Version 2: format 2 of TPM evidence.
+VERSION: Final = 2
 # The evidence and the fields around it.
 FRAME_BYTES_MAX: Final = EVIDENCE_BYTES_MAX + 4096
 KINDS_MAX: Final = 16

@@ -7,6 +7,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from bootbridge.errors import BootbridgeError
@@ -20,8 +21,16 @@ from bootbridge.trust.attested.exchange import (
     SendFrame,
 )
 from bootbridge.trust.attested.session_key import ALPN
-from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, EvidenceUnavailable, Issuer
+from bootbridge.trust.evidence import (
+    AttestedPeer,
+    EvidenceRefused,
+    EvidenceUnavailable,
+    Issuer,
+    Requester,
+)
 
+# How long our own evidence may wait for its device while the deadline of the handshake is stopped.
+DEVICE_WAIT_SECONDS_MAX: Final = 120.0
 # For the peer to read our last message and close.
 CLOSE_SECONDS_MAX: Final = 1.0
 _SIZE_BYTES: Final = 4
@@ -31,12 +40,34 @@ class ChannelFailed(BootbridgeError):
     """The handshake failed for a reason other than evidence: network, TLS, protocol or timeout."""
 
 
+class StepDeadline:
+    """A deadline that stops while our own evidence waits for its device: others cause that, not this peer."""
+
+    def __init__(self, timeout: asyncio.Timeout) -> None:
+        self._timeout = timeout
+        self._loop = asyncio.get_running_loop()
+        self._left: float | None = None
+
+    def pause(self) -> None:
+        """Until `resume`, or for DEVICE_WAIT_SECONDS_MAX."""
+        when = self._timeout.when()
+        if self._left is None and when is not None and not self._timeout.expired():
+            self._left = when - self._loop.time()
+            self._timeout.reschedule(when + DEVICE_WAIT_SECONDS_MAX)
+
+    def resume(self) -> None:
+        """Idempotent."""
+        if self._left is not None and not self._timeout.expired():
+            self._timeout.reschedule(self._loop.time() + self._left)
+        self._left = None
+
+
 @asynccontextmanager
-async def handshake_step(name: str, deadline: float) -> AsyncIterator[None]:
+async def handshake_step(name: str, deadline: float) -> AsyncIterator[StepDeadline]:
     """Turns errors of the network, TLS and the protocol into ChannelFailed with the step's name."""
     try:
-        async with asyncio.timeout_at(deadline):
-            yield
+        async with asyncio.timeout_at(deadline) as timeout:
+            yield StepDeadline(timeout)
     except TimeoutError as error:
         raise ChannelFailed(f"{name}: timed out") from error
     except asyncio.IncompleteReadError as error:
@@ -64,8 +95,17 @@ def tls_session(writer: asyncio.StreamWriter) -> ssl.SSLObject:
     return session
 
 
+@dataclass(frozen=True)
+class EvidenceSource:
+    """Our own evidence for one exchange: its issuer, the source of the peer, and the deadline of the step."""
+
+    issuer: Issuer | None
+    source: str
+    deadline: StepDeadline
+
+
 async def run_exchange(
-    exchange: Exchange, issuer: Issuer | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    exchange: Exchange, own: EvidenceSource, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> AttestedPeer | None:
     """Drives one side of the exchange over a connection; returns what the peer proved."""
     # Consecutive frames share one write: one TLS record and one wake-up of the peer.
@@ -81,7 +121,7 @@ async def run_exchange(
                     await _send(writer, unsent)
                     due = exchange.send(await _frame(reader))
                 case ProduceEvidence():
-                    due = await _produce(exchange, issuer, due)
+                    due = await _produce(exchange, own, due)
     except StopIteration as end:
         found: AttestedPeer | None = end.value
     except BaseException:
@@ -104,13 +144,15 @@ async def _frame(reader: asyncio.StreamReader) -> bytes:
     return await reader.readexactly(size)
 
 
-async def _produce(exchange: Exchange, issuer: Issuer | None, wanted: ProduceEvidence) -> ExchangeStep:
+async def _produce(exchange: Exchange, own: EvidenceSource, wanted: ProduceEvidence) -> ExchangeStep:
+    issuer = own.issuer
     assert issuer is not None, "only a side with an issuer produces evidence"
+    requester = Requester(own.source, own.deadline.pause, own.deadline.resume)
     try:
         if wanted.challenge is None:
-            document = await issuer.issue(wanted.binding)
+            document = await issuer.issue(wanted.binding, requester)
         else:
-            document = await issuer.answer(wanted.binding, wanted.challenge)
+            document = await issuer.answer(wanted.binding, wanted.challenge, requester)
     except (EvidenceUnavailable, EvidenceRefused) as error:
         return exchange.throw(error)
     except Exception as error:
@@ -118,6 +160,8 @@ async def _produce(exchange: Exchange, issuer: Issuer | None, wanted: ProduceEvi
         failed = EvidenceUnavailable(f"{issuer.kind} evidence failed: {type(error).__name__}: {error}")
         failed.__cause__ = error
         return exchange.throw(failed)
+    finally:
+        own.deadline.resume()
     return exchange.send(document)
 
 

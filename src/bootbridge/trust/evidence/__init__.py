@@ -11,9 +11,9 @@ prove that its attestation key is in the same TPM as the endorsement key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from bootbridge.errors import BootbridgeError
 
@@ -35,8 +35,7 @@ class AttestedPeer:
     """What a verifier accepted as proven about the peer."""
 
     kind: str
-    # The key that proved it, constant for one machine: "sha256:<hex>" over the key's DER
-    # SubjectPublicKeyInfo. Empty for kinds without such a key (a shared token).
+    # The kind and the key that proved it, constant for one machine: see trust/identity.py.
     identity: str = ""
     # Further facts, for the audit log and the policy: {"pcr15": "00…", "subject": "CN=…", "token": "id"}.
     facts: Mapping[str, str] = field(default_factory=dict)
@@ -44,16 +43,34 @@ class AttestedPeer:
     warnings: tuple[str, ...] = ()
 
 
+def _nothing() -> None:
+    """The default of both callbacks."""
+
+
+@dataclass(frozen=True)
+class Requester:
+    """The peer that evidence is produced for, where a slow device serves many."""
+
+    # What shares are counted by: `wire.addresses.source_of` its address. Empty: this program itself.
+    source: str = ""
+    # Called when this peer's evidence waits for the device, and when the device starts on it.
+    waiting: Callable[[], None] = _nothing
+    started: Callable[[], None] = _nothing
+
+
+PROGRAM: Final = Requester()
+
+
 class Issuer(Protocol):
     """Produces evidence."""
 
     kind: str
 
-    async def issue(self, binding: bytes) -> bytes:
+    async def issue(self, binding: bytes, requester: Requester = PROGRAM) -> bytes:
         """Returns the evidence; raises EvidenceUnavailable."""
         ...
 
-    async def answer(self, binding: bytes, challenge: bytes) -> bytes:
+    async def answer(self, binding: bytes, challenge: bytes, requester: Requester = PROGRAM) -> bytes:
         """Answers a verifier's challenge; kinds without challenges raise EvidenceRefused."""
         ...
 

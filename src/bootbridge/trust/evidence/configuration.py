@@ -2,14 +2,14 @@
 
 `IssuerSettings` is how a machine proves itself, by exactly one kind:
 
-    {"tpm": {"device": "/dev/tpmrm0"}}
+    {"tpm": {"device": "/dev/tpmrm0", "pcrs": [4, 7, 15], "endorsementCertificate": false}}
     {"x509": {"certificate": PATH, "key": PATH}}
     {"token": {"file": PATH}}
 
 `VerifierSettings` is what is accepted from a peer, by any number of kinds:
 
     {"tpm": {"measurements": {"15": {"expected": "00…", "warnOnly": false}, "4": "ab…"},
-             "trustedKeys": ["sha256:…"],
+             "trustedKeys": ["tpm:sha256:…"],
              "endorsementCAs": "PEM…"},
      "x509": {"cas": "PEM…", "usage": "clientAuth"},
      "token": {"tokens": {"ID": "SECRET"}}}
@@ -25,6 +25,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
 
+from pydantic import Field
+
 from bootbridge.common import documents
 from bootbridge.common.documents import FieldError, NonEmpty, Secret, checked
 from bootbridge.errors import OperatorError
@@ -32,7 +34,8 @@ from bootbridge.trust.certificate_chain import parse_trust_anchors
 from bootbridge.trust.evidence import Issuer, Verifier, token, tpm, x509
 from bootbridge.trust.evidence.tpm import Enrolled
 from bootbridge.trust.fingerprint import is_fingerprint
-from bootbridge.trust.measurement import MeasurementPolicy, Measurements
+from bootbridge.trust.identity import EvidenceKind, kind_of
+from bootbridge.trust.measurement import REGISTERS, MeasurementPolicy, Measurements
 from bootbridge.trust.tpm.device import TpmDevice
 
 DEFAULT_DEVICE = "/dev/tpmrm0"
@@ -42,13 +45,21 @@ DEFAULT_DEVICE = "/dev/tpmrm0"
 class TpmIssuerSettings:
     device: NonEmpty = DEFAULT_DEVICE
     """The TPM: a device, or unix:PATH or tcp:HOST:PORT of a software TPM."""
+    pcrs: tuple[Annotated[int, Field(ge=REGISTERS.start, lt=REGISTERS.stop)], ...] = tuple(REGISTERS)
+    """PCRs that a quote shows to any peer that accepts TPM evidence; 15 is always shown. Default: all."""
+    endorsement_certificate: bool = True
+    """Whether the endorsement certificate is shown; peers that list the attestation key do not need it."""
 
     @property
     def paths(self) -> list[str]:
         return [self.device.removeprefix("unix:")]
 
     def issuer(self, subject: str) -> Issuer:
-        return tpm.TpmIssuer(TpmDevice(self.device, f"{subject}.device"))
+        return tpm.TpmIssuer(
+            TpmDevice(self.device, f"{subject}.device"),
+            registers=self.pcrs,
+            show_endorsement_certificate=self.endorsement_certificate,
+        )
 
 
 @dataclass(frozen=True)
@@ -113,19 +124,21 @@ class IssuerSettings:
         return issuer
 
 
-def _fingerprint(text: str) -> str:
-    if not is_fingerprint(text):
-        hint = '"sha256:" and 64 lower-case hexadecimal digits'
-        raise FieldError(f"invalid fingerprint {documents.quoted(text)}", hint=hint)
-    return text
+def _attestation_key(text: str) -> str:
+    """Returns the identity of a TPM; here a fingerprint alone can only be a TPM's."""
+    identity = f"{EvidenceKind.TPM}:{text}" if is_fingerprint(text) else text
+    if kind_of(identity) is not EvidenceKind.TPM:
+        hint = '"tpm:sha256:" and 64 lower-case hexadecimal digits'
+        raise FieldError(f"invalid attestation key {documents.quoted(text)}", hint=hint)
+    return identity
 
 
 @dataclass(frozen=True)
 class TpmVerifierSettings:
     measurements: Measurements = field(default_factory=dict)
     """Expected values of the TPM's registers; a register that is not listed may have any value."""
-    trusted_keys: tuple[Annotated[str, checked(_fingerprint)], ...] = ()
-    """Fingerprints of the attestation keys that are accepted."""
+    trusted_keys: tuple[Annotated[str, checked(_attestation_key)], ...] = ()
+    """Attestation keys that are accepted, as `bootbridge node enrol` prints them: tpm:sha256:…"""
     endorsement_cas: NonEmpty | None = None
     """Certificates of the TPM manufacturers that are accepted, as PEM."""
 
@@ -180,6 +193,10 @@ class VerifierSettings:
 
     def __bool__(self) -> bool:
         return any(_chosen(self))
+
+    @property
+    def kinds(self) -> tuple[EvidenceKind, ...]:
+        return tuple(EvidenceKind(kind) for kind, _ in _chosen(self))
 
     def verifiers(self, prefix: str, *, is_enrolled: Enrolled | None = None) -> tuple[Verifier, ...]:
         """Builds a verifier for each kind; none for empty settings.

@@ -6,22 +6,21 @@ The token itself is never sent, only a MAC over the channel binding, which is va
 from __future__ import annotations
 
 import hmac
-import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import logs
-from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, require_binding
+from bootbridge.trust.evidence import PROGRAM, AttestedPeer, EvidenceRefused, Requester, require_binding
+from bootbridge.trust.identity import TOKEN_ID, EvidenceKind, token_identity
 from bootbridge.wire.proto import Message, MessageError, at
 
-KIND = "token"
+KIND = EvidenceKind.TOKEN
 # A peer that received a MAC can try secrets against it offline.
 SECRET_CHARACTERS_MIN = 16
 
 _CONTEXT = b"bootbridge evidence token\0"
-_ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _FORM = (
     f"ID.SECRET: lower-case letters, digits and '-', a dot, and at least {SECRET_CHARACTERS_MIN} characters"
 )
@@ -40,34 +39,35 @@ def parse_token(text: str, subject: str = "token") -> tuple[str, bytes]:
 
 
 def require_token(name: object, secret: object, subject: str) -> tuple[str, bytes]:
-    sound = isinstance(name, str) and _ID.fullmatch(name) and isinstance(secret, str)
+    sound = isinstance(name, str) and TOKEN_ID.fullmatch(name) and isinstance(secret, str)
     if not sound or len(str(secret)) < SECRET_CHARACTERS_MIN:
         raise OperatorError("invalid token", subject=subject, hint=_FORM)
     return str(name), str(secret).encode()
 
 
 class TokenIssuer:
-    kind = KIND
+    kind: str = KIND
 
     def __init__(self, token_id: str, secret: bytes) -> None:
         self.id = token_id
+        self.identity = token_identity(token_id)
         self._secret = secret
         logs.event("evidence", logs.WARNING, "token evidence is for development only", token=token_id)
 
     def __repr__(self) -> str:
         return f"<TokenIssuer {self.id}>"
 
-    async def issue(self, binding: bytes) -> bytes:
+    async def issue(self, binding: bytes, requester: Requester = PROGRAM) -> bytes:
         return TokenEvidence(self.id, _mac(self._secret, require_binding(binding))).encode()
 
-    async def answer(self, binding: bytes, challenge: bytes) -> bytes:
+    async def answer(self, binding: bytes, challenge: bytes, requester: Requester = PROGRAM) -> bytes:
         raise EvidenceRefused("unexpected challenge for token evidence")
 
 
 class TokenVerifier:
     """Accepts these tokens. The caller limits their reuse, by `facts["token"]`."""
 
-    kind = KIND
+    kind: str = KIND
 
     def __init__(self, tokens: Mapping[str, bytes], *, subject: str = "") -> None:
         if not tokens:
@@ -98,7 +98,7 @@ class TokenVerification:
         secret = self._tokens.get(presented.id) or secrets.token_bytes(SECRET_CHARACTERS_MIN)
         if not hmac.compare_digest(presented.mac, _mac(secret, self._binding)):
             raise EvidenceRefused("unknown or invalid token, or evidence from another session")
-        return AttestedPeer(KIND, facts={"token": presented.id})
+        return AttestedPeer(KIND, token_identity(presented.id), {"token": presented.id})
 
     def verify_answer(self, answer: bytes) -> AttestedPeer:
         raise EvidenceRefused("unexpected answer: no challenge was sent")

@@ -1,9 +1,10 @@
 """Evidence by a TPM 2.0 quote: which machine this is, and what was measured into its PCRs since it booted.
 
-The quote's qualifying data is the channel binding, so it is valid for one session. The attestation key (AK)
-is trusted in one of two cases:
+The quote's qualifying data is the root of a tree whose leaves are channel bindings (`statement_tree`), so it
+is valid for the sessions that are in it, and one quote serves all peers that wait (`device_queue`). The
+attestation key (AK) is trusted in one of two cases:
 
-* enrolled: its fingerprint is in the policy or the inventory. An operator must read it from the TPM itself
+* enrolled: its identity is in the policy or the inventory. An operator must read it from the TPM itself
   (`TpmIssuer.identity`), not accept it from a machine that wants to be enrolled.
 * endorsed: the TPM's endorsement certificate chains to a configured CA, and the TPM answers a challenge
   (TPM2_ActivateCredential) that it can decrypt only if it also holds this AK with these attributes.
@@ -15,7 +16,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -28,8 +29,19 @@ from cryptography.x509.oid import ObjectIdentifier
 
 from bootbridge.errors import OperatorError
 from bootbridge.trust.certificate_chain import ChainRefused, parse_certificate, require_chain
-from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, EvidenceUnavailable, require_binding
+from bootbridge.trust.evidence import (
+    PROGRAM,
+    AttestedPeer,
+    EvidenceRefused,
+    EvidenceUnavailable,
+    Requester,
+    require_binding,
+    statement_tree,
+)
+from bootbridge.trust.evidence.device_queue import DeviceQueue
+from bootbridge.trust.evidence.statement_tree import STATEMENTS_MAX, Inclusion, PathInvalid
 from bootbridge.trust.fingerprint import fingerprint
+from bootbridge.trust.identity import EvidenceKind, key_identity
 from bootbridge.trust.measurement import LOCK_REGISTER, REGISTER_BYTES, REGISTERS, MeasurementPolicy
 from bootbridge.trust.tpm.codec import MalformedTpmData
 from bootbridge.trust.tpm.commands import RH_ENDORSEMENT
@@ -41,10 +53,12 @@ from bootbridge.trust.tpm.structures import ALG_SHA256, EcdsaSignature, ObjectAt
 from bootbridge.trust.tpm.templates import AK_FORBIDDEN, AK_REQUIRED
 from bootbridge.wire.proto import Message, MessageError, at
 
-KIND = "tpm"
+KIND = EvidenceKind.TPM
 # The key in `AttestedPeer.facts` of the PCR that the node lock is measured into.
 LOCK_FACT = f"pcr{LOCK_REGISTER}"
 
+# Version of TpmEvidence. Format 1 had no tree: its quotes were for one session.
+FORMAT = 2
 # PCRs may change between TPM2_PCR_Read and TPM2_Quote; then both are repeated.
 _QUOTE_ATTEMPTS = 5
 _SECRET_BYTES = 32
@@ -73,6 +87,13 @@ class TpmEvidence(Message):
     attestation_key: bytes = at(3, b"")
     pcrs: tuple[PcrValue, ...] = at(4, ())
     endorsement_certificate: bytes = at(5, b"")
+    format: int = at(6, 0)
+    # Where the statement of this session is in the tree whose root was quoted.
+    position: int = at(7, 0)
+    path: tuple[bytes, ...] = at(8, ())
+
+    def for_session(self, inclusion: Inclusion) -> TpmEvidence:
+        return replace(self, position=inclusion.position, path=inclusion.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,45 +105,59 @@ class TpmChallenge(Message):
 
 
 class TpmIssuer:
-    kind = KIND
+    kind: str = KIND
 
-    def __init__(self, device: TpmDevice) -> None:
+    def __init__(
+        self,
+        device: TpmDevice,
+        *,
+        registers: Collection[int] = REGISTERS,
+        show_endorsement_certificate: bool = True,
+    ) -> None:
+        """Presents these PCRs and the lock register, and the endorsement certificate only if wanted."""
         self._device = device
+        self._registers = sorted({LOCK_REGISTER, *registers})
+        self._show_endorsement_certificate = show_endorsement_certificate
         self._endorsement_certificate: bytes | None = None
+        self._queue = DeviceQueue(self._sign, STATEMENTS_MAX)
 
     def __repr__(self) -> str:
         return f"<TpmIssuer {self._device.address}>"
 
-    async def issue(self, binding: bytes) -> bytes:
-        require_binding(binding)
-        return await self._use(lambda tpm: self._quote(tpm, binding))
+    async def issue(self, binding: bytes, requester: Requester = PROGRAM) -> bytes:
+        return await self._queue.sign(require_binding(binding), requester)
 
-    async def answer(self, binding: bytes, challenge: bytes) -> bytes:
+    async def answer(self, binding: bytes, challenge: bytes, requester: Requester = PROGRAM) -> bytes:
         require_binding(binding)
         try:
             parsed = TpmChallenge.decode(challenge)
         except MessageError as error:
             raise EvidenceRefused(f"malformed challenge: {error}") from error
-        return await self._use(lambda tpm: self._activate(tpm, parsed))
+        return await self._queue.answer(lambda: self._use(lambda tpm: self._activate(tpm, parsed)), requester)
 
     async def identity(self) -> str:
-        """Returns the attestation key's fingerprint, for enrolment."""
+        """Returns the identity of the attestation key, for enrolment."""
 
         def read(tpm: TpmConnection) -> str:
             with tpm.attestation_key() as key:
-                return fingerprint(key.public.key())
+                return key_identity(KIND, key.public.key())
 
         return await self._use(read)
 
-    def _quote(self, tpm: TpmConnection, binding: bytes) -> bytes:
-        certificate = self._certificate(tpm)
+    async def _sign(self, bindings: Sequence[bytes]) -> list[bytes]:
+        root, inclusions = statement_tree.build(bindings)
+        quoted = await self._use(lambda tpm: self._quote(tpm, root))
+        return [quoted.for_session(each).encode() for each in inclusions]
+
+    def _quote(self, tpm: TpmConnection, root: bytes) -> TpmEvidence:
+        certificate = self._certificate(tpm) if self._show_endorsement_certificate else b""
         with tpm.attestation_key() as key:
             for _ in range(_QUOTE_ATTEMPTS):
-                values = tpm.read_pcrs(REGISTERS)
-                attest, signature = tpm.quote(key, binding, sorted(values))
+                values = tpm.read_pcrs(self._registers)
+                attest, signature = tpm.quote(key, root, sorted(values))
                 if Quote.parse(attest).pcr_digest == _digest(values):
                     pcrs = tuple(PcrValue(index, value) for index, value in sorted(values.items()))
-                    return TpmEvidence(attest, signature, key.public.encode(), pcrs, certificate).encode()
+                    return TpmEvidence(attest, signature, key.public.encode(), pcrs, certificate, FORMAT)
         raise EvidenceUnavailable(
             f"PCRs changed during {_QUOTE_ATTEMPTS} quotes: another program extends them"
         )
@@ -157,7 +192,7 @@ def _now() -> datetime:
 class TpmVerifier:
     """Holds the policy: trusted keys, endorsement CAs, expected measurements."""
 
-    kind = KIND
+    kind: str = KIND
 
     def __init__(
         self,
@@ -194,6 +229,11 @@ class TpmVerification:
     def verify_evidence(self, evidence: bytes) -> AttestedPeer | bytes:
         try:
             presented = TpmEvidence.decode(evidence)
+            if presented.format != FORMAT:
+                version = presented.format or 1
+                raise EvidenceRefused(
+                    f"unsupported TPM evidence format {version} (supported: {FORMAT}; update the older side)"
+                )
             public, quote = PublicArea.parse(presented.attestation_key), Quote.parse(presented.attest)
             key = _attestation_key(public)
             _require_signature(key, presented)
@@ -202,8 +242,9 @@ class TpmVerification:
                 raise EvidenceRefused("qualified signer of the quote does not match the attestation key")
         except (MessageError, MalformedTpmData) as error:
             raise EvidenceRefused(f"malformed TPM evidence: {error}") from error
+        self._require_statement(quote, Inclusion(presented.position, presented.path))
         values = self._verify_quote(quote, presented.pcrs)
-        identity = fingerprint(key)
+        identity = key_identity(KIND, key)
         endorsement = None
         if not self._verifier.is_enrolled(identity):
             endorsement = self._endorsement_key(presented.endorsement_certificate, identity)
@@ -220,10 +261,17 @@ class TpmVerification:
             )
         return attested
 
+    def _require_statement(self, quote: Quote, inclusion: Inclusion) -> None:
+        """The TPM has signed the root of a tree with this session's statement in it."""
+        try:
+            root = statement_tree.root_of(self._binding, inclusion)
+        except PathInvalid as error:
+            raise EvidenceRefused(f"malformed TPM evidence: {error}") from error
+        if not hmac.compare_digest(quote.extra_data, root):
+            raise EvidenceRefused("quote from another session: replayed or stale")
+
     def _verify_quote(self, quote: Quote, presented: Sequence[PcrValue]) -> dict[int, bytes]:
         """Returns the PCR values that the quote covers."""
-        if not hmac.compare_digest(quote.extra_data, self._binding):
-            raise EvidenceRefused("quote from another session: replayed or stale")
         if len(quote.selections) != 1 or quote.selections[0].algorithm != ALG_SHA256:
             raise EvidenceRefused("quote of a PCR bank other than SHA-256")
         values = {pcr.index: pcr.value for pcr in presented}

@@ -27,11 +27,12 @@ from bootbridge.trust.certificate_chain import (
     parse_certificate,
     require_chain,
 )
-from bootbridge.trust.evidence import AttestedPeer, EvidenceRefused, require_binding
+from bootbridge.trust.evidence import PROGRAM, AttestedPeer, EvidenceRefused, Requester, require_binding
 from bootbridge.trust.fingerprint import fingerprint
+from bootbridge.trust.identity import EvidenceKind, key_identity
 from bootbridge.wire.proto import Message, MessageError, at
 
-KIND = "x509"
+KIND = EvidenceKind.X509
 
 # Domain separation: the same key may be used for TLS elsewhere.
 _CONTEXT = b"bootbridge evidence x509\0"
@@ -62,12 +63,12 @@ class X509Evidence(Message):
 
 
 class X509Issuer:
-    kind = KIND
+    kind: str = KIND
 
     def __init__(self, certificates: Sequence[x509.Certificate], key: PrivateKey) -> None:
         self._certificates = tuple(each.public_bytes(Encoding.DER) for each in certificates)
         self._key = key
-        self.identity = fingerprint(key.public_key())
+        self.identity = key_identity(KIND, key.public_key())
 
     def __repr__(self) -> str:
         return f"<X509Issuer {self.identity}>"
@@ -96,12 +97,12 @@ class X509Issuer:
             )
         return cls(chain, private)
 
-    async def issue(self, binding: bytes) -> bytes:
+    async def issue(self, binding: bytes, requester: Requester = PROGRAM) -> bytes:
         return X509Evidence(
             self._certificates, _sign(self._key, _CONTEXT + require_binding(binding))
         ).encode()
 
-    async def answer(self, binding: bytes, challenge: bytes) -> bytes:
+    async def answer(self, binding: bytes, challenge: bytes, requester: Requester = PROGRAM) -> bytes:
         raise EvidenceRefused("unexpected challenge for x509 evidence")
 
 
@@ -112,7 +113,7 @@ def _now() -> datetime:
 class X509Verifier:
     """Accepts certificates that these authorities issued for this usage."""
 
-    kind = KIND
+    kind: str = KIND
 
     def __init__(
         self,
@@ -149,7 +150,7 @@ class X509Verification:
         key = leaf.public_key()
         if not _signed(key, presented.signature, _CONTEXT + self._binding):
             raise EvidenceRefused("invalid signature: the evidence is forged or from another session")
-        return AttestedPeer(KIND, fingerprint(key), facts)
+        return AttestedPeer(KIND, key_identity(KIND, key), facts)
 
     def verify_answer(self, answer: bytes) -> AttestedPeer:
         raise EvidenceRefused("unexpected answer: no challenge was sent")

@@ -35,6 +35,8 @@ class CommandCode(IntEnum):
     NV_READ = 0x14E
     POLICY_SECRET = 0x151
     QUOTE = 0x158
+    CONTEXT_LOAD = 0x161
+    CONTEXT_SAVE = 0x162
     FLUSH_CONTEXT = 0x165
     NV_READ_PUBLIC = 0x169
     READ_PUBLIC = 0x173
@@ -49,7 +51,9 @@ class CommandCode(IntEnum):
 
 
 # Commands whose response starts with a handle.
-_RETURN_HANDLE = frozenset({CommandCode.CREATE_PRIMARY, CommandCode.START_AUTH_SESSION})
+_RETURN_HANDLE = frozenset(
+    {CommandCode.CREATE_PRIMARY, CommandCode.START_AUTH_SESSION, CommandCode.CONTEXT_LOAD}
+)
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,15 @@ def read_public(handle: int) -> TpmCommand:
 def parse_public(response: TpmResponse) -> PublicArea:
     """Parses the public area in the response to CreatePrimary or ReadPublic."""
     return PublicArea.parse(response.parameters.sized())
+
+
+def context_save(handle: int) -> TpmCommand:
+    """The whole response is the context."""
+    return TpmCommand(CommandCode.CONTEXT_SAVE, (handle,))
+
+
+def context_load(context: bytes) -> TpmCommand:
+    return TpmCommand(CommandCode.CONTEXT_LOAD, parameters=context)
 
 
 def quote(key: int, data: bytes, indices: Sequence[int]) -> TpmCommand:

@@ -22,7 +22,8 @@ from typing import TypeVar
 from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.trust.tpm.codec import MalformedTpmData
 from bootbridge.trust.tpm.commands import HEADER_BYTES, MESSAGE_BYTES_MAX
-from bootbridge.trust.tpm.connection import TpmConnection
+from bootbridge.trust.tpm.connection import SavedKey, TpmConnection
+from bootbridge.trust.tpm.structures import PublicArea
 
 T = TypeVar("T")
 Transceive = Callable[[bytes], bytes]
@@ -45,6 +46,7 @@ class TpmDevice:
         self.address = address
         self._open, self._shared = _opener(address, subject)
         self._lock = asyncio.Lock()
+        self._saved: dict[PublicArea, SavedKey] = {}
 
     def __repr__(self) -> str:
         return f"<TpmDevice {self.address}>"
@@ -61,7 +63,7 @@ class TpmDevice:
     def _use(self, work: Callable[[TpmConnection], T]) -> T:
         try:
             with self._open() as exchange:
-                return work(TpmConnection(exchange, shared=self._shared))
+                return work(TpmConnection(exchange, shared=self._shared, saved=self._saved))
         except OSError as error:
             raise TpmUnreachable(f"TPM {self.address}: {_problem(error)}") from error
 
@@ -75,6 +77,11 @@ def _problem(error: OSError) -> str:
     if isinstance(error, PermissionError):
         return f"{text} (run as root or as a member of group tss)"
     return text
+
+
+def opener_of(address: str, subject: str) -> Callable[[], AbstractContextManager[Transceive]]:
+    """Returns the connection factory; raises OperatorError for an invalid address."""
+    return _opener(address, subject)[0]
 
 
 def _opener(address: str, subject: str) -> tuple[Callable[[], AbstractContextManager[Transceive]], bool]:
@@ -125,16 +132,17 @@ def _exchange_on(connection: socket.socket) -> Transceive:
 
     def exchange(command: bytes) -> bytes:
         connection.sendall(command)
-        head = _receive_exactly(connection, HEADER_BYTES)
+        head = receive_exactly(connection, HEADER_BYTES)
         size = int.from_bytes(head[_SIZE], "big")
         if not HEADER_BYTES <= size <= MESSAGE_BYTES_MAX:
             raise MalformedTpmData(f"malformed response header: size {size}")
-        return head + _receive_exactly(connection, size - HEADER_BYTES)
+        return head + receive_exactly(connection, size - HEADER_BYTES)
 
     return exchange
 
 
-def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+def receive_exactly(connection: socket.socket, size: int) -> bytes:
+    """Raises ConnectionResetError if the connection ends before."""
     data = bytearray()
     while len(data) < size:
         part = connection.recv(size - len(data))

@@ -14,6 +14,7 @@ from cryptography import x509
 from bootbridge.bootstrap.diagnose.check.result import (
     CheckResult,
     at,
+    bypassed,
     failed,
     judged,
     mapping,
@@ -24,6 +25,7 @@ from bootbridge.bootstrap.diagnose.check.result import (
 )
 from bootbridge.bootstrap.diagnose.check.tree import PLACEHOLDER, PRIVATE_KEY, egress_faults
 from bootbridge.bootstrap.machine import address, certificates, network
+from bootbridge.bootstrap.plan import payload_programs
 from bootbridge.bootstrap.plan import record as plan_record
 from bootbridge.bootstrap.plan.plan import PATHS, Flavour, IPAddress, Plan
 from bootbridge.bootstrap.render import apiserver_manifest, egress_selector
@@ -111,6 +113,17 @@ def _dial(host: str, port: int) -> str:
     return ""
 
 
+def _health_port(node: CheckedNode) -> CheckResult:
+    """Programs of older releases cannot bind it to loopback."""
+    port, paths = node.plan.ports.server_health, node.plan.paths
+    flag = payload_programs.HEALTH_FLAG
+    if f"proxy-server {flag}" not in (node.host.read(paths.program_flags) or b"").decode(errors="replace"):
+        return passed(f"the server binds port {port} to loopback")
+    if notes := (node.host.read(paths.notes) or b"").decode(errors="replace").strip():
+        return warned(notes, f"close port {port} in this node's firewall")
+    return passed(f"the image does not know --{flag}: nft closes port {port} to other machines")
+
+
 def _health(page: str) -> Callable[[CheckedNode], CheckResult]:
     def check(node: CheckedNode) -> CheckResult:
         port = node.plan.ports.server_health
@@ -187,6 +200,8 @@ def _addresses_in_certificate(node: CheckedNode) -> Sequence[IPAddress]:
 
 def _egress(node: CheckedNode) -> CheckResult:
     path = node.plan.paths.egress_config
+    if node.host.exists(node.plan.paths.bypass):
+        return bypassed(path)
     faults = egress_faults(mapping(node.data(path), path), node.plan)
     return judged(faults, f"{path}: cluster traffic goes to the socket", REINSTALL)
 
@@ -217,6 +232,7 @@ CHECKS: dict[str, Callable[[CheckedNode], CheckResult]] = {
     "server-pod": _static_pod,
     "socket": _socket,
     "agent-port": _agent_port,
+    "health-port": _health_port,
     "server-healthy": _health("/healthz"),
     "server-ready": _health("/readyz"),
     "kube-apiserver": _apiserver,

@@ -55,6 +55,13 @@ def judged(faults: Iterable[str], good: str, fix: str) -> CheckResult:
     return failed("; ".join(found), fix) if found else passed(good)
 
 
+def bypassed(egress_config: str) -> CheckResult:
+    """Returns the failure of a bootstrap that went on without the tunnel."""
+    text = "the tunnel is not used: the server did not answer when bootkube.sh started it, so "
+    fix = "fix the server (`crictl logs`, stage konnectivity-server-bootstrap in `journalctl -u bootkube`)"
+    return failed(f"{text}{egress_config} routes directly", f"{fix}, then systemctl restart bootkube")
+
+
 def failed_with(error: OperatorError, name: str = "") -> CheckResult:
     about = f"{error.subject}: " if error.subject else ""
     return failed(about + error.args[0], error.hint, name)

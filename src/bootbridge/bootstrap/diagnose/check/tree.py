@@ -26,7 +26,7 @@ from bootbridge.bootstrap.diagnose.check.result import (
     warned,
 )
 from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS
-from bootbridge.bootstrap.plan import record
+from bootbridge.bootstrap.plan import payload_programs, record
 from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY, PATHS, PAYLOAD_IMAGE_NAME, Flavour, IPNetwork, Plan
 from bootbridge.bootstrap.render import egress_selector, node_files, output_directory
 from bootbridge.common.files import Tree
@@ -302,7 +302,16 @@ def _image(subject: PlannedTree) -> CheckResult:
     script = subject.data(subject.plan.paths.hook_script)
     if PAYLOAD_IMAGE_NAME.encode() not in script:
         return failed(f"the script does not look up {PAYLOAD_IMAGE_NAME} in the release", RENDER_AGAIN)
-    return passed(f"{PAYLOAD_IMAGE_NAME} of the release (since 4.11)")
+    return passed(f"{PAYLOAD_IMAGE_NAME} of the release: {_supported_releases(subject.plan)}")
+
+
+def _supported_releases(plan: Plan) -> str:
+    family = payload_programs.family_of(plan)
+    found = (
+        (programs.releases, payload_programs.support(programs, ours=False, family=family))
+        for programs in payload_programs.PAYLOAD_PROGRAMS
+    )
+    return "; ".join(f"{releases}: {support}" for releases, support in found)
 
 
 # --- the networks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bootbridge.bootstrap.diagnose.check.result import CheckResult, at, failed, mapping, passed
+from bootbridge.bootstrap.diagnose.check.result import CheckResult, at, bypassed, failed, mapping, passed
 from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
 from bootbridge.bootstrap.plan.plan import Flavour
 from bootbridge.bootstrap.render import egress_selector as egress
@@ -63,6 +63,8 @@ def _fix(context: DiagnosisContext, flag: str) -> str:
 def egress_config(context: DiagnosisContext) -> CheckResult:
     """Whether the kube-apiserver accepts the file, and it points to our socket."""
     plan, path = context.plan, context.plan.paths.egress_config
+    if context.host.exists(plan.paths.bypass):
+        return bypassed(path)
     connection = cluster_connection(context)
     socket = at(connection, "transport", "uds", "udsName")
     if socket not in (plan.paths.socket_seen_by_apiserver, str(context.host.path(plan.paths.socket))):

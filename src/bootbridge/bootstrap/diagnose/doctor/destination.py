@@ -95,6 +95,11 @@ KNOWN_ERRORS = (
         "check the pod's log, and that the Service's targetPort is the port on which it listens",
     ),
     KnownError(
+        ("destination refused by",),
+        "the agent's destination policy refuses it",
+        "install again with --allow-destinations=NETWORK[:PORT] if agents may dial it",
+    ),
+    KnownError(
         ("no such host", "name or service not known"),
         "the agent cannot resolve the name",
         "give an address, as the kube-apiserver does",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from bootbridge.bootstrap.plan.plan import BootkubeStage
@@ -17,9 +17,16 @@ from bootbridge.bootstrap.plan.plan import BootkubeStage
 SERVICES = ("release-image", "bootkube")
 OUR_STAGES = {
     BootkubeStage.CERTS: "the tunnel's certificates could not be made on the bootstrap node",
-    BootkubeStage.SERVER: "the tunnel's server could not be started on the bootstrap node",
+    BootkubeStage.SERVER: "the tunnel's server could not be started or does not answer",
     BootkubeStage.AGENT_MANIFEST: "the agents' manifests could not be written",
+    BootkubeStage.AGENT_APPLY: "the API server refused the agents' objects, so webhooks were unreachable",
+    BootkubeStage.APISERVER_END: "the bootstrap kube-apiserver did not end, so the tunnel was not removed",
     BootkubeStage.CLEANUP: "the tunnel could not be removed completely after the bootstrap",
+}
+# After a failure of these stages bootkube.sh goes on.
+TOLERATED_STAGES = {
+    BootkubeStage.SERVER: "the bootstrap goes on without the tunnel, the kube-apiserver dials directly",
+    BootkubeStage.CLEANUP: "the receipt lists what remains",
 }
 OTHER_STAGES = {
     "cb-bootstrap": "the control plane did not come up: cluster-bootstrap gave up waiting for its pods",
@@ -87,6 +94,31 @@ def _entries(data: bytes) -> list[dict[str, Any]]:
 def _of_service(service: str, entries: list[dict[str, Any]]) -> Analysis:
     if not any(entry.get("phase") == "service start" for entry in entries):
         return Analysis(f"{service}.service has never run, or its record is invalid.", service, failed=True)
+    tolerated = [index for index in range(len(entries)) if _is_tolerated(entries, index)]
+    rest = [each for index, each in enumerate(entries) if index not in tolerated]
+    # A stage whose last attempt succeeded needs no mention.
+    open_failures = [entries[index] for index in tolerated if not _started_again(entries, entries[index])]
+    return _with_tolerated(_of_entries(service, rest), open_failures[-1:])
+
+
+def _is_tolerated(entries: list[dict[str, Any]], index: int) -> bool:
+    """Whether it is a failed stage after which bootkube.sh went on."""
+    entry, later = entries[index], entries[index + 1 :]
+    if entry.get("result") != "failure" or entry.get("stage") not in TOLERATED_STAGES:
+        return False
+    return bool(later) and (later[0].get("result") == "success" or later[0].get("phase") == "stage start")
+
+
+def _with_tolerated(found: Analysis, failures: list[dict[str, Any]]) -> Analysis:
+    for failure in failures:
+        stage = BootkubeStage(failure["stage"])
+        more = f" Stage {str(stage)!r} failed before: {OUR_STAGES[stage]}; {TOLERATED_STAGES[stage]}."
+        message = "\n".join(filter(None, (found.error_message, str(failure.get("errorMessage") or ""))))
+        found = replace(found, sentence=found.sentence + more, error_message=message)
+    return found
+
+
+def _of_entries(service: str, entries: list[dict[str, Any]]) -> Analysis:
     last = entries[-1]
     if last.get("phase") in ("service end", "post-command end") and last.get("result") == "success":
         return Analysis(f"{service}.service succeeded.", service)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ from typing import Any
 import yaml
 
 from bootbridge.bootstrap.diagnose.check.result import at
+from bootbridge.common import data_url
 from bootbridge.common.files import read_file
 from bootbridge.errors import OperatorError
 
+IGNITION_FILE = "bootstrap.ign"
+HOST_KEY_PATH = re.compile(r"/etc/ssh/ssh_host_\w{1,20}_key\.pub")
+HOST_KEY = re.compile(r"[a-z0-9@.-]{1,64} [A-Za-z0-9+/=]{16,4096}(?: [^\r\n]{0,256})?")
 STATE_FILE = ".openshift_install_state.json"
 KEY_FIELD = "*tls.BootstrapSSHKeyPair"
 MACHINES = ".clusterapi_output"
@@ -67,12 +72,35 @@ class InstallDir:
         given = at(state, KEY_FIELD, "Priv")
         return SshKey(_decoded(given, path)) if given else None
 
+    def host_keys(self) -> tuple[str, ...]:
+        """Returns the public host keys that bootstrap.ign writes to the node; none if it has none."""
+        path = self.path / IGNITION_FILE
+        if not path.exists():
+            return ()
+        try:
+            files = at(json.loads(read_file(path)), "storage", "files")
+            found = [_host_key(each) for each in files if isinstance(each, dict)] if files else []
+        except (ValueError, TypeError):
+            hint = "give the node's host key with --known-hosts FILE"
+            raise OperatorError("invalid host key or JSON", subject=str(path), hint=hint) from None
+        return tuple(filter(None, found))
+
 
 @dataclass(frozen=True)
 class SshKey:
     """A private key; not in `repr`."""
 
     pem: bytes = field(repr=False)
+
+
+def _host_key(file: dict[str, Any]) -> str:
+    """Returns the public key in a file of the ignition file; empty for another file."""
+    if not HOST_KEY_PATH.fullmatch(str(file.get("path"))):
+        return ""
+    text = data_url.decode(str(at(file, "contents", "source"))).decode().strip()
+    if not HOST_KEY.fullmatch(text):
+        raise ValueError(file.get("path"))
+    return text
 
 
 def _decoded(given: Any, path: Path) -> bytes:

@@ -22,7 +22,10 @@ POD_LOGS = "/var/log/pods"
 COMMAND_SECONDS_MAX = 15.0
 LOG_LINES = "5000"
 PAGES = ("healthz", "readyz", "status", "metrics")
-UNITS = ("bootkube", "release-image", "kubelet", "crio", "containerd", "bootbridge-cleanup")
+UNITS = (
+    *("bootkube", "release-image", "kubelet", "crio", "containerd"),
+    *("bootbridge-cleanup", "bootbridge-cleanup-retry"),
+)
 COMMANDS = {
     "ip-address": ("ip", "address"),
     "ip-route": ("ip", "route"),
@@ -82,7 +85,7 @@ def _assets(context: InstallContext, bundle: LogBundle) -> None:
     plan, paths = context.plan, context.plan.paths
     wanted = [*context.host.files_below(paths.state), paths.egress_config, paths.server_pod]
     if plan.flavour is Flavour.OPENSHIFT:
-        wanted += [plan.paths.hook_script, plan.paths.cleanup_unit, plan.paths.apiserver_config]
+        wanted += [paths.hook_script, paths.cleanup_unit, paths.cleanup_retry_unit, paths.apiserver_config]
         wanted += [paths.namespace_manifest, paths.secret_manifest, paths.daemonset_manifest]
     else:
         wanted.append(paths.apiserver_pod)

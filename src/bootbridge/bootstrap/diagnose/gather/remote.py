@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from types import FrameType
@@ -22,6 +22,7 @@ from typing import IO
 
 from bootbridge.bootstrap.diagnose.gather import node_sources
 from bootbridge.bootstrap.diagnose.gather.bundle import FILE_BYTES_MAX, LogBundle
+from bootbridge.bootstrap.diagnose.gather.host_keys import HostKeys, refusal
 from bootbridge.bootstrap.diagnose.gather.install_dir import SshKey
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.common.files import Asset, write_file
@@ -42,10 +43,15 @@ class Login:
     port: int = 22
     key: SshKey | None = None
     key_file: Path | None = None
+    host_keys: HostKeys = field(default_factory=HostKeys)
 
 
 class UnreachableNodeError(OperatorError):
     """ssh could not connect or log in."""
+
+
+class HostKeyRefusedError(UnreachableNodeError):
+    """ssh connected, and the node's host key is not one that it accepts."""
 
 
 def script(plan: Plan) -> bytes:
@@ -60,6 +66,7 @@ def script(plan: Plan) -> bytes:
                 plan.paths.server_pod,
                 plan.paths.hook_script,
                 plan.paths.cleanup_unit,
+                plan.paths.cleanup_retry_unit,
                 plan.paths.apiserver_config,
                 plan.paths.namespace_manifest,
                 plan.paths.secret_manifest,
@@ -92,6 +99,7 @@ def collect(
 ) -> dict[str, bytes]:
     """Collects from the first address that accepts us; returns the stage records by service."""
     failures = []
+    hint = f"check the address (--bootstrap), the key (--key), and that TCP {login.port} is open to here"
     with _private_folder() as folder:
         for address in addresses:
             report(address)
@@ -99,7 +107,9 @@ def collect(
                 return _from(bundle, script(plan), _command(address, login, folder), seconds)
             except UnreachableNodeError as error:
                 failures.append(f"{address}: {error.args[0]}")
-    hint = f"check the address (--bootstrap), the key (--key), and that TCP {login.port} is open to here"
+                hint = error.hint or hint
+            finally:
+                login.host_keys.store_accepted(folder)
     raise UnreachableNodeError("; ".join(failures), subject="ssh", hint=hint)
 
 
@@ -107,8 +117,6 @@ def _command(address: str, login: Login, folder: Path) -> list[str]:
     options = {
         "BatchMode": "yes",
         "ConnectTimeout": str(CONNECT_SECONDS_MAX),
-        "StrictHostKeyChecking": "accept-new",
-        "UserKnownHostsFile": str(folder / "known_hosts"),
         "ForwardAgent": "no",
         "ForwardX11": "no",
         "ClearAllForwardings": "yes",
@@ -117,6 +125,7 @@ def _command(address: str, login: Login, folder: Path) -> list[str]:
         "ServerAliveInterval": "15",
         "ServerAliveCountMax": "4",
         "LogLevel": "ERROR",
+        **login.host_keys.options(folder),
     }
     words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     if key := _key_path(login, folder):
@@ -174,7 +183,7 @@ def _from(bundle: LogBundle, text: bytes, argv: list[str], seconds: float) -> di
             watchdog.cancel()
             process.kill()
             process.wait()
-        return _judged(records, count, process.returncode, in_time, _last_line(errors), seconds)
+        return _judged(records, count, process.returncode, in_time, _lines(errors), seconds)
 
 
 def _exchanged(
@@ -212,21 +221,23 @@ def _members(stream: IO[bytes]) -> Iterator[tuple[str, bytes]]:
                 yield member.name.removeprefix("./"), file.read() if file else b""
 
 
-def _last_line(errors: IO[bytes]) -> str:
+def _lines(errors: IO[bytes]) -> list[str]:
     errors.seek(0)
     lines = errors.read(1 << 16).decode("utf-8", "replace").split("\n")
-    found = [line.strip() for line in lines if line.strip()]
-    return found[-1][:300] if found else ""
+    return [line.strip()[:300] for line in lines if line.strip()]
 
 
 def _judged(
-    records: dict[str, bytes], count: int, code: int | None, in_time: bool, message: str, seconds: float
+    records: dict[str, bytes], count: int, code: int | None, in_time: bool, lines: list[str], seconds: float
 ) -> dict[str, bytes]:
     if count:
         return records
     if not in_time:
         raise UnreachableNodeError(f"timed out after {seconds:g}s")
+    message = lines[-1] if lines else ""
     if code == SSH_FAILED:
+        if refused := refusal("\n".join(lines)):
+            raise HostKeyRefusedError(refused[0], hint=refused[1])
         raise UnreachableNodeError(message or "ssh failed")
     if "password is required" in message or "sudo" in message:
         raise OperatorError(

@@ -1,4 +1,4 @@
-"""The resources in the cluster: the agents' namespace, Secret and DaemonSet."""
+"""The resources in the cluster: the agents' namespace, Secret, Role and DaemonSet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY
 from bootbridge.bootstrap.render import manifests
 from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import ClusterClient
-from bootbridge.kube.kinds import DAEMON_SET, NAMESPACE, POD, SECRET, Kind
+from bootbridge.kube.kinds import DAEMON_SET, NAMESPACE, POD, ROLE, ROLE_BINDING, SECRET, Kind
 from bootbridge.kube.objects import Ref, ref_of
 from bootbridge.kube.requests import Json
 
@@ -139,6 +139,20 @@ class AgentSecret(ClusterResource):
 
     def manifest(self, values: NodeValues) -> Json:
         return manifests.agent_secret(self.plan, values)
+
+
+class AgentRole(ClusterResource):
+    name, title, kind = "role", "agent Role", ROLE
+
+    def manifest(self, values: NodeValues) -> Json:
+        return manifests.agent_role(self.plan)
+
+
+class AgentRoleBinding(ClusterResource):
+    name, title, kind = "role-binding", "agent RoleBinding", ROLE_BINDING
+
+    def manifest(self, values: NodeValues) -> Json:
+        return manifests.agent_role_binding(self.plan)
 
 
 class AgentDaemonSet(ClusterResource):

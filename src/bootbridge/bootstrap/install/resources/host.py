@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from dataclasses import replace
 
@@ -150,7 +151,8 @@ class CertificateFiles(FileResource):
         )
 
     def find(self) -> list[str]:
-        return [path for path in self.host.files_below(self.paths.tls) if path != self.paths.tls] or (
+        others = (self.paths.tls, self.paths.apiserver_address)
+        return [path for path in self.host.files_below(self.paths.tls) if path not in others] or (
             [self.paths.tls] if self.host.exists(self.paths.tls) else []
         )
 
@@ -169,6 +171,23 @@ class CertificateFiles(FileResource):
 
     def _names(self) -> str:
         return ", ".join(map(str, self.context.addresses))
+
+
+class ApiserverAddress(FileResource):
+    """Address and CA of the kube-apiserver, without credentials: the server checks agents' tokens there."""
+
+    name, title = "apiserver-address", "address of the kube-apiserver"
+    in_cluster = True  # known once there is a cluster
+    directory_mode = PRIVATE
+
+    def wanted(self) -> Tree:
+        if self.context.cluster is None:
+            raise OperatorError("no access to the cluster", subject="--kubeconfig")
+        text = json.dumps(self.context.cluster.address_only(), indent=1)
+        return {self.paths.apiserver_address: Asset(f"{text}\n".encode(), certificates.CERT_MODE)}
+
+    def file_paths(self) -> list[str]:
+        return [self.paths.apiserver_address]
 
 
 class SocketDirectory(Resource):

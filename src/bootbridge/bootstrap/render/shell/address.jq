@@ -74,7 +74,8 @@ def seen:
         interface: $link.ifname,
         shown: "\(.local)/\(.prefixlen) on \($link.ifname)",
         unusable: unusable($link),
-        virtual: looks_virtual
+        virtual: looks_virtual,
+        dhcpv6: (.family == "inet6" and .prefixlen == 128 and (.dynamic // false))
       } ];
 
 def route($version):
@@ -87,6 +88,7 @@ def keep(condition): map(select(condition)) as $kept | if ($kept | length) > 0 t
 def narrowed($version; $route):
   keep(.virtual | not)
   | if $route then keep(.bytes == $route.source) | keep(.interface == $route.dev) else . end
+  | if (map(.interface) | unique | length) == 1 then keep(.dhcpv6) else . end
   | if (map(.text) | unique | length) == 1 then {address: .[0].text}
     else {error: "ambiguous IPv\($version) address: \(map(.shown) | join(", "))"} end;
 

@@ -24,6 +24,36 @@ bootbridge_require() {
   done
 }
 
+# Prints the seconds since boot. Waits are not measured with SECONDS, which follows the wall clock: that is set
+# during a bootstrap.
+bootbridge_now() {
+  local up
+  read -r up _ </proc/uptime
+  printf '%s' "${up%.*}"
+}
+
+# bootbridge_is_listening PORT: tests whether a process listens on the port, from /proc.
+bootbridge_is_listening() {
+  local port at state
+  printf -v port ':%04X' "$1"
+  while read -r _ at _ state _; do
+    if [[ $at == *"$port" && $state == 0A ]]; then return 0; fi
+  done < <(cat /proc/net/tcp /proc/net/tcp6 2>/dev/null)
+  return 1
+}
+
+# bootbridge_one_line TEXT: prints the first line of a program's message, without control characters and bounded.
+bootbridge_one_line() {
+  local line=${1%%$'\n'*}
+  line=${line:0:BOOTBRIDGE_REASON_CHARACTERS}
+  printf '%s' "${line//[[:cntrl:]]/ }"
+}
+
+# cluster-bootstrap has returned: this node's kube-apiserver ends and does not start again, also after a reboot.
+bootbridge_bootstrap_is_over() {
+  [[ -e $BOOTBRIDGE_CLUSTER_BOOTSTRAP_MARKER ]]
+}
+
 # Records stages through bootkube.sh's service-record library. A manual run has no such library.
 bootbridge_stage_start() {
   bootbridge_log "stage $1"
@@ -69,7 +99,7 @@ bootbridge_image() {
   fi
   image=$(image_for "$BOOTBRIDGE_PAYLOAD_IMAGE_NAME") && [[ -n $image && $image != *[[:space:]]* ]] \
     || bootbridge_fail "image $BOOTBRIDGE_PAYLOAD_IMAGE_NAME not found in the release payload" \
-      "releases before 4.11 have none: inject the tunnel with --image=REFERENCE" || return
+      "releases before $BOOTBRIDGE_FIRST_RELEASE have none: inject the tunnel with --image=REFERENCE" || return
   printf '%s' "$image" | bootbridge_write_file 0644 "$cached" || return
   printf '%s' "$image"
 }
@@ -87,23 +117,21 @@ bootbridge_substitution() {
   printf 's|%s|%s|g\n' "$1" "$value"
 }
 
+# bootbridge_substitutions IMAGE PROGRAM
 bootbridge_substitutions() {
-  local hosts
-  hosts=$(IFS=, && printf '%s' "${BOOTBRIDGE_ADDRESSES[*]}")
-  # The Go agent dials only one address.
-  [[ $BOOTBRIDGE_IMAGE_KIND == bootbridge ]] || hosts=${BOOTBRIDGE_ADDRESSES[0]}
+  bootbridge_flag_removals "$2"
   bootbridge_substitution "$BOOTBRIDGE_MARK_IMAGE" "$1"
-  bootbridge_substitution "$BOOTBRIDGE_MARK_SERVER_HOSTS" "$hosts"
+  bootbridge_substitution "$BOOTBRIDGE_MARK_SERVER_HOSTS" "$(bootbridge_server_hosts)"
   bootbridge_substitution "$BOOTBRIDGE_MARK_CA_CERT" "$(base64 -w0 <"$BOOTBRIDGE_CA_CERT")"
   bootbridge_substitution "$BOOTBRIDGE_MARK_AGENT_CERT" "$(base64 -w0 <"$BOOTBRIDGE_AGENT_CERT")"
   bootbridge_substitution "$BOOTBRIDGE_MARK_AGENT_KEY" "$(base64 -w0 <"$BOOTBRIDGE_AGENT_KEY")"
 }
 
-# bootbridge_render TEMPLATE IMAGE MODE TARGET
+# bootbridge_render TEMPLATE IMAGE MODE TARGET [PROGRAM]
 bootbridge_render() {
   local template=$BOOTBRIDGE_TEMPLATES/$1 text
   [[ -r $template ]] || bootbridge_fail "template not found: $template" "inject the tunnel again" || return
-  text=$(bootbridge_substitutions "$2" | sed -f /dev/stdin "$template") \
+  text=$(bootbridge_substitutions "$2" "${5-}" | sed -f /dev/stdin "$template") \
     || bootbridge_fail "cannot render $template" "see the lines above" || return
   [[ $text != *@BOOTBRIDGE_* ]] \
     || bootbridge_fail "unknown placeholder in $template" "inject the tunnel again" || return
@@ -117,7 +145,7 @@ bootbridge_digest() {
   shift
   {
     printf '%s\n' "$image" "$BOOTBRIDGE_IMAGE_KIND" "${BOOTBRIDGE_ADDRESSES[@]}"
-    cat "$BOOTBRIDGE_CA_CERT" "$BOOTBRIDGE_AGENT_CERT" "${@/#/$BOOTBRIDGE_TEMPLATES/}"
+    cat "$BOOTBRIDGE_PROGRAM_FLAGS" "$BOOTBRIDGE_CA_CERT" "$BOOTBRIDGE_AGENT_CERT" "${@/#/$BOOTBRIDGE_TEMPLATES/}"
   } | sha256sum
 }
 

@@ -1,18 +1,30 @@
 # --- stage before cluster-bootstrap: the agents' manifests, and a check of the kube-apiserver's configuration
 
 bootbridge_manifests() {
-  local image made_before=
+  if bootbridge_bootstrap_is_over; then return 0; fi
   [[ ${#BOOTBRIDGE_ADDRESSES[@]} -gt 0 ]] || bootbridge_find_addresses || return
-  if bootbridge_manifests_are_current && bootbridge_has_egress_argument; then return 0; fi
-  bootbridge_stage_start "$BOOTBRIDGE_AGENT_STAGE"
-  image=$(bootbridge_image) || return
-  if ! bootbridge_manifests_are_current; then
-    if [[ -e $BOOTBRIDGE_AGENT_MARKER ]]; then made_before=yes; fi
-    bootbridge_write_manifests "$image" || return
+  # The server may have answered late, or have ended since.
+  bootbridge_ensure_server "$BOOTBRIDGE_SERVER_RECHECK_SECONDS" || return
+  if [[ -e $BOOTBRIDGE_BYPASS ]]; then
+    # Agents without a server would only use resources.
+    rm -f "$BOOTBRIDGE_DAEMONSET_MANIFEST" "$BOOTBRIDGE_SECRET_MANIFEST" "$BOOTBRIDGE_NAMESPACE_MANIFEST" "$BOOTBRIDGE_AGENT_MARKER"
+    return
   fi
-  bootbridge_ensure_egress_argument || return
-  if [[ -n $made_before ]]; then bootbridge_refresh_in_background; fi
-  bootbridge_stage_success
+  if ! { bootbridge_manifests_are_current && bootbridge_has_egress_argument; }; then
+    bootbridge_stage_start "$BOOTBRIDGE_AGENT_STAGE"
+    bootbridge_ensure_manifests || return
+    bootbridge_ensure_egress_argument || return
+    bootbridge_log "agents will dial $(bootbridge_server_hosts)"
+    bootbridge_stage_success
+  fi
+  bootbridge_apply_in_background
+}
+
+bootbridge_ensure_manifests() {
+  local image
+  if bootbridge_manifests_are_current; then return 0; fi
+  image=$(bootbridge_image) || return
+  bootbridge_write_manifests "$image"
 }
 
 bootbridge_manifests_are_current() {
@@ -26,10 +38,10 @@ bootbridge_agent_digest() {
 }
 
 bootbridge_write_manifests() {
-  mkdir -p "$BOOTBRIDGE_CLUSTER_MANIFESTS" || return
+  mkdir -p "$BOOTBRIDGE_CLUSTER_MANIFESTS" && chmod 0700 "$BOOTBRIDGE_CLUSTER_MANIFESTS" || return
   bootbridge_render namespace.yaml "$1" 0644 "$BOOTBRIDGE_NAMESPACE_MANIFEST" || return
   bootbridge_render agent-secret.yaml "$1" 0600 "$BOOTBRIDGE_SECRET_MANIFEST" || return
-  bootbridge_render agent-daemonset.yaml "$1" 0644 "$BOOTBRIDGE_DAEMONSET_MANIFEST" || return
+  bootbridge_render agent-daemonset.yaml "$1" 0644 "$BOOTBRIDGE_DAEMONSET_MANIFEST" proxy-agent || return
   bootbridge_agent_digest "$1" | bootbridge_write_file 0644 "$BOOTBRIDGE_AGENT_MARKER"
 }
 
@@ -64,36 +76,4 @@ bootbridge_ensure_egress_argument() {
   bootbridge_has_egress_argument \
     || bootbridge_fail "apiServerArguments not found in $BOOTBRIDGE_APISERVER_CONFIG: the kube-apiserver would not use the tunnel" \
       "bootbridge does not support the format of this release"
-}
-
-# cluster-bootstrap does not update existing objects. After a failed attempt the agents' objects may exist
-# with certificates that the server no longer accepts, so they are replaced as soon as the API server answers.
-# The background process ends with bootkube.service at the latest.
-bootbridge_refresh_in_background() {
-  bootbridge_log "agent Secret and DaemonSet will be replaced when the API server answers"
-  bootbridge_refresh </dev/null &
-}
-
-bootbridge_refresh() (
-  trap - ERR EXIT
-  set +e
-  ends=$((SECONDS + BOOTBRIDGE_REFRESH_SECONDS))
-  while ((SECONDS < ends)); do
-    if output=$(bootbridge_oc "$BOOTBRIDGE_LOOPBACK_KUBECONFIG" replace \
-      --filename="$BOOTBRIDGE_SECRET_MANIFEST" --filename="$BOOTBRIDGE_DAEMONSET_MANIFEST" 2>&1); then
-      bootbridge_log "agent Secret and DaemonSet replaced"
-      exit 0
-    fi
-    # cluster-bootstrap creates missing objects from the new manifests.
-    if [[ $output == *NotFound* || ! -e $BOOTBRIDGE_SECRET_MANIFEST ]]; then exit 0; fi
-    sleep 2
-  done
-  bootbridge_warn "replacing the agent Secret timed out after ${BOOTBRIDGE_REFRESH_SECONDS}s"
-)
-
-# bootbridge_oc KUBECONFIG ARGUMENT...: runs oc with a time limit for the request and one for the process.
-bootbridge_oc() {
-  local kubeconfig=$1
-  shift
-  timeout "$BOOTBRIDGE_OC_SECONDS" oc --kubeconfig="$kubeconfig" --request-timeout="${BOOTBRIDGE_REQUEST_SECONDS}s" "$@"
 }

@@ -1,0 +1,163 @@
+"""Proves in which pod, and so on which node, an agent runs.
+
+The agent sends its own projected service account token. A request for the pod that the token is bound to,
+with that same token, shows that the token is valid: the API server answers it only then. So the server needs
+no credentials, and no admission webhook, which may be reachable only through an agent, is involved. The
+token's account needs one permission: to get pods in its namespace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from bootbridge.errors import BootbridgeError, OperatorError
+from bootbridge.kube.client import KubeClient
+from bootbridge.kube.errors import KubeError, KubeUnreachable
+from bootbridge.kube.kinds import POD
+from bootbridge.kube.kubeconfig import load_kubeconfig
+from bootbridge.kube.objects import Ref
+from bootbridge.kube.requests import ApiRequest, Json
+
+# A fleet that connects again waits 10 s at most for 500 agents.
+QPS, BURST = 50.0, 100
+REQUEST_SECONDS_MAX: Final = 5.0
+# The kubelet reports the pod's address shortly after it has started the agent.
+STATUS_ATTEMPTS: Final = 10
+STATUS_SECONDS: Final = 0.5
+TOKEN_CHARACTERS_MAX: Final = 16_384
+
+_BEARER: Final = "Bearer "
+_JWT = re.compile(r"[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
+
+
+class NotProved(BootbridgeError):
+    """The agent's token does not prove in which pod it runs; the message never contains the token."""
+
+
+@dataclass(frozen=True)
+class AgentPod:
+    """The pod of an agent. ``expires``: the end of the token that proved it, in seconds since the epoch."""
+
+    node: str
+    host_ips: tuple[str, ...]
+    pod_ips: tuple[str, ...]  # empty in the host network
+    expires: float
+
+
+class AgentPodFinder:
+    """Finds agents' pods. The kubeconfig is read again when it changes; it may appear later."""
+
+    def __init__(
+        self,
+        kubeconfig: str,
+        namespace: str,
+        service_account: str,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._kubeconfig = Path(kubeconfig)
+        self._namespace = namespace
+        self._subject = f"system:serviceaccount:{namespace}:{service_account}"
+        self._clock = clock
+        self._sleep = sleep
+        self._client: KubeClient | None = None
+        self._stamp: tuple[int, ...] = ()
+
+    async def find(self, authorization: Sequence[str]) -> AgentPod:
+        """Returns the pod to which the one bearer token is bound. Raises NotProved."""
+        token = _token(authorization)
+        claims = _claims(token)
+        bound = claims.get("kubernetes.io")
+        pod = bound.get("pod") if isinstance(bound, dict) else None
+        if claims.get("sub") != self._subject:
+            raise NotProved("the token is not one of the agents' service account")
+        if not isinstance(pod, dict) or not _is_name(pod.get("name")) or not pod.get("uid"):
+            raise NotProved("the token is not bound to a pod")
+        expires = claims.get("exp")
+        if not isinstance(expires, int | float) or expires <= self._clock():
+            raise NotProved("the token has expired")
+        for attempt in range(STATUS_ATTEMPTS):
+            found = await self._get(str(pod["name"]), token)
+            if found.get("metadata", {}).get("uid") != pod["uid"]:
+                raise NotProved("the token is bound to a pod that no longer exists")
+            if (proved := _agent_pod(found, float(expires))) is not None:
+                return proved
+            if attempt + 1 < STATUS_ATTEMPTS:
+                await self._sleep(STATUS_SECONDS)
+        raise NotProved("the kubelet has not reported the addresses of the agent's pod")
+
+    async def _get(self, name: str, token: str) -> Json:
+        request = ApiRequest("GET", Ref(POD, name, self._namespace).path, token=token)
+        try:
+            return (await self._connect().send(request, timeout=REQUEST_SECONDS_MAX)).body
+        except KubeError as error:
+            # Only the status: the message is the API server's, and might quote the token.
+            raise NotProved(f"the API server refused the token: HTTP {error.status}") from None
+        except (KubeUnreachable, OperatorError) as error:
+            raise NotProved(str(error).replace(token, "<token>")) from None
+
+    def _connect(self) -> KubeClient:
+        stamp = self._file_stamp()
+        if self._client is None or stamp != self._stamp:
+            # Without the kubeconfig's user: its credentials would be accepted in place of the token.
+            access = load_kubeconfig(self._kubeconfig, without_user=True)
+            self._client, self._stamp = KubeClient(access, qps=QPS, burst=BURST), stamp
+        return self._client
+
+    def _file_stamp(self) -> tuple[int, ...]:
+        try:
+            status = self._kubeconfig.stat()
+        except OSError:
+            return ()
+        return status.st_mtime_ns, status.st_ino, status.st_size
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+
+
+def _token(authorization: Sequence[str]) -> str:
+    if len(authorization) != 1 or not authorization[0].startswith(_BEARER):
+        raise NotProved("the agent sent no token")
+    return authorization[0][len(_BEARER) :]
+
+
+def _claims(token: str) -> dict[str, Any]:
+    """Returns the claims of a JWT, which nothing has verified yet."""
+    found = _JWT.fullmatch(token) if len(token) <= TOKEN_CHARACTERS_MAX else None
+    if found is None:
+        raise NotProved("the token is not a service account token")
+    try:
+        claims = json.loads(base64.urlsafe_b64decode(found[1] + "=" * (-len(found[1]) % 4)))
+    except (ValueError, RecursionError):
+        claims = None
+    if not isinstance(claims, dict):
+        raise NotProved("the token is not a service account token")
+    return claims
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and re.fullmatch(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", name) is not None
+
+
+def _agent_pod(pod: Json, expires: float) -> AgentPod | None:
+    """Returns the facts of a pod; None while its status lacks the addresses."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    host_ips = _ips(status, "hostIP", "hostIPs")
+    pod_ips = _ips(status, "podIP", "podIPs")
+    if not spec.get("nodeName") or not host_ips or not pod_ips:
+        return None
+    own = () if spec.get("hostNetwork") else tuple(ip for ip in pod_ips if ip not in host_ips)
+    return AgentPod(str(spec["nodeName"]), host_ips, own, expires)
+
+
+def _ips(status: Json, one: str, many: str) -> tuple[str, ...]:
+    found = [str(each.get("ip")) for each in status.get(many) or () if isinstance(each, dict)]
+    return tuple(dict.fromkeys([*([str(status[one])] if status.get(one) else []), *found]))

@@ -1,0 +1,350 @@
+"""Attacks by a network peer without credentials, on every port that it can reach."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import select
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bootbridge.join_api.instance import Role
+from bootbridge.trust.evidence import EvidenceRefused
+from bootbridge.trust.evidence.tpm import TpmEvidence
+from bootbridge.wire import frames as f
+from tests.attacks import floods
+from tests.bootstrap.diagnose.ssh_node import Node, install_dir, needs_sshd
+from tests.support.fake_api_server import REVIEWS, ApiThread, FakeApiServer
+from tests.support.join_service_process import HOST, join_service, receive_frame, silent_peer
+from tests.support.process_endpoints import HttpEndpoint
+from tests.support.process_program import OURS, until
+from tests.support.process_tunnels import fetch
+from tests.support.software_tpm import SoftwareTpm
+from tests.support.swtpm import NewChip
+from tests.support.token_mode import AGENT, agent_token, token_agent_flags, token_server
+from tests.support.tunnel_programs import Programs, Server
+
+pytest_plugins = ["tests.support.swtpm"]
+
+
+SECONDS = 60.0
+ANSWER = b"hello from the endpoint"
+# A flood ends earlier, with the first connection that the server closes.
+FLOOD_SECONDS_MAX = 30.0
+DESCRIPTORS = 256
+CALLS_PER_CONNECTION = 16
+HELD_CONNECTIONS = 20
+# Above the server's deadline of 30 s.
+CLOSED_SECONDS_MAX = 60.0
+FRAME_KINDS = {
+    "rst": {"HEADERS", "RST_STREAM"},
+    "ping": {"PING"},
+    "settings": {"SETTINGS"},
+    "settings-large": {"SETTINGS"},
+    "window-update": {"WINDOW_UPDATE"},
+    "priority": {"PRIORITY"},
+    "empty-data": {"empty DATA"},
+    "continuation": {"CONTINUATION"},
+}
+
+
+@pytest.fixture
+def kube(programs: Programs) -> Iterator[ApiThread]:
+    thread = ApiThread(FakeApiServer(programs.folder))
+    yield thread
+    thread.close()
+
+
+def target(server: Server, *, certificate: bool = False) -> floods.Target:
+    paths = server.certificates.path
+    own = (paths("agent.crt"), paths("agent.key")) if certificate else ()
+    return floods.Target("127.0.0.1", server.agent_port, floods.tls_context(paths("agents-ca.crt"), *own))
+
+
+def hold(stack: ExitStack, port: int, count: int) -> list[socket.socket]:
+    """Opens connections and sends nothing on them."""
+    return [
+        stack.enter_context(socket.create_connection(("127.0.0.1", port), floods.TIMEOUT_SECONDS))
+        for _ in range(count)
+    ]
+
+
+def flood_once(kind: str, to: floods.Target) -> floods.Report:
+    """Floods one connection until the server closes it."""
+    report = floods.Report(kind)
+    floods.send_frames(to, report, time.monotonic() + FLOOD_SECONDS_MAX)
+    assert report.closed_by_server == 1, "the server let the flood go on"
+    return report
+
+
+@pytest.mark.parametrize("kind", FRAME_KINDS)
+def test_a_flood_without_credentials_ends_before_it_costs_anything(
+    programs: Programs, kube: ApiThread, web: HttpEndpoint, kind: str
+) -> None:
+    """In token mode, anyone can complete the TLS handshake. Each flood ends with ENHANCE_YOUR_CALM."""
+    token = agent_token("good")
+    kube.api.token_reviews[token] = AGENT
+    server = token_server(programs, kube)
+    programs.agent(server, flags=token_agent_flags(programs, token))
+    server.wait_until_ready()
+    report = flood_once(kind, target(server))
+    assert report.goaways == {"ENHANCE_YOUR_CALM": 1}
+    counted = [server.metric("frame_budgets_exceeded_total", frame=frame) for frame in FRAME_KINDS[kind]]
+    assert sum(counted) == 1
+    server.wait_for_log("frame budget exceeded")
+    assert fetch(server, web.address) == ANSWER
+
+
+class TokenFlood(threading.Thread):
+    """Calls Connect with one token after the other until it is stopped."""
+
+    def __init__(self, to: floods.Target, source: str, tokens: Iterator[str], *, reset: bool) -> None:
+        super().__init__(daemon=True)
+        self._to, self._source, self._tokens, self._reset = to, source, tokens, reset
+        self._stopped = threading.Event()
+        self._held: deque[ssl.SSLSocket] = deque()
+        self.calls = 0
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._held.append(self._connect())
+                self._call(self._held[-1])
+            except OSError:
+                pass  # the server closed the connection
+            if len(self._held) > HELD_CONNECTIONS:
+                self._held.popleft().close()
+
+    def _connect(self) -> ssl.SSLSocket:
+        address = (self._to.host, self._to.port)
+        sock = socket.create_connection(address, floods.TIMEOUT_SECONDS, (self._source, 0))
+        assert self._to.tls is not None
+        return self._to.tls.wrap_socket(sock, server_hostname=self._to.host)
+
+    def _call(self, sock: ssl.SSLSocket) -> None:
+        """As many calls as one connection may have at the same time."""
+        sent = f.PREFACE + f.settings({})
+        for stream_id in range(1, 2 * CALLS_PER_CONNECTION, 2):
+            authorization = (("authorization", f"Bearer {next(self._tokens)}"),)
+            sent += floods.connect_headers(stream_id, metadata=authorization)
+            if self._reset:
+                sent += f.rst_stream(stream_id, f.CANCEL)
+        sock.sendall(sent)
+        self.calls += CALLS_PER_CONNECTION
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()
+        for sock in self._held:
+            sock.close()
+
+
+def random_tokens() -> Iterator[str]:
+    while True:
+        yield secrets.token_urlsafe(600)
+
+
+def forged_tokens() -> Iterator[str]:
+    """With every claim of a real one, each another."""
+    for number in itertools.count():
+        yield agent_token(f"forged-{number}")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "source", "reset"),
+    [
+        pytest.param(random_tokens, "127.0.0.1", True, id="random-reset"),
+        pytest.param(random_tokens, "127.0.0.1", False, id="random"),
+        pytest.param(forged_tokens, "127.0.0.1", True, id="forged-reset"),
+        pytest.param(forged_tokens, "127.0.0.2", False, id="forged-from-another-source"),
+    ],
+)
+def test_a_flood_of_tokens_does_not_lock_agents_out(
+    programs: Programs,
+    kube: ApiThread,
+    web: HttpEndpoint,
+    tokens: Callable[[], Iterator[str]],
+    source: str,
+    reset: bool,
+) -> None:
+    """A new agent's token is reviewed within the default of 5 reviews per second, while the flood goes on."""
+    token = agent_token("good")
+    kube.api.token_reviews[token] = AGENT
+    server = token_server(programs, kube)
+    flood = TokenFlood(target(server), source, tokens(), reset=reset)
+    flood.start()
+    try:
+        until(lambda: flood.calls > 500, "500 calls have been sent", SECONDS)
+        before = flood.calls
+        programs.agent(server, flags=token_agent_flags(programs, token))
+        server.wait_until_ready()
+        assert fetch(server, web.address) == ANSWER
+        until(lambda: flood.calls > before, "the flood goes on", SECONDS)
+    finally:
+        flood.stop()
+    reviewed = [call.body["spec"]["token"] for call in kube.api.calls_to("POST", REVIEWS)]
+    assert token in reviewed
+    if tokens is random_tokens:
+        assert set(reviewed) == {token}
+        assert server.metric("token_reviews_total", result="invalid") > 0 or reset
+
+
+def test_silent_connections_do_not_take_the_frontends_descriptors(
+    programs: Programs, web: HttpEndpoint
+) -> None:
+    """More connections than the server has file descriptors; none of them sends a byte."""
+    server = programs.server(descriptors_max=DESCRIPTORS)
+    first = programs.agent(server)
+    server.wait_until_ready()
+    with ExitStack() as stack:
+        held = hold(stack, server.agent_port, DESCRIPTORS + 44)
+        for _ in range(3):
+            assert fetch(server, web.address) == ANSWER
+            assert server.health.get("/healthz")[0] == 200
+        assert server.metric("agent_connections_evicted_total", reason="unadmitted") > 0
+        assert server.metric("unadmitted_agent_connections") <= DESCRIPTORS // 4
+        assert server.descriptors() < DESCRIPTORS // 2
+        # A new agent gets in, although the attack has the same source.
+        programs.agent(server)
+        server.wait_for_agents(2)
+        assert any(sock.recv(1) == b"" for sock in held if select.select([sock], [], [], 0)[0])
+    assert first.alive
+
+
+def test_agents_in_handshakes_do_not_take_the_frontends_descriptors(
+    programs: Programs, web: HttpEndpoint
+) -> None:
+    """Each connection sends the beginning of a TLS handshake."""
+    server = programs.server(descriptors_max=DESCRIPTORS)
+    programs.agent(server)
+    server.wait_until_ready()
+    with ExitStack() as stack:
+        for sock in hold(stack, server.agent_port, DESCRIPTORS + 44):
+            try:
+                sock.send(b"\x16\x03\x01\x02\x00\x01")
+            except OSError:
+                continue  # closed already
+        assert fetch(server, web.address) == ANSWER
+        assert server.health.get("/healthz")[0] == 200
+        assert server.metric("unadmitted_agent_connections") <= DESCRIPTORS // 4
+
+
+@pytest.mark.slow
+def test_a_connection_without_an_admitted_stream_ends(programs: Programs, web: HttpEndpoint) -> None:
+    """Whether it is silent, completes the handshake only, calls another method or takes its call back."""
+    server = programs.server()
+    programs.agent(server)
+    server.wait_until_ready()
+    preface = f.PREFACE + f.settings({})
+    other = preface + next(floods.FRAMES["other-methods"]("flood"))
+    reset = preface + floods.connect_headers(1) + f.rst_stream(1, f.CANCEL)
+    with ExitStack() as stack:
+        connections: list[socket.socket] = hold(stack, server.agent_port, 1)
+        for sent in (b"", preface, other, reset):
+            sock = stack.enter_context(target(server, certificate=True).shake_hands())
+            sock.sendall(sent)
+            connections.append(sock)
+        for sock in connections:
+            assert closed_by_server(sock)
+        until(lambda: server.metric("unadmitted_agent_connections") == 0, "no connection is left")
+    assert fetch(server, web.address) == ANSWER
+
+
+def closed_by_server(sock: socket.socket) -> bool:
+    """Reads until the end, for longer than the server's deadline."""
+    sock.settimeout(CLOSED_SECONDS_MAX)
+    try:
+        while sock.recv(65536):
+            pass
+    except (ConnectionError, ssl.SSLError):
+        pass
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_idle_connections_do_not_make_a_probe_fail(programs: Programs) -> None:
+    """The kubelet kills an agent whose probes fail; so it would a server."""
+    server, agent = programs.pair()
+    for web in (agent.health, agent.admin, server.health, server.admin):
+        with ExitStack() as stack:
+            hold(stack, web.port, 300)
+            for _ in range(5):
+                assert web.get("/healthz" if web in (agent.health, server.health) else "/metrics")[0] == 200
+
+
+def test_unfinished_requests_do_not_make_a_probe_fail(programs: Programs) -> None:
+    """Each connection sends the beginning of a request."""
+    _, agent = programs.pair()
+    with ExitStack() as stack:
+        for sock in hold(stack, agent.health.port, 300):
+            try:
+                sock.send(b"GET /healthz HTTP/1.1\r\n")
+            except OSError:
+                continue  # closed already
+        for _ in range(5):
+            assert agent.health.get("/healthz")[0] == 200
+
+
+@needs_sshd
+def test_a_machine_in_place_of_the_bootstrap_node_is_not_logged_in_to(tmp_path: Path) -> None:
+    """It would get the collecting script and decide what the bundle shows."""
+    (tmp_path / "node").mkdir()
+    node = Node(tmp_path / "node")
+    directory = install_dir(tmp_path, node.key.read_bytes(), ("ExternalIP", "127.0.0.1"))
+    command = [OURS / "bootbridge", "gather", "--dir", directory, "--user", "root", "--port", str(node.port)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    finally:
+        node.close()
+    assert done.returncode == 1
+    assert "host key unknown" in done.stderr
+    log = (tmp_path / "node/sshd.log").read_text()
+    assert "Connection closed" in log
+    assert "Accepted publickey" not in log
+
+
+async def test_refused_evidence_does_not_fill_the_audit_log(tmp_path: Path) -> None:
+    """Any peer can be refused, as often as it likes; the audit of tickets stays readable."""
+    own = SoftwareTpm()
+    entry = {"name": "worker-0", "role": "worker", "addresses": [HOST], "identity": own.identity}
+    async with join_service(tmp_path, {"evidence": {"tpm": {}}, "instances": [entry]}) as service:
+        forged = SoftwareTpm()
+        for _ in range(40):
+            with pytest.raises(EvidenceRefused, match="attestation key not enrolled"):
+                await service.ticket("worker-0", Role.WORKER, forged)
+        assert (await service.ticket("worker-0", Role.WORKER, own)).token
+        assert [line["outcome"] for line in service.audit] == ["issued"]
+        status = await service.status()
+    assert (status["evidenceRefused"], status["logLinesDropped"]) == (40, 37)
+    assert service.log.count("evidence refused") == 3
+    assert "lines about unattested peers dropped count=37" in service.log
+
+
+@pytest.mark.slow
+async def test_an_unattested_peer_sees_only_the_registers_that_the_operator_chose(
+    tmp_path: Path, new_chip: NewChip
+) -> None:
+    """The join service proves itself first, so it shows its quote to any peer."""
+    chip = new_chip(start=False)
+    chip.manufacture()
+    chip.start()
+    entry = {"name": "worker-0", "role": "worker", "addresses": [HOST], "identity": SoftwareTpm().identity}
+    evidence = {"tpm": {"device": chip.address, "pcrs": [4, 7], "endorsementCertificate": False}}
+    policy = {"evidence": {"tpm": {}}, "instances": [entry]}
+    async with join_service(tmp_path, policy, evidence=evidence) as service, silent_peer(service) as reader:
+        await receive_frame(reader)
+        shown = (await receive_frame(reader)).evidence
+    assert shown is not None
+    document = TpmEvidence.decode(shown.document)
+    assert [pcr.index for pcr in document.pcrs] == [4, 7, 15]
+    assert document.endorsement_certificate == b""

@@ -1,0 +1,202 @@
+"""Secrets of real shape from many sources vanish; what a diagnosis needs stays."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bootbridge.common.redaction import GONE, NOT_TEXT, Redactor
+from bootbridge.common.secret_names import is_secret
+from tests.common.secrets_corpus import CORPUS, filled
+
+SEEDS = range(5)
+
+
+def left(secrets: list[str], cleaned: bytes) -> list[str]:
+    """Returns secrets of which eight characters in a row, or the whole, are still there."""
+    text = cleaned.decode()
+    return [
+        secret
+        for secret in secrets
+        for piece in {secret[at : at + 8] for at in range(0, max(1, len(secret) - 7), 4)}
+        if piece in text
+    ]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("source", list(CORPUS))
+def test_every_secret_vanishes_and_the_rest_stays(source: str, seed: int) -> None:
+    text, secrets = filled(CORPUS[source].text, seed)
+    cleaned = Redactor().clean(text.encode())
+    assert left(secrets, cleaned) == []
+    assert [each for each in CORPUS[source].kept if each not in cleaned.decode()] == []
+
+
+@pytest.mark.parametrize("source", list(CORPUS))
+def test_each_line_alone_is_enough_unless_the_value_is_on_another(source: str) -> None:
+    """As a log reader hands them on. Pairs and blocks need their first line."""
+    text, _ = filled(CORPUS[source].text, 1)
+    lines = text.splitlines(keepends=True)
+    template = CORPUS[source].text.splitlines()
+    by_line = [Redactor().clean(line.encode()).decode() for line in lines]
+    for line, cleaned in zip(template, by_line, strict=True):
+        if "<<" in line and ("value" not in line.lower() and ":" in line and "KEY-----" not in line):
+            assert GONE in cleaned, line
+
+
+@pytest.mark.parametrize("source", list(CORPUS))
+def test_redacting_twice_is_redacting_once(source: str) -> None:
+    text, _ = filled(CORPUS[source].text, 1)
+    once = Redactor().clean(text.encode())
+    assert Redactor().clean(once) == once
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
+def test_another_encoding_hides_no_secret(encoding: str) -> None:
+    text, secrets = filled(CORPUS["shell, ps, rc files"].text, 1)
+    cleaned = Redactor().clean(text.encode(encoding))
+    assert left(secrets, cleaned) == []
+    assert "OS_USERNAME=admin" in cleaned.decode("utf-8-sig")
+
+
+def test_an_environment_block_of_the_kernel_is_redacted() -> None:
+    """/proc/PID/environ has null bytes in place of line ends."""
+    cleaned = Redactor().clean(b"A=b\0DB_PASSWORD=correct horse\0HOME=/root\0")
+    assert cleaned == b"A=b\nDB_PASSWORD=[redacted]\nHOME=/root\n"
+
+
+@pytest.mark.parametrize(
+    "data", [gzip.compress(b"password=abc", mtime=0), b"\x7fELF\x02\x01\0\0\x03password=a", b"\xff\xfea"]
+)
+def test_what_is_not_text_is_withheld(data: bytes) -> None:
+    assert Redactor().clean(data) == NOT_TEXT
+
+
+def test_a_control_character_in_a_log_hides_no_name_and_withholds_nothing() -> None:
+    cleaned = Redactor().clean(b"line\n" * 50 + b"pass\x01word=hunter2hunter2\n")
+    assert cleaned == b"line\n" * 50 + b"password=[redacted]\n"
+
+
+def test_colours_do_not_hide_a_name() -> None:
+    assert b"hunter2" not in Redactor().clean(b"pass\x1b[1mword\x1b[0m=hunter2hunter2\n")
+
+
+def test_a_named_secret_inside_base64_is_removed() -> None:
+    encoded = base64.b64encode(b"[client]\nuser=root\npassword=hunter2hunter2\n")
+    assert encoded[:20] not in Redactor().clean(b"my.cnf: data:;base64," + encoded + b"\n")
+
+
+def test_redacted_json_and_yaml_stay_valid() -> None:
+    text, _ = filled(CORPUS["kubectl get -o json"].text, 1)
+    assert yaml.safe_load(Redactor().clean(text.encode()))["items"][0]["kind"] == "Pod"
+    text, _ = filled(CORPUS["kubeadm's kube-apiserver manifest"].text, 1)
+    container = yaml.safe_load(Redactor().clean(text.encode()))["spec"]["containers"][0]
+    assert container["env"][3] == {"name": "DB_PASSWORD", "value": [GONE[1:-1]]}
+    assert container["env"][4] == {"name": "OIDC_CLIENT_SECRET", "value": GONE}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "password",
+        "DB_PASSWORD",
+        "dbPassword",
+        "db-password",
+        "X-Auth-Token",
+        "clientSecret",
+        "tls.key",
+        "accesstoken",
+        "secretAccessKey",
+        "SECRET_VALUE",
+        "passwordHash",
+        "apikey",
+        "TOKEN2",
+        "AccountKey",
+        "MYSQL_PWD",
+        "DB_PASS",
+    ],
+)
+def test_a_secret_name(name: str) -> None:
+    assert is_secret(name, "hunter2hunter2")
+    assert not is_secret(name, "true")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "secretName",
+        "tls-private-key-file",
+        "token_reviews_total",
+        "tokenReview",
+        "publicKey",
+        "topologyKey",
+        "monkey",
+        "TOKEN_URL",
+        "secretRef",
+        "keyUsage",
+        "authority",
+        "author",
+        "pass",
+        "tokenExpirationSeconds",
+        "key",
+        "path",
+    ],
+)
+def test_a_name_that_is_not_secret(name: str) -> None:
+    assert not is_secret(name, "hunter2hunter2")
+
+
+TEXTS = st.lists(
+    st.sampled_from(
+        [
+            "password",
+            "TOKEN",
+            "key",
+            "name",
+            "value",
+            ":",
+            "=",
+            " ",
+            "\n",
+            '"',
+            "'",
+            "\\",
+            "|",
+            ",",
+            "{",
+            "[",
+            "]",
+            "<",
+            ">",
+            "  ",
+            "- ",
+            "--",
+            "://",
+            "@",
+            "secret_x",
+            "hunter2",
+            "\x00",
+            "\x1b[0m",
+            "bearer ",
+            "é",
+        ]
+    ),
+    max_size=40,
+).map("".join)
+
+
+@given(TEXTS)
+def test_any_text_is_redacted_without_an_error(text: str) -> None:
+    Redactor().clean(text.encode())
+
+
+@given(TEXTS, st.sampled_from(["password", "DB_PASSWORD", "x-auth-token", "client_secret"]))
+def test_a_line_of_its_own_is_redacted_after_any_text(before: str, name: str) -> None:
+    """As it would be without it, unless the text before it removes more."""
+    cleaned = Redactor().clean(f"{before}\n{name}=Tr0ub4dor and 3\n".encode())
+    assert b"Tr0ub4dor" not in cleaned

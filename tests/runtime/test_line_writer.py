@@ -1,0 +1,113 @@
+"""The log's writer: callers never wait for a reader, and lost lines are counted in their place."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from bootbridge.runtime.line_writer import LineWriter
+
+BYTES_MAX = 1000
+LINE = b"x" * 99 + b"\n"
+
+
+class FullPipe:
+    """A pipe without room whose reader does not read."""
+
+    def __init__(self) -> None:
+        self.reader, self.fd = os.pipe()
+        size = fcntl.fcntl(self.fd, fcntl.F_SETPIPE_SZ, 4096)
+        os.write(self.fd, b"-" * size)
+
+    def read_until(self, end: bytes) -> bytes:
+        """Returns what follows the filling, up to ``end``."""
+        got = b""
+        while not got.endswith(end):
+            got += os.read(self.reader, 65536)
+        return got.lstrip(b"-")
+
+    def close(self) -> None:
+        for fd in (self.reader, self.fd):
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # closed by the test
+
+
+@pytest.fixture
+def pipe() -> Iterator[FullPipe]:
+    pipe = FullPipe()
+    yield pipe
+    pipe.close()
+
+
+def _describe(count: int) -> bytes:
+    return b"dropped %d\n" % count
+
+
+def test_lines_arrive_in_order(pipe: FullPipe) -> None:
+    writer = LineWriter(pipe.fd, _describe)
+    lines = [b"line %d\n" % number for number in range(1000)]
+    for line in lines:
+        writer.write(line)
+    assert pipe.read_until(lines[-1]) == b"".join(lines)
+    assert writer.flush()
+    assert writer.dropped == 0
+
+
+def test_a_caller_never_waits_and_lost_lines_are_reported_in_their_place(pipe: FullPipe) -> None:
+    writer = LineWriter(pipe.fd, _describe, bytes_max=BYTES_MAX)
+    for _ in range(BYTES_MAX // len(LINE) + 5):
+        writer.write(LINE)
+    writer.write(b"!\n")  # there is room for it, but lines before it were lost
+    assert writer.dropped == 6
+    assert pipe.read_until(b"dropped 6\n") == LINE * (BYTES_MAX // len(LINE)) + b"dropped 6\n"
+    assert writer.flush()
+    writer.write(b"next\n")
+    assert pipe.read_until(b"next\n") == b"next\n"
+    assert writer.dropped == 6
+
+
+def test_a_flush_is_bounded_and_does_not_wait_twice(pipe: FullPipe) -> None:
+    """At exit a stuck reader delays the process once, by the limit. The second flush has no limit of its own:
+    this test would hang if it waited."""
+    writer = LineWriter(pipe.fd, _describe)
+    writer.write(LINE)
+    assert not writer.flush(0.01)
+    assert not writer.flush(threading.TIMEOUT_MAX)
+    pipe.read_until(LINE)
+    while not writer.flush(0.01):
+        pass
+
+
+def test_a_descriptor_that_another_process_made_non_blocking_is_waited_for(pipe: FullPipe) -> None:
+    os.set_blocking(pipe.fd, False)
+    writer = LineWriter(pipe.fd, _describe)
+    writer.write(LINE)
+    assert pipe.read_until(LINE) == LINE
+    assert writer.dropped == 0
+
+
+def test_lines_for_a_reader_that_has_closed_count_as_dropped(pipe: FullPipe) -> None:
+    """No exception, no signal; also for a line that is being written at that moment."""
+    writer = LineWriter(pipe.fd, _describe)
+    writer.write(LINE)
+    os.close(pipe.reader)
+    assert writer.flush()
+    assert writer.dropped == 1
+    writer.write(LINE)
+    assert writer.flush()
+    assert writer.dropped == 2
+
+
+def test_a_closed_writer_writes_what_it_has_and_drops_the_rest(pipe: FullPipe) -> None:
+    writer = LineWriter(pipe.fd, _describe)
+    writer.write(b"before\n")
+    writer.close()
+    writer.write(b"after\n")
+    assert pipe.read_until(b"before\n") == b"before\n"
+    assert writer.dropped == 1
