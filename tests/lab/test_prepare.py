@@ -170,7 +170,8 @@ def test_root_installs_packages_without_starting_services(programs: Path, tmp_pa
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "packages: installing Debian packages: one two\n"
     assert (programs / "apt-get.calls").read_text().split() == [
-        *("-qq", "install", "--no-install-recommends", "one", "two", "policy-rc.d")
+        *("-qq", "-o", "DPkg::Lock::Timeout=300", "install", "--no-install-recommends"),
+        *("one", "two", "policy-rc.d"),
     ]
     assert list(own.iterdir()) == []
 
