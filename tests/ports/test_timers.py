@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bootbridge.ports.timers import PAUSE_SECONDS_MIN, RunningClock, Timer, Timers
+from bootbridge.ports.timers import ALARM_SECONDS_MAX, PAUSE_SECONDS_MIN, RunningClock, Timer, Timers
 
 
 class Clock:
@@ -89,24 +89,34 @@ def test_a_pause_does_not_count() -> None:
     """An alarm that comes far too late shows that the process did not run."""
     real = Clock()
     clock = RunningClock(real)
-    assert clock.set_alarm(5.0) == 5.0
-    real.time = 4.0
-    assert clock.now() == 4.0
+    assert clock.set_alarm(0.5) == 0.5
+    real.time = 0.4
+    assert clock.now() == 0.4
     real.time = 100.0
-    assert clock.now() == 5.0
+    assert clock.now() == 0.5
     assert clock.take_resumed()
     assert not clock.take_resumed()
-    assert clock.set_alarm(6.0) == 101.0
+    assert clock.set_alarm(1.5) == 101.0
     real.time = 101.0
-    assert clock.now() == 6.0
+    assert clock.now() == 1.5
     assert not clock.take_resumed()
+
+
+def test_a_pause_that_ends_shortly_after_a_distant_deadline_does_not_count() -> None:
+    """Alarms before the deadline show it: the deadline itself is hardly late."""
+    real = Clock()
+    clock = RunningClock(real)
+    assert clock.set_alarm(30.0) == ALARM_SECONDS_MAX
+    real.time = 30.1
+    assert clock.now() == ALARM_SECONDS_MAX
+    assert clock.take_resumed()
 
 
 def test_a_late_alarm_of_a_busy_process_counts() -> None:
     real = Clock()
     clock = RunningClock(real)
-    clock.set_alarm(5.0)
-    real.time = 5.0 + PAUSE_SECONDS_MIN
+    clock.set_alarm(0.5)
+    real.time = 0.5 + PAUSE_SECONDS_MIN
     assert clock.now() == real.time
     assert not clock.take_resumed()
 

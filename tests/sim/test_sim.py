@@ -34,6 +34,8 @@ ONCE_FAILED = {
     427: "the same, for a gRPC caller",
     696: "the same",
     485: "a dial's deadline passed while the server itself was paused",
+    3000565: "the same, in a pause that ended shortly after the deadline",
+    3001287: "a complete download was reset, because the rest of the upload met a closed endpoint",
 }
 BLOCK = 50
 FLOOD_SEED = 289  # with most kinds of floods, one of them silent

@@ -148,8 +148,8 @@ class SimPump:
     def _ring(self) -> None:
         if not self.alive or self.put_off(self._ring):
             return
-        if self._deferred and self.env.now < self._armed:
-            return  # an alarm that was set before the pause
+        if self.env.now < self._armed:
+            return  # an alarm that a later one has replaced
         self._deferred = self.clock.take_resumed() and not self._deferred
         if self._deferred:
             self._armed = self.env.now + CATCH_UP_SECONDS

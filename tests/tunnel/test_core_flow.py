@@ -248,6 +248,37 @@ def test_an_endpoints_half_close_reaches_the_caller_which_may_still_send() -> No
         assert caller.port.state == "closed"
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_a_complete_download_is_not_reset_when_the_upload_comes_too_late(held: bool) -> None:
+    """The endpoint has ended in order and closed; the error is about the rest of the upload. Also while the
+    first bytes are held."""
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.connect_route(agent)
+        packets = [p.Data(1, b"all I have"), p.End(1), p.CloseResponse("broken pipe", 1)]
+        if not held:
+            caller.send(b"question")
+            agent.expect(p.Data(1, b"question"))
+        agent.send(*packets)
+        harness.after(FIRST_BYTES_HOLD_SECONDS)
+        caller.expect(b"all I have")
+        assert caller.port.state == "closed"
+        assert harness.core.idle
+
+
+def test_a_complete_direct_download_is_not_reset_when_the_upload_comes_too_late() -> None:
+    with ServerHarness(strategies=[Strategy.DIRECT]) as harness:
+        caller = harness.connect_caller().connect("192.0.2.1:80")
+        endpoint = harness.dials.requested.pop().succeed()
+        caller.expect_status(200).send(b"question")
+        endpoint.handler.on_bytes(memoryview(b"all I have"))
+        endpoint.handler.on_eof(False)
+        endpoint.handler.on_lost("broken pipe")
+        caller.expect(b"all I have")
+        assert caller.port.state == "closed"
+        assert harness.core.idle
+
+
 @pytest.mark.parametrize("direct", [False, True])
 def test_a_caller_without_half_close_is_closed_when_the_endpoint_ends(direct: bool) -> None:
     """Promise 7: a frontend with TLS, which has no half-close, leaves no state."""

@@ -16,6 +16,9 @@ from typing import Final
 _REBUILD_ABOVE: Final = 64
 # An alarm that is this late was not delayed by work: the process did not run.
 PAUSE_SECONDS_MIN: Final = 2.0
+# The longest time between two alarms. With only the next deadline as alarm, a pause that ends shortly after it
+# would look like work, and the deadline would pass although the peer's answer is waiting in a socket.
+ALARM_SECONDS_MAX: Final = 1.0
 # After a pause, timers wait this long for what peers have sent meanwhile: it may take several reads.
 CATCH_UP_SECONDS: Final = 0.5
 
@@ -51,9 +54,12 @@ class RunningClock:
         return inf if deadline is None else deadline + self._absent
 
     def set_alarm(self, deadline: float | None) -> float:
-        """The process wants to run again at this time; returns the real time."""
-        self._deadline = inf if deadline is None else deadline
-        self.alarm_at = self.in_real_time(deadline)
+        """The process wants to run again at this time. Returns the real time of the alarm, which may be earlier."""
+        if deadline is None:
+            self._deadline = inf
+        else:
+            self._deadline = min(deadline, self.real_time() - self._absent + ALARM_SECONDS_MAX)
+        self.alarm_at = self._deadline + self._absent
         return self.alarm_at
 
     def take_resumed(self) -> bool:

@@ -46,7 +46,7 @@ class FirstBytesHold:
         self._timer: Timer | None = None
         self._until = 0.0
         self._chunks: list[bytes] = []
-        self._then: Callable[[], None] | None = None
+        self._then: list[Callable[[], None]] = []
         self.backlog = 0
 
     def write(self, data: p.Buffer) -> None:
@@ -66,15 +66,15 @@ class FirstBytesHold:
         """Runs ``action`` behind the held bytes. False: no bytes are held, so the caller runs it now."""
         if self._timer is None:
             return False
-        self._then = action
+        self._then.append(action)
         return True
 
     def release(self, sink: Sink) -> None:
         self.drop()
         for chunk in self._chunks:
             sink.write(chunk)
-        if self._then is not None:
-            self._then()
+        for action in self._then:
+            action()
 
     def drop(self) -> None:
         if self._timer is not None:
@@ -215,7 +215,8 @@ class AgentRoute:
         """CLOSE_RSP: the agent has closed the endpoint, and nothing follows."""
         if not self._wait_for_first_bytes(partial(self.on_closed, error)):
             reason = f"endpoint: {error}" if error else "endpoint closed"
-            self._close(Event.ENDPOINT_CLOSED, reason, error)
+            # The download is complete. A reset would discard it because of an upload that came too late.
+            self._close(Event.ENDPOINT_CLOSED, reason, "" if self._download_ended else error)
 
     def on_ended(self) -> None:
         """END: the endpoint half-closed."""
@@ -265,6 +266,10 @@ class AgentRoute:
     @property
     def _upload_ended(self) -> bool:
         return self.state is State.UPLOAD_ENDED or self.state is State.BOTH_ENDED
+
+    @property
+    def _download_ended(self) -> bool:
+        return self.state is State.DOWNLOAD_ENDED or self.state is State.BOTH_ENDED
 
     def _request_close(self, *, upload_complete: bool) -> None:
         self.send_queue.then(self._close_request(upload_complete=upload_complete))
@@ -401,8 +406,9 @@ class DirectRoute:
 
     def on_lost(self, reason: str) -> None:
         self.release_first_bytes()
+        download_ended = self.state is State.DOWNLOAD_ENDED
         if self._move(Event.ENDPOINT_LOST):
-            self._close(f"endpoint: {reason}", reason)
+            self._close(f"endpoint: {reason}", "" if download_ended else reason)
 
     def stop(self, reason: str) -> None:
         """The server stops. Resets both byte streams, so that both ends see a truncation."""
