@@ -16,8 +16,8 @@ from typing import Final
 _REBUILD_ABOVE: Final = 64
 # An alarm that is this late was not delayed by work: the process did not run.
 PAUSE_SECONDS_MIN: Final = 2.0
-# The longest time between two alarms. With only the next deadline as alarm, a pause that ends shortly after it
-# would look like work, and the deadline would pass although the peer's answer is waiting in a socket.
+# The longest time between two alarms. If only deadlines were alarms, a pause that ends right after one would
+# look like work, and the deadline would pass although the peer's answer is waiting in a socket.
 ALARM_SECONDS_MAX: Final = 1.0
 # After a pause, timers wait this long for what peers have sent meanwhile: it may take several reads.
 CATCH_UP_SECONDS: Final = 0.5
@@ -54,7 +54,7 @@ class RunningClock:
         return inf if deadline is None else deadline + self._absent
 
     def set_alarm(self, deadline: float | None) -> float:
-        """The process wants to run again at this time. Returns the real time of the alarm, which may be earlier."""
+        """The process wants to run again then. Returns the real time of the alarm, which may be earlier."""
         if deadline is None:
             self._deadline = inf
         else:
