@@ -266,6 +266,19 @@ def test_a_complete_download_is_not_reset_when_the_upload_comes_too_late(held: b
         assert harness.core.idle
 
 
+def test_an_agent_that_ends_and_closes_in_the_wrong_order_closes_its_own_connection_only() -> None:
+    """While the first bytes are held; what it repeats is not kept."""
+    with ServerHarness() as harness:
+        agent = harness.agent()
+        caller = harness.connect_route(agent)
+        agent.send(p.Data(1, b"x"), p.CloseResponse("", 1), *[p.End(1)] * 1000)
+        harness.after(FIRST_BYTES_HOLD_SECONDS)
+        caller.expect(b"x")
+        assert caller.port.state == "closed"
+        assert len(harness.core.agent_registry) == 1
+        assert harness.core.idle
+
+
 def test_a_complete_direct_download_is_not_reset_when_the_upload_comes_too_late() -> None:
     with ServerHarness(strategies=[Strategy.DIRECT]) as harness:
         caller = harness.connect_caller().connect("192.0.2.1:80")

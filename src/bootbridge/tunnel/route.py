@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 # for up to the second limit while the kernel knows that the caller has not read the 200.
 FIRST_BYTES_HOLD_SECONDS: Final = 0.01
 FIRST_BYTES_HOLD_SECONDS_MAX: Final = 1.0
+# END and CLOSE_RSP. A hostile agent may repeat them, or send them in the wrong order.
+HELD_ACTIONS_MAX: Final = 2
 # How long a closing route may send nothing of its upload, and how long the agent's CLOSE_RSP may take.
 CLOSING_SECONDS_MAX: Final = 30.0
 # How long a half-closed route may stay without a byte in the direction that is still open.
@@ -66,7 +68,8 @@ class FirstBytesHold:
         """Runs ``action`` behind the held bytes. False: no bytes are held, so the caller runs it now."""
         if self._timer is None:
             return False
-        self._then.append(action)
+        if len(self._then) < HELD_ACTIONS_MAX:
+            self._then.append(action)
         return True
 
     def release(self, sink: Sink) -> None:
@@ -220,7 +223,9 @@ class AgentRoute:
 
     def on_ended(self) -> None:
         """END: the endpoint half-closed."""
-        if self._wait_for_first_bytes(self.on_ended) or not self._move(Event.ENDPOINT_ENDS):
+        if self._wait_for_first_bytes(self.on_ended) or self.state is State.CLOSED:
+            return
+        if not self._move(Event.ENDPOINT_ENDS):
             return
         if self.front.end_of_data():
             self._watch_half_open()
