@@ -127,6 +127,10 @@ class Family(Generic[Child]):
             self.labels(value)
         return self
 
+    def items(self) -> list[tuple[tuple[str, ...], Child]]:
+        """Returns label values and child of all children."""
+        return list(self._children.items())
+
     def remove(self, *values: str) -> None:
         self._children.pop(values, None)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -39,11 +40,17 @@ class HealthState:
         self.connected = False
 
     def server(self) -> dict[str, Route]:
-        status = {"agents": [], "routes": 0}
-        return server_health_routes(self.registry, ready=lambda: self.connected, status=lambda: status)
+        return server_health_routes(self.registry, ready=lambda: self.connected)
 
     def agent(self) -> dict[str, Route]:
-        return agent_health_routes(self.registry, connected=lambda: self.connected, status=dict)
+        return agent_health_routes(self.registry, connected=lambda: self.connected)
+
+
+def status_of(query: Mapping[str, str]) -> dict[str, object]:
+    """A status document that names the query."""
+    if "wrong" in query:
+        raise ValueError("wrong: invalid number 'x'")
+    return {"query": dict(query), "agents": [{"id": "a"}, {"id": "b"}], "routes": 0}
 
 
 def test_healthz_is_always_ok() -> None:
@@ -83,7 +90,7 @@ def test_metrics_are_on_the_health_port_and_on_the_servers_admin_port() -> None:
     """Both pages are the same, and Prometheus can read them."""
     state = HealthState()
     ServerMetrics(state.registry).http_connections.set(3)
-    pages = [ask(state.server(), "/metrics"), ask(server_admin_routes(state.registry), "/metrics")]
+    pages = [ask(state.server(), "/metrics"), ask(server_admin_routes(state.registry, status_of), "/metrics")]
 
     assert pages[0] == pages[1]
     assert pages[0].content_type == "text/plain; version=0.0.4; charset=utf-8"
@@ -102,15 +109,27 @@ def test_metrics_are_on_the_health_port_and_on_the_servers_admin_port() -> None:
 )
 def test_the_agents_admin_port_sends_scrapers_to_the_health_port(host: str, location: str) -> None:
     """301 to the same host under the health port."""
-    answer = ask(agent_admin_routes(8093), "/metrics", host)
+    answer = ask(agent_admin_routes(8093, status_of), "/metrics", host)
     assert (answer.status, answer.headers) == (301, (("Location", location),))
 
 
-def test_status_is_json() -> None:
-    """The body is the status that the core returns."""
-    answer = ask(HealthState().server(), "/status")
+@pytest.mark.parametrize(
+    "routes", [server_admin_routes(Registry(), status_of), agent_admin_routes(8093, status_of)]
+)
+def test_status_is_json_on_the_admin_port(routes: dict[str, Route]) -> None:
+    """One line for each row; the query is passed on, and a wrong one is refused with the reason."""
+    answer = ask(routes, "/status", sort="age")
     assert answer.content_type == "application/json"
-    assert json.loads(answer.body) == {"agents": [], "routes": 0}
+    assert json.loads(answer.body) == status_of({"sort": "age"})
+    assert '\n  {"id": "b"}' in answer.body
+    assert result_of(ask(routes, "/status", wrong="x")) == (400, "wrong: invalid number 'x'\n")
+
+
+def test_the_health_ports_offer_health_and_metrics_only() -> None:
+    """Other pods can reach an agent's health port."""
+    state = HealthState()
+    for routes in (state.server(), state.agent()):
+        assert set(routes) == {"/healthz", "/readyz", "/ready", "/metrics"}
 
 
 def test_profiling_is_off_unless_it_is_asked_for() -> None:
@@ -119,8 +138,8 @@ def test_profiling_is_off_unless_it_is_asked_for() -> None:
     routes = {
         **state.server(),
         **state.agent(),
-        **server_admin_routes(state.registry),
-        **agent_admin_routes(8093),
+        **server_admin_routes(state.registry, status_of),
+        **agent_admin_routes(8093, status_of),
     }
     assert not [path for path in routes if path.startswith("/debug")]
 

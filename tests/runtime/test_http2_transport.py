@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bootbridge.runtime.http2_transport import Http2Transport
-from bootbridge.tunnel.proxy_core import RefusedCall
+from bootbridge.tunnel.refused_call import RefusedCall
 from bootbridge.wire import grpc_messages as grpc
 from tests.support.sim_environment import Environment, SimPump
 from tests.support.sim_network import Network, SimPort

@@ -44,7 +44,7 @@ def test_a_draining_agent_finishes_open_connections_and_exits(
     until(lambda: agent.metric("open_endpoint_connections") == 1, "the endpoint is connected")
     agent.terminate()
     until(lambda: agent.health.get("/readyz")[0] == 503, "the agent is not ready any more")
-    until(lambda: server.health.status()["agents"][0]["draining"], "the server knows")
+    until(lambda: server.admin.status()["agents"][0]["draining"], "the server knows")
     gate.opened.set()
     assert receive(tunnel, 14) == b"take your time"
     tunnel.close()
@@ -59,7 +59,7 @@ def test_new_dials_avoid_a_draining_agent(programs: Programs, endpoint: Endpoint
     server.wait_for_agents(2)
     tunnels = [dial(server, endpoint(echo).address) for _ in range(10)]  # some on each
     leaving.terminate()
-    until(lambda: any(a["draining"] for a in server.health.status()["agents"]), "the server knows")
+    until(lambda: any(a["draining"] for a in server.admin.status()["agents"]), "the server knows")
     name = {"packet_type": "DIAL_REQ", "segment": "to_agent"}
     before = staying.metric("stream_packets_total", **name)
     for _ in range(10):
@@ -133,7 +133,7 @@ def test_a_graceful_stop_waits_until_callers_have_read_everything(
     tunnel.send(b"question")
     tunnel.finish()
     got = 0
-    while server.health.status()["routes"]:
+    while server.admin.status()["routes"]:
         got += len(tunnel.recv(20_000))
     server.terminate()
     until(lambda: server.health.get("/readyz")[0] == 500, "the server stops")
@@ -159,7 +159,7 @@ def test_a_draining_agent_waits_until_endpoints_have_read_everything(programs: P
             except BlockingIOError:
                 got += len(endpoint.recv(65536))
         tunnel.close()
-        while agent.health.status()["endpoints"]:
+        while agent.admin.status()["routes"]:
             got += len(endpoint.recv(65536))
         agent.terminate()
         until(lambda: agent.health.get("/readyz")[0] == 503, "the agent drains")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
+
+from bootbridge import __version__
 from tests.support.process_endpoints import Endpoint, echo
 from tests.support.process_program import free_port, until
 from tests.support.process_tunnels import RefusedDialError, dial, receive
@@ -66,14 +69,78 @@ def test_status_shows_the_tables(programs: Programs, endpoint: Endpoints) -> Non
     """A connection can be seen on both sides while it is open, and not after it."""
     server, agent = programs.pair(agent_flags={"agent-id": "node-7"})
     tunnel = dial(server, endpoint(echo).address)
-    status = server.health.status()
+    status = server.admin.status()
     assert status["ready"] is True
     assert status["routes"] == 1
     assert [(each["id"], each["extension"]) for each in status["agents"]] == [("node-7", True)]
-    assert agent.health.status()["endpoints"] == 1
-    assert agent.health.status()["servers"][0]["id"] == status["server_id"]
+    assert agent.admin.status()["routes"] == 1
+    (connected,) = agent.admin.status()["servers"]
+    assert (connected["server_id"], connected["state"]) == (status["server_id"], "connected")
+    assert status["agents"][0]["version"] == connected["version"] == f"bootbridge/{__version__}"
     tunnel.close()
-    until(lambda: server.health.status()["routes"] == agent.health.status()["endpoints"] == 0, "it is gone")
+    until(lambda: server.admin.status()["routes"] == agent.admin.status()["routes"] == 0, "it is gone")
+
+
+def test_status_is_on_the_admin_port_only(programs: Programs) -> None:
+    """The agent's health port is reachable in the pod network."""
+    for program in programs.pair():
+        assert program.health.get("/status")[0] == 404
+        assert program.admin.get("/status")[0] == 200
+        assert program.admin.get("/status?sort=x") == (
+            400,
+            "sort: unknown order 'x' (use age, bytes, queued)\n",
+        )
+
+
+def test_status_agrees_with_metrics_and_with_the_other_program(
+    programs: Programs, mode: str, endpoint: Endpoints
+) -> None:
+    """Bytes of open and closed connections, dials and failures: the same numbers everywhere."""
+    server, agent = programs.pair(mode=mode)
+    tunnels = [dial(server, endpoint(echo).address) for _ in range(3)]
+    for number, tunnel in enumerate(tunnels, 1):
+        tunnel.send(b"x" * 1000 * number)
+        assert len(receive(tunnel, 1000 * number)) == 1000 * number
+    tunnels[0].close()
+    until(lambda: server.admin.status()["connections_total"] == 2, "one connection is closed")
+    refused = f"127.0.0.1:{free_port()}"
+    with pytest.raises(RefusedDialError):
+        dial(server, refused)
+    s, a = server.admin.status(), agent.admin.status()
+
+    assert s["bytes"] == {"to_agent": 6000, "to_frontend": 6000}
+    assert a["bytes"] == {"to_endpoint": 6000, "to_server": 6000}
+    for direction, count in s["bytes"].items():
+        assert server.metric("transferred_bytes_total", direction=direction) == count
+    assert s["agents"][0]["bytes_to_agent"] == s["agents"][0]["bytes_from_agent"] == 6000
+    assert a["servers"][0]["bytes_to_server"] == a["servers"][0]["bytes_from_server"] == 6000
+    for document in (s, a):
+        assert sorted(row["bytes_up"] for row in document["connections"]) == [2000, 3000]
+        assert document["dials"]["succeeded"] == 3
+        (failure,) = document["recent_failures"]
+        assert (failure["destination"], failure["outcome"], failure["hop"]) == (
+            refused,
+            "refused",
+            "agent to endpoint",
+        )
+        assert "connection refused" in failure["reason"]
+        assert len(document["recent_dials"]) == 4
+    assert s["dials"]["failed"]["error_response"] == server.metric(
+        "dial_failure_count", reason="error_response"
+    )
+    assert s["connections"][0]["protocol"] == mode
+    assert s["connections"][0]["caller"] == "unix"
+
+
+def test_an_agent_shows_servers_that_it_does_not_reach(programs: Programs) -> None:
+    port = free_port()
+    agent = programs.agent(port)
+    until(lambda: agent.admin.status()["servers"][0]["last_error"], "an attempt has failed")
+    (server,) = agent.admin.status()["servers"]
+    assert server["address"] == f"127.0.0.1:{port}"
+    assert server["state"] in ("waiting", "connecting")
+    assert "connection refused" in server["last_error"]
+    assert agent.admin.status()["ready"] is False
 
 
 def test_why_a_connection_closed_is_counted(programs: Programs, endpoint: Endpoints) -> None:

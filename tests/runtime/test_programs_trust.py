@@ -240,27 +240,27 @@ def test_a_broken_renewal_keeps_the_last_good_files(programs: Programs, web: Htt
     server.wait_for_agents(2)
     assert fetch(server, web.address) == HELLO
     assert "--cluster-cert" in server.log
-    until(lambda: server.health.status()["tls"]["reload_error"], "/status says so")
+    until(lambda: server.admin.status()["tls"]["reload_error"], "/status says so")
     assert second.alive
 
 
 def test_an_invalid_new_frontend_certificate_is_logged_too(programs: Programs, web: HttpEndpoint) -> None:
     """It has certificates of its own, and `/status` shows them beside the agents'."""
     server, _ = programs.pair(tcp=True)
-    assert server.health.status()["frontend_tls"]["reload_error"] is None
-    broken = server.health.status()["frontend_tls"]["files"]["--server-cert"]
+    assert server.admin.status()["frontend_tls"]["reload_error"] is None
+    broken = server.admin.status()["frontend_tls"]["files"]["--server-cert"]
     Path(broken).write_text("-----BEGIN CERTIFICATE-----\nhalf of it")
     assert fetch(server, web.address) == HELLO
-    assert server.health.status()["frontend_tls"]["reload_error"]
-    assert server.health.status()["tls"]["reload_error"] is None
+    assert server.admin.status()["frontend_tls"]["reload_error"]
+    assert server.admin.status()["tls"]["reload_error"] is None
 
 
 def test_keys_are_not_in_the_logs_or_on_the_ports(programs: Programs) -> None:
     """Nothing that a program says holds a private key."""
     server, agent = programs.pair(server_flags={"v": 9}, agent_flags={"v": 9})
     pages = [
-        urllib.request.urlopen(f"http://127.0.0.1:{program.health.port}{path}", timeout=20).read().decode()
+        urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20).read().decode()
         for program in (server, agent)
-        for path in ("/status", "/metrics")
+        for port, path in ((program.admin.port, "/status"), (program.health.port, "/metrics"))
     ]
     assert "PRIVATE KEY" not in "".join([*pages, server.log, agent.log])

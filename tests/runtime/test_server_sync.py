@@ -32,6 +32,7 @@ def new_sync(*hosts: str) -> tuple[ServerSync, RecordedEvents]:
         identifiers="",
         stall_seconds=10,
         timers=pump.timers,
+        wall_clock=pump.timers.now,
         metrics=AgentMetrics(Registry()),
         event_log=event_log,
         dialler=None,  # type: ignore[arg-type]

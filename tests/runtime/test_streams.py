@@ -43,12 +43,12 @@ Endpoints = Callable[..., Endpoint]
 
 def tables_are_empty(server: Server, agent: Agent) -> bool:
     """Whether the tables of both programs are empty."""
-    s, a = server.health.status(), agent.health.status()
+    s, a = server.admin.status(), agent.admin.status()
     return (
-        s["routes"] == s["pending_dials"] == a["endpoints"] == 0
+        s["connections_total"] == a["connections_total"] == 0
         and s["frontends"] == {"http_connect": 0, "grpc": 0}
         and all(each["routes"] == each["queued_bytes"] == 0 for each in s["agents"])
-        and all(each["endpoints"] == each["pending_dials"] == 0 for each in a["servers"])
+        and all(each["routes"] == each["pending_dials"] == 0 for each in a["servers"])
     )
 
 
@@ -333,7 +333,7 @@ def test_a_paused_server_does_not_take_its_own_absence_for_a_stall(
     server, _ = programs.pair(Pairing("ours", "go"), server_flags={"stall-timeout": "8s"})
     slow = dial(server, endpoint(flood).address)
     slow.send(b"!")
-    until(lambda: server.health.status()["agents"][0]["stalled_connections"] == 1, "the caller is watched")
+    until(lambda: server.admin.status()["agents"][0]["stalled_connections"] == 1, "the caller is watched")
     server.pause()
     time.sleep(10)  # the pause itself is the condition under test
     server.go_on()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bootbridge.metrics import Gauge
+from bootbridge.proxy_agent.status_document import core_status as agent_status
+from bootbridge.proxy_server.status_document import core_status as server_status
+from bootbridge.runtime.status_page import ROWS_MAX, StatusQuery
 from bootbridge.tunnel.agent_core import ServerStream
 from bootbridge.tunnel.agent_stream import AgentStream
 from bootbridge.tunnel.frontend import ConnectFrontend, GrpcFrontend
 from bootbridge.tunnel.packet_stream import PacketStream
 from bootbridge.tunnel.proxy_core import Dial, DirectDial, ProxyCore
 from bootbridge.tunnel.route import AgentRoute
+from bootbridge.tunnel.server_metrics import DIRECTIONS
 from bootbridge.wire import packets as p
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_stream import Stream, StreamHandler
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from tests.sim.scenario import Scenario
 
 STALL_SECONDS = 3.0
+ALL_ROWS = StatusQuery(agents_limit=ROWS_MAX, connections_limit=ROWS_MAX)
 _FAILURES = ("no_agent", "error_response", "backend_close", "backend_dial_timeout", "frontend_close")
 # Answers for unknown connections do not belong to a connection.
 _STRAY = ("Unknown connectID", "unrecognized connectID")
@@ -224,9 +229,43 @@ class Checks:
         }
         if shown != counted:
             raise Violation(8, f"{server.name}: metrics say {shown}, tables say {counted}")
-        status = core.status()
-        if (status["routes"], status["pending_dials"]) != (routes, dials):
-            raise Violation(8, f"{server.name}: status says {status}, tables say {counted}")
+        self._check_status(server, routes, dials, queued_up, queued_down)
+
+    def _check_status(
+        self, server: ServerProcess, routes: int, dials: int, queued_up: int, queued_down: int
+    ) -> None:
+        core, m = server.core, server.metrics
+        status: dict[str, Any] = server_status(core, ALL_ROWS)
+        rows, agents = status["connections"], status["agents"]
+        through_agents = [row for row in rows if row["agent"] and row["state"] != "dialling"]
+        shown = {
+            "routes": status["routes"],
+            "pending": status["pending_dials"],
+            "rows open": sum(row["state"] not in ("dialling", "closing") for row in rows),
+            "rows pending": sum(row["state"] == "dialling" for row in rows),
+            "rows of all": len(rows),
+            "queued up": sum(row["queued_up"] for row in through_agents),
+            "queued of agents": sum(agent["queued_bytes"] for agent in agents),
+            "queued down": sum(row["queued_down"] for row in through_agents),
+            "agents": len(agents),
+            "bytes": status["bytes"],
+            "dials": status["dials"]["succeeded"],
+        }
+        counted = {
+            "routes": routes,
+            "pending": dials,
+            "rows open": routes,
+            "rows pending": dials,
+            "rows of all": status["connections_total"],
+            "queued up": queued_up,
+            "queued of agents": queued_up,
+            "queued down": queued_down,
+            "agents": status["agents_total"],
+            "bytes": {name: m.transferred_bytes_total.labels(name).value for name in DIRECTIONS},
+            "dials": m.dial_duration_seconds.count,
+        }
+        if shown != counted:
+            raise Violation(8, f"{server.name}: status says {shown}, tables say {counted}")
 
     def _check_counters(self, server: ServerProcess, routes: int, dials: int) -> None:
         """Every dial and every connection that began has ended, or is in a table."""
@@ -263,7 +302,9 @@ class Checks:
             _value(agent.metrics.open_server_connections),
             _value(agent.metrics.open_endpoint_connections),
         )
-        if shown != (len(core.streams), endpoints) or core.status()["endpoints"] != endpoints:
+        status: dict[str, Any] = agent_status(core, ALL_ROWS)
+        rows = sum(row["state"] != "dialling" for row in status["connections"])
+        if shown != (len(core.streams), endpoints) or not status["routes"] == rows == endpoints:
             raise Violation(8, f"{agent.name}: metrics say {shown}, tables {len(core.streams)}, {endpoints}")
 
     # --- emptiness
@@ -275,7 +316,7 @@ class Checks:
             if not server.alive:
                 continue
             if not core.idle or core.connect_frontends or core.grpc_frontends or core._agents_waiting:
-                return f"{server.name}: {core.status()}"
+                return f"{server.name}: {server_status(core, ALL_ROWS)}"
             if len(server.pump.timers) != len(server.transports):
                 return (
                     f"{server.name}: {len(server.pump.timers)} timers for {len(server.transports)} transports"
@@ -286,7 +327,7 @@ class Checks:
             if not agent.alive:
                 continue
             if not agent.core.idle:
-                return f"{agent.name}: {agent.core.status()}"
+                return f"{agent.name}: {agent_status(agent.core, ALL_ROWS)}"
             if len(agent.pump.timers) != len(agent.server_connections):
                 return f"{agent.name}: {len(agent.pump.timers)} timers, not one per server"
         return self._sockets_left()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 
 from bootbridge.tunnel.agent_admission import RETIRED_SECONDS_MAX
@@ -17,6 +19,8 @@ class Credentials:
     """Valid until `ended` has a reason."""
 
     allowed: AllowedIdentifiers | None = None
+    expires = inf
+    node = ""
 
     def __init__(self) -> None:
         self.ended = ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from bootbridge.proxy_agent.status_document import core_status
+from bootbridge.runtime.status_page import StatusQuery
 from bootbridge.wire import packets as p
 from tests.support.sim_script import AgentHarness
 
@@ -203,4 +205,4 @@ def test_status_and_metrics_agree() -> None:
         server = harness.server()
         harness.endpoint(server)
         gauge = harness.metrics.open_endpoint_connections
-        assert next(iter(gauge.samples()))[2] == harness.core.status()["endpoints"] == 1
+        assert next(iter(gauge.samples()))[2] == core_status(harness.core, StatusQuery())["routes"] == 1

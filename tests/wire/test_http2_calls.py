@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bootbridge import __version__
 from bootbridge.wire import frames as f
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.hpack_headers import Headers
@@ -96,7 +97,7 @@ def test_the_server_sees_the_request_as_it_was_made() -> None:
         (":path", "/AgentService/Connect"),
         (":authority", "tunnel:8091"),
         ("content-type", "application/grpc"),
-        ("user-agent", "bootbridge"),
+        ("user-agent", f"bootbridge/{__version__}"),
         ("te", "trailers"),
         *metadata,
     )

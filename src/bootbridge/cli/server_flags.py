@@ -155,9 +155,9 @@ _LEASES = (
 )
 
 _WATCHING = (
-    Flag("health-port", "Port for /healthz, /readyz, /status and /metrics."),
+    Flag("health-port", "Port for /healthz, /readyz and /metrics."),
     Flag("health-bind-address", "Address for --health-port. Empty means all."),
-    Flag("admin-port", "Port for /metrics and profiling."),
+    Flag("admin-port", "Port for /status, /metrics and profiling."),
     Flag("admin-bind-address", "Address for --admin-port. Empty means all."),
     Flag("enable-profiling", "Serve profiles under /debug/pprof on the admin port."),
     Flag("enable-contention-profiling", "Serve contention profiles too. Requires --enable-profiling."),

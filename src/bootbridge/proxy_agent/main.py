@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -47,6 +48,7 @@ async def _serve(options: AgentOptions) -> int:
 class ProxyAgent:
     def __init__(self, options: AgentOptions) -> None:
         self._options = options
+        self._started_at = time.monotonic()
         self.pump = Pump(event_loop.running_loop())
         self.registry = Registry()
         self.metrics = AgentMetrics(self.registry)
@@ -58,6 +60,7 @@ class ProxyAgent:
             identifiers=options.agent_identifiers,
             stall_seconds=options.stall_timeout,
             timers=self.pump.timers,
+            wall_clock=time.time,
             metrics=self.metrics,
             event_log=self._event_log,
             dialler=TcpDialler(
@@ -92,8 +95,8 @@ class ProxyAgent:
 
     async def _open_admin_ports(self, stack: AsyncExitStack) -> None:
         options = self._options
-        admin_routes = agent_admin_routes(options.health_server_port)
-        health_routes = agent_health_routes(self.registry, connected=lambda: self.ready, status=self._status)
+        admin_routes = agent_admin_routes(options.health_server_port, self._status)
+        health_routes = agent_health_routes(self.registry, connected=lambda: self.ready)
         health_port = options.health_server_port
         await open_admin_ports(
             stack,
@@ -115,12 +118,27 @@ class ProxyAgent:
     def ready(self) -> bool:
         return bool(self.core.streams) and not self.core.draining
 
-    def _status(self) -> dict[str, object]:
+    def _status(self, query: Mapping[str, str]) -> dict[str, object]:
+        # Imported on request: an idle agent has neither the code nor the data.
+        from bootbridge.proxy_agent.status_document import core_status, server_rows
+        from bootbridge.runtime import status_page
+
+        rows = status_page.parse_query(query)
+        overrun = status_page.count_of(self.metrics.closed_connections_total, "stalled endpoint")
+        stalled = sum(len(stream.guard) for stream in self.core.streams if stream.guard)
+        uptime = time.monotonic() - self._started_at
         return {
-            **self.core.status(),
+            **status_page.process_status("proxy-agent", uptime_seconds=uptime),
             "ready": self.ready,
+            **core_status(self.core, rows),
             "wanted_servers": self._sync.servers.wanted,
+            "servers": server_rows(self._sync.states()),
             "tls": self._tls.status(),
+            "limits": [
+                status_page.descriptor_limit(0),
+                status_page.limit_row("stalled connections", stalled, None, overrun),
+                status_page.limit_row("log lines", None, None, logs.dropped_lines()),
+            ],
         }
 
     async def drain(self, signals: event_loop.StopSignals) -> None:

@@ -34,13 +34,15 @@ class ServerConnection:
         self._core = core
         self._keepalive_seconds = keepalive_seconds
         self._transport: Http2Transport | None = None
-        self._stream: ServerStream | None = None
+        self.stream: ServerStream | None = None
+        self.address = ""
         self.on_lost: Callable[[ServerConnection, str], None] = lambda connection, reason: None
 
     async def open(
         self, host: str, address: str, port: int, tls: TlsFiles, token: str | None
     ) -> ServerStream:
         """Returns the stream of a server that has answered Connect; raises NotConnected."""
+        self.address = address
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX + CONNECT_STREAM_SECONDS_MAX):
                 sock = await self._dial(address, port)
@@ -109,7 +111,7 @@ class ServerConnection:
                 done.set_exception(NotConnected(server.error or "stream closed by server"))
 
         self._transport = Http2Transport(stream, client=True, keepalive_seconds=self._keepalive_seconds)
-        self._stream = self._core.connect(self._transport.http2, authority, token, answered)
+        self.stream = self._core.connect(self._transport.http2, authority, token, answered)
         self._pump.end_turn()
         server = await done
         server.on_ended = lambda ended: self._on_ended(ended.error)
@@ -133,8 +135,8 @@ class ServerConnection:
         return self._transport is not None and self._transport.has_unsent
 
     def close(self, reason: str) -> None:
-        if self._stream is not None:
-            self._stream.closed_by_us = True
+        if self.stream is not None:
+            self.stream.closed_by_us = True
         if self._transport is not None:
             self._transport.close(reason)
             self._pump.end_turn()

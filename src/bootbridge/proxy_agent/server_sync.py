@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from bootbridge.proxy_agent.options import AgentOptions
@@ -13,9 +14,9 @@ from bootbridge.runtime.lookup import look_up
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.tasks import spawn
 from bootbridge.runtime.tls_files import TlsFiles
-from bootbridge.tunnel.agent_core import AgentCore
+from bootbridge.tunnel.agent_core import AgentCore, ServerStream
 from bootbridge.tunnel.server_set import Admission, CountSource, ServerSet, SyncOutcome, best_of
-from bootbridge.wire.addresses import parse_ip
+from bootbridge.wire.addresses import join_host_port, parse_ip
 
 LOOKUP_SECONDS_MAX: Final = 5.0
 
@@ -34,6 +35,17 @@ class Target:
         return f"{self.host} {self.address}"
 
 
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """A server that is connected, or an address that is tried or will be."""
+
+    address: str
+    state: str  # connected, draining, connecting or waiting
+    stream: ServerStream | None = None
+    last_error: str = ""
+    next_attempt_seconds: float | None = None
+
+
 class ServerSync:
     def __init__(self, options: AgentOptions, pump: Pump, core: AgentCore, tls: TlsFiles) -> None:
         self._options = options
@@ -43,6 +55,8 @@ class ServerSync:
         self._hosts = [host.strip("[]") for host in options.proxy_server_host]
         self._wake = asyncio.Event()
         self._in_flight: set[str] = set()
+        self._targets_found: dict[str, Target] = {}
+        self._next_round_at: float | None = None  # None: one is running
         # Includes connections to servers that are shutting down: their tunnelled connections continue.
         self._connections: set[ServerConnection] = set()
         self._last_errors: dict[str, str] = {}
@@ -69,8 +83,10 @@ class ServerSync:
     async def run(self) -> None:
         while True:
             self._wake.clear()
+            self._next_round_at = None
             outcome = await self._round()
             delay = self.servers.next_delay(outcome)
+            self._next_round_at = self._pump.loop.time() + delay
             try:
                 async with asyncio.timeout(delay):
                     await self._wake.wait()
@@ -79,6 +95,7 @@ class ServerSync:
 
     async def _round(self) -> SyncOutcome:
         targets = {target.key: target for target in await self._targets()}
+        self._targets_found = targets
         self._drop_other_errors(self._hosts, targets)
         wanted = self.servers.attempts(list(targets), self._in_flight)
         if not wanted:
@@ -186,6 +203,35 @@ class ServerSync:
         """The addresses of a name change."""
         keys = {key for names in known for key in names}
         self._last_errors = {key: text for key, text in self._last_errors.items() if key in keys}
+
+    def states(self) -> list[ServerState]:
+        """Returns every connection, then every address that none of them covers."""
+        found = [
+            ServerState(
+                self._shown(connection.address),
+                "connected" if self.servers.holds(connection) else "draining",
+                connection.stream,
+            )
+            for connection in self._connections
+        ]
+        for key, target in self._targets_found.items():
+            if not self.servers.covers(key):
+                found.append(self._unconnected(key, target.address))
+        resolved = {target.host for target in self._targets_found.values()}
+        return found + [self._unconnected(host, host) for host in self._hosts if host not in resolved]
+
+    def _unconnected(self, key: str, address: str) -> ServerState:
+        connecting = key in self._in_flight
+        due = None if connecting or self._next_round_at is None else self._next_round_at
+        return ServerState(
+            self._shown(address),
+            "connecting" if connecting else "waiting",
+            last_error=self._last_errors.get(key, ""),
+            next_attempt_seconds=None if due is None else round(max(0.0, due - self._pump.loop.time()), 3),
+        )
+
+    def _shown(self, address: str) -> str:
+        return join_host_port(address, self._options.proxy_server_port)
 
     @property
     def has_unsent(self) -> bool:

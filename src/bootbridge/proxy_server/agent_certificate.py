@@ -29,14 +29,15 @@ class AgentCertificate:
         chain = stream.peer_chain()
         self._tls = tls
         self._clock = clock
-        self._expires = min(not_after(der).timestamp() for der in chain)
+        self.expires = min(not_after(der).timestamp() for der in chain)
         self._chain = frozenset(hashlib.sha256(der).digest() for der in chain)
+        self.node = ""
         self.allowed: AllowedIdentifiers | None = None
         if proves_identifiers:
             self.allowed = allowed_by_certificate(stream.peer_names())
 
     def problem(self) -> str:
-        if self._clock() >= self._expires:
+        if self._clock() >= self.expires:
             return EXPIRED_TEXT
         return UNTRUSTED_TEXT if self._chain.isdisjoint(self._tls.trusted) else ""
 

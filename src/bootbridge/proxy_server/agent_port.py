@@ -52,7 +52,7 @@ class AgentPort:
         tls: TlsFiles,
         keepalive_seconds: float,
         event_log: EventLog,
-        requests: Callable[[TlsStream, str], Callable[[Stream, Headers], StreamHandler]],
+        requests: Callable[[TlsStream, str, str], Callable[[Stream, Headers], StreamHandler]],
         add_transport: Callable[[Http2Transport], None],
     ) -> None:
         self.pump = pump
@@ -102,7 +102,7 @@ class AgentPort:
     def start_transport(self, stream: TlsStream, connection: AgentConnection) -> Http2Transport:
         transport = Http2Transport(
             stream,
-            on_request=self._requests(stream, connection.source),
+            on_request=self._requests(stream, connection.source, connection.peer),
             keepalive_seconds=self._keepalive_seconds,
             streams_max=STREAMS_MAX,
             header_bytes_max=HEADER_BYTES_MAX,

@@ -22,6 +22,7 @@ class AgentToken:
     expires: float  # in seconds since the epoch
     clock: Callable[[], float]
     allowed: AllowedIdentifiers | None = None
+    node: str = ""
 
     def problem(self) -> str:
         return EXPIRED_TEXT if self.clock() >= self.expires else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
@@ -33,7 +33,7 @@ from bootbridge.tunnel.allowed_identifiers import ANY_NAME, AllowedIdentifiers, 
 from bootbridge.tunnel.frontend import ConnectFrontend
 from bootbridge.tunnel.proxy_core import DIAL_SECONDS_MAX, Authenticator, Limits, ProxyCore
 from bootbridge.tunnel.server_metrics import ServerMetrics
-from bootbridge.wire.addresses import parse_cidr
+from bootbridge.wire.addresses import join_host_port, parse_cidr
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_budgets import BudgetExceeded
 from bootbridge.wire.http2_stream import Stream, StreamHandler
@@ -65,6 +65,7 @@ class ProxyServer:
 
     def __init__(self, options: ServerOptions, authenticate: Authenticator | None) -> None:
         self._options = options
+        self._started_at = time.monotonic()
         self.pump = Pump(event_loop.running_loop())
         self.registry = Registry()
         self.metrics = ServerMetrics(self.registry)
@@ -80,6 +81,7 @@ class ProxyServer:
                 options.backend_dial_timeout or DIAL_SECONDS_MAX, options.stall_timeout, options.agent_max_age
             ),
             timers=self.pump.timers,
+            wall_clock=time.time,
             rng=random.Random(),
             metrics=self.metrics,
             event_log=self._event_log,
@@ -173,32 +175,72 @@ class ProxyServer:
 
     async def _open_admin_ports(self, stack: AsyncExitStack) -> None:
         options = self._options
-        health = server_health_routes(self.registry, ready=lambda: self.core.ready, status=self._status)
+        health = server_health_routes(self.registry, ready=lambda: self.core.ready)
         await open_admin_ports(
             stack,
             admin=AdminPort(
                 "--admin-port",
                 options.admin_bind_address,
                 options.admin_port,
-                server_admin_routes(self.registry),
+                server_admin_routes(self.registry, self._status),
             ),
             health=AdminPort("--health-port", options.health_bind_address, options.health_port, health),
             profiling=options.enable_profiling,
         )
 
-    def _status(self) -> dict[str, object]:
-        frontend = {"frontend_tls": self._frontend_tls.status()} if self._frontend_tls else {}
-        return {**self.core.status(), "tls": self._agent_tls.status(), **frontend}
+    def _status(self, query: Mapping[str, str]) -> dict[str, object]:
+        # Imported on request: an idle server has neither the code nor the data.
+        from bootbridge.proxy_server.status_document import core_status
+        from bootbridge.runtime import status_page
+
+        options = self._options
+        rows = status_page.parse_query(query)
+        frontend_tls = {"frontend_tls": self._frontend_tls.status()} if self._frontend_tls else {}
+        uptime = time.monotonic() - self._started_at
+        return {
+            **status_page.process_status("proxy-server", uptime_seconds=uptime),
+            "mode": options.mode,
+            "frontend": options.uds_name or join_host_port(options.server_bind_address, options.server_port),
+            "agent_port": options.agent_port,
+            **core_status(self.core, rows),
+            "tls": self._agent_tls.status(),
+            **frontend_tls,
+            "limits": self._limits(),
+        }
+
+    def _limits(self) -> list[dict[str, object]]:
+        from bootbridge.runtime.status_page import count_of, descriptor_limit, limit_row
+
+        m, limits = self.metrics, self._agent_port.limits
+        evicted = m.agent_connections_evicted_total
+        budgets = sum(child.value for _, child in m.frame_budgets_exceeded_total.items())
+        stalled = sum(len(agent.guard) for agent in self.core.agent_registry if agent.guard)
+        return [
+            limit_row(
+                "unadmitted agent connections", len(limits), limits.total, evicted.labels("unadmitted").value
+            ),
+            descriptor_limit(evicted.labels("file descriptors").value),
+            limit_row("HTTP/2 frame budgets", None, None, budgets),
+            limit_row(
+                "stalled connections",
+                stalled,
+                None,
+                count_of(m.closed_connections_total, "stalled frontend"),
+            ),
+            limit_row("log lines", None, None, logs.dropped_lines()),
+        ]
 
     # --- accepting
 
-    def _agent_requests(self, stream: TlsStream, source: str) -> Callable[[Stream, Headers], StreamHandler]:
+    def _agent_requests(
+        self, stream: TlsStream, source: str, peer: str
+    ) -> Callable[[Stream, Headers], StreamHandler]:
         """Returns what handles the streams of one connection to the agent port."""
         certificate = None
         if self._options.cluster_ca_cert:
             proves = self._options.agent_identifier_proof == "certificate"
             certificate = AgentCertificate(stream, self._agent_tls, time.time, proves_identifiers=proves)
-        return partial(self.core.on_agent_request, credentials=certificate, source=source)
+        return partial(self.core.on_agent_request, credentials=certificate, source=source, peer=peer)
 
     def _recheck_later(self) -> None:
         self._recheck_timer = self.pump.timers.after(RECHECK_SECONDS, self._recheck_agents)
@@ -217,23 +259,23 @@ class ProxyServer:
             self.pump,
             sock,
             self._frontend_tls.context(),
-            ready=self._start_frontend,
+            ready=partial(self._start_frontend, caller=peer),
             failed=lambda reason: self._event_log.warning("frontend refused", peer=peer, reason=reason),
         )
 
     def _start_frontend_plain(self, sock: socket.socket) -> None:
         stream = PlainStream(self.pump, sock, unix=True)
-        self._start_frontend(stream)
+        self._start_frontend(stream, "unix")
         stream.read_now()
 
-    def _start_frontend(self, stream: PlainStream) -> None:
+    def _start_frontend(self, stream: PlainStream, caller: str) -> None:
         if self._options.mode == "http-connect":
-            stream.start(ConnectFrontend(self.core, stream))
+            stream.start(ConnectFrontend(self.core, stream, caller))
         else:
             self._add_transport(
                 Http2Transport(
                     stream,
-                    on_request=self.core.on_proxy_request,
+                    on_request=partial(self.core.on_proxy_request, caller=caller),
                     keepalive_seconds=self._options.frontend_keepalive_time,
                     streams_max=FRONTEND_STREAMS_MAX,
                 )

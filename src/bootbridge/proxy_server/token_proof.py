@@ -65,7 +65,7 @@ class TokenProof:
         proof = AgentToken(float("inf"), time.time, DEFAULT_ROUTE_ONLY)
         try:
             pod = await self._finder.find(authorization)
-            proof = AgentToken(pod.expires, time.time, allowed_by_pod(pod, self._mask_sizes))
+            proof = AgentToken(pod.expires, time.time, allowed_by_pod(pod, self._mask_sizes), pod.node)
         except NotProved as error:
             self._event_log.warning("agent node not proved", reason=str(error))
         finally:

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 
 from bootbridge import metrics
 from bootbridge.metrics import Registry
 from bootbridge.runtime.admin_http import AdminRequest, AdminResponse, Route
 
-StatusPage = Callable[[], Mapping[str, object]]
+# Returns the document of `/status`; the URL's query selects rows. Raises ValueError for an invalid query.
+StatusSource = Callable[[Mapping[str, str]], Mapping[str, object]]
 Check = Callable[[], bool]
 
 
-def server_health_routes(registry: Registry, *, ready: Check, status: StatusPage) -> dict[str, Route]:
+def server_health_routes(registry: Registry, *, ready: Check) -> dict[str, Route]:
     """The server's health port; `ready` returns whether an agent can accept dials."""
 
     def readiness(_request: AdminRequest) -> AdminResponse:
         return AdminResponse("ok") if ready() else AdminResponse("no connection to any proxy agent", 500)
 
-    return _health_routes(registry, readiness, status)
+    return _health_routes(registry, readiness)
 
 
-def agent_health_routes(registry: Registry, *, connected: Check, status: StatusPage) -> dict[str, Route]:
+def agent_health_routes(registry: Registry, *, connected: Check) -> dict[str, Route]:
     """The agent's health port; `connected` returns whether a server can send dials."""
 
     def readiness(request: AdminRequest) -> AdminResponse:
@@ -31,43 +31,52 @@ def agent_health_routes(registry: Registry, *, connected: Check, status: StatusP
         verbose = "[+]ping ok\n[+]server-connected ok\ncheck passed\n"
         return AdminResponse(verbose if "verbose" in request.query else "ok")
 
-    return _health_routes(registry, readiness, status)
+    return _health_routes(registry, readiness)
 
 
-def server_admin_routes(registry: Registry) -> dict[str, Route]:
+def server_admin_routes(registry: Registry, status: StatusSource) -> dict[str, Route]:
     """The server's admin port; it has `/metrics` too, as upstream's."""
-    return {"/metrics": _metrics_page(registry)}
+    return {"/metrics": _metrics_page(registry), "/status": _status_page(status)}
 
 
-def agent_admin_routes(health_port: int) -> dict[str, Route]:
+def agent_admin_routes(health_port: int, status: StatusSource) -> dict[str, Route]:
     """The agent's admin port redirects `/metrics` to the health port."""
 
     def moved(request: AdminRequest) -> AdminResponse:
         return redirect(f"//{_without_port(request.host)}:{health_port}/metrics")
 
-    return {"/metrics": moved}
+    return {"/metrics": moved, "/status": _status_page(status)}
 
 
 def redirect(location: str) -> AdminResponse:
     return AdminResponse(f"moved to {location}\n", 301, headers=(("Location", location),))
 
 
-def _health_routes(registry: Registry, readiness: Route, status: StatusPage) -> dict[str, Route]:
-    def status_page(_request: AdminRequest) -> AdminResponse:
-        page = json.dumps(status(), indent=2, default=str) + "\n"
-        return AdminResponse(page, content_type="application/json")
-
+def _health_routes(registry: Registry, readiness: Route) -> dict[str, Route]:
+    """No /status: other pods can reach an agent's health port."""
     return {
         "/healthz": lambda _request: AdminResponse("ok"),
         "/readyz": readiness,
         "/ready": readiness,
         "/metrics": _metrics_page(registry),
-        "/status": status_page,
     }
 
 
 def _metrics_page(registry: Registry) -> Route:
     return lambda _request: AdminResponse(registry.exposition(), content_type=metrics.CONTENT_TYPE)
+
+
+def _status_page(status: StatusSource) -> Route:
+    def answer(request: AdminRequest) -> AdminResponse:
+        from bootbridge.runtime.status_page import encode  # only on request
+
+        try:
+            document = status(request.query)
+        except ValueError as error:
+            return AdminResponse(f"{error}\n", 400)
+        return AdminResponse(encode(document), content_type="application/json")
+
+    return answer
 
 
 def _without_port(host: str) -> str:

@@ -23,7 +23,7 @@ class ConnectionLimits(Generic[ConnectionT]):
     def __init__(
         self, total: int, per_source: int, now: Callable[[], float], *, grace_seconds: float = GRACE_SECONDS
     ) -> None:
-        self._total = total
+        self.total = total
         self._per_source = per_source
         self._now = now
         self._grace = grace_seconds
@@ -41,7 +41,7 @@ class ConnectionLimits(Generic[ConnectionT]):
         self._size += 1
         if len(own) > self._per_source:
             return self._evict(source)
-        if self._size > self._total:
+        if self._size > self.total:
             return self._evict(self._largest())
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Final
 
 from bootbridge.metrics import Counter
@@ -11,8 +12,9 @@ from bootbridge.ports.event_log import EventLog
 from bootbridge.ports.timers import Timers
 from bootbridge.tunnel import extension
 from bootbridge.tunnel.agent_metrics import AgentMetrics
-from bootbridge.tunnel.endpoint import Endpoint, EndpointDial
-from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters
+from bootbridge.tunnel.dial_record import REFUSED, DialHistory
+from bootbridge.tunnel.endpoint import AGENT_TO_ENDPOINT, Endpoint, EndpointDial
+from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters, peer_version
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
 from bootbridge.wire.addresses import ADDRESS_CHARS_MAX, TOO_LONG_TEXT
@@ -30,6 +32,8 @@ class ServerStream(PacketStream):
     def __init__(self, core: AgentCore, stream: Stream, on_answer: Callable[[ServerStream], None]) -> None:
         super().__init__(stream, core.counters, core.timers)
         self.core = core
+        self.connected_at = core.timers.now()
+        self.version = ""
         self.server_id = ""
         self.server_count = 0
         self.connected = False
@@ -40,6 +44,8 @@ class ServerStream(PacketStream):
         self.on_ended: Callable[[ServerStream], None] = on_answer
         self._on_answer = on_answer
         self._last_connect_id = 0
+        self._closed_bytes_up = 0  # of endpoints that it has no more
+        self._closed_bytes_down = 0
 
     def __repr__(self) -> str:
         return f"<ServerStream {self.server_id!r} {len(self.endpoints)} endpoints, {len(self.dials)} dials>"
@@ -59,6 +65,8 @@ class ServerStream(PacketStream):
             self.fail(grpc.INTERNAL, f"expected one server count, got {len(counts)}")
         else:
             self.server_id, self.server_count = ids[0], int(counts[0])
+            self.version = peer_version(headers, "server")
+            self.connected_at = self.core.timers.now()
             agreed = extension.parse(values_of(headers, extension.KEY))
             self.bound_receivers(agreed, self.core.stall_seconds)
             self.connected = True
@@ -104,11 +112,14 @@ class ServerStream(PacketStream):
         if random in self.dials:
             self.send(p.DialResponse("a dial with this id is already pending", 0, random))
             return
+        core, now = self.core, self.timers.now()
+        record = core.dial_history.start(core.next_record_id(), self.server_id, "", address, now)
         if len(protocol) + len(address) > ADDRESS_CHARS_MAX:
-            self.core.metrics.endpoint_dial_failure_total.labels("unknown").value += 1
+            core.metrics.endpoint_dial_failure_total.labels("unknown").value += 1
+            core.dial_history.failed(record, now, REFUSED, AGENT_TO_ENDPOINT, TOO_LONG_TEXT)
             self.send(p.DialResponse(TOO_LONG_TEXT, 0, random))
             return
-        dial = self.dials[random] = EndpointDial(self, address, random)
+        dial = self.dials[random] = EndpointDial(self, address, random, record)
         dial.pending = self.core.dialler.dial(protocol, address, dial)
 
     def _on_uncommon_data(self, connect_id: int, data: bytes) -> None:
@@ -117,6 +128,7 @@ class ServerStream(PacketStream):
         if receiver is None:
             self.send(p.CloseResponse("unrecognized connectID", connect_id))
         elif data:
+            self.counters.bytes_in.value += len(data)
             receiver.deliver(memoryview(data))
 
     def next_connect_id(self) -> int:
@@ -127,7 +139,17 @@ class ServerStream(PacketStream):
         self.endpoints[endpoint.connect_id] = endpoint
         self.receivers[endpoint.connect_id] = endpoint.receiver
 
+    @property
+    def bytes_from_server(self) -> int:
+        return self._closed_bytes_up + sum(endpoint.bytes_up for endpoint in self.endpoints.values())
+
+    @property
+    def bytes_to_server(self) -> int:
+        return self._closed_bytes_down + sum(endpoint.bytes_down for endpoint in self.endpoints.values())
+
     def forget_endpoint(self, endpoint: Endpoint) -> None:
+        self._closed_bytes_up += endpoint.bytes_up
+        self._closed_bytes_down += endpoint.bytes_down
         if self.endpoints.pop(endpoint.connect_id, None) is not None:
             del self.receivers[endpoint.connect_id]
         self.core.changed()
@@ -165,6 +187,7 @@ class AgentCore:
         identifiers: str,
         stall_seconds: float,
         timers: Timers,
+        wall_clock: Callable[[], float],
         metrics: AgentMetrics,
         event_log: EventLog,
         dialler: Dialler,
@@ -177,6 +200,8 @@ class AgentCore:
         self.event_log = event_log
         self.dialler = dialler
         self.draining = False
+        self.dial_history = DialHistory(wall_clock)
+        self._record_ids = count(1)
         self.streams: dict[ServerStream, None] = {}  # those that the server accepted, oldest first
         self.changed: Callable[[], None] = lambda: None
         self.counters = _counters(metrics)
@@ -207,6 +232,10 @@ class AgentCore:
         headers = grpc.request_headers(CONNECT_PATH, authority, metadata)
         return connection.open_stream(headers, lambda stream: ServerStream(self, stream, on_answer))
 
+    def next_record_id(self) -> int:
+        """Returns a number for a record: connection ids are unique only within a stream."""
+        return next(self._record_ids)
+
     @property
     def endpoint_count(self) -> int:
         return sum(len(stream.endpoints) for stream in self.streams)
@@ -220,24 +249,6 @@ class AgentCore:
         self.draining = True
         for stream in self.streams:
             stream.send(p.Drain())
-
-    def status(self) -> dict[str, object]:
-        return {
-            "agent_id": self.agent_id,
-            "draining": self.draining,
-            "endpoints": self.endpoint_count,
-            "servers": [
-                {
-                    "id": stream.server_id,
-                    "extension": bool(stream.extension),
-                    "endpoints": len(stream.endpoints),
-                    "pending_dials": len(stream.dials),
-                    "queued_bytes": stream.queued_bytes,
-                    "stalled_connections": len(stream.guard) if stream.guard else 0,
-                }
-                for stream in self.streams
-            ],
-        }
 
 
 def _counters(metrics: AgentMetrics) -> StreamCounters:

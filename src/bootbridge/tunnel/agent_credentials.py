@@ -14,5 +14,13 @@ class AgentCredentials(Protocol):
     def allowed(self) -> AllowedIdentifiers | None:
         """The identifiers that it proves; None if it bounds none."""
 
+    @property
+    def expires(self) -> float:
+        """When it ends, in seconds since the epoch; infinity if it does not."""
+
+    @property
+    def node(self) -> str:
+        """The name of the node that it proves; empty if it proves none."""
+
     def problem(self) -> str:
         """Returns why it is no longer valid, one of a few constant texts; empty while it is valid."""

@@ -9,7 +9,7 @@ from bootbridge.ports.timers import Timers
 from bootbridge.tunnel import extension
 from bootbridge.tunnel.agent_credentials import AgentCredentials
 from bootbridge.tunnel.identifiers import NO_IDENTIFIERS, parse_identifiers
-from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters
+from bootbridge.tunnel.packet_stream import PacketStream, StreamCounters, peer_version
 from bootbridge.tunnel.route import AgentRoute
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
@@ -38,6 +38,12 @@ class AgentStream(PacketStream):
         self.retired_at = NOT_RETIRED
         self.retirement_reason = ""
         self.draining = False
+        self.address = ""  # of its connection
+        self.version = peer_version(headers, "user-agent")
+        self.dials_succeeded = 0
+        self.dials_failed = 0
+        self._closed_bytes_up = 0  # of routes that it has no more
+        self._closed_bytes_down = 0
         self._suspected_at = -1
         self.connected_at = timers.now()
         self.dials: dict[int, Dial] = {}
@@ -64,6 +70,22 @@ class AgentStream(PacketStream):
     @property
     def route_count(self) -> int:
         return len(self.routes) + len(self.dials)
+
+    @property
+    def bytes_to_agent(self) -> int:
+        return self._closed_bytes_up + sum(route.bytes_up for route in self.routes.values())
+
+    @property
+    def bytes_from_agent(self) -> int:
+        return self._closed_bytes_down + sum(route.bytes_down for route in self.routes.values())
+
+    @property
+    def queued_up(self) -> int:
+        return sum(route.queued_up for route in self.routes.values())
+
+    @property
+    def queued_down(self) -> int:
+        return sum(route.queued_down for route in self.routes.values())
 
     def parse_identifiers(self) -> None:
         """Raises InvalidAgentMetadata."""
@@ -95,7 +117,12 @@ class AgentStream(PacketStream):
     def accept(self, server_id: str, server_count: int) -> None:
         self.stream.connection.count_admitted(1)
         agreed = ((extension.KEY, extension.offer()),) if self.extension else ()
-        metadata = (("serverid", server_id), ("servercount", str(server_count)), *agreed)
+        metadata = (
+            ("serverid", server_id),
+            ("servercount", str(server_count)),
+            ("server", grpc.PRODUCT),
+            *agreed,
+        )
         self.stream.send_headers(grpc.response_headers(metadata))
 
     def deny(self, reason: str) -> None:
@@ -107,6 +134,8 @@ class AgentStream(PacketStream):
         self.receivers[route.connect_id] = route.receiver
 
     def forget_route(self, route: AgentRoute) -> None:
+        self._closed_bytes_up += route.bytes_up
+        self._closed_bytes_down += route.bytes_down
         if self.routes.get(route.connect_id) is route:
             del self.routes[route.connect_id]
             del self.receivers[route.connect_id]
@@ -142,6 +171,7 @@ class AgentStream(PacketStream):
         receiver = self.receivers.get(connect_id)
         if receiver is not None:
             if data:
+                self.counters.bytes_in.value += len(data)
                 receiver.deliver(memoryview(data))
         elif connect_id != 0:
             self.send(p.CloseRequest(connect_id))

@@ -30,12 +30,13 @@ _HOST_SHOWN_MAX = 253  # the longest DNS name; a caller may send anything
 
 
 class AgentBackend(Generic[Stream]):
-    """The dial goes to this agent stream."""
+    """The dial goes to this agent stream, which ``strategy`` has found."""
 
-    __slots__ = ("stream",)
+    __slots__ = ("strategy", "stream")
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, strategy: Strategy) -> None:
         self.stream = stream
+        self.strategy = strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def select_backend(
                 if search.lies_in(direct_cidrs):
                     return DirectBackend()
             elif (stream := search.find(strategy)) is not None:
-                return AgentBackend(stream)
+                return AgentBackend(stream, strategy)
     return NoBackend(NO_AGENT, "; ".join(search.why_not(strategy) for strategy in dict.fromkeys(strategies)))
 
 

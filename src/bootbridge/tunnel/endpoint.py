@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from bootbridge.ports.byte_ports import ByteHandler, BytePort, PendingDial
 from bootbridge.ports.close_states import ENDPOINT, Event, State
+from bootbridge.tunnel.dial_record import CANCELLED, REFUSED, TIMED_OUT, DialRecord
 from bootbridge.tunnel.packet_stream import Receiver, SendQueue
 from bootbridge.tunnel.route import DISCARD
 from bootbridge.wire import packets as p
@@ -15,14 +16,17 @@ if TYPE_CHECKING:
     from bootbridge.tunnel.agent_core import ServerStream
 
 
+AGENT_TO_ENDPOINT: Final = "agent to endpoint"
+
+
 class EndpointDial:
     """A pending DIAL_REQ; the server may cancel it with DIAL_CLS."""
 
-    __slots__ = ("_server", "_started_at", "address", "pending", "random")
+    __slots__ = ("_server", "address", "pending", "random", "record")
 
-    def __init__(self, server: ServerStream, address: str, random: int) -> None:
+    def __init__(self, server: ServerStream, address: str, random: int, record: DialRecord) -> None:
         self._server = server
-        self._started_at = server.timers.now()
+        self.record = record
         self.address = address
         self.random = random
         self.pending: PendingDial | None = None
@@ -31,14 +35,19 @@ class EndpointDial:
         return f"<EndpointDial {self.address}>"
 
     def cancel(self) -> None:
+        """The server has withdrawn it, or is lost."""
         if self.pending is not None:
             self.pending.cancel()
+        server = self._server
+        reason = "server lost" if server.ended else "cancelled by the server"
+        server.core.dial_history.failed(self.record, server.timers.now(), CANCELLED, "", reason)
 
     def on_dialled(self, port: BytePort) -> ByteHandler:
         server = self._server
         server.dials.pop(self.random, None)
-        server.core.metrics.dial_duration_seconds.observe(server.timers.now() - self._started_at)
-        endpoint = Endpoint(server, server.next_connect_id(), port, self.address)
+        server.core.dial_history.established(self.record, server.timers.now())
+        server.core.metrics.dial_duration_seconds.observe(self.record.connect_seconds)
+        endpoint = Endpoint(server, server.next_connect_id(), port, self.address, self.record)
         server.add_endpoint(endpoint)
         server.send(p.DialResponse("", endpoint.connect_id, self.random))
         return endpoint
@@ -50,6 +59,8 @@ class EndpointDial:
         reason = "timeout" if timed_out else "unknown"
         server.core.metrics.endpoint_dial_failure_total.labels(reason).value += 1
         server.core.event_log.info("dial failed", address=self.address, reason=error)
+        outcome = TIMED_OUT if timed_out else REFUSED
+        server.core.dial_history.failed(self.record, server.timers.now(), outcome, AGENT_TO_ENDPOINT, error)
         server.send(p.DialResponse(error, 0, self.random))
 
 
@@ -64,14 +75,18 @@ class Endpoint:
         "on_bytes",
         "on_drained",
         "receiver",
+        "record",
         "send_queue",
         "state",
     )
 
-    def __init__(self, server: ServerStream, connect_id: int, port: BytePort, address: str) -> None:
+    def __init__(
+        self, server: ServerStream, connect_id: int, port: BytePort, address: str, record: DialRecord
+    ) -> None:
         self._server = server
         self._port = port
         self.address = address
+        self.record = record
         self.connect_id = connect_id
         self.state: State = State.OPEN
         self.send_queue = SendQueue(server, connect_id, port)
@@ -81,6 +96,24 @@ class Endpoint:
 
     def __repr__(self) -> str:
         return f"<Endpoint {self.connect_id} {self.address} {self.state} ↓{self.send_queue.backlog}B>"
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes received from the server."""
+        return self.receiver.written
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes sent to the server."""
+        return self.send_queue.sent
+
+    @property
+    def queued_up(self) -> int:
+        return self.receiver.sink.backlog
+
+    @property
+    def queued_down(self) -> int:
+        return self.send_queue.backlog
 
     def _move(self, event: Event) -> bool:
         """Follows the table; True if the state changed."""

@@ -60,6 +60,14 @@ class CancellableDial(Protocol):
 
 class Frontend(Protocol):
     @property
+    def caller(self) -> str:
+        """The address of the caller, or ``unix``."""
+
+    @property
+    def mode(self) -> str:
+        """The protocol of the caller, as in the server's --mode."""
+
+    @property
     def go_agent_packet(self) -> int:
         """The largest payload of one DATA packet to an agent that knows no credit."""
 
@@ -96,14 +104,16 @@ class ConnectFrontend:
         "_parser",
         "_route",
         "_timer",
+        "caller",
         "on_bytes",
         "on_drained",
         "sink",
         "state",
     )
 
-    def __init__(self, core: ProxyCore, port: BytePort) -> None:
+    def __init__(self, core: ProxyCore, port: BytePort, caller: str = "") -> None:
         self._core = core
+        self.caller = caller
         self.sink: BytePort = port
         self.state: State = State.NEW
         self._parser = http.ConnectParser()
@@ -197,6 +207,10 @@ class ConnectFrontend:
     # --- from the route
 
     @property
+    def mode(self) -> str:
+        return "http-connect"
+
+    @property
     def go_agent_packet(self) -> int:
         return BOUNDS.go_agent_packet
 
@@ -280,9 +294,17 @@ class GrpcFrontend(PacketStream):
     Konnectivity's clients know no half-close: for them the end of data closes the connection.
     """
 
-    def __init__(self, core: ProxyCore, stream: Stream, counters: StreamCounters, timers: Timers) -> None:
+    def __init__(
+        self,
+        core: ProxyCore,
+        stream: Stream,
+        counters: StreamCounters,
+        timers: Timers,
+        caller: str = "",
+    ) -> None:
         super().__init__(stream, counters, timers)
         self._core = core
+        self.caller = caller
         self.state: State = State.NEW
         self._random = 0
         self._dial: CancellableDial | None = None
@@ -371,6 +393,10 @@ class GrpcFrontend(PacketStream):
             self._send_queue.on_drained = _nothing  # no credit for a closed connection
 
     # --- from the route
+
+    @property
+    def mode(self) -> str:
+        return "grpc"
 
     @property
     def go_agent_packet(self) -> int:

@@ -23,7 +23,7 @@ from bootbridge.tunnel.extension import NONE, Extension
 from bootbridge.tunnel.stall_guard import StallGuard
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire.frames import CANCEL, ENHANCE_YOUR_CALM
-from bootbridge.wire.hpack_headers import Headers
+from bootbridge.wire.hpack_headers import Headers, values_of
 from bootbridge.wire.http2_stream import Stream
 from bootbridge.wire.packets import (
     DATA,
@@ -38,6 +38,7 @@ from bootbridge.wire.packets import (
 )
 
 NO_LIMIT: Final = 1 << 62
+_VERSION_CHARS_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +220,11 @@ class PacketStream:
         return sum(send_queue.backlog for send_queue in self._turns)
 
 
+def peer_version(headers: Headers, field: str) -> str:
+    """Returns product and version of a peer, as it names itself: ``bootbridge/0.1.0``, ``grpc-go/1.60.1``."""
+    return " ".join(values_of(headers, field))[:_VERSION_CHARS_MAX]
+
+
 def _nothing() -> None:
     return None
 
@@ -264,6 +270,11 @@ class SendQueue:
 
     def __repr__(self) -> str:
         return f"<SendQueue {self.connect_id} {self.backlog}B credit {min(self.credit, 1 << 40)}>"
+
+    @property
+    def sent(self) -> int:
+        """How many bytes were passed to the stream."""
+        return self.granted - self.credit
 
     def write(self, data: Buffer) -> None:
         stream = self.stream

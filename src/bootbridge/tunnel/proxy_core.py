@@ -19,8 +19,20 @@ from bootbridge.tunnel.agent_registry import AgentRegistry, Strategy
 from bootbridge.tunnel.agent_stream import AgentStream, InvalidAgentMetadata
 from bootbridge.tunnel.allowed_identifiers import AllowedIdentifiers
 from bootbridge.tunnel.backend_selection import DirectBackend, NoBackend, ready, select_backend
+from bootbridge.tunnel.dial_record import (
+    AGENT_LOST,
+    BY_CALLER,
+    BY_SERVER,
+    CANCELLED,
+    NO_AGENT,
+    REFUSED,
+    TIMED_OUT,
+    DialHistory,
+    DialRecord,
+)
 from bootbridge.tunnel.frontend import ConnectFrontend, DialFailure, DialFailureCause, Frontend, GrpcFrontend
 from bootbridge.tunnel.packet_stream import StreamCounters
+from bootbridge.tunnel.refused_call import RefusedCall, refused_call
 from bootbridge.tunnel.route import AgentRoute, DirectRoute
 from bootbridge.tunnel.server_metrics import ServerMetrics
 from bootbridge.wire import grpc_messages as grpc
@@ -61,15 +73,29 @@ class Limits:
 class Dial:
     """A pending dial, with one agent at a time. It is answered exactly once."""
 
-    __slots__ = ("_core", "address", "agent", "front", "id", "lost", "protocol", "started_at", "timer")
+    __slots__ = (
+        "_core",
+        "address",
+        "agent",
+        "front",
+        "id",
+        "lost",
+        "protocol",
+        "record",
+        "started_at",
+        "timer",
+    )
 
-    def __init__(self, core: ProxyCore, front: Frontend, protocol: str, address: str, dial_id: int) -> None:
+    def __init__(
+        self, core: ProxyCore, front: Frontend, protocol: str, address: str, record: DialRecord
+    ) -> None:
         self._core = core
         self.front = front
         self.protocol = protocol
         self.address = address
-        self.id = dial_id
-        self.started_at = core.timers.now()
+        self.record = record
+        self.id = record.id
+        self.started_at = record.started_at
         self.agent: AgentStream | None = None
         self.lost: list[AgentStream] = []
         self.timer: Timer = core.timers.after(core.limits.dial_seconds, self._too_late)
@@ -79,8 +105,8 @@ class Dial:
 
     def cancel(self) -> None:
         """The frontend cancels it."""
-        self._core.metrics.dial_failure_count.labels("frontend_close").value += 1
         self._withdraw()
+        self._core.count_cancelled(self.record)
 
     def _too_late(self) -> None:
         self._withdraw()
@@ -98,10 +124,11 @@ class Dial:
 class DirectDial:
     """A dial by the server itself."""
 
-    def __init__(self, core: ProxyCore, front: Frontend, address: str) -> None:
+    def __init__(self, core: ProxyCore, front: Frontend, address: str, record: DialRecord) -> None:
         self._core = core
         self._front = front
         self.address = address
+        self.record = record
         self.started_at = core.timers.now()
         self.pending: PendingDial | None = None
 
@@ -110,25 +137,28 @@ class DirectDial:
 
     def cancel(self) -> None:
         self._core.direct_dials.discard(self)
-        self._core.metrics.dial_failure_count.labels("frontend_close").value += 1
         if self.pending is not None:
             self.pending.cancel()
+        self._core.count_cancelled(self.record)
 
     def on_dialled(self, port: BytePort) -> ByteHandler:
         core = self._core
         core.direct_dials.discard(self)
-        route = DirectRoute(core, self._front, port)
+        now = core.timers.now()
+        core.metrics.dial_duration_seconds.observe(now - self.started_at)
+        core.dial_history.established(self.record, now)
+        route = DirectRoute(core, self._front, port, self.record)
         core.direct_routes.add(route)
-        core.metrics.dial_duration_seconds.observe(core.timers.now() - self.started_at)
         self._front.established(route, 1)
         return route
 
     def on_dial_failed(self, error: str, timed_out: bool) -> None:
         core = self._core
         core.direct_dials.discard(self)
-        core.metrics.dial_failure_count.labels(DialFailureCause.ENDPOINT.value).value += 1
-        core.event_log.warning("dial refused", address=self.address, hop="server to endpoint", reason=error)
-        self._front.refused(DialFailure(DialFailureCause.ENDPOINT, error))
+        core.event_log.warning("dial refused", address=self.address, hop=SERVER_TO_ENDPOINT, reason=error)
+        failure = DialFailure(DialFailureCause.ENDPOINT, error)
+        core.count_failed(self.record, failure, SERVER_TO_ENDPOINT, error)
+        self._front.refused(failure)
 
 
 class ProxyCore:
@@ -141,6 +171,7 @@ class ProxyCore:
         server_count: Callable[[], int],
         limits: Limits,
         timers: Timers,
+        wall_clock: Callable[[], float],
         rng: Random,
         metrics: ServerMetrics,
         event_log: EventLog,
@@ -148,7 +179,8 @@ class ProxyCore:
         authenticate: Authenticator | None = None,
         allowed_identifiers: AllowedIdentifiers | None = None,
     ) -> None:
-        """``allowed_identifiers``: the allow-list for all agents; None allows everything."""
+        """``wall_clock``: seconds since the epoch, for records. ``allowed_identifiers``: the allow-list for
+        all agents; None allows everything."""
         self.strategies = tuple(strategies)
         self.direct_cidrs = tuple(direct_cidrs)
         self.server_id = server_id
@@ -158,6 +190,8 @@ class ProxyCore:
         self.metrics = metrics
         self.event_log = event_log
         self.stopping = False
+        self.closing = False  # connections that end now are closed by this server
+        self.dial_history = DialHistory(wall_clock)
         self.agent_registry: AgentRegistry[AgentStream] = AgentRegistry()
         self.connect_frontends: set[ConnectFrontend] = set()
         self.grpc_frontends: set[GrpcFrontend] = set()
@@ -185,9 +219,11 @@ class ProxyCore:
         headers: Headers,
         credentials: AgentCredentials | None = None,
         source: str = "",
+        peer: str = "",
     ) -> StreamHandler:
-        """Handles a new stream on the agent port; ``credentials`` and ``source`` are its connection's."""
-        refused = _refused_call(stream, headers, AGENT_PATH)
+        """Handles a new stream on the agent port; ``credentials``, ``source`` and ``peer`` (address and port)
+        are its connection's."""
+        refused = refused_call(stream, headers, AGENT_PATH)
         if refused is not None:
             return refused
         try:
@@ -195,6 +231,7 @@ class ProxyCore:
         except InvalidAgentMetadata as error:
             self.event_log.warning("agent refused", reason=str(error))
             return RefusedCall(stream, grpc.refusal(grpc.UNKNOWN, str(error)))
+        agent.address = peer
         if credentials is not None:
             agent.credentials.append(credentials)
         if self._authenticate is None:
@@ -267,36 +304,35 @@ class ProxyCore:
             agents=len(self.agent_registry),
         )
         for route in list(agent.routes.values()):
-            route.on_agent_lost(AGENT_LOST_TEXT)
+            route.on_agent_lost(AGENT_LOST_TEXT, reason)
         for dial in list(agent.dials.values()):
             self._on_dial_agent_lost(dial, agent)
         agent.dials.clear()
 
     # --- dials
 
-    def on_proxy_request(self, stream: Stream, headers: Headers) -> StreamHandler:
-        """Handles a new stream on the gRPC frontend."""
-        refused = _refused_call(stream, headers, PROXY_PATH)
-        return refused or GrpcFrontend(self, stream, self._front_counters, self.timers)
+    def on_proxy_request(self, stream: Stream, headers: Headers, caller: str = "") -> StreamHandler:
+        """Handles a new stream on the gRPC frontend; ``caller`` is the address of its connection."""
+        refused = refused_call(stream, headers, PROXY_PATH)
+        return refused or GrpcFrontend(self, stream, self._front_counters, self.timers, caller)
 
     def dial(self, front: Frontend, protocol: str, address: str) -> Dial | DirectDial | None:
         """Starts a dial. None: it was refused at once."""
-        if self.stopping:
-            self.metrics.dial_failure_count.labels(DialFailureCause.NO_AGENT.value).value += 1
-            front.refused(DialFailure(DialFailureCause.NO_AGENT, STOPPING_TEXT))
-            return None
-        if len(protocol) + len(address) > ADDRESS_CHARS_MAX:
-            self._refuse_long_address(front, address)
-            return None
-        dial = Dial(self, front, protocol, address, next(self._dial_ids))
-        return self._send_to_agent(dial)
-
-    def _refuse_long_address(self, front: Frontend, address: str) -> None:
-        self.metrics.dial_failure_count.labels(DialFailureCause.ENDPOINT.value).value += 1
-        self.event_log.warning(
-            "dial refused", address=address[:40], hop="caller to server", reason=TOO_LONG_TEXT
+        record = self.dial_history.start(
+            next(self._dial_ids), front.caller, front.mode, address, self.timers.now()
         )
-        front.refused(DialFailure(DialFailureCause.ENDPOINT, TOO_LONG_TEXT))
+        if self.stopping:
+            failure = DialFailure(DialFailureCause.NO_AGENT, STOPPING_TEXT)
+        elif len(protocol) + len(address) > ADDRESS_CHARS_MAX:
+            failure = DialFailure(DialFailureCause.ENDPOINT, TOO_LONG_TEXT)
+            self.event_log.warning(
+                "dial refused", address=address[:40], hop=CALLER_TO_SERVER, reason=TOO_LONG_TEXT
+            )
+        else:
+            return self._send_to_agent(Dial(self, front, protocol, address, record))
+        self.count_failed(record, failure, CALLER_TO_SERVER, failure.text)
+        front.refused(failure)
+        return None
 
     def _send_to_agent(self, dial: Dial) -> Dial | DirectDial | None:
         choice = select_backend(
@@ -310,28 +346,44 @@ class ProxyCore:
         if isinstance(choice, DirectBackend):
             return self._dial_directly(dial)
         dial.agent = choice.stream
+        dial.record.try_agent(dial.agent.agent_id, str(choice.strategy))
         dial.agent.dials[dial.id] = dial
         dial.agent.send(p.DialRequest(dial.protocol, dial.address, dial.id))
         return dial
 
     def _dial_directly(self, dial: Dial) -> DirectDial:
         dial.timer.cancel()
-        direct = DirectDial(self, dial.front, dial.address)
+        dial.record.try_directly(str(Strategy.DIRECT))
+        direct = DirectDial(self, dial.front, dial.address, dial.record)
         self.direct_dials.add(direct)
         direct.pending = self._dialler.dial(dial.protocol, dial.address, direct)
         return direct
 
     def refuse(self, dial: Dial, failure: DialFailure, detail: str = "") -> None:
         dial.timer.cancel()
-        self.metrics.dial_failure_count.labels(failure.cause.value).value += 1
+        hop, reason = _HOPS[failure.cause], detail or failure.text
+        if dial.agent is not None:
+            dial.agent.dials_failed += 1
         self.event_log.warning(
             "dial refused",
             address=dial.address,
-            hop=_HOPS[failure.cause],
+            hop=hop,
             agent=dial.agent.agent_id if dial.agent else "",
-            reason=detail or failure.text,
+            reason=reason,
         )
+        self.count_failed(dial.record, failure, hop, reason)
         dial.front.refused(failure)
+
+    def count_failed(self, record: DialRecord, failure: DialFailure, hop: str, reason: str) -> None:
+        self.metrics.dial_failure_count.labels(failure.cause.value).value += 1
+        self.dial_history.failed(record, self.timers.now(), _OUTCOMES[failure.cause], hop, reason)
+
+    def count_cancelled(self, record: DialRecord) -> None:
+        """The caller has left before the dial was answered, or this server stops."""
+        self.metrics.dial_failure_count.labels("frontend_close").value += 1
+        record.closed_by = BY_SERVER if self.closing else BY_CALLER
+        reason = STOPPING_TEXT if self.closing else "cancelled by the caller"
+        self.dial_history.failed(record, self.timers.now(), CANCELLED, "", reason)
 
     def on_dial_response(self, agent: AgentStream, response: p.DialResponse) -> None:
         dial = agent.dials.pop(response.random, None)
@@ -352,9 +404,12 @@ class ProxyCore:
         reused = agent.routes.get(connect_id)
         if reused is not None:
             reused.on_agent_lost("connection id reused by the agent")
-        route = AgentRoute(self, dial.front, agent, connect_id)
+        now = self.timers.now()
+        self.metrics.dial_duration_seconds.observe(now - dial.started_at)
+        self.dial_history.established(dial.record, now)
+        agent.dials_succeeded += 1
+        route = AgentRoute(self, dial.front, agent, connect_id, dial.record)
         agent.add_route(route)
-        self.metrics.dial_duration_seconds.observe(self.timers.now() - dial.started_at)
         dial.front.established(route, connect_id)
 
     def on_dial_cancelled_by_agent(self, agent: AgentStream, dial_id: int) -> None:
@@ -375,10 +430,13 @@ class ProxyCore:
 
     # --- routes
 
-    def route_closed(self, route: AgentRoute | DirectRoute, reason: str) -> None:
+    def route_closed(self, route: AgentRoute | DirectRoute, reason: str, by: str) -> None:
+        now = self.timers.now()
+        self.dial_history.closed(route.record, now, by, reason)
         if isinstance(route, DirectRoute):
             self.direct_routes.discard(route)
-        self.metrics.connection_duration_seconds.observe(self.timers.now() - route.opened_at)
+            self.dial_history.ended(route.record, route.bytes_up, route.bytes_down)
+        self.metrics.connection_duration_seconds.observe(now - route.opened_at)
         self.metrics.closed_connections_total.labels(_short(reason)).value += 1
         self.event_log.debug("connection closed", reason=reason)
 
@@ -418,7 +476,7 @@ class ProxyCore:
 
     def close(self) -> None:
         """Closes everything at once."""
-        self.stopping = True
+        self.stopping = self.closing = True
         for front in list(self.connect_frontends):
             front.stop(STOPPING_TEXT)
         # Before the gRPC callers: agents must see a loss, not a close behind an incomplete upload.
@@ -431,34 +489,9 @@ class ProxyCore:
         code = grpc.STATUS_NAMES[status] if 0 <= status < len(grpc.STATUS_NAMES) else "Unknown"
         self.metrics.stream_errors_total.labels(segment, code, "Unknown").value += 1
 
-    def status(self) -> dict[str, object]:
-        now = self.timers.now()
-        return {
-            "server_id": self.server_id,
-            "server_count": self.server_count(),
-            "ready": self.ready,
-            "stopping": self.stopping,
-            "strategies": [str(strategy) for strategy in self.strategies],
-            "frontends": {"http_connect": len(self.connect_frontends), "grpc": len(self.grpc_frontends)},
-            "pending_dials": self.dial_count,
-            "routes": self.route_count,
-            "agents": [
-                {
-                    "id": agent.agent_id,
-                    "connected_seconds": round(now - agent.connected_at, 1),
-                    "draining": agent.draining,
-                    "silent": agent.silent,
-                    "extension": bool(agent.extension),
-                    "routes": len(agent.routes),
-                    "pending_dials": len(agent.dials),
-                    "queued_bytes": agent.queued_bytes,
-                    "stalled_connections": len(agent.guard) if agent.guard else 0,
-                    "ignored_identifiers": len(agent.ignored_identifiers),
-                }
-                for agent in self.agent_registry
-            ],
-            "overlapping_identifiers": self._admission.overlaps(),
-        }
+    def overlapping_identifiers(self) -> list[dict[str, str]]:
+        """Returns what two agents advertise both."""
+        return self._admission.overlaps()
 
     def _mirror_tables(self) -> None:
         """Makes gauges read the tables when they are scraped, so that both always agree."""
@@ -476,16 +509,10 @@ class ProxyCore:
                 partial(self.agent_registry.ready_count, strategy)
             )
         m.queued_bytes.labels("to_agent").set_function(
-            lambda: sum(
-                route.send_queue.backlog for agent in self.agent_registry for route in agent.routes.values()
-            )
+            lambda: sum(agent.queued_up for agent in self.agent_registry)
         )
         m.queued_bytes.labels("to_frontend").set_function(
-            lambda: sum(
-                receiver.sink.backlog
-                for agent in self.agent_registry
-                for receiver in agent.receivers.values()
-            )
+            lambda: sum(agent.queued_down for agent in self.agent_registry)
         )
         m.full_receive_channels.labels("Connect").set_function(
             lambda: sum(agent.stream.paused for agent in self.agent_registry)
@@ -495,11 +522,19 @@ class ProxyCore:
         )
 
 
+CALLER_TO_SERVER: Final = "caller to server"
+SERVER_TO_ENDPOINT: Final = "server to endpoint"
 _HOPS: Final = {
     DialFailureCause.NO_AGENT: "server: no agent",
     DialFailureCause.ENDPOINT: "agent to endpoint",
     DialFailureCause.AGENT_LOST: "server to agent",
     DialFailureCause.TIMEOUT: "agent did not answer",
+}
+_OUTCOMES: Final[dict[DialFailureCause, str]] = {
+    DialFailureCause.NO_AGENT: NO_AGENT,
+    DialFailureCause.ENDPOINT: REFUSED,
+    DialFailureCause.AGENT_LOST: AGENT_LOST,
+    DialFailureCause.TIMEOUT: TIMED_OUT,
 }
 
 
@@ -525,45 +560,3 @@ def _counters(
         bytes_out=transferred.labels(bytes_out) if bytes_in else Counter(),
         stalled_seconds=metrics.stalled_seconds_total.labels(bytes_out),
     )
-
-
-def _refused_call(stream: Stream, headers: Headers, path: str) -> StreamHandler | None:
-    """Returns the handler of a call of any other method, or of a request that is not gRPC; else None."""
-    answer = grpc.request_refusal(headers)
-    if answer is not None:
-        return NotGrpc(stream, answer)
-    asked = dict(headers)[":path"]
-    if asked != path:
-        text = f"unknown method {asked[:200]}; this port serves {path}"
-        return RefusedCall(stream, grpc.refusal(grpc.UNIMPLEMENTED, text))
-    return None
-
-
-class RefusedCall:
-    """Answers a call with an error at once."""
-
-    def __init__(self, stream: Stream, answer: Headers) -> None:
-        self._stream = stream
-        self._answer = answer
-
-    def on_headers(self, headers: Headers, end: bool) -> None:
-        self._stream.send_headers(self._answer, end=True)
-        self._stream.pause_reading()
-
-    def on_end(self) -> None: ...
-    def on_data(self, buffer: p.Buffer, start: int, end: int) -> None: ...
-    def on_reset(self, code: int, reason: str) -> None: ...
-    def on_ready(self) -> None: ...
-
-
-class NotGrpc(RefusedCall):
-    """Answers a request that is not gRPC with a line of plain text, once the request has ended."""
-
-    def on_headers(self, headers: Headers, end: bool) -> None:
-        self._stream.pause_reading()
-
-    def on_end(self) -> None:
-        _, text = grpc.status_of(self._answer)
-        self._stream.send_headers(self._answer)
-        self._stream.send(f"{text}\n".encode())
-        self._stream.end()

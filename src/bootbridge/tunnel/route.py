@@ -10,6 +10,14 @@ from bootbridge.bounds import BOUNDS
 from bootbridge.ports.byte_ports import BytePort, Sink
 from bootbridge.ports.close_states import AGENT_ROUTE, DIRECT_ROUTE, Event, State
 from bootbridge.ports.timers import Timer, Timers
+from bootbridge.tunnel.dial_record import (
+    AGENT_LOST,
+    BY_BOTH_ENDS,
+    BY_CALLER,
+    BY_ENDPOINT,
+    BY_SERVER,
+    DialRecord,
+)
 from bootbridge.tunnel.frontend import Frontend
 from bootbridge.tunnel.packet_stream import Receiver, SendQueue
 from bootbridge.wire import packets as p
@@ -142,16 +150,20 @@ class AgentRoute:
         "front",
         "opened_at",
         "receiver",
+        "record",
         "send_queue",
         "state",
     )
 
-    def __init__(self, core: ProxyCore, front: Frontend, agent: AgentStream, connect_id: int) -> None:
+    def __init__(
+        self, core: ProxyCore, front: Frontend, agent: AgentStream, connect_id: int, record: DialRecord
+    ) -> None:
         self._core = core
         self.front = front
         self.agent = agent
         self.connect_id = connect_id
-        self.opened_at = core.timers.now()
+        self.record = record
+        self.opened_at = record.answered_at
         self.state: State = State.OPEN
         self.send_queue = SendQueue(agent, connect_id, front)
         if not agent.extension:
@@ -169,6 +181,24 @@ class AgentRoute:
     @property
     def closing(self) -> bool:
         return self.state is State.CLOSING or self.state is State.CLOSED
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes sent to the agent."""
+        return self.send_queue.sent
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes received from the agent, also those that a caller who has left did not take."""
+        return self.receiver.written
+
+    @property
+    def queued_up(self) -> int:
+        return self.send_queue.backlog
+
+    @property
+    def queued_down(self) -> int:
+        return self.receiver.sink.backlog
 
     def _move(self, event: Event) -> bool:
         """Follows the table; True if the state changed."""
@@ -204,8 +234,11 @@ class AgentRoute:
 
     def front_gone(self, reason: str) -> None:
         """The caller is gone: sends the rest of its upload, then CLOSE_REQ."""
+        self._front_gone(reason, BY_CALLER)
+
+    def _front_gone(self, reason: str, by: str) -> None:
         if self._move(Event.CALLER_GONE):
-            self._stop(reason)
+            self._stop(reason, by)
             self._request_close(upload_complete=True)
 
     @property
@@ -218,8 +251,9 @@ class AgentRoute:
         """CLOSE_RSP: the agent has closed the endpoint, and nothing follows."""
         if not self._wait_for_first_bytes(partial(self.on_closed, error)):
             reason = f"endpoint: {error}" if error else "endpoint closed"
+            by = BY_BOTH_ENDS if self.state is State.BOTH_ENDED else BY_ENDPOINT
             # The download is complete. A reset would discard it because of an upload that came too late.
-            self._close(Event.ENDPOINT_CLOSED, reason, "" if self._download_ended else error)
+            self._close(Event.ENDPOINT_CLOSED, reason, "" if self._download_ended else error, by)
 
     def on_ended(self) -> None:
         """END: the endpoint half-closed."""
@@ -230,14 +264,16 @@ class AgentRoute:
         if self.front.end_of_data():
             self._watch_half_open()
         else:
-            self.front_gone("endpoint closed")
+            self._front_gone("endpoint closed", BY_ENDPOINT)
 
     def _wait_for_first_bytes(self, action: Callable[[], None]) -> bool:
         return self._first_bytes is not None and self._first_bytes.then(action)
 
-    def on_agent_lost(self, reason: str) -> None:
+    def on_agent_lost(self, error: str, reason: str = "") -> None:
+        """``error`` is for the caller, ``reason`` for the operator."""
         self.release_first_bytes()  # with the endpoint's own close, if it was held with them
-        self._close(Event.STREAM_LOST, "agent lost", reason)
+        by = BY_SERVER if self._core.closing else AGENT_LOST
+        self._close(Event.STREAM_LOST, f"agent lost: {reason or error}", error, by)
 
     def close_overrun(self, reason: str) -> None:
         self._core.event_log.warning(
@@ -245,7 +281,7 @@ class AgentRoute:
         )
         upload_complete = self._upload_ended and not self.send_queue.backlog
         self._move(Event.OVERRUN)
-        self._stop("stalled frontend")
+        self._stop("stalled frontend", BY_SERVER)
         self.front.close(reason)
         self.send_queue.discard()
         self._request_close(upload_complete=upload_complete)
@@ -256,7 +292,7 @@ class AgentRoute:
         if self._half_open is None:
             self._half_open = HalfOpenWatch(
                 self._core.timers,
-                moved=lambda: self.receiver.written + self.send_queue.granted - self.send_queue.credit,
+                moved=lambda: self.bytes_up + self.bytes_down,
                 waiting=lambda: self.send_queue.backlog,
                 idle=self._half_open_idle,
             )
@@ -265,7 +301,7 @@ class AgentRoute:
         upload_complete = self._upload_ended
         self._move(Event.IDLE)
         self.front.close(HALF_OPEN_IDLE_TEXT)
-        self._stop(HALF_OPEN_IDLE_TEXT)
+        self._stop(HALF_OPEN_IDLE_TEXT, BY_SERVER)
         self._request_close(upload_complete=upload_complete)
 
     @property
@@ -297,15 +333,15 @@ class AgentRoute:
 
         self._timer = self._core.timers.after(CLOSING_SECONDS_MAX, check)
 
-    def _close(self, event: Event, reason: str, error: str) -> None:
+    def _close(self, event: Event, reason: str, error: str, by: str) -> None:
         was_closing = self.closing
         if self._move(event):
             if not was_closing:
-                self._stop(reason)
+                self._stop(reason, by)
                 self.front.close(error)
             self._forget()
 
-    def _stop(self, reason: str) -> None:
+    def _stop(self, reason: str, by: str) -> None:
         """Stops the download; called once, when the route leaves the states in which it is open."""
         if self._half_open is not None:
             self._half_open.cancel()
@@ -315,7 +351,7 @@ class AgentRoute:
         if self.agent.guard is not None:
             self.agent.guard.forget(self.receiver)
         self.receiver.sink = DISCARD
-        self._core.route_closed(self, reason)
+        self._core.route_closed(self, reason, by)
 
     def _closing_timed_out(self) -> None:
         """The upload could not be sent, or the agent did not answer CLOSE_REQ."""
@@ -330,12 +366,13 @@ class AgentRoute:
             self._timer.cancel()
         self.send_queue.discard()
         self.agent.forget_route(self)
+        self._core.dial_history.ended(self.record, self.bytes_up, self.bytes_down)
 
 
 class DirectRoute:
     """A connection that the server itself dialled: two byte streams, joined."""
 
-    def __init__(self, core: ProxyCore, front: Frontend, port: BytePort) -> None:
+    def __init__(self, core: ProxyCore, front: Frontend, port: BytePort, record: DialRecord) -> None:
         self._core = core
         self.front = front
         self._port = port
@@ -343,11 +380,21 @@ class DirectRoute:
         hold = FirstBytesHold(front, core.timers, self.release_first_bytes)
         self._first_bytes: FirstBytesHold | None = hold
         self._half_open: HalfOpenWatch | None = None
-        self._moved = 0
-        self.opened_at = core.timers.now()
+        self.bytes_up = 0
+        self.bytes_down = 0
+        self.record = record
+        self.opened_at = record.answered_at
 
     def __repr__(self) -> str:
         return f"<DirectRoute {self.state}>"
+
+    @property
+    def queued_up(self) -> int:
+        return self._port.backlog
+
+    @property
+    def queued_down(self) -> int:
+        return (self._first_bytes or self.front.sink).backlog
 
     def _move(self, event: Event) -> bool:
         """Follows the table; True if the state changed."""
@@ -361,7 +408,7 @@ class DirectRoute:
         self.release_first_bytes()
         if self.state is State.CLOSED:  # by an end that was held with the first bytes
             return
-        self._moved += len(data)
+        self.bytes_up += len(data)
         self._port.write(data)
         if self._port.backlog > BOUNDS.send_queue_high:
             self.front.pause_reading()
@@ -375,11 +422,11 @@ class DirectRoute:
         self.release_first_bytes()
         if self._move(Event.CALLER_ENDS):
             self._port.finish()
-            self._one_direction_ended()
+            self._one_direction_ended(BY_BOTH_ENDS)
 
     def front_gone(self, reason: str) -> None:
         self._move(Event.CALLER_GONE)
-        self._stop(reason)
+        self._stop(reason, BY_CALLER)
         self._port.close()
 
     @property
@@ -394,7 +441,7 @@ class DirectRoute:
 
     def on_bytes(self, data: memoryview) -> None:
         sink = self._first_bytes or self.front.sink
-        self._moved += len(data)
+        self.bytes_down += len(data)
         sink.write(data)
         if sink.backlog > BOUNDS.send_queue_high:
             self._port.pause_reading()
@@ -402,8 +449,12 @@ class DirectRoute:
     def on_eof(self, gone: bool) -> None:
         if self._first_bytes is not None and self._first_bytes.then(partial(self.on_eof, gone)):
             return
-        self._move(Event.ENDPOINT_ENDS if self.front.end_of_data() else Event.ENDPOINT_CLOSED)
-        self._one_direction_ended()
+        if self.front.end_of_data():
+            self._move(Event.ENDPOINT_ENDS)
+            self._one_direction_ended(BY_BOTH_ENDS)
+        else:
+            self._move(Event.ENDPOINT_CLOSED)
+            self._one_direction_ended(BY_ENDPOINT)
 
     def on_drained(self) -> None:
         if self._port.backlog <= BOUNDS.send_queue_low and self.state is not State.CLOSED:
@@ -413,24 +464,25 @@ class DirectRoute:
         self.release_first_bytes()
         download_ended = self.state is State.DOWNLOAD_ENDED
         if self._move(Event.ENDPOINT_LOST):
-            self._close(f"endpoint: {reason}", "" if download_ended else reason)
+            self._close(f"endpoint: {reason}", "" if download_ended else reason, BY_ENDPOINT)
 
     def stop(self, reason: str) -> None:
         """The server stops. Resets both byte streams, so that both ends see a truncation."""
         self._move(Event.CLOSE)
-        self._stop(reason)
+        self._stop(reason, BY_SERVER)
         self.front.close(reason)
         self._port.abort()
 
     # --- closing
 
-    def _one_direction_ended(self) -> None:
+    def _one_direction_ended(self, by: str) -> None:
+        """``by``: who has closed the connection if this was the second direction."""
         if self.state is State.CLOSED:
-            self._close("both ends closed", "")
+            self._close("both ends closed", "", by)
         elif self._half_open is None:
             self._half_open = HalfOpenWatch(
                 self._core.timers,
-                moved=lambda: self._moved,
+                moved=lambda: self.bytes_up + self.bytes_down,
                 waiting=lambda: self._port.backlog,
                 idle=self._half_open_idle,
             )
@@ -440,17 +492,17 @@ class DirectRoute:
         self._move(Event.IDLE)
         if not upload_ended:
             self._port.abort()  # the caller has not finished its upload
-        self._close(HALF_OPEN_IDLE_TEXT, HALF_OPEN_IDLE_TEXT)
+        self._close(HALF_OPEN_IDLE_TEXT, HALF_OPEN_IDLE_TEXT, BY_SERVER)
 
-    def _close(self, reason: str, error: str) -> None:
-        self._stop(reason)
+    def _close(self, reason: str, error: str, by: str) -> None:
+        self._stop(reason, by)
         self.front.close(error)
         self._port.close()
 
-    def _stop(self, reason: str) -> None:
+    def _stop(self, reason: str, by: str) -> None:
         if self._half_open is not None:
             self._half_open.cancel()
         hold, self._first_bytes = self._first_bytes, None
         if hold is not None:
             hold.drop()
-        self._core.route_closed(self, reason)
+        self._core.route_closed(self, reason, by)

@@ -195,7 +195,7 @@ class ServerSet(Generic[Connection]):
             return []
         addresses = list(dict.fromkeys(addresses))
         self._answered = {a: s for a, s in self._answered.items() if a in addresses}
-        uncovered = [address for address in addresses if not self._covers(address)]
+        uncovered = [address for address in addresses if not self.covers(address)]
         if self._satisfied(all_covered=not uncovered) and not self._sync_forever:
             return []
         attempts = [address for address in uncovered if address not in in_flight]
@@ -213,8 +213,13 @@ class ServerSet(Generic[Connection]):
             return self._pace.quick()
         return self._pace.steady()
 
-    def _covers(self, address: str) -> bool:
+    def covers(self, address: str) -> bool:
+        """Whether the server that last answered there is connected."""
         return self._answered.get(address) in self._by_server
+
+    def holds(self, connection: Connection) -> bool:
+        """Whether this is the present connection to its server."""
+        return id(connection) in self._server_of
 
     def _satisfied(self, *, all_covered: bool) -> bool:
         return len(self) >= self.wanted and (all_covered or len(self) >= self._hosts)

@@ -11,10 +11,14 @@ from struct import Struct
 from typing import Final
 from urllib.parse import quote, unquote
 
+from bootbridge import __version__
 from bootbridge.errors import PeerError
 from bootbridge.wire.frame_buffer import FrameBuffer
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.packets import Buffer
+
+# Names us to a peer: an agent as `user-agent`, a server as `server`.
+PRODUCT: Final = f"bootbridge/{__version__}"
 
 # Status codes that we send or handle.
 OK: Final = 0
@@ -147,7 +151,7 @@ def request_headers(
         (":path", path),
         (":authority", authority),
         ("content-type", "application/grpc"),
-        ("user-agent", "bootbridge"),
+        ("user-agent", PRODUCT),
         ("te", "trailers"),
         *metadata,
     )

@@ -56,7 +56,7 @@ def test_the_bundle_has_everything_and_no_secret(node: InstalledNode, tmp_path: 
         "analysis.json",
         "doctor.json",
         "gather.json",
-        "node/server/health-status.txt",
+        "node/server/admin-status.txt",
         "node/server/health-metrics.txt",
         "node/certificates.json",
         "node/network/ip-address.txt",

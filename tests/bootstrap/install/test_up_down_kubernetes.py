@@ -70,7 +70,7 @@ def test_up_twice_then_down_leaves_a_real_cluster_as_it_was(node: BootstrapNode)
     before = node.scan()
     node.up("--timeout=90s")
     assert node.run("status") == 0, node.output
-    with urllib.request.urlopen(f"http://127.0.0.1:{node.plan.ports.server_health}/status") as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.plan.ports.server_admin}/status") as answer:
         agents = json.load(answer)["agents"]
     # A real kube-apiserver has accepted the agents' tokens: all that they advertise is proved.
     assert {agent["id"]: agent["ignored_identifiers"] for agent in agents} == dict.fromkeys(NODES, 0)

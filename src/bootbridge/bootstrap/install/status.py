@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from cryptography import x509
 
+from bootbridge.bootstrap.install.connected_agents import connected_agents
 from bootbridge.bootstrap.install.resources import InstallContext, Resource, resources
 from bootbridge.bootstrap.install.resources.resource import ResourceChange
 from bootbridge.errors import OperatorError
@@ -68,11 +68,12 @@ def inspect(context: InstallContext) -> InstallStatus:
     healthy, ready = (context.host.http_get(port, page)[0] == 200 for page in ("/healthz", "/readyz"))
     if context.cluster:
         context.cluster.probe()
+    agents = connected_agents(context.host, context.plan)
     return InstallStatus(
         tuple(_resource_status(resource) for resource in resources(context) if resource.installed_by_up),
         healthy,
         ready,
-        _agents(context),
+        None if agents is None else tuple(agents),
         _expiry(context),
     )
 
@@ -89,17 +90,6 @@ def _resource_status(resource: Resource) -> ResourceStatus:
         return ResourceStatus(resource.name, resource.title, PRESENT, resource.unready_reason())
     except OperatorError as error:
         return ResourceStatus(resource.name, resource.title, UNKNOWN, str(error))
-
-
-def _agents(context: InstallContext) -> tuple[str, ...] | None:
-    """Only our server lists its agents; the Go server has no such page."""
-    status, body = context.host.http_get(context.plan.ports.server_health, "/status")
-    if status != 200:
-        return None
-    try:
-        return tuple(sorted(str(agent["id"]) for agent in json.loads(body)["agents"]))
-    except (ValueError, KeyError, TypeError):
-        return None
 
 
 def _expiry(context: InstallContext) -> datetime | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import re
 from typing import Any
 
@@ -14,6 +13,7 @@ from bootbridge.bootstrap.diagnose.check.result import CheckResult, at, failed, 
 from bootbridge.bootstrap.diagnose.doctor import apiserver
 from bootbridge.bootstrap.diagnose.doctor.context import DiagnosisContext
 from bootbridge.bootstrap.diagnose.doctor.targets import why_not_ready
+from bootbridge.bootstrap.install.connected_agents import connected_agents
 from bootbridge.errors import OperatorError
 from bootbridge.kube.kinds import DAEMON_SET, EVENT, POD, SECRET
 from bootbridge.kube.objects import Ref
@@ -98,16 +98,11 @@ def connected(context: DiagnosisContext) -> CheckResult:
 
 def server_agents(context: DiagnosisContext) -> tuple[list[str], int | None]:
     """Returns the connected agents' IDs and their number; the Go server reports only the number."""
-    port = context.plan.ports.server_health
-    status, body = context.host.http_get(port, "/status")
-    if status == 200:
-        try:
-            ids = sorted(str(agent["id"]) for agent in json.loads(body)["agents"])
-            return ids, len(ids)
-        except (ValueError, KeyError, TypeError):
-            pass
-    for metrics_port in (port, context.plan.ports.server_admin):
-        status, body = context.host.http_get(metrics_port, "/metrics")
+    ids = connected_agents(context.host, context.plan)
+    if ids is not None:
+        return ids, len(ids)
+    for port in (context.plan.ports.server_health, context.plan.ports.server_admin):
+        status, body = context.host.http_get(port, "/metrics")
         if status == 200 and (found := READY_METRIC.search(body)):
             return [], int(float(found[1]))
     return [], None

@@ -48,12 +48,17 @@ copy() {
 
 collect_pages() {
   has curl || return 0
-  for page in healthz readyz status metrics; do
-    limited curl --silent --show-error --max-time 5 --write-out '\nHTTP %{http_code}\n' \
-      "http://localhost:$HEALTH_PORT/$page" | keep "node/server/health-$page.txt"
-    limited curl --silent --show-error --max-time 5 --write-out '\nHTTP %{http_code}\n' \
-      "http://localhost:$ADMIN_PORT/$page" | keep "node/server/admin-$page.txt"
+  for page in healthz readyz metrics; do
+    collect_page "$HEALTH_PORT" "$page" "node/server/health-$page.txt"
   done
+  for page in status metrics; do
+    collect_page "$ADMIN_PORT" "$page" "node/server/admin-$page.txt"
+  done
+}
+
+collect_page() {
+  limited curl --silent --show-error --max-time 5 --write-out '\nHTTP %{http_code}\n' \
+    "http://localhost:$1/$2" | keep "$3"
 }
 
 collect_records() {

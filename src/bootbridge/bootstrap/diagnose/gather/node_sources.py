@@ -21,7 +21,9 @@ RECORDS = "/var/log/openshift"
 POD_LOGS = "/var/log/pods"
 COMMAND_SECONDS_MAX = 15.0
 LOG_LINES = "5000"
-PAGES = ("healthz", "readyz", "status", "metrics")
+# The Go server has no status, and older ones have their metrics on the admin port.
+HEALTH_PAGES = ("healthz", "readyz", "metrics")
+ADMIN_PAGES = ("status", "metrics")
 UNITS = (
     *("bootkube", "release-image", "kubelet", "crio", "containerd"),
     *("bootbridge-cleanup", "bootbridge-cleanup-retry"),
@@ -54,11 +56,12 @@ def collectors(context: DiagnosisContext, diagnosed: Callable[[Diagnosis], None]
 
 
 def _pages(context: InstallContext, bundle: LogBundle) -> None:
-    for page in PAGES:
-        for kind, port in (
-            ("health", context.plan.ports.server_health),
-            ("admin", context.plan.ports.server_admin),
-        ):
+    ports = context.plan.ports
+    for kind, port, pages in (
+        ("health", ports.server_health, HEALTH_PAGES),
+        ("admin", ports.server_admin, ADMIN_PAGES),
+    ):
+        for page in pages:
             status, body = context.host.http_get(port, f"/{page}")
             if status or kind == "health":
                 bundle.add(f"node/server/{kind}-{page}.txt", f"HTTP {status}\n".encode() + body)

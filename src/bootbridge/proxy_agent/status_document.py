@@ -1,0 +1,176 @@
+"""The document of the agent's `/status`, built from the core's tables on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from bootbridge.ports.close_states import State
+from bootbridge.proxy_agent.server_sync import ServerState
+from bootbridge.runtime.status_page import Document, StatusQuery, page, timestamp
+from bootbridge.tunnel.agent_core import AgentCore, ServerStream
+from bootbridge.tunnel.dial_record import DialRecord
+from bootbridge.tunnel.endpoint import Endpoint, EndpointDial
+
+Connection = tuple[ServerStream, Endpoint | EndpointDial]
+
+
+def core_status(core: AgentCore, query: StatusQuery) -> Document:
+    """Returns what the core knows, without its servers. Rows are built for the requested page only."""
+    connections = _connections(core)
+    matching = [each for each in connections if _matches(each[1].record, query.filter)]
+    matching.sort(key=_SORT_KEYS[query.sort])
+    now = core.timers.now()
+    m = core.metrics
+    directions = ("to_endpoint", "to_server")
+    shown = page(matching, query.connections_offset, query.connections_limit)
+    endpoints = [endpoint for stream in core.streams for endpoint in stream.endpoints.values()]
+    return {
+        "agent_id": core.agent_id,
+        "draining": core.draining,
+        "identifiers": [each for each in core.identifiers.split("&") if each],
+        "pending_dials": sum(len(stream.dials) for stream in core.streams),
+        "routes": core.endpoint_count,
+        "bytes": {name: m.transferred_bytes_total.labels(name).value for name in directions},
+        "queued_bytes": {
+            "to_endpoint": sum(endpoint.queued_up for endpoint in endpoints),
+            "to_server": sum(endpoint.queued_down for endpoint in endpoints),
+        },
+        "dials": {
+            "succeeded": m.dial_duration_seconds.count,
+            "failed": {labels[0]: child.value for labels, child in m.endpoint_dial_failure_total.items()},
+        },
+        "closed_connections": {
+            labels[0]: child.value for labels, child in m.closed_connections_total.items()
+        },
+        "connections_total": len(connections),
+        "connections_matched": len(matching),
+        "connections": [_connection_row(stream, connection, now) for stream, connection in shown],
+        "recent_dials": [_dial_row(record) for record in reversed(core.dial_history.recent)],
+        "recent_failures": [_dial_row(record) for record in reversed(core.dial_history.failures)],
+    }
+
+
+def server_rows(states: list[ServerState]) -> list[Document]:
+    """Returns the connected servers, and the addresses that are tried or will be."""
+    return [
+        {
+            "address": each.address,
+            "state": each.state,
+            **(_NOT_CONNECTED if each.stream is None else _stream_status(each.stream)),
+            "last_error": each.last_error,
+            "next_attempt_seconds": each.next_attempt_seconds,
+        }
+        for each in states
+    ]
+
+
+def _stream_status(stream: ServerStream) -> Document:
+    return {
+        "server_id": stream.server_id,
+        "connected_seconds": round(stream.timers.now() - stream.connected_at, 3),
+        "extension": bool(stream.extension),
+        "version": stream.version,
+        "routes": len(stream.endpoints),
+        "pending_dials": len(stream.dials),
+        "bytes_to_server": stream.bytes_to_server,
+        "bytes_from_server": stream.bytes_from_server,
+        "queued_bytes": sum(endpoint.queued_down for endpoint in stream.endpoints.values()),
+        "stalled_connections": len(stream.guard) if stream.guard else 0,
+    }
+
+
+_NOT_CONNECTED: Document = {
+    "server_id": "",
+    "connected_seconds": None,
+    "extension": None,
+    "version": "",
+    "routes": 0,
+    "pending_dials": 0,
+    "bytes_to_server": 0,
+    "bytes_from_server": 0,
+    "queued_bytes": 0,
+    "stalled_connections": 0,
+}
+
+
+def _connections(core: AgentCore) -> list[Connection]:
+    """Returns open and closing connections, and pending dials."""
+    found: list[Connection] = []
+    for stream in core.streams:
+        found.extend((stream, endpoint) for endpoint in stream.endpoints.values())
+        found.extend((stream, dial) for dial in stream.dials.values())
+    return found
+
+
+def _matches(record: DialRecord, text: str) -> bool:
+    return not text or text in record.destination or text in record.caller
+
+
+def _by_bytes(connection: Connection) -> int:
+    each = connection[1]
+    return 0 if isinstance(each, EndpointDial) else -each.bytes_up - each.bytes_down
+
+
+def _by_queue(connection: Connection) -> int:
+    each = connection[1]
+    return 0 if isinstance(each, EndpointDial) else -each.queued_up - each.queued_down
+
+
+_SORT_KEYS: dict[str, Callable[[Connection], int]] = {
+    "age": lambda connection: connection[1].record.id,  # the oldest first
+    "bytes": _by_bytes,
+    "queued": _by_queue,
+}
+
+
+def _connection_row(stream: ServerStream, connection: Endpoint | EndpointDial, now: float) -> Document:
+    record = connection.record
+    row: Document = {
+        "id": record.id,
+        "destination": record.destination,
+        "server": stream.server_id,
+        "age_seconds": round(now - record.started_at, 3),
+    }
+    if isinstance(connection, EndpointDial):
+        numbers: Document = {"bytes_up": 0, "bytes_down": 0, "queued_up": 0, "queued_down": 0}
+        state = "dialling"
+    else:
+        numbers = {
+            "bytes_up": connection.bytes_up,
+            "bytes_down": connection.bytes_down,
+            "queued_up": connection.queued_up,
+            "queued_down": connection.queued_down,
+        }
+        state = connection.state.value
+    return {**row, **numbers, "state": state, "waiting_for": _waiting_for(connection)}
+
+
+def _waiting_for(connection: Endpoint | EndpointDial) -> str:
+    if isinstance(connection, EndpointDial):
+        return "endpoint to answer"
+    if connection.queued_up:
+        return "endpoint to read"
+    if connection.queued_down:
+        # Our own server grants credit as the caller reads; a Go server only stops reading.
+        return "caller to read" if connection.send_queue.credit <= 0 else "server to read"
+    if connection.state is State.CLOSING:
+        return "close"
+    if not (connection.bytes_up or connection.bytes_down):
+        return "first bytes"
+    return _HALF_CLOSED.get(connection.state, "")
+
+
+_HALF_CLOSED = {State.UPLOAD_ENDED: "endpoint to close", State.DOWNLOAD_ENDED: "caller to close"}
+
+
+def _dial_row(record: DialRecord) -> Document:
+    return {
+        "id": record.id,
+        "time": timestamp(record.time),
+        "server": record.caller,
+        "destination": record.destination,
+        "outcome": record.outcome,
+        "hop": record.hop,
+        "reason": record.reason,
+        "connect_seconds": round(record.connect_seconds, 6),
+    }

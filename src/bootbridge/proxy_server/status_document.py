@@ -1,0 +1,260 @@
+"""The document of the server's `/status`, built from the core's tables on request."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from bootbridge.ports.close_states import State
+from bootbridge.runtime.status_page import Document, StatusQuery, page, timestamp
+from bootbridge.tunnel.agent_registry import Strategy
+from bootbridge.tunnel.agent_stream import AgentStream
+from bootbridge.tunnel.dial_record import DialHistory, DialRecord
+from bootbridge.tunnel.identifiers import AgentIdentifiers
+from bootbridge.tunnel.proxy_core import Dial, DirectDial, ProxyCore
+from bootbridge.tunnel.route import AgentRoute, DirectRoute
+
+DESTINATIONS_MAX = 50
+
+Connection = AgentRoute | DirectRoute | Dial | DirectDial
+
+
+def core_status(core: ProxyCore, query: StatusQuery) -> Document:
+    """Returns what the core knows. Rows are built for the requested pages only."""
+    agents = [agent for agent in core.agent_registry if _matches_agent(agent, query.filter)]
+    connections = _connections(core)
+    matching = [each for each in connections if _matches(each.record, query.filter)]
+    matching.sort(key=_SORT_KEYS[query.sort])
+    now = core.timers.now()
+    agents_shown = page(agents, query.agents_offset, query.agents_limit)
+    connections_shown = page(matching, query.connections_offset, query.connections_limit)
+    return {
+        "server_id": core.server_id,
+        "server_count": core.server_count(),
+        "ready": core.ready,
+        "stopping": core.stopping,
+        "strategies": [str(strategy) for strategy in core.strategies],
+        "frontends": {"http_connect": len(core.connect_frontends), "grpc": len(core.grpc_frontends)},
+        "pending_dials": core.dial_count,
+        "routes": core.route_count,
+        **_counters(core),
+        "agents_total": len(core.agent_registry),
+        "agents_matched": len(agents),
+        "agents": [_agent_row(agent, core.strategies, now) for agent in agents_shown],
+        "connections_total": len(connections),
+        "connections_matched": len(matching),
+        "connections": [_connection_row(connection, now) for connection in connections_shown],
+        "destinations": _destinations(connections, core.dial_history),
+        "recent_dials": [_dial_row(record) for record in reversed(core.dial_history.recent)],
+        "recent_failures": [_dial_row(record) for record in reversed(core.dial_history.failures)],
+        "overlapping_identifiers": core.overlapping_identifiers(),
+    }
+
+
+def _counters(core: ProxyCore) -> Document:
+    """The counters that `/metrics` has too."""
+    m = core.metrics
+    directions = ("to_agent", "to_frontend")
+    return {
+        "bytes": {name: m.transferred_bytes_total.labels(name).value for name in directions},
+        "queued_bytes": {
+            "to_agent": sum(agent.queued_up for agent in core.agent_registry),
+            "to_frontend": sum(agent.queued_down for agent in core.agent_registry),
+        },
+        "dials": {
+            "succeeded": m.dial_duration_seconds.count,
+            "failed": {labels[0]: child.value for labels, child in m.dial_failure_count.items()},
+            "retried": m.dial_retries_total.value,
+        },
+        "closed_connections": {
+            labels[0]: child.value for labels, child in m.closed_connections_total.items()
+        },
+    }
+
+
+# --- agents
+
+
+def _matches_agent(agent: AgentStream, text: str) -> bool:
+    return not text or text in agent.agent_id or text in agent.address or text in _node(agent)
+
+
+def _agent_row(agent: AgentStream, strategies: tuple[Strategy, ...], now: float) -> Document:
+    return {
+        "id": agent.agent_id,
+        "address": agent.address,
+        "node": _node(agent),
+        "identifiers": _texts(agent.identifiers),
+        "strategies": [] if agent.retired else [str(each) for each in strategies if _serves(agent, each)],
+        "connected_seconds": round(now - agent.connected_at, 3),
+        "draining": agent.draining,
+        "silent": agent.silent,
+        "retirement_reason": agent.retirement_reason,
+        "extension": bool(agent.extension),
+        "version": agent.version,
+        "routes": len(agent.routes),
+        "pending_dials": len(agent.dials),
+        "dials_succeeded": agent.dials_succeeded,
+        "dials_failed": agent.dials_failed,
+        "bytes_to_agent": agent.bytes_to_agent,
+        "bytes_from_agent": agent.bytes_from_agent,
+        "queued_bytes": agent.queued_up,
+        "stalled_connections": len(agent.guard) if agent.guard else 0,
+        "credentials_expire": timestamp(min((each.expires for each in agent.credentials), default=_NEVER)),
+        "ignored_identifiers": len(agent.ignored_identifiers),
+    }
+
+
+_NEVER = float("inf")
+
+
+def _node(agent: AgentStream) -> str:
+    """The node that its token proves; else the first name that it advertises, as our DaemonSets do."""
+    proved = next((each.node for each in agent.credentials if each.node), "")
+    return proved or next(iter(agent.identifiers.host), "")
+
+
+def _texts(identifiers: AgentIdentifiers) -> list[str]:
+    kinds = (
+        ("host", identifiers.host),
+        ("ipv4", identifiers.ipv4),
+        ("ipv6", identifiers.ipv6),
+        ("cidr", identifiers.cidr),
+        ("default-route", ("true",) if identifiers.default_route else ()),
+    )
+    return [f"{kind}={value}" for kind, values in kinds for value in values]
+
+
+def _serves(agent: AgentStream, strategy: Strategy) -> bool:
+    match strategy:
+        case Strategy.DEFAULT:
+            return True
+        case Strategy.DEST_HOST:
+            return bool(agent.identifiers.comparable_hosts)
+        case Strategy.CIDR:
+            return bool(agent.identifiers.networks)
+        case Strategy.DEFAULT_ROUTE:
+            return agent.identifiers.default_route
+        case Strategy.DIRECT:
+            return False
+
+
+# --- connections
+
+
+def _connections(core: ProxyCore) -> list[Connection]:
+    """Returns open and closing connections, and pending dials."""
+    found: list[Connection] = [*core.direct_routes, *core.direct_dials]
+    for agent in core.agent_registry:
+        found.extend(agent.routes.values())
+        found.extend(agent.dials.values())
+    return found
+
+
+def _matches(record: DialRecord, text: str) -> bool:
+    return not text or text in record.destination or text in record.agent or text in record.caller
+
+
+def _by_bytes(connection: Connection) -> int:
+    if isinstance(connection, Dial | DirectDial):
+        return 0
+    return -connection.bytes_up - connection.bytes_down
+
+
+def _by_queue(connection: Connection) -> int:
+    if isinstance(connection, Dial | DirectDial):
+        return 0
+    return -connection.queued_up - connection.queued_down
+
+
+_SORT_KEYS: dict[str, Callable[[Connection], int]] = {
+    "age": lambda connection: connection.record.id,  # the oldest first
+    "bytes": _by_bytes,
+    "queued": _by_queue,
+}
+
+
+def _connection_row(connection: Connection, now: float) -> Document:
+    record = connection.record
+    row: Document = {
+        "id": record.id,
+        "destination": record.destination,
+        "agent": record.agent,
+        "caller": record.caller,
+        "strategy": record.strategy,
+        "protocol": record.protocol,
+        "age_seconds": round(now - record.started_at, 3),
+    }
+    if isinstance(connection, Dial | DirectDial):
+        numbers: Document = {"bytes_up": 0, "bytes_down": 0, "queued_up": 0, "queued_down": 0}
+        state = "dialling"
+    else:
+        numbers = {
+            "bytes_up": connection.bytes_up,
+            "bytes_down": connection.bytes_down,
+            "queued_up": connection.queued_up,
+            "queued_down": connection.queued_down,
+        }
+        state = connection.state.value
+    return {**row, **numbers, "state": state, "waiting_for": _waiting_for(connection)}
+
+
+def _waiting_for(connection: Connection) -> str:
+    if isinstance(connection, Dial):
+        return "agent to answer"
+    if isinstance(connection, DirectDial):
+        return "endpoint to answer"
+    if connection.state is State.CLOSING or connection.state is State.BOTH_ENDED:
+        return "close"
+    if connection.queued_down:
+        return "caller to read"
+    if connection.queued_up:
+        # Our own agent grants credit as the endpoint reads; a Go agent only stops reading.
+        stops_at_agent = isinstance(connection, AgentRoute) and connection.send_queue.credit > 0
+        return "agent to read" if stops_at_agent else "endpoint to read"
+    if not (connection.bytes_up or connection.bytes_down):
+        return "first bytes"
+    return _HALF_CLOSED.get(connection.state, "")
+
+
+_HALF_CLOSED = {State.UPLOAD_ENDED: "endpoint to close", State.DOWNLOAD_ENDED: "caller to close"}
+
+
+# --- destinations and dials
+
+
+def _destinations(connections: list[Connection], history: DialHistory) -> list[Document]:
+    """Returns the busiest pairs of destination and agent."""
+    # A record of a pending dial has no agent yet, or the one that is being asked.
+    open_now = Counter(
+        (each.record.destination, each.record.agent) for each in connections if each.record.established
+    )
+    dials = Counter((record.destination, record.agent) for record in history.recent)
+    failures = Counter((record.destination, record.agent) for record in history.failures)
+    ranked = (open_now + dials + failures).most_common(DESTINATIONS_MAX)
+    return [
+        {
+            "destination": destination,
+            "agent": agent,
+            "connections": open_now[destination, agent],
+            "recent_dials": dials[destination, agent],
+            "recent_failures": failures[destination, agent],
+        }
+        for (destination, agent), _ in ranked
+    ]
+
+
+def _dial_row(record: DialRecord) -> Document:
+    return {
+        "id": record.id,
+        "time": timestamp(record.time),
+        "caller": record.caller,
+        "destination": record.destination,
+        "strategy": record.strategy,
+        "agent": record.agent,
+        "tried_agents": list(record.tried_agents),
+        "outcome": record.outcome,
+        "hop": record.hop,
+        "reason": record.reason,
+        "connect_seconds": round(record.connect_seconds, 6),
+    }
