@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import pytest
 
+from tests.support.audit_lines import audit_lines
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, NonReader
 from tests.support.process_tunnels import ConnectTunnel, RefusedDialError, dial, fetch
 from tests.support.tunnel_programs import OUR_SERVER, Programs
@@ -51,6 +52,19 @@ def test_a_caller_does_not_reach_the_agents_loopback_or_metadata_addresses(
     assert agent.metric("refused_destinations_total", rule="default rule multicast 224.0.0.0/4") == 1
     assert agent.log.count("dial failed") == len(LOOPBACK | ELSEWHERE)
     assert "default rule unspecified ::/128" in agent.log
+
+
+def test_a_caller_cannot_forge_an_audit_line(programs: Programs) -> None:
+    """A gRPC caller chooses every character of the destination; all of them stay in one JSON text."""
+    trail = programs.folder / "audit.jsonl"
+    server, _ = programs.pair(mode="grpc", server_flags={"audit-log": trail})
+    forged = '10.0.0.1:1"}\n{"outcome": "established", "x": "\r\x1b[2J\u2028\x85'
+    for address in (forged, "x" * 100_000):
+        with pytest.raises(RefusedDialError):
+            dial(server, address)
+    first, second = audit_lines(trail, 2)
+    assert (first["destination"], first["outcome"]) == (forged, "refused")
+    assert (len(second["destination"]), second["hop"]) == (512, "caller to server")
 
 
 def test_a_caller_does_not_reach_the_servers_loopback_by_direct_dials(programs: Programs) -> None:

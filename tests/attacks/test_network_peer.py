@@ -272,6 +272,16 @@ def closed_by_server(sock: socket.socket) -> bool:
     return True
 
 
+def test_a_peer_does_not_read_the_status(programs: Programs) -> None:
+    """It would name callers, destinations and agents. The health port, which a peer may reach, has no such
+    page, and the admin port listens on one loopback address only."""
+    for program in programs.pair():
+        assert program.health.get("/status") == (404, "404 page not found\n")
+        assert program.admin.get("/status")[0] == 200
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", program.admin.port), timeout=SECONDS)
+
+
 def test_idle_connections_do_not_make_a_probe_fail(programs: Programs) -> None:
     """The kubelet kills an agent whose probes fail; so it would a server."""
     server, agent = programs.pair()

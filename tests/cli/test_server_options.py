@@ -64,6 +64,7 @@ DEFAULTS = {
     "node_cidr_mask_size_ipv4": 0,
     "node_cidr_mask_size_ipv6": 0,
     "agent_max_age": 0.0,
+    "audit_log": "",
     "stall_timeout": 10.0,
     "allow_destinations": (),
     "deny_destinations": (),

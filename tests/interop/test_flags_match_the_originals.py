@@ -39,6 +39,7 @@ OURS_ALONE = {
         "agent-hosts",
         "agent-default-route",
         "agent-max-age",
+        "audit-log",
         "node-cidr-mask-size-ipv4",
         "node-cidr-mask-size-ipv6",
         "allow-destinations",

@@ -43,6 +43,7 @@ SERVER = {
     "queued_bytes": ("gauge", ("direction",), None),
     "stalled_seconds_total": ("counter", ("direction",), None),
     "closed_connections_total": ("counter", ("reason",), None),
+    "audit_lines_dropped_total": ("counter", (), None),
     "log_lines_dropped_total": ("counter", (), None),
     "refused_destinations_total": ("counter", ("rule",), None),
     "dial_retries_total": ("counter", (), None),

@@ -11,6 +11,7 @@ import sys
 import termios
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +20,7 @@ from functools import partial
 import pytest
 
 from bootbridge.runtime.byte_stream import USER_TIMEOUT_MS
+from tests.support.audit_lines import assert_lines_add_up, audit_lines
 from tests.support.process_endpoints import (
     AnswerAfterEnd,
     Endpoint,
@@ -361,13 +363,17 @@ def _has_descriptors_at_most(program: Program, count: int) -> bool:
 def test_two_hundred_connections_with_random_ends_leave_no_state(
     programs: Programs, mode: str, endpoint: Endpoints
 ) -> None:
-    """Random sizes; some finish, some are dropped by the caller, some by the endpoint."""
-    server, agent = programs.pair(mode=mode)
+    """Random sizes; some finish, some are dropped by the caller, some by the endpoint. The audit trail has
+    one line for each, and the lines add up to the metrics and to what the callers transferred."""
+    trail = programs.folder / "audit.jsonl"
+    server, agent = programs.pair(mode=mode, server_flags={"audit-log": trail})
     address, resetting = endpoint(echo).address, endpoint(reset_after_read).address
     warm_up = dial(server, address)
     warm_up.close()
     until(lambda: tables_are_empty(server, agent), "tables are empty again")
     before = [(program.descriptors(), program.threads()) for program in (server, agent)]
+
+    finished: list[int] = []
 
     def one(number: int) -> None:
         rng = random.Random(number)
@@ -379,6 +385,7 @@ def test_two_hundred_connections_with_random_ends_leave_no_state(
             if fate == "finish":
                 assert receive(tunnel, len(sent)) == sent
                 tunnel.close()
+                finished.append(len(sent))
                 return
             if fate == "reset by endpoint":
                 receive_all(tunnel)
@@ -394,6 +401,10 @@ def test_two_hundred_connections_with_random_ends_leave_no_state(
         until(lambda program=program, threads=threads: program.threads() <= threads, "no thread is left")
     assert server.metric("queued_bytes", direction="to_frontend") == 0
     assert server.health.get("/readyz")[0] == 200
+    lines = audit_lines(trail, 201)
+    assert_lines_add_up(server, lines)
+    transferred = Counter((line["bytes_up"], line["bytes_down"]) for line in lines)
+    assert Counter((size, size) for size in finished) <= transferred
 
 
 @pytest.mark.parametrize("direct", [False, True])

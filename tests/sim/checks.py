@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from bootbridge.metrics import Gauge
@@ -10,6 +11,7 @@ from bootbridge.proxy_server.status_document import core_status as server_status
 from bootbridge.runtime.status_page import ROWS_MAX, StatusQuery
 from bootbridge.tunnel.agent_core import ServerStream
 from bootbridge.tunnel.agent_stream import AgentStream
+from bootbridge.tunnel.dial_record import DialRecord
 from bootbridge.tunnel.frontend import ConnectFrontend, GrpcFrontend
 from bootbridge.tunnel.packet_stream import PacketStream
 from bootbridge.tunnel.proxy_core import Dial, DirectDial, ProxyCore
@@ -28,8 +30,30 @@ if TYPE_CHECKING:
 STALL_SECONDS = 3.0
 ALL_ROWS = StatusQuery(agents_limit=ROWS_MAX, connections_limit=ROWS_MAX)
 _FAILURES = ("no_agent", "error_response", "backend_close", "backend_dial_timeout", "frontend_close")
+_OUTCOMES = ("no agent", "refused", "agent lost", "timed out", "cancelled")  # the same, in records
 # Answers for unknown connections do not belong to a connection.
 _STRAY = ("Unknown connectID", "unrecognized connectID")
+
+
+class EndedDials:
+    """The records that one server has ended: each exactly once, and complete."""
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()
+        self.outcomes: Counter[str] = Counter()
+        self.bytes_up = 0  # through agents
+        self.bytes_down = 0
+
+    def add(self, record: DialRecord) -> None:
+        if record.id in self.ids or not record.outcome:
+            raise Violation(8, f"{record} ended twice, or without an outcome")
+        if record.established != bool(record.close_reason) or (record.established and not record.closed_by):
+            raise Violation(8, f"{record} does not say who closed it")
+        self.ids.add(record.id)
+        self.outcomes[record.outcome] += 1
+        if record.agent:
+            self.bytes_up += record.bytes_up
+            self.bytes_down += record.bytes_down
 
 
 class Checks:
@@ -37,6 +61,7 @@ class Checks:
         self._scenario = scenario
         self._limits = limits
         self._dials_started: dict[ProxyCore, int] = {}
+        self._dials_ended: dict[ProxyCore, EndedDials] = {}
 
     @property
     def _read_max(self) -> int:
@@ -47,6 +72,8 @@ class Checks:
     def watch_server(self, server: ServerProcess) -> None:
         core = server.core
         self._dials_started[core] = 0
+        ended = self._dials_ended[core] = EndedDials()
+        core.dial_history.on_ended = ended.add
         start, send, request = core.dial, core._send_to_agent, core.on_agent_request
         tries: dict[Dial, int] = {}
 
@@ -142,6 +169,7 @@ class Checks:
         dials += len(core.direct_dials)
         self._check_gauges(server, routes, dials, queued_up, queued_down)
         self._check_counters(server, routes, dials)
+        self._check_records(server, dials)
         for transport in server.transports:
             if transport.http2.out_size > self._limits.http2_output_max:
                 raise Violation(4, f"{transport.http2.out_size} bytes wait in a connection of {server.name}")
@@ -279,6 +307,26 @@ class Checks:
         if made != m.connection_duration_seconds.count + routes:
             text = f"{made} connections began, {m.connection_duration_seconds.count} ended, {routes} are open"
             raise Violation(8, f"{server.name}: {text}")
+
+    def _check_records(self, server: ServerProcess, dials: int) -> None:
+        """Every dial has one record, and records and open connections add up to the counters."""
+        core, m, ended = server.core, server.metrics, self._dials_ended[server.core]
+        routes = [route for agent in core.agent_registry for route in agent.routes.values()]
+        began, pending = self._dials_started[core], dials + len(routes) + len(core.direct_routes)
+        if began != len(ended.ids) + pending:
+            text = f"{began} dials began, {len(ended.ids)} records ended, {pending} are open"
+            raise Violation(8, f"{server.name}: {text}")
+        failed = [ended.outcomes[outcome] for outcome in _OUTCOMES]
+        counted = [m.dial_failure_count.labels(why).value for why in _FAILURES]
+        if failed != counted:
+            raise Violation(8, f"{server.name}: records say {ended.outcomes}, metrics {counted}")
+        shown = (
+            ended.bytes_up + sum(route.bytes_up for route in routes),
+            ended.bytes_down + sum(route.bytes_down for route in routes),
+        )
+        transferred = tuple(m.transferred_bytes_total.labels(name).value for name in DIRECTIONS)
+        if shown != transferred:
+            raise Violation(8, f"{server.name}: records have {shown} bytes, metrics {transferred}")
 
     def _check_agent(self, agent: AgentProcess) -> None:
         core, limits = agent.core, self._limits

@@ -16,6 +16,7 @@ SCHEMAS: Final = {
     "policy": ("policy.yaml, for `bootbridge node init --policy`", "join_api.policy", "OperatorPolicy"),
     "cluster": ("cluster.yaml, for `bootbridge node init --spec`", "join_api.cluster_spec", "ClusterSpec"),
     "instance": ("instance.yaml, for `metadata: {static: …}`", "metadata.static", "InstanceFile"),
+    "audit": ("lines of `proxy-server --audit-log`", "proxy_server.audit_trail", "AuditLine"),
     "plan": ("plan.json, written by `up` and `inject`", "bootstrap.plan.record", "PlanRecord"),
 }
 

@@ -159,6 +159,11 @@ _WATCHING = (
     Flag("health-bind-address", "Address for --health-port. Empty means all."),
     Flag("admin-port", "Port for /status, /metrics and profiling."),
     Flag("admin-bind-address", "Address for --admin-port. Empty means all."),
+    Flag(
+        "audit-log",
+        "File for one JSON line per dial, written when it has ended; - is stdout. Reopened when the file was "
+        "renamed, and on SIGHUP. `bootbridge schema audit` describes it. Empty: none.",
+    ),
     Flag("enable-profiling", "Serve profiles under /debug/pprof on the admin port."),
     Flag("enable-contention-profiling", "Serve contention profiles too. Requires --enable-profiling."),
     Flag("warn-on-channel-limit", "", deprecated="it is always on and the flag does nothing"),

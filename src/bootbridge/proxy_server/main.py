@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from bootbridge.metrics import Registry
 from bootbridge.proxy_server.agent_certificate import AgentCertificate
@@ -37,6 +38,9 @@ from bootbridge.wire.addresses import join_host_port, parse_cidr
 from bootbridge.wire.hpack_headers import Headers
 from bootbridge.wire.http2_budgets import BudgetExceeded
 from bootbridge.wire.http2_stream import Stream, StreamHandler
+
+if TYPE_CHECKING:
+    from bootbridge.proxy_server.audit_trail import AuditTrail
 
 # A gRPC frontend may open one per dial.
 FRONTEND_STREAMS_MAX: Final = 10_000
@@ -93,6 +97,7 @@ class ProxyServer:
             authenticate=authenticate,
             allowed_identifiers=_allow_list(options),
         )
+        self._audit_trail: AuditTrail | None = None
         self._transports: set[Http2Transport] = set()
         self._listeners: list[Listener] = []
         policy = TlsPolicy.from_flags(options.tls_min_version, options.cipher_suites)
@@ -135,6 +140,8 @@ class ProxyServer:
             authenticate = proof = TokenProof(options, LoggingEventLog("server"), authenticate)
             stack.push_async_callback(proof.close)
         server = cls(options, authenticate)
+        if options.audit_log:
+            server._start_audit_trail(stack)
         if proof is not None:
             proof.start(server.pump)
         stack.callback(server.close)
@@ -158,6 +165,15 @@ class ProxyServer:
                 fix="set --agent-identifier-proof, or --agent-cidrs and --agent-hosts",
             )
         return server
+
+    def _start_audit_trail(self, stack: AsyncExitStack) -> None:
+        from bootbridge.proxy_server.audit_trail import AuditTrail
+
+        trail = self._audit_trail = AuditTrail(self._options.audit_log, self._options.server_id)
+        stack.callback(trail.close)
+        self.core.dial_history.on_ended = trail.write
+        self.metrics.audit_lines_dropped_total.set_function(lambda: trail.dropped)
+        self.pump.loop.add_signal_handler(signal.SIGHUP, trail.reopen)
 
     # --- listening
 
@@ -228,7 +244,15 @@ class ProxyServer:
                 count_of(m.closed_connections_total, "stalled frontend"),
             ),
             limit_row("log lines", None, None, logs.dropped_lines()),
+            *self._audit_limits(),
         ]
+
+    def _audit_limits(self) -> list[dict[str, object]]:
+        from bootbridge.runtime.status_page import limit_row
+
+        if (trail := self._audit_trail) is None:
+            return []
+        return [limit_row("audit bytes", trail.waiting_bytes, trail.waiting_bytes_max, trail.dropped)]
 
     # --- accepting
 

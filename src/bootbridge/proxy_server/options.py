@@ -86,6 +86,7 @@ class ServerOptions(ProxyOptions):
     node_cidr_mask_size_ipv4: int = 0
     node_cidr_mask_size_ipv6: int = 0
     agent_max_age: float = 0.0
+    audit_log: str = ""
 
     @property
     def strategies(self) -> tuple[str, ...]:

@@ -22,13 +22,15 @@ class LineWriter:
     """Keeps the order of lines. Above ``bytes_max`` waiting bytes it drops new lines and counts them.
 
     When the reader returns, the line of ``describe_dropped(count)`` takes the place of the dropped ones.
-    A line that cannot be written (the reader has closed) counts as dropped too. Thread-safe.
+    A line that cannot be written completely (the reader has closed, the disk is full) counts as dropped too.
+    Thread-safe.
     """
 
     def __init__(
         self, fd: int, describe_dropped: Callable[[int], bytes], *, bytes_max: int = QUEUE_BYTES_MAX
     ) -> None:
         self.dropped = 0  # in total
+        self.error = ""  # of the last write that failed
         self._fd = fd
         self._describe_dropped = describe_dropped
         self._bytes_max = bytes_max
@@ -60,6 +62,10 @@ class LineWriter:
             else:
                 self._changed.notify_all()
 
+    @property
+    def waiting_bytes(self) -> int:
+        return self._bytes
+
     def flush(self, seconds: float = FLUSH_SECONDS_MAX) -> bool:
         """Waits until everything queued is written; returns False if that takes longer than ``seconds``.
 
@@ -67,7 +73,8 @@ class LineWriter:
         """
         with self._changed:
             self._stuck = not self._changed.wait_for(
-                lambda: not (self._bytes or self._missing or self._writing), 0 if self._stuck else seconds
+                lambda: not (self._lines or self._bytes or self._missing or self._writing),
+                0 if self._stuck else seconds,
             )
             return not self._stuck
 
@@ -88,16 +95,22 @@ class LineWriter:
                 self._lines.clear()
                 self._missing = 0
                 self._writing = True
-            written = self._write_out(b"".join(lines))
+            data = b"".join(lines)
+            lost = data.count(b"\n", self._write_out(data))
             if missing:
                 self._write_out(self._describe_dropped(missing))
+            self._on_batch_written(lost + missing)
             with self._changed:
                 self._writing = self._stuck = False
-                self._bytes -= sum(map(len, lines))
-                self.dropped += 0 if written else len(lines)
+                self._bytes -= len(data)
+                self.dropped += lost
                 self._changed.notify_all()
 
-    def _write_out(self, data: bytes) -> bool:
+    def _on_batch_written(self, lost: int) -> None:
+        """For subclasses, in the writer's thread: so many lines of a batch were not written."""
+
+    def _write_out(self, data: bytes) -> int:
+        """Returns how many bytes were written, which are all unless an error occurs."""
         rest = memoryview(data)
         while rest:
             try:
@@ -106,6 +119,7 @@ class LineWriter:
                 poll = select.poll()
                 poll.register(self._fd, select.POLLOUT)
                 poll.poll()
-            except OSError:
-                return False
-        return True
+            except OSError as error:
+                self.error = error.strerror or str(error)
+                break
+        return len(data) - len(rest)

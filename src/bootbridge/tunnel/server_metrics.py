@@ -98,6 +98,9 @@ class ServerMetrics(TunnelMetrics):
     def _beyond_upstream(self, own: Registry) -> None:
         self._connections_beyond_upstream(own, DIRECTIONS)
         self._process_beyond_upstream(own)
+        self.audit_lines_dropped_total = own.counter(
+            "audit_lines_dropped_total", "Lines of --audit-log lost because the file was full or too slow."
+        )
         self.dial_retries_total = own.counter(
             "dial_retries_total", "Dials sent to a second agent because the first was lost."
         )
