@@ -322,3 +322,18 @@ def test_uncommon_data_is_counted_as_all_other() -> None:
         stream.on_packet(p.Data(1, b"seven77"))
         assert value(harness.metrics.transferred_bytes_total.labels("to_frontend")) == 7
         assert connection(harness)["bytes_down"] == 7
+
+
+def test_overlaps_are_those_of_the_agents_that_are_connected_now() -> None:
+    """They are computed once for each change of the registry."""
+    with scenario() as harness:
+        harness.agent("a", identifiers="cidr=10.0.0.0/8")
+        assert status(harness)["overlapping_identifiers"] == []
+        other = harness.agent("b", identifiers="cidr=10.1.0.0/16")
+        assert {row["agent"] for row in status(harness)["overlapping_identifiers"]} == {"a", "b"}
+        harness.core.agent_registry.withdraw(harness.stream_of(other))
+        assert status(harness)["overlapping_identifiers"] == [
+            {"identifier": "cidr=10.1.0.0/16", "agent": "b", "other": "a"}
+        ]
+        other.disconnect()
+        assert status(harness)["overlapping_identifiers"] == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from operator import attrgetter
 
 from bootbridge.ports.close_states import State
 from bootbridge.runtime.status_page import Document, StatusQuery, page, timestamp
@@ -23,7 +24,7 @@ def core_status(core: ProxyCore, query: StatusQuery) -> Document:
     """Returns what the core knows. Rows are built for the requested pages only."""
     agents = [agent for agent in core.agent_registry if _matches_agent(agent, query.filter)]
     connections = _connections(core)
-    matching = [each for each in connections if _matches(each.record, query.filter)]
+    matching = _matching(connections, query.filter)
     matching.sort(key=_SORT_KEYS[query.sort])
     now = core.timers.now()
     agents_shown = page(agents, query.agents_offset, query.agents_limit)
@@ -58,8 +59,8 @@ def _counters(core: ProxyCore) -> Document:
     return {
         "bytes": {name: m.transferred_bytes_total.labels(name).value for name in directions},
         "queued_bytes": {
-            "to_agent": sum(agent.queued_up for agent in core.agent_registry),
-            "to_frontend": sum(agent.queued_down for agent in core.agent_registry),
+            "to_agent": sum([agent.queued_up for agent in core.agent_registry]),
+            "to_frontend": sum([agent.queued_down for agent in core.agent_registry]),
         },
         "dials": {
             "succeeded": m.dial_duration_seconds.count,
@@ -151,8 +152,14 @@ def _connections(core: ProxyCore) -> list[Connection]:
     return found
 
 
+def _matching(connections: list[Connection], text: str) -> list[Connection]:
+    if not text:
+        return connections
+    return [each for each in connections if _matches(each.record, text)]
+
+
 def _matches(record: DialRecord, text: str) -> bool:
-    return not text or text in record.destination or text in record.agent or text in record.caller
+    return text in record.destination or text in record.agent or text in record.caller
 
 
 def _by_bytes(connection: Connection) -> int:
@@ -168,7 +175,7 @@ def _by_queue(connection: Connection) -> int:
 
 
 _SORT_KEYS: dict[str, Callable[[Connection], int]] = {
-    "age": lambda connection: connection.record.id,  # the oldest first
+    "age": attrgetter("record.id"),  # the oldest first
     "bytes": _by_bytes,
     "queued": _by_queue,
 }
@@ -223,15 +230,19 @@ _HALF_CLOSED = {State.UPLOAD_ENDED: "endpoint to close", State.DOWNLOAD_ENDED: "
 # --- destinations and dials
 
 
+_RECORD = attrgetter("record")
+_PAIR = attrgetter("destination", "agent")
+
+
 def _destinations(connections: list[Connection], history: DialHistory) -> list[Document]:
-    """Returns the busiest pairs of destination and agent."""
-    # A record of a pending dial has no agent yet, or the one that is being asked.
-    open_now = Counter(
-        (each.record.destination, each.record.agent) for each in connections if each.record.established
-    )
-    dials = Counter((record.destination, record.agent) for record in history.recent)
-    failures = Counter((record.destination, record.agent) for record in history.failures)
-    ranked = (open_now + dials + failures).most_common(DESTINATIONS_MAX)
+    """Returns the busiest pairs of destination and agent; pending dials count as connections."""
+    # Not in Python for each connection: this is the most expensive part of a document of 10,000.
+    open_now = Counter(map(_PAIR, map(_RECORD, connections)))
+    dials, failures = Counter(map(_PAIR, history.recent)), Counter(map(_PAIR, history.failures))
+    total = open_now.copy()
+    total.update(dials)
+    total.update(failures)
+    ranked = total.most_common(DESTINATIONS_MAX)
     return [
         {
             "destination": destination,

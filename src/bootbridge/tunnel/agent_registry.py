@@ -151,6 +151,7 @@ class AgentRegistry(Generic[Stream]):
         self.agents: AgentIndex[Stream] = AgentIndex()
         self.default_route_agents: AgentIndex[Stream] = AgentIndex()
         self.networks: NetworkIndex[Stream] = NetworkIndex()
+        self.changes = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -168,6 +169,7 @@ class AgentRegistry(Generic[Stream]):
         """Adds a stream; adding it twice has no effect."""
         if stream in self._members:
             return
+        self.changes += 1
         agent_id, identifiers = stream.agent_id, stream.identifiers
         self._members[stream] = (agent_id, identifiers)
         self.agents.add(agent_id, stream)
@@ -183,6 +185,7 @@ class AgentRegistry(Generic[Stream]):
         if stream not in self._members:
             return False
         self.withdraw(stream)
+        self.changes += 1  # also if it was withdrawn before
         del self._members[stream]
         return True
 
@@ -191,6 +194,7 @@ class AgentRegistry(Generic[Stream]):
         member = self._members[stream]
         if member is None:
             return
+        self.changes += 1
         self._members[stream] = None
         agent_id, identifiers = member
         self.agents.remove(agent_id, stream)

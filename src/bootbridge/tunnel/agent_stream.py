@@ -81,11 +81,11 @@ class AgentStream(PacketStream):
 
     @property
     def queued_up(self) -> int:
-        return sum(route.queued_up for route in self.routes.values())
+        return sum([route.send_queue.backlog for route in self.routes.values()])
 
     @property
     def queued_down(self) -> int:
-        return sum(route.queued_down for route in self.routes.values())
+        return sum([receiver.sink.backlog for receiver in self.receivers.values()])
 
     def parse_identifiers(self) -> None:
         """Raises InvalidAgentMetadata."""
