@@ -28,6 +28,7 @@ from bootbridge.join_service import manifests
 from bootbridge.join_service.audit import AuditLog, open_audit
 from bootbridge.join_service.authorization import AttestedCaller
 from bootbridge.join_service.control_plane_files import ControlPlaneFiles
+from bootbridge.join_service.eviction_watch import EvictionWatch
 from bootbridge.join_service.csr_approver import CsrApprover
 from bootbridge.join_service.inventory import SNAPSHOT_SECONDS_MAX
 from bootbridge.join_service.measurement_secret import SECRET_NAME, MeasurementSecret
@@ -132,6 +133,8 @@ async def run(
             connections=lambda: listener.connections,
         )
         listener = await AttestedListener.open(
+        evictions = EvictionWatch(client, service.close_channels, rng=random.Random())
+        stack.push_async_callback(cancel_and_wait, spawn(evictions.run(), "watch for evicted nodes"))
             options.host,
             options.port,
             label=JOIN_LABEL,
@@ -190,14 +193,17 @@ async def serve_channel(
     """Serves one caller until its channel ends, at most for `seconds`."""
     assert channel.peer is not None, "the policy always requires evidence"
     caller = AttestedCaller(channel.peer, channel.peer_address)
-    with suppress(TimeoutError), service.count_channel(caller) as accepted:
-        if not accepted:
-            logs.event("join-service", logs.WARNING, "too many channels of one key", peer=caller.address)
-            return
-        async with asyncio.timeout(seconds):
-            await grpc.serve(
-                channel.reader, channel.writer, service.handlers(caller), stopping=channel.stopping
-            )
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds) as limit:
+            with service.count_channel(caller, limit) as accepted:
+                if not accepted:
+                    logs.event(
+                        "join-service", logs.WARNING, "too many channels of one key", peer=caller.address
+                    )
+                    return
+                await grpc.serve(
+                    channel.reader, channel.writer, service.handlers(caller), stopping=channel.stopping
+                )
 
 
 async def _access(kubeconfig: str) -> ClusterAccess:

@@ -115,7 +115,7 @@ def roles() -> list[Manifest]:
             "kind": "Role",
             "metadata": _metadata(NAME, STATE_NAMESPACE),
             "rules": [
-                _rule("", "configmaps", ["create", "get"]),
+                _rule("", "configmaps", ["create", "get", "list", "watch"]),
                 _rule(leases, "leases", ["create"]),
                 _rule(leases, "leases", ["get", "update"], LEASE_NAME),
             ],

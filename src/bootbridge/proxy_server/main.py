@@ -136,7 +136,7 @@ class ProxyServer:
             stack.push_async_callback(proof.close)
         server = cls(options, authenticate)
         if proof is not None:
-            proof.start(server.pump)
+            proof.start(server.pump, server.core.recheck_agents)
         stack.callback(server.close)
         transferred = server.metrics.transferred_bytes_total.labels("to_agent")
         stack.callback(HeapTrimmer(server.pump.loop, lambda: transferred.value).close)
