@@ -10,7 +10,6 @@ import asyncio
 import json
 import random
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -28,8 +27,8 @@ from bootbridge.join_service import manifests
 from bootbridge.join_service.audit import AuditLog, open_audit
 from bootbridge.join_service.authorization import AttestedCaller
 from bootbridge.join_service.control_plane_files import ControlPlaneFiles
-from bootbridge.join_service.eviction_watch import EvictionWatch
 from bootbridge.join_service.csr_approver import CsrApprover
+from bootbridge.join_service.eviction_watch import EvictionWatch
 from bootbridge.join_service.inventory import SNAPSHOT_SECONDS_MAX
 from bootbridge.join_service.measurement_secret import SECRET_NAME, MeasurementSecret
 from bootbridge.join_service.name_bindings import STATE_NAMESPACE
@@ -99,9 +98,11 @@ async def run(
 ) -> None:
     """Runs until cancelled. Raises OperatorError for invalid options; waits for missing dependencies."""
     issuer = _issuer(options.evidence)
-    audit = AuditLog(open_audit(options.audit_file) if options.audit_file else sys.stdout, clock)
-    health = _Health()
+    lines = open_audit(options.audit_file, clock)
+    audit = AuditLog(lines, clock)
+    health = _Health(audit)
     async with AsyncExitStack() as stack:
+        stack.callback(lines.flush)  # last: what the others cause is in it
         if options.health_port:
             await health.server.start(options.health_host, options.health_port)
             stack.push_async_callback(health.server.close)
@@ -132,9 +133,9 @@ async def run(
             clock,
             connections=lambda: listener.connections,
         )
-        listener = await AttestedListener.open(
         evictions = EvictionWatch(client, service.close_channels, rng=random.Random())
         stack.push_async_callback(cancel_and_wait, spawn(evictions.run(), "watch for evicted nodes"))
+        listener = await AttestedListener.open(
             options.host,
             options.port,
             label=JOIN_LABEL,
@@ -227,7 +228,8 @@ def _issuer(path: str) -> Issuer | None:
 class _Health:
     """/healthz is always ok, /readyz once the listener is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
         self.service: JoinService | None = None
         self.refusals: RefusalLog | None = None
         self.server = AdminServer(
@@ -245,5 +247,7 @@ class _Health:
                 "refused": self.service.refused,
                 "evidenceRefused": self.refusals.refused,
                 "logLinesDropped": self.refusals.dropped,
+                "auditLinesDropped": self._audit.dropped,
+                "auditLinesOmitted": self._audit.omitted,
             }
         return AdminResponse(json.dumps(counts) + "\n", content_type="application/json")
