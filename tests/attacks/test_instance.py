@@ -243,9 +243,9 @@ async def test_an_evicted_node_cannot_return(cluster: real.Cluster) -> None:
 
 @contextmanager
 def tpm_helper(chip: Swtpm, folder: Path) -> Iterator[Path]:
-    """Runs `bootbridge node tpm-helper` and returns its socket."""
+    """Runs `bootbridge tpm-helper` and returns its socket."""
     path = folder / "tpm.sock"
-    command = [OURS / "bootbridge", "node", "tpm-helper", "--device", chip.address, "--socket", str(path)]
+    command = [OURS / "bootbridge", "tpm-helper", "--device", chip.address, "--socket", str(path)]
     with (folder / "helper.log").open("wb") as log:
         helper = subprocess.Popen(command, stdout=log, stderr=log)
     try:
