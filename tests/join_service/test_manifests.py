@@ -99,6 +99,8 @@ def test_permissions_are_restricted_by_name() -> None:
     assert permissions(own) == {
         ("configmaps", "create", "*"),
         ("configmaps", "get", "*"),
+        ("configmaps", "list", "*"),
+        ("configmaps", "watch", "*"),
         ("leases", "create", "*"),
         ("leases", "get", "bootbridge-control-plane-join"),
         ("leases", "update", "bootbridge-control-plane-join"),
