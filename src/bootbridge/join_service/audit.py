@@ -70,7 +70,7 @@ class AuditLog:
 
     @property
     def dropped(self) -> int:
-        """Lines that nobody read, since the start."""
+        """Lines that were not written, since the start."""
         return self._lines.dropped
 
     def record_csr_decision(self, outcome: AuditOutcome, *, node: str, token_id: str, reason: str) -> None:

@@ -108,7 +108,7 @@ class AgentPodFinder:
         try:
             await self._connect().send(_READY, timeout=REQUEST_SECONDS_MAX)
         except KubeError as error:
-            if error.status not in (401, 403):  # an API server that shows its state to no stranger
+            if error.status not in (401, 403):  # without anonymous access
                 return False
         except (KubeUnreachable, OperatorError):
             return False

@@ -136,7 +136,7 @@ class AgentPort:
         def on_closed(closed: Http2Transport) -> None:
             if isinstance(closed.http2.error, BudgetExceeded):
                 self.penalties.fault(connection.source, FLOOD_FAULTS)
-            elif not connection.was_admitted:
+            elif not connection.blameless:
                 self.penalties.fault(connection.source)
             forget(closed)
             connection.on_closed()
@@ -150,7 +150,7 @@ class AgentConnection:
 
     __slots__ = (
         *("_port", "_sock", "_stream", "_timer", "_transport"),
-        *("accepted_at", "peer", "source", "was_admitted"),
+        *("accepted_at", "peer", "source", "blameless"),
     )
 
     def __init__(self, port: AgentPort, sock: socket.socket) -> None:
@@ -158,7 +158,7 @@ class AgentConnection:
         self._sock = sock
         self._stream: TlsStream | None = None
         self._transport: Http2Transport | None = None
-        self.was_admitted = False
+        self.blameless = False  # an agent was admitted, or we closed it for another one
         self.peer, self.source = _peer(sock)
         timers = port.pump.timers
         self.accepted_at = timers.now()
@@ -213,7 +213,7 @@ class AgentConnection:
 
     def on_admitted_change(self, transport: Http2Transport) -> None:
         if transport.http2.admitted:
-            self.was_admitted = True
+            self.blameless = True
             self._port.penalties.admitted(self.source)
             self._port.limits.remove(self.source, self)
         else:
@@ -225,7 +225,8 @@ class AgentConnection:
         self._close_soon()
 
     def abort(self) -> None:
-        """Closes at once, in every state."""
+        """Closes at once, in every state, to make room; this does not count as a fault."""
+        self.blameless = True
         self._timer.cancel()
         if self._stream is None:
             self._port.pump.sockets.forget(self._sock.fileno())
