@@ -28,7 +28,8 @@ from bootbridge.wire.hpack_headers import encode
 CONNECT_PATH: Final = "/AgentService/Connect"
 # How much is sent before the flood looks for an answer.
 BATCH_BYTES: Final = 32 * 1024
-TIMEOUT_SECONDS: Final = 10.0
+# Longer than the server delays a handshake.
+TIMEOUT_SECONDS: Final = 30.0
 # 54 KiB of identifiers, each another network.
 IDENTIFIERS: Final = "&".join(f"cidr=10.{n >> 8}.{n & 255}.0/24" for n in range(2700))
 SETTINGS_ENTRIES: Final = 170_000  # 1 MiB

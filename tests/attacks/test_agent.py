@@ -6,11 +6,13 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
 from bootbridge.trust.authority import Authority
+from bootbridge.tunnel.agent_credentials import REVOKED_TEXT
 from tests.attacks.test_network_peer import ANSWER, FRAME_KINDS, flood_once, target
 from tests.support.fake_api_server import ApiThread, FakeApiServer
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo
@@ -173,6 +175,24 @@ def test_an_agent_without_a_valid_token_proves_no_node(
     assert [dials(agent) for agent in attackers] == [0, 0]
     server.wait_for_log("agent node not proved")
     assert forged not in server.log
+
+
+def test_an_agent_cannot_outlive_its_pod(
+    programs: Programs, kube: ApiThread, endpoint: Callable[..., Endpoint]
+) -> None:
+    """As on an evicted node: its open connections end, and it proves nothing any more."""
+    server = programs.server(flags=ROUTING | token_proof(kube))
+    token = token_of(kube, "agent-1", "node1", "127.0.0.1", "127.0.0.9")
+    start_agent(programs, server, "a", "ipv4=127.0.0.1", **token_flag(programs, "a", token))
+    caller = dial(server, endpoint(echo).address)
+    caller.sock.settimeout(RETIRE_SECONDS)
+    kube.do(lambda: kube.api.remove("/api/v1/namespaces/agents/pods/agent-1"))
+    with suppress(ConnectionResetError):
+        assert caller.recv(1) == b"", "the server ends the open connection"
+    caller.close()
+    assert server.metric("retired_agents_total", reason=REVOKED_TEXT) == 1
+    with pytest.raises(RefusedDialError):
+        dial(server, endpoint(echo).address)
 
 
 def test_an_agent_cannot_outlive_its_token(programs: Programs, kube: ApiThread) -> None:

@@ -20,7 +20,10 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from bootbridge.join_api.instance import Role
-from bootbridge.runtime.grpc import RpcError
+from bootbridge.join_api.messages import ISSUE_TICKET, JOIN_LABEL, TicketRequest
+from bootbridge.join_service.audit import REFUSALS_PER_CALLER_MAX
+from bootbridge.runtime.grpc import GrpcClient, RpcError
+from bootbridge.trust.attested.channel import Attestation, connect
 from bootbridge.trust.authority import Authority
 from bootbridge.trust.evidence import EvidenceRefused
 from bootbridge.trust.evidence.token import TokenIssuer
@@ -31,6 +34,7 @@ from bootbridge.trust.tpm.commands import TpmCommand
 from bootbridge.trust.tpm.device import TpmDevice
 from bootbridge.trust.tpm.return_codes import TpmError
 from tests.join_service import test_real_apiserver as real
+from tests.join_service.environment import csr
 from tests.support.gated_tpm import GatedTpm
 from tests.support.join_service_process import HOST, join_service, silent_peer
 from tests.support.process_program import DEADLINE_SECONDS, OURS, until
@@ -146,6 +150,28 @@ async def test_connections_of_one_source_do_not_use_up_the_tpm_of_the_join_servi
         assert gate.quotes <= 3, "the first, one that all others share, and one for a late connection"
 
 
+async def test_a_refused_instance_does_not_fill_the_audit_log(tmp_path: Path) -> None:
+    """It is attested, and asks for another role in a loop; tickets of others are written."""
+    policy = {
+        "evidence": {"token": {"tokens": {"bad": SECRET, "good": SECRET}}},
+        "instances": [listed("control-1", Role.CONTROL_PLANE), listed("worker-0", Role.WORKER)],
+    }
+    request = TicketRequest("control-1", True, csr("control-1")).encode()
+    async with join_service(tmp_path, policy) as service:
+        side = Attestation(TokenIssuer("bad", SECRET.encode()))
+        channel = await connect(HOST, service.port, label=JOIN_LABEL, attestation=side)
+        async with GrpcClient(channel.reader, channel.writer) as attacker:
+            for _ in range(2 * REFUSALS_PER_CALLER_MAX):
+                with pytest.raises(RpcError):
+                    await attacker.unary(ISSUE_TICKET, request, DEADLINE_SECONDS)
+        await service.ticket("worker-0", Role.WORKER, TokenIssuer("good", SECRET.encode()))
+        status = await service.status()
+    outcomes = [line["outcome"] for line in service.audit]
+    assert outcomes.count("issued") == 1
+    assert outcomes.count("refused") <= REFUSALS_PER_CALLER_MAX
+    assert status["auditLinesOmitted"] == 2 * REFUSALS_PER_CALLER_MAX - outcomes.count("refused")
+
+
 # The fixture of the tests with a real kube-apiserver.
 cluster = real.cluster
 
@@ -217,9 +243,9 @@ async def test_an_evicted_node_cannot_return(cluster: real.Cluster) -> None:
 
 @contextmanager
 def tpm_helper(chip: Swtpm, folder: Path) -> Iterator[Path]:
-    """Runs `bootbridge node tpm-helper` and returns its socket."""
+    """Runs `bootbridge tpm-helper` and returns its socket."""
     path = folder / "tpm.sock"
-    command = [OURS / "bootbridge", "node", "tpm-helper", "--device", chip.address, "--socket", str(path)]
+    command = [OURS / "bootbridge", "tpm-helper", "--device", chip.address, "--socket", str(path)]
     with (folder / "helper.log").open("wb") as log:
         helper = subprocess.Popen(command, stdout=log, stderr=log)
     try:
@@ -250,7 +276,7 @@ async def test_a_taken_over_join_service_cannot_change_the_tpm(new_chip: NewChip
         clear = TpmCommand(0x126, (0x4000000C,), (0x40000009,))  # type: ignore[arg-type]
         with pytest.raises(TpmError):
             await device.use(lambda tpm: tpm.run(clear))
-        assert "command refused" in (tmp_path / "helper.log").read_text()
+        until(lambda: "command refused" in (tmp_path / "helper.log").read_text(), "it is logged")
     assert await chip.device.use(lambda tpm: tpm.read_pcrs(range(24))) == before
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from bootbridge.join_api.instance import Role
+from bootbridge.runtime.source_penalties import FREE_FAULTS
 from bootbridge.trust.evidence import EvidenceRefused
 from bootbridge.trust.evidence.tpm import TpmEvidence
 from bootbridge.wire import frames as f
@@ -104,6 +105,22 @@ def test_a_flood_without_credentials_ends_before_it_costs_anything(
     assert fetch(server, web.address) == ANSWER
 
 
+def test_a_flooding_source_waits_and_an_agent_behind_its_address_is_still_admitted(
+    programs: Programs, web: HttpEndpoint
+) -> None:
+    """The next handshakes of the source are delayed, so that they cost little; none is refused."""
+    server = programs.server()
+    with ExitStack() as stack:
+        for _ in range(2 * FREE_FAULTS):  # as in `hellos`: the server signs, and the peer leaves
+            sock = stack.enter_context(socket.create_connection(("127.0.0.1", server.agent_port)))
+            sock.sendall(b"\x16\x03\x01\x00\x04junk")
+    until(lambda: server.metric("agent_handshakes_delayed_total") > 0, "a handshake waits", SECONDS)
+    programs.agent(server)
+    server.wait_until_ready()
+    assert fetch(server, web.address) == ANSWER
+    server.wait_for_log("agent handshake delayed")
+
+
 class TokenFlood(threading.Thread):
     """Calls Connect with one token after the other until it is stopped."""
 
@@ -183,7 +200,8 @@ def test_a_flood_of_tokens_does_not_lock_agents_out(
     flood = TokenFlood(target(server), source, tokens(), reset=reset)
     flood.start()
     try:
-        until(lambda: flood.calls > 500, "500 calls have been sent", SECONDS)
+        # As many as the server admits without delay.
+        until(lambda: flood.calls >= CALLS_PER_CONNECTION * FREE_FAULTS, "the flood has begun", SECONDS)
         before = flood.calls
         programs.agent(server, flags=token_agent_flags(programs, token))
         server.wait_until_ready()

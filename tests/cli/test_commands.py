@@ -332,7 +332,7 @@ COMMAND_NAMES = (
         "doctor",
         "gather",
     ),
-    *("image", "lab", "node", "join-service", "schema", "version", "help"),
+    *("image", "lab", "node", "join-service", "tpm-helper", "schema", "version", "help"),
 )
 
 

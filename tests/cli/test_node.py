@@ -37,7 +37,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ([], "command missing (commands: run, init, secret, enrol, renew, evict, tpm-helper, status)"),
+        ([], "command missing (commands: run, init, secret, enrol, renew, evict, status)"),
         (["join"], "unknown command 'join'"),
         (["init"], "the following arguments are required"),
         (["run", "--config", "/none/node.yaml"], "--config: cannot read /none/node.yaml"),

@@ -34,6 +34,8 @@ def run(root: Path, image: OciImage, *argv: str) -> subprocess.CompletedProcess[
 
 def test_the_join_service_starts_and_imports_all_modules(root: Path, image: OciImage) -> None:
     assert run(root, image, *image.entrypoint, "join-service", "--help").returncode == 0
+    # The pod's second container; it runs the same image.
+    assert run(root, image, *image.entrypoint, "tpm-helper", "--help").returncode == 0
     imported = run(root, image, *INTERPRETER, "import bootbridge.join_service.main")
     assert (imported.returncode, imported.stderr) == (0, "")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 import textwrap
 from collections.abc import Iterable, Mapping
@@ -54,6 +53,22 @@ CLUSTER = ClusterFacts(
     ignore_preflight_errors=("Swap",),
     service_subnets=("10.96.0.0/12", "fd00:96::/112"),
 )
+
+
+class MemoryLines:
+    """The audit log's lines, in memory."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._text = ""
+
+    def write(self, line: bytes) -> None:
+        self._text += line.decode()
+
+    def getvalue(self) -> str:
+        return self._text
+
+
 MEASUREMENT = MeasurementSecret(bytes(range(32)), bytes(range(32, 64)))
 
 
@@ -150,7 +165,7 @@ class Environment:
         # The fixed clock is some months ahead.
         self.authority = Authority.create("kubernetes", validity=timedelta(days=3650))
         self.pki = pki(self.folder / "pki", self.authority)
-        self.log = io.StringIO()
+        self.log = MemoryLines()
         self.service = self.another_service()
 
     def another_service(self, *, ahead: float = 0.0) -> JoinService:

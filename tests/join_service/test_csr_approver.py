@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import io
 import json
 from ipaddress import ip_address
 from typing import Any
@@ -25,7 +24,7 @@ from bootbridge.join_service.csr_approver import (
     decide_csr,
 )
 from bootbridge.kube.errors import KubeError, KubeUnreachable
-from tests.join_service.environment import NOW, csr, pem
+from tests.join_service.environment import NOW, MemoryLines, csr, pem
 from tests.kube.conftest import running, until
 from tests.support.fake_api_objects import Call, MemoryApi
 
@@ -137,7 +136,7 @@ class TestDecision:
 class Approving:
     def __init__(self) -> None:
         self.api = MemoryApi()
-        self.log = io.StringIO()
+        self.log = MemoryLines()
 
     def approver(self, replica: str = "control-1") -> CsrApprover:
         audit = AuditLog(self.log, lambda: NOW)

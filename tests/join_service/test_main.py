@@ -68,16 +68,17 @@ async def test_an_invalid_evidence_file_is_an_error(tmp_path: Path, content: str
 
 def test_the_audit_file_is_appended_to_and_readable_by_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "audit.log"
-    for word in ("one\n", "two\n"):
-        with open_audit(str(path)) as stream:
-            stream.write(word)
+    for word in (b"one\n", b"two\n"):
+        writer = open_audit(str(path), lambda: 0.0)
+        writer.write(word)
+        assert writer.flush()
     assert path.read_text() == "one\ntwo\n"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_an_unwritable_audit_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="--audit-file"):
-        open_audit(str(tmp_path / "missing" / "audit.log"))
+        open_audit(str(tmp_path / "missing" / "audit.log"), lambda: 0.0)
 
 
 class TestMeasurementSecret:

@@ -52,9 +52,7 @@ def test_it_mounts_the_pki_read_only_without_capabilities() -> None:
 
 
 def test_evidence_adds_a_secret_and_devices() -> None:
-    deployment = JoinServiceDeployment(
-        "i", b"{}", MEASUREMENT, evidence=b'{"tpm": {}}', devices=("/dev/tpmrm0",)
-    )
+    deployment = JoinServiceDeployment("i", b"{}", MEASUREMENT, evidence=b'{"tpm": {}}', tpm="/dev/tpmrm0")
     container, helper = pod(deployment)["containers"]
     assert "--evidence=/etc/bootbridge/evidence/issuer.json" in container["args"]
     # The device cgroup denies a mounted device to unprivileged containers.
@@ -101,6 +99,8 @@ def test_permissions_are_restricted_by_name() -> None:
     assert permissions(own) == {
         ("configmaps", "create", "*"),
         ("configmaps", "get", "*"),
+        ("configmaps", "list", "*"),
+        ("configmaps", "watch", "*"),
         ("leases", "create", "*"),
         ("leases", "get", "bootbridge-control-plane-join"),
         ("leases", "update", "bootbridge-control-plane-join"),

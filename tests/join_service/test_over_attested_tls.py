@@ -153,6 +153,29 @@ async def test_a_channel_ends_when_its_evidence_is_too_old(
     await listener.stop()
 
 
+async def test_the_channels_of_an_evicted_identity_end_at_once(machines: JoiningMachines) -> None:
+    """Also one with a request in progress; the channels of others stay open."""
+    service, refused = machines.environment.service, TicketRequest("x", False, csr("x")).encode()
+    channels = [
+        await connect(HOST, machines.port, label=JOIN_LABEL, attestation=Attestation(machines.tpms[number]))
+        for number in (0, 0, 1)
+    ]
+    callers = [GrpcClient(channel.reader, channel.writer) for channel in channels]
+    async with callers[0], callers[1], callers[2]:
+        for caller in callers:
+            with pytest.raises(RpcError, match="x"):
+                await caller.unary(ISSUE_TICKET, refused, SECONDS)
+        service.close_channels("nobody's")
+        service.close_channels(machines.instances[0].identity)
+        service.close_channels(machines.instances[0].identity)
+        codes = []
+        for caller in callers:
+            with pytest.raises(RpcError) as failed:
+                await caller.unary(ISSUE_TICKET, refused, SECONDS)
+            codes.append(failed.value.code)
+    assert codes == [grpc.UNAVAILABLE, grpc.UNAVAILABLE, grpc.PERMISSION_DENIED]
+
+
 async def test_evidence_of_an_unknown_machine_is_refused_and_logged(
     machines: JoiningMachines, caplog: pytest.LogCaptureFixture
 ) -> None:

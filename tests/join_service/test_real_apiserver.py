@@ -489,12 +489,12 @@ async def test_a_deployment_can_be_repeated_but_not_with_another_secret(cluster:
         await deploy(cluster.admin, other)
 
 
-@pytest.mark.parametrize("device", ["/dev/tpmrm0", "/run/swtpm/socket"])
+@pytest.mark.parametrize("device", ["/dev/tpmrm0", "unix:/run/swtpm/socket"])
 async def test_a_deployment_with_evidence_is_valid(cluster: Cluster, device: str) -> None:
     """The API server validates every field strictly."""
     evidence = json.dumps({"tpm": {"device": device}}).encode()
     deployment = JoinServiceDeployment(
-        "example.com/bootbridge:1", b"{}", MEASUREMENT, evidence=evidence, devices=(device,)
+        "example.com/bootbridge:1", b"{}", MEASUREMENT, evidence=evidence, files=("/etc/a",), tpm=device
     )
     await deploy(cluster.admin, deployment)
     await deploy(cluster.admin, deployment)

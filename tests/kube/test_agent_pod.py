@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from bootbridge.kube.agent_pod import STATUS_ATTEMPTS, AgentPod, AgentPodFinder, NotProved
-from tests.support.fake_api_server import FakeApiServer
+from tests.support.fake_api_server import FakeApiServer, Fault, drop, fine, refuse
 
 NOW = 1_000_000.0
 PODS = "/api/v1/namespaces/agents/pods"
@@ -146,6 +146,51 @@ async def test_the_pods_addresses_may_be_reported_later(api: FakeApiServer, tmp_
     with pytest.raises(NotProved, match="has not reported"):
         await asking(api, tmp_path, report_at_third)([f"Bearer {token}"])
     assert len(waits) == 3 + STATUS_ATTEMPTS - 1
+
+
+async def is_deleted(api: FakeApiServer, folder: Path, token: str) -> bool:
+    path = folder / "access.json"
+    path.write_text(json.dumps(api.kubeconfig()))
+    finder = AgentPodFinder(str(path), "agents", "default", lambda: NOW)
+    try:
+        return await finder.is_deleted([f"Bearer {token}"])
+    finally:
+        await finder.aclose()
+
+
+async def test_a_deleted_pod_is_noticed(api: FakeApiServer, tmp_path: Path) -> None:
+    """Also if another pod has its name, or if the API server no longer accepts its token."""
+    token = jwt()
+    api.bearer_tokens.add(token)
+    assert not await is_deleted(api, tmp_path, token)
+    api.put(f"{PODS}/agent-x", POD | {"metadata": {**POD["metadata"], "uid": "uid-2"}})
+    assert await is_deleted(api, tmp_path, token)
+    api.remove(f"{PODS}/agent-x")
+    assert await is_deleted(api, tmp_path, token)
+    api.bearer_tokens.discard(token)
+    assert await is_deleted(api, tmp_path, token)
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        [drop],
+        [refuse(500, "InternalError")],
+        [refuse(429, "TooManyRequests")],
+        [refuse(403, "Forbidden")],  # an API server that has not loaded the Role yet
+        [refuse(401, "Unauthorized"), refuse(500, "InternalError")],  # one without its etcd
+        [refuse(401, "Unauthorized"), drop],
+        [refuse(401, "Unauthorized"), fine, fine],  # one that has just started
+        [refuse(404, "NotFound"), fine, drop],
+    ],
+)
+async def test_an_api_server_in_trouble_deletes_no_pod(
+    api: FakeApiServer, tmp_path: Path, faults: list[Fault]
+) -> None:
+    token = jwt()
+    api.bearer_tokens.add(token)
+    api.next_faults.extend(faults)
+    assert not await is_deleted(api, tmp_path, token)
 
 
 async def test_a_kubeconfig_may_appear_later(api: FakeApiServer, tmp_path: Path) -> None:

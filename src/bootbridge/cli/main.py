@@ -81,6 +81,7 @@ calls to webhooks and aggregated APIs go through them.""",
             "join-service": _in_module(
                 "join_service", "admit attested instances to the cluster in which it runs"
             ),
+            "tpm-helper": _in_module("tpm_helper", "give the join service the use of a TPM"),
         },
         "Other": {
             "schema": _in_module("schema", "print the JSON schema of node.yaml, policy.yaml and others"),

@@ -270,32 +270,6 @@ def _evict(flags: argparse.Namespace) -> int:
     return ExitCode.FINDINGS if eviction.remaining else ExitCode.OK
 
 
-# --- tpm-helper
-
-
-def _tpm_helper_flags(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--device", metavar="TPM", default="/dev/tpmrm0", help="the TPM (%(default)s)")
-    add("--socket", metavar="FILE", required=True, help="unix socket to listen on")
-
-
-def _tpm_helper(flags: argparse.Namespace) -> int:
-    from bootbridge.runtime import logs
-    from bootbridge.trust.tpm.relay import TpmRelay
-
-    logs.configure("text", program="tpm-helper")
-    relay = TpmRelay(flags.device, Path(flags.socket))
-    with relay.listen() as listener:
-        logs.event("tpm-helper", logs.INFO, "listening", socket=flags.socket, device=flags.device)
-        relay.serve(listener)
-    return ExitCode.OK
-
-
-_TPM_HELPER_DETAILS = """\
-Runs beside the join service, in a container of its own, so that the container on the network needs no device
-and no privileges. Relays the TPM commands of quotes and credential activation from a unix socket (mode 0600,
-processes of the same user) and refuses all others. Opens no network socket."""
-
 _EVICT_DETAILS = """\
 Removes a node for good, in this order: its name binding is replaced by one that no identity has, so that
 every join service refuses it; an admission policy refuses all writes of its user, so that its kubelet can
@@ -408,14 +382,6 @@ _COMMANDS = {
             ExitCode.FINDINGS: "it is evicted, and something remains to be done by hand",
         },
         "remove a node for good",
-    ),
-    "tpm-helper": Command(
-        _tpm_helper,
-        _TPM_HELPER_DETAILS,
-        "{program} --device /dev/tpmrm0 --socket /run/bootbridge-tpm/tpm.sock",
-        _tpm_helper_flags,
-        {ExitCode.ERROR: "the socket cannot be created", ExitCode.INTERRUPTED: "stopped"},
-        "give the join service the use of a TPM",
     ),
     "status": Command(
         _status,

@@ -3,7 +3,9 @@
 Each step is idempotent, and the order leaves no way back in: first the name binding is replaced by one that
 no identity has, so that every join service refuses tickets and rejoins of the name; then an admission policy
 refuses each write of the node's user, so that its kubelet can neither register again nor renew its
-certificate; then its bootstrap tokens, its pending certificate requests and the Node are removed.
+certificate; then its bootstrap tokens, its pending certificate requests, the Node and its pods are removed.
+The join services see the new binding and close the connections of the identity that had the name; the
+server of a tunnel sees that the agent's pod is gone and disconnects the agent.
 
 Kubernetes has no revocation: a certificate that the node holds stays valid until it expires. It still permits
 to read what every node may read, such as Services; Secrets only of pods on this Node, which is deleted.
@@ -23,9 +25,9 @@ from bootbridge.join_service import bootstrap_tokens
 from bootbridge.join_service.control_plane_lease import CONTROL_PLANE_LABEL
 from bootbridge.join_service.csr_approver import REASON, pending, with_condition
 from bootbridge.join_service.name_bindings import (
-    EVICTED,
     LABELS,
     STATE_NAMESPACE,
+    evicted_binding,
     is_evicted,
     node_binding_name,
 )
@@ -34,6 +36,7 @@ from bootbridge.kube.kinds import (
     CERTIFICATE_REQUEST,
     CONFIG_MAP,
     NODE,
+    POD,
     SECRET,
     VALIDATING_POLICY,
     VALIDATING_POLICY_BINDING,
@@ -99,6 +102,7 @@ class Evictor:
         await self._delete_tokens(eviction)
         await self._deny_requests(eviction)
         await self._delete_node(eviction)
+        await self._delete_pods(eviction)
         return eviction
 
     async def release(self, node: str) -> Eviction:
@@ -123,15 +127,6 @@ class Evictor:
     async def _mark_binding(self, eviction: Eviction) -> None:
         """A binding is immutable: it is deleted and created; a ticket in between makes that a conflict."""
         ref = self._binding(eviction.node)
-        metadata = {"name": ref.name, "namespace": ref.namespace, "labels": LABELS}
-        data = {"identity": EVICTED}
-        wanted = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": metadata,
-            "data": data,
-            "immutable": True,
-        }
         for _ in range(_ATTEMPTS):
             found = await self._client.get_or_none(ref)
             if found is not None and is_evicted(found):
@@ -140,7 +135,7 @@ class Evictor:
                 return eviction.add(ref, "replaced" if found else "created")
             if found is not None:
                 await self._client.delete_if_found(ref, uid=found["metadata"]["uid"])
-            if await self._client.create_or_conflict(wanted) is not None:
+            if await self._client.create_or_conflict(evicted_binding(ref, found)) is not None:
                 return eviction.add(ref, "replaced" if found else "created")
         raise OperatorError(
             f"write conflict after {_ATTEMPTS} attempts", subject=str(ref), hint="run the same command again"
@@ -194,15 +189,25 @@ class Evictor:
             eviction.remaining.append(CERTIFICATE_AUTHORITIES)
         return await self._delete(eviction, ref, found)
 
+    async def _delete_pods(self, eviction: Eviction) -> None:
+        """Without a grace period: the kubelet can confirm nothing, and pods' tokens are valid until then.
+
+        After the Node, because DaemonSets create no pods for a node that does not exist.
+        """
+        request = list_objects(POD, fields=f"spec.nodeName={eviction.node}")
+        for found in (await self._client.send(request)).body["items"]:
+            metadata = found["metadata"]
+            await self._delete(eviction, Ref(POD, metadata["name"], metadata["namespace"]), found, now=True)
+
     # --- helpers
 
     def _binding(self, node: str) -> Ref:
         return Ref(CONFIG_MAP, node_binding_name(node), STATE_NAMESPACE)
 
-    async def _delete(self, eviction: Eviction, ref: Ref, found: Json) -> None:
+    async def _delete(self, eviction: Eviction, ref: Ref, found: Json, *, now: bool = False) -> None:
         if not self._dry_run:
             try:
-                await self._client.send(delete_object(ref, uid=found["metadata"]["uid"]))
+                await self._client.send(delete_object(ref, uid=found["metadata"]["uid"], now=now))
             except KubeError as error:
                 if not error.is_not_found:
                     raise

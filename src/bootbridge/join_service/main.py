@@ -10,7 +10,6 @@ import asyncio
 import json
 import random
 import socket
-import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -29,6 +28,7 @@ from bootbridge.join_service.audit import AuditLog, open_audit
 from bootbridge.join_service.authorization import AttestedCaller
 from bootbridge.join_service.control_plane_files import ControlPlaneFiles
 from bootbridge.join_service.csr_approver import CsrApprover
+from bootbridge.join_service.eviction_watch import EvictionWatch
 from bootbridge.join_service.inventory import SNAPSHOT_SECONDS_MAX
 from bootbridge.join_service.measurement_secret import SECRET_NAME, MeasurementSecret
 from bootbridge.join_service.name_bindings import STATE_NAMESPACE
@@ -98,9 +98,11 @@ async def run(
 ) -> None:
     """Runs until cancelled. Raises OperatorError for invalid options; waits for missing dependencies."""
     issuer = _issuer(options.evidence)
-    audit = AuditLog(open_audit(options.audit_file) if options.audit_file else sys.stdout, clock)
-    health = _Health()
+    lines = open_audit(options.audit_file, clock)
+    audit = AuditLog(lines, clock)
+    health = _Health(audit)
     async with AsyncExitStack() as stack:
+        stack.callback(lines.flush)  # last: what the others cause is in it
         if options.health_port:
             await health.server.start(options.health_host, options.health_port)
             stack.push_async_callback(health.server.close)
@@ -131,6 +133,8 @@ async def run(
             clock,
             connections=lambda: listener.connections,
         )
+        evictions = EvictionWatch(client, service.close_channels, rng=random.Random())
+        stack.push_async_callback(cancel_and_wait, spawn(evictions.run(), "watch for evicted nodes"))
         listener = await AttestedListener.open(
             options.host,
             options.port,
@@ -190,14 +194,17 @@ async def serve_channel(
     """Serves one caller until its channel ends, at most for `seconds`."""
     assert channel.peer is not None, "the policy always requires evidence"
     caller = AttestedCaller(channel.peer, channel.peer_address)
-    with suppress(TimeoutError), service.count_channel(caller) as accepted:
-        if not accepted:
-            logs.event("join-service", logs.WARNING, "too many channels of one key", peer=caller.address)
-            return
-        async with asyncio.timeout(seconds):
-            await grpc.serve(
-                channel.reader, channel.writer, service.handlers(caller), stopping=channel.stopping
-            )
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds) as limit:
+            with service.count_channel(caller, limit) as accepted:
+                if not accepted:
+                    logs.event(
+                        "join-service", logs.WARNING, "too many channels of one key", peer=caller.address
+                    )
+                    return
+                await grpc.serve(
+                    channel.reader, channel.writer, service.handlers(caller), stopping=channel.stopping
+                )
 
 
 async def _access(kubeconfig: str) -> ClusterAccess:
@@ -221,7 +228,8 @@ def _issuer(path: str) -> Issuer | None:
 class _Health:
     """/healthz is always ok, /readyz once the listener is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, audit: AuditLog) -> None:
+        self._audit = audit
         self.service: JoinService | None = None
         self.refusals: RefusalLog | None = None
         self.server = AdminServer(
@@ -239,5 +247,7 @@ class _Health:
                 "refused": self.service.refused,
                 "evidenceRefused": self.refusals.refused,
                 "logLinesDropped": self.refusals.dropped,
+                "auditLinesDropped": self._audit.dropped,
+                "auditLinesOmitted": self._audit.omitted,
             }
         return AdminResponse(json.dumps(counts) + "\n", content_type="application/json")

@@ -6,8 +6,8 @@ policy, by name. In a namespace of its own: create and read name bindings (it ca
 one Lease. In the cluster: read Nodes, and approve the CSRs of its tokens.
 
 **It runs** on control planes, on the host network, as joining instances have no other; and as root without
-capabilities, as root owns kubeadm's keys. A TPM device is in a second container, `bootbridge node
-tpm-helper`, which is privileged and has no network port; the join service reaches it by a unix socket. It
+capabilities, as root owns kubeadm's keys. A TPM is in a second container, `bootbridge tpm-helper`,
+which has no network port and is privileged for a device; the join service reaches it by a unix socket. It
 uses the API server of its own node: kube-proxy may not run yet.
 """
 
@@ -57,13 +57,14 @@ class JoinServiceDeployment:
     api_server_port: int = kubeadm_defaults.API_PORT
     # The evidence that the service presents (trust/evidence/configuration.py); empty: none.
     evidence: bytes = field(default=b"", repr=False)
-    # Host paths for the evidence: a TPM device or socket, or files.
-    devices: tuple[str, ...] = ()
+    # Host paths of files for the evidence.
+    files: tuple[str, ...] = ()
+    # The node's TPM, which only the helper opens: /dev/… or unix:PATH. The evidence names TPM_SOCKET.
+    tpm: str = ""
 
     @property
-    def tpm_devices(self) -> tuple[str, ...]:
-        """Devices, which only the helper opens: the evidence names its socket (TPM_SOCKET)."""
-        return tuple(path for path in self.devices if path.startswith("/dev/"))
+    def tpm_path(self) -> str:
+        return self.tpm.removeprefix("unix:")
 
 
 def manifests(deployment: JoinServiceDeployment) -> list[Manifest]:
@@ -115,7 +116,7 @@ def roles() -> list[Manifest]:
             "kind": "Role",
             "metadata": _metadata(NAME, STATE_NAMESPACE),
             "rules": [
-                _rule("", "configmaps", ["create", "get"]),
+                _rule("", "configmaps", ["create", "get", "list", "watch"]),
                 _rule(leases, "leases", ["create"]),
                 _rule(leases, "leases", ["get", "update"], LEASE_NAME),
             ],
@@ -216,22 +217,24 @@ def _pod(deployment: JoinServiceDeployment) -> Manifest:
                 "terminationMessagePolicy": "FallbackToLogsOnError",
                 "volumeMounts": mounts,
             },
-            *({**_tpm_helper(deployment, path), **image} for path in deployment.tpm_devices),
+            *([{**_tpm_helper(deployment), **image}] if deployment.tpm else []),
         ],
         "volumes": volumes,
     }
 
 
-def _tpm_helper(deployment: JoinServiceDeployment, device: str) -> Manifest:
-    """The container with the TPM: privileged, as the device cgroup requires, and without a network socket."""
+def _tpm_helper(deployment: JoinServiceDeployment) -> Manifest:
+    """The container with the TPM, without a network socket; privileged if the device cgroup requires it."""
+    is_device = deployment.tpm_path == deployment.tpm
+    privileged = {"privileged": True, "allowPrivilegeEscalation": True} if is_device else {}
     return {
         "name": "tpm-helper",
-        "command": [deployment.command[0], "node", "tpm-helper"],
-        "args": [f"--device={device}", f"--socket={TPM_SOCKET}"],
+        "command": [deployment.command[0], "tpm-helper"],
+        "args": [f"--device={deployment.tpm}", f"--socket={TPM_SOCKET}"],
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
-        "securityContext": {**_SECURITY, "privileged": True, "allowPrivilegeEscalation": True},
+        "securityContext": {**_SECURITY, **privileged},
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [_TPM_MOUNT, {"name": "tpm", "mountPath": device}],
+        "volumeMounts": [_TPM_MOUNT, {"name": "tpm", "mountPath": deployment.tpm_path}],
     }
 
 
@@ -251,14 +254,14 @@ def _volumes(deployment: JoinServiceDeployment) -> tuple[list[Manifest], list[Ma
         secret = {"secretName": f"{NAME}-evidence", "defaultMode": 0o400}
         volumes.append({"name": "evidence", "secret": secret})
         mounts.append({"name": "evidence", "mountPath": EVIDENCE_FOLDER, "readOnly": True})
-    for path in deployment.tpm_devices:
-        volumes += [{"name": "tpm", "hostPath": {"path": path, "type": "CharDevice"}}]
+    if deployment.tpm:
+        kind = "CharDevice" if deployment.tpm_path == deployment.tpm else "Socket"
+        volumes += [{"name": "tpm", "hostPath": {"path": deployment.tpm_path, "type": kind}}]
         volumes += [{"name": _TPM_MOUNT["name"], "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
         mounts.append(_TPM_MOUNT)
-    files = [path for path in deployment.devices if path not in deployment.tpm_devices]
-    for number, path in enumerate(files):
-        volumes.append({"name": f"device-{number}", "hostPath": {"path": path}})
-        mounts.append({"name": f"device-{number}", "mountPath": path})
+    for number, path in enumerate(deployment.files):
+        volumes.append({"name": f"file-{number}", "hostPath": {"path": path}})
+        mounts.append({"name": f"file-{number}", "mountPath": path})
     return volumes, mounts
 
 

@@ -25,6 +25,9 @@ TOKEN_PREFIX: Final = "bootbridge-token-"
 LABELS: Final = {"app.kubernetes.io/managed-by": "bootbridge", "app.kubernetes.io/component": "join-service"}
 # The identity in the binding of an evicted node: no caller has it.
 EVICTED: Final = "evicted"
+# The label of such a binding, and the field with the identity that had the name before.
+EVICTED_LABEL: Final = "bootbridge-evicted"
+PREVIOUS_IDENTITY: Final = "previousIdentity"
 _NAME_CHARACTERS_MAX: Final = 253
 
 
@@ -95,6 +98,27 @@ class NameBindings:
             "data": {field: value},
             "immutable": True,
         }
+
+
+def evicted_binding(ref: Ref, previous: Json | None) -> Json:
+    """Returns the binding of an evicted node; ``previous`` is the one that it replaces."""
+    identity = _value(previous, "identity") if previous is not None else ""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": ref.name,
+            "namespace": ref.namespace,
+            "labels": {**LABELS, EVICTED_LABEL: "true"},
+        },
+        "data": {"identity": EVICTED, **({PREVIOUS_IDENTITY: identity} if identity else {})},
+        "immutable": True,
+    }
+
+
+def previous_identity(binding: Json) -> str:
+    """Returns the identity that had the name of an evicted node; empty if none had it."""
+    return _value(binding, PREVIOUS_IDENTITY)
 
 
 def is_evicted(binding: Json) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -87,7 +86,8 @@ class JoinService:
     connections: Callable[[], int] = lambda: 0
     issued: int = 0
     refused: int = 0
-    _channels: Counter[str] = field(init=False, repr=False, default_factory=Counter)
+    # What ends each open channel, by the caller's identity.
+    _channels: dict[str, set[asyncio.Timeout]] = field(init=False, repr=False, default_factory=dict)
     _in_progress: asyncio.Semaphore = field(init=False, repr=False)
     _requests: int = field(init=False, repr=False, default=0)
 
@@ -100,19 +100,32 @@ class JoinService:
         self._lease = ControlPlaneLease(self.client, self.namespace, self.clock, self.monotonic)
 
     @contextmanager
-    def count_channel(self, caller: AttestedCaller) -> Iterator[bool]:
-        """Counts a channel while it is open; yields False if its key has CHANNELS_PER_KEY_MAX already."""
+    def count_channel(self, caller: AttestedCaller, limit: asyncio.Timeout) -> Iterator[bool]:
+        """Counts a channel while it is open; yields False if its key has CHANNELS_PER_KEY_MAX already.
+
+        ``limit`` ends the channel.
+        """
         key = caller.attested.identity
-        if self._channels[key] >= CHANNELS_PER_KEY_MAX:
+        if len(self._channels.get(key, ())) >= CHANNELS_PER_KEY_MAX:
             yield False
             return
-        self._channels[key] += 1
+        self._channels.setdefault(key, set()).add(limit)
         try:
             yield True
         finally:
-            self._channels[key] -= 1
+            self._channels[key].discard(limit)
             if not self._channels[key]:
                 del self._channels[key]
+
+    def close_channels(self, identity: str) -> None:
+        """Ends the open channels of an identity at once, with their requests in progress."""
+        limits = [each for each in self._channels.get(identity, ()) if not each.expired()]
+        for limit in limits:
+            limit.reschedule(asyncio.get_running_loop().time())
+        if limits:
+            logs.event(
+                "join-service", logs.WARNING, "channels closed", identity=identity, channels=len(limits)
+            )
 
     def handlers(self, caller: AttestedCaller) -> dict[str, Handler]:
         """Returns the gRPC handlers of one attested channel."""

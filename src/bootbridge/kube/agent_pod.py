@@ -34,6 +34,7 @@ STATUS_SECONDS: Final = 0.5
 TOKEN_CHARACTERS_MAX: Final = 16_384
 
 _BEARER: Final = "Bearer "
+_READY: Final = ApiRequest("GET", "/readyz")
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.([A-Za-z0-9_-]+)\.[A-Za-z0-9_-]+")
 
 
@@ -92,6 +93,35 @@ class AgentPodFinder:
             if attempt + 1 < STATUS_ATTEMPTS:
                 await self._sleep(STATUS_SECONDS)
         raise NotProved("the kubelet has not reported the addresses of the agent's pod")
+
+    async def is_deleted(self, authorization: Sequence[str]) -> bool:
+        """Whether the API server says that the pod of a token that was valid before no longer exists.
+
+        False if that is not sure. An API server without its etcd refuses every bound token, so it must also
+        be ready; one that has just started may not have loaded the Role, so a 403 says nothing.
+        """
+        token = _token(authorization)
+        pod = _claims(token)["kubernetes.io"]["pod"]
+        request = ApiRequest("GET", Ref(POD, pod["name"], self._namespace).path, token=token)
+        if not await self._refuses(request, pod["uid"]):
+            return False
+        try:
+            await self._connect().send(_READY, timeout=REQUEST_SECONDS_MAX)
+        except KubeError as error:
+            if error.status not in (401, 403):  # without anonymous access
+                return False
+        except (KubeUnreachable, OperatorError):
+            return False
+        return await self._refuses(request, pod["uid"])
+
+    async def _refuses(self, request: ApiRequest, uid: str) -> bool:
+        try:
+            found = (await self._connect().send(request, timeout=REQUEST_SECONDS_MAX)).body
+        except KubeError as error:
+            return error.status in (401, 404)
+        except (KubeUnreachable, OperatorError):
+            return False
+        return bool(found.get("metadata", {}).get("uid") != uid)
 
     async def _get(self, name: str, token: str) -> Json:
         request = ApiRequest("GET", Ref(POD, name, self._namespace).path, token=token)

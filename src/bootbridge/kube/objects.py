@@ -142,8 +142,10 @@ def merge_object(ref: Ref, patch: Json) -> ApiRequest:
     return ApiRequest("PATCH", ref.path, query, patch, content_type="application/merge-patch+json")
 
 
-def delete_object(ref: Ref, *, uid: str = "", resource_version: str = "") -> ApiRequest:
+def delete_object(ref: Ref, *, uid: str = "", resource_version: str = "", now: bool = False) -> ApiRequest:
     """Deletes the object; 409 if its UID or resourceVersion differs from the one given.
+
+    ``now``: a pod is deleted without its grace period, and without its kubelet.
 
     Dependents are deleted in the background: foreground deletion needs a garbage collector, which a
     cluster that failed to come up may not have.
@@ -155,6 +157,8 @@ def delete_object(ref: Ref, *, uid: str = "", resource_version: str = "") -> Api
     }
     if preconditions := dict(_given((("uid", uid), ("resourceVersion", resource_version)))):
         options["preconditions"] = preconditions
+    if now:
+        options["gracePeriodSeconds"] = 0
     return ApiRequest("DELETE", ref.path, body=options)
 
 

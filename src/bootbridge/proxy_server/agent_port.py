@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 from collections.abc import Callable
+from random import Random
 from typing import Final
 
 from bootbridge.ports.event_log import EventLog
@@ -14,13 +15,14 @@ from bootbridge.runtime.connection_limits import ConnectionLimits
 from bootbridge.runtime.http2_transport import Http2Transport
 from bootbridge.runtime.pump import Pump
 from bootbridge.runtime.sockets import READABLE
+from bootbridge.runtime.source_penalties import FLOOD_FAULTS, SourcePenalties
 from bootbridge.runtime.throttled_log import ThrottledLog
 from bootbridge.runtime.tls_files import TlsFiles
 from bootbridge.runtime.tls_stream import TlsStream
 from bootbridge.tunnel.server_metrics import ServerMetrics
 from bootbridge.wire.addresses import source_of
 from bootbridge.wire.hpack_headers import Headers
-from bootbridge.wire.http2_budgets import ONE_STREAM
+from bootbridge.wire.http2_budgets import ONE_STREAM, BudgetExceeded
 from bootbridge.wire.http2_stream import Stream, StreamHandler
 
 # An agent opens one stream per connection.
@@ -39,6 +41,8 @@ RESERVED_SHARE: Final = 4
 RESERVED_MAX: Final = 256
 # How long the last bytes to a closed connection may stay undelivered: it is no longer counted.
 LAST_BYTES_SECONDS: Final = 1.0
+DELAY_REASON: Final = "connections of this source failed or were closed for a flood"
+_TCP_ESTABLISHED: Final = 1
 
 
 class AgentPort:
@@ -67,6 +71,7 @@ class AgentPort:
         one_source = total * 3 // 4
         self.limits: ConnectionLimits[AgentConnection] = ConnectionLimits(total, one_source, pump.timers.now)
         metrics.unadmitted_agent_connections.set_function(lambda: len(self.limits))
+        self.penalties = SourcePenalties(pump.timers.now, Random())
         self._descriptor_max = descriptors - min(RESERVED_MAX, descriptors // RESERVED_SHARE)
 
     def accept(self, sock: socket.socket) -> None:
@@ -99,6 +104,19 @@ class AgentPort:
         self._metrics.agent_connections_evicted_total.labels(reason).value += 1
         self.log.warning("too many agent connections: closed one", source=source, limit=reason)
 
+    def delay_handshake(self, connection: AgentConnection) -> float:
+        """Returns how long the handshake of this connection has to wait for the faults of its source."""
+        seconds = self.penalties.delay(connection.source)
+        if seconds:
+            self._metrics.agent_handshakes_delayed_total.value += 1
+            self.log.warning(
+                "agent handshake delayed",
+                peer=connection.peer,
+                seconds=round(seconds, 2),
+                reason=DELAY_REASON,
+            )
+        return seconds
+
     def start_transport(self, stream: TlsStream, connection: AgentConnection) -> Http2Transport:
         transport = Http2Transport(
             stream,
@@ -116,6 +134,10 @@ class AgentPort:
         forget = transport.on_closed
 
         def on_closed(closed: Http2Transport) -> None:
+            if isinstance(closed.http2.error, BudgetExceeded):
+                self.penalties.fault(connection.source, FLOOD_FAULTS)
+            elif not connection.blameless:
+                self.penalties.fault(connection.source)
             forget(closed)
             connection.on_closed()
 
@@ -126,13 +148,17 @@ class AgentPort:
 class AgentConnection:
     """One connection to the agent port. TLS starts with the first bytes: a silent one costs 2 KiB."""
 
-    __slots__ = ("_port", "_sock", "_stream", "_timer", "_transport", "accepted_at", "peer", "source")
+    __slots__ = (
+        *("_port", "_sock", "_stream", "_timer", "_transport"),
+        *("accepted_at", "peer", "source", "blameless"),
+    )
 
     def __init__(self, port: AgentPort, sock: socket.socket) -> None:
         self._port = port
         self._sock = sock
         self._stream: TlsStream | None = None
         self._transport: Http2Transport | None = None
+        self.blameless = False  # an agent was admitted, or we closed it for another one
         self.peer, self.source = _peer(sock)
         timers = port.pump.timers
         self.accepted_at = timers.now()
@@ -146,8 +172,21 @@ class AgentConnection:
         self.abort()
 
     def _on_first_bytes(self, events: int) -> None:
-        port = self._port
         self._timer.cancel()
+        if seconds := self._port.delay_handshake(self):
+            self._port.pump.sockets.unwatch(self._sock.fileno())
+            self._timer = self._port.pump.timers.after(seconds, self._after_delay)
+        else:
+            self._start_tls()
+
+    def _after_delay(self) -> None:
+        if _is_connected(self._sock):
+            self._start_tls()
+        else:
+            self._on_failed("closed by the peer before its handshake")
+
+    def _start_tls(self) -> None:
+        port = self._port
         self._stream = TlsStream(
             port.pump, self._sock, port.tls.context(), ready=self._start_transport, failed=self._on_failed
         )
@@ -155,8 +194,12 @@ class AgentConnection:
 
     def _on_failed(self, reason: str) -> None:
         self._port.limits.remove(self.source, self)
+        self._port.penalties.fault(self.source)
         self._refused(reason)
-        self._close_soon()
+        if self._stream is None:
+            self._sock.close()
+        else:
+            self._close_soon()
 
     def _refused(self, reason: str) -> None:
         self._port.log.warning("agent refused", peer=self.peer, reason=reason)
@@ -170,6 +213,8 @@ class AgentConnection:
 
     def on_admitted_change(self, transport: Http2Transport) -> None:
         if transport.http2.admitted:
+            self.blameless = True
+            self._port.penalties.admitted(self.source)
             self._port.limits.remove(self.source, self)
         else:
             self._port.count(self)
@@ -180,7 +225,8 @@ class AgentConnection:
         self._close_soon()
 
     def abort(self) -> None:
-        """Closes at once, in every state."""
+        """Closes at once, in every state, to make room; this does not count as a fault."""
+        self.blameless = True
         self._timer.cancel()
         if self._stream is None:
             self._port.pump.sockets.forget(self._sock.fileno())
@@ -195,6 +241,11 @@ class AgentConnection:
         stream = self._stream
         if stream is not None and stream.state is not CLOSED:
             self._port.pump.timers.after(LAST_BYTES_SECONDS, stream.abort)
+
+
+def _is_connected(sock: socket.socket) -> bool:
+    """Whether the peer has not closed the connection; what it has sent before may be unread."""
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _TCP_ESTABLISHED
 
 
 def _peer(sock: socket.socket) -> tuple[str, str]:

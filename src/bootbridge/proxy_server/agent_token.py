@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from bootbridge.kube.agent_pod import AgentPod
+from bootbridge.tunnel.agent_credentials import REVOKED_TEXT
 from bootbridge.tunnel.allowed_identifiers import AllowedIdentifiers, allowed_by_names
 from bootbridge.wire.addresses import parse_cidr, parse_ip
 
@@ -15,7 +16,7 @@ EXPIRED_TEXT: Final = "token expired"
 DEFAULT_ROUTE_ONLY: Final = AllowedIdentifiers(default_route=True)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class AgentToken:
     """A token that was valid when its agent connected."""
 
@@ -23,8 +24,11 @@ class AgentToken:
     clock: Callable[[], float]
     allowed: AllowedIdentifiers | None = None
     node: str = ""
+    revoked: bool = field(default=False, init=False)
 
     def problem(self) -> str:
+        if self.revoked:
+            return REVOKED_TEXT
         return EXPIRED_TEXT if self.clock() >= self.expires else ""
 
 

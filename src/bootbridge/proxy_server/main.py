@@ -143,7 +143,7 @@ class ProxyServer:
         if options.audit_log:
             server._start_audit_trail(stack)
         if proof is not None:
-            proof.start(server.pump)
+            proof.start(server.pump, server.core.recheck_agents)
         stack.callback(server.close)
         transferred = server.metrics.transferred_bytes_total.labels("to_agent")
         stack.callback(HeapTrimmer(server.pump.loop, lambda: transferred.value).close)

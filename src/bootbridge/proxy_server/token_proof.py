@@ -2,13 +2,17 @@
 
 The agent is authenticated already, by its certificate or by a token review. If the proof fails, it is
 admitted with the default route only: an API server that does not answer must not stop the tunnel that it may
-depend on.
+depend on. The pods of proved agents are asked for again all the time: the agent of a deleted pod, as on an
+evicted node, is disconnected.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Final
+from weakref import WeakKeyDictionary
 
 from bootbridge.kube.agent_pod import AgentPodFinder, NotProved
 from bootbridge.ports.event_log import EventLog
@@ -19,6 +23,11 @@ from bootbridge.runtime.tasks import spawn
 from bootbridge.tunnel.agent_credentials import AgentCredentials
 from bootbridge.tunnel.proxy_core import Authenticated, Authenticator
 
+# Each agent's pod is asked for once in this time, with up to 200 agents; with more, RECHECKS_PER_SECOND_MAX
+# leaves API requests to agents that connect.
+RECHECK_SECONDS: Final = 8.0
+RECHECKS_PER_SECOND_MAX: Final = 25
+
 
 class TokenProof:
     def __init__(self, options: ServerOptions, event_log: EventLog, review: Authenticator | None) -> None:
@@ -27,6 +36,10 @@ class TokenProof:
         self._event_log = event_log
         self._authenticate = review
         self._pump: Pump | None = None
+        # The tokens of connected agents; an entry ends with its agent.
+        self._proved: WeakKeyDictionary[AgentToken, Sequence[str]] = WeakKeyDictionary()
+        self._rechecking: asyncio.Task[None] | None = None
+        self._on_revoked: Callable[[], None] = lambda: None
         self._finder = AgentPodFinder(
             options.agent_proof_kubeconfig,
             options.agent_namespace,
@@ -34,10 +47,15 @@ class TokenProof:
             time.time,
         )
 
-    def start(self, pump: Pump) -> None:
+    def start(self, pump: Pump, on_revoked: Callable[[], None]) -> None:
+        """``on_revoked`` is called when the pod of a connected agent was deleted."""
         self._pump = pump
+        self._on_revoked = on_revoked
+        self._rechecking = spawn(self._recheck(), "check that agents' pods exist")
 
     async def close(self) -> None:
+        if self._rechecking is not None:
+            self._rechecking.cancel()
         await self._finder.aclose()
 
     def __call__(self, authorization: list[str], source: str, done: Authenticated) -> Callable[[], None]:
@@ -66,9 +84,26 @@ class TokenProof:
         try:
             pod = await self._finder.find(authorization)
             proof = AgentToken(pod.expires, time.time, allowed_by_pod(pod, self._mask_sizes), pod.node)
+            self._proved[proof] = authorization
         except NotProved as error:
             self._event_log.warning("agent node not proved", reason=str(error))
         finally:
             done(None, proof)  # the agent must get an answer
-            if self._pump is not None:
-                self._pump.end_turn()
+            self._end_turn()
+
+    async def _recheck(self) -> None:
+        while True:
+            known = list(self._proved.items())
+            pause = max(1 / RECHECKS_PER_SECOND_MAX, RECHECK_SECONDS / max(1, len(known)))
+            for token, authorization in known:
+                await asyncio.sleep(pause)
+                if not token.revoked and await self._finder.is_deleted(authorization):
+                    token.revoked = True
+                    self._on_revoked()
+                    self._end_turn()
+            if not known:
+                await asyncio.sleep(1.0)
+
+    def _end_turn(self) -> None:
+        if self._pump is not None:
+            self._pump.end_turn()

@@ -11,7 +11,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -21,6 +21,7 @@ import h11
 from bootbridge.errors import OperatorError
 from bootbridge.runtime import logs
 from bootbridge.runtime.connection_limits import ConnectionLimits
+from bootbridge.runtime.tasks import spawn
 from bootbridge.wire.addresses import source_of
 
 # How long a connection may be idle between requests (a scraper keeps it), or leave a response unread.
@@ -35,10 +36,11 @@ READ_BYTES = 16 * 1024
 CONNECTIONS_MAX = 64
 CONNECTIONS_MIN = 8
 DESCRIPTORS_SHARE = 16
-# asyncio accepts 100 connections in one round of its loop; in a flood, the limit would close a probe's
-# connection before its request is read.
+# With more, in a flood, the limit would close a probe's connection before its request is read.
 ACCEPTS_PER_ROUND = 2
 BACKLOG = 1024
+# Pause after a failed accept, for example without free file descriptors.
+ACCEPT_RETRY_SECONDS = 0.1
 
 TEXT = "text/plain; charset=utf-8"
 
@@ -78,22 +80,23 @@ class AdminServer:
         self._head_seconds = head_seconds
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         total = max(CONNECTIONS_MIN, min(CONNECTIONS_MAX, descriptors // DESCRIPTORS_SHARE))
-        self._limits: ConnectionLimits[asyncio.Task[None]] = ConnectionLimits(
+        self._limits: ConnectionLimits[_Peer] = ConnectionLimits(
             total, total // 2, time.monotonic, grace_seconds=0.0
         )
-        self._connections: set[asyncio.Task[None]] = set()
-        self._servers: list[asyncio.Server] = []
+        self._connections: set[_Peer] = set()
+        self._listeners: list[socket.socket] = []
 
     async def start(self, host: str, port: int, *, subject: str = "--health-port") -> None:
         """Listens; an empty host means all interfaces. Errors name `subject`, the flag."""
         for listener in await _bind(host, port, subject):
-            server = await asyncio.start_server(self._accept, sock=listener, backlog=ACCEPTS_PER_ROUND)
-            listener.listen(BACKLOG)  # asyncio uses its `backlog` for both
-            self._servers.append(server)
+            listener.setblocking(False)
+            listener.listen(BACKLOG)
+            self._listeners.append(listener)
+            self._watch(listener)
 
     @property
     def port(self) -> int:
-        port: int = self._servers[0].sockets[0].getsockname()[1]
+        port: int = self._listeners[0].getsockname()[1]
         return port
 
     @property
@@ -102,42 +105,104 @@ class AdminServer:
 
     async def close(self) -> None:
         """Stops listening and closes every connection."""
-        for server in self._servers:
-            server.close()
+        listeners, self._listeners = self._listeners, []
+        for listener in listeners:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
+            listener.close()
         connections = list(self._connections)
         for connection in connections:
-            connection.cancel()
-        await asyncio.gather(*connections, return_exceptions=True)
-        for server in self._servers:
-            await server.wait_closed()
-        self._servers.clear()
+            connection.close()
+        tasks = [connection.task for connection in connections if connection.task is not None]
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
-        peer = writer.get_extra_info("peername")
-        source = source_of(peer[0]) if peer else "gone"
-        self._mark_used(source, task)
+    def _watch(self, listener: socket.socket) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener.fileno(), self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        for _ in range(ACCEPTS_PER_ROUND):
+            try:
+                sock, address = listener.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logs.event("admin", logs.WARNING, "accept failed", reason=error.strerror)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(listener.fileno())
+                loop.call_later(ACCEPT_RETRY_SECONDS, self._watch, listener)
+                return
+            sock.setblocking(False)
+            peer = _Peer(sock, source_of(address[0]), self._head_seconds, self._serve, self._forget)
+            self._connections.add(peer)
+            self._mark_used(peer)
+
+    async def _serve(self, peer: _Peer) -> None:
+        reader, writer = await asyncio.open_connection(sock=peer.sock)
         # `drain` then returns when our kernel has everything, so closing never waits for the peer.
         writer.transport.set_write_buffer_limits(high=0)
         try:
             connection = _Connection(reader, writer, self._routes, self._timeout, self._head_seconds)
-            await connection.run(lambda: self._mark_used(source, task))
+            await connection.run(lambda: self._mark_used(peer))
             writer.close()
         except (OSError, TimeoutError, h11.ProtocolError, asyncio.CancelledError):
             # The peer left or is too slow, newer connections replace it, or `close` was called.
             writer.transport.abort()
-        finally:
-            self._connections.discard(task)
-            self._limits.remove(source, task)
 
-    def _mark_used(self, source: str, task: asyncio.Task[None]) -> None:
+    def _mark_used(self, peer: _Peer) -> None:
         """Makes this connection the most recent one; closes the least recent one if there are too many."""
-        self._limits.remove(source, task)
-        evicted = self._limits.add(source, task)
+        self._limits.remove(peer.source, peer)
+        evicted = self._limits.add(peer.source, peer)
         if evicted is not None:
-            evicted.cancel()
+            evicted.close()
+
+    def _forget(self, peer: _Peer) -> None:
+        self._connections.discard(peer)
+        self._limits.remove(peer.source, peer)
+
+
+class _Peer:
+    """An accepted socket. Streams, parser and task are created with its first bytes: in a flood of idle
+    connections each costs a fifth."""
+
+    __slots__ = ("_forget", "_serve", "_timer", "sock", "source", "task")
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        source: str,
+        first_bytes_seconds: float,
+        serve: Callable[[_Peer], Coroutine[Any, Any, None]],
+        forget: Callable[[_Peer], None],
+    ) -> None:
+        self.sock, self.source = sock, source
+        self.task: asyncio.Task[None] | None = None
+        self._serve, self._forget = serve, forget
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(first_bytes_seconds, self.close)
+        loop.add_reader(sock.fileno(), self._on_first_bytes)
+
+    def _on_first_bytes(self) -> None:
+        self._stop_waiting()
+        self.task = spawn(self._serve(self), "admin connection")
+        self.task.add_done_callback(self._on_served)
+
+    def _on_served(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():  # before it had streams, which close the socket themselves
+            self.sock.close()
+        self._forget(self)
+
+    def close(self) -> None:
+        """Closes it at once, in every state."""
+        if self.task is not None:
+            self.task.cancel()
+            return
+        self._stop_waiting()
+        self.sock.close()
+        self._forget(self)
+
+    def _stop_waiting(self) -> None:
+        self._timer.cancel()
+        asyncio.get_running_loop().remove_reader(self.sock.fileno())
 
 
 class _Connection:

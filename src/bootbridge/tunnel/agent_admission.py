@@ -13,6 +13,7 @@ from typing import Final
 
 from bootbridge.ports.event_log import EventLog
 from bootbridge.ports.timers import Timers
+from bootbridge.tunnel.agent_credentials import REVOKED_TEXT
 from bootbridge.tunnel.agent_registry import AgentRegistry
 from bootbridge.tunnel.agent_stream import AgentStream
 from bootbridge.tunnel.allowed_identifiers import AllowedIdentifiers, admit
@@ -90,7 +91,9 @@ class AgentAdmission:
                 if problem:
                     self._retire(agent, problem)
             if agent.retired and (
-                not agent.route_count or self._timers.now() >= agent.retired_at + RETIRED_SECONDS_MAX
+                not agent.route_count
+                or agent.retirement_reason == REVOKED_TEXT
+                or self._timers.now() >= agent.retired_at + RETIRED_SECONDS_MAX
             ):
                 agent.fail(grpc.UNAUTHENTICATED, agent.retirement_reason)
                 agent.stream.connection.go_away()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from bootbridge.tunnel.allowed_identifiers import AllowedIdentifiers
+
+# The problem of a credential whose holder must not go on: its open connections are closed at once. The other
+# problems end a credential that may be renewed, and open connections may finish.
+REVOKED_TEXT: Final = "the pod of its token was deleted"
 
 
 class AgentCredentials(Protocol):

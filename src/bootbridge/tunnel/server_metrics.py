@@ -112,6 +112,10 @@ class ServerMetrics(TunnelMetrics):
             "Connections to the agent port closed because there were too many, by reason.",
             "reason",
         ).preset(*EVICTION_REASONS)
+        self.agent_handshakes_delayed_total = own.counter(
+            "agent_handshakes_delayed_total",
+            "TLS handshakes of agents that waited because of faults of their source.",
+        )
         self.frame_budgets_exceeded_total = own.counters(
             "frame_budgets_exceeded_total",
             "HTTP/2 connections closed because of too many frames of one kind, by frame.",

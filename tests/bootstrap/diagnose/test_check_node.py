@@ -58,6 +58,7 @@ class LiveNode:
         self.server = self._start("proxy-server", program_flags.server_args(self.plan))
         # An agent that dials too early waits a second before the next attempt.
         until(lambda: self.host.http_get(ports.server_health, "/healthz")[0] == 200, "the server listens")
+        (root / "token").write_text("a.b.c")  # proves nothing: the default route is left
         agent = program_flags.agent_args(self.plan, values)
         self.agent = self._start(
             "proxy-agent", [word for word in agent if not word.startswith("--agent-id=")]
@@ -75,6 +76,7 @@ class LiveNode:
         for word in words:
             key, _, value = word.removeprefix("--").partition("=")
             value = value.replace(program_flags.CERTIFICATES_SEEN_BY_SERVER, str(tls))
+            value = value.replace(program_flags.TOKEN_SEEN_BY_AGENT, str(self.root))
             directory = self.plan.paths.socket_directory
             flags[key] = value.replace(directory, str(self.host.path(directory)))
         for flag, file in (("agent-cert", "agent.crt"), ("agent-key", "agent.key")):

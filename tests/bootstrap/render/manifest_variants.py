@@ -47,8 +47,15 @@ class Variant:
             manifests.server_pod(self.plan, VALUES),
             manifests.namespace(self.plan),
             manifests.agent_secret(self.plan, VALUES),
+            *self.proof,
             manifests.agent_daemonset(self.plan, VALUES),
         ]
+
+    @property
+    def proof(self) -> list[dict[str, Any]]:
+        if not self.plan.proves_nodes:
+            return []
+        return [manifests.agent_role(self.plan), manifests.agent_role_binding(self.plan)]
 
 
 ALL = [

@@ -8,6 +8,7 @@ clock, which `sleep` advances.
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import shutil
 import stat
@@ -38,6 +39,20 @@ TOOLS = (
     *("sort", "stat", "tail", "touch", "tr", "wc"),
 )
 BOOT_SECONDS = 1000
+# As the installer writes it: the address of this node's kube-apiserver, its CA, and the administrator's key.
+LOOPBACK_KUBECONFIG = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "current-context": "loopback",
+    "contexts": [{"name": "loopback", "context": {"cluster": "cluster", "user": "loopback"}}],
+    "clusters": [
+        {
+            "name": "cluster",
+            "cluster": {"server": "https://localhost:6443", "certificate-authority-data": "Q0E="},
+        }
+    ],
+    "users": [{"name": "loopback", "user": {"client-key-data": "QURNSU4gS0VZ"}}],
+}
 _ENTER = """
 set -eu
 for shared in usr dev proc; do mount --rbind "/$shared" "$ROOT/$shared"; done
@@ -151,6 +166,9 @@ class Node:
         (root / "local/bootstrap-service-record.sh").write_text(fake_programs.RECORDS)
         (root / "local/release-image.sh").write_text(fake_programs.RELEASE_IMAGE)
         self._kubelet_runs = False
+        loopback = self.path(self.plan.paths.loopback_kubeconfig)
+        loopback.parent.mkdir()
+        loopback.write_text(json.dumps(LOOPBACK_KUBECONFIG))
         self.install(self.plan)
         self.render_apiserver(with_egress=True)
 

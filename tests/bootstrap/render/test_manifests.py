@@ -233,7 +233,7 @@ def test_the_daemonset_selects_its_pods() -> None:
         (Plan(), "host=$(NODE_NAME)&ipv4=$(HOST_IP)&cidr=$(POD_IP)/23&default-route=true"),
         (Plan(networks=IPV6), "host=$(NODE_NAME)&ipv6=$(HOST_IP)&cidr=$(POD_IP)/64&default-route=true"),
         (Plan(host_network=True), "host=$(NODE_NAME)&ipv4=$(HOST_IP)&default-route=true"),
-        (Plan(image=OURS), "ipv4=$(HOST_IP)&cidr=$(POD_IP)/23&default-route=true"),
+        (Plan(image=OURS), "host=$(NODE_NAME)&ipv4=$(HOST_IP)&cidr=$(POD_IP)/23&default-route=true"),
         (kubeadm(), "host=$(NODE_NAME)&ipv4=$(HOST_IP)&cidr=$(POD_IP)/23&default-route=true"),
     ],
 )
@@ -294,7 +294,6 @@ NEWER_THAN_SOME_PAYLOADS = {
     "server-count-source",
 }
 ONLY_OURS = {
-    "agent-cidrs",
     "agent-identifier-proof",
     "agent-proof-kubeconfig",
     "node-cidr-mask-size-ipv4",
@@ -324,15 +323,6 @@ def test_our_server_dials_kubelets_before_an_agent_connects() -> None:
     assert flags["direct-cidrs"] == "10.1.0.0/16,fd10::/64"
 
 
-def test_our_server_bounds_what_agents_advertise() -> None:
-    """To nodes and pods of the install-config; the agents advertise nothing else."""
-    networks = Networking(machine=(ip_network("10.1.0.0/16"), ip_network("fd10::/64")))
-    plan = Plan(image=OURS, networks=networks)
-    flags = flags_of(manifests.server_pod(plan, VALUES))
-    assert flags["agent-cidrs"] == "10.1.0.0/16,fd10::/64,10.128.0.0/14"
-    assert "host=" not in flags_of(manifests.agent_daemonset(plan, VALUES))["agent-identifiers"]
-
-
 def test_our_agents_dial_only_into_the_clusters_networks() -> None:
     """And into what the operator adds."""
     networks = Networking(machine=(ip_network("10.1.0.0/16"), ip_network("fd10::/64")))
@@ -342,7 +332,8 @@ def test_our_agents_dial_only_into_the_clusters_networks() -> None:
     assert flags["allow-destinations"] == wanted
 
 
-def test_our_agents_prove_their_node_beside_kubeadm() -> None:
+@pytest.mark.parametrize("flavour", Flavour)
+def test_our_agents_prove_their_node(flavour: Flavour) -> None:
     """By a token that is bound to their pod, and the permission to read that pod."""
     cluster = (
         ClusterNetwork(ip_network("10.128.0.0/14"), 23),
@@ -350,7 +341,7 @@ def test_our_agents_prove_their_node_beside_kubeadm() -> None:
         ClusterNetwork(ip_network("fd01::/48"), 64),
     )
     plan = Plan(
-        flavour=Flavour.KUBEADM,
+        flavour=flavour,
         image=replace(OURS, reference="example/bootbridge"),
         networks=Networking(cluster=cluster),
     )
@@ -396,12 +387,6 @@ def test_templates_contain_every_placeholder(variant: Variant) -> None:
     """Replaced as sed does it, they give the manifests."""
     plan = variant.plan
     tree = manifests.templates(plan)
-    assert {path.rpartition("/")[2] for path in tree} == {
-        "namespace.yaml",
-        "agent-secret.yaml",
-        "agent-daemonset.yaml",
-        "server-pod.yaml",
-    }
     assert all(path.startswith(plan.paths.templates + "/") for path in tree)
     values = replace(VALUES, image=plan.image.reference)
     expected = {
@@ -410,6 +395,12 @@ def test_templates_contain_every_placeholder(variant: Variant) -> None:
         "agent-daemonset.yaml": manifests.agent_daemonset(plan, values),
         "server-pod.yaml": manifests.server_pod(plan, values),
     }
+    if plan.image.is_ours:
+        expected |= {
+            "agent-role.yaml": manifests.agent_role(plan),
+            "agent-role-binding.yaml": manifests.agent_role_binding(plan),
+        }
+    assert {path.rpartition("/")[2] for path in tree} == expected.keys()
     for path, asset in tree.items():
         text = asset.data.decode()
         for name, placeholder in vars(PLACEHOLDERS).items():

@@ -22,6 +22,8 @@ COLLECTIONS = {
     "Pod": "/api/v1/namespaces/{namespace}/pods",
     "Namespace": "/api/v1/namespaces",
     "Secret": "/api/v1/namespaces/{namespace}/secrets",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
     "DaemonSet": "/apis/apps/v1/namespaces/{namespace}/daemonsets",
 }
 

@@ -61,6 +61,8 @@ class Tunnel:
         # The agent's files have other names in the Secret.
         shutil.copyfile(folder / "agent.crt", folder / "tls.crt")
         shutil.copyfile(folder / "agent.key", folder / "tls.key")
+        # It proves nothing: there is no API server. The default route is left.
+        (folder / "token").write_text("a.b.c")
 
     def _plan_for(self, kind: str) -> Plan:
         return replace(
@@ -72,6 +74,7 @@ class Tunnel:
         known = {
             self.plan.paths.socket: str(self.programs.folder / "s.sock"),
             program_flags.CERTIFICATES_SEEN_BY_SERVER: str(self.programs.folder),
+            program_flags.TOKEN_SEEN_BY_AGENT: str(self.programs.folder),
             "$(NODE_NAME)": "n1",
             "$(HOST_IP)": "127.0.0.1",
             "$(POD_IP)": "127.0.7.9",

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import shutil
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan, ProxyImage
 from bootbridge.demo.network import NetworkContext
+from bootbridge.kube.agent_pod import AgentPod, AgentPodFinder, NotProved
 from tests.bootstrap.render.shell_node import Network, Node, needs_node
 from tests.support.kubernetes import BIN, ControlPlane
 from tests.support.process_program import until
@@ -44,7 +48,6 @@ def node(tmp_path: Path, network: Network, cluster: ControlPlane) -> Node:
     (node.root / "tools/oc").unlink()
     shutil.copy(BIN / "kubectl", node.root / "tools/oc")
     for kubeconfig in (node.plan.paths.kubeconfig, node.plan.paths.loopback_kubeconfig):
-        node.path(kubeconfig).parent.mkdir(exist_ok=True)
         shutil.copy(cluster.kubeconfig, node.path(kubeconfig))
     return node
 
@@ -67,6 +70,58 @@ def test_cleanup_deletes_the_objects(node: Node, cluster: ControlPlane) -> None:
     second = json.loads(node.path(node.plan.paths.receipt).read_text())
     assert second["clean"] is True
     assert cluster.api.call("GET", f"/api/v1/namespaces/{node.plan.namespace}")[0] == 404
+
+
+def test_an_agents_token_proves_its_node(node: Node, cluster: ControlPlane, network: Network) -> None:
+    """With the file and the Role that the shell made, as the server asks; and with nothing else."""
+    node.install(replace(node.plan, image=ProxyImage("bootbridge", "registry.example/proxy:1")))
+    node.run_checked(INSTALL)
+    namespace, plan = node.plan.namespace, node.plan
+    cluster.service_account(namespace, plan.service_account_name)
+    cluster.service_account(namespace, "other")
+    pod = {"metadata": {"name": "agent-1"}, "spec": {"nodeName": "node-1"}}
+    pod["spec"]["containers"] = [  # type: ignore[assignment]
+        {
+            "name": "a",
+            "image": "a",
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "runAsNonRoot": True,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }
+    ]
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    created = cluster.api.create(pods, pod)
+    uid = created["metadata"]["uid"]
+    created["status"] |= {"hostIP": "10.0.0.7", "hostIPs": [{"ip": "10.0.0.7"}]}
+    created["status"] |= {"podIP": "10.128.2.3", "podIPs": [{"ip": "10.128.2.3"}]}
+    status, answer = cluster.api.call("PUT", f"{pods}/agent-1/status", created)
+    assert status == 200, answer
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": "agent-1", "uid": uid}
+    request = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{plan.service_account_name}/token"
+    request["spec"] = {"boundObjectRef": bound, "expirationSeconds": 3600}  # type: ignore[assignment]
+    token = cluster.api.create(path, request)["status"]["token"]
+
+    async def find(given: str) -> AgentPod:
+        address = str(node.path(plan.paths.apiserver_address))
+        finder = AgentPodFinder(address, namespace, plan.service_account_name, time.time)
+        try:
+            return await finder.find([f"Bearer {given}"])
+        finally:
+            await finder.aclose()
+
+    with network.entered():
+        found = asyncio.run(find(token))
+        with pytest.raises(NotProved, match="HTTP 401"):
+            asyncio.run(find(f"{token[:-8]}AAAAAAAA"))
+        cluster.api.call("DELETE", f"{pods}/agent-1?gracePeriodSeconds=0")
+        until(lambda: cluster.api.call("GET", f"{pods}/agent-1")[0] == 404, "the pod is deleted")
+        with pytest.raises(NotProved, match=r"HTTP 40[14]"):
+            asyncio.run(find(token))
+    assert (found.node, found.host_ips, found.pod_ips) == ("node-1", ("10.0.0.7",), ("10.128.2.3",))
 
 
 def test_refusals_are_in_the_receipt_and_in_an_event(node: Node, cluster: ControlPlane) -> None:

@@ -60,6 +60,22 @@ def test_the_other_instances_join_without_an_operator_in_their_roles(cluster: In
     assert roles == {"node1": True, "node2": True, "node3": False, SPARE: False}
 
 
+def test_the_join_service_reaches_the_tpm_through_its_helper_only(cluster: Instances) -> None:
+    """In containers of a real kubelet: the helper has the TPM's socket, and made the quotes of the joins."""
+    pods = cluster.get("pods", "--namespace=kube-system", "--selector=app=bootbridge-join-service")["items"]
+    assert pods
+    for pod in pods:
+        service, helper = sorted(pod["spec"]["containers"], key=lambda each: each["name"] == "tpm-helper")
+        assert helper["name"] == "tpm-helper"
+        mounted = [[mount["name"] for mount in each["volumeMounts"]] for each in (service, helper)]
+        assert ["tpm" in names for names in mounted] == [False, True]
+        assert not helper["securityContext"]["privileged"]
+    name = next(pod["metadata"]["name"] for pod in pods if pod["spec"]["nodeName"] == "node1")
+    logs = cluster.kubectl("logs", "--namespace=kube-system", name, "--container=tpm-helper")
+    assert "tpm-helper: listening" in logs
+    assert "command refused" not in logs
+
+
 def test_a_second_control_plane_runs_every_component(cluster: Instances) -> None:
     """Its API server is ready, and its etcd is a voting member."""
     wanted = {f"{component}-node2" for component in CONTROL_PLANE}

@@ -16,7 +16,8 @@ SOCKET = "unix:/run/bootbridge-tpm/tpm.sock"
     [
         ({"tpm": {"device": "/dev/tpmrm0", "pcrs": [1]}}, {"tpm": {"device": SOCKET, "pcrs": [1]}}),
         ({"tpm": {}}, {"tpm": {"device": SOCKET}}),
-        ({"tpm": {"device": "unix:/run/swtpm.sock"}}, {"tpm": {"device": "unix:/run/swtpm.sock"}}),
+        ({"tpm": {"device": "unix:/run/swtpm.sock"}}, {"tpm": {"device": SOCKET}}),
+        ({"tpm": {"device": "tcp:127.0.0.1:2321"}}, {"tpm": {"device": "tcp:127.0.0.1:2321"}}),
         ({"x509": {"certificate": "/a", "key": "/b"}}, {"x509": {"certificate": "/a", "key": "/b"}}),
         ("none", "none"),
     ],

@@ -58,6 +58,8 @@ class Paths:
     notes = _Below("state", "notes")
     namespace_manifest = _Below("cluster_manifests", "bootbridge-namespace.yaml")
     secret_manifest = _Below("cluster_manifests", "bootbridge-agent-secret.yaml")
+    role_manifest = _Below("cluster_manifests", "bootbridge-agent-role.yaml")
+    role_binding_manifest = _Below("cluster_manifests", "bootbridge-agent-role-binding.yaml")
     daemonset_manifest = _Below("cluster_manifests", "bootbridge-agent-daemonset.yaml")
     server_pod = _Below("static_pods", "konnectivity-server-pod.yaml")
     apiserver_pod = _Below("static_pods", "kube-apiserver.yaml")  # owned by kubeadm

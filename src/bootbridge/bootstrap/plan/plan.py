@@ -168,8 +168,14 @@ class Plan:
 
     @property
     def proves_nodes(self) -> bool:
-        """Whether agents prove their node with a token. On OpenShift the cluster's networks bound them."""
-        return self.image.is_ours and self.flavour is Flavour.KUBEADM
+        """Whether agents prove their node with a token of their pod. The Go programs cannot."""
+        return self.image.is_ours
+
+    @property
+    def agent_objects(self) -> tuple[str, ...]:
+        """Returns the resources in the cluster, by their names in receipts, in the order of creation."""
+        proof = ("role", "role-binding") if self.proves_nodes else ()
+        return ("namespace", "secret", *proof, "daemonset")
 
     @property
     def namespace(self) -> str:

@@ -284,12 +284,14 @@ def _from_field(name: str, path: str) -> Manifest:
 def templates(plan: Plan) -> Tree:
     """Returns the manifests with placeholders, which the node replaces with sed."""
     values = replace(PLACEHOLDERS, image=plan.image.reference or PLACEHOLDERS.image)
+    found = {
+        "namespace.yaml": namespace(plan),
+        "agent-secret.yaml": agent_secret(plan, values),
+        "agent-daemonset.yaml": agent_daemonset(plan, values),
+        "server-pod.yaml": server_pod(plan, values),
+    }
+    if plan.proves_nodes:
+        found |= {"agent-role.yaml": agent_role(plan), "agent-role-binding.yaml": agent_role_binding(plan)}
     return {
-        f"{plan.paths.templates}/{name}": Asset(to_yaml(manifest), 0o600)
-        for name, manifest in {
-            "namespace.yaml": namespace(plan),
-            "agent-secret.yaml": agent_secret(plan, values),
-            "agent-daemonset.yaml": agent_daemonset(plan, values),
-            "server-pod.yaml": server_pod(plan, values),
-        }.items()
+        f"{plan.paths.templates}/{name}": Asset(to_yaml(manifest), 0o600) for name, manifest in found.items()
     }

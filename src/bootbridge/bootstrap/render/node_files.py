@@ -102,6 +102,8 @@ def purpose(plan: Plan, path: str) -> str:
         plan.paths.hook_script: "called by bootkube.sh: certificates, manifests, cleanup",
         f"{paths.templates}/namespace.yaml": "the agents' namespace",
         f"{paths.templates}/agent-secret.yaml": "the agents' certificate, filled in on the node",
+        f"{paths.templates}/agent-role.yaml": "what agents' tokens may read, to prove their node",
+        f"{paths.templates}/agent-role-binding.yaml": "gives the agents that permission",
         f"{paths.templates}/agent-daemonset.yaml": "an agent on each node",
         f"{paths.templates}/server-pod.yaml": "the server, a static pod on the bootstrap node",
         f"/{KUBEADM_PATCH}": "patch for your kubeadm configuration",

@@ -8,7 +8,7 @@ only, TLS 1.3 only, and a graceful shutdown.
 from __future__ import annotations
 
 from bootbridge.bootstrap.machine.node_values import NodeValues
-from bootbridge.bootstrap.plan.plan import Flavour, Plan
+from bootbridge.bootstrap.plan.plan import Plan
 
 CERTIFICATES_SEEN_BY_SERVER = "/etc/konnectivity"
 CERTIFICATES_SEEN_BY_AGENT = "/etc/konnectivity"
@@ -51,26 +51,23 @@ def _our_server_args(plan: Plan) -> list[str]:
         f"--direct-cidrs={','.join(map(str, plan.networks.machine))}",
         "--tls-min-version=VersionTLS13",
         f"--graceful-shutdown-timeout={SERVER_DRAIN_SECONDS}s",
-        *_identifier_args(plan),
+        *_proof_args(plan),
     ]
 
 
-def _identifier_args(plan: Plan) -> list[str]:
-    """Bounds what agents may advertise: by the node that they prove, or to the cluster's networks."""
-    if plan.proves_nodes:
-        sizes = {
-            network.cidr.version: network.host_prefix
-            for network in sorted(plan.networks.cluster, key=lambda network: network.host_prefix)
-        }
-        return [
-            "--agent-identifier-proof=token",
-            f"--agent-namespace={plan.namespace}",
-            f"--agent-service-account={plan.service_account_name}",
-            f"--agent-proof-kubeconfig={CERTIFICATES_SEEN_BY_SERVER}/{APISERVER_ADDRESS_FILE}",
-            *(f"--node-cidr-mask-size-ipv{version}={size}" for version, size in sorted(sizes.items())),
-        ]
-    cidrs = [*plan.networks.machine, *(network.cidr for network in plan.networks.cluster)]
-    return [f"--agent-cidrs={','.join(map(str, cidrs))}"]
+def _proof_args(plan: Plan) -> list[str]:
+    """Bounds what agents may advertise by the node that they prove."""
+    sizes = {
+        network.cidr.version: network.host_prefix
+        for network in sorted(plan.networks.cluster, key=lambda network: network.host_prefix)
+    }
+    return [
+        "--agent-identifier-proof=token",
+        f"--agent-namespace={plan.namespace}",
+        f"--agent-service-account={plan.service_account_name}",
+        f"--agent-proof-kubeconfig={CERTIFICATES_SEEN_BY_SERVER}/{APISERVER_ADDRESS_FILE}",
+        *(f"--node-cidr-mask-size-ipv{version}={size}" for version, size in sorted(sizes.items())),
+    ]
 
 
 def agent_args(plan: Plan, values: NodeValues) -> list[str]:
@@ -102,7 +99,7 @@ def _our_agent_args(plan: Plan) -> list[str]:
     destinations = plan.agent_destinations
     return [
         f"--drain-timeout={AGENT_DRAIN_SECONDS}s",
-        *([f"--service-account-token-path={TOKEN_SEEN_BY_AGENT}/token"] if plan.proves_nodes else []),
+        f"--service-account-token-path={TOKEN_SEEN_BY_AGENT}/token",
         *([f"--allow-destinations={','.join(destinations)}"] if destinations else []),
     ]
 
@@ -113,9 +110,7 @@ def agent_identifiers(plan: Plan) -> str:
     The node's pod network is written with the agent's pod address; the server clears the host bits.
     """
     family = plan.networks.families[0]
-    parts = [f"ipv{family}=$(HOST_IP)"]
-    if not (plan.image.is_ours and plan.flavour is Flavour.OPENSHIFT):
-        parts.insert(0, "host=$(NODE_NAME)")  # elsewhere the server cannot know the names of nodes
+    parts = ["host=$(NODE_NAME)", f"ipv{family}=$(HOST_IP)"]
     prefixes = [network.host_prefix for network in plan.networks.cluster if network.cidr.version == family]
     if prefixes and not plan.host_network:
         # With several pod networks, the longest prefix, which never includes pods of another node.

@@ -86,20 +86,29 @@ class JoinServiceInstaller:
 
     def _deployment(self, setup: JoinServiceSetup, access: ClusterAccess) -> JoinServiceDeployment:
         facts = ClusterFacts.of(setup.spec, access.authority)
+        evidence = documents.dump(self.evidence)
+        tpm = _tpm_of(evidence)
         return JoinServiceDeployment(
             image=setup.spec.join_service_image,
             policy=with_cluster(setup.join_policy, facts),
             measurement=MeasurementSecret(setup.measurement_secret, setup.measurement_salt),
             port=self.join_port,
             api_server_port=node_paths.API_PORT,
-            evidence=json.dumps(_in_pod(documents.dump(self.evidence))).encode(),
-            devices=self.evidence.paths,
+            evidence=json.dumps(_in_pod(evidence)).encode(),
+            files=tuple(path for path in self.evidence.paths if path != tpm.removeprefix("unix:")),
+            tpm=tpm,
         )
 
 
-def _in_pod(evidence: Any) -> Any:
-    """Returns the evidence settings of the join service: a TPM device is behind the helper's socket there."""
+def _tpm_of(evidence: Any) -> str:
+    """Returns the address of the node's TPM; empty if there is none, or if it is not on the node (tcp:)."""
     tpm = evidence.get("tpm") if isinstance(evidence, dict) else None
-    if tpm is None or not str(tpm.get("device", DEFAULT_DEVICE)).startswith("/dev/"):
+    address = str(tpm.get("device", DEFAULT_DEVICE)) if tpm is not None else ""
+    return address if address.startswith(("/", "unix:/")) else ""
+
+
+def _in_pod(evidence: Any) -> Any:
+    """Returns the evidence settings of the join service: a TPM is behind the helper's socket there."""
+    if not _tpm_of(evidence):
         return evidence
-    return {**evidence, "tpm": {**tpm, "device": f"unix:{TPM_SOCKET}"}}
+    return {**evidence, "tpm": {**evidence["tpm"], "device": f"unix:{TPM_SOCKET}"}}

@@ -1,9 +1,9 @@
 """Shares one slow device, a TPM, between all peers that wait for evidence.
 
 Statements that wait are signed together: while the device works on one quote, all further statements are
-collected for the next. So however many connections a source opens, the device has at most two quotes to make
-for it, the present one and the next. Answers to challenges cannot be shared: sources take turns, and after
-each answer comes a quote, if a statement waits.
+collected for the next. A source has at most two quotes at once, the present one and the next: once its
+statements fill the next quote, further ones are refused. Answers to challenges cannot be shared: sources
+take turns, and after each answer comes a quote, if a statement waits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from bootbridge.runtime import tasks
-from bootbridge.trust.evidence import Requester
+from bootbridge.trust.evidence import EvidenceUnavailable, Requester
 
 T = TypeVar("T")
 WorkT = TypeVar("WorkT")
@@ -39,6 +39,10 @@ class _Turns(Generic[WorkT]):
 
     def __bool__(self) -> bool:
         return bool(self._by_source)
+
+    def count(self, source: str) -> int:
+        """Returns how much work of the source waits, without that whose requester gave up."""
+        return sum(not each.result.done() for each in self._by_source.get(source, ()))
 
     def add(self, waiting: _Waiting[WorkT]) -> None:
         self._by_source.setdefault(waiting.requester.source, deque()).append(waiting)
@@ -68,7 +72,12 @@ class DeviceQueue:
         self._running: asyncio.Task[None] | None = None
 
     async def sign(self, statement: bytes, requester: Requester) -> bytes:
-        """Returns this statement's document; raises what the device raised."""
+        """Returns this statement's document; raises what the device raised.
+
+        Raises EvidenceUnavailable if the source's statements already fill the next quote.
+        """
+        if self._statements.count(requester.source) >= self._statements_max:
+            raise EvidenceUnavailable("too many connections of this source wait for a quote (retry later)")
         return await self._wait_in(self._statements, _Waiting(statement, requester))
 
     async def answer(self, work: Callable[[], Awaitable[bytes]], requester: Requester) -> bytes:

@@ -1,4 +1,4 @@
-"""Relays the TPM commands of attestation from a unix socket to a TPM: `bootbridge node tpm-helper`.
+"""Relays the TPM commands of attestation from a unix socket to a TPM: `bootbridge tpm-helper`.
 
 A container can use a host's device only if it is privileged. So the join service, which faces the network,
 has no device: it connects to this helper, which opens no network socket and accepts from processes of its own

@@ -258,6 +258,25 @@ def _agent_secret(subject: PlannedTree) -> CheckResult:
     return judged(faults, f"{plan.namespace}/{plan.secret_name}", RENDER_AGAIN)
 
 
+def _agent_role(subject: PlannedTree) -> CheckResult:
+    """The agents' tokens prove their node only if they may read their pod."""
+    plan = subject.plan
+    if not plan.proves_nodes:
+        return passed("none: the Go agents prove no node")
+    binding = subject.template("agent-role-binding.yaml")
+    account = {
+        "kind": "ServiceAccount",
+        "name": plan.service_account_name,
+        "namespace": plan.namespace,
+    }
+    faults = [
+        *_identity(subject.template("agent-role.yaml"), "Role", plan.role_name, plan.namespace),
+        *_identity(binding, "RoleBinding", plan.role_name, plan.namespace),
+        *([] if account in (at(binding, "subjects") or ()) else ["it is not bound to the agents' account"]),
+    ]
+    return judged(faults, f"{plan.namespace}/{plan.role_name}", RENDER_AGAIN)
+
+
 def _namespace(subject: PlannedTree) -> CheckResult:
     faults = _identity(subject.template("namespace.yaml"), "Namespace", subject.plan.namespace, None)
     return judged(faults, subject.plan.namespace, RENDER_AGAIN)
@@ -355,6 +374,7 @@ CHECKS: dict[str, Callable[[PlannedTree], CheckResult]] = {
     "server-pod": _server_pod,
     "agent-daemonset": _agent_daemonset,
     "agent-secret": _agent_secret,
+    "agent-role": _agent_role,
     "namespace": _namespace,
     "placeholders": _placeholders,
     "image": _image,

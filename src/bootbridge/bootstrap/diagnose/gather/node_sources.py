@@ -90,6 +90,7 @@ def _assets(context: InstallContext, bundle: LogBundle) -> None:
     if plan.flavour is Flavour.OPENSHIFT:
         wanted += [paths.hook_script, paths.cleanup_unit, paths.cleanup_retry_unit, paths.apiserver_config]
         wanted += [paths.namespace_manifest, paths.secret_manifest, paths.daemonset_manifest]
+        wanted += [paths.role_manifest, paths.role_binding_manifest]
     else:
         wanted.append(paths.apiserver_pod)
     for path in dict.fromkeys(wanted):

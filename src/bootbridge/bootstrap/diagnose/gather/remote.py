@@ -70,6 +70,8 @@ def script(plan: Plan) -> bytes:
                 plan.paths.apiserver_config,
                 plan.paths.namespace_manifest,
                 plan.paths.secret_manifest,
+                plan.paths.role_manifest,
+                plan.paths.role_binding_manifest,
                 plan.paths.daemonset_manifest,
             )
         ),

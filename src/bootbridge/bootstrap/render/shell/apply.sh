@@ -5,7 +5,7 @@
 
 # The background process ends when all objects are applied, when the removal starts, or with bootkube.service.
 bootbridge_apply_in_background() {
-  bootbridge_log "namespace, Secret and DaemonSet of the agents are applied as soon as the API server accepts them"
+  bootbridge_log "the agents' objects are applied as soon as the API server accepts them"
   rm -f "$BOOTBRIDGE_APPLY_STOP"
   : >"$BOOTBRIDGE_APPLY_PID"
   bootbridge_apply </dev/null &
@@ -13,8 +13,12 @@ bootbridge_apply_in_background() {
 
 # Applies, so that objects of an earlier attempt get the certificates that the server accepts now.
 bootbridge_apply() {
-  local pending=(namespace secret daemonset) ends
-  local -A outcome=([namespace]=pending [secret]=pending [daemonset]=pending) refusal=() attempts=()
+  local pending=() each ends
+  local -A outcome=() refusal=() attempts=()
+  for each in $BOOTBRIDGE_OBJECTS; do
+    pending+=("$each")
+    outcome[$each]=pending
+  done
   trap - ERR
   trap 'rm -f "$BOOTBRIDGE_APPLY_PID"' EXIT
   set +e
@@ -25,7 +29,7 @@ bootbridge_apply() {
     bootbridge_apply_pending
     bootbridge_write_agent_objects
     if ((${#pending[@]} == 0)); then
-      bootbridge_log "namespace, Secret and DaemonSet of the agents are applied"
+      bootbridge_log "the agents' objects are applied"
       return 0
     fi
     sleep 5
@@ -67,26 +71,20 @@ bootbridge_apply_object() {
   return 1
 }
 
-bootbridge_manifest_of() {
-  case $1 in
-    namespace) printf '%s' "$BOOTBRIDGE_NAMESPACE_MANIFEST" ;;
-    secret) printf '%s' "$BOOTBRIDGE_SECRET_MANIFEST" ;;
-    daemonset) printf '%s' "$BOOTBRIDGE_DAEMONSET_MANIFEST" ;;
-  esac
-}
-
+# bootbridge_planned_object RESOURCE
 bootbridge_planned_object() {
   case $1 in
-    namespace) printf 'Namespace %s' "$BOOTBRIDGE_NAMESPACE" ;;
-    secret) printf 'Secret %s/%s' "$BOOTBRIDGE_NAMESPACE" "$BOOTBRIDGE_SECRET_NAME" ;;
-    daemonset) printf 'DaemonSet %s/%s' "$BOOTBRIDGE_NAMESPACE" "$BOOTBRIDGE_DAEMONSET_NAME" ;;
+    namespace) bootbridge_object_name "$1" "$BOOTBRIDGE_NAMESPACE" ;;
+    secret) bootbridge_object_name "$1" "$BOOTBRIDGE_SECRET_NAME" ;;
+    role | role-binding) bootbridge_object_name "$1" "$BOOTBRIDGE_ROLE_NAME" ;;
+    daemonset) bootbridge_object_name "$1" "$BOOTBRIDGE_DAEMONSET_NAME" ;;
   esac
 }
 
 # Writes one JSON line for each object.
 bootbridge_write_agent_objects() {
   local each
-  for each in namespace secret daemonset; do
+  for each in $BOOTBRIDGE_OBJECTS; do
     jq --compact-output --null-input --arg name "$(bootbridge_planned_object "$each")" --arg result "${outcome[$each]}" \
       --arg reason "${refusal[$each]-}" --argjson attempts "${attempts[$each]-0}" \
       '{name: $name, result: $result, attempts: $attempts} + (if $reason == "" then {} else {reason: $reason} end)'

@@ -69,7 +69,7 @@ bootbridge_cleanup_retry() {
 # bootbridge_remove_all ended|running|stopping|abandoned: what the kube-apiserver of this node does. Returns 0 if
 # everything is removed or waits only for finalizers, and 1 if something is left.
 bootbridge_remove_all() {
-  local events='' keep_files='' keep_objects='' may_exist='' deadline=0
+  local events='' keep_files='' keep_objects='' may_exist='' deadline=0 each
   local -A problem=()
   # Objects exist only if their manifests were written.
   if [[ -e $BOOTBRIDGE_AGENT_MARKER || -e $BOOTBRIDGE_NAMESPACE_MANIFEST || -s $BOOTBRIDGE_RECEIPT ]]; then may_exist=yes; fi
@@ -85,11 +85,10 @@ bootbridge_remove_all() {
     bootbridge_record_notes
     bootbridge_record_agent_objects
     bootbridge_remove_objects
-    bootbridge_remove_paths daemonset "$BOOTBRIDGE_DAEMONSET_MANIFEST"
-    bootbridge_remove_paths secret "$BOOTBRIDGE_SECRET_MANIFEST"
-    bootbridge_remove_paths namespace "$BOOTBRIDGE_NAMESPACE_MANIFEST"
+    for each in $BOOTBRIDGE_OBJECTS_REVERSED; do bootbridge_remove_paths "$each" "$(bootbridge_manifest_of "$each")"; done
     bootbridge_remove_server
     bootbridge_remove_health_rule
+    bootbridge_remove_paths apiserver-address "$BOOTBRIDGE_APISERVER_ADDRESS"
     bootbridge_remove_paths certificates "$BOOTBRIDGE_TLS"
     [[ -n $keep_files ]] || bootbridge_remove_temporary_files
     bootbridge_remove_paths egress-config "$BOOTBRIDGE_EGRESS_CONFIG"

@@ -1,13 +1,15 @@
 # --- stage before cluster-bootstrap: the agents' manifests, and a check of the kube-apiserver's configuration
 
 bootbridge_manifests() {
+  local each
   if bootbridge_bootstrap_is_over; then return 0; fi
   [[ ${#BOOTBRIDGE_ADDRESSES[@]} -gt 0 ]] || bootbridge_find_addresses || return
   # The server may have answered late, or have ended since.
   bootbridge_ensure_server "$BOOTBRIDGE_SERVER_RECHECK_SECONDS" || return
   if [[ -e $BOOTBRIDGE_BYPASS ]]; then
     # Agents without a server would only use resources.
-    rm -f "$BOOTBRIDGE_DAEMONSET_MANIFEST" "$BOOTBRIDGE_SECRET_MANIFEST" "$BOOTBRIDGE_NAMESPACE_MANIFEST" "$BOOTBRIDGE_AGENT_MARKER"
+    for each in $BOOTBRIDGE_OBJECTS_REVERSED; do rm -f "$(bootbridge_manifest_of "$each")"; done
+    rm -f "$BOOTBRIDGE_AGENT_MARKER"
     return
   fi
   if ! { bootbridge_manifests_are_current && bootbridge_has_egress_argument; }; then
@@ -28,20 +30,45 @@ bootbridge_ensure_manifests() {
 }
 
 bootbridge_manifests_are_current() {
-  bootbridge_image_is_known \
-    && [[ -s $BOOTBRIDGE_NAMESPACE_MANIFEST && -s $BOOTBRIDGE_SECRET_MANIFEST && -s $BOOTBRIDGE_DAEMONSET_MANIFEST ]] \
-    && bootbridge_marker_matches "$BOOTBRIDGE_AGENT_MARKER" "$(bootbridge_agent_digest "$(bootbridge_image)")"
+  local each
+  for each in $BOOTBRIDGE_OBJECTS; do [[ -s $(bootbridge_manifest_of "$each") ]] || return; done
+  bootbridge_image_is_known && bootbridge_marker_matches "$BOOTBRIDGE_AGENT_MARKER" "$(bootbridge_agent_digest "$(bootbridge_image)")"
 }
 
 bootbridge_agent_digest() {
-  bootbridge_digest "$1" namespace.yaml agent-secret.yaml agent-daemonset.yaml
+  local each templates=()
+  for each in $BOOTBRIDGE_OBJECTS; do templates+=("$(bootbridge_template_of "$each")"); done
+  bootbridge_digest "$1" "${templates[@]}"
 }
 
+# bootbridge_template_of RESOURCE
+bootbridge_template_of() {
+  if [[ $1 == namespace ]]; then printf 'namespace.yaml'; else printf 'agent-%s.yaml' "$1"; fi
+}
+
+# bootbridge_manifest_of RESOURCE
+bootbridge_manifest_of() {
+  case $1 in
+    namespace) printf '%s' "$BOOTBRIDGE_NAMESPACE_MANIFEST" ;;
+    secret) printf '%s' "$BOOTBRIDGE_SECRET_MANIFEST" ;;
+    role) printf '%s' "$BOOTBRIDGE_ROLE_MANIFEST" ;;
+    role-binding) printf '%s' "$BOOTBRIDGE_ROLE_BINDING_MANIFEST" ;;
+    daemonset) printf '%s' "$BOOTBRIDGE_DAEMONSET_MANIFEST" ;;
+  esac
+}
+
+# bootbridge_write_manifests IMAGE
 bootbridge_write_manifests() {
+  local each mode program
   mkdir -p "$BOOTBRIDGE_CLUSTER_MANIFESTS" && chmod 0700 "$BOOTBRIDGE_CLUSTER_MANIFESTS" || return
-  bootbridge_render namespace.yaml "$1" 0644 "$BOOTBRIDGE_NAMESPACE_MANIFEST" || return
-  bootbridge_render agent-secret.yaml "$1" 0600 "$BOOTBRIDGE_SECRET_MANIFEST" || return
-  bootbridge_render agent-daemonset.yaml "$1" 0644 "$BOOTBRIDGE_DAEMONSET_MANIFEST" proxy-agent || return
+  for each in $BOOTBRIDGE_OBJECTS; do
+    mode=0644 program=
+    case $each in
+      secret) mode=0600 ;;
+      daemonset) program=proxy-agent ;;
+    esac
+    bootbridge_render "$(bootbridge_template_of "$each")" "$1" "$mode" "$(bootbridge_manifest_of "$each")" "$program" || return
+  done
   bootbridge_agent_digest "$1" | bootbridge_write_file 0644 "$BOOTBRIDGE_AGENT_MARKER"
 }
 

@@ -4,10 +4,11 @@
 # `keep_files`, the reason to leave everything as it is; `may_exist`, whether objects may exist; `problem`, the last
 # failure for each kind of object; `deadline`, when requests must end.
 
-# Deletes DaemonSet, Secret and namespace, in this order, if they have our label. Each is retried on its own: the
-# API server is unstable while the control plane moves to the cluster.
+# Deletes the agents' objects, the DaemonSet first and the namespace last, if they have our label. Each is retried
+# on its own: the API server is unstable while the control plane moves to the cluster.
 bootbridge_remove_objects() {
-  local pending=(daemonset secret namespace) unfinished each
+  local pending unfinished each
+  read -r -a pending <<<"$BOOTBRIDGE_OBJECTS_REVERSED"
   deadline=$(($(bootbridge_now) + BOOTBRIDGE_API_SECONDS))
   while :; do
     unfinished=()
@@ -24,7 +25,7 @@ bootbridge_remove_objects() {
 bootbridge_remove_kind() {
   local resource=$1 output name
   if [[ -n $keep_objects ]]; then return 0; fi
-  if output=$(bootbridge_oc_until_deadline delete "$resource" "$(bootbridge_scope "$resource")" --selector="$BOOTBRIDGE_SELECTOR" \
+  if output=$(bootbridge_oc_until_deadline delete "${resource//-/}" "$(bootbridge_scope "$resource")" --selector="$BOOTBRIDGE_SELECTOR" \
     --ignore-not-found --wait=false --output=name 2>"$events.error"); then
     problem[$resource]=
     while IFS= read -r name; do
@@ -40,7 +41,7 @@ bootbridge_remove_kind() {
 # their deletion was requested. Returns 1 and sets the problem if the API server does not answer.
 bootbridge_list() {
   local resource=$1 output
-  if output=$(bootbridge_oc_until_deadline get "$resource" "$(bootbridge_scope "$resource")" --selector="$BOOTBRIDGE_SELECTOR" \
+  if output=$(bootbridge_oc_until_deadline get "${resource//-/}" "$(bootbridge_scope "$resource")" --selector="$BOOTBRIDGE_SELECTOR" \
     --ignore-not-found --output='jsonpath={range .items[*]}{.metadata.name} {.metadata.deletionTimestamp}{"\n"}{end}' 2>"$events.error"); then
     names=$output
     return 0
@@ -78,6 +79,8 @@ bootbridge_object_name() {
   case $1 in
     namespace) printf 'Namespace %s' "$2" ;;
     secret) printf 'Secret %s/%s' "$BOOTBRIDGE_NAMESPACE" "$2" ;;
+    role) printf 'Role %s/%s' "$BOOTBRIDGE_NAMESPACE" "$2" ;;
+    role-binding) printf 'RoleBinding %s/%s' "$BOOTBRIDGE_NAMESPACE" "$2" ;;
     daemonset) printf 'DaemonSet %s/%s' "$BOOTBRIDGE_NAMESPACE" "$2" ;;
   esac
 }
@@ -117,7 +120,7 @@ bootbridge_remove_paths() {
 bootbridge_verify_objects() {
   local each ends
   ends=$(($(bootbridge_now) + BOOTBRIDGE_OBJECTS_END_SECONDS))
-  for each in daemonset secret namespace; do bootbridge_verify_kind "$each"; done
+  for each in $BOOTBRIDGE_OBJECTS_REVERSED; do bootbridge_verify_kind "$each"; done
 }
 
 # bootbridge_verify_kind RESOURCE: an object is removed only if the API server says so.

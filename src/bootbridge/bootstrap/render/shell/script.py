@@ -31,7 +31,12 @@ SECTIONS = (
     *("common", "programs", "address", "certificates", "setup", "manifests", "apply"),
     *("apiserver_end", "cleanup", "removal", "main"),
 )
-RULES = {"ADDRESS_RULES": "address.jq", "RECEIPT_RULES": "receipt.jq", "REMAINS_EVENT": "remains_event.jq"}
+RULES = {
+    "ADDRESS_RULES": "address.jq",
+    "APISERVER_ADDRESS_RULES": "apiserver_address.jq",
+    "RECEIPT_RULES": "receipt.jq",
+    "REMAINS_EVENT": "remains_event.jq",
+}
 # Searched for openssl if the node has none: images that every payload has, small ones first.
 OPENSSL_PAYLOAD_IMAGES = ("cli", "tools", "must-gather")
 SECONDS = {
@@ -70,7 +75,7 @@ HOLD_SECONDS_MAX = (
     + SECONDS["API"]
     + SECONDS["SERVER_END"]
     + SECONDS["OBJECTS_END"]
-    + 6 * SECONDS["OC"]
+    + 8 * SECONDS["OC"]
 )
 # One more attempt of the unit when the node shuts down.
 RETRY_STOP_SECONDS = SECONDS["API"] + SECONDS["OBJECTS_END"] + 30
@@ -88,6 +93,7 @@ _STAGES_WITH_MARKER = ("CERTS", "SERVER", "AGENT", "CLEANUP")
 _PATHS = (
     *("state", "tls", "ca_cert", "server_cert", "server_key", "agent_cert", "agent_key", "templates"),
     *("server_pod", "cluster_manifests", "namespace_manifest", "secret_manifest", "daemonset_manifest"),
+    *("role_manifest", "role_binding_manifest", "apiserver_address"),
     *("program_flags", "bypass", "notes", "egress_config", "socket", "kubeconfig", "loopback_kubeconfig"),
     *("apiserver_config", "receipt", "agent_objects", "cluster_bootstrap_marker"),
 )
@@ -129,6 +135,10 @@ def _settings(plan: Plan) -> dict[str, str]:
         **{f"{name}_SECONDS": str(seconds) for name, seconds in SECONDS.items()},
         "NAMESPACE": plan.namespace,
         "SELECTOR": plan.selector,
+        "OBJECTS": " ".join(plan.agent_objects),
+        "OBJECTS_REVERSED": " ".join(reversed(plan.agent_objects)),
+        "PROVES_NODES": "yes" if plan.proves_nodes else "",
+        "ROLE_NAME": plan.role_name,
         "SECRET_NAME": plan.secret_name,
         "DAEMONSET_NAME": plan.daemonset_name,
         "AGENT_PORT": str(plan.ports.agent),

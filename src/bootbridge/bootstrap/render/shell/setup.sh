@@ -34,6 +34,7 @@ bootbridge_ensure_certificates() {
 # bootstrap: bootbridge_manifests tries again, and without a server the kube-apiserver dials directly.
 bootbridge_ensure_server() {
   local image seconds=${1:-$BOOTBRIDGE_SERVER_START_SECONDS}
+  bootbridge_ensure_apiserver_address || return
   if [[ ! -e $BOOTBRIDGE_BYPASS ]] && bootbridge_server_is_current && bootbridge_server_problem >/dev/null; then
     bootbridge_close_health_port
     bootbridge_use_tunnel
@@ -48,6 +49,20 @@ bootbridge_ensure_server() {
   fi
   bootbridge_bypass_tunnel || return
   bootbridge_stage_failure
+}
+
+# Writes address and CA of this node's kube-apiserver, which the server asks about agents' tokens; without a user.
+# The server reads the file when an agent connects. Without it, agents are admitted with the default route only.
+bootbridge_ensure_apiserver_address() {
+  local text
+  if [[ -z $BOOTBRIDGE_PROVES_NODES ]]; then return 0; fi
+  text=$(set -o pipefail && timeout "$BOOTBRIDGE_OC_SECONDS" oc --kubeconfig="$BOOTBRIDGE_LOOPBACK_KUBECONFIG" config view \
+    --raw --minify --flatten --output=json | jq --exit-status "$BOOTBRIDGE_APISERVER_ADDRESS_RULES") || {
+    bootbridge_warn "cannot read the kube-apiserver's address from $BOOTBRIDGE_LOOPBACK_KUBECONFIG: agents can prove no node"
+    return 0
+  }
+  if [[ -r $BOOTBRIDGE_APISERVER_ADDRESS && $(<"$BOOTBRIDGE_APISERVER_ADDRESS") == "$text" ]]; then return 0; fi
+  printf '%s\n' "$text" | bootbridge_write_file 0644 "$BOOTBRIDGE_APISERVER_ADDRESS"
 }
 
 bootbridge_write_server_pod() {
