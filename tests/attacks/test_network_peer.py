@@ -21,6 +21,8 @@ from bootbridge.join_api.instance import Role
 from bootbridge.trust.evidence import EvidenceRefused
 from bootbridge.trust.evidence.tpm import TpmEvidence
 from bootbridge.wire import frames as f
+from bootbridge.wire import grpc_messages as grpc
+from bootbridge.wire import packets as p
 from tests.attacks import floods
 from tests.bootstrap.diagnose.ssh_node import Node, install_dir, needs_sshd
 from tests.support.fake_api_server import REVIEWS, ApiThread, FakeApiServer
@@ -102,6 +104,51 @@ def test_a_flood_without_credentials_ends_before_it_costs_anything(
     assert sum(counted) == 1
     server.wait_for_log("frame budget exceeded")
     assert fetch(server, web.address) == ANSWER
+
+
+def test_packets_before_admission_have_no_effect(programs: Programs, kube: ApiThread) -> None:
+    """In token mode, they arrive before the token is reviewed: they would fill the log, and cause answers."""
+    server = token_server(programs, kube)
+    packets: list[p.Packet] = [p.Drain()] * 100
+    packets += [p.DialResponse("", number, number) for number in range(1, 101)]
+    with target(server).shake_hands() as sock:
+        authorization = (("authorization", f"Bearer {agent_token('forged')}"),)
+        sent = f.PREFACE + f.settings({}) + floods.connect_headers(1, metadata=authorization)
+        for packet in packets:
+            message = p.encode(packet)
+            sent += f.frame(f.DATA, 0, 1, grpc.message_prefix(len(message)) + message)
+        assert len(sent) < 16384, "one TLS record, so that all of it is read before the review ends"
+        sock.sendall(sent)
+        frames = until_stream_ends(sock)
+    assert frames.count(f.DATA) == 0, "no CLOSE_REQ for the connections of the stranger"
+    assert server.metric("dial_failure_count", reason="unrecognized_response") == 0
+    with target(server).shake_hands() as sock:  # the next line of the log
+        sock.sendall(f.PREFACE + f.settings({}) + floods.connect_headers(1))
+        server.wait_for_log("agent refused")
+    assert "agent draining" not in server.log
+
+
+def until_stream_ends(sock: ssl.SSLSocket) -> list[int]:
+    """Reads until the server ends stream 1; returns the types of the frames on it."""
+    kinds: list[int] = []
+    received = bytearray()
+    sock.settimeout(floods.TIMEOUT_SECONDS)
+    while True:
+        while len(received) < f.HEADER_SIZE or len(received) < f.HEADER_SIZE + _size_of(received):
+            data = sock.recv(65536)
+            assert data, "the server closed the connection before the stream"
+            received += data
+        _, _, kind, flags, stream_id = f.HEADER.unpack_from(received)
+        del received[: f.HEADER_SIZE + _size_of(received)]
+        if stream_id == 1:
+            kinds.append(kind)
+            if kind == f.RST_STREAM or flags & f.END_STREAM:
+                return kinds
+
+
+def _size_of(received: bytearray) -> int:
+    high, low, *_ = f.HEADER.unpack_from(received)
+    return int(high << 16 | low)
 
 
 class TokenFlood(threading.Thread):
