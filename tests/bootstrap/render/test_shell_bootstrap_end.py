@@ -114,6 +114,14 @@ def test_server_and_agents_stay_until_the_kube_apiserver_has_ended(
     assert node.started_units() == []
 
 
+def test_a_kube_apiserver_with_other_arguments_is_found_by_its_port(node: Node) -> None:
+    """A later release may start it in another way."""
+    with kube_apiserver(node, 30, known_arguments=False):
+        node.run_checked(END)
+
+    assert server_removals(node) == [(30, "server-removed apiserver=gone")]
+
+
 def test_a_kube_apiserver_that_does_not_end_holds_the_bootstrap_for_the_bound(node: Node) -> None:
     """Nothing is removed; the unit continues when it has ended."""
     with kube_apiserver(node, FOR_EVER):
