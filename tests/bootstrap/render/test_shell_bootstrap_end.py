@@ -7,6 +7,7 @@ while the kube-apiserver of the node answers.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -281,7 +282,10 @@ def test_all_faults_together_hold_the_bootstrap_for_the_bound(node: Node) -> Non
 # --- the units
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze not found")
+@pytest.mark.skipif(  # under CI it runs, and fails where it cannot
+    shutil.which("systemd-analyze") is None and os.environ.get("CI") != "true",
+    reason="systemd-analyze not found",
+)
 def test_systemd_accepts_the_units(node: Node, tmp_path: Path) -> None:
     """With a program that exists on this machine."""
     paths = node.plan.paths
