@@ -114,7 +114,7 @@ def test_a_closed_writer_writes_what_it_has_and_drops_the_rest(pipe: FullPipe) -
 
 
 def test_a_missing_thread_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cgroup may permit no further thread for a moment: the caller does not fail, and a later line retries."""
+    """A cgroup may permit no further thread for a moment: the caller goes on, and a later line retries."""
     reader, fd = os.pipe()
     writer = LineWriter(fd, lambda count: b"")
 

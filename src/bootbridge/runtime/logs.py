@@ -118,7 +118,7 @@ class QueueHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self.writer.write(self._line(record))
-        except Exception:  # for example a library's message with wrong arguments: no reason to fail its caller
+        except Exception:  # for example a library's message with wrong arguments: its caller goes on
             self.handleError(record)
 
     def _line(self, record: logging.LogRecord) -> bytes:
