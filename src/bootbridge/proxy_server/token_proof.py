@@ -64,7 +64,7 @@ class TokenProof:
     async def _prove(
         self, authorization: list[str], reviewed: AgentCredentials | None, done: Authenticated
     ) -> None:
-        """``reviewed``: what a token review has found; the agent must not outlive it without a proof either."""
+        """``reviewed``: what a token review has found; without a proof, the agent must not outlive it."""
         expires = reviewed.expires if isinstance(reviewed, AgentToken) else float("inf")
         proof = AgentToken(expires, time.time, DEFAULT_ROUTE_ONLY)
         try:
