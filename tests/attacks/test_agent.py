@@ -6,14 +6,16 @@ import base64
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 
 import pytest
 
 from bootbridge.trust.authority import Authority
 from bootbridge.tunnel.agent_credentials import REVOKED_TEXT
-from tests.attacks.test_network_peer import ANSWER, FRAME_KINDS, flood_once, target
+from bootbridge.wire import frames as f
+from tests.attacks.floods import connect_headers
+from tests.attacks.test_network_peer import ANSWER, DESCRIPTORS, FRAME_KINDS, REASONS, flood_once, target
 from tests.support.fake_api_server import ApiThread, FakeApiServer
 from tests.support.process_endpoints import Endpoint, HttpEndpoint, echo
 from tests.support.process_program import until
@@ -195,12 +197,17 @@ def test_an_agent_cannot_outlive_its_pod(
         dial(server, endpoint(echo).address)
 
 
+def disconnected(server: Server, reason: str) -> bool:
+    """Whether the server has ended a connection for this reason; our own agent would also leave by itself."""
+    return any("agent disconnected" in line and reason in line for line in server.log.splitlines())
+
+
 def test_an_agent_cannot_outlive_its_token(programs: Programs, kube: ApiThread) -> None:
     """Its connection ends at the token's expiry, and it returns with the token that its file then has."""
     server = programs.server(flags=token_proof(kube))
     short = token_of(kube, "agent-1", "node1", "127.0.0.1", "127.0.0.9", seconds=12)
     start_agent(programs, server, "a", "", **token_flag(programs, "a", short))
-    until(lambda: "token expired" in server.log, "the server retires the agent", RETIRE_SECONDS)
+    until(lambda: disconnected(server, "token expired"), "the server ends its connection", RETIRE_SECONDS)
     token_flag(programs, "a", token_of(kube, "agent-1", "node1", "127.0.0.1", "127.0.0.9"))
     server.wait_for_agents(1, RETIRE_SECONDS)
     assert server.metric("retired_agents_total", reason="token expired") == 1
@@ -288,8 +295,33 @@ def test_a_flood_of_an_agent_ends_only_its_own_connection(
     server.wait_until_ready()
     report = flood_once(kind, target(server, certificate=True))
     assert report.goaways == {"ENHANCE_YOUR_CALM": 1}
+    server.wait_for_log(REASONS.get(kind, ""))
     server.wait_for_agents(1)
     assert fetch(server, web.address) == ANSWER
+
+
+def test_admitted_connections_leave_descriptors_to_the_frontend(
+    programs: Programs, endpoint: Callable[..., Endpoint]
+) -> None:
+    """More connections than the server has file descriptors, each with an admitted stream."""
+    server = programs.server(flags=ROUTING, descriptors_max=DESCRIPTORS)
+    start_agent(programs, server, "victim", f"ipv4={VICTIM}")
+    with ExitStack() as stack:
+        for number in range(DESCRIPTORS + 44):
+            try:
+                sock = stack.enter_context(target(server, certificate=True).shake_hands())
+                sock.sendall(f.PREFACE + f.settings({}) + connect_headers(1, f"attacker-{number}"))
+                sock.recv(1)
+            except OSError:
+                break  # the server accepts no more
+        until(lambda: evicted(server) > 0, "the server closes connections of agents")
+        assert_reaches(server, endpoint(echo).address)
+        assert server.health.get("/healthz")[0] == 200
+        assert server.descriptors() < DESCRIPTORS
+
+
+def evicted(server: Server) -> float:
+    return server.metric("agent_connections_evicted_total", reason="file descriptors")
 
 
 def test_memory_stays_bounded_under_a_flood(programs: Programs, web: HttpEndpoint) -> None:

@@ -379,6 +379,22 @@ async def test_a_review_whose_callers_have_gone_is_cancelled(
     assert [call.body["spec"]["token"] for call in api.calls_to("POST", REVIEWS)] == [token()]
 
 
+async def test_callers_after_a_cancelled_review_share_the_next_one(
+    api: FakeApiServer, reviewer: TokenReviewer
+) -> None:
+    """The cancelled one ends when the next has begun."""
+    api.token_reviews[token()] = GOOD
+    gone = asyncio.create_task(reviewer.authenticate([bearer()]))
+    await asyncio.sleep(0)
+    gone.cancel()
+    second = asyncio.create_task(reviewer.authenticate([bearer()]))
+    await asyncio.gather(gone, return_exceptions=True)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await asyncio.gather(second, reviewer.authenticate([bearer()]))
+    assert len(api.calls_to("POST", REVIEWS)) == 1
+
+
 async def test_a_source_waits_for_one_review_of_each_other_source(api: FakeApiServer, clock: Clock) -> None:
     """However many reviews another source has waiting; those that cannot be reviewed in time are denied."""
     client = KubeClient(access_to(api), qps=50, burst=1, clock=clock)

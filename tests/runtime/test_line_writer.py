@@ -111,3 +111,22 @@ def test_a_closed_writer_writes_what_it_has_and_drops_the_rest(pipe: FullPipe) -
     writer.write(b"after\n")
     assert pipe.read_until(b"before\n") == b"before\n"
     assert writer.dropped == 1
+
+
+def test_a_missing_thread_loses_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cgroup may permit no further thread for a moment: the caller goes on, and a later line retries."""
+    reader, fd = os.pipe()
+    writer = LineWriter(fd, lambda count: b"")
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        writer.write(b"first\n")
+    writer.write(b"second\n")
+    assert writer.flush(20)
+    assert os.read(reader, 100) == b"first\nsecond\n"
+    writer.close()
+    os.close(reader)
+    os.close(fd)

@@ -168,6 +168,15 @@ def test_the_log_file_is_used_when_stderr_is_switched_off(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_a_library_with_wrong_arguments_does_not_fail_its_caller(tmp_path: Path) -> None:
+    """With the handler of a real file descriptor; the next line is written."""
+    logs.configure(log_file=str(tmp_path / "log"), logtostderr=False)
+    logging.getLogger("library").warning("%d bytes", "many")
+    logging.getLogger("library").warning("next")
+    logs.flush()
+    assert "library: next" in (tmp_path / "log").read_text()
+
+
 def test_bad_formats_and_files_are_named(tmp_path: Path) -> None:
     """The message names the flag and says what would work."""
     with pytest.raises(OperatorError, match=r"--log-format.*'xml'.*text or json"):

@@ -23,7 +23,7 @@ from bootbridge.tunnel.agent_metrics import AgentMetrics
 from bootbridge.tunnel.agent_registry import Strategy
 from bootbridge.tunnel.agent_stream import AgentStream
 from bootbridge.tunnel.frontend import ConnectFrontend
-from bootbridge.tunnel.proxy_core import AGENT_PATH, PROXY_PATH, Limits, ProxyCore
+from bootbridge.tunnel.proxy_core import AGENT_PATH, PROXY_PATH, Authenticator, Limits, ProxyCore
 from bootbridge.tunnel.server_metrics import ServerMetrics
 from bootbridge.wire import grpc_messages as grpc
 from bootbridge.wire import packets as p
@@ -380,6 +380,7 @@ class ServerHarness(Harness):
         dial_seconds: float = 30.0,
         stall_seconds: float = 10.0,
         agent_age_seconds: float = 0.0,
+        authenticate: Authenticator | None = None,
     ) -> None:
         super().__init__()
         self.metrics = ServerMetrics(self.registry)
@@ -396,6 +397,7 @@ class ServerHarness(Harness):
             metrics=self.metrics,
             event_log=self.event_log,
             dialler=self.dials,
+            authenticate=authenticate,
         )
 
     def agent(

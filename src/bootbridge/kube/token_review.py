@@ -122,7 +122,7 @@ class TokenReviewer:
         if review is None:
             review = _Review(spawn(self._review(fingerprint, token, source), "token review"))
             self._reviews[fingerprint] = review
-            review.task.add_done_callback(lambda done: self._reviews.pop(fingerprint, None))
+            review.task.add_done_callback(lambda done: self._forget(fingerprint, done))
         review.callers += 1
         try:
             # Shielded: several connections wait for this review, and one of them may close.
@@ -132,6 +132,12 @@ class TokenReviewer:
             if not review.callers and not review.task.done():
                 self._reviews.pop(fingerprint, None)
                 review.task.cancel()
+
+    def _forget(self, fingerprint: bytes, task: asyncio.Task[_ReviewResult]) -> None:
+        """Not a newer review of the same token: a cancelled one ends after the next may have begun."""
+        review = self._reviews.get(fingerprint)
+        if review is not None and review.task is task:
+            del self._reviews[fingerprint]
 
     async def _review(self, fingerprint: bytes, token: str, source: str) -> _ReviewResult:
         try:

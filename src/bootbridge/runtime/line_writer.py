@@ -56,15 +56,22 @@ class LineWriter:
                 self._lines.append(line)
                 self._bytes += len(line)
             if self._thread is None:
-                # A daemon: a blocked write must not keep the process from exiting.
-                self._thread = threading.Thread(target=self._run, name="log writer", daemon=True)
-                self._thread.start()
+                self._start_thread()
             else:
                 self._changed.notify_all()
 
     @property
     def waiting_bytes(self) -> int:
         return self._bytes
+
+    def _start_thread(self) -> None:
+        # A daemon: a blocked write must not keep the process from exiting.
+        thread = threading.Thread(target=self._run, name="log writer", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            return  # no thread available on the machine or in the cgroup: the next line tries again
+        self._thread = thread
 
     def flush(self, seconds: float = FLUSH_SECONDS_MAX) -> bool:
         """Waits until everything queued is written; returns False if that takes longer than ``seconds``.

@@ -116,7 +116,10 @@ class QueueHandler(logging.Handler):
         self.writer = LineWriter(fd, self._dropped_line)
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.writer.write(self._line(record))
+        try:
+            self.writer.write(self._line(record))
+        except Exception:  # for example a library's message with wrong arguments: its caller goes on
+            self.handleError(record)
 
     def _line(self, record: logging.LogRecord) -> bytes:
         return self.format(record).encode(errors="backslashreplace") + b"\n"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 NOT_RETIRED: Final = -1.0
+TOO_EARLY_TEXT: Final = "packet received before the agent was admitted"
 
 
 class AgentStream(PacketStream):
@@ -44,6 +45,7 @@ class AgentStream(PacketStream):
         self.dials_failed = 0
         self._closed_bytes_up = 0  # of routes that it has no more
         self._closed_bytes_down = 0
+        self._admitted = False
         self._suspected_at = -1
         self.connected_at = timers.now()
         self.dials: dict[int, Dial] = {}
@@ -115,6 +117,7 @@ class AgentStream(PacketStream):
         return ""
 
     def accept(self, server_id: str, server_count: int) -> None:
+        self._admitted = True
         self.stream.connection.count_admitted(1)
         agreed = ((extension.KEY, extension.offer()),) if self.extension else ()
         metadata = (
@@ -141,6 +144,12 @@ class AgentStream(PacketStream):
             del self.receivers[route.connect_id]
 
     def on_packet(self, packet: p.Packet) -> None:
+        if not self._admitted and (self.draining or not isinstance(packet, p.Drain)):
+            # Any peer can get here in token mode: it must cause neither log lines nor answers. Our own agent
+            # may send DRAIN, once, if it is stopped while it connects.
+            self.deny(TOO_EARLY_TEXT)
+            self._core.on_agent_gone(self, grpc.UNKNOWN, TOO_EARLY_TEXT)
+            return
         match packet:
             case p.DialResponse():
                 self._core.on_dial_response(self, packet)
@@ -160,9 +169,10 @@ class AgentStream(PacketStream):
                 self._on_uncommon_data(connect_id, data)
             case p.CloseDial(random):
                 self._core.on_dial_cancelled_by_agent(self, random)
-            case p.Drain():
+            case p.Drain() if not self.draining:
                 self.draining = True
-                self._core.event_log.info("agent draining", agent=self.agent_id)
+                if self._admitted:
+                    self._core.event_log.info("agent draining", agent=self.agent_id)
             case _:
                 pass
 

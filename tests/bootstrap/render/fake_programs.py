@@ -126,7 +126,15 @@ case $verb in
       [[ -z $namespace || -e /cluster/namespace/$namespace ]] \
         || refuse NotFound "namespaces \"$namespace\" not found"
       [[ ! -e /cluster/refuses-$kind ]] || refuse Forbidden "$kind \"$name\" is forbidden: exceeded quota"
-      mkdir -p "/cluster/$kind"; cp "$file" "/cluster/$kind/$name"; echo "$kind/$name serverside-applied"
+      mkdir -p "/cluster/$kind" /cluster/requests; cp "$file" "/cluster/requests/$kind"
+      if [[ -e /cluster/slow-$kind ]]; then # the request takes ten seconds of the node's clock
+        mkdir -p /cluster/followers; ends=$((now + 10))
+        while read -r now _ </proc/uptime && now=${now%.*} && ((now < ends)); do
+          echo "$now" >/cluster/followers/oc; /usr/bin/sleep 0.01
+        done
+      fi
+      mv "/cluster/requests/$kind" "/cluster/$kind/$name"; echo "$kind/$name serverside-applied"
+      /usr/bin/rm -f /cluster/followers/oc
     done ;;
   create) mkdir -p /cluster/event; cat >"/cluster/event/$now-$RANDOM" ;;
   *) exit 64 ;;

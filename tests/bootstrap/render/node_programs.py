@@ -67,7 +67,9 @@ FOR_EVER = 1e9
 
 
 @contextmanager
-def kube_apiserver(node: Node, ends_after: float, drain: float = 0) -> Iterator[subprocess.Popen[str]]:
+def kube_apiserver(
+    node: Node, ends_after: float, drain: float = 0, *, known_arguments: bool = True
+) -> Iterator[subprocess.Popen[str]]:
     """Runs a kube-apiserver after cluster-bootstrap has deleted its manifest.
 
     Copies the bootstrap kube-apiserver of 4.6 to 5.0 (measured: 71 to 79 s with 4.20): it serves for its
@@ -76,13 +78,14 @@ def kube_apiserver(node: Node, ends_after: float, drain: float = 0) -> Iterator[
     # Unique, because the machine's process table also shows the programs of other tests.
     seen = node.plan.paths.apiserver_config_seen_by_apiserver
     flag = f"--openshift-config={seen}.{node.network.name}"
+    arguments = [flag] if known_arguments else []
     script = node.path(node.plan.paths.hook_script.replace("/usr/local/bin/", "/local/"))
     setting = f"BOOTBRIDGE_APISERVER_CONFIG_SEEN={seen}"
     text = script.read_text()
     assert text.count(f"{setting}\n") == 1
     script.chmod(0o755)
     script.write_text(text.replace(f"{setting}\n", f"{setting}.{node.network.name}\n"))
-    yield from _running(node, "apiserver", 6443, "", ends_after, drain, "kube-apiserver", flag)
+    yield from _running(node, "apiserver", 6443, "", ends_after, drain, "kube-apiserver", *arguments)
 
 
 def _running(

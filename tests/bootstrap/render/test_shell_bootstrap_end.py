@@ -7,6 +7,7 @@ while the kube-apiserver of the node answers.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -114,6 +115,14 @@ def test_server_and_agents_stay_until_the_kube_apiserver_has_ended(
     assert node.started_units() == []
 
 
+def test_a_kube_apiserver_with_other_arguments_is_found_by_its_port(node: Node) -> None:
+    """A later release may start it in another way."""
+    with kube_apiserver(node, 30, known_arguments=False):
+        node.run_checked(END)
+
+    assert server_removals(node) == [(30, "server-removed apiserver=gone")]
+
+
 def test_a_kube_apiserver_that_does_not_end_holds_the_bootstrap_for_the_bound(node: Node) -> None:
     """Nothing is removed; the unit continues when it has ended."""
     with kube_apiserver(node, FOR_EVER):
@@ -152,6 +161,7 @@ def test_the_unit_ends_by_itself(node: Node) -> None:
     """It leaves the server, and an Event in the cluster."""
     with kube_apiserver(node, FOR_EVER):
         node.run_checked(END)
+        earlier = len(events(node))
         done = node.run_unit(node.plan.paths.cleanup_retry_unit)
         assert done.returncode == 1
         assert node.now() <= SECONDS["APISERVER_END"] + SECONDS["RETRY"] + SECONDS["RETRY_PAUSE"]
@@ -159,7 +169,7 @@ def test_the_unit_ends_by_itself(node: Node) -> None:
         assert_receipt_is_true(node)
 
     assert not list(node.path("/etc/systemd/system/multi-user.target.wants").glob("*"))
-    assert events(node)[-1]["reason"] == "BootstrapTunnelRemains"
+    assert [event["reason"] for event in events(node)[earlier:]] == ["BootstrapTunnelRemains"]
 
 
 def test_a_node_that_shuts_down_deletes_the_objects_first(node: Node) -> None:
@@ -273,7 +283,10 @@ def test_all_faults_together_hold_the_bootstrap_for_the_bound(node: Node) -> Non
 # --- the units
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze not found")
+@pytest.mark.skipif(  # under CI it runs, and fails where it cannot
+    shutil.which("systemd-analyze") is None and os.environ.get("CI") != "true",
+    reason="systemd-analyze not found",
+)
 def test_systemd_accepts_the_units(node: Node, tmp_path: Path) -> None:
     """With a program that exists on this machine."""
     paths = node.plan.paths

@@ -238,6 +238,7 @@ def test_a_changed_manifest_is_answered_by_the_new_server(node: Node, network: N
     """The old one answers until the kubelet has ended it."""
     node.run_checked(f"{SETUP}\n{MANIFESTS}")
     crashes(node)
+    (node.root / "cluster/kubelet-late").touch()
     network.ip("addr del 10.0.0.5/24 dev nic0")
     network.address("nic0", "10.0.0.77/24")
 
