@@ -177,13 +177,14 @@ def _run_actions(
         results = firewall.run(actions, keep_going=keep_going)
         print_output(json.dumps([_as_data(result) for result in results], indent=2) + "\n")
         return results
-    shown: set[tuple[tuple[str, ...], str]] = set()
+    shown: dict[tuple[tuple[str, ...], str], str] = {}
 
     def report_found(lookup: Lookup, values: Sequence[str]) -> None:
-        # Several lookups may take parts of one value, and several actions need the same one.
-        if (lookup.argv, lookup.description) not in shown:
-            shown.add((lookup.argv, lookup.description))
-            print(f"  found {lookup.description}: {', '.join(values)}", flush=True)
+        # Several actions need the same value, and several lookups may take parts of one that was printed.
+        source, text = (lookup.argv, lookup.select), ", ".join(values)
+        if text not in shown.get(source, ""):
+            shown[source] = f"{shown.get(source, '')} {text}"
+            print(f"  found {lookup.description}: {text}", flush=True)
 
     return firewall.run(
         actions, keep_going=keep_going, announce=_announce, report_found=report_found, report=_report

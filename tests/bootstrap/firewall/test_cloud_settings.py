@@ -151,6 +151,14 @@ def test_azure_refuses_another_environment(cloud: Cloud, capsys: pytest.CaptureF
     assert "run: az cloud set --name AzureUSGovernment" in capsys.readouterr().err
     assert cloud.state == before
     assert run("create", write_config("azure", "cloudName: AzurePublicCloud"), "--apply") == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  found ")]
+    assert [line.removeprefix("  found ").split(": ")[0] for line in lines] == [
+        "the environment AzureCloud as the CLI's active one",
+        f"the resource group of {fake_clouds.BOOTSTRAP}-nic",
+        f"the subnet of {fake_clouds.BOOTSTRAP}-nic",
+        "the network security group of the subnet",
+        f"an IPv4 address on {fake_clouds.BOOTSTRAP}-nic",
+    ]
 
 
 # --- GCP

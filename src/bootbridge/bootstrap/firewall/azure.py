@@ -176,8 +176,16 @@ def _group(
     skip = Presence.SKIP_IF_MISSING
     return (
         Lookup("group_id", described, argv, items, select, where, presence=skip, if_missing=unfiltered),
-        Lookup("group", described, argv, items, select, where, basename=True),
-        Lookup("group_resource_group", described, argv, items, select, where, after="resourceGroups"),
+        Lookup("group", f"the name of {described}", argv, items, select, where, basename=True),
+        Lookup(
+            "group_resource_group",
+            f"the resource group of {described}",
+            argv,
+            items,
+            select,
+            where,
+            after="resourceGroups",
+        ),
     )
 
 
