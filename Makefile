@@ -12,10 +12,11 @@ JOBS   ?= $(shell nproc)
 PARALLEL := -n $(JOBS) --dist loadgroup
 COMPILED := build/compiled
 TOOLS  := build/tools
+CLOUDS := build/clouds
 UPGRADE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test e2e bench bench-growth bench-storm bench-attacks bench-tickets wheel compiled compiled-test sim fuzz lock audit ci clean
+.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets wheel compiled compiled-test sim fuzz lock audit ci clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -43,7 +44,7 @@ demo: $(VENV)/.ready ## call a webhook through the tunnel; as root after `make k
 	fi
 
 test: check ## run `make check`, then the fast tests on all cores
-	$(PYTEST) $(PARALLEL) -m 'not interop and not slow and not kubernetes and not e2e'
+	$(PYTEST) $(PARALLEL) -m 'not interop and not slow and not kubernetes and not e2e and not clouds'
 
 check: $(VENV)/.ready ## lint, format, types and import rules; changes nothing
 	@echo 'check: lint (ruff check)' && $(BIN)/ruff check --quiet .
@@ -56,7 +57,7 @@ fmt: $(VENV)/.ready ## format the code and fix what ruff can fix
 	$(BIN)/ruff check --fix .
 
 slow: $(VENV)/.ready ## run the slow tests; they mostly wait, so four at a time
-	$(PYTEST) -n 4 --dist loadgroup -m 'slow and not interop and not kubernetes and not e2e'
+	$(PYTEST) -n 4 --dist loadgroup -m 'slow and not interop and not kubernetes and not e2e and not clouds'
 
 peers: ## build the Go programs to test against (Konnectivity, h2spec, load generator) into build/peers
 	@$(PYTHON) peers/build
@@ -78,6 +79,17 @@ kubernetes-test: $(VENV)/.ready ## test with a real kube-apiserver (after make k
 e2e: $(VENV)/.ready ## run whole bootstraps in labs (as root, after make kubernetes); one file: make e2e E2E=tests/e2e/...
 	@[ "$$(id -u)" != 0 ] || $(PYTHON) peers/build proxy-server proxy-agent || [ $$? = 3 ]
 	$(if $(E2E),$(PYTEST) -m e2e $(E2E),$(BIN)/python -m tests.e2e.run)
+
+# Not byte-compiled: only a small part of the CLIs is ever imported.
+$(CLOUDS)/.ready: requirements/clouds.lock requirements/azure-cli.lock
+	@echo "installing the CLIs of AWS, Azure and OpenStack into $(CLOUDS)"
+	@$(PYTHON) -m venv $(CLOUDS)
+	@$(CLOUDS)/bin/pip $(LOCKED) requirements/clouds.lock --no-compile
+	@$(CLOUDS)/bin/pip $(LOCKED) requirements/azure-cli.lock --no-compile --no-deps
+	@touch $@
+
+cloud-cli-test: $(VENV)/.ready $(CLOUDS)/.ready ## parse the firewall commands with the real CLIs of AWS, Azure and OpenStack
+	$(PYTEST) -m clouds
 
 wheel: $(COMPILED)/.wheel ## build a wheel compiled by mypyc into build/wheel (needs a C compiler and Python's headers)
 	@ls build/wheel/*.whl

@@ -53,7 +53,14 @@ def unsatisfied(wanted: list[str], found: dict[str, Requirement]) -> list[str]:
 
 
 def test_every_lock_file_is_checked_here() -> None:
-    assert sorted([*EXTRAS, "tools.lock"]) == LOCKS
+    assert sorted([*EXTRAS, "azure-cli.lock", "clouds.lock", "tools.lock"]) == LOCKS
+
+
+def test_azure_cli_fits_its_core() -> None:
+    """It is installed without its dependencies, so pip does not check that."""
+    assert version_of(locked("azure-cli.lock")["azure-cli"]) == version_of(
+        locked("clouds.lock")["azure-cli-core"]
+    )
 
 
 @pytest.mark.parametrize("name", list(EXTRAS))

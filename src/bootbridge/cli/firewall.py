@@ -5,31 +5,41 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from bootbridge.bootstrap import firewall
-from bootbridge.bootstrap.firewall import files, manual_instructions
+from bootbridge.bootstrap.firewall import files, manual_instructions, rule_record
+from bootbridge.bootstrap.firewall.model import Lookup
+from bootbridge.bootstrap.firewall.runner import require_programs
 from bootbridge.bootstrap.firewall.shell_script import command_line
+from bootbridge.bootstrap.plan import record as plan_record
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.command import Command, CommandGroup, ExitCode
 from bootbridge.cli.output import print_output
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
-from bootbridge.common.files import write_error, write_file
+from bootbridge.common.files import Asset, read_file, write_error, write_file
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
 Opens the agents' port (TCP 8091) on the bootstrap node to the cluster's nodes, and to nothing else.
 
 Nothing is changed without --apply. IDs that only the cloud knows are looked up when a command runs;
-until then they are printed as shell variables.
+until then they are printed as shell variables. --apply prints what the lookups found.
 
-Supported clouds: aws, azure, gcp, ibmcloud, openstack, powervs. They require --infra-id. On every other
-platform, and with --user-provisioned, you manage the firewall: all commands print what to open."""
+Supported clouds: aws, azure, gcp, ibmcloud, openstack, powervs. They require --infra-id. Region, project,
+resource group and cloud come from --install-config; without it, from the CLI's own configuration. On every
+other platform, with --user-provisioned, and if install-config leaves the firewall to you, all commands print
+what to open.
+
+create --apply writes a record of the plan and of what it found. remove reads it, so that it removes the rule
+where it was created, also after the installer has consumed install-config.yaml."""
 _EXAMPLES = """
 {program} show --install-config install-config.yaml --infra-id mycluster-x7k2p
 {program} create --platform aws --infra-id mycluster-x7k2p --apply
-{program} remove --platform aws --infra-id mycluster-x7k2p --apply
+{program} remove --record mycluster-x7k2p-firewall.json --apply
 {program} create --platform gcp --infra-id mycluster-x7k2p --output assets   # assets/firewall/create.sh, …
 {program} show --platform baremetal --machine-network 192.0.2.0/24 --json
 """
@@ -39,28 +49,55 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print actions as JSON; with --apply, results")
     parser.add_argument("--output", metavar="DIR", help="write JSON and scripts to DIR/firewall")
     parser.add_argument("--apply", action="store_true", help="print and run the commands")
+    parser.add_argument(
+        "--record",
+        metavar="FILE",
+        help="record that create --apply writes and remove reads (default INFRA_ID-firewall.json in the "
+        "working directory; remove: if it exists). A plan.json of the node can be read too",
+    )
+    parser.add_argument(
+        "--release",
+        metavar="X.Y",
+        help="OpenShift release, by which the installer's security groups are named (default: the cloud is "
+        "asked for the names of all releases)",
+    )
     add_plan_flags(parser)
 
 
 def _run(direction: str, flags: argparse.Namespace) -> int:
     flags.direction = direction
-    plan = plan_from(flags)
     if flags.apply and flags.direction == "show":
         hint = "use create or remove instead of show"
         raise OperatorError("not supported by show", subject="--apply", hint=hint)
+    record = _existing_record(flags) if direction != "create" else None
+    plan = plan_from(flags, base=_recorded_plan(record) if record else None)
+    if flags.release:
+        plan = replace(plan, cloud=replace(plan.cloud, release=flags.release))
     firewall.rules(plan)  # raises if the plan is invalid, before anything is written
     if flags.output:
         _write(plan, Path(flags.output))
     if flags.apply:
-        return _apply(plan, flags)
+        return _apply(plan, flags, record)
     if flags.json:
         return print_output(files.as_json(plan, flags.direction) + "\n")
     return print_output(_text(plan, flags.direction))
 
 
+def _existing_record(flags: argparse.Namespace) -> Path | None:
+    """Returns the record to read: the given one, or the default one if it exists."""
+    if flags.record:
+        return Path(flags.record)
+    path = Path(rule_record.file_name(flags.infra_id)) if flags.infra_id else None
+    return path if path and path.exists() else None
+
+
+def _recorded_plan(path: Path) -> Plan:
+    return plan_record.load(read_file(path, "--record"), str(path))
+
+
 def _text(plan: Plan, direction: str) -> str:
-    if not firewall.is_managed(plan):
-        return manual_instructions.as_text(plan)
+    if reason := firewall.unmanaged_reason(plan):
+        return manual_instructions.as_text(plan, reason)
     return _table(plan) if direction == "show" else _commands(plan, direction)
 
 
@@ -99,24 +136,59 @@ def _write(plan: Plan, directory: Path) -> None:
         write_file(path, asset)
 
 
-def _apply(plan: Plan, flags: argparse.Namespace) -> int:
-    if not firewall.is_managed(plan):
+def _apply(plan: Plan, flags: argparse.Namespace, record: Path | None) -> int:
+    if reason := firewall.unmanaged_reason(plan):
         hint = "you manage this firewall; run without --apply to see what to open"
-        text = f"not supported on platform {plan.platform}"
+        text = f"not supported on platform {plan.platform}: {reason}"
         raise OperatorError(text, subject="--apply", hint=hint)
-    removing = flags.direction == "remove"
-    quiet = flags.json
-    results = firewall.run(
-        files.actions(plan, flags.direction),
-        keep_going=removing,
-        announce=lambda action: None if quiet else _announce(action),
-        report=lambda result: None if quiet else _report(result),
-    )
-    if flags.json:
-        print_output(json.dumps([_as_data(result) for result in results], indent=2) + "\n")
+    if flags.direction == "remove":
+        return _remove(plan, flags, record)
+    actions = firewall.create(plan)
+    require_programs(actions)
+    path = Path(flags.record or rule_record.file_name(plan.infra_id))
+    # Ahead of the first command: nothing is created without a record of where.
+    _save(path, plan)
+    results = _run_actions(actions, flags)
+    _save(path, firewall.completed(plan, results))
+    if not flags.json:
+        print(f"record: {path} (to remove the rule: bootbridge firewall remove --record {path} --apply)")
+    return ExitCode.ERROR if any(result.failed for result in results) else ExitCode.OK
+
+
+def _remove(plan: Plan, flags: argparse.Namespace, record: Path | None) -> int:
+    if record and not flags.json:
+        print(f"record: {record}")
+    results = _run_actions(firewall.remove(plan), flags, keep_going=True)
     if any(result.failed for result in results):
-        return ExitCode.FINDINGS if removing else ExitCode.ERROR
+        return ExitCode.FINDINGS
+    if record and record.name == rule_record.file_name(plan.infra_id):
+        record.unlink(missing_ok=True)
     return ExitCode.OK
+
+
+def _save(path: Path, plan: Plan) -> None:
+    write_file(path, Asset(plan_record.dump(plan), 0o600))
+
+
+def _run_actions(
+    actions: list[firewall.FirewallAction], flags: argparse.Namespace, keep_going: bool = False
+) -> list[firewall.ActionResult]:
+    if flags.json:
+        results = firewall.run(actions, keep_going=keep_going)
+        print_output(json.dumps([_as_data(result) for result in results], indent=2) + "\n")
+        return results
+    shown: dict[tuple[tuple[str, ...], str], str] = {}
+
+    def report_found(lookup: Lookup, values: Sequence[str]) -> None:
+        # Several actions need the same value, and several lookups may take parts of one that was printed.
+        source, text = (lookup.argv, lookup.select), ", ".join(values)
+        if text not in shown.get(source, ""):
+            shown[source] = f"{shown.get(source, '')} {text}"
+            print(f"  found {lookup.description}: {text}", flush=True)
+
+    return firewall.run(
+        actions, keep_going=keep_going, announce=_announce, report_found=report_found, report=_report
+    )
 
 
 def _announce(action: firewall.FirewallAction) -> None:
@@ -129,13 +201,14 @@ def _report(result: firewall.ActionResult) -> None:
     print(f"  {result.outcome}{detail}", file=stream, flush=True)
 
 
-def _as_data(result: firewall.ActionResult) -> dict[str, str]:
+def _as_data(result: firewall.ActionResult) -> dict[str, object]:
     action = result.action
     return {
         "rule": action.rule,
         "description": action.description,
         "outcome": str(result.outcome),
         "detail": result.detail,
+        "found": result.found,
     }
 
 

@@ -7,8 +7,8 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bootbridge.bootstrap.diagnose.check.tree import plan_in
 from bootbridge.bootstrap.ignition import inject
+from bootbridge.bootstrap.plan import record as plan_record
 from bootbridge.bootstrap.render import output_directory
 from bootbridge.cli.command import Command, ExitCode
 from bootbridge.cli.output import print_output
@@ -69,7 +69,7 @@ def _run(flags: argparse.Namespace) -> int:
 
 def _injected(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict[str, object]]:
     assets = _assets(flags)
-    plan = plan_in(assets, flags.assets) if assets else None
+    plan = plan_record.find(assets, flags.assets) if assets else None
     result = inject.inject(
         given,
         lambda base: plan or plan_from(flags, base=base),

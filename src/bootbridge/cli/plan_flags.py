@@ -38,7 +38,11 @@ def add_plan_flags(parser: argparse.ArgumentParser) -> None:
         "the plan", "A flag has precedence over --install-config, and that over the defaults below."
     )
     add = group.add_argument
-    add("--install-config", metavar="FILE", help="read platform and networks from this install-config.yaml")
+    add(
+        "--install-config",
+        metavar="FILE",
+        help="read platform, cloud and networks from this install-config.yaml",
+    )
     add(
         "--flavour",
         choices=list(Flavour),
@@ -136,6 +140,7 @@ def plan_from(
             hint = "such a cluster needs no tunnel; use the installer's files unchanged"
             raise OperatorError(problem, subject=f"{flags.install_config}: bootstrapInPlace", hint=hint)
         fields["platform"], networks = config.platform, config.networks
+        fields["cloud"] = config.cloud
         fields["restrict_destinations"] = config.machine_network_is_certain
     elif base is None:
         fields["restrict_destinations"] = flags.flavour in (None, Flavour.OPENSHIFT)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import http.client
 import os
 import re
 import shutil
@@ -159,6 +158,8 @@ class Host:
 
     def http_get(self, port: int, page: str) -> tuple[int, bytes]:
         """Gets a page from a port on loopback; returns status 0 and the reason if there is no answer."""
+        import http.client  # costs 40 ms, and most commands probe nothing
+
         connection = http.client.HTTPConnection("localhost", port, timeout=PROBE_SECONDS_MAX)
         try:
             connection.request("GET", page)

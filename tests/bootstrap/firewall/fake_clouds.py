@@ -2,6 +2,12 @@
 
 Run as `python fake_clouds.py PROGRAM ARGUMENTS…`; the cloud is the JSON file $CLOUD. It rejects unknown
 commands, so that a wrong flag or verb fails the test. It imports little: a test runs it dozens of times.
+
+Whose behaviour it copies: aws of awscli 1.46, az of azure-cli 2.91, openstack of python-openstackclient 10.5,
+gcloud of 528.0; their parsers are run by test_cloud_parsers.py. ibmcloud of the VPC plugin's documentation.
+Errors of the services themselves are those that their APIs document.
+
+`cloud["faults"]` makes commands fail: {"words in the command": "what the CLI prints on stderr"}.
 """
 
 import json
@@ -15,16 +21,38 @@ BOOTSTRAP = f"{CLUSTER}-bootstrap"
 def empty_cloud() -> dict:
     """Returns a cluster as the installer leaves it, with the installer's own groups and rules."""
     return {
+        "faults": {},
         "aws": {
+            "region": "eu-west-1",
             "groups": {
-                "sg-0a": {"name": f"{CLUSTER}-controlplane", "rules": []},
-                "sg-0b": {"name": f"{CLUSTER}-node", "rules": []},
+                "sg-0a": {"name": f"{CLUSTER}-controlplane", "tag": f"{CLUSTER}-controlplane", "rules": []},
+                "sg-0b": {"name": f"{CLUSTER}-node", "tag": f"{CLUSTER}-node", "rules": []},
             },
             "interface": ["sg-0a"],
         },
-        "azure": {"rules": {"apiserver_in": {"priority": "101"}}},
-        "gcp": {"rules": {f"{CLUSTER}-api": {}}, "tags": [f"{CLUSTER}-control-plane"]},
+        # The group of the subnet, as the installer of a new VNet leaves it.
+        "azure": {
+            "cloud": "AzureCloud",
+            "subnet_group": f"{CLUSTER}-nsg",
+            "interface_group": None,
+            "groups": {
+                f"{CLUSTER}-nsg": {
+                    "resource_group": f"{CLUSTER}-rg",
+                    "rules": {"apiserver_in": {"priority": "101"}},
+                },
+                "another-nsg": {"resource_group": "another-rg", "rules": {}},
+            },
+        },
+        # The VPC is in the machines' project; with a shared VPC in another one.
+        "gcp": {
+            "default_project": "p1",
+            "project": "p1",
+            "network_project": "p1",
+            "rules": {"p1": {f"{CLUSTER}-api": {}}, "p2": {}},
+            "tags": [f"{CLUSTER}-control-plane"],
+        },
         "ibm": {
+            "region": "eu-de",
             "groups": {
                 "r010-a": {"name": f"{CLUSTER}-sg-cluster-wide", "rules": {}, "targets": []},
                 "r010-b": {
@@ -33,7 +61,7 @@ def empty_cloud() -> dict:
                     "rules": {"r-1": ["inbound", "tcp", 8091, {"cidr_block": "0.0.0.0/0"}]},
                     "targets": [],
                 },
-            }
+            },
         },
         "openstack": {
             "groups": {"11aa": {"name": f"{CLUSTER}-master", "rules": []}},
@@ -46,19 +74,19 @@ class CliError(Exception):
     """Holds what the CLI prints on stderr before it exits with an error."""
 
 
-def take(arguments: list, *flags: str) -> dict:
+def take(arguments: list, *flags: str, optional: tuple = ()) -> dict:
     """Returns the values of these flags. Raises if one is missing or another one is given."""
     found: dict = {}
     flag = ""
     for word in arguments:
         if word.startswith("-") and word != "-1":
             flag = word
-            if flag not in flags:
+            if flag not in (*flags, *optional):
                 raise CliError(f"unrecognized arguments: {flag}")
             found[flag] = []
         else:
             found[flag].append(word)
-    if set(found) != set(flags):
+    if set(flags) - set(found):
         raise CliError(f"missing: {set(flags) - set(found)}")
     return found
 
@@ -73,7 +101,13 @@ def fresh(taken: dict, prefix: str) -> str:
 def aws(cloud: dict, words: list) -> object:
     if words[0] != "ec2":
         raise CliError("Invalid choice")
-    return getattr(Ec2(cloud["aws"]), words[1].replace("-", "_"))(words[2:])
+    state = cloud["aws"]
+    if "--region" in words:
+        at = words.index("--region")
+        region, words = words[at + 1], [*words[:at], *words[at + 2 :]]
+        if region != state["region"]:  # another region is another cloud
+            state = {"region": region, "groups": {}, "interface": None}
+    return getattr(Ec2(state), words[1].replace("-", "_"))(words[2:])
 
 
 class Ec2:
@@ -89,11 +123,23 @@ class Ec2:
             {"NetworkInterfaceId": "eni-1", "Attachment": {"DeviceIndex": 1}},
             {"NetworkInterfaceId": "eni-0", "Attachment": {"DeviceIndex": 0}},
         ]
-        return {"Reservations": [{"Instances": [{"VpcId": "vpc-1", "NetworkInterfaces": interfaces}]}]}
+        placed = {"Placement": {"AvailabilityZone": f"{self.state['region']}a"}}
+        found = {"VpcId": "vpc-1", "NetworkInterfaces": interfaces, **placed}
+        return {"Reservations": [{"Instances": [found]}]}
+
+    def describe_availability_zones(self, words: list) -> object:
+        (zone,) = take(words, "--zone-names", "--output")["--zone-names"]
+        return {"AvailabilityZones": [{"ZoneName": zone, "RegionName": zone[:-1]}]}
 
     def describe_security_groups(self, words: list) -> object:
-        name = take(words, "--filters", "--output")["--filters"][0].removeprefix("Name=group-name,Values=")
-        found = [{"GroupId": key, "GroupName": name} for key, g in self.groups.items() if g["name"] == name]
+        (wanted,) = take(words, "--filters", "--output")["--filters"]
+        field, _, values = wanted.partition(",Values=")
+        key = {"Name=group-name": "name", "Name=tag:Name": "tag"}[field]
+        found = [
+            {"GroupId": group_id, "GroupName": group["name"]}
+            for group_id, group in self.groups.items()
+            if group.get(key) in values.split(",")
+        ]
         return {"SecurityGroups": found}
 
     def describe_network_interfaces(self, words: list) -> object:
@@ -159,28 +205,70 @@ class Ec2:
 # --- Azure
 
 
+AZURE = "/subscriptions/0f1e/resourceGroups"
+
+
 def az(cloud: dict, words: list) -> object:
     state = cloud["azure"]
+    network = "providers/Microsoft.Network"
+
+    def group_id(name: str) -> str:
+        # Azure does not keep the case of this word.
+        resource_group = state["groups"][name]["resource_group"]
+        return f"{AZURE.lower()}/{resource_group}/{network}/networkSecurityGroups/{name}"
+
+    def reference(name: str) -> object:
+        return {"id": group_id(name)} if name else None
+
+    if words[:2] == ["cloud", "show"]:
+        return {"name": state["cloud"], "isActive": True}
+    if words[:3] == ["network", "nic", "list"]:
+        take(words[3:], "--output", optional=("--resource-group",))
+        subnet = {"subnet": {"id": f"{AZURE}/vnet-rg/{network}/virtualNetworks/v1/subnets/masters"}}
+        own = {
+            "name": f"{BOOTSTRAP}-nic",
+            "resourceGroup": f"{CLUSTER}-rg",
+            "ipConfigurations": [subnet, subnet],
+        }
+        other = {"name": "other-nic", "resourceGroup": "another-rg", "ipConfigurations": []}
+        return [other, own | {"networkSecurityGroup": reference(state["interface_group"])}]
+    if words[:4] == ["network", "vnet", "subnet", "show"]:
+        assert take(words[4:], "--ids", "--output")["--ids"][0].endswith(
+            "/virtualNetworks/v1/subnets/masters"
+        )
+        return {"name": "masters", "networkSecurityGroup": reference(state["subnet_group"])}
     if words[:3] == ["network", "nsg", "list"]:
-        names = [] if state["rules"] is None else [f"{CLUSTER}-nsg", "another-nsg"]
-        return [{"name": name, "resourceGroup": f"{CLUSTER}-rg"} for name in names]
+        return [
+            {
+                "name": name,
+                "securityRules": [
+                    {"name": r, "id": f"{group_id(name)}/securityRules/{r}"} for r in g["rules"]
+                ],
+            }
+            for name, g in state["groups"].items()
+        ]
     if words[:4] == ["network", "nic", "ip-config", "list"]:
         flags = take(words[4:], "--resource-group", "--nic-name", "--query", "--output")
-        assert flags["--nic-name"] == [f"{BOOTSTRAP}-nic"]
+        assert (flags["--nic-name"], flags["--resource-group"]) == ([f"{BOOTSTRAP}-nic"], [f"{CLUSTER}-rg"])
         return [{"version": "IPv4", "address": "10.0.0.9"}, {"version": "IPv6", "address": "fd00::9"}]
     assert words[:3] == ["network", "nsg", "rule"], words
-    place = ("--resource-group", "--nsg-name", "--name")
     if words[3] == "delete":
-        state["rules"].pop(take(words[4:], *place)["--name"][0], None)
+        for rule_id in take(words[4:], "--ids")["--ids"]:
+            name, _, rule = rule_id.split("/")[-3:]
+            state["groups"][name]["rules"].pop(rule)
         return None
-    rule = take(words[4:], *place, *AZURE_RULE)
-    name = rule["--name"][0]
-    if any(o["priority"] == rule["--priority"][0] for n, o in state["rules"].items() if n != name):
+    place = ("--resource-group", "--nsg-name", "--name")
+    flags = take(words[4:], *place, *AZURE_RULE)
+    (name,), (group,) = flags["--name"], flags["--nsg-name"]
+    if state["groups"][group]["resource_group"] != flags["--resource-group"][0]:
+        raise CliError("(ResourceNotFound) The Resource was not found.")
+    rules = state["groups"][group]["rules"]
+    if any(o["priority"] == flags["--priority"][0] for n, o in rules.items() if n != name):
         raise CliError("(SecurityRuleConflict) Security rule conflicts with rule")
-    sources = rule["--source-address-prefixes"]
-    if len({":" in prefix for prefix in (*sources, *rule["--destination-address-prefixes"])}) > 1:
+    sources = flags["--source-address-prefixes"]
+    if len({":" in prefix for prefix in (*sources, *flags["--destination-address-prefixes"])}) > 1:
         raise CliError("(SecurityRuleInvalidAddressPrefix) IPv4 and IPv6 cannot be mixed")
-    state["rules"][name] = {"priority": rule["--priority"][0], "from": sources}
+    rules[name] = {"priority": flags["--priority"][0], "from": sources}
     return {}
 
 
@@ -197,35 +285,42 @@ AZURE_RULE = (
 def gcloud(cloud: dict, words: list) -> object:
     state = cloud["gcp"]
     assert words[0] == "compute", words
+    project = words[words.index("--project") + 1] if "--project" in words else state["default_project"]
+    url = "https://www.googleapis.com/compute/v1/projects"
     if words[1:3] == ["instances", "list"]:
-        url = "https://www.googleapis.com/compute/v1/projects/p"
-        interfaces = [{"network": f"{url}/global/networks/{CLUSTER}-network"}]
-        there = {"name": BOOTSTRAP, "zone": f"{url}/zones/us-c1-a", "networkInterfaces": interfaces}
-        return [] if state["tags"] is None else [there]
+        interfaces = [{"network": f"{url}/{state['network_project']}/global/networks/{CLUSTER}-network"}]
+        zone = f"{url}/{state['project']}/zones/us-c1-a"
+        there = {"name": BOOTSTRAP, "zone": zone, "networkInterfaces": interfaces}
+        return [] if state["tags"] is None or project != state["project"] else [there]
     if words[1] == "instances":
-        flags = take(words[4:], "--zone", "--tags", "--quiet")
-        assert (words[3], flags["--zone"]) == (BOOTSTRAP, ["us-c1-a"]), words
+        flags = take(words[4:], "--zone", "--tags", "--quiet", optional=("--project",))
+        assert (words[3], flags["--zone"], project) == (BOOTSTRAP, ["us-c1-a"], state["project"]), words
         others = [tag for tag in state["tags"] if tag not in flags["--tags"]]
         state["tags"] = {"add-tags": others + flags["--tags"], "remove-tags": others}[words[2]]
         return None
-    name = words[3]
-    resource = f"The resource 'projects/p/global/firewalls/{name}'"
+    name, rules = words[3], state["rules"][project]
+    resource = f"The resource 'projects/{project}/global/firewalls/{name}'"
     if words[2] == "delete":
-        take(words[4:], "--quiet")
-        if name not in state["rules"]:
+        take(words[4:], "--quiet", optional=("--project",))
+        if name not in rules:
             raise CliError(f"ERROR: (gcloud.compute.firewall-rules.delete) {resource} was not found")
-        del state["rules"][name]
+        del rules[name]
         return None
     flags = take(words[4:], *GCP_RULE)
-    if name in state["rules"]:
+    if project != state["network_project"]:
+        network = f"projects/{project}/global/networks/{CLUSTER}-network"
+        raise CliError(
+            f"ERROR: (gcloud.compute.firewall-rules.create) The resource '{network}' was not found"
+        )
+    if name in rules:
         raise CliError(f"ERROR: (gcloud.compute.firewall-rules.create) {resource} already exists")
-    state["rules"][name] = flags
+    rules[name] = flags
     return []
 
 
 GCP_RULE = (
     *("--network", "--direction", "--allow", "--source-tags", "--target-tags"),
-    *("--description", "--quiet", "--format"),
+    *("--description", "--project", "--quiet", "--format"),
 )
 
 
@@ -233,6 +328,9 @@ GCP_RULE = (
 
 
 def ibmcloud(cloud: dict, words: list) -> object:
+    if words[0] == "target":
+        take(words[1:], "--output")
+        return {"region": {"name": cloud["ibm"]["region"]}, "resource_group": {"name": "default"}}
     assert words[0] == "is", words
     return getattr(Vpc(cloud["ibm"]["groups"]), words[1].replace("-", "_"))(words[2:])
 
@@ -242,15 +340,16 @@ class Vpc:
         self.groups = groups
 
     def instances(self, words: list) -> object:
-        take(words, "--output")
+        take(words, "--all-resource-groups", "--output")
         return [{"name": BOOTSTRAP, "vpc": {"id": "r010-v"}, "primary_network_interface": {"id": "nic-1"}}]
 
     def security_groups(self, words: list) -> object:
-        take(words, "--output")
+        take(words, "--all-resource-groups", "--output")
         return [{"id": key, "name": group["name"]} for key, group in self.groups.items()]
 
     def security_group_create(self, words: list) -> object:
         assert words[1] == "r010-v"
+        take(words[2:], "--output", optional=("--resource-group-name",))
         self.groups[fresh(self.groups, "r010-")] = {"name": words[0], "rules": {}, "targets": []}
         return {}
 
@@ -299,6 +398,10 @@ class Vpc:
 def openstack(cloud: dict, words: list) -> object:
     state = cloud["openstack"]
     groups = state["groups"]
+    if words[0] == "--os-cloud":
+        if words[1] != "mycloud":
+            raise CliError(f"Cloud {words[1]} was not found.")
+        words = words[2:]
     if words[:2] == ["server", "list"]:
         return [] if state["server"] is None else [{"ID": "5e", "Name": BOOTSTRAP}]
     if words[:3] == ["server", "show", "5e"]:
@@ -347,6 +450,9 @@ def main() -> int:
     with open(path) as file:
         cloud = json.load(file)
     try:
+        for part, fault in cloud["faults"].items():
+            if part in " ".join(sys.argv[1:]):
+                raise CliError(fault)
         answer = PROGRAMS[sys.argv[1]](cloud, sys.argv[2:])
     except CliError as error:
         print(error, file=sys.stderr)

@@ -18,9 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bootbridge.bootstrap import firewall
+from bootbridge.bootstrap.firewall import installer_names
 from bootbridge.bootstrap.firewall.json_query import jq_filter, select_values
 from bootbridge.bootstrap.firewall.model import Lookup
 from bootbridge.bootstrap.firewall.providers import MANAGED
+from bootbridge.bootstrap.plan.cloud import CloudSettings
 from bootbridge.bootstrap.plan.plan import IPNetwork, Networking, Plan, Platform
 from bootbridge.bootstrap.plan.ports import Ports
 from bootbridge.cli.main import main
@@ -184,6 +186,53 @@ def test_an_unknown_platform_is_rejected(capsys: pytest.CaptureFixture[str]) -> 
     assert "vsphere" in error
 
 
+# --- names of the installer's groups
+
+
+@pytest.mark.parametrize(
+    ("release", "platform", "expected"),
+    [
+        ("", Platform.AWS, ["controlplane or X-master-sg", "node or X-worker-sg"]),
+        ("4.14", Platform.AWS, ["master-sg", "worker-sg"]),
+        ("4.15.12", Platform.AWS, ["master-sg", "worker-sg"]),
+        ("4.16.0-rc.1", Platform.AWS, ["controlplane", "node"]),
+        ("5.0", Platform.AWS, ["controlplane", "node"]),
+        ("4.16", Platform.GCP, ["master", "worker"]),
+        ("4.17", Platform.GCP, ["control-plane", "worker"]),
+    ],
+)
+def test_source_groups_have_the_names_of_the_release(
+    release: str, platform: Platform, expected: list[str]
+) -> None:
+    """Without a release, each group may have any of its names."""
+    plan = plan_on(platform, cloud=CloudSettings(release=release))
+    (rule,) = firewall.rules(plan)
+    assert [source.split(f" {INFRA_ID}-", 1)[1].replace(INFRA_ID, "X") for source in rule.sources] == expected
+
+
+@pytest.mark.parametrize(
+    ("release", "group"),
+    [
+        ("4.14", "ocp-sec-group"),
+        ("4.16", "ocp-sec-group"),
+        ("4.17", ""),
+        ("4.20", ""),
+        ("4.21", "sg-control-plane"),
+        ("", "sg-control-plane or X-ocp-sec-group"),
+    ],
+)
+def test_powervs_has_a_group_in_some_releases(release: str, group: str) -> None:
+    """In the others the operator is told what to open."""
+    plan = plan_on(Platform.POWERVS, cloud=CloudSettings(release=release))
+    assert firewall.is_managed(plan) == bool(group)
+    (rule,) = firewall.rules(plan)
+    if group:
+        assert rule.target == f"security group {INFRA_ID}-{group.replace('X', INFRA_ID)}"
+    else:
+        page = firewall.render_files(plan)["firewall/open-port.txt"].data.decode()
+        assert f"the installer of {release} creates no security group" in page
+
+
 # --- each cloud
 
 
@@ -214,13 +263,16 @@ def test_the_command_sends_the_body_of_the_api_request(platform: Platform) -> No
             assert json.loads(action.argv[action.argv.index("--cli-input-json") + 1]) == action.body
 
 
-def test_azure_has_a_rule_per_ip_version() -> None:
+def test_azure_has_a_rule_per_ip_version_and_group() -> None:
     """A rule cannot mix IP versions, and priorities must differ. The removal uses the same names."""
     plan = plan_on(Platform.AZURE, V4, V6, ip_network("10.1.0.0/16"), node_ips=(ip_address("10.0.0.5"),))
     created, removed = firewall.create(plan), firewall.remove(plan)
-    assert [action.rule for action in created] == [f"{NAME}-v4", f"{NAME}-v6"]
-    assert [a.api.removeprefix("PUT") for a in created] == [a.api.removeprefix("DELETE") for a in removed]
-    first, second = (body["properties"] for body in bodies(created))
+    assert [action.rule for action in created] == [f"{NAME}-v4"] * 2 + [f"{NAME}-v6"] * 2
+    assert [action.rule for action in removed] == [f"{NAME}-v4", f"{NAME}-v6"]
+    owners = ["subnet's group", "interface's group"] * 2
+    assert all(owner in action.description for owner, action in zip(owners, created, strict=True))
+    first, same, second, _ = (body["properties"] for body in bodies(created))
+    assert first == same
     assert first["sourceAddressPrefixes"] == ["10.0.0.0/16", "10.1.0.0/16"]
     assert second["sourceAddressPrefixes"] == ["fd00:1::/48"]
     assert (first["destinationAddressPrefix"], second["destinationAddressPrefix"]) == (
@@ -234,7 +286,7 @@ def test_azure_has_a_rule_per_ip_version() -> None:
 def test_gcp_has_one_rule_between_tags() -> None:
     """Tags apply to both IP versions: one rule, no ranges."""
     (body,) = bodies(firewall.create(plan_on(Platform.GCP, V4, V6)))
-    assert body["sourceTags"] == [f"{INFRA_ID}-control-plane", f"{INFRA_ID}-worker"]
+    assert body["sourceTags"] == [f"{INFRA_ID}-{role}" for role in ("control-plane", "master", "worker")]
     assert body["targetTags"] == [body["name"]] == [NAME]
     assert body["allowed"] == [{"IPProtocol": "tcp", "ports": ["8091"]}]
     assert (body["direction"], "sourceRanges" in body) == ("INGRESS", False)
@@ -358,7 +410,9 @@ def test_show_prints_rule_port_source_target_and_removal(
     ("words", "message"),
     [
         (["show", "--platform=aws", "--infra-id=c1", "--apply"], "--apply: not supported by show"),
-        (["create", "--platform=vsphere", "--apply"], "--apply: not supported on platform vsphere"),
+        (["create", "--platform=vsphere", "--apply"], "--apply: not supported on platform vsphere: neither"),
+        (["create", "--platform=aws", "--infra-id=c1", "--release=new"], "--release: invalid release 'new'"),
+        (["remove", "--record=/none/x.json"], "--record: cannot read /none/x.json"),
         (["create", "--platform=aws", "--infra-id=c1", "--output=/proc/x"], "cannot write /proc/x"),
         (["shut"], "unknown command 'shut'"),
     ],
@@ -379,6 +433,10 @@ LOOKUPS = [
     Lookup("x", "x", ("x",), "[].groups[]", "id", excluding=(("name", "a"),)),
     Lookup("x", "x", ("x",), "[]", "zone", basename=True),
     Lookup("x", "x", ("x",), "[]", "remote.name", where=(("remote.cidr", "10.0.0.0/8"),)),
+    Lookup("x", "x", ("x",), "[]", "id", where=(("name", ("a", "b")),)),
+    Lookup("x", "x", ("x",), "[].groups[]", "id", where=(("name", "b"),)),
+    Lookup("x", "x", ("x",), "[]", "zone", after="Zones"),
+    Lookup("x", "x", ("x",), "", "Name", where=(("Name", "a"),)),
 ]
 ANSWERS: list[Any] = [
     {"Reservations": [{"Instances": [{"VpcId": "vpc-1"}, {"VpcId": "vpc-2"}]}, {"Instances": []}]},
@@ -386,6 +444,9 @@ ANSWERS: list[Any] = [
     [{"groups": [{"name": "a", "id": "1"}, {"name": "b", "id": "2"}]}, {"groups": None}],
     [{"zone": "https://host/zones/us-c1-a"}, {"zone": None}],
     [{"remote": {"cidr": "10.0.0.0/8", "name": "n"}}, {"remote": None}, {}],
+    [{"name": "b", "id": "7"}, {"name": "c", "id": "8"}],
+    {"Name": "a"},
+    {"Name": "b"},
     [],
     {},
     None,
@@ -404,3 +465,17 @@ def test_jq_filter_and_python_select_the_same_values(lookup: Lookup) -> None:
             assert done.stdout.split() == ours, text
         else:  # jq rejects output of the wrong shape; Python finds nothing in it
             assert ours == [], text
+
+
+def test_the_documentation_has_the_names_of_every_release() -> None:
+    """docs/install.md lists what installer_names has, with the releases where names change."""
+    page = (Path(__file__).parents[3] / "docs/install.md").read_text()
+    lines = [line for line in page.splitlines() if line.startswith("| ") and line.count("|") == 4]
+    for role, table in installer_names.TABLES.items():
+        for platform, names in table.items():
+            name = {"aws": "AWS", "gcp": "GCP", "ibmcloud": "IBM Cloud", "powervs": "PowerVS"}[platform]
+            (line,) = [line for line in lines if line.startswith(f"| {name} | {role} |")]
+            for each in names:
+                assert f"`{each.suffix}`" in line
+                assert each.until == (99, 0) or f"until 4.{each.until[1]} `{each.suffix}`" in line
+                assert each.since == (4, 0) or f"since 4.{each.since[1]} `{each.suffix}`" in line

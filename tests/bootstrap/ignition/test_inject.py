@@ -511,3 +511,16 @@ def test_the_address_that_the_installer_was_given_is_used(line: bytes, addresses
     plan = inject.read_plan(Ignition.parse(data, "bootstrap.ign"), "bootstrap.ign")
 
     assert list(map(str, plan.node_ips)) == addresses
+
+
+@pytest.mark.parametrize(
+    ("channel", "release"), [("stable-4.14", "4.14"), ("eus-4.16", "4.16"), ("stable-scos-4", ""), ("", "")]
+)
+def test_the_release_is_that_of_the_installers_channel(channel: str, release: str) -> None:
+    """It decides the names of the installer's security groups."""
+    version = f"kind: ClusterVersion\nspec:\n  channel: {channel}\n  clusterID: x\n".encode()
+    data = compact(document(files={"/opt/openshift/manifests/cvo-overrides.yaml": version}))
+
+    plan = inject.read_plan(Ignition.parse(data, "bootstrap.ign"), "bootstrap.ign")
+
+    assert plan.cloud.release == release

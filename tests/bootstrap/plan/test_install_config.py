@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bootbridge.bootstrap.plan.cloud import CloudSettings
 from bootbridge.bootstrap.plan.install_config import parse
 from bootbridge.bootstrap.plan.plan import Networking, Platform
 from bootbridge.errors import OperatorError
@@ -177,3 +178,32 @@ def test_a_retired_platform_is_named(platform: str) -> None:
 def test_a_bootstrap_in_place_is_recognised() -> None:
     config = parse("apiVersion: v1\nplatform: {none: {}}\nbootstrapInPlace: {installationDisk: /dev/sda}")
     assert config.is_in_place
+
+
+@pytest.mark.parametrize(
+    ("platform", "settings"),
+    [
+        ("aws: {region: eu-west-1}", {"region": "eu-west-1"}),
+        (
+            "gcp: {projectID: p1, region: r, network: n, networkProjectID: p2}",
+            {"project": "p1", "network": "n", "network_project": "p2"},
+        ),
+        (
+            "azure: {region: r, resourceGroupName: g, virtualNetwork: v, cloudName: AzureChinaCloud}",
+            {"resource_group": "g", "cloud_name": "AzureChinaCloud"},
+        ),
+        ("ibmcloud: {region: eu-de, resourceGroupName: g}", {"region": "eu-de", "resource_group": "g"}),
+        ("powervs: {region: dal, zone: dal10, vpcRegion: us-south}", {"region": "us-south"}),
+        ("openstack: {cloud: mycloud}", {"cloud_name": "mycloud"}),
+        ("vsphere: {vcenters: []}", {}),
+        ("none: {}", {}),
+        (
+            "gcp: {projectID: p1, firewallRulesManagement: Unmanaged}",
+            {"project": "p1", "firewall_owner": "platform.gcp.firewallRulesManagement: Unmanaged"},
+        ),
+        ("gcp: {projectID: p1, firewallRulesManagement: Managed}", {"project": "p1"}),
+    ],
+)
+def test_the_place_in_the_cloud_is_read(platform: str, settings: dict[str, str]) -> None:
+    """What the firewall's commands need, and nothing else."""
+    assert parse(f"apiVersion: v1\nplatform: {{{platform}}}").cloud == CloudSettings(**settings)

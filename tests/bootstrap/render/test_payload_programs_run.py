@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_network
 from pathlib import Path
 
@@ -20,10 +23,12 @@ from bootbridge.bootstrap.render import program_flags
 from tests.bootstrap.render import fake_programs
 from tests.bootstrap.render.fake_programs import NEWEST, OLDEST
 from tests.bootstrap.render.shell_node import Network, Node, needs_node
-from tests.support.process_program import PEERS, until
+from tests.support.process_program import PEERS, flag_arguments, until
 
 pytestmark = [pytest.mark.interop, needs_node]
 PROGRAMS = ("proxy-server", "proxy-agent")
+PAGE = "hello from the endpoint"
+REQUESTS = 3
 IPV4 = Networking()
 IPV6 = Networking(machine=(ip_network("fd00:1::/48"),), service=(ip_network("fd02::/112"),))
 
@@ -94,7 +99,7 @@ def folder() -> Iterator[Path]:
 def test_a_connection_through_the_payloads_programs(
     tmp_path: Path, network: Network, folder: Path, version: str, networks: Networking, protocol: Protocol
 ) -> None:
-    """The agent connects with the address that it was given, and a CONNECT reaches an endpoint."""
+    """The agent connects with the address that it was given, and the Go client reaches an endpoint."""
     plan = Plan(key_kind="ecdsa-p256", networks=networks, protocol=protocol)
     node = Node(tmp_path / "node", network, plan)
     node.offer_programs(version)
@@ -109,8 +114,9 @@ def test_a_connection_through_the_payloads_programs(
         # v0.0.30's agent is ready before it is connected.
         until(lambda: _status(plan.ports.server_health, "/readyz") == 200, "the server has an agent")
         until(lambda: _status(plan.ports.agent_health, "/readyz") == 200, "the agent is connected")
-        if protocol is Protocol.HTTP_CONNECT:
-            assert _through_tunnel(folder / "s.sock", networks.families[0]) == b"hello"
+        result = _ask_through_tunnel(folder / "s.sock", protocol, networks.families[0])
+    assert result.returncode == 0, result.stdout
+    assert result.stdout.count(PAGE) == REQUESTS, result.stdout
 
 
 def _status(port: int, path: str) -> int:
@@ -122,26 +128,43 @@ def _status(port: int, path: str) -> int:
         return 0
 
 
-def _through_tunnel(path: Path, family: int) -> bytes:
-    host = "10.0.0.5" if family == 4 else "fd00:1::5"
-    with (
-        socket.create_server(
-            (host, 0), family=socket.AF_INET if family == 4 else socket.AF_INET6
-        ) as endpoint,
-        socket.socket(socket.AF_UNIX) as caller,
-    ):
-        shown = (
-            f"{host}:{endpoint.getsockname()[1]}" if family == 4 else f"[{host}]:{endpoint.getsockname()[1]}"
-        )
-        caller.settimeout(20)
-        endpoint.settimeout(20)
-        caller.connect(str(path))
-        caller.sendall(f"CONNECT {shown} HTTP/1.1\r\nHost: {shown}\r\n\r\n".encode())
-        accepted, _ = endpoint.accept()
-        with accepted:
-            head = b""
-            while b"\r\n\r\n" not in head:
-                head += caller.recv(1)
-            assert b" 200 " in head
-            accepted.sendall(b"hello")
-            return caller.recv(5)
+class _Page(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(PAGE)))
+        self.end_headers()
+        self.wfile.write(PAGE.encode())
+
+
+class _Server6(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
+
+
+def _ask_through_tunnel(path: Path, protocol: Protocol, family: int) -> subprocess.CompletedProcess[str]:
+    """Gets a page of an endpoint in the network, with the Go client, as a kube-apiserver does."""
+    host, kind = ("10.0.0.5", ThreadingHTTPServer) if family == 4 else ("fd00:1::5", _Server6)
+    with kind((host, 0), _Page) as endpoint:
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        flags = {
+            "mode": protocol.server_mode,
+            "proxy-uds": path,
+            "proxy-host": "",
+            "proxy-port": 0,
+            "request-host": host,
+            "request-port": endpoint.server_address[1],
+            "request-path": "page",
+            "test-requests": REQUESTS,
+        }
+        try:
+            return subprocess.run(
+                [str(PEERS / "proxy-test-client"), *flag_arguments(flags)],
+                # It takes any signal for the end, and on a busy machine Go interrupts its threads with one.
+                env={**os.environ, "GODEBUG": "asyncpreemptoff=1"},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        finally:
+            endpoint.shutdown()

@@ -2,6 +2,7 @@
 
 The control plane's group gets no rule: the installer's cluster-api provider revokes rules there that it does
 not know, and the control plane's machines need no open port. Groups as sources apply to IPv4 and IPv6.
+The cluster's groups are found by their tag `Name`: Terraform, until 4.15, generated the groups' own names.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from bootbridge.bootstrap.firewall.installer_names import control_plane_names, worker_names
 from bootbridge.bootstrap.firewall.model import (
     DESCRIPTION,
+    Condition,
     FirewallAction,
     Lookup,
     Presence,
@@ -25,7 +28,7 @@ _GROUP_NOT_FOUND = ("InvalidGroup.NotFound",)
 
 
 def rules(plan: Plan) -> list[Rule]:
-    sources = tuple(f"security group {group}" for group in _source_groups(plan))
+    sources = tuple(f"security group {' or '.join(names)}" for names in _source_groups(plan))
     target = f"the interface of {bootstrap_name(plan)}, in a separate security group"
     return [Rule(rule_name(plan), plan.ports.agent, sources, target, "rules revoked, group deleted")]
 
@@ -43,13 +46,13 @@ def remove(plan: Plan) -> list[FirewallAction]:
     name = rule_name(plan)
     return [
         *(_permit(plan, name, source, "revoke") for source in _source_groups(plan)),
-        _detach_group(name),
-        _delete_group(name),
+        _detach_group(plan, name),
+        _delete_group(plan, name),
     ]
 
 
-def _source_groups(plan: Plan) -> tuple[str, ...]:
-    return f"{plan.infra_id}-controlplane", f"{plan.infra_id}-node"
+def _source_groups(plan: Plan) -> tuple[tuple[str, ...], ...]:
+    return control_plane_names(plan), worker_names(plan)
 
 
 def _create_group(plan: Plan, name: str) -> FirewallAction:
@@ -67,15 +70,15 @@ def _create_group(plan: Plan, name: str) -> FirewallAction:
     return FirewallAction(
         rule=name,
         description=f"create the security group {name}",
-        argv=_ec2("create-security-group", body),
+        argv=_ec2(plan, "create-security-group", body),
         api="ec2:CreateSecurityGroup",
         body=body,
-        lookups=(_of_bootstrap(plan, "vpc", "VpcId"),),
+        lookups=(_of_bootstrap(plan, "vpc", "VpcId"), *_region(plan)),
         already_done=("InvalidGroup.Duplicate",),
     )
 
 
-def _permit(plan: Plan, name: str, source: str, verb: str) -> FirewallAction:
+def _permit(plan: Plan, name: str, sources: tuple[str, ...], verb: str) -> FirewallAction:
     """Authorizes or revokes one source: EC2 rejects a whole request if one of its rules is a duplicate."""
     adding = verb == "authorize"
     pair = {"GroupId": "@source@"} | ({"Description": DESCRIPTION} if adding else {})
@@ -86,11 +89,11 @@ def _permit(plan: Plan, name: str, source: str, verb: str) -> FirewallAction:
     duplicate, missing = ("InvalidPermission.Duplicate",), ("InvalidPermission.NotFound", *_GROUP_NOT_FOUND)
     return FirewallAction(
         rule=name,
-        description=f"{'allow' if adding else 'revoke'} {source} on TCP {port}",
-        argv=_ec2(f"{verb}-security-group-ingress", body),
+        description=f"{'allow' if adding else 'revoke'} {' or '.join(sources)} on TCP {port}",
+        argv=_ec2(plan, f"{verb}-security-group-ingress", body),
         api=f"ec2:{verb.capitalize()}SecurityGroupIngress",
         body=body,
-        lookups=(_group("group", name, presence), _group("source", source, presence)),
+        lookups=(_group(plan, name, presence), _installer_group(plan, sources, presence)),
         already_done=duplicate if adding else missing,
     )
 
@@ -101,32 +104,35 @@ def _attach_group(plan: Plan, name: str) -> FirewallAction:
         plan, "interface", "NetworkInterfaceId", interfaces, (("Attachment.DeviceIndex", 0),)
     )
     return _set_groups(
+        plan,
         name,
         f"attach {name} to the interface of {bootstrap_name(plan)}",
         ("@others@", "@group@"),
-        (_group("group", name), first, _other_groups(name)),
+        (_group(plan, name), first, _other_groups(plan, name)),
     )
 
 
-def _detach_group(name: str) -> FirewallAction:
+def _detach_group(plan: Plan, name: str) -> FirewallAction:
     interface = Lookup(
         "interface",
         f"an interface with the group {name}",
-        _describe("network-interfaces", "--filters", "Name=group-id,Values=@group@"),
+        _describe(plan, "network-interfaces", "--filters", "Name=group-id,Values=@group@"),
         items="NetworkInterfaces[]",
         select="NetworkInterfaceId",
         presence=Presence.SKIP_IF_MISSING,
     )
     return _set_groups(
+        plan,
         name,
         f"detach {name} from the interface",
         ("@others@",),
-        (_group("group", name, Presence.SKIP_IF_MISSING), interface, _other_groups(name)),
+        (_group(plan, name, Presence.SKIP_IF_MISSING), interface, _other_groups(plan, name)),
         already_done=("InvalidNetworkInterfaceID.NotFound",),
     )
 
 
 def _set_groups(
+    plan: Plan,
     name: str,
     description: str,
     groups: tuple[str, ...],
@@ -137,7 +143,7 @@ def _set_groups(
     return FirewallAction(
         rule=name,
         description=description,
-        argv=("aws", "ec2", *command, *groups),
+        argv=("aws", "ec2", *command, *groups, *_in_region(plan)),
         api="ec2:ModifyNetworkInterfaceAttribute",
         body={"NetworkInterfaceId": "@interface@", "Groups": list(groups)},
         lookups=lookups,
@@ -145,25 +151,38 @@ def _set_groups(
     )
 
 
-def _delete_group(name: str) -> FirewallAction:
+def _delete_group(plan: Plan, name: str) -> FirewallAction:
     body = {"GroupId": "@group@"}
     return FirewallAction(
         rule=name,
         description=f"delete the security group {name}",
-        argv=_ec2("delete-security-group", body),
+        argv=_ec2(plan, "delete-security-group", body),
         api="ec2:DeleteSecurityGroup",
         body=body,
-        lookups=(_group("group", name, Presence.SKIP_IF_MISSING),),
+        lookups=(_group(plan, name, Presence.SKIP_IF_MISSING),),
         already_done=_GROUP_NOT_FOUND,
     )
 
 
-def _ec2(command: str, body: dict[str, Any]) -> tuple[str, ...]:
-    return ("aws", "ec2", command, "--cli-input-json", json.dumps(body), *_JSON)
+def _ec2(plan: Plan, command: str, body: dict[str, Any]) -> tuple[str, ...]:
+    return ("aws", "ec2", command, "--cli-input-json", json.dumps(body), *_in_region(plan), *_JSON)
 
 
-def _describe(what: str, *arguments: str) -> tuple[str, ...]:
-    return ("aws", "ec2", f"describe-{what}", *arguments, *_JSON)
+def _describe(plan: Plan, what: str, *arguments: str) -> tuple[str, ...]:
+    return ("aws", "ec2", f"describe-{what}", *arguments, *_in_region(plan), *_JSON)
+
+
+def _in_region(plan: Plan) -> tuple[str, ...]:
+    return ("--region", plan.cloud.region) if plan.cloud.region else ()
+
+
+def _region(plan: Plan) -> tuple[Lookup, ...]:
+    """Finds the region that the CLI uses by default, for the record, if the plan has none."""
+    if plan.cloud.region:
+        return ()
+    zone = _of_bootstrap(plan, "zone", "Placement.AvailabilityZone")
+    argv = _describe(plan, "availability-zones", "--zone-names", "@zone@")
+    return zone, Lookup("region", "the region of the instance", argv, "AvailabilityZones[]", "RegionName")
 
 
 def _of_bootstrap(
@@ -171,25 +190,40 @@ def _of_bootstrap(
     variable: str,
     select: str,
     items: str = "Reservations[].Instances[]",
-    where: tuple[tuple[str, str | int], ...] = (),
+    where: tuple[Condition, ...] = (),
 ) -> Lookup:
     name, states = bootstrap_name(plan), "Name=instance-state-name,Values=pending,running"
-    argv = _describe("instances", "--filters", f"Name=tag:Name,Values={name}", states)
-    return Lookup(variable, f"the {variable} of the running instance {name}", argv, items, select, where)
+    argv = _describe(plan, "instances", "--filters", f"Name=tag:Name,Values={name}", states)
+    where_to_look = f"region {plan.cloud.region}" if plan.cloud.region else "the CLI's default region"
+    return Lookup(
+        variable,
+        f"the {variable} of the running instance {name}",
+        argv,
+        items,
+        select,
+        where,
+        if_missing=f"in {where_to_look}",
+    )
 
 
-def _group(variable: str, name: str, presence: Presence = Presence.REQUIRED) -> Lookup:
-    argv = _describe("security-groups", "--filters", f"Name=group-name,Values={name}")
+def _group(plan: Plan, name: str, presence: Presence = Presence.REQUIRED) -> Lookup:
+    argv = _describe(plan, "security-groups", "--filters", f"Name=group-name,Values={name}")
     description = f"the security group {name}"
-    return Lookup(variable, description, argv, "SecurityGroups[]", "GroupId", presence=presence)
+    return Lookup("group", description, argv, "SecurityGroups[]", "GroupId", presence=presence)
 
 
-def _other_groups(name: str) -> Lookup:
+def _installer_group(plan: Plan, names: tuple[str, ...], presence: Presence) -> Lookup:
+    argv = _describe(plan, "security-groups", "--filters", f"Name=tag:Name,Values={','.join(names)}")
+    description = f"the security group {' or '.join(names)}"
+    return Lookup("source", description, argv, "SecurityGroups[]", "GroupId", presence=presence)
+
+
+def _other_groups(plan: Plan, name: str) -> Lookup:
     """Finds the interface's other groups: EC2 can only replace the whole list."""
     return Lookup(
         "others",
         "the interface's other security groups",
-        _describe("network-interfaces", "--network-interface-ids", "@interface@"),
+        _describe(plan, "network-interfaces", "--network-interface-ids", "@interface@"),
         items="NetworkInterfaces[].Groups[]",
         select="GroupId",
         excluding=(("GroupName", name),),

@@ -30,7 +30,8 @@ def render_files(plan: Plan) -> Tree:
     Without an infrastructure ID, a cloud's rule has no name. The files then explain how to create it later.
     """
     if not providers.is_managed(plan):
-        return _instructions(manual_instructions.as_text(plan), manual_instructions.as_data(plan))
+        text = manual_instructions.as_text(plan, providers.unmanaged_reason(plan))
+        return _instructions(text, manual_instructions.as_data(plan))
     if not plan.infra_id:
         return _instructions(
             _INFRA_ID_UNKNOWN.format(plan=plan),
@@ -102,7 +103,10 @@ def _lookups(lookups: Sequence[Lookup]) -> list[dict[str, Any]]:
             "where": dict(lookup.where),
             "excluding": dict(lookup.excluding),
             "select": lookup.select,
+            "basename": lookup.basename,
+            "after": lookup.after,
             "presence": lookup.presence,
+            "ifMissing": lookup.if_missing,
         }
         for lookup in lookups
     ]

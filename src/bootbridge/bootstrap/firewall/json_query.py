@@ -25,6 +25,10 @@ def select_values(lookup: Lookup, answer: str) -> list[str]:
         if value is not None
     ]
     found = [value.rpartition("/")[2] for value in found] if lookup.basename else found
+    if lookup.after:
+        parts = (re.search(f"/{lookup.after}/([^/]+)", value, re.IGNORECASE) for value in found)
+        found = [part[1] for part in parts if part]
+    found = list(dict.fromkeys(found))
     for value in found:
         if not SAFE.fullmatch(value):
             raise ValueError(f"invalid ID {value!r}")
@@ -34,15 +38,22 @@ def select_values(lookup: Lookup, answer: str) -> list[str]:
 def jq_filter(lookup: Lookup) -> str:
     """Returns the jq filter that selects the same values."""
     steps = [_jq_path(lookup.items)]
-    steps += [f"select({_jq_path(path)} == {json.dumps(value)})" for path, value in lookup.where]
+    steps += [f"select({_jq_equal(path, value)})" for path, value in lookup.where]
     steps += [f"select({_jq_path(path)} != {json.dumps(value)})" for path, value in lookup.excluding]
     steps += [f"{_jq_path(lookup.select)} // empty"]
     steps += ['split("/") | last'] if lookup.basename else []
+    steps += [f'capture("/{lookup.after}/(?<part>[^/]+)"; "i").part'] if lookup.after else []
     return " | ".join(steps)
 
 
-def _matches(item: object, path: str, value: str | int) -> bool:
-    return value in _walk([item], path)
+def _matches(item: object, path: str, value: str | int | tuple[str, ...]) -> bool:
+    wanted = value if isinstance(value, tuple) else (value,)
+    return any(found in wanted for found in _walk([item], path))
+
+
+def _jq_equal(path: str, value: str | int | tuple[str, ...]) -> str:
+    wanted = value if isinstance(value, tuple) else (value,)
+    return " or ".join(f"{_jq_path(path)} == {json.dumps(each)}" for each in wanted)
 
 
 def _walk(values: Iterable[Any], path: str) -> Iterator[Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from bootbridge.bootstrap.firewall.installer_names import control_plane_names, worker_names
 from bootbridge.bootstrap.firewall.model import PURPOSE, Rule, source_networks
-from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.plan.plan import Plan, Platform
 
 LIFETIME = "open before the bootstrap node boots, close after the bootstrap is complete"
 
@@ -27,23 +28,25 @@ def as_data(plan: Plan) -> dict[str, Any]:
         "port": rule.port,
         "sources": list(rule.sources),
         "target": rule.target,
+        "place": _place(plan),
         "lifetime": LIFETIME,
         "probe": list(_probe(plan)),
     }
 
 
-def as_text(plan: Plan) -> str:
+def as_text(plan: Plan, why: str) -> str:
     (rule,) = rules(plan)
     probe = "\n".join(f"  {' '.join(command)}" for command in _probe(plan))
+    place = f"  place     {_place(plan)}\n" if _place(plan) else ""
     return f"""\
-{_who(plan)}
+You manage the firewall on this platform ({plan.platform}): {why}.
 
 Open, in every firewall and packet filter between the nodes and the bootstrap node:
   protocol  TCP
   port      {rule.port}
   from      {", ".join(rule.sources)} (all nodes: control plane and workers; never all addresses)
   to        {rule.target}
-  lifetime  {LIFETIME}
+{place}  lifetime  {LIFETIME}
 
 Agents on the nodes dial this port. The bootstrap node dials nothing in the other direction. Without this
 port, the kube-apiserver on the bootstrap node cannot reach webhooks in the pod network.
@@ -53,9 +56,18 @@ Test it from a node, or from any machine in these networks:
 """
 
 
-def _who(plan: Plan) -> str:
-    provisioned = ", user-provisioned" if plan.user_provisioned else ""
-    return f"You manage the firewall on this platform ({plan.platform}{provisioned})."
+def _place(plan: Plan) -> str:
+    """Returns where the rule belongs and who may create it, if install-config says so."""
+    cloud = plan.cloud
+    if plan.platform is not Platform.GCP:
+        return ""
+    project = cloud.network_project or cloud.project
+    network = f"VPC network {cloud.network}" if cloud.network else "the cluster's VPC network"
+    place = network + (f" of project {project}, by its network administrators" if project else "")
+    if not plan.infra_id:
+        return place
+    tags = ", ".join((*control_plane_names(plan), *worker_names(plan)))
+    return f"{place}; instead of addresses, the source can be the tags {tags}"
 
 
 def _target(plan: Plan) -> str:

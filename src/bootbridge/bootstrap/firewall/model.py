@@ -21,6 +21,7 @@ PURPOSE = "bootstrap-konnectivity"
 NAME_MAX = 63  # the lowest limit of all clouds: GCP and IBM Cloud
 DESCRIPTION = "Bootbridge: nodes reach the bootstrap node during the bootstrap"
 PLACEHOLDER = re.compile(r"@([a-z_]+)@")
+Condition = tuple[str, str | int | tuple[str, ...]]  # a path, and the value or the alternatives there
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Presence(StrEnum):
     REQUIRED = "required"  # the action fails if nothing is found
     SKIP_IF_MISSING = "skip if missing"
     SKIP_IF_FOUND = "skip if found"
+    OPTIONAL = "optional"  # only reported
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Lookup:
     """Queries the cloud for a value that replaces `@variable@`. The CLI answers in JSON.
 
     `items` and `select` are paths such as `Reservations[].Instances[]` and `VpcId`. An item counts if it
-    matches all of `where` and none of `excluding`.
+    matches all of `where` and none of `excluding`; several values in `where` are alternatives. Equal values
+    count once.
     """
 
     variable: str
@@ -56,12 +59,19 @@ class Lookup:
     argv: tuple[str, ...]
     items: str
     select: str
-    where: tuple[tuple[str, str | int], ...] = ()
+    where: tuple[Condition, ...] = ()
     excluding: tuple[tuple[str, str | int], ...] = ()
     basename: bool = False  # take what follows the last slash, as in https://…/zones/europe-west3-a
+    after: str = ""  # take what follows this part of a path, as `projects` in …/projects/p1/global/networks/n
     multiple: bool = False  # several values are allowed
     presence: Presence = Presence.REQUIRED
     not_found: tuple[str, ...] = ()  # errors of the CLI that mean: nothing found
+    if_missing: str = ""  # what it means if nothing is found, or what to do then
+
+    @property
+    def missing(self) -> str:
+        hint = f" ({self.if_missing})" if self.if_missing else ""
+        return f"{self.description} was not found{hint}"
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def _create_group(plan: Plan) -> FirewallAction:
     return FirewallAction(
         rule=name,
         description=f"create the security group {name}",
-        argv=("openstack", "security", "group", "create", name, *text, *_JSON),
+        argv=(*_openstack(plan), "security", "group", "create", name, *text, *_JSON),
         api="POST /v2.0/security-groups",
         body={"security_group": {"name": name, "description": DESCRIPTION}},
         lookups=(_group(plan, Presence.SKIP_IF_FOUND),),
@@ -71,7 +71,7 @@ def _permit(plan: Plan, network: IPNetwork) -> FirewallAction:
     return FirewallAction(
         rule=rule_name(plan),
         description=f"allow {network} on TCP {port}",
-        argv=("openstack", "security", "group", "rule", "create", *what, *who, *_JSON, "@group@"),
+        argv=(*_openstack(plan), "security", "group", "rule", "create", *what, *who, *_JSON, "@group@"),
         api="POST /v2.0/security-group-rules",
         body={"security_group_rule": body},
         lookups=(_group(plan),),
@@ -84,7 +84,7 @@ def _attach_group(plan: Plan) -> FirewallAction:
     attached = Lookup(
         "attached",
         f"the group on {server}",
-        ("openstack", "server", "show", "@server@", *_JSON),
+        (*_openstack(plan), "server", "show", "@server@", *_JSON),
         items="security_groups[]",
         select="name",
         where=(("name", name),),
@@ -93,7 +93,7 @@ def _attach_group(plan: Plan) -> FirewallAction:
     return FirewallAction(
         rule=name,
         description=f"attach {name} to {server}",
-        argv=("openstack", "server", "add", "security", "group", "@server@", "@group@"),
+        argv=(*_openstack(plan), "server", "add", "security", "group", "@server@", "@group@"),
         api="POST /servers/@server@/action",
         body={"addSecurityGroup": {"name": "@group@"}},
         lookups=(_server(plan), _group(plan), attached),
@@ -105,7 +105,7 @@ def _detach_group(plan: Plan) -> FirewallAction:
     return FirewallAction(
         rule=name,
         description=f"detach {name} from {server}",
-        argv=("openstack", "server", "remove", "security", "group", "@server@", "@group@"),
+        argv=(*_openstack(plan), "server", "remove", "security", "group", "@server@", "@group@"),
         api="POST /servers/@server@/action",
         body={"removeSecurityGroup": {"name": "@group@"}},
         lookups=(_server(plan, presence), _group(plan, presence)),
@@ -118,7 +118,7 @@ def _delete_group(plan: Plan) -> FirewallAction:
     return FirewallAction(
         rule=name,
         description=f"delete the security group {name} with its rules",
-        argv=("openstack", "security", "group", "delete", "@group@"),
+        argv=(*_openstack(plan), "security", "group", "delete", "@group@"),
         api="DELETE /v2.0/security-groups/@group@",
         lookups=(_group(plan, Presence.SKIP_IF_MISSING),),
         already_done=_GONE,
@@ -127,7 +127,7 @@ def _delete_group(plan: Plan) -> FirewallAction:
 
 def _group(plan: Plan, presence: Presence = Presence.REQUIRED) -> Lookup:
     name = rule_name(plan)
-    argv = ("openstack", "security", "group", "list", *_JSON)
+    argv = (*_openstack(plan), "security", "group", "list", *_JSON)
     return Lookup(
         "group", f"the security group {name}", argv, "[]", "ID", (("Name", name),), presence=presence
     )
@@ -135,5 +135,10 @@ def _group(plan: Plan, presence: Presence = Presence.REQUIRED) -> Lookup:
 
 def _server(plan: Plan, presence: Presence = Presence.REQUIRED) -> Lookup:
     name = bootstrap_name(plan)
-    argv = ("openstack", "server", "list", "--name", f"^{name}$", *_JSON)
+    argv = (*_openstack(plan), "server", "list", "--name", f"^{name}$", *_JSON)
     return Lookup("server", f"the server {name}", argv, "[]", "ID", (("Name", name),), presence=presence)
+
+
+def _openstack(plan: Plan) -> tuple[str, ...]:
+    """Returns the program and the entry of clouds.yaml that install-config names."""
+    return ("openstack", *(("--os-cloud", plan.cloud.cloud_name) if plan.cloud.cloud_name else ()))

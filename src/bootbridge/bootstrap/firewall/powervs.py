@@ -7,33 +7,36 @@ installer's group filters what passes through the VPC. The VPC supports IPv4 onl
 from __future__ import annotations
 
 from bootbridge.bootstrap.firewall.ibm_vpc import add_rule, delete_rule
+from bootbridge.bootstrap.firewall.installer_names import control_plane_names
 from bootbridge.bootstrap.firewall.model import FirewallAction, Rule, rule_name, source_networks
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.errors import OperatorError
 
 
 def rules(plan: Plan) -> list[Rule]:
-    target = f"security group {_group(plan)}"
+    target = f"security group {' or '.join(control_plane_names(plan))}"
     sources = _networks(plan)
     return [Rule(rule_name(plan), plan.ports.agent, sources, target, "these rules deleted, no others")]
 
 
 def create(plan: Plan) -> list[FirewallAction]:
     return [
-        add_rule(plan, rule_name(plan), _group(plan), ("remote.cidr_block", network), {"cidr_block": network})
+        add_rule(
+            plan,
+            rule_name(plan),
+            control_plane_names(plan),
+            ("remote.cidr_block", network),
+            {"cidr_block": network},
+        )
         for network in _networks(plan)
     ]
 
 
 def remove(plan: Plan) -> list[FirewallAction]:
     return [
-        delete_rule(plan, rule_name(plan), _group(plan), ("remote.cidr_block", network))
+        delete_rule(plan, rule_name(plan), control_plane_names(plan), ("remote.cidr_block", network))
         for network in _networks(plan)
     ]
-
-
-def _group(plan: Plan) -> str:
-    return f"{plan.infra_id}-sg-control-plane"
 
 
 def _networks(plan: Plan) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from bootbridge.bootstrap.firewall import aws, azure, gcp, ibmcloud, manual_instructions, openstack, powervs
+from bootbridge.bootstrap.firewall.installer_names import control_plane_names
 from bootbridge.bootstrap.firewall.model import FirewallAction, Rule, source_networks
 from bootbridge.bootstrap.plan.plan import Plan, Platform
 
@@ -30,7 +31,20 @@ MANAGED = tuple(_PROVIDERS)
 
 def is_managed(plan: Plan) -> bool:
     """Returns whether Bootbridge creates and removes the rules."""
-    return plan.platform in _PROVIDERS and not plan.user_provisioned
+    return not unmanaged_reason(plan)
+
+
+def unmanaged_reason(plan: Plan) -> str:
+    """Returns why the operator manages the firewall; empty: Bootbridge does."""
+    if plan.user_provisioned:
+        return "--user-provisioned"
+    if plan.platform not in _PROVIDERS:
+        return "neither the installer nor Bootbridge creates rules there"
+    if plan.cloud.firewall_owner:
+        return f"install-config has {plan.cloud.firewall_owner}"
+    if plan.platform is Platform.POWERVS and not control_plane_names(plan):
+        return f"the installer of {plan.cloud.release} creates no security group that Bootbridge could use"
+    return ""
 
 
 def rules(plan: Plan) -> list[Rule]:

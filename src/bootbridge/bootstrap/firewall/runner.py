@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from bootbridge.bootstrap.firewall.json_query import select_values
@@ -31,6 +31,7 @@ class ActionResult:
     action: FirewallAction
     outcome: ActionOutcome
     detail: str = ""
+    found: Values = field(default_factory=dict)  # what the lookups found, by variable
 
     @property
     def failed(self) -> bool:
@@ -51,6 +52,7 @@ def run(
     keep_going: bool = False,
     timeout: float = COMMAND_SECONDS,
     announce: Callable[[FirewallAction], None] = lambda action: None,
+    report_found: Callable[[Lookup, Sequence[str]], None] = lambda lookup, values: None,
     report: Callable[[ActionResult], None] = lambda result: None,
 ) -> list[ActionResult]:
     """Runs the actions in order. Stops at the first failure unless `keep_going`, which a removal sets."""
@@ -58,7 +60,7 @@ def run(
     results: list[ActionResult] = []
     for action in actions:
         announce(action)
-        results.append(_run_one(action, timeout))
+        results.append(_run_one(action, timeout, report_found))
         report(results[-1])
         if results[-1].failed and not keep_going:
             break
@@ -85,20 +87,29 @@ def fill_placeholders(argv: Iterable[str], values: Mapping[str, Sequence[str]]) 
     return words
 
 
-def _run_one(action: FirewallAction, timeout: float) -> ActionResult:
+def _run_one(
+    action: FirewallAction, timeout: float, report_found: Callable[[Lookup, Sequence[str]], None]
+) -> ActionResult:
+    values: Values = {}
+    answers: dict[tuple[str, ...], subprocess.CompletedProcess[str]] = {}
     try:
-        values: Values = {}
         for lookup in action.lookups:
-            values[lookup.variable] = _look_up(lookup, values, timeout)
-        return _apply(action, values, timeout)
+            # Several lookups may read different fields of one answer.
+            argv = tuple(fill_placeholders(lookup.argv, values))
+            if argv not in answers:
+                answers[argv] = _execute(list(argv), timeout)
+            values[lookup.variable] = _select(lookup, answers[argv])
+            if values[lookup.variable]:
+                report_found(lookup, values[lookup.variable])
+        outcome, detail = _apply(action, values, timeout)
     except _Skipped as reason:
-        return ActionResult(action, ActionOutcome.UNCHANGED, str(reason))
+        outcome, detail = ActionOutcome.UNCHANGED, str(reason)
     except _Failed as reason:
-        return ActionResult(action, ActionOutcome.FAILED, str(reason))
+        outcome, detail = ActionOutcome.FAILED, str(reason)
+    return ActionResult(action, outcome, detail, values)
 
 
-def _look_up(lookup: Lookup, values: Values, timeout: float) -> list[str]:
-    done = _execute(fill_placeholders(lookup.argv, values), timeout)
+def _select(lookup: Lookup, done: subprocess.CompletedProcess[str]) -> list[str]:
     if done.returncode and not _contains(done.stderr, lookup.not_found):
         raise _Failed(f"lookup of {lookup.description} failed: {_output(done)}")
     try:
@@ -108,21 +119,21 @@ def _look_up(lookup: Lookup, values: Values, timeout: float) -> list[str]:
     if found and lookup.presence is Presence.SKIP_IF_FOUND:
         raise _Skipped(f"{lookup.description} already exists")
     if not found and lookup.presence is Presence.REQUIRED:
-        raise _Failed(f"{lookup.description} was not found")
+        raise _Failed(lookup.missing)
     if not found and lookup.presence is Presence.SKIP_IF_MISSING:
-        raise _Skipped(f"{lookup.description} was not found")
+        raise _Skipped(lookup.missing)
     if len(found) > 1 and not lookup.multiple:
         raise _Failed(f"{lookup.description} exists {len(found)} times: {', '.join(found)}")
     return found
 
 
-def _apply(action: FirewallAction, values: Values, timeout: float) -> ActionResult:
+def _apply(action: FirewallAction, values: Values, timeout: float) -> tuple[ActionOutcome, str]:
     done = _execute(fill_placeholders(action.argv, values), timeout)
     if done.returncode == 0:
-        return ActionResult(action, ActionOutcome.DONE)
+        return ActionOutcome.DONE, ""
     if _contains(done.stderr + done.stdout, action.already_done):
-        return ActionResult(action, ActionOutcome.UNCHANGED, _output(done))
-    return ActionResult(action, ActionOutcome.FAILED, _output(done))
+        return ActionOutcome.UNCHANGED, _output(done)
+    return ActionOutcome.FAILED, _output(done)
 
 
 def _execute(argv: list[str], timeout: float) -> subprocess.CompletedProcess[str]:

@@ -35,6 +35,8 @@ lookup() {
     shift 2
     if answer=$("$@" 2>"$errors" </dev/null); then
         found=$(printf '%s\n' "$answer" | jq -r "$filter") || fail "invalid output of $1"
+        # shellcheck disable=SC2016 # $0 is the line in awk
+        found=$(printf '%s\n' "$found" | awk '!seen[$0]++')
     elif error_matches "$texts"; then
         found=''
     else
@@ -47,7 +49,13 @@ lookup() {
     printf '%s' "$found"
 }
 
+# show WHAT VALUES: prints what the cloud has, in one line.
+show() {
+    printf '  found %s: %s\n' "$1" "$(printf '%s' "$2" | tr '\n' ' ')"
+}
+
 # require_single WHAT FOUND: fails if more than one was found.
+# shellcheck disable=SC2317 # not every script needs it
 require_single() {
     case $2 in
     *[[:space:]]*) fail "$1 exists more than once: $2" ;;
@@ -115,10 +123,13 @@ def _look_up(lookup: Lookup) -> list[str]:
     lines = [f"{variable}=$(lookup {_texts(lookup.not_found)} {jq} {command_line(lookup.argv)}) || exit 1"]
     if lookup.presence is Presence.SKIP_IF_FOUND:
         return [*lines, f'[ -z "${variable}" ] || {_skip(f"{lookup.description} already exists")}']
-    not_found = f"{lookup.description} was not found"
-    otherwise = f"fail {shlex.quote(not_found)}" if lookup.presence is Presence.REQUIRED else _skip(not_found)
-    lines.append(f'[ -n "${variable}" ] || {otherwise}')
-    return lines if lookup.multiple else [*lines, f'require_single {name} "${variable}"']
+    show = f'show {name} "${variable}"'
+    if lookup.presence is Presence.OPTIONAL:
+        return [*lines, f'[ -z "${variable}" ] || {show}']
+    required = lookup.presence is Presence.REQUIRED
+    otherwise = f"fail {shlex.quote(lookup.missing)}" if required else _skip(lookup.missing)
+    single = [] if lookup.multiple else [f'require_single {name} "${variable}"']
+    return [*lines, f'[ -n "${variable}" ] || {otherwise}', *single, show]
 
 
 def _skip(reason: str) -> str:

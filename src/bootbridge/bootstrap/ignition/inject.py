@@ -29,6 +29,9 @@ KUBELET = "/usr/local/bin/kubelet.sh"
 # The installer writes OPENSHIFT_INSTALL_BOOTSTRAP_NODE_IP there; `::` only selects the IP version.
 _KUBELET_NODE_IP = re.compile(rb'^\s*--node-ip="?([0-9A-Fa-f:.]+)"?\s*\\?$', re.MULTILINE)
 INFRASTRUCTURE = "/opt/openshift/manifests/cluster-infrastructure-02-config.yml"
+CLUSTER_VERSION = "/opt/openshift/manifests/cvo-overrides.yaml"
+# The installer subscribes the cluster to stable-4.18, for example; OKD to a channel without a release.
+_CHANNEL_RELEASE = re.compile(r"-(\d+\.\d+)$")
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def _edited(original: Ignition, plan: Plan, tree: Tree) -> str:
 
 
 def read_plan(ignition: Ignition, name: str) -> Plan:
-    """Returns a plan with platform, networks, node address and infraID of the document, or the defaults."""
+    """Returns a plan with platform, release, cloud, networks, node address and infraID of the document."""
     plan = Plan()
     config = _yaml_inside(ignition, CLUSTER_CONFIG, name)
     text = _text_at(config, "data", "install-config")
@@ -101,8 +104,12 @@ def read_plan(ignition: Ignition, name: str) -> Plan:
             plan,
             platform=found.platform,
             networks=found.networks,
+            cloud=found.cloud,
             restrict_destinations=found.machine_network_is_certain,
         )
+    channel = _text_at(_yaml_inside(ignition, CLUSTER_VERSION, name), "spec", "channel")
+    if release := _CHANNEL_RELEASE.search(channel):
+        plan = replace(plan, cloud=replace(plan.cloud, release=release[1]))
     infrastructure = _yaml_inside(ignition, INFRASTRUCTURE, name)
     plan = replace(plan, node_ips=_node_ips(ignition))
     return replace(plan, infra_id=_text_at(infrastructure, "status", "infrastructureName"))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
+from bootbridge.bootstrap.plan.cloud import CloudSettings
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.common.files import Asset
 from bootbridge.common.host import Host
+from bootbridge.errors import OperatorError
 
 VERSION = 1
 
@@ -20,6 +22,9 @@ class InstallRecord:
     cluster: bool = False  # objects were sent to the API server
     firewall: bool = False  # `up` created the firewall rule
     kubeconfig: str = ""  # from --kubeconfig; empty: the plan's
+    cloud: CloudSettings | None = (
+        None  # where the firewall rule was created, if more is known than in the plan
+    )
 
     def with_directories(self, more: list[str]) -> InstallRecord:
         return replace(self, directories=tuple(dict.fromkeys((*self.directories, *more))))
@@ -31,6 +36,7 @@ class InstallRecord:
             "cluster": self.cluster,
             "firewall": self.firewall,
             "kubeconfig": self.kubeconfig,
+            **({"cloud": asdict(self.cloud)} if self.cloud else {}),
         }
         return Asset((json.dumps(document, indent=2) + "\n").encode())
 
@@ -48,6 +54,7 @@ def load(host: Host, plan: Plan) -> InstallRecord | None:
             bool(document["cluster"]),
             bool(document["firewall"]),
             str(document["kubeconfig"]),
+            CloudSettings(**document["cloud"]) if "cloud" in document else None,
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OperatorError):
         return None

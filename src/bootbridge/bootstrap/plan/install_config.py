@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from bootbridge.bootstrap.plan.cloud import CloudSettings, read_settings
 from bootbridge.bootstrap.plan.plan import ClusterNetwork, IPNetwork, Networking, Platform
 from bootbridge.common import documents
 from bootbridge.common.documents import FieldError, checked
@@ -100,6 +101,11 @@ class InstallConfig:
         return next(iter(self.platforms))
 
     @property
+    def cloud(self) -> CloudSettings:
+        """Where the cluster is in its cloud, and who manages the firewall there."""
+        return read_settings(self.platform, self.platforms[self.platform])
+
+    @property
     def machine_network_is_certain(self) -> bool:
         """Whether nodes are in the machine network: the installer checks it, or the operator wrote it."""
         return bool(self.networking.machine) or self.platform not in (Platform.NONE, Platform.EXTERNAL)
@@ -122,4 +128,9 @@ def parse(text: str | bytes, name: str = "install-config.yaml") -> InstallConfig
     for retired in _RETIRED_PLATFORMS & set(platforms if isinstance(platforms, dict) else ()):
         hint = "current installers do not support it; use platform none or external"
         raise OperatorError(f"retired platform {retired!r}", subject=f"{name}: platform", hint=hint)
-    return documents.convert(InstallConfig, document, name)
+    config = documents.convert(InstallConfig, document, name)
+    try:
+        config.cloud  # noqa: B018 # raises if a value is invalid
+    except OperatorError as error:
+        raise documents.named(error, name) from None
+    return config

@@ -13,6 +13,7 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Literal
 
+from bootbridge.bootstrap.plan.cloud import CloudSettings
 from bootbridge.bootstrap.plan.paths import KUBEADM_PATHS, OPENSHIFT_PATHS, Paths
 from bootbridge.bootstrap.plan.ports import PORT_MAX, PORT_MIN, Ports
 from bootbridge.errors import OperatorError
@@ -132,6 +133,7 @@ class Plan:
     flavour: Flavour = Flavour.OPENSHIFT
     platform: Platform = Platform.NONE
     infra_id: str = ""  # the cluster's name in the cloud, on which names of firewall rules are based
+    cloud: CloudSettings = field(default_factory=CloudSettings)  # where the firewall rule is created
     protocol: Protocol = Protocol.GRPC
     image: ProxyImage = ProxyImage()
     networks: Networking = Networking()

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from bootbridge.bootstrap.plan.plan import Plan
+from bootbridge.bootstrap.plan.plan import PATHS, Plan
 from bootbridge.common import documents
 from bootbridge.common.documents import FieldError, checked
+from bootbridge.common.files import Tree
 from bootbridge.errors import OperatorError
 
 VERSION = 2
@@ -44,6 +45,14 @@ def load(data: bytes, name: str) -> Plan:
     if missing := list(_missing(documents.dump(record), document)):
         raise OperatorError("required field missing", subject=f"{name}: {missing[0]}")
     return record.plan
+
+
+def find(tree: Tree, name: str) -> Plan:
+    """Returns the plan record among the files of a rendered tree; `name` is the subject of errors."""
+    for paths in PATHS.values():
+        if paths.plan_record in tree:
+            return load(tree[paths.plan_record].data, f"{name}: {paths.plan_record}")
+    raise OperatorError("plan record missing", subject=name, hint="render or inject it again")
 
 
 def _missing(whole: dict[str, Any], given: dict[str, Any], place: str = "") -> Iterator[str]:

@@ -18,6 +18,7 @@ from bootbridge.bootstrap.diagnose.check.result import (
 )
 from bootbridge.bootstrap.ignition import bootkube, inject, preflight
 from bootbridge.bootstrap.ignition.document import Ignition
+from bootbridge.bootstrap.plan import record
 from bootbridge.bootstrap.plan.paths import OPENSHIFT_PATHS
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.common.files import Asset, Tree
@@ -83,7 +84,7 @@ def _of_injection(ignition: Ignition, original: Ignition, name: str) -> list[Che
     ]
     ours = _ours(ignition, original)
     try:
-        plan = tree.plan_in(ours, name)
+        plan = record.find(ours, name)
     except OperatorError as error:
         return [*findings, failed(error.args[0], error.hint, "plan-record")]
     checked = run(CHECKS, InjectedFile(ignition, original, plan))

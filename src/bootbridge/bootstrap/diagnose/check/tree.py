@@ -27,7 +27,7 @@ from bootbridge.bootstrap.diagnose.check.result import (
 )
 from bootbridge.bootstrap.machine.node_values import PLACEHOLDERS
 from bootbridge.bootstrap.plan import payload_programs, record
-from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY, PATHS, PAYLOAD_IMAGE_NAME, Flavour, IPNetwork, Plan
+from bootbridge.bootstrap.plan.plan import BOOTSTRAP_ONLY, PAYLOAD_IMAGE_NAME, Flavour, IPNetwork, Plan
 from bootbridge.bootstrap.render import egress_selector, node_files, output_directory
 from bootbridge.common.files import Tree
 from bootbridge.errors import OperatorError
@@ -69,19 +69,11 @@ class PlannedTree:
 def of_directory(directory: Path) -> list[CheckResult]:
     """Checks a directory that `bootbridge render` wrote, with later changes."""
     tree = {f"/{path}": asset for path, asset in output_directory.read(directory).items()}
-    return of_tree(PlannedTree(plan_in(tree, str(directory)), tree))
+    return of_tree(PlannedTree(record.find(tree, str(directory)), tree))
 
 
 def of_tree(subject: PlannedTree) -> list[CheckResult]:
     return run(CHECKS, subject)
-
-
-def plan_in(tree: Tree, name: str) -> Plan:
-    """Returns the plan record in the tree; `name` is the subject of errors."""
-    for paths in PATHS.values():
-        if paths.plan_record in tree:
-            return record.load(tree[paths.plan_record].data, f"{name}: {paths.plan_record}")
-    raise OperatorError("plan record missing", subject=name, hint=RENDER_AGAIN)
 
 
 # --- the files as such

@@ -37,20 +37,26 @@ class FirewallRule(Resource):
         require_programs(actions)
         self.context.save(replace(self.context.record(), firewall=True))
         results = firewall.run(actions)
+        # Region and project that the CLI used by default: `down` must find the rule there.
+        cloud = firewall.completed(self.context.plan, results).cloud
+        self.context.save(replace(self.context.record(), cloud=cloud))
         _raise_failures(results)
         done = any(result.outcome is firewall.ActionOutcome.DONE for result in results)
         return result if done else ApplyResult(ResourceChange.UNCHANGED, result.detail)
 
     def remove(self) -> None:
         self._refuse_unmanaged()
-        _raise_failures(firewall.run(firewall.remove(self.context.plan), keep_going=True))
+        cloud = self.context.record().cloud
+        plan = replace(self.context.plan, cloud=cloud) if cloud else self.context.plan
+        _raise_failures(firewall.run(firewall.remove(plan), keep_going=True))
         self._removed = True
 
     def _refuse_unmanaged(self) -> None:
-        if not firewall.is_managed(self.context.plan):
+        if reason := firewall.unmanaged_reason(self.context.plan):
             port, platform = self.context.plan.ports.agent, self.context.plan.platform
             hint = f"open TCP {port} to the nodes by hand; `bootbridge firewall show` lists what to open"
-            raise OperatorError(f"not supported on platform {platform}", subject="--firewall", hint=hint)
+            text = f"not supported on platform {platform}: {reason}"
+            raise OperatorError(text, subject="--firewall", hint=hint)
 
 
 def _raise_failures(results: list[ActionResult]) -> None:
