@@ -24,6 +24,7 @@ from bootbridge.cli.install_flags import add_install_flags, open_host, parse_sec
 from bootbridge.cli.output import escape_control_characters, print_output
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.common.progress import Progress
+from bootbridge.common.terminal.figures import counted, size
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -103,9 +104,9 @@ def _run(flags: argparse.Namespace) -> int:
 
 def _reporter(progress: Progress) -> Callable[[BundleSource], None]:
     def report(source: BundleSource) -> None:
-        size = f"{source.files} files, {source.bytes / 1024:.0f} KiB"
-        mark, text = ("FAIL", source.trouble) if source.trouble else ("ok  ", size)
-        progress.line(f"{mark} {source.seconds:6.1f} s  {source.name}: {text}")
+        found = f"{counted(source.files, 'file')}, {size(source.bytes)}"
+        text = source.trouble or found
+        progress.finished(source.name, text, source.seconds, good=not source.trouble)
 
     return report
 
@@ -149,9 +150,7 @@ def _from_installer(flags: argparse.Namespace, progress: Progress) -> GatherResu
         kubeconfig,
         limit,
         report,
-        lambda address: progress.line(
-            f"              collecting from {escape_control_characters(address)} over ssh"
-        ),
+        lambda address: progress.line(f"collecting from {address} over ssh"),
     )
 
 

@@ -44,12 +44,12 @@ class TextReport:
 
     def connected(self, peer: AttestedPeer | None) -> None:
         if self._connected:
-            self._progress.line("     reconnected")
+            self._progress.line("reconnected")
             return
         self._connected = True
         self._progress.end(_describe(peer))
         for warning in peer.warnings if peer else ():
-            self._progress.line(f"     warning: {_cut(warning)}")
+            self._progress.line(f"warning: {_cut(warning)}")
         self._begin("init")
 
     def stage(self, event: StageEvent) -> None:
@@ -64,7 +64,7 @@ class TextReport:
             self._progress.end(_cut(event.text) or self._last_output, good=False)
 
     def started(self, init_id: str) -> None:
-        self._progress.line(f"     init ID {init_id}; if interrupted, run the same command again to resume")
+        self._progress.line(f"init ID {init_id}; if interrupted, run the same command again to resume")
 
     def tick(self) -> None:
         self._progress.waiting(self._last_output or "running")
