@@ -509,8 +509,10 @@ def test_dry_runs_are_marked_as_such(tmp_path, capsys):
     root = ["--root", str(tmp_path), "--dry-run"]
     assert main.main(["up", *root, "--image=registry.example/b:1", "--node-ip=192.0.2.5"]) == 0
     output = capsys.readouterr().out
-    assert output.startswith("plan record              would be created\n")
+    assert output.startswith("plan record             would be created\n")
     assert "\nDry run: nothing was changed.\n" in output
+    command = f"bootbridge up --root {tmp_path} --image=registry.example/b:1 --node-ip=192.0.2.5"
+    assert output.endswith(f"\nNext:\n  {command}  install it\n")
     assert main.main(["down", *root]) == 0
-    assert capsys.readouterr().out == "Nothing is installed.\nDry run: nothing was removed.\n"
+    assert capsys.readouterr().out == "Nothing is installed.\n\nDry run: nothing was removed.\n"
     assert not any(tmp_path.iterdir())

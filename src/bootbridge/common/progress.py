@@ -25,7 +25,7 @@ TITLE_COLUMNS = 24
 # Twice a second is enough to see that it runs, and little in a recording.
 REDRAW_SECONDS = 0.5
 _SIGNS, _ASCII_SIGNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
-_DURATION_COLUMNS = 9
+_DURATION_COLUMNS = 8
 
 
 class Progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, TextIO
 
@@ -29,11 +29,19 @@ CONTINUATION_INDENT = 4
 class Terminal:
     """Writes lines to a terminal, pipe or file, or nowhere if `out` is None.
 
-    Raises BrokenPipeError once if the reader has closed the pipe (`| head`), and writes nothing from then on.
+    If the reader has closed the pipe (`| head`) it calls `on_closed`, or raises BrokenPipeError, once, and
+    writes nothing from then on.
     """
 
-    def __init__(self, out: TextIO | None, *, environment: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        out: TextIO | None,
+        *,
+        environment: Mapping[str, str] = os.environ,
+        on_closed: Callable[[], None] | None = None,
+    ) -> None:
         self._out = out
+        self._on_closed = on_closed
         self._environment = environment
         self.live = out is not None and out.isatty() and environment.get("TERM") != "dumb"
         self.colour = self.live and not environment.get("NO_COLOR")
@@ -128,15 +136,18 @@ class Terminal:
         *,
         details: Iterable[str] = (),
         next_steps: Sequence[tuple[str, str]] = (),
+        apart: bool = True,
     ) -> None:
         """Writes the closing summary: the result, details such as a fix, and the commands to type next.
 
-        `next_steps` are pairs of a command and what it does.
+        `next_steps` are pairs of a command and what it does; `apart`: a blank line comes first.
         """
-        self.line()
-        self.record([mark, Styled(sentence, "strong")])
+        if apart:
+            self.line()
+        lead = [] if mark is Mark.NONE else [mark]
+        self.record([*lead, Styled(sentence, "strong")])
         for detail in details:
-            self.record([Mark.NONE, detail])
+            self.record([*([Mark.NONE] if lead else []), detail])
         if next_steps:
             self.next_steps(next_steps)
 
@@ -262,4 +273,6 @@ class Terminal:
             self._out.flush()
         except OSError:
             self._out, self.live, self.closed = None, False, True
-            raise BrokenPipeError from None
+            if self._on_closed is None:
+                raise BrokenPipeError from None
+            self._on_closed()
