@@ -126,11 +126,13 @@ class CommandGroup:
         leading, name, rest = self._split(words, program)
         command = self.commands().get(name)
         if command is None:
-            self._parser(program).parse_args(leading)  # answers --help, refuses unknown flags
-            raise OperatorError(
-                f"unknown command {name!r}" if name else "command missing",
-                hint=f"commands: {', '.join(self.commands())}",
-            )
+            self.parser(program).parse_args(leading)  # answers --help, refuses unknown flags
+            if not name:
+                raise OperatorError("command missing", hint=f"commands: {', '.join(self.commands())}")
+            from bootbridge.cli.suggestion import suggestion
+
+            hint = suggestion(name, self.commands()) or f"commands: {', '.join(self.commands())}"
+            raise OperatorError(f"unknown command {name!r}", hint=hint)
         if isinstance(command, Command):
             return command.call(leading, rest, f"{program} {name}")
         return command.main([*leading, *rest], f"{program} {name}")
@@ -139,7 +141,7 @@ class CommandGroup:
         """Returns the flags before the command's name, the name, and everything after it."""
         if not words or not words[0].startswith("-"):
             return [], words[0] if words else "", words[1:]
-        known, commands = self._parser(program)._option_string_actions, self.commands()
+        known, commands = self.parser(program)._option_string_actions, self.commands()
         place = 0
         while place < len(words) and words[place].startswith("-"):
             flag = known.get(words[place])
@@ -149,7 +151,7 @@ class CommandGroup:
                 place += not words[place].startswith("-")
         return words[:place], words[place] if place < len(words) else "", words[place + 1 :]
 
-    def _parser(self, program: str) -> Parser:
+    def parser(self, program: str) -> Parser:
         from bootbridge.cli.parser import Parser
 
         page = [self.description, *self._lists(), "`{program} COMMAND --help` explains a command."]

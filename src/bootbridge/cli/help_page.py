@@ -35,7 +35,7 @@ def render(program: str, synopsis: str, examples: str, flags: FlagSet, columns: 
 
 def _entry(flag: Flag, flags: FlagSet, columns: int) -> str:
     word = flags.kind(flag).word
-    default = _default(flag, flags)
+    default = shown_default(flag, flags)
     head = f"  {flag.spelling}{' ' + word if word else ''}{f'  (default {default})' if default else ''}"
     return f"{head}\n{_wrap(flag.help, columns, _INDENT)}"
 
@@ -52,7 +52,8 @@ def _wrap(text: str, columns: int, indent: str = "") -> str:
     )
 
 
-def _default(flag: Flag, flags: FlagSet) -> str:
+def shown_default(flag: Flag, flags: FlagSet) -> str:
+    """Returns the default as the help shows it; empty if there is nothing to show."""
     if flag.default_text:
         return flag.default_text
     default = flags.default(flag)
