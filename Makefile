@@ -15,7 +15,7 @@ TOOLS  := build/tools
 UPGRADE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test e2e bench bench-growth bench-storm bench-attacks bench-tickets wheel compiled compiled-test sim fuzz lock audit ci clean
+.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test e2e bench bench-growth bench-storm bench-attacks bench-tickets man wheel compiled compiled-test sim fuzz lock audit ci clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -78,6 +78,9 @@ kubernetes-test: $(VENV)/.ready ## test with a real kube-apiserver (after make k
 e2e: $(VENV)/.ready ## run whole bootstraps in labs (as root, after make kubernetes); one file: make e2e E2E=tests/e2e/...
 	@[ "$$(id -u)" != 0 ] || $(PYTHON) peers/build proxy-server proxy-agent || [ $$? = 3 ]
 	$(if $(E2E),$(PYTEST) -m e2e $(E2E),$(BIN)/python -m tests.e2e.run)
+
+man: $(VENV)/.ready ## write the man pages of all commands into build/man
+	@$(BIN)/bootbridge man --output build/man
 
 wheel: $(COMPILED)/.wheel ## build a wheel compiled by mypyc into build/wheel (needs a C compiler and Python's headers)
 	@ls build/wheel/*.whl

@@ -9,7 +9,7 @@ from bootbridge.bootstrap.machine import address, network
 from bootbridge.bootstrap.machine.address import AddressDecision
 from bootbridge.bootstrap.machine.network import NodeNetwork
 from bootbridge.cli.command import Command, ExitCode
-from bootbridge.cli.output import print_error, print_output, result_terminal
+from bootbridge.cli.output import print_output, print_warnings, result_terminal
 from bootbridge.cli.parser import add_json_flag
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.common.terminal.terminal import Cell, Mark, Styled, Terminal
@@ -47,7 +47,7 @@ def _run(flags: argparse.Namespace) -> int:
     decision = address.decide(
         plan.node_ips, plan.networks.machine, _network(bool(plan.node_ips)), plan.networks.families
     )
-    print_error(*(f"{flags.program}: warning: {text}" for text in decision.warnings))
+    print_warnings(flags.program, *decision.warnings)
     if flags.json:
         print_output(_as_json(decision))
     else:

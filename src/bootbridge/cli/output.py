@@ -11,7 +11,14 @@ from bootbridge.common.terminal.characters import escape_control_characters, for
 if TYPE_CHECKING:
     from bootbridge.common.terminal.terminal import Terminal
 
-__all__ = ["escape_control_characters", "hint_terminal", "print_error", "print_output", "result_terminal"]
+__all__ = [
+    "escape_control_characters",
+    "hint_terminal",
+    "print_error",
+    "print_output",
+    "print_warnings",
+    "result_terminal",
+]
 
 
 def print_output(text: str) -> int:
@@ -33,6 +40,18 @@ def print_error(*lines: str) -> None:
     transient.erase()
     for line in lines:
         print(for_output(escape_control_characters(line), sys.stderr), file=sys.stderr)
+
+
+def print_warnings(program: str, *texts: str) -> None:
+    """Writes warnings of a verb to stderr: one plain line each, or on a terminal marked and wrapped."""
+    if not texts or not sys.stderr.isatty():
+        print_error(*(f"{program}: warning: {text}" for text in texts))
+        return
+    from bootbridge.common.terminal.terminal import Mark, Terminal
+
+    terminal = Terminal(sys.stderr)
+    for text in texts:
+        terminal.record([Mark.WARNING, f"{program}: warning: {text}"])
 
 
 def result_terminal() -> Terminal:

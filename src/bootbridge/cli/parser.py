@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from bootbridge.cli.help_page import width
+from bootbridge.cli.help_page import reflow, width
 from bootbridge.cli.output import print_output
 from bootbridge.cli.suggestion import suggestion
 from bootbridge.errors import OperatorError
@@ -23,6 +23,15 @@ class ParserTexts:
     exit_codes: Mapping[int, str]
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps the description of a group of flags too; the others are already wrapped."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if not indent:
+            return super()._fill_text(text, width, indent)
+        return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
+
+
 class Parser(argparse.ArgumentParser):
     """Raises OperatorError on bad usage. `{program}` in the texts is replaced by the program's name."""
 
@@ -31,13 +40,14 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         self.texts = ParserTexts(_filled(description, program), _filled(examples, program), exit_codes or {})
         codes = "".join(f"\n  {code:<4} {meaning}" for code, meaning in (exit_codes or {}).items())
-        sections = [f"Exit codes:{codes}"] if codes else []
+        columns = width()
+        sections = [reflow(f"Exit codes:{codes}", columns)] if codes else []
         sections += [f"Examples:\n{_indented(examples)}"]
         super().__init__(
             prog=program,
-            description=_filled(description, program),
+            description=reflow(_filled(description, program), columns),
             epilog=_filled("\n\n".join(sections), program),
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=width()),
+            formatter_class=lambda prog: _Formatter(prog, width=columns),
             allow_abbrev=False,
         )
 
@@ -53,6 +63,25 @@ class Parser(argparse.ArgumentParser):
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise SystemExit(status)
+
+    def format_help(self) -> str:
+        self.usage = self._short_usage()
+        return super().format_help()
+
+    def _short_usage(self) -> str:
+        """The flags that are required, and the arguments; the other flags are listed below."""
+        words = [self.prog]
+        for action in self._actions:
+            if action.option_strings and action.required:
+                words.append(f"{action.option_strings[-1]} {action.metavar}")
+        words.append("[flags]")
+        for action in self._actions:
+            if not action.option_strings:
+                shown = f"{action.metavar}{' …' if action.nargs == '*' else ''}"
+                words.append(f"[{shown}]" if action.nargs in ("?", "*") else shown)
+        text = " ".join(words).replace("%", "%%")
+        columns = width() - len("usage: ")
+        return textwrap.fill(text, columns, subsequent_indent="    ", break_on_hyphens=False)
 
     def print_help(self, file: Any = None) -> None:
         print_output(self.format_help())

@@ -19,10 +19,10 @@ from bootbridge.cli.install_flags import (
     open_host,
     recorded_or_default_plan,
 )
-from bootbridge.cli.output import print_error, print_output, result_terminal
+from bootbridge.cli.output import print_output, print_warnings, result_terminal
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.common.terminal.figures import duration
-from bootbridge.common.terminal.terminal import Cell, Mark, Terminal
+from bootbridge.common.terminal.terminal import Cell, Mark, Styled, Terminal
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -53,7 +53,7 @@ def _addresses(plan: Plan, program: str) -> tuple[IPAddress, ...]:
     try:
         return node_addresses(plan)
     except OperatorError as error:
-        print_error(f"{program}: warning: {error}")
+        print_warnings(program, str(error))
         return ()
 
 
@@ -62,9 +62,12 @@ _MARKS = {PRESENT: Mark.GOOD, ABSENT: Mark.SKIPPED, CHANGED: Mark.WARNING, UNKNO
 
 def _show(found: InstallStatus, terminal: Terminal) -> None:
     rows: list[tuple[Cell, ...]] = []
+    shown = ""
     for each in found.resources:
         mark = Mark.WARNING if each.state == PRESENT and each.detail else _MARKS[each.state]
-        rows.append((mark, each.title, each.state, each.detail))
+        repeated = terminal.live and each.detail and each.detail == shown
+        rows.append((mark, each.title, each.state, Styled("as above", "dim") if repeated else each.detail))
+        shown = each.detail or shown
     healthy = Mark.WARNING if found.server_healthy else Mark.SKIPPED
     health = "no agent connected" if found.server_healthy else "no answer"
     rows.append((Mark.GOOD, "server", "ready", "") if found.server_ready else (healthy, "server", health, ""))
@@ -80,7 +83,7 @@ def _show(found: InstallStatus, terminal: Terminal) -> None:
     if found.works:
         steps = (("bootbridge doctor", "test each hop up to a pod"),)
         terminal.summary(Mark.GOOD, "The tunnel is ready.", next_steps=steps)
-    elif all(each.state == ABSENT for each in found.resources):
+    elif {each.state for each in found.resources} in ({ABSENT}, {ABSENT, UNKNOWN}):
         steps = (("bootbridge up --image=REF", "install it on this node"),)
         terminal.summary(Mark.SKIPPED, "The tunnel is not installed.", next_steps=steps)
     else:

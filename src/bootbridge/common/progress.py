@@ -125,7 +125,7 @@ class Progress:
         signs = _SIGNS if self.terminal.unicode else _ASCII_SIGNS
         cells: list[Cell] = [Styled(signs[self._turn % len(signs)], "warning")]
         cells += [Styled(self._elapsed(), "dim"), f" {self._title}"]
-        cells += [Styled(f" waiting: {self._reason}", "dim")] if self._reason else []
+        cells += [Styled(f" waiting: {self._reason}" if self._reason else "…", "dim")]
         self.terminal.transient(*cells)
 
     def _redraw(self, ended: Event) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TITLE = "Bootbridge demo: calling an admission webhook through the tunnel"
 _DIAGRAM = """
-  control plane                               two nodes            pod
+  control plane                                     two nodes              pod
   this demo ──unix socket──▶ proxy-server ◀──mTLS── proxy-agent ──HTTPS──▶ webhook
 """
 _NARROW_DIAGRAM = """

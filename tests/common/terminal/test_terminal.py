@@ -2,63 +2,25 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import io
 import os
-import pty
 import re
-import struct
-import termios
 
 import pytest
 
 from bootbridge.common.terminal.figures import counted, duration, size
 from bootbridge.common.terminal.terminal import Mark, Styled, Terminal
+from tests.support.terminal import PseudoTerminal, squeezed, without_colour
 
 UTF8 = {"TERM": "xterm-256color", "LANG": "C.UTF-8"}
 SENTENCE = (
     "the agents' port 8091 of 192.0.2.5 is closed for nodes of 10.0.0.0/16; a firewall drops the packets"
 )
-ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
-class Pty:
-    """A terminal of a given width; `text` is what a program wrote to it."""
-
-    def __init__(self, columns: int) -> None:
-        self._controller, descriptor = pty.openpty()
-        fcntl.ioctl(descriptor, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-        self.out = os.fdopen(descriptor, "w", encoding="utf-8")
-
-    def text(self) -> str:
-        self.out.close()
-        pieces = []
-        while True:
-            try:
-                piece = os.read(self._controller, 65536)
-            except OSError as error:
-                if error.errno != errno.EIO:
-                    raise
-                break
-            if not piece:
-                break
-            pieces.append(piece)
-        os.close(self._controller)
-        return b"".join(pieces).decode().replace("\r\n", "\n")
-
-
-def shown(columns: int, environment: dict[str, str] = UTF8) -> tuple[Terminal, Pty]:
-    terminal = Pty(columns)
+def shown(columns: int, environment: dict[str, str] = UTF8) -> tuple[Terminal, PseudoTerminal]:
+    terminal = PseudoTerminal(columns)
     return Terminal(terminal.out, environment=environment), terminal
-
-
-def plain(text: str) -> str:
-    return ESCAPE.sub("", text)
-
-
-def squeezed(text: str) -> str:
-    return re.sub(r"\s+", "", plain(text))
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120, 200])
@@ -66,14 +28,14 @@ def test_a_record_wraps_within_the_terminal_and_loses_nothing(columns: int) -> N
     terminal, screen = shown(columns)
     terminal.record([Mark.BAD, "agent connection", "firewall", SENTENCE], widths=(0, 18, 12))
     text = screen.text()
-    assert max(map(len, plain(text).splitlines())) <= columns
+    assert max(map(len, without_colour(text).splitlines())) <= columns
     assert squeezed(text) == squeezed("✗ agent connection firewall " + SENTENCE)
 
 
 def test_the_last_cell_hangs_below_itself_where_there_is_room() -> None:
     terminal, screen = shown(80)
     terminal.record([Mark.GOOD, "firewall", SENTENCE], widths=(0, 12))
-    first, *more = plain(screen.text()).splitlines()
+    first, *more = without_colour(screen.text()).splitlines()
     assert first.startswith("✓ firewall      the agents'")
     assert more
     assert all(re.match(r" {16}\S", line) for line in more)
@@ -105,11 +67,11 @@ def test_a_table_has_aligned_columns_and_figures_to_the_right() -> None:
 
 def test_no_line_ends_with_blanks() -> None:
     for columns in (0, 60, 120):
-        out = Pty(columns) if columns else io.StringIO()
-        terminal = Terminal(out.out if isinstance(out, Pty) else out, environment=UTF8)
+        out = PseudoTerminal(columns) if columns else io.StringIO()
+        terminal = Terminal(out.out if isinstance(out, PseudoTerminal) else out, environment=UTF8)
         terminal.table([("a", "", ""), ("long", Styled("", "dim"), "")], head=("A", "B", "C"))
         terminal.summary(Mark.GOOD, SENTENCE, details=[SENTENCE], next_steps=[("bootbridge doctor", "test")])
-        text = plain(out.text() if isinstance(out, Pty) else out.getvalue())
+        text = without_colour(out.text() if isinstance(out, PseudoTerminal) else out.getvalue())
         assert [line for line in text.splitlines() if line != line.rstrip()] == []
 
 
@@ -161,7 +123,7 @@ HOSTILE = ["[red]agent[/red]", "[/]", "[link=https://x.example]y[/link]", ":warn
 @pytest.mark.parametrize("columns", [0, 60])
 def test_a_hostile_text_is_text(text: str, columns: int) -> None:
     """Neither markup nor control characters of a peer have an effect, in any place."""
-    screen = Pty(columns)
+    screen = PseudoTerminal(columns)
     out = screen.out if columns else io.StringIO()
     terminal = Terminal(out, environment=UTF8 | {"NO_COLOR": "1"})
     terminal.line(text)
@@ -197,7 +159,7 @@ def test_commands_to_type_next_are_never_wrapped(columns: int) -> None:
     command = (
         "bootbridge node init 192.0.2.10 --spec cluster.yaml --policy policy.yaml --init-secret-file secret"
     )
-    screen = Pty(columns)
+    screen = PseudoTerminal(columns)
     out = screen.out if columns else io.StringIO()
     Terminal(out, environment=UTF8 | {"NO_COLOR": "1"}).summary(
         Mark.GOOD, "Done.", next_steps=[(command, "creates the cluster"), ("bootbridge status", "shows it")]

@@ -107,7 +107,10 @@ class Terminal:
         indent: int = 0,
         right: Sequence[int] = (),
     ) -> None:
-        """Writes rows in aligned columns; `right` lists the columns of figures, aligned to the right."""
+        """Writes rows in aligned columns; `right` lists the columns of figures, aligned to the right.
+
+        The names in `head` are left out where the columns do not fit.
+        """
         from rich.cells import cell_len
 
         table: list[Sequence[Cell]] = [tuple(row) for row in rows]
@@ -117,6 +120,8 @@ class Terminal:
             return
         columns = list(zip(*([cell_len(self._plain(cell)) for cell in row] for row in table), strict=True))
         widths = [max(column) for column in columns]
+        if head and self.columns and indent + sum(widths[:-1]) + GAP * len(widths) > self.columns:
+            del table[0]  # cells are not below each other: the names would mislead
         for row in table:
             cells = list(row)
             for place in right:
@@ -169,17 +174,27 @@ class Terminal:
     # --- layout
 
     def _beside(self, left: Text, last: Text, indent: int) -> list[Text]:
+        """Returns the lines of a record: the last cell beside the others, or below them."""
+        from rich.cells import cell_len
+
         columns, used = self.columns, left.cell_len
         if not columns or used + last.cell_len <= columns:
             left.append_text(last)
             return [left]
-        beside = self._split(last, columns - used) if columns - used >= LAST_CELL_COLUMNS_MIN else []
-        if 0 < len(beside) <= LAST_CELL_LINES_MAX:
-            first, *more = beside
-            left.append_text(first)
-            return [left, *self._indented(more, used)]
-        left.rstrip()
         below = indent + CONTINUATION_INDENT
+        longest = max((cell_len(word) for word in last.plain.split()), default=0)
+        # A path or a command is cut only if it does not fit in a line of its own.
+        whole = longest <= columns - used or longest > columns - below
+        if columns - used >= LAST_CELL_COLUMNS_MIN and whole:
+            first, *more = self._split(last, columns - used)
+            if len(more) < LAST_CELL_LINES_MAX:
+                left.append_text(first)
+                return [left, *self._indented(more, used)]
+        left.rstrip()
+        if left.cell_len > columns:
+            left.append(" " * GAP)
+            left.append_text(last)
+            return self._wrapped(left, 0, below)
         return [
             *self._wrapped(left, 0, below),
             *(self._indented(self._split(last, columns - below), below) if last else ()),
