@@ -16,7 +16,7 @@ CLOUDS := build/clouds
 UPGRADE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets wheel compiled compiled-test sim fuzz lock audit ci clean
+.PHONY: help demo test check fmt slow peers interop kubernetes kubernetes-test e2e cloud-cli-test bench bench-growth bench-storm bench-attacks bench-tickets man wheel compiled compiled-test sim fuzz lock audit ci clean
 
 help: ## list the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -90,6 +90,9 @@ $(CLOUDS)/.ready: requirements/clouds.lock requirements/azure-cli.lock
 
 cloud-cli-test: $(VENV)/.ready $(CLOUDS)/.ready ## parse the firewall commands with the real CLIs of AWS, Azure and OpenStack
 	$(PYTEST) -m clouds
+
+man: $(VENV)/.ready ## write the man pages of all commands into build/man
+	@$(BIN)/bootbridge man --output build/man
 
 wheel: $(COMPILED)/.wheel ## build a wheel compiled by mypyc into build/wheel (needs a C compiler and Python's headers)
 	@ls build/wheel/*.whl

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import pty
 import re
@@ -332,14 +333,15 @@ COMMAND_NAMES = (
         "doctor",
         "gather",
     ),
-    *("image", "lab", "node", "join-service", "tpm-helper", "schema", "version", "help"),
+    *("image", "lab", "node", "join-service", "tpm-helper", "schema", "completion", "man", "version", "help"),
 )
 
 
 @pytest.mark.parametrize(
     ("word", "problem"),
     [
-        ("serve", f"unknown command 'serve' (commands: {', '.join(COMMAND_NAMES)})"),
+        ("serve", "unknown command 'serve' (did you mean server?)"),
+        ("zzz", f"unknown command 'zzz' (commands: {', '.join(COMMAND_NAMES)})"),
         ("", f"command missing (commands: {', '.join(COMMAND_NAMES)})"),
         ("--serve", "unrecognized arguments: --serve (run 'bootbridge --help' for usage)"),
     ],
@@ -357,6 +359,43 @@ def test_every_command_documents_flags_exit_codes_and_examples(capsys, name):
     assert "\nExamples:\n" in page
     assert "\nExit codes:\n  0    " in page or "\nCommands:\n" in page
     assert "{program}" not in page
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [
+        (["up", "--dryrun"], "bootbridge up: unrecognized arguments: --dryrun (did you mean --dry-run?)"),
+        (
+            ["up", "--platfrom=aws"],
+            "bootbridge up: unrecognized arguments: --platfrom=aws (did you mean --platform?)",
+        ),
+        (
+            ["up", "--zzz"],
+            "bootbridge up: unrecognized arguments: --zzz (run 'bootbridge up --help' for usage)",
+        ),
+        (["node", "initt"], "bootbridge node: unknown command 'initt' (did you mean init?)"),
+        (["help", "docter"], "bootbridge: unknown command 'docter' (did you mean doctor?)"),
+    ],
+)
+def test_the_name_that_was_probably_meant_is_suggested(capsys, argv, error):
+    assert main.main(argv) == 1
+    assert capsys.readouterr().err == f"{error}\n"
+
+
+@pytest.mark.parametrize("words", [[], ["up"], ["node"], ["node", "init"], ["server"]])
+def test_help_of_a_command_is_its_page(capsys, words):
+    assert main.main(["help", *words]) == 0
+    page = capsys.readouterr().out
+    assert main.main([*words, "--help"]) == 0
+    assert capsys.readouterr().out == page
+    assert " ".join(["bootbridge", *words]) in page
+
+
+def test_the_version_as_json(capsys):
+    assert main.main(["version", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["version"] == __version__
+    assert set(document) == {"version", "compiled", "python"}
 
 
 def group() -> CommandGroup:
@@ -522,8 +561,10 @@ def test_dry_runs_are_marked_as_such(tmp_path, capsys):
     root = ["--root", str(tmp_path), "--dry-run"]
     assert main.main(["up", *root, "--image=registry.example/b:1", "--node-ip=192.0.2.5"]) == 0
     output = capsys.readouterr().out
-    assert output.startswith("plan record              would be created\n")
+    assert output.startswith("plan record             would be created\n")
     assert "\nDry run: nothing was changed.\n" in output
+    command = f"bootbridge up --root {tmp_path} --image=registry.example/b:1 --node-ip=192.0.2.5"
+    assert output.endswith(f"\nNext:\n  {command}  install it\n")
     assert main.main(["down", *root]) == 0
-    assert capsys.readouterr().out == "Nothing is installed.\nDry run: nothing was removed.\n"
+    assert capsys.readouterr().out == "Nothing is installed.\n\nDry run: nothing was removed.\n"
     assert not any(tmp_path.iterdir())

@@ -171,7 +171,7 @@ def test_a_failed_instance_is_shown_with_its_advice(
     code, seen = machine.status(capsys)
     assert (code, seen["reason"], seen["advice"]) == (2, "kubeadm broke", "reboot it")
     assert main.main(["node", "status", "--config", str(machine.configuration)]) == 2
-    assert "what to do   reboot it\n" in capsys.readouterr().out
+    assert "what to do  reboot it\n" in capsys.readouterr().out
 
 
 def test_a_register_that_contradicts_the_record_is_not_healthy(

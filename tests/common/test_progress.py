@@ -38,7 +38,7 @@ def test_five_minutes_of_waiting_are_few_lines_in_a_log() -> None:
 
 def test_a_new_reason_is_shown_at_once() -> None:
     lines = waited(io.StringIO(), 60, ["no agent yet", "one of two agents"])
-    assert [line for line in lines if "30.0 s" in line and "one of two" in line]
+    assert [line for line in lines if "30 s" in line and "one of two" in line]
 
 
 def test_a_quick_step_is_one_line() -> None:

@@ -65,7 +65,7 @@ def run_one_step(out: TextIO, **environment: str) -> Steps:
 def test_step_is_one_aligned_line_with_its_time() -> None:
     out = io.StringIO()
     run_one_step(out)
-    assert out.getvalue() == "ok      0.0 s   1 Certificates          made\n"
+    assert out.getvalue() == "ok      0.0 s   1 Certificates           made\n"
 
 
 def test_file_gets_no_escape_sequences() -> None:
@@ -77,13 +77,13 @@ def test_file_gets_no_escape_sequences() -> None:
 
 def test_terminal_gets_colours(pty_device: Pty) -> None:
     run_one_step(pty_device.out, TERM="xterm")
-    assert "\x1b[32mok  \x1b[0m" in pty_device.text()
+    assert "\x1b[32m✓\x1b[0m" in pty_device.text()
 
 
 def test_no_color_turns_off_colours_but_not_overwriting(pty_device: Pty) -> None:
     run_one_step(pty_device.out, TERM="xterm", NO_COLOR="1")
     text = pty_device.text()
-    assert "ok  " in text
+    assert "✓" in text
     assert "\x1b[" not in text.replace("\r\x1b[K", "")
 
 
@@ -104,7 +104,7 @@ def test_ascii_output_gets_ascii_characters() -> None:
     raw = io.BytesIO()
     progress = Progress(io.TextIOWrapper(raw, encoding="ascii"))
     progress.line("CONNECT → pod")
-    assert raw.getvalue() == b"CONNECT ? pod\n"
+    assert raw.getvalue() == b"               CONNECT -> pod\n"
 
 
 def test_failed_step_is_printed_recorded_and_raised() -> None:
@@ -112,7 +112,7 @@ def test_failed_step_is_printed_recorded_and_raised() -> None:
     steps = Steps(Progress(out))
     with pytest.raises(StepFailed), steps.step("proxy-server"):
         raise StepFailed("exited with code 1")
-    assert out.getvalue() == "FAIL    0.0 s   1 proxy-server          exited with code 1\n"
+    assert out.getvalue() == "FAIL    0.0 s   1 proxy-server           exited with code 1\n"
     assert [(step.ok, step.detail) for step in steps.all] == [(False, "exited with code 1")]
 
 
@@ -124,7 +124,7 @@ def test_waiting_is_printed_after_two_seconds() -> None:
             clock.now += 0.1
             steps.waiting("2 agents")
     assert out.getvalue().count("waiting: 2 agents") == 2
-    assert "2.1 s   1 proxy-agents          waiting: 2 agents" in out.getvalue()
+    assert "2.1 s   1 proxy-agents           waiting: 2 agents" in out.getvalue()
 
 
 def test_wait_until_returns_false_after_its_timeout() -> None:

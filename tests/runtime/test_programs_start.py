@@ -28,7 +28,9 @@ HEAVY_MODULES = {
     "pydantic_core",
     "http.server",
     "prometheus_client",
+    "pygments",
     "requests",
+    "rich",
     "yaml",
 }
 

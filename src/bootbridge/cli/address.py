@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 
 from bootbridge.bootstrap.machine import address, network
 from bootbridge.bootstrap.machine.address import AddressDecision
 from bootbridge.bootstrap.machine.network import NodeNetwork
 from bootbridge.cli.command import Command, ExitCode
-from bootbridge.cli.output import print_error, print_output
+from bootbridge.cli.output import print_output, print_warnings, result_terminal
 from bootbridge.cli.parser import add_json_flag
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
+from bootbridge.common.terminal.terminal import Cell, Mark, Styled, Terminal
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -47,8 +47,11 @@ def _run(flags: argparse.Namespace) -> int:
     decision = address.decide(
         plan.node_ips, plan.networks.machine, _network(bool(plan.node_ips)), plan.networks.families
     )
-    print_error(*(f"{flags.program}: warning: {text}" for text in decision.warnings))
-    print_output(_as_json(decision) if flags.json else _as_table(decision))
+    print_warnings(flags.program, *decision.warnings)
+    if flags.json:
+        print_output(_as_json(decision))
+    else:
+        _show(decision, result_terminal())
     return ExitCode.OK
 
 
@@ -83,23 +86,20 @@ def _as_json(decision: AddressDecision) -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
-def _as_table(decision: AddressDecision) -> str:
-    lines = [f"{each}  ({reason})" for each, reason in zip(decision.addresses, decision.reasons, strict=True)]
-    rows = [
-        (f"{each.found.address}/{each.found.prefix_length}", each.found.interface)
-        for each in decision.candidates
-    ]
-    if rows:
-        wide, width = (max(map(len, column)) for column in zip(*rows, strict=True))
-        lines += [""] + [
-            f"{'*' if each.chosen else ' '} {ip:{wide}}  {nic:{width}}  {_coloured(each.reason, each.chosen)}"
-            for (ip, nic), each in zip(rows, decision.candidates, strict=True)
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def _coloured(text: str, good: bool) -> str:
-    return f"\033[32m{text}\033[0m" if good and sys.stdout.isatty() else text
+def _show(decision: AddressDecision, terminal: Terminal) -> None:
+    """Prints the chosen addresses first, each with its reason; then every address of this node."""
+    for each, reason in zip(decision.addresses, decision.reasons, strict=True):
+        terminal.line(Styled(str(each), "strong"), f" ({reason})")
+    if not decision.candidates:
+        return
+    terminal.line()
+    rows: list[tuple[Cell, ...]] = []
+    for candidate in decision.candidates:
+        found, chosen = candidate.found, candidate.chosen
+        lead: Cell = (Mark.GOOD if chosen else Mark.NONE) if terminal.live else ("*" if chosen else "")
+        why = Styled(candidate.reason, "good" if chosen else "dim")
+        rows.append((lead, f"{found.address}/{found.prefix_length}", found.interface, why))
+    terminal.table(rows)
 
 
 COMMAND = Command(

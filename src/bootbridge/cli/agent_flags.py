@@ -92,6 +92,7 @@ _SYNC = (
         "server-count-source",
         "Source of the number of servers. 'default': the leases if they are counted, else the servers' "
         "--server-count. 'max': the larger of both.",
+        choices=("default", "max"),
     ),
     Flag("kubeconfig", "Kubeconfig for leases. Empty: the pod's service account."),
     Flag("kube-api-content-type", "Accepted, without effect: requests are JSON."),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -14,9 +13,11 @@ from pathlib import Path
 from bootbridge.bootstrap.diagnose import check
 from bootbridge.bootstrap.diagnose.check import CheckResult, CheckVerdict
 from bootbridge.cli.command import Command, ExitCode
-from bootbridge.cli.output import escape_control_characters, print_output
+from bootbridge.cli.output import print_output, result_terminal
 from bootbridge.cli.parser import add_json_flag
 from bootbridge.common.files import read_file
+from bootbridge.common.terminal.figures import counted
+from bootbridge.common.terminal.terminal import Cell, Mark, Terminal
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -29,12 +30,13 @@ _EXAMPLES = """\
 {program} --live
 {program} --live --json | jq '.checks[] | select(.verdict == "fail")'
 """
-_COLOURS = {
-    CheckVerdict.PASS: "32",
-    CheckVerdict.FAIL: "31",
-    CheckVerdict.WARN: "33",
-    CheckVerdict.NOT_RUN: "2",
+_MARKS = {
+    CheckVerdict.PASS: Mark.GOOD,
+    CheckVerdict.FAIL: Mark.BAD,
+    CheckVerdict.WARN: Mark.WARNING,
+    CheckVerdict.NOT_RUN: Mark.SKIPPED,
 }
+_VERDICT_COLUMNS = 7
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +57,7 @@ def _run(flags: argparse.Namespace) -> int:
         document = {"failed": is_bad, "checks": [asdict(result) for result in results]}
         print_output(json.dumps(document, indent=2) + "\n")
     else:
-        print_output(_table(results, colour=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        _show(results, flags, result_terminal())
     return ExitCode.FINDINGS if is_bad else ExitCode.OK
 
 
@@ -76,22 +78,30 @@ def _results(flags: argparse.Namespace) -> list[CheckResult]:
     )
 
 
-def _table(results: Sequence[CheckResult], *, colour: bool) -> str:
+def _show(results: Sequence[CheckResult], flags: argparse.Namespace, terminal: Terminal) -> None:
+    """A terminal gets marks; everything else gets the verdicts as words."""
     wide = max(len(result.name) for result in results)
-    lines = []
     for result in results:
-        verdict = f"{result.verdict:<7}"
-        shown = f"\x1b[{_COLOURS[result.verdict]}m{verdict}\x1b[0m" if colour else verdict
-        lines.append(f"{shown}  {result.name:<{wide}}  {escape_control_characters(result.evidence)}")
+        lead: Cell = _MARKS[result.verdict] if terminal.live else str(result.verdict)
+        widths = (0 if terminal.live else _VERDICT_COLUMNS, wide)
+        terminal.record([lead, result.name, result.evidence], widths)
         if result.fix and result.verdict in (CheckVerdict.FAIL, CheckVerdict.WARN):
-            lines.append(f"{'':7}  {'':<{wide}}  fix: {escape_control_characters(result.fix)}")
-    return "".join(f"{line}\n" for line in [*lines, _summary(results)])
-
-
-def _summary(results: Sequence[CheckResult]) -> str:
+            terminal.record([Mark.NONE if terminal.live else "", "", f"fix: {result.fix}"], widths)
     verdicts = [result.verdict for result in results]
-    counted = [f"{verdicts.count(verdict)} {verdict}" for verdict in CheckVerdict if verdict in verdicts]
-    return f"{len(results)} checks: {', '.join(counted)}"
+    worst = next((each for each in (CheckVerdict.FAIL, CheckVerdict.WARN) if each in verdicts), None)
+    mark = _MARKS[worst or CheckVerdict.PASS] if terminal.live else Mark.NONE
+    terminal.summary(mark, _summary(verdicts), next_steps=_next_steps(flags, worst is CheckVerdict.FAIL))
+
+
+def _summary(verdicts: Sequence[CheckVerdict]) -> str:
+    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in CheckVerdict if verdict in verdicts]
+    return f"{counted(len(verdicts), 'check')}: {', '.join(counts)}"
+
+
+def _next_steps(flags: argparse.Namespace, failed: bool) -> Sequence[tuple[str, str]]:
+    if failed:
+        return ((shlex.join([*flags.program.split(), *flags.words]), "check again after the fix"),)
+    return (("bootbridge doctor", "test each hop up to a pod"),) if flags.live else ()
 
 
 COMMAND = Command(

@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
 from bootbridge.cli.output import print_error
+from bootbridge.common.terminal import transient
 from bootbridge.errors import OperatorError
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ class Runnable(Protocol):
 
 @dataclass(frozen=True)
 class Command:
-    """One command. `run` gets the parsed flags, with `program` among them, and returns the exit code."""
+    """One command. `run` gets the parsed flags and returns the exit code.
+
+    Among the flags are `program`, the command's name, and `words`, its arguments as they were typed.
+    """
 
     run: Callable[[argparse.Namespace], int]
     description: str = ""
@@ -65,7 +69,7 @@ class Command:
             wants_help = words[:1] in (["--help"], ["-h"]) and not self.passes_help
             own = words[:1] if wants_help else leading
         flags = self.parser(program).parse_args(own)
-        flags.program = program
+        flags.program, flags.words = program, words
         if self.passthrough:
             flags.arguments = words
         if self.needs_root and os.geteuid() != 0:
@@ -122,11 +126,13 @@ class CommandGroup:
         leading, name, rest = self._split(words, program)
         command = self.commands().get(name)
         if command is None:
-            self._parser(program).parse_args(leading)  # answers --help, refuses unknown flags
-            raise OperatorError(
-                f"unknown command {name!r}" if name else "command missing",
-                hint=f"commands: {', '.join(self.commands())}",
-            )
+            self.parser(program).parse_args(leading)  # answers --help, refuses unknown flags
+            if not name:
+                raise OperatorError("command missing", hint=f"commands: {', '.join(self.commands())}")
+            from bootbridge.cli.suggestion import suggestion
+
+            hint = suggestion(name, self.commands()) or f"commands: {', '.join(self.commands())}"
+            raise OperatorError(f"unknown command {name!r}", hint=hint)
         if isinstance(command, Command):
             return command.call(leading, rest, f"{program} {name}")
         return command.main([*leading, *rest], f"{program} {name}")
@@ -135,7 +141,7 @@ class CommandGroup:
         """Returns the flags before the command's name, the name, and everything after it."""
         if not words or not words[0].startswith("-"):
             return [], words[0] if words else "", words[1:]
-        known, commands = self._parser(program)._option_string_actions, self.commands()
+        known, commands = self.parser(program)._option_string_actions, self.commands()
         place = 0
         while place < len(words) and words[place].startswith("-"):
             flag = known.get(words[place])
@@ -145,7 +151,7 @@ class CommandGroup:
                 place += not words[place].startswith("-")
         return words[:place], words[place] if place < len(words) else "", words[place + 1 :]
 
-    def _parser(self, program: str) -> Parser:
+    def parser(self, program: str) -> Parser:
         from bootbridge.cli.parser import Parser
 
         page = [self.description, *self._lists(), "`{program} COMMAND --help` explains a command."]
@@ -167,17 +173,32 @@ def run_guarded(program: str, body: Callable[[], int]) -> int:
     try:
         return body()
     except OperatorError as error:
-        print_error(*(f"{program}: {line}" for line in error.lines))
+        _print_problem(*(f"{program}: {line}" for line in error.lines))
         return ExitCode.ERROR
     except KeyboardInterrupt:
-        print_error(f"{program}: interrupted")
+        _print_problem(f"{program}: interrupted")
         return ExitCode.INTERRUPTED
     except BrokenPipeError:
         sys.stdout = None
         return ExitCode.ERROR
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print_error(f"{program}: {where}{error.strerror or str(error) or type(error).__name__}")
+        _print_problem(f"{program}: {where}{error.strerror or str(error) or type(error).__name__}")
         return ExitCode.ERROR
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else ExitCode.ERROR
+    finally:
+        transient.end()
+
+
+def _print_problem(*lines: str) -> None:
+    """Writes errors to stderr: one plain line each, or on a terminal marked and wrapped."""
+    transient.end()
+    if not sys.stderr.isatty():
+        print_error(*lines)
+        return
+    from bootbridge.common.terminal.terminal import Mark, Terminal
+
+    terminal = Terminal(sys.stderr)
+    for line in lines:
+        terminal.record([Mark.BAD, line])

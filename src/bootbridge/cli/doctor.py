@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from bootbridge.bootstrap.diagnose import doctor
@@ -30,9 +30,12 @@ from bootbridge.cli.install_flags import (
     parse_seconds,
     recorded_or_default_plan,
 )
-from bootbridge.cli.output import escape_control_characters, print_output
+from bootbridge.cli.output import print_output, result_terminal
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.common.host import Host
+from bootbridge.common.progress import Progress
+from bootbridge.common.terminal.figures import counted
+from bootbridge.common.terminal.terminal import Cell, Mark, Styled
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -56,14 +59,14 @@ _EXAMPLES = """
 {program} --from-node 10.0.0.5
 {program} --from-node 10.0.0.5 --from-node fd00::5 --platform aws --infra-id mycluster-x7k2p
 """
-_COLOURS = {
-    StepVerdict.OK: "32",
-    StepVerdict.WARNING: "33",
-    StepVerdict.BROKEN: "31;1",
-    StepVerdict.UNKNOWN: "33",
-    StepVerdict.NOT_REACHED: "2",
+_MARKS = {
+    StepVerdict.OK: Mark.GOOD,
+    StepVerdict.WARNING: Mark.WARNING,
+    StepVerdict.BROKEN: Mark.BAD,
+    StepVerdict.UNKNOWN: Mark.UNKNOWN,
+    StepVerdict.NOT_REACHED: Mark.SKIPPED,
 }
-_COLUMNS = 11
+_VERDICT_COLUMNS, _HOP_COLUMNS, _NAME_COLUMNS = 11, 16, 21
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -82,12 +85,13 @@ def _run(flags: argparse.Namespace) -> int:
         raise OperatorError(
             "mutually exclusive", subject="--webhook, --to, --from-node", hint="give one of them"
         )
-    report = (lambda step: None) if flags.json else _printer()
-    diagnosis = _from_node(flags, limit, report) if flags.from_node else _on_node(flags, limit, report)
-    if flags.json:
+    report = None if flags.json else _Report()
+    act = _from_node if flags.from_node else _on_node
+    diagnosis = act(flags, limit, report.step if report else lambda step: None)
+    if report is None:
         print_output(json.dumps(diagnosis.document(), indent=2, ensure_ascii=False) + "\n")
     else:
-        print_output(_summary(diagnosis))
+        report.summary(diagnosis, flags)
     return ExitCode.FINDINGS if diagnosis.broken else ExitCode.OK
 
 
@@ -128,28 +132,57 @@ def _addresses(plan: Plan) -> tuple[IPAddress, ...]:
         return ()
 
 
-def _printer() -> Callable[[DiagnosisStep], None]:
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+class _Report:
+    """Prints each step as soon as it has run, and the answer at the end.
 
-    def report(step: DiagnosisStep) -> None:
-        print_output(_line(step, colour))
+    A terminal gets marks, and one line for all steps that were not reached; everything else gets the verdicts
+    as words.
+    """
 
-    return report
+    def __init__(self) -> None:
+        self._terminal = result_terminal()
+        self._progress = Progress(sys.stderr if self._terminal.live else None)
+        self._not_reached = 0
+        self._progress.begin("testing")
+
+    def step(self, step: DiagnosisStep) -> None:
+        self._progress.cancel()
+        if self._terminal.live and step.verdict is StepVerdict.NOT_REACHED:
+            self._not_reached += 1
+            return
+        lead: Cell = _MARKS[step.verdict] if self._terminal.live else str(step.verdict)
+        widths = (0 if self._terminal.live else _VERDICT_COLUMNS, _HOP_COLUMNS, _NAME_COLUMNS)
+        self._terminal.record([lead, str(step.hop), step.name, step.evidence], widths)
+        if step.verdict is StepVerdict.WARNING and step.fix:
+            fix = f"fix: {step.fix}"
+            self._terminal.record([Mark.NONE, fix] if self._terminal.live else ["", fix], widths[:1])
+        self._progress.begin("testing")
+
+    def summary(self, diagnosis: Diagnosis, flags: argparse.Namespace) -> None:
+        self._progress.cancel()
+        if self._not_reached:
+            text = f"{counted(self._not_reached, 'further step')} not reached"
+            self._terminal.record([Mark.SKIPPED, Styled(text, "dim")])
+        broken = diagnosis.broken
+        again = shlex.join([*flags.program.split(), *flags.words])
+        if broken is None:
+            untested = any(step.verdict is StepVerdict.UNKNOWN for step in diagnosis.steps)
+            mark = Mark.WARNING if untested else Mark.GOOD
+            self._terminal.summary(mark, diagnosis.sentence(), next_steps=_next_steps(flags))
+            return
+        fix = [f"Fix: {broken.fix}"] if broken.fix else []
+        next_steps = [(again, "test again after the fix"), *_GATHER]
+        mark = Mark.BAD if self._terminal.live else Mark.NONE
+        self._terminal.summary(mark, diagnosis.sentence(), details=fix, next_steps=next_steps)
 
 
-def _line(step: DiagnosisStep, colour: bool) -> str:
-    verdict = f"{step.verdict:<{_COLUMNS}}"
-    shown = f"\x1b[{_COLOURS[step.verdict]}m{verdict}\x1b[0m" if colour else verdict
-    lines = [f"{shown}  {step.hop:<16}  {step.name:<21}  {escape_control_characters(step.evidence)}".rstrip()]
-    if step.verdict is StepVerdict.WARNING and step.fix:
-        lines.append(f"{'':{_COLUMNS}}  fix: {escape_control_characters(step.fix)}")
-    return "".join(f"{line}\n" for line in lines)
+_GATHER = (("bootbridge gather", "collect logs and this analysis for a bug report"),)
 
 
-def _summary(diagnosis: Diagnosis) -> str:
-    broken = diagnosis.broken
-    fix = f"Fix: {escape_control_characters(broken.fix)}\n" if broken and broken.fix else ""
-    return f"\n{escape_control_characters(diagnosis.sentence())}\n{fix}"
+def _next_steps(flags: argparse.Namespace) -> Sequence[tuple[str, str]]:
+    if flags.webhook or flags.to or flags.from_node:
+        return ()
+    return (("bootbridge doctor --webhook NAME", "also test the pod behind a webhook"),)
 
 
 COMMAND = Command(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 from bootbridge.bootstrap.install.down import Removal
-from bootbridge.bootstrap.install.receipt import Receipt
+from bootbridge.bootstrap.install.receipt import Receipt, ReceiptItem
 from bootbridge.bootstrap.install.resources import InstallContext
 from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.cli.command import Command, ExitCode
@@ -20,11 +22,13 @@ from bootbridge.cli.install_flags import (
     parse_seconds,
     recorded_or_default_plan,
 )
-from bootbridge.cli.output import print_error, print_output
+from bootbridge.cli.output import print_error, print_output, result_terminal
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.common.files import Asset, write_file
 from bootbridge.common.host import Host
 from bootbridge.common.progress import Progress
+from bootbridge.common.terminal.figures import duration
+from bootbridge.common.terminal.terminal import Mark, Styled, Terminal
 from bootbridge.errors import OperatorError
 from bootbridge.kube.blocking_client import ClusterClient
 
@@ -71,14 +75,21 @@ def _run(flags: argparse.Namespace) -> int:
     plan, recorded = _plan(flags, host, warnings)
     with host.locked(plan.paths.state):
         context = InstallContext(plan, host, _cluster(flags, host, plan, warnings), firewall=flags.firewall)
-        removal = Removal(context, Progress(sys.stderr), recorded, timeout, warnings)
+        progress = Progress(sys.stderr)
+        removal = Removal(context, progress, recorded, timeout, warnings)
         with closing(context):
             if flags.dry_run:
-                return print_output(_dry_run_text(removal))
+                found = removal.dry_run()
+                progress.cancel()
+                return _show_dry_run(found, flags, result_terminal())
             receipt = removal.run()
+            progress.cancel()
     path = Path(flags.receipt) if flags.receipt else host.path(plan.paths.receipt)
-    _write(path, receipt)
-    print_output(receipt.dump().decode() if flags.json else _as_text(receipt, path))
+    written = _write(path, receipt)
+    if flags.json:
+        print_output(receipt.dump().decode())
+    else:
+        _show(receipt, path if written else None, progress.seconds, result_terminal())
     return ExitCode.OK if receipt.clean else ExitCode.FINDINGS
 
 
@@ -100,24 +111,38 @@ def _cluster(flags: argparse.Namespace, host: Host, plan: Plan, warnings: list[s
         return None
 
 
-def _write(path: Path, receipt: Receipt) -> None:
+def _write(path: Path, receipt: Receipt) -> bool:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, Asset(receipt.dump()))
     except (OperatorError, OSError) as error:
         print_error(f"receipt not written: {error}")
+        return False
+    return True
 
 
-def _dry_run_text(removal: Removal) -> str:
-    lines = [f"{item.resource:<14} {item.name}" for item in removal.dry_run()]
-    return "\n".join([*(lines or ["Nothing is installed."]), "Dry run: nothing was removed."]) + "\n"
+def _show_dry_run(found: Sequence[ReceiptItem], flags: argparse.Namespace, terminal: Terminal) -> int:
+    terminal.table([(item.resource, item.name) for item in found])
+    if not found:
+        terminal.line("Nothing is installed.")
+    words = [word for word in flags.words if word != "--dry-run"]
+    steps = [(shlex.join([*flags.program.split(), *words]), "remove it")] if found else []
+    terminal.summary(Mark.NONE, "Dry run: nothing was removed.", next_steps=steps)
+    return ExitCode.OK
 
 
-def _as_text(receipt: Receipt, path: Path) -> str:
-    lines = [f"removed  {item}" for item in receipt.removed]
-    lines += [f"REMAINS  {item}" for item in receipt.remains]
-    lines += [f"warning: {text}" for text in receipt.warnings]
-    return "\n".join([*lines, f"{receipt.sentence()} Receipt: {path}"]) + "\n"
+def _show(receipt: Receipt, path: Path | None, seconds: float, terminal: Terminal) -> None:
+    terminal.table([("removed", item.name) for item in receipt.removed])
+    terminal.table([(Styled("REMAINS", "bad"), item.name, item.reason) for item in receipt.remains])
+    for text in receipt.warnings:
+        terminal.record([Styled("warning:", "warning"), text])
+    details = [f"Receipt: {path}"] if path else []
+    sentence = f"{receipt.sentence()} ({duration(seconds)})"
+    if receipt.clean:
+        terminal.summary(Mark.GOOD, sentence, details=details)
+    else:
+        steps = [("bootbridge down", "try again after the fix"), ("bootbridge gather", "collect logs")]
+        terminal.summary(Mark.BAD, sentence, details=details, next_steps=steps)
 
 
 COMMAND = Command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -21,9 +22,11 @@ from bootbridge.bootstrap.plan.plan import Flavour, Plan
 from bootbridge.cli.command import Command, ExitCode
 from bootbridge.cli.doctor import open_context
 from bootbridge.cli.install_flags import add_install_flags, open_host, parse_seconds
-from bootbridge.cli.output import escape_control_characters, print_output
+from bootbridge.cli.output import print_output, result_terminal
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.common.progress import Progress
+from bootbridge.common.terminal.figures import counted, size
+from bootbridge.common.terminal.terminal import Mark, Terminal
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -97,15 +100,15 @@ def _run(flags: argparse.Namespace) -> int:
     if flags.json:
         print_output(json.dumps(gathered.document(), indent=2, ensure_ascii=False) + "\n")
     else:
-        print_output(_as_text(gathered))
+        _show(gathered, result_terminal())
     return ExitCode.FINDINGS if _lacks_node(gathered) else ExitCode.OK
 
 
 def _reporter(progress: Progress) -> Callable[[BundleSource], None]:
     def report(source: BundleSource) -> None:
-        size = f"{source.files} files, {source.bytes / 1024:.0f} KiB"
-        mark, text = ("FAIL", source.trouble) if source.trouble else ("ok  ", size)
-        progress.line(f"{mark} {source.seconds:6.1f} s  {source.name}: {text}")
+        found = f"{counted(source.files, 'file')}, {size(source.bytes)}"
+        text = source.trouble or found
+        progress.finished(source.name, text, source.seconds, good=not source.trouble)
 
     return report
 
@@ -149,9 +152,7 @@ def _from_installer(flags: argparse.Namespace, progress: Progress) -> GatherResu
         kubeconfig,
         limit,
         report,
-        lambda address: progress.line(
-            f"              collecting from {escape_control_characters(address)} over ssh"
-        ),
+        lambda address: progress.line(f"collecting from {address} over ssh"),
     )
 
 
@@ -192,12 +193,19 @@ def _lacks_node(gathered: GatherResult) -> bool:
     return any(each.name == "bootstrap node" and each.trouble for each in gathered.sources)
 
 
-def _as_text(gathered: GatherResult) -> str:
-    lines = [escape_control_characters(text) for text in gathered.sentences()]
+def _show(gathered: GatherResult, terminal: Terminal) -> None:
+    terminal.line()
+    for sentence in gathered.sentences():
+        terminal.line(sentence)
     broken = gathered.diagnosis.broken if gathered.diagnosis else None
     if broken:
-        lines.append(f"Fix: {escape_control_characters(broken.fix)}")
-    return "\n".join([*lines, f"Log bundle: {gathered.bundle}"]) + "\n"
+        terminal.line(f"Fix: {broken.fix}")
+    mark = Mark.WARNING if _lacks_node(gathered) else Mark.GOOD
+    sentence = f"Log bundle: {gathered.bundle} ({size(gathered.bundle.stat().st_size)})"
+    listing = f"tar tzf {shlex.quote(str(gathered.bundle))}"
+    terminal.summary(
+        mark, sentence, next_steps=[(listing, "list the files before you send it; no secrets are in them")]
+    )
 
 
 COMMAND = Command(

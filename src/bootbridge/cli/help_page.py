@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bootbridge.cli.pflags import Flag, FlagSet
 
 _WIDTH_MIN, _WIDTH_MAX = 40, 100
@@ -33,9 +36,53 @@ def render(program: str, synopsis: str, examples: str, flags: FlagSet, columns: 
     return "\n\n".join(parts) + "\n"
 
 
+def reflow(text: str, columns: int) -> str:
+    """Fills paragraphs to a width. An indented line is an entry of its own, which wraps below its text."""
+    return "\n".join(_wrap_entry(line, columns) for line in _joined(text.splitlines()))
+
+
+# The start of an entry: `  name   text`, `  1. text`, `  - text`, or blanks only.
+_LEAD = re.compile(r" +((?:\S+ )*\S+ {2,}|\d+\. |- )?")
+
+
+def _joined(lines: Sequence[str]) -> list[str]:
+    """Joins each line with those that continue it: not indented, or indented as its text is."""
+    joined: list[str] = []
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        above = joined[-1] if joined else ""
+        match = _LEAD.match(above)
+        continued = len(match.group(0)) if match else 0
+        if (
+            line.strip()
+            and above.strip()
+            and indent == continued
+            and (not indent or (match and match.group(1)))
+        ):
+            joined[-1] = f"{above} {line.strip()}"
+        else:
+            joined.append(line)
+    return joined
+
+
+def _wrap_entry(line: str, columns: int) -> str:
+    if len(line) <= columns:
+        return line
+    match = _LEAD.match(line)
+    lead = match.group(0) if match else ""
+    return textwrap.fill(
+        line[len(lead) :],
+        columns,
+        initial_indent=lead,
+        subsequent_indent=" " * (len(lead) if len(lead) <= columns // 2 else 8),
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
 def _entry(flag: Flag, flags: FlagSet, columns: int) -> str:
     word = flags.kind(flag).word
-    default = _default(flag, flags)
+    default = shown_default(flag, flags)
     head = f"  {flag.spelling}{' ' + word if word else ''}{f'  (default {default})' if default else ''}"
     return f"{head}\n{_wrap(flag.help, columns, _INDENT)}"
 
@@ -52,7 +99,8 @@ def _wrap(text: str, columns: int, indent: str = "") -> str:
     )
 
 
-def _default(flag: Flag, flags: FlagSet) -> str:
+def shown_default(flag: Flag, flags: FlagSet) -> str:
+    """Returns the default as the help shows it; empty if there is nothing to show."""
     if flag.default_text:
         return flag.default_text
     default = flags.default(flag)

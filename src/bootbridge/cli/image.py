@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import sys
 from pathlib import Path
 
 from bootbridge import __version__
 from bootbridge.cli.command import Command, CommandGroup, ExitCode
-from bootbridge.cli.output import print_error, print_output
+from bootbridge.cli.output import print_output, result_terminal
 from bootbridge.cli.parser import add_json_flag
 from bootbridge.common.files import Asset, write_file
+from bootbridge.common.progress import Progress
+from bootbridge.common.terminal.figures import duration, size
+from bootbridge.common.terminal.terminal import Mark
 from bootbridge.image import oci, recipes
 
 _DESCRIPTION = """\
@@ -39,9 +44,11 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(flags: argparse.Namespace) -> int:
-    print_error(f"{flags.program}: packing the Python of this machine (about ten seconds)")
+    progress = Progress(sys.stderr)
+    progress.begin("packing the Python of this machine")
     image = recipes.tunnel()
     write_file(Path(flags.output), Asset(oci.archive({flags.name: image})))
+    progress.cancel()
     document = {
         "file": flags.output,
         "name": flags.name,
@@ -51,8 +58,17 @@ def _build(flags: argparse.Namespace) -> int:
     if flags.json:
         print_output(json.dumps(document, indent=2) + "\n")
     else:
-        megabytes = f"{image.size / 1e6:.1f} MB compressed"
-        print_output(f"{flags.output}: {flags.name}, {megabytes}\n{image.digest}\n")
+        file = shlex.quote(flags.output)
+        result_terminal().summary(
+            Mark.GOOD,
+            f"{flags.output}: {flags.name}, {size(image.size)} compressed ({duration(progress.seconds)})",
+            details=[image.digest],
+            apart=False,
+            next_steps=[
+                (f"podman load -i {file}", "then push it to your registry"),
+                (f"ctr --namespace k8s.io images import {file}", "or load it on a node, without a registry"),
+            ],
+        )
     return ExitCode.OK
 
 

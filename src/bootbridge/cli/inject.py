@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bootbridge.bootstrap import firewall
 from bootbridge.bootstrap.ignition import inject
 from bootbridge.bootstrap.plan import record as plan_record
+from bootbridge.bootstrap.plan.plan import Plan
 from bootbridge.bootstrap.render import output_directory
 from bootbridge.cli.command import Command, ExitCode
-from bootbridge.cli.output import print_output
+from bootbridge.cli.output import print_output, result_terminal
 from bootbridge.cli.parser import add_json_flag
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.common.files import Tree, read_file, rewrite_file
+from bootbridge.common.terminal.terminal import Mark
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -57,17 +61,24 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _run(flags: argparse.Namespace) -> int:
     given = read_file(flags.file)
-    done, document, facts = _removed(flags, given) if flags.remove else _injected(flags, given)
+    done, document, facts, plan = _removed(flags, given) if flags.remove else _injected(flags, given)
     target = Path(flags.output or flags.file)
     is_new = flags.output is not None or document != given
     written = is_new and not flags.dry_run
     if written:
         rewrite_file(target, document, like=Path(flags.file))
     facts |= {"file": str(target), "changed": document != given, "written": written}
-    return print_output(json.dumps(facts, indent=2) + "\n" if flags.json else _summary(done, facts))
+    if flags.json:
+        return print_output(json.dumps(facts, indent=2) + "\n")
+    _show(done, facts, plan, flags)
+    return ExitCode.OK
 
 
-def _injected(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict[str, object]]:
+# What was done, the new file, the facts for --json, and the plan that was injected.
+_Outcome = tuple[str, bytes, dict[str, object], Plan | None]
+
+
+def _injected(flags: argparse.Namespace, given: bytes) -> _Outcome:
     assets = _assets(flags)
     plan = plan_record.find(assets, flags.assets) if assets else None
     result = inject.inject(
@@ -85,7 +96,7 @@ def _injected(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict
         "files": list(result.files),
     }
     done = f"tunnel injected: {len(result.files)} files, 4 places in bootkube.sh"
-    return done, result.document, facts
+    return done, result.document, facts, result.plan
 
 
 def _assets(flags: argparse.Namespace) -> Tree:
@@ -101,21 +112,40 @@ def _assets(flags: argparse.Namespace) -> Tree:
     return {f"/{path}": asset for path, asset in output_directory.read(Path(flags.assets)).items()}
 
 
-_OWN_FLAGS = {"file", "output", "remove", "dry_run", "json", "assets", "program"}
+_OWN_FLAGS = {"file", "output", "remove", "dry_run", "json", "assets", "program", "words"}
 
 
-def _removed(flags: argparse.Namespace, given: bytes) -> tuple[str, bytes, dict[str, object]]:
+def _removed(flags: argparse.Namespace, given: bytes) -> _Outcome:
     document = inject.remove(given, flags.file)
     done = "tunnel removed: the installer's file is restored, byte for byte"
-    return (done if document != given else "no tunnel found"), document, {"action": "remove"}
+    return (done if document != given else "no tunnel found"), document, {"action": "remove"}, None
 
 
-def _summary(done: str, facts: dict[str, object]) -> str:
-    if not facts["changed"]:
-        ending = " (unchanged)"
-    else:
-        ending = "" if facts["written"] else " (dry run: nothing written)"
-    return f"{facts['file']}: {done}{ending}\n"
+def _show(done: str, facts: dict[str, object], plan: Plan | None, flags: argparse.Namespace) -> None:
+    dry = bool(facts["changed"]) and not facts["written"]
+    ending = " (unchanged)" if not facts["changed"] else " (dry run: nothing written)" if dry else ""
+    details, next_steps = [], []
+    if dry:
+        words = [word for word in flags.words if word not in ("--dry-run", "--check")]
+        next_steps = [(shlex.join([*flags.program.split(), *words]), "write the file")]
+    elif plan:
+        port = f"TCP port {plan.ports.agent}"
+        details = [f"The nodes must reach {port} of the bootstrap node: agents dial it."]
+        file = shlex.quote(str(facts["file"]))
+        next_steps = [
+            (f"bootbridge check {file}", "check the file, then boot the node with it"),
+            (_firewall_command(plan), f"open {port}, before the boot"),
+        ]
+    sentence = f"{facts['file']}: {done}{ending}"
+    mark = Mark.NONE if dry else Mark.GOOD
+    result_terminal().summary(mark, sentence, details=details, next_steps=next_steps, apart=False)
+
+
+def _firewall_command(plan: Plan) -> str:
+    words = ["bootbridge", "firewall", "create", "--platform", plan.platform]
+    if firewall.is_managed(plan):
+        words += ["--infra-id", plan.infra_id or "ID", "--apply"]
+    return shlex.join(words)
 
 
 COMMAND = Command(

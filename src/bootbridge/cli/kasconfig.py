@@ -8,9 +8,10 @@ from typing import Any
 
 from bootbridge.bootstrap.render import kasconfig
 from bootbridge.cli.command import Command, ExitCode
-from bootbridge.cli.output import print_output
+from bootbridge.cli.output import print_output, result_terminal
 from bootbridge.cli.parser import add_json_flag
 from bootbridge.common.files import read_file
+from bootbridge.common.terminal.terminal import Styled, Terminal
 from bootbridge.common.yaml_text import to_yaml
 
 _DESCRIPTION = """\
@@ -65,14 +66,17 @@ def _show_changes(changes: list[kasconfig.ConfigChange], *, as_json: bool) -> No
     elif not changes:
         print_output("no changes\n")
     else:
-        print_output("".join(map(_diff, changes)))
+        terminal = result_terminal()
+        for change in changes:
+            _show_change(change, terminal)
 
 
-def _diff(change: kasconfig.ConfigChange) -> str:
-    """Returns `- before` and `+ after` of a field."""
-    before = [] if change.kind == "added" else [f"- {change.path}: {json.dumps(change.before)}\n"]
-    after = [] if change.kind == "removed" else [f"+ {change.path}: {json.dumps(change.after)}\n"]
-    return "".join(before + after)
+def _show_change(change: kasconfig.ConfigChange, terminal: Terminal) -> None:
+    """Prints `- before` and `+ after` of a field."""
+    if change.kind != "added":
+        terminal.line(Styled(f"- {change.path}: {json.dumps(change.before)}", "bad"))
+    if change.kind != "removed":
+        terminal.line(Styled(f"+ {change.path}: {json.dumps(change.after)}", "good"))
 
 
 def _json(value: Any) -> str:

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bootbridge.cli.command import Command, CommandGroup, ExitCode
-from bootbridge.cli.output import print_error, print_output
+from bootbridge.cli.output import print_error, print_output, result_terminal
 from bootbridge.common.progress import Progress
+from bootbridge.common.terminal.figures import duration
+from bootbridge.common.terminal.terminal import Mark
 from bootbridge.errors import OperatorError
 from bootbridge.lab import components, instances, permanent_apiserver
 from bootbridge.lab.bootstrapper_demo import BootstrapperDemo
@@ -127,7 +129,11 @@ def _prepare(flags: argparse.Namespace) -> int:
             if subprocess.run([scripts / script, *more]).returncode:
                 return ExitCode.ERROR
     found = _found(flags)
-    print_output(f"All programs found; kube-apiserver: {found['kube-apiserver']}\n")
+    result_terminal().summary(
+        Mark.GOOD,
+        f"All programs found; kube-apiserver: {found['kube-apiserver']}",
+        next_steps=[("bootbridge lab up", "start a lab (as root)")],
+    )
     return ExitCode.OK
 
 
@@ -145,29 +151,30 @@ def _up(flags: argparse.Namespace) -> int:
     found = _found(flags, bootstrapper=lab.layout.blank)
     check_node_directory(lab.directory)
     builder = instances.InstancesBuilder if lab.layout.blank else LabBuilder
+    progress = Progress(sys.stderr)
     with lab.locked():
         try:
-            builder(lab, found, _images(lab, found), Progress(sys.stderr)).bring_up()
+            builder(lab, found, _images(lab, found), progress).bring_up()
         except KeyboardInterrupt:
             print_error("bootbridge lab up: interrupted, removing the lab")
             with _sigint_ignored():
                 _report_leftovers(lab.down())
             raise
-    print_output(_BLANK if lab.layout.blank else _UP)
+    what, steps = ("instances are", _BLANK) if lab.layout.blank else ("lab is", _UP)
+    result_terminal().summary(Mark.GOOD, f"The {what} up ({duration(progress.seconds)}).", next_steps=steps)
     return ExitCode.OK
 
 
-_UP = """\
-The lab is up. Next:
-  bootbridge lab kubectl get nodes
-  bootbridge lab tunnel              install the tunnel
-"""
-_BLANK = """\
-The instances are up. Next:
-  bootbridge lab init                      create the cluster on the first instance; the others join
-  bootbridge lab logs node2 bootstrapper   follow a join
-  bootbridge lab kubectl get nodes
-"""
+_UP = (
+    ("bootbridge lab kubectl get nodes", "see the cluster"),
+    ("bootbridge lab tunnel", "install the tunnel"),
+    ("bootbridge lab down", "remove everything"),
+)
+_BLANK = (
+    ("bootbridge lab init", "create the cluster on the first instance; the others join"),
+    ("bootbridge lab logs node2 bootstrapper", "print the log of a join"),
+    ("bootbridge lab kubectl get nodes", "see the cluster"),
+)
 
 
 def _layout(flags: argparse.Namespace) -> Layout:
@@ -210,6 +217,13 @@ def _demo(flags: argparse.Namespace) -> int:
             with _sigint_ignored():
                 left = lab.down()
             progress.end("; ".join(left) or "removed; images are kept", good=not left)
+    mark, text = (Mark.WARNING, "something remains") if left else (Mark.GOOD, "all steps succeeded")
+    sentence = f"Demo complete in {duration(progress.seconds)}: {text}."
+    steps = [
+        ("bootbridge lab up", "start a lab to try it yourself"),
+        ("bootbridge up --help", "use it on a node"),
+    ]
+    progress.terminal.summary(mark, sentence, next_steps=steps)
     return ExitCode.FINDINGS if left else ExitCode.OK
 
 
@@ -218,11 +232,15 @@ def _down(flags: argparse.Namespace) -> int:
     if not lab.exists:
         print_output(f"No lab found in {lab.directory}.\n")
         return ExitCode.OK
+    progress = Progress(sys.stderr if sys.stderr.isatty() else None)
+    progress.begin("removing the lab")
     with lab.locked():
         left = lab.down()
+    progress.cancel()
     _report_leftovers(left)
     if not left:
-        print_output(f"Lab removed; images are kept in {lab.image_directory}.\n")
+        sentence = f"Lab removed ({duration(progress.seconds)}); images are kept in {lab.image_directory}."
+        result_terminal().summary(Mark.GOOD, sentence, apart=False)
     return ExitCode.FINDINGS if left else ExitCode.OK
 
 
@@ -242,7 +260,10 @@ def _sigint_ignored() -> Iterator[None]:
 
 def _status(flags: argparse.Namespace) -> int:
     found = status(Lab.open(_directory(flags)), _found(flags))
-    print_output(json.dumps(found.document, indent=2) + "\n" if flags.json else found.text)
+    if flags.json:
+        print_output(json.dumps(found.document, indent=2) + "\n")
+    else:
+        found.show(result_terminal())
     return ExitCode.OK if found.is_up else ExitCode.FINDINGS
 
 
@@ -308,7 +329,8 @@ def _remove_tunnel(flags: argparse.Namespace) -> int:
 def _permanent_apiserver(flags: argparse.Namespace) -> int:
     lab, found = Lab.open(_directory(flags)), _found(flags)
     permanent_apiserver.start(lab, flags.node, found, _images(lab, found), Progress(sys.stderr))
-    print_output(f"Ready. Use it with `bootbridge lab kubectl --on {flags.node} …`.\n")
+    steps = [(f"bootbridge lab kubectl --on {flags.node} get nodes", "use it")]
+    result_terminal().summary(Mark.GOOD, f"The API server on {flags.node} is ready.", next_steps=steps)
     return ExitCode.OK
 
 

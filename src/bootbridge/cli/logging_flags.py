@@ -12,7 +12,7 @@ _SIZE = FlagType("uint", values.parse_size, fix="write a number of megabytes")
 _NO_EFFECT = "Accepted for compatibility, without effect."
 
 LOGGING = (
-    Flag("log-format", "Log format: 'text' or 'json'."),
+    Flag("log-format", "Log format: 'text' or 'json'.", choices=("text", "json")),
     Flag("v", "Log verbosity; 5 and above includes debug messages.", _LEVEL, shorthand="v"),
     Flag("logtostderr", "Log to standard error instead of to a file.", _BOOL),
     Flag("log-file", "Log to this file. Only with --logtostderr=false."),

@@ -17,17 +17,33 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code."""
     words = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    aliases = {"help": "--help", "--version": "version"}
-    return COMMAND.main([aliases.get(words[0], words[0]), *words[1:]], "bootbridge")
+    if words[0] == "--version":
+        words[0] = "version"
+    return COMMAND.main(words, "bootbridge")
 
 
 def _version(flags: argparse.Namespace) -> int:
     compiled = (bounds.__file__ or "").endswith(".so")  # see setup.py
+    if flags.json:
+        import json
+
+        document = {"version": __version__, "compiled": compiled, "python": sys.version.split()[0]}
+        return print_output(json.dumps(document, indent=2) + "\n")
     return print_output(f"bootbridge {__version__}{', compiled' if compiled else ''}\n")
 
 
+def _version_flags(parser: argparse.ArgumentParser) -> None:
+    from bootbridge.cli.parser import add_json_flag
+
+    add_json_flag(parser)
+
+
 def _help(flags: argparse.Namespace) -> int:
-    return main(["--help"])
+    return main([*flags.command, "--help"])
+
+
+def _help_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("command", metavar="COMMAND", nargs="*", help="a command, for example `node init`")
 
 
 def _in_module(name: str, summary: str) -> LazyCommand:
@@ -85,8 +101,20 @@ calls to webhooks and aggregated APIs go through them.""",
         },
         "Other": {
             "schema": _in_module("schema", "print the JSON schema of node.yaml, policy.yaml and others"),
-            "version": Command(_version, summary="show the version"),
-            "help": Command(_help, summary="show this page"),
+            "completion": _in_module("completion", "print a completion script for bash, zsh or fish"),
+            "man": _in_module("man", "show the manual page of a command, or write all pages"),
+            "version": Command(
+                _version,
+                flags=_version_flags,
+                examples="{program}\n{program} --json",
+                summary="show the version",
+            ),
+            "help": Command(
+                _help,
+                flags=_help_flags,
+                examples="{program} up\n{program} node init",
+                summary="show this page, or that of a command",
+            ),
         },
     },
     """

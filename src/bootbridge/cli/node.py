@@ -5,14 +5,21 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shlex
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bootbridge.cli.command import Command, CommandGroup, ExitCode
 from bootbridge.cli.install_flags import parse_seconds
-from bootbridge.cli.output import print_error, print_output
+from bootbridge.cli.output import hint_terminal, print_error, print_output, result_terminal
 from bootbridge.errors import BootbridgeError, OperatorError
 from bootbridge.node.init.messages import INIT_PORT
+
+if TYPE_CHECKING:
+    from bootbridge.common.terminal.terminal import Terminal
+    from bootbridge.join_service.eviction import Eviction
+    from bootbridge.node.status import NodeStatus
 
 DESCRIPTION = """\
 Turns blank instances into Kubernetes nodes. `{program} run` runs on every instance and waits until
@@ -163,7 +170,11 @@ def _secret(flags: argparse.Namespace) -> int:
     if flags.json:
         return print_output(json.dumps({"secretFile": flags.out, "initSecretHash": hashed}) + "\n")
     print_error(f"{flags.program}: secret written to {flags.out}; initSecretHash for the instance metadata:")
-    return print_output(f"{hashed}\n")
+    print_output(f"{hashed}\n")
+    file = shlex.quote(flags.out)
+    init = f"bootbridge node init ADDRESS --spec cluster.yaml --policy policy.yaml --init-secret-file {file}"
+    hint_terminal().next_steps([(init, "initialise a cluster, when the instance runs with this hash")])
+    return ExitCode.OK
 
 
 # --- status
@@ -179,8 +190,22 @@ def _status(flags: argparse.Namespace) -> int:
     from bootbridge.node.status import read_status
 
     status = asyncio.run(read_status(read_configuration(Path(flags.config))))
-    print_output(json.dumps(status.document, indent=2) + "\n" if flags.json else status.text)
+    if flags.json:
+        print_output(json.dumps(status.document, indent=2) + "\n")
+    else:
+        _show_status(status, result_terminal())
     return ExitCode.OK if status.healthy else ExitCode.FINDINGS
+
+
+def _show_status(status: NodeStatus, terminal: Terminal) -> None:
+    from bootbridge.common.terminal.terminal import Mark
+
+    terminal.facts(status.facts)
+    if not status.healthy:
+        terminal.summary(Mark.BAD, "This instance needs an operator.")
+    elif status.remembered is None and status.record is None:
+        steps = [("bootbridge node init ADDRESS …", "initialise a cluster on it, from your machine")]
+        terminal.summary(Mark.GOOD, "This instance waits for an init or a ticket.", next_steps=steps)
 
 
 # --- renew
@@ -243,7 +268,7 @@ def _evict_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _evict(flags: argparse.Namespace) -> int:
-    from bootbridge.join_service.eviction import Eviction, Evictor
+    from bootbridge.join_service.eviction import Evictor
     from bootbridge.kube.client import KubeClient
     from bootbridge.kube.errors import KubeError, KubeUnreachable
     from bootbridge.kube.kubeconfig import load_kubeconfig
@@ -263,11 +288,25 @@ def _evict(flags: argparse.Namespace) -> int:
     if flags.json:
         print_output(json.dumps(eviction.document(), indent=2) + "\n")
     else:
-        lines = ["Dry run: nothing was changed."] if flags.dry_run else []
-        lines += [f"{step.resource} {step.name}: {step.result}" for step in eviction.steps]
-        lines += [f"Remaining: {each}" for each in eviction.remaining]
-        print_output("\n".join(lines) + "\n")
+        _show_eviction(eviction, flags, result_terminal())
     return ExitCode.FINDINGS if eviction.remaining else ExitCode.OK
+
+
+def _show_eviction(eviction: Eviction, flags: argparse.Namespace, terminal: Terminal) -> None:
+    from bootbridge.common.terminal.terminal import Mark, Styled
+
+    terminal.table([(step.resource, step.name, step.result) for step in eviction.steps])
+    terminal.table([(Styled("Remaining:", "warning"), each) for each in eviction.remaining])
+    if flags.dry_run:
+        words = [word for word in flags.words if word != "--dry-run"]
+        command = shlex.join([*flags.program.split(), *words])
+        terminal.summary(Mark.NONE, "Dry run: nothing was changed.", next_steps=[(command, "do it")])
+    elif flags.undo:
+        terminal.summary(Mark.GOOD, f"{flags.name} may join again.")
+    else:
+        mark = Mark.WARNING if eviction.remaining else Mark.GOOD
+        details = ["Remove the instance from the inventory too."]
+        terminal.summary(mark, f"{flags.name} is evicted.", details=details)
 
 
 _EVICT_DETAILS = """\

@@ -5,11 +5,31 @@ from __future__ import annotations
 import argparse
 import textwrap
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from bootbridge.cli.help_page import width
+from bootbridge.cli.help_page import reflow, width
 from bootbridge.cli.output import print_output
+from bootbridge.cli.suggestion import suggestion
 from bootbridge.errors import OperatorError
+
+
+@dataclass(frozen=True)
+class ParserTexts:
+    """The texts of a help page, for the man page."""
+
+    description: str
+    examples: str
+    exit_codes: Mapping[int, str]
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Wraps the description of a group of flags too; the others are already wrapped."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if not indent:
+            return super()._fill_text(text, width, indent)
+        return textwrap.fill(text, width, initial_indent=indent, subsequent_indent=indent)
 
 
 class Parser(argparse.ArgumentParser):
@@ -18,22 +38,50 @@ class Parser(argparse.ArgumentParser):
     def __init__(
         self, program: str, description: str, examples: str, exit_codes: Mapping[int, str] | None = None
     ) -> None:
+        self.texts = ParserTexts(_filled(description, program), _filled(examples, program), exit_codes or {})
         codes = "".join(f"\n  {code:<4} {meaning}" for code, meaning in (exit_codes or {}).items())
-        sections = [f"Exit codes:{codes}"] if codes else []
+        columns = width()
+        sections = [reflow(f"Exit codes:{codes}", columns)] if codes else []
         sections += [f"Examples:\n{_indented(examples)}"]
         super().__init__(
             prog=program,
-            description=_filled(description, program),
+            description=reflow(_filled(description, program), columns),
             epilog=_filled("\n\n".join(sections), program),
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=width()),
+            formatter_class=lambda prog: _Formatter(prog, width=columns),
             allow_abbrev=False,
         )
 
     def error(self, message: str) -> NoReturn:
-        raise OperatorError(message, hint=f"run '{self.prog} --help' for usage")
+        raise OperatorError(
+            message, hint=self._did_you_mean(message) or f"run '{self.prog} --help' for usage"
+        )
+
+    def _did_you_mean(self, message: str) -> str:
+        _, found, words = message.partition("unrecognized arguments: ")
+        flag = words.split(" ")[0].partition("=")[0]
+        return suggestion(flag, self._option_string_actions) if found and flag.startswith("--") else ""
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         raise SystemExit(status)
+
+    def format_help(self) -> str:
+        self.usage = self._short_usage()
+        return super().format_help()
+
+    def _short_usage(self) -> str:
+        """The flags that are required, and the arguments; the other flags are listed below."""
+        words = [self.prog]
+        for action in self._actions:
+            if action.option_strings and action.required:
+                words.append(f"{action.option_strings[-1]} {action.metavar}")
+        words.append("[flags]")
+        for action in self._actions:
+            if not action.option_strings:
+                shown = f"{action.metavar}{' …' if action.nargs == '*' else ''}"
+                words.append(f"[{shown}]" if action.nargs in ("?", "*") else shown)
+        text = " ".join(words).replace("%", "%%")
+        columns = width() - len("usage: ")
+        return textwrap.fill(text, columns, subsequent_indent="    ", break_on_hyphens=False)
 
     def print_help(self, file: Any = None) -> None:
         print_output(self.format_help())

@@ -52,6 +52,7 @@ class Flag:
     into: str = ""
     deprecated: str = ""
     default_text: str = ""
+    choices: tuple[str, ...] = ()  # for completion; the options validate them
 
     @property
     def field_name(self) -> str:

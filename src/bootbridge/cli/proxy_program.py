@@ -30,18 +30,18 @@ class ProxyProgram:
         synopsis: str,
         examples: str,
     ) -> None:
-        self._flags = flags
+        self.flags = flags
         self._options = options
         self._validate = validate
         self._warnings = warnings
         self._run = run
-        self._synopsis = synopsis
-        self._examples = examples
+        self.synopsis = synopsis
+        self.examples = examples
 
     def main(self, argv: Sequence[str] | None, program: str) -> int:
         """Runs the program; returns the exit code."""
         try:
-            parsed = self._flags.parse(sys.argv[1:] if argv is None else argv)
+            parsed = self.flags.parse(sys.argv[1:] if argv is None else argv)
             if parsed.requested_page:
                 return self._answer(parsed.requested_page, program)
             options = self._options(**parsed.fields)
@@ -66,4 +66,4 @@ class ProxyProgram:
         from bootbridge.cli import help_page
 
         columns = help_page.width()
-        return print_output(help_page.render(program, self._synopsis, self._examples, self._flags, columns))
+        return print_output(help_page.render(program, self.synopsis, self.examples, self.flags, columns))

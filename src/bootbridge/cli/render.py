@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from pathlib import Path
 
 from bootbridge.bootstrap.plan.plan import Flavour, Plan
 from bootbridge.bootstrap.render import node_files, output_directory
 from bootbridge.cli.command import Command, ExitCode
-from bootbridge.cli.output import print_error, print_output
+from bootbridge.cli.output import print_error, print_output, result_terminal
 from bootbridge.cli.parser import add_json_flag
 from bootbridge.cli.plan_flags import add_plan_flags, plan_from
 from bootbridge.common.files import Asset, read_file
+from bootbridge.common.terminal.figures import counted
+from bootbridge.common.terminal.terminal import Mark, Terminal
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -53,7 +56,10 @@ def _run(flags: argparse.Namespace) -> int:
     plan = plan_from(flags)
     tree = node_files.output_files(plan, _kubeadm_config(flags, plan))
     results = output_directory.write(tree, Path(flags.output), force=flags.force)
-    print_output(_as_json(plan, results) if flags.json else _as_table(plan, results))
+    if flags.json:
+        print_output(_as_json(plan, results))
+    else:
+        _show(plan, results, flags, result_terminal())
     for result in results:
         if result.state == output_directory.KEPT:
             print_error(f"{flags.program}: {result.path} was edited, not overwritten (use --force)")
@@ -82,14 +88,27 @@ def _as_json(plan: Plan, results: list[output_directory.FileResult]) -> str:
     return json.dumps(rows, indent=2) + "\n"
 
 
-def _as_table(plan: Plan, results: list[output_directory.FileResult]) -> str:
-    rows = [("PATH", "MODE", "STATE", "FOR")]
-    for result in results:
-        purpose = node_files.purpose(plan, result.path)
-        rows.append((result.path, f"{result.mode:04o}", result.state, purpose))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
-    return "".join(f"{line}\n" for line in lines)
+def _show(
+    plan: Plan, results: list[output_directory.FileResult], flags: argparse.Namespace, terminal: Terminal
+) -> None:
+    rows = [
+        (each.path, f"{each.mode:04o}", each.state, node_files.purpose(plan, each.path)) for each in results
+    ]
+    terminal.table(rows, head=("PATH", "MODE", "STATE", "FOR"))
+    kept = sum(each.state == output_directory.KEPT for each in results)
+    sentence = f"{counted(len(results), 'file')} in {flags.output}" + (
+        f", {kept} edited and kept." if kept else "."
+    )
+    directory = shlex.quote(flags.output)
+    if plan.flavour is Flavour.OPENSHIFT:
+        use = (f"bootbridge inject bootstrap.ign --assets {directory}", "add them to an ignition file")
+    else:
+        use = (
+            f"bootbridge up --plan {directory}{plan.paths.plan_record}",
+            "install with this plan, on the node",
+        )
+    check = (f"bootbridge check {directory}", "check them, also after an edit")
+    terminal.summary(Mark.WARNING if kept else Mark.GOOD, sentence, next_steps=[check, use])
 
 
 COMMAND = Command(

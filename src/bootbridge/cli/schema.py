@@ -8,7 +8,7 @@ import json
 from typing import Final
 
 from bootbridge.cli.command import Command, ExitCode
-from bootbridge.cli.output import print_output
+from bootbridge.cli.output import hint_terminal, print_output, result_terminal
 
 # Name → what it describes, and the dataclass that declares it.
 SCHEMAS: Final = {
@@ -39,7 +39,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 def _run(flags: argparse.Namespace) -> int:
     if flags.name is None:
-        return print_output("".join(f"{name:<10} {summary}\n" for name, (summary, *_) in SCHEMAS.items()))
+        result_terminal().table([(name, summary) for name, (summary, *_) in SCHEMAS.items()])
+        hint_terminal().next_steps([("bootbridge schema node", "print a schema")])
+        return ExitCode.OK
     from bootbridge.common.documents import json_schema
 
     _, module, name = SCHEMAS[flags.name]

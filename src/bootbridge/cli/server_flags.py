@@ -28,7 +28,7 @@ EXAMPLES = """
 """
 
 _FRONTEND = (
-    Flag("mode", "Protocol of the apiserver: 'grpc' or 'http-connect'."),
+    Flag("mode", "Protocol of the apiserver: 'grpc' or 'http-connect'.", choices=("grpc", "http-connect")),
     Flag("uds-name", "Path of the unix socket for the apiserver, at most 107 bytes. Empty means TCP."),
     Flag("delete-existing-uds-file", "Remove an existing socket at --uds-name before listening."),
     Flag("server-port", "Port for the apiserver. Must be 0 with --uds-name."),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from bootbridge.bootstrap.install import status
 from bootbridge.bootstrap.install.resources import InstallContext
-from bootbridge.bootstrap.install.status import InstallStatus
+from bootbridge.bootstrap.install.status import ABSENT, CHANGED, PRESENT, UNKNOWN, InstallStatus
 from bootbridge.bootstrap.plan.plan import IPAddress, Plan
 from bootbridge.cli.command import Command, ExitCode
 from bootbridge.cli.install_flags import (
@@ -19,8 +19,10 @@ from bootbridge.cli.install_flags import (
     open_host,
     recorded_or_default_plan,
 )
-from bootbridge.cli.output import print_error, print_output
+from bootbridge.cli.output import print_output, print_warnings, result_terminal
 from bootbridge.cli.plan_flags import add_plan_flags
+from bootbridge.common.terminal.figures import duration
+from bootbridge.common.terminal.terminal import Cell, Mark, Styled, Terminal
 from bootbridge.errors import OperatorError
 
 _DESCRIPTION = """\
@@ -40,8 +42,10 @@ def _run(flags: argparse.Namespace) -> int:
     addresses = _addresses(plan, flags.program)
     with closing(InstallContext(plan, host, open_cluster(flags, host, plan), addresses)) as context:
         found = status.inspect(context)
-    document = json.dumps(found.document(), indent=2, ensure_ascii=False) + "\n"
-    print_output(document if flags.json else _as_table(found))
+    if flags.json:
+        print_output(json.dumps(found.document(), indent=2, ensure_ascii=False) + "\n")
+    else:
+        _show(found, result_terminal())
     return ExitCode.OK if found.works else ExitCode.FINDINGS
 
 
@@ -49,28 +53,42 @@ def _addresses(plan: Plan, program: str) -> tuple[IPAddress, ...]:
     try:
         return node_addresses(plan)
     except OperatorError as error:
-        print_error(f"{program}: warning: {error}")
+        print_warnings(program, str(error))
         return ()
 
 
-def _as_table(found: InstallStatus) -> str:
-    lines = [f"{each.title:<24} {each.state:<8} {each.detail}".rstrip() for each in found.resources]
-    health = "ready" if found.server_ready else "no agent connected" if found.server_healthy else "no answer"
-    lines.append(f"{'server':<24} {health}")
+_MARKS = {PRESENT: Mark.GOOD, ABSENT: Mark.SKIPPED, CHANGED: Mark.WARNING, UNKNOWN: Mark.UNKNOWN}
+
+
+def _show(found: InstallStatus, terminal: Terminal) -> None:
+    rows: list[tuple[Cell, ...]] = []
+    shown = ""
+    for each in found.resources:
+        mark = Mark.WARNING if each.state == PRESENT and each.detail else _MARKS[each.state]
+        repeated = terminal.live and each.detail and each.detail == shown
+        rows.append((mark, each.title, each.state, Styled("as above", "dim") if repeated else each.detail))
+        shown = each.detail or shown
+    healthy = Mark.WARNING if found.server_healthy else Mark.SKIPPED
+    health = "no agent connected" if found.server_healthy else "no answer"
+    rows.append((Mark.GOOD, "server", "ready", "") if found.server_ready else (healthy, "server", health, ""))
     if found.agents is not None:
-        lines.append(f"{'agents connected':<24} {len(found.agents)}: {', '.join(found.agents) or 'none'}")
+        mark = Mark.GOOD if found.agents else Mark.WARNING
+        rows.append((mark, "agents connected", str(len(found.agents)), ", ".join(found.agents)))
     if found.certificates_expire:
         left = (found.certificates_expire - datetime.now(UTC)).total_seconds()
         ends = f"{found.certificates_expire:%Y-%m-%dT%H:%M:%SZ}"
-        lines.append(f"{'certificates expire':<24} {ends} ({_hours(left)})")
-    lines.append("The tunnel is ready." if found.works else "The tunnel is not ready.")
-    return "\n".join(lines) + "\n"
-
-
-def _hours(seconds: float) -> str:
-    if seconds <= 0:
-        return "EXPIRED"
-    return f"in {int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+        mark, when = (Mark.GOOD, f"in {duration(left)}") if left > 0 else (Mark.BAD, "EXPIRED")
+        rows.append((mark, "certificates expire", when, ends))
+    terminal.table(rows)
+    if found.works:
+        steps = (("bootbridge doctor", "test each hop up to a pod"),)
+        terminal.summary(Mark.GOOD, "The tunnel is ready.", next_steps=steps)
+    elif {each.state for each in found.resources} in ({ABSENT}, {ABSENT, UNKNOWN}):
+        steps = (("bootbridge up --image=REF", "install it on this node"),)
+        terminal.summary(Mark.SKIPPED, "The tunnel is not installed.", next_steps=steps)
+    else:
+        steps = (("bootbridge doctor", "find the first broken hop, and the fix"),)
+        terminal.summary(Mark.BAD, "The tunnel is not ready.", next_steps=steps)
 
 
 COMMAND = Command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from contextlib import closing
 
@@ -21,9 +22,11 @@ from bootbridge.cli.install_flags import (
     parse_seconds,
     plan_to_install,
 )
-from bootbridge.cli.output import print_output
+from bootbridge.cli.output import print_output, result_terminal
 from bootbridge.cli.plan_flags import add_plan_flags
 from bootbridge.common.progress import Progress
+from bootbridge.common.terminal.figures import duration
+from bootbridge.common.terminal.terminal import Mark, Terminal
 
 _DESCRIPTION = """\
 Installs the tunnel on this bootstrap node, in this order: plan record, firewall rule (--firewall), egress
@@ -76,12 +79,18 @@ def _run(flags: argparse.Namespace) -> int:
             os.path.abspath(flags.kubeconfig) if flags.kubeconfig else "",
         )
         with closing(context):
+            progress = Progress(sys.stderr)
             if flags.dry_run:
                 result = up.dry_run(context)
             else:
-                progress = Progress(sys.stderr)
                 result = up.install(context, progress, wait_seconds=timeout, wait=not flags.no_wait)
-    return print_output(_as_json(result, flags.dry_run) if flags.json else _as_text(result, flags.dry_run))
+    if flags.json:
+        return print_output(_as_json(result, flags.dry_run))
+    if flags.dry_run:
+        _show_dry_run(result, flags, result_terminal())
+    else:
+        _show(result, progress.seconds, result_terminal())
+    return ExitCode.OK
 
 
 def _as_json(result: InstallResult, dry_run: bool) -> str:
@@ -97,21 +106,33 @@ def _as_json(result: InstallResult, dry_run: bool) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
-def _as_text(result: InstallResult, dry_run: bool) -> str:
-    if dry_run:
-        lines = [f"{resource.title:<24} {_would(applied)}" for resource, applied in result.applied]
-        lines.append("Dry run: nothing was changed.")
-    elif result.next_step:
-        lines = []
-    elif result.unchanged:
-        lines = ["The tunnel is already installed; nothing was changed."]
-    else:
-        lines = [
-            "The tunnel is installed. Inspect it with `bootbridge status`; remove it with `bootbridge down`."
-        ]
+def _show_dry_run(result: InstallResult, flags: argparse.Namespace, terminal: Terminal) -> None:
+    terminal.table([(resource.title, _would(applied)) for resource, applied in result.applied])
+    words = [word for word in flags.words if word != "--dry-run"]
+    command = shlex.join([*flags.program.split(), *words])
+    details = [f"Afterwards: {result.next_step}"] if result.next_step else []
+    terminal.summary(
+        Mark.NONE, "Dry run: nothing was changed.", details=details, next_steps=[(command, "install it")]
+    )
+
+
+def _show(result: InstallResult, seconds: float, terminal: Terminal) -> None:
     if result.next_step:
-        lines.append(f"Next: {result.next_step}")
-    return "\n".join(lines) + "\n"
+        sentence = f"The resources on the node are installed ({duration(seconds)})."
+        terminal.summary(Mark.GOOD, sentence, details=[f"Next: {result.next_step}"])
+    elif result.unchanged:
+        terminal.summary(
+            Mark.GOOD, "The tunnel is already installed; nothing was changed.", next_steps=_NEXT_STEPS
+        )
+    else:
+        terminal.summary(Mark.GOOD, f"The tunnel is installed ({duration(seconds)}).", next_steps=_NEXT_STEPS)
+
+
+_NEXT_STEPS = (
+    ("bootbridge doctor", "test each hop from the kube-apiserver to a pod"),
+    ("bootbridge status", "show resources, agents and certificates"),
+    ("bootbridge down", "remove everything after the bootstrap"),
+)
 
 
 def _would(applied: ApplyResult) -> str:

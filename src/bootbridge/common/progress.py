@@ -1,7 +1,7 @@
 """Shows what a command is doing: one line per step, with its duration, and while it waits what is missing.
 
-On a terminal the line of the running step is overwritten; a pipe or file gets plain lines, rarely; without
-an output (`--json`) nothing is written. `Progress` renders steps, `Terminal` lines.
+On a terminal the line of the running step is redrawn while it runs; a pipe or file gets plain lines, rarely;
+without an output (`--json`) nothing is written.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from threading import Event, Thread
 from typing import TextIO
 
+from bootbridge.common.terminal import transient
+from bootbridge.common.terminal.figures import duration
+from bootbridge.common.terminal.terminal import Cell, Mark, Styled, Terminal
 from bootbridge.errors import OperatorError
 
 # A step shows what it waits for after this time; in a log the interval doubles up to the maximum.
@@ -18,63 +22,14 @@ WAITING_SECONDS = 2.0
 WAITING_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.2
 TITLE_COLUMNS = 24
-
-_COLOURS = {"good": "32", "bad": "31;1", "dim": "2", "strong": "1"}
-
-
-class Terminal:
-    """Writes lines to a terminal, pipe or file, or nowhere if `out` is None."""
-
-    def __init__(self, out: TextIO | None, *, environment: Mapping[str, str] = os.environ) -> None:
-        self._out = out
-        self.live = out is not None and out.isatty() and environment.get("TERM") != "dumb"
-        self._colour = self.live and not environment.get("NO_COLOR")
-        self._transient = False
-        self.closed = False  # the reader closed the pipe before the end (`| head`)
-
-    def line(self, text: str = "") -> None:
-        self._write(self._erase() + text + "\n")
-
-    def transient(self, text: str) -> None:
-        """Shows a line that the next one overwrites; only on a terminal."""
-        if self.live:
-            self._write(self._erase() + text[: self._columns() - 1])
-            self._transient = True
-
-    def paint(self, kind: str, text: str) -> str:
-        return f"\x1b[{_COLOURS[kind]}m{text}\x1b[0m" if self._colour else text
-
-    def mark(self, good: bool) -> str:
-        return self.paint("good", "ok  ") if good else self.paint("bad", "FAIL")
-
-    def _columns(self) -> int:
-        assert self._out is not None
-        try:
-            # Some terminals report 0 columns.
-            return os.get_terminal_size(self._out.fileno()).columns or 80
-        except OSError:
-            return 80
-
-    def _erase(self) -> str:
-        erase = "\r\x1b[K" if self._transient else ""
-        self._transient = False
-        return erase
-
-    def _write(self, text: str) -> None:
-        """Raises BrokenPipeError once if the output is closed, and writes nothing from then on."""
-        if self._out is None:
-            return
-        encoding = getattr(self._out, "encoding", None) or "utf-8"
-        try:
-            self._out.write(text.encode(encoding, "replace").decode(encoding))
-            self._out.flush()
-        except OSError:
-            self._out, self.live, self.closed = None, False, True
-            raise BrokenPipeError from None
+# Twice a second is enough to see that it runs, and little in a recording.
+REDRAW_SECONDS = 0.5
+_SIGNS, _ASCII_SIGNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "|/-\\"
+_DURATION_COLUMNS = 8
 
 
 class Progress:
-    """Renders steps one after the other: `begin`, `waiting` as often as one likes, `end`."""
+    """Renders steps one after the other: `begin`, `waiting` as often as one likes, `end` or `cancel`."""
 
     def __init__(
         self,
@@ -86,18 +41,39 @@ class Progress:
         self.terminal = Terminal(out, environment=environment)
         self._clock = clock
         self._title = self._reason = ""
-        self._started = self._shown_at = clock()
+        self._created = self._started = self._shown_at = clock()
         self._interval = WAITING_SECONDS
+        self._turn = 0
+        self._ended: Event | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The time since this object was created."""
+        return self._clock() - self._created
 
     def begin(self, title: str) -> None:
-        self._title, self._reason, self._interval = _printable(title), "", WAITING_SECONDS
+        self.cancel()
+        self._title, self._reason, self._interval = title, "", WAITING_SECONDS
         self._started = self._shown_at = self._clock()
-        self.terminal.transient(f"{'':14} {self._title} …")
+        if self.terminal.live:
+            self._draw()
+            self._ended = Event()
+            transient.redrawn_until(self._stop)
+            Thread(target=self._redraw, args=(self._ended,), name="progress", daemon=True).start()
 
     def end(self, text: str, *, good: bool = True) -> None:
-        seconds = self.terminal.paint("dim", f"{self._clock() - self._started:6.1f} s")
-        result = f"{self._title:<{TITLE_COLUMNS}} {_printable(text)}".rstrip()
-        self.terminal.line(f"{self.terminal.mark(good)} {seconds}  {result}")
+        self._stop()
+        self._record(Mark.GOOD if good else Mark.BAD, text)
+
+    def finished(self, title: str, text: str, seconds: float, *, good: bool) -> None:
+        """Shows a step that something else has measured."""
+        self._title, self._started = title, self._clock() - seconds
+        self.end(text, good=good)
+
+    def cancel(self) -> None:
+        """Ends the step without a line."""
+        self._stop()
+        transient.erase()
 
     def step(self, title: str, act: Callable[[], str]) -> None:
         """Runs `act` as one step and shows the text that it returns; an OperatorError fails the step."""
@@ -117,12 +93,10 @@ class Progress:
             return
         self._interval = WAITING_SECONDS if is_new else min(2 * self._interval, WAITING_SECONDS_MAX)
         self._shown_at, self._reason = now, reason
-        elapsed = f"{now - self._started:6.1f} s"
-        text = f"     {elapsed}  {self._title:<{TITLE_COLUMNS}} waiting: {_printable(reason)}"
         if self.terminal.live:
-            self.terminal.transient(text)
+            self._draw()
         else:
-            self.terminal.line(text)
+            self._record(Mark.NONE, f"waiting: {reason}")
 
     def wait(self, reason: Callable[[], str], seconds: float, *, poll_seconds: float = POLL_SECONDS) -> str:
         """Waits until `reason` returns an empty text; returns the last reason after `seconds`."""
@@ -135,9 +109,39 @@ class Progress:
         return ""
 
     def line(self, text: str) -> None:
-        self.terminal.line(_printable(text))
+        """Writes a line of its own, below the titles of the steps."""
+        self.terminal.record([Mark.NONE, Styled("", ""), text], (0, _DURATION_COLUMNS))
 
+    # --- rendering
 
-def _printable(text: str) -> str:
-    """Texts may come from a cluster or a node; none of them may control the terminal."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    def _record(self, mark: Mark, text: str) -> None:
+        seconds = Styled(self._elapsed(), "dim")
+        self.terminal.record([mark, seconds, self._title, text], (0, 0, TITLE_COLUMNS))
+
+    def _elapsed(self) -> str:
+        return f"{duration(self._clock() - self._started):>{_DURATION_COLUMNS}}"
+
+    def _draw(self) -> None:
+        signs = _SIGNS if self.terminal.unicode else _ASCII_SIGNS
+        cells: list[Cell] = [Styled(signs[self._turn % len(signs)], "warning")]
+        cells += [Styled(self._elapsed(), "dim"), f" {self._title}"]
+        cells += [Styled(f" waiting: {self._reason}" if self._reason else "…", "dim")]
+        self.terminal.transient(*cells)
+
+    def _redraw(self, ended: Event) -> None:
+        """Draws the line of the running step again and again, in a thread of its own."""
+        while not ended.wait(REDRAW_SECONDS):
+            with transient.LOCK:
+                if ended.is_set():
+                    return
+                self._turn += 1
+                try:
+                    self._draw()
+                except BrokenPipeError:
+                    return
+
+    def _stop(self) -> None:
+        with transient.LOCK:
+            if self._ended:
+                self._ended.set()
+                self._ended = None

@@ -9,7 +9,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from bootbridge.common.progress import Progress, Terminal
+from bootbridge.common.progress import Progress
+from bootbridge.common.terminal.terminal import Styled, Terminal
 from bootbridge.demo import output
 from bootbridge.demo.calls import CallFailed
 from bootbridge.demo.interrupts import Interrupted, Interrupts
@@ -42,7 +43,7 @@ def run(flags: argparse.Namespace) -> int:
         # Otherwise the interpreter flushes at exit and prints a BrokenPipeError.
         sys.stdout = None
     else:
-        terminal.line(output.summary(steps.all, exit_code, terminal))
+        output.show_summary(scenario, exit_code, progress.seconds, terminal)
     return exit_code
 
 
@@ -50,12 +51,12 @@ def _run_scenario(scenario: DemoScenario, terminal: Terminal, *, keep: bool) -> 
     """Runs the scenario up to its end or its first failed step; does not clean up."""
     try:
         scenario.workspace.create()
-        terminal.line(output.title(terminal))
+        output.show_title(terminal)
         scenario.run()
-        terminal.line(output.latency_table(scenario.latencies, terminal))
+        output.show_latencies(scenario.latencies, terminal)
         if keep:
             port = scenario.open_local_port()
-            terminal.line(output.commands_to_try(scenario, port, terminal))
+            output.show_commands_to_try(scenario, port, terminal)
             _wait_for_ctrl_c()
     except (StepFailed, CallFailed) as failure:
         _show_log_tail(scenario, terminal, failure.log_of)
@@ -81,9 +82,10 @@ def _show_log_tail(scenario: DemoScenario, terminal: Terminal, name: str) -> Non
     process = scenario.workspace.processes.named(name) if name else None
     if process and (lines := process.log_tail()):
         scenario.steps.all[-1].log_tail = lines
-        terminal.line(f"\nlast log lines of {name}:")
+        terminal.line()
+        terminal.line(Styled(f"last log lines of {name}:", "strong"))
         for line in lines:
-            terminal.line(f"  {line}")
+            terminal.line(line, indent=2)
         terminal.line()
 
 

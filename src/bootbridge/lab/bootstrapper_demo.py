@@ -37,7 +37,7 @@ class BootstrapperDemo:
         """Runs all steps; the first failure raises OperatorError. The caller removes the lab."""
         InstancesBuilder(self.lab, self.components, self.images, self.progress).bring_up()
         self.progress.step(f"change {self._changed.name}", self._change_measurement)
-        self.progress.line(f"     output of `bootbridge node init {self.lab.layout.first.address}`:")
+        self.progress.line(f"output of `bootbridge node init {self.lab.layout.first.address}`:")
         if subprocess.run(instances.init_command(self.lab), stdin=subprocess.DEVNULL).returncode:
             raise OperatorError("failed, see the output above", subject="bootbridge node init")
         self.progress.step("joins", self._join)

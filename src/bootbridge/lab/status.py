@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from bootbridge.common.terminal.terminal import Cell, Mark, Terminal
 from bootbridge.lab.components import Components
 from bootbridge.lab.lab import Lab
 
@@ -12,8 +13,28 @@ from bootbridge.lab.lab import Lab
 @dataclass(frozen=True)
 class LabStatus:
     document: dict[str, Any]
-    text: str
     is_up: bool
+
+    def show(self, terminal: Terminal) -> None:
+        rows: list[tuple[Cell, ...]] = []
+        for node in self.document["nodes"]:
+            mark, state = (
+                (Mark.GOOD, f"running, pid {node['pid']}") if node["pid"] else (Mark.BAD, "not running")
+            )
+            rows.append((mark, node["name"], ", ".join(node["addresses"]), state))
+        ready = bool(self.document["apiServerReady"])
+        rows.append((Mark.GOOD if ready else Mark.BAD, "API server", "", "ready" if ready else "not ready"))
+        terminal.line(f"lab in {self.document['directory']}")
+        terminal.table(rows)
+        if self.is_up:
+            steps = [
+                ("bootbridge lab kubectl get nodes", ""),
+                ("bootbridge lab tunnel", "install the tunnel"),
+            ]
+            terminal.summary(Mark.GOOD, "The lab is up.", next_steps=steps)
+        else:
+            steps = [("bootbridge lab logs", "list the logs"), ("bootbridge lab down", "remove the lab")]
+            terminal.summary(Mark.BAD, "The lab is not complete.", next_steps=steps)
 
 
 def status(lab: Lab, components: Components) -> LabStatus:
@@ -28,9 +49,4 @@ def status(lab: Lab, components: Components) -> LabStatus:
     ]
     ready = lab.layout.first.name in running and lab.apiserver_is_ready(components)
     document = {"directory": str(lab.directory), "nodes": rows, "apiServerReady": ready}
-    lines = [f"lab in {lab.directory}"]
-    for row in rows:
-        state = f"running, pid {row['pid']}" if row["pid"] else "not running"
-        lines.append(f"  {row['name']:<12} {', '.join(row['addresses']):<28} {state}")
-    lines.append(f"  {'API server':<12} {'ready' if ready else 'not ready'}")
-    return LabStatus(document, "\n".join(lines) + "\n", ready and len(running) == len(rows) + 1)
+    return LabStatus(document, ready and len(running) == len(rows) + 1)

@@ -58,7 +58,7 @@ class TunnelDemo:
         return f"rejected by the kube-apiserver: {_reason(done)}"
 
     def _install(self) -> None:
-        self.progress.line("     output of `bootbridge up` on the bootstrap node:")
+        self.progress.line("output of `bootbridge up` on the bootstrap node:")
         self._bootbridge("up", *self.lab.tunnel_flags())
 
     def _allowed(self) -> str:
@@ -82,7 +82,7 @@ class TunnelDemo:
         return calls[-1].decode(errors="replace")
 
     def _remove(self) -> None:
-        self.progress.line("     output of `bootbridge down`:")
+        self.progress.line("output of `bootbridge down`:")
         self._bootbridge("down")
 
     # --- helpers

@@ -74,7 +74,8 @@ class NodeStatus:
         }
 
     @property
-    def text(self) -> str:
+    def facts(self) -> dict[str, str]:
+        """What an operator reads, by name."""
         seen = self.document
         node = f"{seen['node']['name']} ({seen['node']['role']})" if seen["node"] else "none"
         rows = {
@@ -86,7 +87,7 @@ class NodeStatus:
             "failed" if self.record else "last error": seen["reason"],
             "what to do": seen["advice"],
         }
-        return "".join(f"{name:<12} {value}\n" for name, value in rows.items() if value)
+        return {name: value for name, value in rows.items() if value}
 
 
 async def read_status(configuration: NodeConfiguration) -> NodeStatus:

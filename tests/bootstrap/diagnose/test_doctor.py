@@ -55,13 +55,16 @@ def test_a_working_tunnel_passes_all_steps_in_order(node: InstalledNode) -> None
     assert "2 connected: node0, node1" in json.dumps(document)
 
 
-def test_the_table_has_one_line_per_step_and_ends_with_the_fix(node: InstalledNode) -> None:
+def test_the_table_has_one_line_per_step_then_the_fix_and_the_next_command(node: InstalledNode) -> None:
     """Steps after the broken one are not reached."""
     node.path(node.plan.paths.egress_config).unlink()
     assert node.run("doctor") == 2
     lines = node.stdout.splitlines()
-    assert lines[-1].startswith("Fix: run `bootbridge up`")
-    assert lines[-2].startswith("The first broken hop is the kube-apiserver (egress-config)")
+    answer = lines.index("", len(STEPS)) + 1
+    assert lines[answer].startswith("The first broken hop is the kube-apiserver (egress-config)")
+    assert lines[answer + 1].startswith("Fix: run `bootbridge up`")
+    assert lines[answer + 2 : answer + 4] == ["", "Next:"]
+    assert lines[answer + 4].split()[:2] == ["bootbridge", "doctor"]
     assert sum(line.startswith("not-reached") for line in lines) == len(STEPS) - 5
 
 

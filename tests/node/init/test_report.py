@@ -45,8 +45,8 @@ def test_each_stage_is_one_line_with_its_duration(text: TextReport, clock: Clock
     clock.now = 4.0
     text.stage(StageEvent("certs", "done"))
     assert shown.getvalue().splitlines() == [
-        "ok      1.5 s  instance                 verified by tpm:sha256:ab",
-        "     warning: PCR 4 is 01, expected 02",
+        "ok      1.5 s  instance                  verified by tpm:sha256:ab",
+        "               warning: PCR 4 is 01, expected 02",
         "ok      2.5 s  certs",
     ]
 
@@ -56,7 +56,7 @@ def test_the_reason_of_a_wait_is_shown(text: TextReport, clock: Clock, shown: io
     text.stage(StageEvent("etcd", "output", "waiting for the kubelet"))
     clock.now = 3.0
     text.tick()
-    assert shown.getvalue() == "        3.0 s  etcd                     waiting: waiting for the kubelet\n"
+    assert shown.getvalue() == "        3.0 s  etcd                      waiting: waiting for the kubelet\n"
 
 
 def test_a_failed_stage_shows_its_last_output(text: TextReport, shown: io.StringIO) -> None:
@@ -77,9 +77,10 @@ def test_a_reconnect_is_not_shown_as_a_new_instance(text: TextReport, shown: io.
 def test_a_failure_shows_the_fix_and_the_log_file(text: TextReport, shown: io.StringIO) -> None:
     text.failed("kubeadm broke", "reboot it", "admin.conf.log")
     assert shown.getvalue().splitlines() == [
-        "Init failed: kubeadm broke",
-        "What to do: reboot it",
-        "Log of the instance: admin.conf.log",
+        "",
+        "FAIL Init failed: kubeadm broke",
+        "     What to do: reboot it",
+        "     Log of the instance: admin.conf.log",
     ]
 
 

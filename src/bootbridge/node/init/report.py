@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from typing import Any, Protocol, TextIO
 
 from bootbridge.common.progress import Progress
+from bootbridge.common.terminal.figures import duration
+from bootbridge.common.terminal.terminal import Mark, Terminal
 from bootbridge.node.init.client import InitProgress
 from bootbridge.node.init.messages import DONE, FAILED, OUTPUT, STARTED, StageEvent
 from bootbridge.trust.evidence import AttestedPeer
@@ -44,12 +47,12 @@ class TextReport:
 
     def connected(self, peer: AttestedPeer | None) -> None:
         if self._connected:
-            self._progress.line("     reconnected")
+            self._progress.line("reconnected")
             return
         self._connected = True
         self._progress.end(_describe(peer))
         for warning in peer.warnings if peer else ():
-            self._progress.line(f"     warning: {_cut(warning)}")
+            self._progress.line(f"warning: {_cut(warning)}")
         self._begin("init")
 
     def stage(self, event: StageEvent) -> None:
@@ -64,23 +67,25 @@ class TextReport:
             self._progress.end(_cut(event.text) or self._last_output, good=False)
 
     def started(self, init_id: str) -> None:
-        self._progress.line(f"     init ID {init_id}; if interrupted, run the same command again to resume")
+        self._progress.line(f"init ID {init_id}; if interrupted, run the same command again to resume")
 
     def tick(self) -> None:
         self._progress.waiting(self._last_output or "running")
 
     def succeeded(self, cluster_id: bytes, kubeconfig: str) -> None:
-        self._out.write(
-            f"Cluster created, ID {cluster_id.hex()}.\n"
-            f"Admin kubeconfig: {kubeconfig} (try: kubectl --kubeconfig {kubeconfig} get nodes)\n"
+        self._progress.cancel()
+        Terminal(self._out).summary(
+            Mark.GOOD,
+            f"Cluster created ({duration(self._progress.seconds)}), ID {cluster_id.hex()}.",
+            details=[f"Admin kubeconfig: {kubeconfig}"],
+            next_steps=[(f"kubectl --kubeconfig {shlex.quote(kubeconfig)} get nodes", "see instances join")],
         )
 
     def failed(self, reason: str, advice: str, log: str) -> None:
-        lines = [f"Init failed: {reason}"]
-        lines += [f"What to do: {advice}"] if advice else []
-        lines += [f"Log of the instance: {log}"] if log else []
-        for line in lines:
-            self._progress.line(_cut(line))
+        self._progress.cancel()
+        details = [f"What to do: {advice}"] if advice else []
+        details += [f"Log of the instance: {log}"] if log else []
+        self._progress.terminal.summary(Mark.BAD, _cut(f"Init failed: {reason}"), details=map(_cut, details))
 
     def _begin(self, title: str) -> None:
         self._last_output = ""
