@@ -67,6 +67,9 @@ _MODULES_LEFT_OUT = (
     "nis",
     "_crypt",
 )
+_CODE = (".py", ".so")
+# Files of our own packages that programs read: those of the status page.
+_OWN_FILES = (*_CODE, ".css", ".js", ".svg")
 _USUAL_ROOTS = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pki/tls/certs/ca-bundle.crt"))
 # Files that the C library expects.
 _SYSTEM = (
@@ -120,7 +123,7 @@ def own_entries(modules: Collection[str], commands: Mapping[str, str]) -> list[E
     root = Path(__file__).parents[1]
     sources = {
         f"{SITE}/bootbridge/{path}": root / path
-        for path in (found.relative_to(root).as_posix() for found in _files(root))
+        for path in (found.relative_to(root).as_posix() for found in _files(root, _OWN_FILES))
         if path in modules or path.partition("/")[0] in modules or _source_of(path) in modules
     }
     # In a compiled installation (make wheel) all compiled modules share one library beside the package.
@@ -167,13 +170,13 @@ def _standard_library() -> Iterator[tuple[str, Path]]:
             yield f"{LIBRARY}/{path.relative_to(root).as_posix()}", path
 
 
-def _files(root: Path) -> Iterator[Path]:
+def _files(root: Path, suffixes: tuple[str, ...] = _CODE) -> Iterator[Path]:
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(
             name for name in folders if name not in _LEFT_OUT and not name.startswith("config-")
         )
         for name in sorted(names):
-            if name.endswith((".py", ".so")):
+            if name.endswith(suffixes):
                 yield Path(folder, name)
 
 
@@ -181,7 +184,7 @@ def _package(name: str) -> Iterator[tuple[str, Path]]:
     """Yields the files of a package without tests, C sources and caches."""
     for entry in _distribution(name).files or []:
         path = Path(str(entry.locate()))
-        kept = entry.suffix in (".py", ".so") or entry.name in ("METADATA", "LICENSE", "LICENSE.txt")
+        kept = entry.suffix in _CODE or entry.name in ("METADATA", "LICENSE", "LICENSE.txt")
         if kept and not _LEFT_OUT & set(entry.parts) and ".." not in entry.parts and path.is_file():
             yield f"{SITE}/{entry.as_posix()}", path
 

@@ -26,6 +26,7 @@ TUNNEL_MODULES = frozenset(
         "tunnel",
         "runtime",
         "kube",
+        "status_page",
         "proxy_server",
         "proxy_agent",
         "cli",

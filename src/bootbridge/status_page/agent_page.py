@@ -1,0 +1,254 @@
+"""The page of proxy-agent."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator
+
+from bootbridge.status_page import units
+from bootbridge.status_page.document import Document, number, rows, text, texts
+from bootbridge.status_page.figures import byte_totals, counter, dial_figures, figure, transfer
+from bootbridge.status_page.html import Child, Markup, tag
+from bootbridge.status_page.layout import (
+    BAD,
+    GOOD,
+    NEUTRAL,
+    WARNING,
+    Column,
+    Section,
+    count,
+    empty,
+    lines,
+    mark,
+    page,
+    peer_text,
+    table,
+    transferred,
+    uptime,
+)
+from bootbridge.status_page.path_drawing import Edge, Graph, Node, drawing
+from bootbridge.status_page.problems import Problem, problem_list, recent_failures, shared_problems
+from bootbridge.status_page.stalls import Rates, connection_totals
+from bootbridge.status_page.tables import certificates, connections, dials, limits
+from bootbridge.status_page.view import View
+
+DESTINATIONS_DRAWN = 8
+SERVERS_DRAWN = 6
+GHOST = "ghost"
+DIRECTIONS = ("bytes_from_server", "bytes_to_server")
+CONNECTED = "connected"
+
+
+def totals(status: Document) -> Iterator[tuple[Hashable, float]]:
+    """Yields the counters whose rates the page shows."""
+    yield from byte_totals(status)
+    for server in rows(status, "servers"):
+        for direction in DIRECTIONS:
+            yield _key(server, direction), number(server, direction)
+    yield from connection_totals(status)
+
+
+def _key(server: Document, direction: str) -> Hashable:
+    return ("server", text(server, "address"), text(server, "server_id"), direction)
+
+
+def render(status: Document, view: View, rates: Rates) -> str:
+    servers = rows(status, "servers")
+    failures = rows(status, "recent_failures")
+    sections = [
+        Section(
+            "overview", "Overview", (problem_list(list(_problems(status, rates))), _figures(status, rates))
+        ),
+        Section("path", "Path", drawing(agent_graph(status, rates))),
+        Section("servers", "Servers", _servers(status, rates), str(len(servers))),
+        Section(
+            "connections",
+            "Connections",
+            connections(status, view, rates, "server", "Server"),
+            units.integer(number(status, "connections_total")),
+        ),
+        Section(
+            "failures",
+            "Failed dials",
+            dials(
+                status,
+                "recent_failures",
+                "Dials that failed, newest first",
+                view,
+                empty("No dial has failed."),
+            ),
+            str(len(failures)) if failures else "",
+        ),
+        Section(
+            "recent_dials",
+            "Last dials",
+            dials(
+                status,
+                "recent_dials",
+                "The last dials, newest first",
+                view,
+                empty("No dial yet.", "A dial appears here when a server asks for a connection."),
+            ),
+        ),
+        Section("certificates", "Certificates", certificates(status, [("tls", "connections to servers")])),
+        Section("limits", "Limits", limits(status)),
+    ]
+    return page(status, view, state=_state(status), subtitle=_facts(status), sections=sections)
+
+
+def _state(status: Document) -> Markup:
+    if status.get("draining"):
+        return mark(WARNING, "draining")
+    return mark(GOOD, "ready") if status.get("ready") else mark(BAD, "not ready")
+
+
+def _facts(status: Document) -> Child:
+    identifiers = texts(status, "identifiers")
+    facts: list[Child] = [
+        f"version {text(status, 'version')}" + (" (compiled)" if status.get("compiled") else ""),
+        uptime(status),
+        ("agent ", peer_text(text(status, "agent_id"))),
+        f"advertises {', '.join(identifiers)}" if identifiers else "advertises no identifier",
+    ]
+    return (tag("span", fact) for fact in facts)
+
+
+def _figures(status: Document, rates: Rates) -> Markup:
+    servers = rows(status, "servers")
+    connected = sum(text(server, "state") == CONNECTED for server in servers)
+    return tag(
+        "dl",
+        figure("Servers connected", f"{connected} of {len(servers)}", bad=not connected),
+        figure("Open connections", counter(status, "routes")),
+        transfer("To destinations", "to_endpoint", status, rates),
+        transfer("To servers", "to_server", status, rates),
+        *dial_figures(status),
+        class_="figures",
+    )
+
+
+def _problems(status: Document, rates: Rates) -> Iterator[Problem]:
+    servers = rows(status, "servers")
+    if status.get("draining"):
+        yield Problem(WARNING, "The agent is draining: servers prefer other agents.", "overview")
+    if not any(text(server, "state") == CONNECTED for server in servers):
+        yield Problem(BAD, "No server is connected: the agent receives no dials.", "servers")
+    for server in servers:
+        if error := text(server, "last_error"):
+            kind = WARNING if text(server, "state") == CONNECTED else BAD
+            yield Problem(
+                kind, ("server ", peer_text(text(server, "address")), ": ", peer_text(error)), "servers"
+            )
+    yield from shared_problems(status, rates)
+
+
+# --- servers
+
+_COLUMNS = [
+    Column("Server"),
+    Column("State"),
+    Column("Program"),
+    Column("Connections", True),
+    Column("From server", True),
+    Column("To server", True),
+    Column("Last error"),
+]
+
+
+def _servers(status: Document, rates: Rates) -> Child:
+    servers = rows(status, "servers")
+    if not servers:
+        return empty(
+            "No server is known.",
+            "The agent connects to ",
+            tag("code", "--proxy-server-host"),
+            " and ",
+            tag("code", "--proxy-server-port"),
+            ". Its log has ",
+            tag("code", "server not reached"),
+            " with the reason.",
+        )
+    return table("Servers", _COLUMNS, (_server(server, rates) for server in servers))
+
+
+def _server(server: Document, rates: Rates) -> tuple[str, list[Child]]:
+    state, error = text(server, "state"), text(server, "last_error")
+    connected = state == CONNECTED
+    next_attempt = server.get("next_attempt_seconds")
+    when = f"for {units.duration(number(server, 'connected_seconds'))}" if connected else None
+    if isinstance(next_attempt, int | float) and not connected:
+        when = f"next attempt in {units.duration(max(0.0, next_attempt))}"
+    server_id = text(server, "server_id")
+    cells: list[Child] = [
+        lines(
+            peer_text(text(server, "address") or server_id),
+            ("id ", peer_text(server_id)) if server_id else None,
+        ),
+        lines(mark(GOOD if connected else WARNING, state or units.NONE), when),
+        lines(
+            peer_text(text(server, "version") or units.NONE),
+            ("with extension" if server.get("extension") else "plain protocol") if connected else None,
+        ),
+        count(number(server, "routes")),
+        transferred(number(server, "bytes_from_server"), rates.get(_key(server, "bytes_from_server"))),
+        transferred(number(server, "bytes_to_server"), rates.get(_key(server, "bytes_to_server"))),
+        peer_text(error) if error else tag("span", units.NONE, class_="zero"),
+    ]
+    return ("" if connected else BAD if error else WARNING), cells
+
+
+# --- the path
+
+
+def agent_graph(status: Document, rates: Rates) -> Graph:
+    """Servers, this agent, destinations."""
+    servers = rows(status, "servers")
+    failures = recent_failures(status)
+    left = [_server_node(server, rates) for server in servers[:SERVERS_DRAWN]]
+    if len(servers) > SERVERS_DRAWN:
+        left.append(Node(f"{len(servers) - SERVERS_DRAWN} more servers", link="#servers"))
+    if not left:
+        left = [Node("No server", "not connected", GHOST, Edge(kind=BAD, failure="not connected"))]
+    opened = Counter(text(row, "destination") for row in rows(status, "connections"))
+    failed = Counter(text(row, "destination") for row in failures)
+    ranked = sorted({**opened, **failed}, key=lambda name: (-failed[name], -opened[name], name))
+    right = [
+        _destination_node(name, opened[name], failed[name]) for name in sorted(ranked[:DESTINATIONS_DRAWN])
+    ]
+    if len(ranked) > DESTINATIONS_DRAWN:
+        right.append(Node(f"{len(ranked) - DESTINATIONS_DRAWN} more destinations", link="#connections"))
+    if not right:
+        right = [Node("No open connection", "destinations appear here", GHOST)]
+    kind = GOOD if status.get("ready") else WARNING if status.get("draining") else BAD
+    count_open = units.integer(number(status, "connections_total"))
+    return Graph(
+        hub=Node(text(status, "agent_id") or "proxy-agent", f"{count_open} open", kind),
+        left=left,
+        right=right,
+        behind=[],
+        headings=("Servers", "This agent", "Destinations"),
+        summary=f"Path of connections: {len(servers)} servers, this agent, {len(ranked)} destinations; "
+        f"{len(failures)} dials failed in the last minute",
+    )
+
+
+def _server_node(server: Document, rates: Rates) -> Node:
+    connected = text(server, "state") == CONNECTED
+    edge = Edge(
+        up=rates.get(_key(server, "bytes_from_server"), 0.0) if connected else None,
+        down=rates.get(_key(server, "bytes_to_server"), 0.0) if connected else None,
+        failure="" if connected else text(server, "state"),
+        kind=NEUTRAL if connected else BAD,
+    )
+    detail = f"{units.integer(number(server, 'routes'))} open" if connected else text(server, "last_error")
+    title = text(server, "address") or text(server, "server_id")
+    return Node(title, detail, GOOD if connected else BAD, edge, link="#servers")
+
+
+def _destination_node(name: str, opened: int, failed: int) -> Node:
+    edge = Edge(
+        note=f"{opened} open" if opened else "",
+        failure=f"{failed} failed" if failed else "",
+        kind=BAD if failed else NEUTRAL,
+    )
+    return Node(name, kind=BAD if failed else GOOD, edge=edge, link="#connections")

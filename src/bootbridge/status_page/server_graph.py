@@ -1,0 +1,165 @@
+"""The path as proxy-server sees it: callers, server, agents, destinations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+
+from bootbridge.status_page import units
+from bootbridge.status_page.document import Document, number, part, rows, text, texts
+from bootbridge.status_page.layout import BAD, GOOD, NEUTRAL, WARNING
+from bootbridge.status_page.path_drawing import Edge, Graph, Node, urgency
+from bootbridge.status_page.problems import recent_failures
+from bootbridge.status_page.stalls import Rates, stalled
+
+# More would not be readable; the tables have them all.
+AGENTS_DRAWN, DESTINATIONS_DRAWN = 8, 10
+DIRECT = "direct"
+GHOST = "ghost"
+
+AgentKey = Callable[[Document, str], Hashable]
+
+
+def server_graph(status: Document, rates: Rates, key: AgentKey) -> Graph:
+    """Problems are drawn first where there is no room for all."""
+    failures = recent_failures(status)
+    agents = rows(status, "agents")
+    failed_by_agent = Counter(text(row, "agent") for row in failures if text(row, "agent"))
+    stalled_by_agent = Counter(
+        text(row, "agent") for row in rows(status, "connections") if stalled(row, rates)
+    )
+    ranked = sorted(
+        agents,
+        key=lambda agent: (
+            urgency(_agent_kind(agent, failed_by_agent, stalled_by_agent)),
+            -number(agent, "routes"),
+            -number(agent, "bytes_to_agent") - number(agent, "bytes_from_agent"),
+        ),
+    )[:AGENTS_DRAWN]
+    drawn_ids = {id(agent) for agent in ranked}
+    drawn = [agent for agent in agents if id(agent) in drawn_ids]  # in a stable order: nodes must not jump
+    right = [_agent_node(agent, rates, key, failed_by_agent, stalled_by_agent) for agent in drawn]
+    index = {text(agent, "id"): position for position, agent in enumerate(drawn)}
+    everywhere = int(number(status, "agents_total") or len(agents))
+    if everywhere > len(drawn):
+        index["\0rest"] = len(right)
+        right.append(_rest_of_agents(everywhere - len(drawn), agents, drawn_ids, rates, key))
+    destinations = rows(status, "destinations")
+    if any(not text(row, "agent") for row in destinations) and DIRECT in texts(status, "strategies"):
+        index[""] = len(right)
+        right.append(Node("direct", "dialled by this server", edge=Edge(note="strategy direct")))
+    if not everywhere:
+        right.insert(
+            0,
+            Node(
+                "No agent connected",
+                "dials fail until one connects",
+                GHOST,
+                Edge(kind=BAD, failure="no agent"),
+            ),
+        )
+    behind = _destination_nodes(destinations, index, failures)
+    return Graph(
+        hub=_server_node(status),
+        left=[_callers(status, rates, failures)],
+        right=right,
+        behind=behind,
+        headings=("API server", "Server", "Agents", "Destinations"),
+        summary=_summary(status, everywhere, len(destinations), len(failures)),
+    )
+
+
+def _summary(status: Document, agents: int, destinations: int, failed: int) -> str:
+    return (
+        f"Path of connections: API server, this server, {agents} agents, {destinations} destinations; "
+        f"{units.integer(number(status, 'routes'))} open connections, {failed} failed dials"
+    )
+
+
+def _server_node(status: Document) -> Node:
+    kind = GOOD if status.get("ready") else WARNING if status.get("stopping") else BAD
+    opened = units.integer(number(status, "routes"))
+    return Node(
+        "proxy-server", f"{opened} open, {units.integer(number(status, 'pending_dials'))} pending", kind
+    )
+
+
+def _callers(status: Document, rates: Rates, failures: list[Document]) -> Node:
+    frontends = part(status, "frontends")
+    callers = number(frontends, "http_connect") + number(frontends, "grpc")
+    edge = Edge(
+        up=rates.get(("bytes", "to_agent"), 0.0),
+        down=rates.get(("bytes", "to_frontend"), 0.0),
+        failure=f"{len(failures)} failed" if failures else "",
+        kind=BAD if failures else NEUTRAL,
+    )
+    return Node("callers", f"{units.integer(callers)} connected", GOOD if callers else NEUTRAL, edge)
+
+
+def _agent_kind(agent: Document, failed: Counter[str], waiting: Counter[str]) -> str:
+    if failed[text(agent, "id")] or agent.get("silent"):
+        return BAD
+    held = number(agent, "stalled_connections") or waiting[text(agent, "id")]
+    return WARNING if held or agent.get("draining") or agent.get("retirement_reason") else GOOD
+
+
+def _agent_node(
+    agent: Document, rates: Rates, key: AgentKey, failed: Counter[str], waiting: Counter[str]
+) -> Node:
+    name = text(agent, "id")
+    kind = _agent_kind(agent, failed, waiting)
+    held = max(number(agent, "stalled_connections"), waiting[name])
+    state = "draining" if agent.get("draining") else "silent" if agent.get("silent") else ""
+    opened = f"{units.integer(number(agent, 'routes'))} open"
+    where = text(agent, "node") or text(agent, "address")
+    failure = f"{failed[name]} failed" if failed[name] else f"{units.integer(held)} stalled" if held else ""
+    edge = Edge(
+        up=rates.get(key(agent, "bytes_to_agent"), 0.0),
+        down=rates.get(key(agent, "bytes_from_agent"), 0.0),
+        failure=failure,
+        kind=NEUTRAL if kind == GOOD else kind,
+    )
+    return Node(name, " · ".join(each for each in (opened, state, where) if each), kind, edge, link="#agents")
+
+
+def _rest_of_agents(
+    left_out: int, agents: list[Document], drawn: set[int], rates: Rates, key: AgentKey
+) -> Node:
+    others = [agent for agent in agents if id(agent) not in drawn]
+    edge = Edge(
+        up=sum(rates.get(key(agent, "bytes_to_agent"), 0.0) for agent in others),
+        down=sum(rates.get(key(agent, "bytes_from_agent"), 0.0) for agent in others),
+    )
+    opened = units.integer(sum(number(agent, "routes") for agent in others))
+    return Node(f"{units.integer(left_out)} more agents", f"{opened} open", edge=edge, link="#agents")
+
+
+def _destination_nodes(
+    destinations: list[Document], index: dict[str, int], failures: list[Document]
+) -> list[Node]:
+    failed = Counter((text(row, "destination"), text(row, "agent")) for row in failures)
+
+    def failed_here(row: Document) -> int:
+        return failed[text(row, "destination"), text(row, "agent")]
+
+    chosen = sorted(
+        destinations,
+        key=lambda row: (-bool(failed_here(row)), -number(row, "connections"), -number(row, "recent_dials")),
+    )[:DESTINATIONS_DRAWN]
+    nodes = []
+    for row in chosen:
+        count, bad = int(number(row, "connections")), failed_here(row)
+        edge = Edge(
+            note=f"{units.integer(count)} open" if count else "",
+            failure=f"{bad} failed" if bad else "",
+            kind=BAD if bad else NEUTRAL,
+        )
+        kind = BAD if bad else GOOD if count else NEUTRAL
+        parent = index.get(text(row, "agent"), index.get("\0rest", 0))
+        detail = units.counted(number(row, "recent_dials"), "recent dial")
+        nodes.append(Node(text(row, "destination"), detail, kind, edge, parent, "#connections"))
+    nodes.sort(key=lambda node: (node.parent, node.title))  # few edges cross
+    if len(destinations) > len(chosen):
+        more = f"{len(destinations) - len(chosen)} more destinations"
+        nodes.append(Node(more, parent=max((node.parent for node in nodes), default=0), link="#connections"))
+    return nodes

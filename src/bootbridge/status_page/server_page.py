@@ -1,0 +1,304 @@
+"""The page of proxy-server."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from bootbridge.status_page import units
+from bootbridge.status_page.document import Document, number, part, rows, text, texts
+from bootbridge.status_page.figures import byte_totals, counter, dial_figures, figure, transfer
+from bootbridge.status_page.html import Child, Markup, tag
+from bootbridge.status_page.layout import (
+    BAD,
+    GOOD,
+    WARNING,
+    Column,
+    Section,
+    count,
+    empty,
+    lines,
+    machine,
+    mark,
+    page,
+    pager,
+    peer_text,
+    table,
+    transferred,
+    uptime,
+)
+from bootbridge.status_page.path_drawing import drawing
+from bootbridge.status_page.problems import TLS_PARTS, Problem, expiry, problem_list, shared_problems
+from bootbridge.status_page.server_graph import server_graph
+from bootbridge.status_page.stalls import Rates, connection_totals
+from bootbridge.status_page.tables import certificates, connections, dials, limits
+from bootbridge.status_page.view import AGENTS_MAX, ROWS_PER_PAGE, View
+
+
+def totals(status: Document) -> Iterator[tuple[Hashable, float]]:
+    """Yields the counters whose rates the page shows."""
+    yield from byte_totals(status)
+    for agent in rows(status, "agents"):
+        yield agent_key(agent, "bytes_to_agent"), number(agent, "bytes_to_agent")
+        yield agent_key(agent, "bytes_from_agent"), number(agent, "bytes_from_agent")
+    yield from connection_totals(status)
+
+
+def agent_key(agent: Document, counter: str) -> Hashable:
+    # The address too: an agent that reconnects starts again at zero, and two may have one id.
+    return ("agent", text(agent, "id"), text(agent, "address"), counter)
+
+
+def render(status: Document, view: View, rates: Rates) -> str:
+    agents = number(status, "agents_total") or len(rows(status, "agents"))
+    open_connections = number(status, "connections_total")
+    failures = rows(status, "recent_failures")
+    sections = [
+        Section(
+            "overview", "Overview", (problem_list(list(_problems(status, rates))), _figures(status, rates))
+        ),
+        Section("path", "Path", drawing(server_graph(status, rates, agent_key))),
+        Section("agents", "Agents", _agents(status, view, rates), units.integer(agents)),
+        Section(
+            "connections",
+            "Connections",
+            connections(status, view, rates, "agent", "Agent"),
+            units.integer(open_connections),
+        ),
+        Section(
+            "failures",
+            "Failed dials",
+            dials(
+                status,
+                "recent_failures",
+                "Dials that failed, newest first",
+                view,
+                empty("No dial has failed."),
+            ),
+            str(len(failures)) if failures else "",
+        ),
+        Section(
+            "recent_dials",
+            "Last dials",
+            dials(
+                status,
+                "recent_dials",
+                "The last dials, newest first",
+                view,
+                empty("No dial yet.", "A dial appears here when a caller asks for a connection."),
+            ),
+        ),
+        Section("certificates", "Certificates", certificates(status, TLS_PARTS)),
+        Section("limits", "Limits", limits(status)),
+    ]
+    if overlaps := rows(status, "overlapping_identifiers"):
+        sections.append(
+            Section("overlaps", "Overlapping identifiers", _overlaps(overlaps), str(len(overlaps)))
+        )
+    return page(status, view, state=_state(status), subtitle=_facts(status), sections=sections)
+
+
+def _state(status: Document) -> Markup:
+    if status.get("stopping"):
+        return mark(WARNING, "stopping")
+    return mark(GOOD, "ready") if status.get("ready") else mark(BAD, "not ready")
+
+
+def _facts(status: Document) -> Child:
+    facts = [
+        f"version {text(status, 'version')}" + (" (compiled)" if status.get("compiled") else ""),
+        uptime(status),
+        f"server {text(status, 'server_id')}",
+        f"mode {text(status, 'mode')}" if status.get("mode") else "",
+        f"frontend {text(status, 'frontend')}" if status.get("frontend") else "",
+        f"agent port {text(status, 'agent_port')}" if status.get("agent_port") else "",
+        f"strategies {', '.join(texts(status, 'strategies'))}",
+    ]
+    return (tag("span", fact) for fact in facts if fact)
+
+
+def _figures(status: Document, rates: Rates) -> Markup:
+    frontends = part(status, "frontends")
+    kinds = (("http_connect", "HTTP CONNECT"), ("grpc", "gRPC"))
+    found = [f"{units.integer(number(frontends, key))} {title}" for key, title in kinds if frontends.get(key)]
+    return tag(
+        "dl",
+        figure("Agents", counter(status, "agents_total"), bad=not number(status, "agents_total")),
+        figure("Open connections", counter(status, "routes"), ", ".join(found)),
+        transfer("To agents", "to_agent", status, rates),
+        transfer("To callers", "to_frontend", status, rates),
+        *dial_figures(status),
+        class_="figures",
+    )
+
+
+def _problems(status: Document, rates: Rates) -> Iterator[Problem]:
+    agents = rows(status, "agents")
+    if status.get("stopping"):
+        yield Problem(WARNING, "The server is stopping: it accepts no new connections.", "overview")
+    elif not number(status, "agents_total"):
+        yield Problem(BAD, "No agent is connected: dials fail.", "agents")
+    elif not status.get("ready"):
+        yield Problem(BAD, "No strategy finds an agent: dials fail.", "agents")
+    held = sum(number(agent, "stalled_connections") for agent in agents)
+    if held:
+        yield Problem(WARNING, f"{units.integer(held)} connections of agents are stalled", "agents")
+    now = text(status, "time")
+    for title, found in (
+        ("draining", [a for a in agents if a.get("draining")]),
+        ("not answering dials", [a for a in agents if a.get("silent")]),
+        (
+            "to be replaced, because their credentials ended",
+            [a for a in agents if a.get("retirement_reason")],
+        ),
+        (
+            "with credentials that expire soon",
+            [a for a in agents if expiry(text(a, "credentials_expire"), now)[0] != GOOD],
+        ),
+        ("with identifiers that were ignored", [a for a in agents if number(a, "ignored_identifiers")]),
+    ):
+        if found:
+            names = peer_text(text(found[0], "id")) if len(found) == 1 else None
+            label = "agent" if len(found) == 1 else "agents"
+            yield Problem(
+                WARNING, (f"{len(found)} {label} {title}", ": " if names else None, names), "agents"
+            )
+    if rows(status, "overlapping_identifiers"):
+        yield Problem(WARNING, "several agents advertise the same destination", "overlaps")
+    yield from shared_problems(status, rates)
+
+
+# --- agents
+
+_COLUMNS = [
+    Column("Agent", order="id"),
+    Column("State", order="connected", help="Newest first"),
+    Column("Program"),
+    Column("Serves"),
+    Column("Connections", True, "connections"),
+    Column("Dials", True, "failures", "Established and failed; sorted by failed"),
+    Column("To agent", True, "rate", "Rate and total; sorted by both directions together"),
+    Column("From agent", True),
+    Column("Queued", True, "queue"),
+    Column("Certificate or token"),
+]
+
+
+def _agents(status: Document, view: View, rates: Rates) -> Child:
+    found = rows(status, "agents")
+    if not found and view.filter:
+        return empty("No agent matches.", tag("a", "Show all", href=view.link("agents", filter="")))
+    if not found:
+        port = text(status, "agent_port")
+        flags = "--proxy-server-host=ADDRESS" + (f" --proxy-server-port={port}" if port else "")
+        return empty(
+            "No agent is connected.",
+            "Start proxy-agent with ",
+            tag("code", flags),
+            ". If one runs, its log has ",
+            tag("code", "server not reached"),
+            " with the reason, and this server's ",
+            tag("code", "agent refused"),
+            ".",
+        )
+    counted = number(status, "agents_matched" if view.filter else "agents_total")
+    ordered = _ordered(found, view.agents_sort, rates)
+    start = view.agents_offset % AGENTS_MAX
+    shown = ordered[start : start + ROWS_PER_PAGE]
+    now = text(status, "time")
+    listed = table(
+        "Connected agents",
+        _COLUMNS,
+        (_agent(agent, rates, now) for agent in shown),
+        view=view,
+        parameter="agents_sort",
+        anchor="agents",
+    )
+    return (listed, pager(view, "agents", view.agents_offset, len(shown), counted, "agents"))
+
+
+def _ordered(agents: list[Document], order: str, rates: Rates) -> list[Document]:
+    def flow(agent: Document) -> float:
+        return sum(rates.get(agent_key(agent, key), 0.0) for key in ("bytes_to_agent", "bytes_from_agent"))
+
+    if order == "id":
+        return sorted(agents, key=lambda agent: text(agent, "id"))
+    if order == "rate":
+        return sorted(agents, key=flow, reverse=True)
+    if order == "connected":
+        return sorted(agents, key=lambda agent: number(agent, "connected_seconds"))
+    key = {"connections": "routes", "failures": "dials_failed", "queue": "queued_bytes"}[order]
+    return sorted(agents, key=lambda agent: number(agent, key), reverse=True)
+
+
+def _agent(agent: Document, rates: Rates, now: str) -> tuple[str, list[Child]]:
+    marks = list(_agent_marks(agent))
+    node, version = text(agent, "node"), text(agent, "version")
+    queued, held = number(agent, "queued_bytes"), number(agent, "stalled_connections")
+    pending = number(agent, "pending_dials")
+    failed = number(agent, "dials_failed")
+    ignored = number(agent, "ignored_identifiers")
+    expires = text(agent, "credentials_expire")
+    kind, note = expiry(expires, now)
+    extension = bool(agent.get("extension"))
+    cells: list[Child] = [
+        lines(
+            peer_text(text(agent, "id")),
+            peer_text(text(agent, "address")) if agent.get("address") else None,
+            ("node ", peer_text(node)) if node else None,
+        ),
+        lines(
+            marks or mark(GOOD, "connected"),
+            f"for {units.duration(number(agent, 'connected_seconds'))}",
+            peer_text(text(agent, "retirement_reason")) if agent.get("retirement_reason") else None,
+        ),
+        lines(peer_text(version or units.NONE), "with extension" if extension else "plain protocol"),
+        lines(
+            peer_text(", ".join(texts(agent, "strategies")) or units.NONE),
+            *(peer_text(each) for each in texts(agent, "identifiers")[:4]),
+            f"{len(texts(agent, 'identifiers')) - 4} more" if len(texts(agent, "identifiers")) > 4 else None,
+            mark(WARNING, f"{units.integer(ignored)} ignored") if ignored else None,
+        ),
+        lines(
+            count(number(agent, "routes"), name="routes"),
+            f"{units.integer(pending)} pending" if pending else None,
+        ),
+        lines(
+            count(number(agent, "dials_succeeded"), name="dials_succeeded"),
+            tag("strong", machine(failed, f"{units.integer(failed)} failed", "dials_failed"), class_=BAD)
+            if failed
+            else None,
+        ),
+        transferred(
+            number(agent, "bytes_to_agent"), rates.get(agent_key(agent, "bytes_to_agent")), "bytes_to_agent"
+        ),
+        transferred(
+            number(agent, "bytes_from_agent"),
+            rates.get(agent_key(agent, "bytes_from_agent")),
+            "bytes_from_agent",
+        ),
+        lines(
+            tag("span", units.amount(queued), class_=None if queued else "zero"),
+            tag("strong", f"{units.integer(held)} stalled", class_=WARNING) if held else None,
+        ),
+        mark(kind, note.removeprefix("expires "), expires)
+        if expires
+        else tag("span", units.NONE, class_="zero"),
+    ]
+    return (WARNING if marks or held else ""), cells
+
+
+def _agent_marks(agent: Document) -> Iterator[Markup]:
+    if agent.get("retirement_reason"):
+        yield mark(WARNING, "retired", text(agent, "retirement_reason"))
+    if agent.get("draining"):
+        yield mark(WARNING, "draining")
+    if agent.get("silent"):
+        yield mark(BAD, "silent", "It left a dial unanswered")
+
+
+def _overlaps(overlaps: list[Document]) -> Markup:
+    columns = [Column("Identifier"), Column("Agent"), Column("Other agent")]
+    cells = (
+        ("", [peer_text(text(row, key)) for key in ("identifier", "agent", "other")]) for row in overlaps
+    )
+    return table("Destinations that two agents advertise", columns, cells)

@@ -1,0 +1,30 @@
+"""Which connections are stalled: data waits, and none was passed on since the reading before."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping
+
+from bootbridge.status_page.document import Document, number, rows, text
+
+DIRECTIONS = ("bytes_up", "bytes_down")
+
+Rates = Mapping[Hashable, float]
+
+
+def connection_key(connection: Document, direction: str) -> Hashable:
+    return ("connection", connection.get("id"), text(connection, "server"), direction)
+
+
+def connection_totals(status: Document) -> Iterator[tuple[Hashable, float]]:
+    """Yields the counters of the connections in the document."""
+    for row in rows(status, "connections"):
+        for direction in DIRECTIONS:
+            yield connection_key(row, direction), number(row, direction)
+
+
+def stalled(connection: Document, rates: Rates) -> bool:
+    """Whether a side does not read. A queue alone is no stall: a fast transfer has one all the time."""
+    if not text(connection, "waiting_for").endswith("to read"):
+        return False
+    direction = "bytes_up" if number(connection, "queued_up") else "bytes_down"
+    return not rates.get(connection_key(connection, direction), 1.0)

@@ -1,0 +1,243 @@
+"""The pages show what the status document says, and what needs attention first."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+
+from bootbridge.status_page import agent_page, server_page
+from bootbridge.status_page.view import View
+from tests.status_page import documents
+from tests.status_page.test_html import HOSTILE, Parsed
+
+CPU_SECONDS_MAX = 0.2
+
+
+def server(document: dict[str, Any], rates: dict[Any, float] | None = None, **view: Any) -> str:
+    return server_page.render(document, View(**view), rates or {})
+
+
+def text_of(page: str) -> str:
+    """The text of a page, with one space for every gap."""
+    return re.sub(r"\s+", " ", Parsed(re.sub("(?=<)(?!</?(?:bdi|a|data|time))", " ", page)).text)
+
+
+def problems(page: str) -> list[str]:
+    found = re.search(r'<ul class="problems">(.*?)</ul>', page)
+    return [text_of(item) for item in re.findall("<li>(.*?)</li>", found[1])] if found else []
+
+
+def test_every_fact_of_an_agent_is_shown() -> None:
+    facts = documents.agent(
+        1,
+        identifiers=["host=node-7", "cidr=10.9.0.0/24"],
+        strategies=["destHost"],
+        node="the-node",
+        address="192.0.2.77:4711",
+        version="grpc-go/1.65",
+        extension=False,
+        queued_bytes=2048,
+        stalled_connections=3,
+        dials_failed=5,
+        dials_succeeded=44,
+        pending_dials=2,
+        connected_seconds=7500.0,
+        retirement_reason="certificate expired",
+        silent=True,
+        draining=True,
+        ignored_identifiers=6,
+        credentials_expire=documents.at(-3 * 86400),
+    )
+    rates = {server_page.agent_key(facts, "bytes_to_agent"): 4096.0}
+    shown = text_of(server(documents.server(agents=[facts], agents_total=1), rates))
+    for fact in (
+        "agent-1", "192.0.2.77:4711", "node the-node", "host=node-7", "cidr=10.9.0.0/24", "destHost",
+        "grpc-go/1.65", "plain protocol", "2.00 KiB", "3 stalled", "5 failed", "44", "2 pending", "for 2h 5m",
+        "certificate expired", "silent", "draining", "6 ignored", "in 3d 0h", "4.00 KiB/s",
+    ):  # fmt: skip
+        assert fact in shown, fact
+
+
+def test_a_dial_shows_outcome_hop_and_reason() -> None:
+    row = documents.failed_dial(1, agent="b", tried_agents=["a", "b"])
+    shown = text_of(server(documents.server(recent_failures=[row])))
+    assert "refused" in shown
+    assert "dial tcp 10.128.0.9:8443: connection refused agent to endpoint" in shown
+    assert "also tried: a" in shown
+
+
+def test_a_healthy_server_has_no_problem() -> None:
+    page = server(documents.server())
+    assert problems(page) == []
+    assert "No problem found." in text_of(page)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"agents": [], "agents_total": 0, "ready": False}, "No agent is connected"),
+        ({"ready": False}, "No strategy finds an agent"),
+        ({"stopping": True, "ready": False}, "stopping"),
+        ({"recent_failures": [documents.failed_dial(1)]}, "1 dial failed in the last minute"),
+        ({"agents": [documents.agent(1, draining=True)]}, "1 agent draining: agent-1"),
+        ({"agents": [documents.agent(1, stalled_connections=2)]}, "2 connections of agents are stalled"),
+        ({"tls": {"certificate_expires": documents.at(-3600)}}, "certificate expires in 1h 0m"),
+        ({"tls": {"certificate_expires": documents.at(60)}}, "certificate expired 1m 0s ago"),
+        ({"tls": {"reload_error": "bad key"}}, "could not be reloaded: bad key"),
+        (
+            {"limits": [{"name": "x", "current": 1, "maximum": 5, "reached_total": 2}]},
+            "limit reached 2 times since the start: x",
+        ),
+        ({"limits": [{"name": "x", "current": 5, "maximum": 5, "reached_total": 0}]}, "limit reached now: x"),
+        ({"overlapping_identifiers": [{"identifier": "host=a"}]}, "several agents advertise"),
+    ],
+)
+def test_problems_are_listed(changes: dict[str, Any], expected: str) -> None:
+    found = problems(server(documents.server(**changes)))
+    assert len(found) == 1
+    assert expected in found[0]
+
+
+def test_an_old_failure_is_listed_but_is_not_a_problem() -> None:
+    page = server(documents.server(recent_failures=[documents.failed_dial(120)]))
+    assert problems(page) == []
+    assert "connection refused" in text_of(page)
+
+
+def test_a_connection_is_stalled_only_if_nothing_moves() -> None:
+    """A fast transfer has a queue all the time."""
+    row = documents.connection(1, queued_down=70_000, waiting_for="caller to read")
+    document = documents.server(connections=[row], connections_total=1)
+    key = ("connection", 1, "", "bytes_down")
+    assert problems(server(document, {key: 1000.0})) == []
+    stalled = server(document, {key: 0.0})
+    assert ["1 stalled connection" in each for each in problems(stalled)] == [True]
+    assert "stalled waits for caller to read" in text_of(stalled)
+
+
+def test_an_empty_server_says_what_to_do() -> None:
+    shown = text_of(server(documents.server(0, 0, recent_dials=[])))
+    assert "--proxy-server-host=ADDRESS --proxy-server-port=8091" in shown
+    assert "No open connection." in shown
+    assert "No dial yet." in shown
+
+
+def test_a_document_without_any_key_renders() -> None:
+    """An older program or a missing part must not break the page."""
+    assert "not ready" in server({"program": "proxy-server"})
+    assert "not ready" in agent_page.render({"program": "proxy-agent"}, View(), {})
+
+
+def hostile(value: Any) -> Any:
+    """The same document with a hostile text in every place that has one."""
+    if isinstance(value, dict):
+        return {key: item if key in ("program", "time") else hostile(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [hostile(item) for item in value]
+    return HOSTILE if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("page", [server_page, agent_page])
+def test_no_text_of_the_document_becomes_html(page: Any) -> None:
+    """Whatever peers send, the elements and attributes are those of the same page with harmless texts."""
+    make = documents.server if page is server_page else documents.proxy_agent
+    document = make(recent_failures=[documents.failed_dial(1)], overlapping_identifiers=[{"identifier": "a"}])
+    rendered = page.render(hostile(document), View(filter=HOSTILE), {})
+    assert HOSTILE not in rendered
+    found = Parsed(rendered)
+    assert [attributes for name, attributes in found.elements if name == "script"] == [
+        [("src", "status.js"), ("defer", None)]
+    ]
+    names = {name for _, attributes in found.elements for name, _ in attributes}
+    assert [name for name in names if name.startswith("on") or name == "style"] == []
+    assert HOSTILE in found.text
+
+
+def test_the_page_refers_to_nothing_outside() -> None:
+    """Every reference is relative, and works behind a proxy that adds a prefix."""
+    for rendered in (server(documents.server()), agent_page.render(documents.proxy_agent(), View(), {})):
+        references = re.findall(r'(?:href|src|action)="([^"]*)"', rendered)
+        assert len(references) > 10
+        assert [each for each in references if "//" in each or each.startswith("/")] == []
+
+
+def test_tables_are_readable_by_machines_and_screen_readers() -> None:
+    page = server(documents.server(recent_failures=[documents.failed_dial(1)]))
+    tables = re.findall("<table>.*?</table>", page)
+    assert len(tables) == 6
+    for table in tables:
+        assert re.match("<table><caption>[^<]+</caption>", table)
+        assert 'scope="col"' in table
+        assert 'scope="row"' in table
+    assert '<data value="123456"' in page
+
+
+def test_a_thousand_agents_and_ten_thousand_connections_are_paged() -> None:
+    """50 rows of each, with the number of all; the drawing names 8 agents and sums up the others."""
+    document = documents.server(1000, 10_000)
+    page = server(document)
+    assert len(re.findall("<tr", page)) < 150
+    shown = text_of(page)
+    assert "1–50 of 1,000 agents" in shown
+    assert "1–50 of 10,000 connections" in shown
+    assert "992 more agents" in shown
+    assert 'href="?agents_offset=50#agents"' in page
+    last = text_of(server(document, agents_offset=950))
+    assert "951–1,000 of 1,000 agents" in last
+    assert len(page) < 250_000
+
+
+def test_rendering_a_thousand_agents_costs_less_than_200_ms_of_cpu() -> None:
+    """The best of three; the server's own share is measured with real rows in tests/browser."""
+    document = documents.server(1000, 10_000, recent_failures=[documents.failed_dial(n) for n in range(50)])
+    rates = dict.fromkeys((key for key, _ in server_page.totals(document)), 1.0)
+    costs = []
+    for _ in range(3):
+        started = time.process_time()
+        server(document, rates)
+        costs.append(time.process_time() - started)
+    assert min(costs) < CPU_SECONDS_MAX
+
+
+@pytest.mark.parametrize(
+    ("order", "first"),
+    [("id", "agent-0"), ("connections", "agent-6"), ("failures", "agent-3"), ("rate", "agent-2"), ("queue", "agent-4")],
+)
+def test_agents_are_sorted_by_a_link_in_the_head_of_a_column(order: str, first: str) -> None:
+    document = documents.server(9)
+    document["agents"][3]["dials_failed"] = 7
+    document["agents"][4]["queued_bytes"] = 7
+    rates = {server_page.agent_key(document["agents"][2], "bytes_from_agent"): 9.0}
+    page = server(document, rates, agents_sort=order)
+    table = page[page.index("Connected agents") :]
+    assert re.findall(r'<th scope="row"><div><bdi>([^<]+)', table)[0] == first
+    heads = re.findall(r"<th [^>]*aria-sort[^>]*><a", table)
+    assert len(heads) == 2  # agents and connections
+
+
+def test_a_filter_stays_in_links_and_in_the_form() -> None:
+    page = server(documents.server(connections_matched=4, agents_matched=3), filter="10.1&x=<b>")
+    assert 'value="10.1&amp;x=&lt;b&gt;"' in page
+    assert "?filter=10.1%26x%3D%3Cb%3E&amp;agents_sort=id#agents" in page
+
+
+def test_the_agents_page_shows_servers_with_what_failed() -> None:
+    document = documents.proxy_agent(ready=False)
+    document["servers"][0] |= {
+        "state": "waiting",
+        "last_error": "connection refused",
+        "next_attempt_seconds": 4.2,
+    }
+    page = agent_page.render(document, View(), {})
+    shown = text_of(page)
+    assert "next attempt in 4.2 s" in shown
+    assert any("No server is connected" in each for each in problems(page))
+    assert any("192.0.2.1:8091: connection refused" in each for each in problems(page))
+
+
+@pytest.mark.parametrize("query", [{"sort": "x"}, {"agents_offset": "-1"}, {"agents_offset": "9" * 99}, {"refresh": "0.1"}])
+def test_an_invalid_query_shows_the_default(query: dict[str, str]) -> None:
+    assert View.parse(query) == View()
